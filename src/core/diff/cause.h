@@ -20,6 +20,8 @@ typedef enum ad_cause_kind {
 } ad_cause_kind;
 AD_INTERNAL const char *ad_cause_name(ad_cause_kind kind);
 
+#define AD_MICROBATCHES "microbatches" /* the place of causes that say which */
+
 typedef struct ad_cause {
   ad_cause_kind kind;
   ad_axes axes;

@@ -4,8 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define AD_MICROBATCHES "microbatches" /* the place of causes that say which */
-enum { AD_MICROBATCHES_TOLD = 256 };   /* of more their counts are not told one by one */
+enum { AD_MICROBATCHES_TOLD = 256 }; /* of more their counts are not told one by one */
 
 /* "microbatch 0 counts 1, microbatches 1 and 2 count 1/4": one item for each count, longer text is cut. */
 void ad_microbatches_print(const double *counts, int64_t microbatches, char *buffer, size_t size);

@@ -1,6 +1,7 @@
 /* What counts say that are alike in all copies: one factor on all addends, or on those of a microbatch or of ranks. */
 #include <math.h>
 #include <string.h>
+#include "diff/cause.h"
 #include "diff/microbatches.h"
 #include "diff/verdict_case.h"
 

@@ -5,7 +5,7 @@
 
 #include "check/account.h"
 #include "check/computed.h"
-#include "diff/microbatches.h"
+#include "diff/cause.h"
 #include "mesh/group.h"
 #include "module/module.h"
 #include "train/run.h"
