@@ -20,7 +20,8 @@ static ad_move entry_between(ad_type from, ad_type to) {
 static ad_status refuse(const char *name, const char *site, ad_axis axis, ad_type value, ad_type gradient,
                         ad_type wanted) {
   char is[16], stated[16], dual[16], text[AD_WAY_TEXT_MAX];
-  ad_way way = value == wanted ? (ad_way){0} : ad_way_find(value, wanted); /* what comes back is that already */
+  ad_way way = {0};
+  if (value != wanted) way = ad_way_find(value, wanted); /* else what comes back is that already */
   return ad_fail(AD_TYPE,
                  "%s: %s: the value is %s on `%s`, and its gradient is stated as %s; a gradient of a value that is %s "
                  "is %s, and no conversion that moves no bytes leads to another" AD_MAY_REPAIR
