@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Tests that need one environment of Python and begin together make it once: none takes it away while another fills it.
+set -eu
+source=$1
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+export XDG_CACHE_HOME=$work
+# No package is asked for: pip tells its help, and nothing is fetched.
+waited=()
+for i in 1 2 3; do
+  bash "$source/script/environment" made --help >"$work/said.$i" 2>&1 &
+  waited+=($!)
+done
+for pid in "${waited[@]}"; do
+  wait "$pid" || { cat "$work"/said.* >&2; echo "FAILED: one of three that began together has no environment" >&2; exit 1; }
+done
+"$work/addend/made/bin/python3" -m pip --version >/dev/null
+[ "$(grep -c '^Usage:' "$work/addend/made.log")" = 1 ] || { echo "FAILED: it was made more than once" >&2; exit 1; }
+# Asked again later it is made anew, since what it has may be old.
+touch "$work/addend/made/old"
+sleep 1
+bash "$source/script/environment" made --help
+[ ! -e "$work/addend/made/old" ] || { echo "FAILED: it was not made anew" >&2; exit 1; }
+echo "environment: all hold"
