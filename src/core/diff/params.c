@@ -114,7 +114,7 @@ static ad_status merge_text(const ad_dump_file *file, const json_t *map, const c
 /* ---- all files on one parameter ---- */
 
 typedef struct ad_said {
-  const char *types, *partial;
+  const char *types, *partial, *unjudged;
   ad_shape shape;
   double expect;
   ad_dtype reduce;
@@ -145,6 +145,7 @@ static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_sa
 static ad_status merge_file(const ad_dump_file *file, const char *name, ad_said *said) {
   AD_TRY(merge_text(file, file->types, "addend.types", name, &said->types));
   if (file->kind == AD_DUMP_SUM) AD_TRY(merge_text(file, file->partial, "addend.partial", name, &said->partial));
+  AD_TRY(merge_text(file, file->unjudged, "addend.unjudged", name, &said->unjudged));
   AD_TRY(merge_shape(file, name, &said->shape));
   return merge_numbers(file, name, said);
 }
@@ -210,6 +211,7 @@ static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *pa
   param->sample = param->is_sampled ? dump->sample : param->numel;
   param->expect = isnan(said->expect) ? 1 : said->expect;
   param->reduce = said->reduce;
+  param->unjudged = said->unjudged;
   return AD_OK;
 }
 
