@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -56,6 +57,17 @@ class Addends:
             self._depth -= 1
             if self._depth == 0:
                 self.microbatch += 1
+
+    @contextlib.contextmanager
+    def numbered(self, microbatch: int) -> Iterator[None]:
+        """All backwards in it are of this one."""
+        before, self.microbatch = self.microbatch, microbatch
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self.microbatch = before
 
     def _await_end(self) -> None:
         """For jobs that call the engine themselves."""

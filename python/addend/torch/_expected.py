@@ -62,12 +62,44 @@ def last_that_fits(patterns: Mapping[str, T], name: str, otherwise: T) -> T:
     return found[-1] if found else otherwise
 
 
+def _placement(entry: Watched) -> _meshes.Placed | None:
+    """That of a DTensor, or of a plain tensor that is known to be a part of one."""
+    if entry.part is not None:
+        return entry.part[0], entry.part[1]
+    return (entry.used.device_mesh, entry.used.placements) if is_dtensor(entry.used) else None
+
+
+def _summed_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
+    """Those that its wrapper sums over, or over some of whose ranks."""
+    return {axis for ranks in entry.data for axis in mesh.between(ranks)}
+
+
 def _parallel_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
     """The axes along which the forward itself is distributed: the DTensor's, less those that the wrapper sums over."""
-    if not is_dtensor(entry.used):
-        return set()
-    summed = {axis for ranks in entry.data for axis in mesh.spanned(ranks)}
-    return set(_placed(mesh, entry.used.device_mesh, entry.used.placements)) - summed
+    placed = _placement(entry)
+    return set(_placed(mesh, *placed)) - _summed_axes(entry, mesh) if placed else set()
+
+
+def said_axes(watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str, str] | None) -> set[str]:
+    """The axes of which wrappers, placements, pipelines or the caller say something."""
+    said: set[str] = set()
+    for entry in watched:
+        said |= _parallel_axes(entry, mesh) | _summed_axes(entry, mesh)
+        said |= set(mesh.between(entry.stage.ranks)) if entry.stage else set()
+        said |= set(parse(last_that_fits(given or {}, entry.name, ""), mesh))
+    return said
+
+
+def smaller_groups(watched: Iterable[Watched], mesh: _meshes.Mesh) -> list[str]:
+    """What wrappers sum over, where that is some of the ranks along an axis."""
+    found: dict[str, str] = {}
+    for entry in watched:
+        for ranks in entry.data:
+            axes = mesh.between(ranks)
+            if mesh.size(axes) != len(ranks):
+                some = f"its wrapper sums over {len(ranks)} of the {mesh.size(axes)} ranks along {', '.join(axes)}: {ranks}"
+                found.setdefault(some, entry.name)
+    return [f"`{name}`: {some}" for some, name in found.items()]
 
 
 def types_of(
@@ -84,10 +116,11 @@ def types_of(
         types = {axis: "I" if axis in parallel else "R" for axis in mesh.names}
         if entry.name in placements:
             types.update(_placed(mesh, *placements[entry.name]))
-        elif is_dtensor(entry.used):
-            types.update(_placed(mesh, entry.used.device_mesh, entry.used.placements))
-        for ranks in entry.data:
-            types.update(dict.fromkeys(mesh.spanned(ranks), "R"))
+        elif (placed := _placement(entry)) is not None:
+            types.update(_placed(mesh, *placed))
+        if entry.stage is not None:
+            types.update(dict.fromkeys(mesh.between(entry.stage.ranks), "R" if entry.tied else "I"))
+        types.update(dict.fromkeys(_summed_axes(entry, mesh), "R"))
         types.update(parse(last_that_fits(given or {}, entry.name, ""), mesh))
         found[entry.name] = types
     return found
@@ -104,7 +137,7 @@ def cut_by_hand(watched: Iterable[Watched], types: Mapping[str, Types]) -> list[
     return [
         entry.name
         for entry in watched
-        if not is_dtensor(entry.used) and any(kind[0] == "S" for kind in types[entry.name].values())
+        if _placement(entry) is None and any(kind[0] == "S" for kind in types[entry.name].values())
     ]
 
 

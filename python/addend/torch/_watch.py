@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 import addend
-from addend.torch import _addends, _expected, _files, _gather, _meshes, _parameters, _sample, _sums
+from addend.torch import _addends, _expected, _files, _gather, _meshes, _names, _parameters, _pipeline, _sample, _sums
 from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor
 
@@ -37,6 +37,7 @@ class Arguments(TypedDict, total=False):
     group: Group
     gradient: Optional[_sums.GradientOf]
     reduce: Optional[torch.dtype]
+    tied: _names.Tied
 
 
 class Judging(Arguments, total=False):
@@ -63,12 +64,15 @@ class _Step:
         group: Group = None,
         gradient: _sums.GradientOf | None = None,
         reduce: torch.dtype | None = None,
+        tied: _names.Tied = None,
     ):
         self._model, self._norm, self._divisor, self._group = model, norm, divisor, group
         self._expect, self._types, self._given_mesh = expect, types, mesh
         self._gradient, self._reduce = gradient, reduce
         self._sampler = _sample.Sampler(sample)
         self._divisors: dict[int, float] = {}
+        self._tied, self._group_is_own = tied, False
+        self._pipeline = _pipeline.Observer()
         self._attached: _addends.Addends | None = None
 
     @property
@@ -90,13 +94,19 @@ class _Step:
             raise RuntimeError("a step is being watched already: leave that watch first")
         _running.append(self)
         try:
-            if self._group is None and self._given_mesh is None:
+            stages = _pipeline.find(self._model)
+            if self._group is None and self._given_mesh is None and not stages:
                 self._group = _parameters.own_group(self._model)
+                self._group_is_own = self._group is not None
+            with self._agreed():
+                self._watched = _parameters.find(self._model)
+            self._lines, self._ties = _names.settle(self._watched, stages, self._tied, self._group)
             with self._agreed():
                 self._prepare()
             self._find_places()
             self._attached = _addends.Addends(self._watched, self._sampler, self._places)
             self._attached.attach()
+            self._pipeline.attach(self._attached)
         except BaseException:
             self._leave()
             raise
@@ -105,6 +115,7 @@ class _Step:
     def _leave(self) -> None:
         if self._attached is not None:
             self._attached.remove()
+            self._pipeline.remove()
         _running.clear()
 
     def __exit__(
@@ -128,9 +139,10 @@ class _Step:
             raise ValueError(found[0])
 
     def _prepare(self) -> None:
-        self._watched = _parameters.find(self._model)
         ranks = _gather.group_ranks(self._group)
-        self._mesh = _meshes.find(self._given_mesh, [entry.owned for entry in self._watched], ranks)
+        meshes = [entry.owned.device_mesh for entry in self._watched if is_dtensor(entry.owned)]
+        meshes += [entry.part[0] for entry in self._watched if entry.part]
+        self._mesh = _meshes.find(self._given_mesh, meshes, self._lines, ranks)
         self._rank = ranks[_gather.rank_in(self._group)]
         self._factors = _expected.factors_of(self._watched, self._expect)
         self._find_types({})
@@ -142,7 +154,9 @@ class _Step:
     def _find_places(self) -> None:
         """Of plain tensors that the caller calls parts; ranks tell each other their shapes."""
         cut = _expected.cut_by_hand(self._watched, self._kinds)
-        self._places: dict[str, _sample.Place] = {}
+        self._places: dict[str, _sample.Place] = {
+            entry.name: (entry.part[2], _meshes.part_box(*entry.part)) for entry in self._watched if entry.part
+        }
         if not cut:
             return
         mine = {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
@@ -157,9 +171,17 @@ class _Step:
             if self._addends.errors:
                 raise ValueError(self._addends.errors[0])
             self._find_types(self._addends.placements)
+            self._divide_by_schedules()
             sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
         self._unify(sums)
         self._deliver(sums)
+
+    def _divide_by_schedules(self) -> None:
+        """A pipeline's schedule says while it runs what it divides by."""
+        for entry in self._watched:
+            if entry.stage is not None:
+                entry.factor /= self._pipeline.divided.get(id(entry.stage.module), 1)
+        self._factors = _expected.factors_of(self._watched, self._expect)
 
     def _deliver(self, sums: _sums.Sums) -> None:
         raise NotImplementedError
@@ -267,8 +289,9 @@ class watch(_Step):
         gradient: _sums.GradientOf | None = None,
         reduce: torch.dtype | None = None,
         allow_identical: bool = False,
+        tied: _names.Tied = None,
     ):
-        super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce)
+        super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce, tied)
         self._raises, self._quiet, self._allow_identical = raises, False, allow_identical
         self._report: addend.DiffReport | None = None
 
