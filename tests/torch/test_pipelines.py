@@ -56,8 +56,21 @@ def stages_of(schedule, place, size):
     return [place, place + size], 2 * size
 
 
+class Deep(nn.Module):
+    """Layers that are sharded each, and resharded after their forward."""
+
+    def __init__(self, stage):
+        super().__init__()
+        self.layers = nn.ModuleList(Block(3 * stage + i) for i in range(2))
+
+    def forward(self, x):
+        return self.layers[1](self.layers[0](x))
+
+
 def wrapped(block, wrapper, mesh):
     if wrapper == "fsdp2":
+        for layer in getattr(block, "layers", ()):
+            fully_shard(layer, mesh=mesh["dp"])
         return fully_shard(block, mesh=mesh["dp"])
     return DistributedDataParallel(block, process_group=mesh.get_group("dp")) if wrapper == "ddp" else block
 
@@ -91,19 +104,22 @@ class Pipeline:
         worst = 0.0
         for index, module in zip(self.indices, modules):
             for ours, right in zip(module.parameters(), alone[index].parameters()):
+                if ours.grad is None:
+                    worst = float("inf")
+                    continue
                 grad = ours.grad.full_tensor() if isinstance(ours.grad, DTensor) else ours.grad
                 worst = max(worst, ((grad - right.grad).norm() / right.grad.norm()).item())
         return worst
 
 
-def watched(jobs):
-    told = []
+def watched(jobs, told=None):
+    reports = []
     for job in jobs:
         pipeline = Pipeline(*job)
-        with contextlib.redirect_stdout(None), addend.torch.watch(pipeline.model) as watch:
+        with contextlib.redirect_stdout(None), addend.torch.watch(pipeline.model, **(told or {})) as watch:
             pipeline.step()
-        told.append((watch.report, pipeline.error()))
-    return told
+        reports.append((watch.report, pipeline.error()))
+    return reports
 
 
 ALONE = [
@@ -154,6 +170,20 @@ class Pipelines(unittest.TestCase):
         self.assertGreater(error, 1e-2)
         wrong = {p.name for p in report.params if not p.ok}
         self.assertEqual(wrong, {name for name in names_of(4) if not name.startswith("stage0.")}, str(report))
+
+    @unittest.skipIf(not ranks.FSDP2, "fully_shard does not run there")
+    def test_a_zero_bubble_loses_gradients_of_layers_that_are_resharded(self):
+        """All of the last stage, and some microbatches of others: none of these is called right."""
+        told = [of_rank[0] for of_rank in ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "fsdp2", Deep)])]
+        report = told[0][0]
+        self.assertEqual(max(error for _, error in told), float("inf"))
+        self.assertIsNone(report.ok, str(report))
+        self.assertEqual({p.kind for p in report.params}, {"right", "not_judged"}, str(report))
+        self.assertTrue(all(p.name.startswith("stage0.") for p in report.params if p.ok), str(report))
+        self.assertIn("no rank has a gradient of it", report["stage3.layers.0.up.weight"].text)
+        self.assertIn("2 of its stage's microbatches only: lost in the others", report["stage2.layers.0.up.weight"].text)
+        meant = ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "fsdp2", Deep)], {"unused": ["stage*"]})
+        self.assertIn("no rank used stage3.layers.0.up.weight", str(meant[0][0][0]))
 
 
 def names_of(count):

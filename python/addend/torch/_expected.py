@@ -126,6 +126,25 @@ def types_of(
     return found
 
 
+def is_meant(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def lost(unused: Iterable[str], used: Iterable[str], meant: Iterable[str]) -> dict[str, str]:
+    """Of those that no rank has a gradient of: others that are alike, but for numbers in their names, have one."""
+    having: dict[str, str] = {}
+    for name in sorted(used):
+        having.setdefault(re.sub(r"\d+", "#", name), name)
+    found = {}
+    for name in unused:
+        peer = having.get(re.sub(r"\d+", "#", name))
+        if peer is not None and not is_meant(name, meant):
+            found[name] = (
+                f"no rank has a gradient of it, and `{peer}` has one: it was lost, or not used in this step (unused=...)"
+            )
+    return found
+
+
 def factors_of(watched: Iterable[Watched], given: float | Mapping[str, float] | None) -> dict[str, float]:
     """By name: the caller's (a number, or numbers by pattern), else the wrapper's."""
     patterns = given if isinstance(given, Mapping) else {} if given is None else {"*": given}

@@ -56,6 +56,7 @@ class Observer:
     def __init__(self) -> None:
         self.divided: dict[int, int] = {}  # by the id of a stage's module
         self._rounds: dict[tuple[int, str, int], int] = {}
+        self._run: dict[int, set[int]] = {}  # microbatches, by the id of a stage's module
         self._kept: dict[str, Any] = {}
 
     def attach(self, addends: Addends) -> None:
@@ -71,6 +72,10 @@ class Observer:
             setattr(_base(), name, original)
         self._kept.clear()
 
+    def run_by(self, stage: Stage) -> int:
+        """How many microbatches' backwards a stage ran."""
+        return len(self._run.get(id(stage.module), ()))
+
     def _replace(self, base: Any, name: str, replacement: Callable[..., Any]) -> None:
         self._kept[name] = getattr(base, name)
         setattr(base, name, replacement)
@@ -79,6 +84,7 @@ class Observer:
         def run(stage: Any, chunk: int, *args: Any, **kwargs: Any) -> Any:
             key = (id(stage), name, chunk)
             at = self._rounds[key] = self._rounds.get(key, -1) + 1
+            self._run.setdefault(id(stage.submod), set()).add(at * _ROUND + chunk)
             with addends.numbered(at * _ROUND + chunk):
                 return original(stage, chunk, *args, **kwargs)
 

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import tempfile
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional, Sequence, TypedDict, Union
+from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional, Sequence, TypedDict, Union, cast
 
 import torch
 from torch import nn
@@ -38,6 +38,7 @@ class Arguments(TypedDict, total=False):
     gradient: Optional[_sums.GradientOf]
     reduce: Optional[torch.dtype]
     tied: _names.Tied
+    unused: Sequence[str]
 
 
 class Judging(Arguments, total=False):
@@ -65,13 +66,14 @@ class _Step:
         gradient: _sums.GradientOf | None = None,
         reduce: torch.dtype | None = None,
         tied: _names.Tied = None,
+        unused: Sequence[str] = (),
     ):
         self._model, self._norm, self._divisor, self._group = model, norm, divisor, group
         self._expect, self._types, self._given_mesh = expect, types, mesh
         self._gradient, self._reduce = gradient, reduce
         self._sampler = _sample.Sampler(sample)
         self._divisors: dict[int, float] = {}
-        self._tied, self._group_is_own = tied, False
+        self._tied, self._meant_unused, self._group_is_own = tied, unused, False
         self._pipeline = _pipeline.Observer()
         self._attached: _addends.Addends | None = None
 
@@ -172,6 +174,7 @@ class _Step:
                 raise ValueError(self._addends.errors[0])
             self._find_types(self._addends.placements)
             self._divide_by_schedules()
+            self._find_lost_microbatches()
             sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
         self._unify(sums)
         self._deliver(sums)
@@ -183,6 +186,17 @@ class _Step:
                 entry.factor /= self._pipeline.divided.get(id(entry.stage.module), 1)
         self._factors = _expected.factors_of(self._watched, self._expect)
 
+    def _find_lost_microbatches(self) -> None:
+        """A stage runs all microbatches of its schedule; a gradient of some of them only may have been lost."""
+        for entry in self._watched:
+            has = sum(entry.name in pieces for pieces in self._addends.taken.values())
+            if entry.stage is not None and 0 < has < self._pipeline.run_by(entry.stage):
+                if not _expected.is_meant(entry.name, self._meant_unused):
+                    entry.unjudged = (
+                        f"it has a gradient in {has} of its stage's microbatches only: lost in the others, or not used "
+                        "there (unused=...)"
+                    )
+
     def _deliver(self, sums: _sums.Sums) -> None:
         raise NotImplementedError
 
@@ -190,15 +204,18 @@ class _Step:
         """Types that a rank saw hold for those that did not use the parameter; microbatches are numbered alike."""
         seen = {name: self._kinds[name] for name in self._addends.placements}
         used = set(sums).union(*self._addends.taken.values())
-        everyones = _gather.everyones((seen, sorted(self._addends.taken), used), self._group)
-        for kinds, _, _ in everyones:
-            self._kinds.update(kinds)
-        self._numbers = sorted({number for _, numbers, _ in everyones for number in numbers})
-        used = {name for _, _, names in everyones for name in names}
-        self._unused = [entry.name for entry in self._watched if entry.name not in used]
+        names = [entry.name for entry in self._watched]
+        everyones = _gather.everyones((seen, sorted(self._addends.taken), used, names), self._group)
+        for kinds, _, _, _ in everyones:
+            self._kinds.update((name, kind) for name, kind in kinds.items() if name in self._kinds)
+        self._numbers = sorted({number for _, numbers, _, _ in everyones for number in numbers})
+        used = {name for _, _, of_rank, _ in everyones for name in of_rank}
+        self._unused = [name for name in _unique(everyones, 3) if name not in used]
+        self._lost = {**_expected.lost(self._unused, used, self._meant_unused)}
 
     def _metadata(self, kind: str) -> dict[str, object]:
         kept = [entry for entry in self._watched if entry.name not in self._unused]
+        unjudged = {**self._lost, **{entry.name: entry.unjudged for entry in kept if entry.unjudged}}
         metadata: dict[str, object] = {
             "addend.version": "1",
             "addend.kind": kind,
@@ -208,6 +225,8 @@ class _Step:
             "addend.types": {entry.name: _expected.text(self._kinds[entry.name]) for entry in kept},
             "addend.expect": _expected.factors_text({entry.name: self._factors[entry.name] for entry in kept}),
         }
+        if unjudged:
+            metadata["addend.unjudged"] = unjudged
         if self._sampler.count is not None:
             metadata["addend.sample"] = self._sampler.count
         return metadata
@@ -232,6 +251,7 @@ class _Step:
         reduce = {_expected.literal(name): _files.dtype_name(dtype) for name, dtype in dtypes.items() if dtype}
         if reduce:
             metadata["addend.reduce"] = reduce
+        metadata["addend.values"] = _sums.values(self._watched, self._sampler, sums)
         return _files.encode({name: piece for name, (piece, _) in sums.items()}, metadata)
 
     def _collect(self, folder: str, sums: _sums.Sums) -> None:
@@ -271,6 +291,10 @@ class watch(_Step):
     group: the process group of the ranks that are watched; else all
     gradient: gives the gradient of a parameter at the end, where that is not parameter.grad
     reduce: the dtype in which the job sums, where that is narrower than its gradients (a compressing comm hook)
+    tied: sets of names that are one parameter, on ranks of a pipeline that have one of them each; else those that have
+        equal values; (): none are
+    unused: patterns of names that may be without gradient on all ranks; else what only others that are alike have a
+        gradient of, is not judged
     allow_identical: ranks' gradients, or those of microbatches, are meant to be the same; else those that are the same
         before any sum hide what was counted of them, and `report.ok` is None
     """
@@ -290,8 +314,9 @@ class watch(_Step):
         reduce: torch.dtype | None = None,
         allow_identical: bool = False,
         tied: _names.Tied = None,
+        unused: Sequence[str] = (),
     ):
-        super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce, tied)
+        super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce, tied, unused)
         self._raises, self._quiet, self._allow_identical = raises, False, allow_identical
         self._report: addend.DiffReport | None = None
 
@@ -307,10 +332,21 @@ class watch(_Step):
         if self._raises and not self.report.ok:
             raise addend.GradientError(self.report)
 
+    def _notes(self) -> list[str]:
+        """What the report says beside the judgement of the files."""
+        notes = []
+        idle = [name for name in self._unused if name not in self._lost]
+        if idle:
+            some = f"{', '.join(idle[:3])}{' ...' if len(idle) > 3 else ''}"
+            notes.append(f"no rank used {some}: no gradient, and none expected")
+        for first, *others in self._ties:
+            notes.append(f"`{first}` stands for {', '.join(f'`{name}`' for name in others)} too: they are tied")
+        return notes + _expected.smaller_groups(self._watched, self._mesh)
+
     def _deliver(self, sums: _sums.Sums) -> None:
         with tempfile.TemporaryDirectory(prefix="addend-") as folder:
             self._collect(folder, sums)
-            answer = _gather.from_first(lambda: _judge(folder, self._unused, self._allow_identical), self._group)
+            answer = _gather.from_first(lambda: _judge(folder, self._notes(), self._allow_identical), self._group)
         if isinstance(answer, Exception):
             raise answer
         self._report = answer
@@ -318,16 +354,21 @@ class watch(_Step):
             print(answer, flush=True)
 
 
-def _judge(folder: str, unused: Sequence[str], allow_identical: bool) -> addend.DiffReport | Exception:
+def _unique(everyones: Sequence[Sequence[object]], at: int) -> list[str]:
+    """Each name once, in the order of ranks."""
+    return list(dict.fromkeys(name for told in everyones for name in cast("list[str]", told[at])))
+
+
+def _judge(folder: str, notes: Sequence[str], allow_identical: bool) -> addend.DiffReport | Exception:
     try:
         files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
         report = addend.diff(files, allow_identical=allow_identical)
     except Exception as error:  # it has to reach the other ranks, which wait for the report
         return error
-    if not unused:
+    if not notes:
         return report
-    message = f"no rank used {', '.join(unused[:3])}{' ...' if len(unused) > 3 else ''}: no gradient, and none expected"
-    return dataclasses.replace(report, messages=(*report.messages, message), table=f"{report.table}\n{message}")
+    lines = "\n".join(notes)
+    return dataclasses.replace(report, messages=(*report.messages, *notes), table=f"{report.table}\n{lines}")
 
 
 class dump(_Step):
