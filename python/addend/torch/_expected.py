@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING, Dict, Iterable, Mapping, TypeVar, cast
+from typing import TYPE_CHECKING, Dict, Iterable, Mapping, Sequence, TypeVar, cast
 
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -16,6 +16,8 @@ from addend.torch._sample import Box, Place
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Placement, Shard
+
+    import addend
 
 Types = Dict[str, str]  # by axis: R, I or S<dim>
 T = TypeVar("T")
@@ -143,6 +145,31 @@ def lost(unused: Iterable[str], used: Iterable[str], meant: Iterable[str]) -> di
                 f"no rank has a gradient of it, and `{peer}` has one: it was lost, or not used in this step (unused=...)"
             )
     return found
+
+
+def unsaid(
+    watched: Sequence[Watched],
+    mesh: _meshes.Mesh,
+    types: Mapping[str, str] | None,
+    expect: float | Mapping[str, float] | None,
+    report: addend.DiffReport,
+) -> list[str]:
+    """Arguments that may be missing where something is wrong: what was assumed, for nobody said it."""
+    wrong = {param.name: param for param in report.params if param.verdict == "wrong"}
+    notes = []
+    for axis in [axis for axis in mesh.names if axis not in said_axes(watched, mesh, types)] if len(mesh.names) > 1 else []:
+        if any(axis in (param.axis or axis).split(",") for param in wrong.values()):
+            notes.append(
+                f'nothing says what ranks along {axis} are to each other, so sums over it are wanted: types={{"*": '
+                f'"{axis}=S0"}} where each has its own part, cut along dimension 0, "{axis}=I" where all do the same'
+            )
+    alone = [entry.name for entry in watched if not entry.data and entry.name in wrong and expect is None]
+    if alone and any(entry.data for entry in watched):
+        notes.append(
+            f"`{alone[0]}`{f' and {len(alone) - 1} more' if alone[1:] else ''}: no wrapper sums it, so a plain sum is "
+            f'expected; expect={{"{alone[0]}": 1 / ranks}} says an average'
+        )
+    return notes
 
 
 def factors_of(watched: Iterable[Watched], given: float | Mapping[str, float] | None) -> dict[str, float]:

@@ -38,6 +38,11 @@ class Mesh:
 
     def between(self, ranks: list[int]) -> list[str]:
         """The axes, outer first, on which these ranks have other places."""
+        if not set(ranks) <= set(self.coords):
+            raise ValueError(
+                f"ranks {ranks} are not all among those that are watched, {sorted(self.coords)}: give watch the job's "
+                "whole mesh (mesh=...)"
+            )
         coords = [self.coords[rank] for rank in ranks]
         return [name for i, name in enumerate(self.names) if len({coord[i] for coord in coords}) > 1]
 

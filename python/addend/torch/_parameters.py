@@ -156,6 +156,6 @@ def find(model: nn.Module) -> list[Watched]:
 
 def own_group(model: nn.Module) -> Group:
     """Of a model that DDP wraps, where nothing says how its ranks lie in a larger job."""
-    placed = any(map(is_dtensor, model.parameters()))
+    placed = any(is_dtensor(param) or _part_of(param) for param in model.parameters())
     group: Group = model.process_group if isinstance(model, DistributedDataParallel) and not placed else None
     return group

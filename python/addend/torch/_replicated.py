@@ -36,11 +36,13 @@ def _of_ddp(ddp: DistributedDataParallel) -> Replicated:
 
 def _state_of(module: nn.Module) -> Any:
     """What replicate() keeps of a module; None where it was not applied to it."""
-    replicate = sys.modules.get("torch.distributed._composable.replicate")
-    kind, states = getattr(replicate, "_ReplicateState", None), sys.modules.get("torch.distributed._composable_state")
-    find = getattr(states, "_get_module_state", None)
-    state = find(module) if kind and find else None
-    return state if kind and isinstance(state, kind) else None
+    composable = sys.modules.get("torch.distributed._composable.replicate")
+    kind, replicate = getattr(composable, "_ReplicateState", None), getattr(composable, "replicate", None)
+    registry = getattr(sys.modules.get("torch.distributed._composable.contract"), "_get_registry", None)
+    if kind is None or registry is None or "replicate" not in (registry(module) or ()):
+        return None
+    state = replicate.state(module) if hasattr(replicate, "state") else None
+    return state if isinstance(state, kind) else None
 
 
 def _of_state(module: nn.Module, state: Any) -> Replicated | None:

@@ -103,6 +103,7 @@ class _Step:
             with self._agreed():
                 self._watched = _parameters.find(self._model)
             self._lines, self._ties = _names.settle(self._watched, stages, self._tied, self._group)
+            self._doubt_own_group()
             with self._agreed():
                 self._prepare()
             self._find_places()
@@ -113,6 +114,17 @@ class _Step:
             self._leave()
             raise
         return self
+
+    def _doubt_own_group(self) -> None:
+        """DDP that sums over some of the job's ranks: whether the others train the same model nobody has said."""
+        ranks, world = _gather.group_ranks(self._group), len(_gather.group_ranks(None))
+        if not self._group_is_own or len(ranks) == world:
+            return
+        for entry in self._watched:
+            entry.unjudged = entry.unjudged or (
+                f"{len(ranks)} of {world} ranks are summed, those of DDP's process_group; if the others train this model "
+                "too, their addends are missing: mesh= of all ranks tells, group= says that these are all"
+            )
 
     def _leave(self) -> None:
         if self._attached is not None:
@@ -332,8 +344,8 @@ class watch(_Step):
         if self._raises and not self.report.ok:
             raise addend.GradientError(self.report)
 
-    def _notes(self) -> list[str]:
-        """What the report says beside the judgement of the files."""
+    def _notes(self, report: addend.DiffReport) -> list[str]:
+        """What is said beside the judgement of the files."""
         notes = []
         idle = [name for name in self._unused if name not in self._lost]
         if idle:
@@ -341,12 +353,13 @@ class watch(_Step):
             notes.append(f"no rank used {some}: no gradient, and none expected")
         for first, *others in self._ties:
             notes.append(f"`{first}` stands for {', '.join(f'`{name}`' for name in others)} too: they are tied")
-        return notes + _expected.smaller_groups(self._watched, self._mesh)
+        notes += _expected.smaller_groups(self._watched, self._mesh)
+        return notes + _expected.unsaid(self._watched, self._mesh, self._types, self._expect, report)
 
     def _deliver(self, sums: _sums.Sums) -> None:
         with tempfile.TemporaryDirectory(prefix="addend-") as folder:
             self._collect(folder, sums)
-            answer = _gather.from_first(lambda: _judge(folder, self._notes(), self._allow_identical), self._group)
+            answer = _gather.from_first(lambda: _judge(folder, self._notes, self._allow_identical), self._group)
         if isinstance(answer, Exception):
             raise answer
         self._report = answer
@@ -359,12 +372,15 @@ def _unique(everyones: Sequence[Sequence[object]], at: int) -> list[str]:
     return list(dict.fromkeys(name for told in everyones for name in cast("list[str]", told[at])))
 
 
-def _judge(folder: str, notes: Sequence[str], allow_identical: bool) -> addend.DiffReport | Exception:
+def _judge(
+    folder: str, notes_on: Callable[[addend.DiffReport], list[str]], allow_identical: bool
+) -> addend.DiffReport | Exception:
     try:
         files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
         report = addend.diff(files, allow_identical=allow_identical)
     except Exception as error:  # it has to reach the other ranks, which wait for the report
         return error
+    notes = notes_on(report)
     if not notes:
         return report
     lines = "\n".join(notes)

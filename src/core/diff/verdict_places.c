@@ -175,6 +175,38 @@ static int has_own(const ad_case *c, const ad_judged *judged) {
   return 1;
 }
 
+/* How many ranks' addends a part has, of those that are to be in it. */
+static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, size_t *all) {
+  const ad_members *members = ad_case_members(c, judged);
+  int64_t last = -1, last_had = -1;
+  *has = *all = 0;
+  for (size_t i = 0; i < members->count; i++) {
+    int64_t rank = members->columns[i].piece.rank;
+    double error = judged->why.errors[i];
+    *all += rank != last;
+    last = rank;
+    if (isinf(error) || ad_counts_close(judged->why.counts[i], 0, error)) continue;
+    *has += rank != last_had;
+    last_had = rank;
+  }
+}
+
+static void say_smaller_group(ad_case *c) {
+  size_t has, all, other, unused;
+  int alike = 1;
+  char ranks[64] = "";
+  count_ranks(c, c->first, &has, &all);
+  for (size_t i = 0; i < c->count; i++) {
+    count_ranks(c, &c->list[i], &other, &unused);
+    alike &= c->list[i].holds || other == has;
+  }
+  if (alike && has < all) snprintf(ranks, sizeof ranks, "%zu of %zu ranks are summed: ", has, all);
+  snprintf(c->out->text, sizeof c->out->text,
+           "partial: %seach rank's copy has the addends of some ranks only, its own among them, and they are not the same "
+           "everywhere",
+           ranks);
+}
+
 /* Each part has the addends of some ranks, and others have those of others: the groups were cut otherwise. */
 int ad_case_try_some(ad_case *c) {
   int own = 1;
@@ -186,10 +218,10 @@ int ad_case_try_some(ad_case *c) {
   }
   ad_case_mark_holders(c, 1);
   ad_case_say(c, own ? AD_VERDICT_PARTIAL : AD_VERDICT_WRONG_GROUP, 0, first);
-  snprintf(
-      c->out->text, sizeof c->out->text,
-      own ? "partial: each rank's copy has the addends of some ranks only, its own among them, and they are not the "
-            "same everywhere: summed over a smaller group?"
-          : "wrong group: ranks have the addends of other ranks than their own group's");
+  if (own)
+    say_smaller_group(c);
+  else
+    snprintf(c->out->text, sizeof c->out->text,
+             "wrong group: ranks have the addends of other ranks than their own group's");
   return 1;
 }
