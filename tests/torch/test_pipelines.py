@@ -1,5 +1,5 @@
-"""Schedules of torch.distributed.pipelining under a plain `addend.torch.watch`: stages, microbatches and what the schedule
-divides by are its own, so nothing is said. Each job is held to one process first."""
+"""Schedules of torch.distributed.pipelining under a plain `addend.torch.watch`: stages, microbatches and what the
+schedule divides by are its own, so nothing is said. Each job is held to one process first."""
 
 import contextlib
 import unittest
@@ -132,7 +132,10 @@ ALONE = [
 ]
 BESIDE = [("Schedule1F1B", "ddp"), ("Schedule1F1B", "fsdp2"), ("ScheduleInterleavedZeroBubble", "fsdp2")]
 BESIDE = [(schedule, wrapper) for schedule, wrapper in BESIDE if ranks.FSDP2 or wrapper != "fsdp2"]
-if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15):  # its zero bubbles lose weights that fully_shard reshards
+if tuple(map(int, torch.__version__.split(".")[:2])) < (
+    2,
+    15,
+):  # its zero bubbles lose weights that fully_shard reshards
     BESIDE = [(schedule, wrapper) for schedule, wrapper in BESIDE if "Zero" not in schedule or wrapper != "fsdp2"]
 
 
@@ -181,9 +184,78 @@ class Pipelines(unittest.TestCase):
         self.assertEqual({p.kind for p in report.params}, {"right", "not_judged"}, str(report))
         self.assertTrue(all(p.name.startswith("stage0.") for p in report.params if p.ok), str(report))
         self.assertIn("no rank has a gradient of it", report["stage3.layers.0.up.weight"].text)
-        self.assertIn("2 of its stage's microbatches only: lost in the others", report["stage2.layers.0.up.weight"].text)
+        self.assertIn(
+            "2 of its stage's microbatches only: lost in the others", report["stage2.layers.0.up.weight"].text
+        )
         meant = ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "fsdp2", Deep)], {"unused": ["stage*"]})
         self.assertIn("no rank used stage3.layers.0.up.weight", str(meant[0][0][0]))
+
+
+class Ends(nn.Module):
+    """The first stage's `embed.weight` and the second's `head.weight` are one parameter."""
+
+    def __init__(self, stage):
+        super().__init__()
+        torch.manual_seed(5)
+        weight = torch.randn(20, WIDTH)
+        if stage == 0:
+            self.embed = nn.Embedding(20, WIDTH, _weight=weight)
+        else:
+            self.head = nn.Linear(WIDTH, 20, bias=False)
+            self.head.weight = nn.Parameter(weight)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return torch.tanh(self.mix(self.embed(x))) if hasattr(self, "embed") else self.head(self.mix(x))
+
+
+def run_tied(schedule, summed, told):
+    """Of a pipeline over two ranks, or of stages that are called by hand."""
+    warnings.simplefilter("ignore")
+    rank = dist.get_rank()
+    module = Ends(rank)
+    stage = PipelineStage(module, rank, 2, torch.device("cpu"))
+    schedule = getattr(schedules, schedule)(stage, MICROBATCHES, loss_fn=lambda y, t: nn.functional.cross_entropy(y, t))
+    words = torch.randint(0, 20, (ROWS,), generator=torch.Generator().manual_seed(3))
+    with contextlib.redirect_stdout(None), addend.torch.watch(module, **told) as watch:
+        schedule.step(words) if rank == 0 else schedule.step(target=words.flip(0))
+        if summed:
+            dist.all_reduce((module.head if rank else module.embed).weight.grad)
+    return watch.report
+
+
+class TiedEnds(unittest.TestCase):
+    def report(self, summed, **told):
+        return ranks.run(2, run_tied, "Schedule1F1B", summed, told)[0]
+
+    def test_summed(self):
+        for told in {}, {"tied": [("embed.weight", "head.weight")]}:
+            report = self.report(True, **told)
+            self.assertTrue(report.ok, str(report))
+            self.assertIn("`stage0.embed.weight` stands for `stage1.head.weight` too: they are tied", str(report))
+
+    def test_left_out(self):
+        report = self.report(False)
+        self.assertIsNone(report.ok, str(report))
+        self.assertIn("equal values and other gradients", report["stage0.embed.weight"].text)
+        self.assertIn("tied=", report["stage0.embed.weight"].text)
+        report = self.report(False, tied=[("embed.weight", "head.weight")])
+        self.assertEqual(
+            (report["stage0.embed.weight"].kind, report["stage0.embed.weight"].axis), ("own_only", "pp"), str(report)
+        )
+
+    def test_meant_apart(self):
+        report = self.report(False, tied=())
+        self.assertTrue(report.ok, str(report))
+        self.assertIn("stage1.head.weight", {p.name for p in report.params})
+
+    def test_a_name_that_nobody_has(self):
+        for name, words in (
+            ("words.weight", "no parameter of any rank"),
+            ("mix.weight", "a parameter of several stages"),
+        ):
+            with self.assertRaisesRegex(ranks.RankError, f"tied: {name} is {words}"):
+                self.report(True, tied=[("embed.weight", name)])
 
 
 def names_of(count):

@@ -99,8 +99,8 @@ def smaller_groups(watched: Iterable[Watched], mesh: _meshes.Mesh) -> list[str]:
         for ranks in entry.data:
             axes = mesh.between(ranks)
             if mesh.size(axes) != len(ranks):
-                some = f"its wrapper sums over {len(ranks)} of the {mesh.size(axes)} ranks along {', '.join(axes)}: {ranks}"
-                found.setdefault(some, entry.name)
+                along = f"{mesh.size(axes)} ranks along {', '.join(axes)}"
+                found.setdefault(f"its wrapper sums over {len(ranks)} of the {along}: {ranks}", entry.name)
     return [f"`{name}`: {some}" for some, name in found.items()]
 
 
@@ -142,7 +142,8 @@ def lost(unused: Iterable[str], used: Iterable[str], meant: Iterable[str]) -> di
         peer = having.get(re.sub(r"\d+", "#", name))
         if peer is not None and not is_meant(name, meant):
             found[name] = (
-                f"no rank has a gradient of it, and `{peer}` has one: it was lost, or not used in this step (unused=...)"
+                f"no rank has a gradient of it, and `{peer}` has one: it was lost, or not used in this step "
+                "(unused=...)"
             )
     return found
 
@@ -157,7 +158,9 @@ def unsaid(
     """Arguments that may be missing where something is wrong: what was assumed, for nobody said it."""
     wrong = {param.name: param for param in report.params if param.verdict == "wrong"}
     notes = []
-    for axis in [axis for axis in mesh.names if axis not in said_axes(watched, mesh, types)] if len(mesh.names) > 1 else []:
+    for axis in (
+        [axis for axis in mesh.names if axis not in said_axes(watched, mesh, types)] if len(mesh.names) > 1 else []
+    ):
         if any(axis in (param.axis or axis).split(",") for param in wrong.values()):
             notes.append(
                 f'nothing says what ranks along {axis} are to each other, so sums over it are wanted: types={{"*": '
@@ -165,9 +168,10 @@ def unsaid(
             )
     alone = [entry.name for entry in watched if not entry.data and entry.name in wrong and expect is None]
     if alone and any(entry.data for entry in watched):
+        more = f" and {len(alone) - 1} more" if alone[1:] else ""
         notes.append(
-            f"`{alone[0]}`{f' and {len(alone) - 1} more' if alone[1:] else ''}: no wrapper sums it, so a plain sum is "
-            f'expected; expect={{"{alone[0]}": 1 / ranks}} says an average'
+            f"`{alone[0]}`{more}: no wrapper sums it, so it is expected as the others are; "
+            f'expect={{"{alone[0]}": ...}} says otherwise'
         )
     return notes
 

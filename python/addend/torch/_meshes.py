@@ -80,17 +80,20 @@ def _of_device_mesh(mesh: DeviceMesh) -> Mesh:
 def _of_pipelines(lines: Iterable[list[int]], ranks: list[int]) -> Mesh | None:
     """Equal pipelines side by side, which have all ranks: dp, pp."""
     distinct = sorted({tuple(line) for line in lines})
-    if sorted(rank for line in distinct for rank in line) != sorted(ranks) or len({len(line) for line in distinct}) != 1:
+    if (
+        sorted(rank for line in distinct for rank in line) != sorted(ranks)
+        or len({len(line) for line in distinct}) != 1
+    ):
         return None
-    coords = {rank: (dp, pp) for dp, line in enumerate(distinct) for pp, rank in enumerate(line)}
+    coords: dict[int, tuple[int, ...]] = {
+        rank: (dp, pp) for dp, line in enumerate(distinct) for pp, rank in enumerate(line)
+    }
     return Mesh(("dp", "pp"), (len(distinct), len(distinct[0])), coords)
 
 
-def find(
-    given: DeviceMesh | None, meshes: Iterable[DeviceMesh], lines: Iterable[list[int]], ranks: list[int]
-) -> Mesh:
-    """The mesh that was given, else the root of the parameters' meshes that has all ranks, else that of the pipelines on
-    these lines of ranks, else one axis dp."""
+def find(given: DeviceMesh | None, meshes: Iterable[DeviceMesh], lines: Iterable[list[int]], ranks: list[int]) -> Mesh:
+    """The mesh that was given, else the root of the parameters' meshes that has all ranks, else that of the pipelines
+    on these lines of ranks, else one axis dp."""
     if given is not None:
         mesh = _of_device_mesh(given)
         if set(mesh.coords) != set(ranks):

@@ -1,5 +1,5 @@
-"""What parameters are called, once for all ranks. Stages of a pipeline may give one name to parameters of their own, and
-ends of a pipeline may keep one parameter under two names."""
+"""What parameters are called, once for all ranks. Stages of a pipeline may give one name to parameters of their own,
+and ends of a pipeline may keep one parameter under two names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Collection, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from addend.torch import _gather, _meshes, _parameters, _pipeline, _sample
+from addend.torch import _gather, _meshes, _parameters, _sample
 from addend.torch._gather import Group
 from addend.torch._parameters import Watched
 from addend.torch._pipeline import Stage
@@ -66,10 +66,18 @@ def _key(entry: Watched) -> _Key | None:
 
 
 def _given(tied: Sequence[Collection[str]], holders: Dict[str, set[int]]) -> List[List[str]]:
-    unknown = [name for names in tied for name in names if name not in holders]
-    if unknown:
-        raise ValueError(f"tied: {unknown[0]} is no parameter of any rank; there are {', '.join(sorted(holders)[:5])} ...")
-    return [list(names) for names in tied]
+    return [[_resolve(name, holders) for name in names] for names in tied]
+
+
+def _resolve(name: str, holders: Dict[str, set[int]]) -> str:
+    """With or without its stage."""
+    found = [name] if name in holders else [own for own in holders if re.sub(r"^stage\d+\.", "", own) == name]
+    if len(found) != 1:
+        raise ValueError(
+            f"tied: {name} is {'a parameter of several stages' if found else 'no parameter of any rank'}; there are "
+            f"{', '.join(sorted(found or holders)[:5])} ..."
+        )
+    return found[0]
 
 
 def _equal(watched: Sequence[Watched], holders: Dict[str, set[int]], world: int, group: Group) -> List[List[str]]:
@@ -88,7 +96,9 @@ def _equal(watched: Sequence[Watched], holders: Dict[str, set[int]], world: int,
     return found
 
 
-def settle(watched: Sequence[Watched], stages: Sequence[Stage], tied: Tied, group: Group) -> tuple[list[list[int]], list[list[str]]]:
+def settle(
+    watched: Sequence[Watched], stages: Sequence[Stage], tied: Tied, group: Group
+) -> tuple[list[list[int]], list[list[str]]]:
     """Gives each entry its name. Returns the ranks of each rank's pipelines, and the sets of names that are one
     parameter, the first of which all of them are called."""
     find_stages(watched, stages)

@@ -9,7 +9,6 @@ import functools
 from typing import TYPE_CHECKING, Any, Callable, List, Sequence, Tuple, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
@@ -119,9 +118,9 @@ def _find_sharded(model: nn.Module) -> dict[int, _Sharded]:
 
 
 def _part_of(param: nn.Parameter) -> Part | None:
-    """DDP over one dimension of a mesh, and replicate(), turn DTensors into what this rank has of them, and leave behind
-    what that is. Where that is missing they are plain tensors, and types= says it."""
-    spec = getattr(param, "_st_info", None)
+    """DDP over one dimension of a mesh, and replicate(), turn DTensors into what this rank has of them, and leave
+    behind what that is. Where that is missing they are plain tensors, and types= says it."""
+    spec: Any = getattr(param, "_st_info", None)
     if not (hasattr(spec, "mesh") and hasattr(spec, "placements") and hasattr(spec, "shape")):
         return None
     return spec.mesh, tuple(spec.placements), tuple(spec.shape)
@@ -151,7 +150,16 @@ def find(model: nn.Module) -> list[Watched]:
                 entry.data, entry.factor = [wrapper.ranks], 1 / len(wrapper.ranks)
                 entry.unjudged = wrapper.unjudged
         watched[id(entry.owned)] = entry
+    _expect_alike(list(watched.values()))
     return list(watched.values())
+
+
+def _expect_alike(watched: Sequence[Watched]) -> None:
+    """What no wrapper sums, beside what wrappers multiply by one factor, should be multiplied by it as well."""
+    factors = {entry.factor for entry in watched if entry.data}
+    for entry in watched:
+        if not entry.data and len(factors) == 1:
+            (entry.factor,) = factors
 
 
 def own_group(model: nn.Module) -> Group:

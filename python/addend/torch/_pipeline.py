@@ -32,7 +32,7 @@ def _base() -> Any:
 
 
 def find(model: nn.Module) -> list[Stage]:
-    """Stages whose module is the model, in it or around it. Modules do not know their stages, so all objects are asked."""
+    """Stages whose module is the model, in it or around it. No module knows its stage, so all objects are asked."""
     base = _base()
     if base is None:
         return []

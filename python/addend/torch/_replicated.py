@@ -1,6 +1,6 @@
-"""Wrappers that keep whole parameters on every rank and sum their gradients: DistributedDataParallel, and `replicate()` of
-torch.distributed._composable, which is DDP behind hooks. What is private to PyTorch is read in this file alone, guarded:
-where it is missing the wrapper is not seen, and the caller says what it does (mesh=, expect=)."""
+"""Wrappers that keep whole parameters on every rank and sum their gradients: DistributedDataParallel, and
+`replicate()` of torch.distributed._composable, which is DDP behind hooks. What of them is private to PyTorch is read
+here, guarded: where it is missing the wrapper is not seen, and the caller says what it does (mesh=, expect=)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _state_of(module: nn.Module) -> Any:
     registry = getattr(sys.modules.get("torch.distributed._composable.contract"), "_get_registry", None)
     if kind is None or registry is None or "replicate" not in (registry(module) or ()):
         return None
-    state = replicate.state(module) if hasattr(replicate, "state") else None
+    state = getattr(replicate, "state", lambda _: None)(module)
     return state if isinstance(state, kind) else None
 
 
@@ -57,7 +57,9 @@ def _of_state(module: nn.Module, state: Any) -> Replicated | None:
         return None
     mesh, group = told.get("device_mesh"), told.get("process_group")
     ranks = dist.get_process_group_ranks(group or (mesh.get_group() if mesh is not None else dist.group.WORLD))
-    ignored = {id(param) for other in (getattr(state, "_init_args", None) or ((), ()))[1] for param in other.parameters()}
+    ignored = {
+        id(param) for other in (getattr(state, "_init_args", None) or ((), ()))[1] for param in other.parameters()
+    }
     return Replicated(list(ranks), {id(param) for param in module.parameters()} - ignored, "")
 
 

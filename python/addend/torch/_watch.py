@@ -7,7 +7,19 @@ import dataclasses
 import os
 import tempfile
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional, Sequence, TypedDict, Union, cast
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    Collection,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    TypedDict,
+    Union,
+    cast,
+)
 
 import torch
 from torch import nn
@@ -115,6 +127,22 @@ class _Step:
             raise
         return self
 
+    def _doubt_ties(self, sums: _sums.Sums) -> None:
+        """Parameters that were taken for one because their values are equal, and have other gradients, may be two."""
+        if self._tied is not None or not self._ties:
+            return
+        firsts = {names[0]: names for names in self._ties}
+        mine = {name: (sums[name][0].box, _names.checksum(sums[name][0].values)) for name in firsts if name in sums}
+        everyones = _gather.everyones(mine, self._group)
+        for entry in self._watched:
+            told = [of_rank[entry.name] for of_rank in everyones if entry.name in of_rank]
+            if entry.name in firsts and len({box for box, _ in told}) < len(set(told)):
+                both = ", ".join(f'"{name}"' for name in firsts[entry.name])
+                entry.unjudged = (
+                    f"{both} have equal values and other gradients: if they are tied, the sum over both was left out; "
+                    f"tied=[({both})] says that they are, tied=() that none is"
+                )
+
     def _doubt_own_group(self) -> None:
         """DDP that sums over some of the job's ranks: whether the others train the same model nobody has said."""
         ranks, world = _gather.group_ranks(self._group), len(_gather.group_ranks(None))
@@ -122,8 +150,8 @@ class _Step:
             return
         for entry in self._watched:
             entry.unjudged = entry.unjudged or (
-                f"{len(ranks)} of {world} ranks are summed, those of DDP's process_group; if the others train this model "
-                "too, their addends are missing: mesh= of all ranks tells, group= says that these are all"
+                f"{len(ranks)} of {world} ranks are summed, those of DDP's process_group; if the others train this "
+                "model too, their addends are missing: mesh= of all ranks tells, group= says that these are all"
             )
 
     def _leave(self) -> None:
@@ -189,6 +217,7 @@ class _Step:
             self._find_lost_microbatches()
             sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
         self._unify(sums)
+        self._doubt_ties(sums)
         self._deliver(sums)
 
     def _divide_by_schedules(self) -> None:
@@ -217,11 +246,13 @@ class _Step:
         seen = {name: self._kinds[name] for name in self._addends.placements}
         used = set(sums).union(*self._addends.taken.values())
         names = [entry.name for entry in self._watched]
-        everyones = _gather.everyones((seen, sorted(self._addends.taken), used, names), self._group)
-        for kinds, _, _, _ in everyones:
+        told = (seen, sorted(self._addends.taken), used, names, self._addends.changed())
+        everyones = _gather.everyones(told, self._group)
+        self._hooked = set().union(*(changed for _, _, _, _, changed in everyones))
+        for kinds, _, _, _, _ in everyones:
             self._kinds.update((name, kind) for name, kind in kinds.items() if name in self._kinds)
-        self._numbers = sorted({number for _, numbers, _, _ in everyones for number in numbers})
-        used = {name for _, _, of_rank, _ in everyones for name in of_rank}
+        self._numbers = sorted({number for _, numbers, _, _, _ in everyones for number in numbers})
+        used = {name for _, _, of_rank, _, _ in everyones for name in of_rank}
         self._unused = [name for name in _unique(everyones, 3) if name not in used]
         self._lost = {**_expected.lost(self._unused, used, self._meant_unused)}
 
@@ -243,13 +274,18 @@ class _Step:
             metadata["addend.sample"] = self._sampler.count
         return metadata
 
-    def _addend_file(self, at: int) -> bytes:
+    def _addend_file(self, at: int, behind: bool = False) -> bytes:
         number = self._numbers[at]
+        pieces = dict(self._addends.taken.get(number, {}))
+        if behind:
+            pieces.update(self._addends.behind.get(number, {}))
         metadata = {**self._metadata("addend"), "addend.microbatch": at}
         divisor = self._divisors.get(number, self._divisor)
         if divisor is not None:
             metadata["addend.divisor"] = float(divisor)
-        return _files.encode(self._addends.taken.get(number, {}), metadata)
+        if number in self._addends.inside:
+            metadata["addend.inside"] = self._addends.inside[number]
+        return _files.encode(pieces, metadata)
 
     def _sum_file(self, sums: _sums.Sums) -> bytes:
         metadata = self._metadata("sum")
@@ -359,7 +395,13 @@ class watch(_Step):
     def _deliver(self, sums: _sums.Sums) -> None:
         with tempfile.TemporaryDirectory(prefix="addend-") as folder:
             self._collect(folder, sums)
-            answer = _gather.from_first(lambda: _judge(folder, self._notes, self._allow_identical), self._group)
+            behind = os.path.join(folder, "behind")
+            if self._hooked:
+                os.mkdir(behind)
+                for at in range(len(self._numbers)):
+                    self._send(behind, self._addend_file(at, behind=True), "addend", at)
+            judging = _Judging(folder, behind, self._hooked, self._allow_identical)
+            answer = _gather.from_first(lambda: _judge(judging, self._notes), self._group)
         if isinstance(answer, Exception):
             raise answer
         self._report = answer
@@ -372,15 +414,40 @@ def _unique(everyones: Sequence[Sequence[object]], at: int) -> list[str]:
     return list(dict.fromkeys(name for told in everyones for name in cast("list[str]", told[at])))
 
 
-def _judge(
-    folder: str, notes_on: Callable[[addend.DiffReport], list[str]], allow_identical: bool
-) -> addend.DiffReport | Exception:
+@dataclasses.dataclass
+class _Judging:
+    """What was written of a step."""
+
+    folder: str
+    behind: str  # the same addends as hooks of the job left them
+    hooked: Collection[str]  # names of those that they changed
+    allow_identical: bool
+
+    def diff(self) -> addend.DiffReport:
+        files = [os.path.join(self.folder, name) for name in sorted(os.listdir(self.folder)) if _files.is_ours(name)]
+        return addend.diff(files, allow_identical=self.allow_identical)
+
+    def behind_hooks(self, first: addend.DiffReport) -> tuple[addend.DiffReport, list[str]]:
+        """What addends do not explain may be a sum of what hooks made of them. The report, and what is to be said."""
+        names = [param.name for param in first.params if param.kind == "unexplained" and param.name in self.hooked]
+        if not names:
+            return first, []
+        for file in os.listdir(self.behind):
+            _files.replace(os.path.join(self.folder, file), os.path.join(self.behind, file), names)
+        second = self.diff()
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        told = f"`{names[0]}`{more}: a hook changed it after its addend was seen"
+        if all(second[name].ok for name in names):
+            return second, [f"{told}; what the hook gave is counted once"]
+        return first, [f"{told}, and what the hook gave is not what was summed either"]
+
+
+def _judge(judging: _Judging, notes_on: Callable[[addend.DiffReport], list[str]]) -> addend.DiffReport | Exception:
     try:
-        files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
-        report = addend.diff(files, allow_identical=allow_identical)
+        report, notes = judging.behind_hooks(judging.diff())
     except Exception as error:  # it has to reach the other ranks, which wait for the report
         return error
-    notes = notes_on(report)
+    notes = notes_on(report) + notes
     if not notes:
         return report
     lines = "\n".join(notes)

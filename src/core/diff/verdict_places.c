@@ -201,10 +201,11 @@ static void say_smaller_group(ad_case *c) {
     alike &= c->list[i].holds || other == has;
   }
   if (alike && has < all) snprintf(ranks, sizeof ranks, "%zu of %zu ranks are summed: ", has, all);
-  snprintf(c->out->text, sizeof c->out->text,
-           "partial: %seach rank's copy has the addends of some ranks only, its own among them, and they are not the same "
-           "everywhere",
-           ranks);
+  snprintf(
+      c->out->text, sizeof c->out->text,
+      "partial: %seach rank's copy has the addends of some ranks only, its own among them, and they are not the same "
+      "everywhere",
+      ranks);
 }
 
 /* Each part has the addends of some ranks, and others have those of others: the groups were cut otherwise. */
