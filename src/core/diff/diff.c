@@ -231,10 +231,17 @@ static void say_factors(ad_diff_run *run) {
   }
 }
 
+static void rewrite(json_t *param, const char *text) {
+  json_object_set_new(param, "text", json_string(text));
+  if (json_is_object(json_object_get(param, "cause")))
+    json_object_set_new(json_object_get(param, "cause"), "text", json_string(text));
+}
+
 /* One factor on all parameters that is no group's size: a clip does that. Its texts say so. */
 static void say_clipped(ad_diff_run *run) {
   json_t *param;
   const json_t *first = json_array_get(run->params, 0);
+  char said[200];
   size_t i;
   if (json_array_size(run->params) < 2) return;
   json_array_foreach(run->params, i, param) {
@@ -242,12 +249,12 @@ static void say_clipped(ad_diff_run *run) {
     double factor = factor_of(param), one = factor_of(first);
     if (!(factor < 1) || fabs(factor - one) > 1e-4 * one || !text || !strstr(text, "no group's size")) return;
   }
-  json_array_append_new(
-      run->messages,
-      json_sprintf(
-          "all parameters carry %.6g: were they clipped before this point? A watch ends before clipping; a factor "
-          "that is meant belongs into what is expected",
-          factor_of(first)));
+  snprintf(
+      said, sizeof said,
+      "%.6g times what is expected: a factor that is no group's size, and all parameters carry it: were they clipped "
+      "before this point?",
+      factor_of(first));
+  json_array_foreach(run->params, i, param) rewrite(param, said);
 }
 
 static void finish(ad_diff_run *run) {
