@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -22,6 +23,10 @@ class Addends:
         self.watched = watched
         self.taken: dict[int, dict[str, Piece]] = {}
         self.placements: dict[str, _meshes.Placed] = {}  # of gradients that are DTensors
+        self.behind: dict[int, dict[str, Piece]] = {}  # the same behind hooks of the job, of parameters that have some
+        self.inside: dict[
+            int, dict[str, list[float]]
+        ] = {}  # by microbatch and name: see addend.inside in docs/dumps.md
         self.microbatch = 0
         self.errors: list[str] = []
         self._sampler = sampler
@@ -39,6 +44,8 @@ class Addends:
             hooks = watched.used._backward_hooks or {}
             for key in list(hooks)[:-1]:
                 hooks[key] = hooks.pop(key)
+            if len(hooks) > 1:
+                self._handles.append(watched.used.register_hook(functools.partial(self._take_behind, watched)))
         torch.autograd.backward = self._run_backward
 
     def remove(self) -> None:
@@ -57,6 +64,17 @@ class Addends:
             if self._depth == 0:
                 self.microbatch += 1
 
+    @contextlib.contextmanager
+    def numbered(self, microbatch: int) -> Iterator[None]:
+        """All backwards in it are of this one."""
+        before, self.microbatch = self.microbatch, microbatch
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self.microbatch = before
+
     def _await_end(self) -> None:
         """For jobs that call the engine themselves."""
         task = torch._C._current_graph_task_id()
@@ -71,12 +89,45 @@ class Addends:
         self._await_end()
         with torch.no_grad():
             whole, local, box = self._locate(watched, grad)
+            if local.is_sparse:
+                self._note_inside(watched.name, local)
             piece = self._sampler.take(watched.name, whole, local.to_dense() if local.is_sparse else local, box)
         pieces = self.taken.setdefault(self.microbatch, {})
         if watched.name in pieces:
             pieces[watched.name].values += piece.values
         else:
             pieces[watched.name] = piece
+
+    def _take_behind(self, watched: Watched, grad: torch.Tensor) -> None:
+        """What the job's own hooks made of it."""
+        with torch.no_grad():
+            whole, local, box = self._locate(watched, grad)
+            piece = self._sampler.take(watched.name, whole, local.to_dense() if local.is_sparse else local, box)
+        pieces = self.behind.setdefault(self.microbatch, {})
+        if watched.name in pieces:
+            pieces[watched.name].values += piece.values
+        else:
+            pieces[watched.name] = piece
+
+    def changed(self) -> set[str]:
+        """Those that a hook of the job changed after they were seen."""
+        return {
+            name
+            for number, pieces in self.behind.items()
+            for name, piece in pieces.items()
+            if not torch.equal(piece.values, self.taken[number][name].values)
+        }
+
+    def _note_inside(self, name: str, gradient: torch.Tensor) -> None:
+        """A sparse gradient may have a row many times: it is a sum whose order the job chooses."""
+        indices, values = gradient._indices(), gradient._values()
+        if not values.numel():
+            return
+        rows, place, counts = torch.unique(indices, dim=1, return_inverse=True, return_counts=True)
+        sizes = values.new_zeros((rows.shape[1], *values.shape[1:])).index_add_(0, place, values.abs())
+        had = self.inside.setdefault(self.microbatch, {}).setdefault(name, [0.0, 0.0])
+        had[0] += float(counts.max())
+        had[1] += float(sizes.max())
 
     def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:
         """(the whole's shape, this rank's part, its box)"""

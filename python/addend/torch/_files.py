@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from typing import Mapping
+from typing import BinaryIO, Collection, Mapping
 
 import torch
 
@@ -44,6 +44,29 @@ def encode(pieces: Mapping[str, Piece], metadata: Mapping[str, object]) -> bytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text + b"".join(data)
+
+
+def replace(path: str, other: str, names: Collection[str]) -> None:
+    """Takes the tensors of these names from a file that has the same ones."""
+    with open(path, "r+b") as file, open(other, "rb") as source:
+        for name, (begin, end) in _offsets(file).items():
+            if name in names:
+                first, last = _offsets(source)[name]
+                source.seek(first)
+                file.seek(begin)
+                file.write(source.read(min(last - first, end - begin)))
+
+
+def _offsets(file: BinaryIO) -> dict[str, tuple[int, int]]:
+    """Where in the file each tensor lies."""
+    file.seek(0)
+    (length,) = struct.unpack("<Q", file.read(8))
+    header = json.loads(file.read(length))
+    return {
+        name: (8 + length + told["data_offsets"][0], 8 + length + told["data_offsets"][1])
+        for name, told in header.items()
+        if name != "__metadata__"
+    }
 
 
 def is_ours(name: str) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Optio
 
 import torch
 
-from addend.torch import _meshes
+from addend.torch import _meshes, _names
 from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
 from addend.torch._sample import Piece, Place, Sampler
@@ -39,6 +39,19 @@ def need_none(watched: Iterable[Watched]) -> None:
     full = [entry.name for entry in watched if entry.owned.grad is not None and not _is_zero(entry.owned.grad)]
     if full:
         raise ValueError(f"{_some(full)}: parameters hold gradients already: watch begins after zero_grad()")
+
+
+def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums) -> dict[str, str]:
+    """A checksum of each parameter's own values, of the elements that its sum was sampled at."""
+    found = {}
+    for entry in watched:
+        if entry.name not in sums:
+            continue
+        piece, _ = sums[entry.name]
+        local, _ = _meshes.local_part(entry.owned.detach())
+        if tuple(local.shape) == piece.box.count:  # else the gradient that gradient= gives lies elsewhere
+            found[entry.name] = _names.checksum(sampler.take(entry.name, piece.whole, local, piece.box).values)
+    return found
 
 
 def _partial_axes(gradient: DTensor, mesh: _meshes.Mesh) -> list[str]:

@@ -19,8 +19,8 @@ typedef struct ad_diff_run {
   ad_dump dump, other;           /* other: what --reference names */
   const ad_dump *reference;      /* NULL: none */
   json_t *document, *params, *messages, *all_alike;
-  json_t *untried, *unlike; /* axes -> names of parameters */
-  ad_norm_term *norms;      /* by parameter */
+  json_t *untried, *unlike, *unequal; /* axes -> names of parameters */
+  ad_norm_term *norms;                /* by parameter */
   unsigned char *ranks;
   ad_alike alike; /* of one parameter */
   ad_answer answer;
@@ -100,6 +100,18 @@ static void say_unlike(ad_diff_run *run) {
   }
 }
 
+/* Values that differ already before the step, of parameters whose sums are wrong too. */
+static void say_unequal(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->unequal, axes, names) {
+    char others[48];
+    json_array_append_new(
+        run->messages, json_sprintf("`%s`%s: replicas' values differ along %s before the step as well", first_of(names),
+                                    print_others(names, others, sizeof others), axes));
+  }
+}
+
 /* The worst answer that was given is that of the whole. */
 static void answer(ad_diff_run *run, ad_answer own) {
   if (own > run->answer) run->answer = own;
@@ -122,6 +134,7 @@ static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, 
   if (run->reference && !compared->there)
     json_array_append_new(run->messages, json_sprintf("the reference has no `%s`", parts->param->name));
   ad_verdict_find(parts, list, run->ranks, &verdict);
+  note(parts, ad_values_hold(parts, &verdict), run->unequal);
   doubt(run, compared, &verdict);
   answer(run, ad_diff_answer(&verdict, compared));
   json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, compared, &run->alike));
@@ -143,9 +156,14 @@ static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list)
 static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *norm) {
   ad_judged *list;
   int64_t missing = count_missing(parts);
+  AD_TRY(ad_norm_measure(parts, norm));
+  if (parts->param->unjudged) {
+    answer(run, AD_ANSWER_CANNOT_TELL);
+    json_array_append_new(run->params, ad_diff_unjudged(&run->dump, parts->param));
+    return AD_OK;
+  }
   AD_TRY(ad_alike_find(parts, &run->alike));
   ad_alike_count(&run->alike, run->all_alike);
-  AD_TRY(ad_norm_measure(parts, norm));
   if (missing) {
     answer(run, AD_ANSWER_WRONG);
     json_array_append_new(run->params, ad_diff_without_sum(&run->dump, parts->param, missing));
@@ -213,6 +231,32 @@ static void say_factors(ad_diff_run *run) {
   }
 }
 
+static void rewrite(json_t *param, const char *text) {
+  json_object_set_new(param, "text", json_string(text));
+  if (json_is_object(json_object_get(param, "cause")))
+    json_object_set_new(json_object_get(param, "cause"), "text", json_string(text));
+}
+
+/* One factor on all parameters that is no group's size: a clip does that. Its texts say so. */
+static void say_clipped(ad_diff_run *run) {
+  json_t *param;
+  const json_t *first = json_array_get(run->params, 0);
+  char said[200];
+  size_t i;
+  if (json_array_size(run->params) < 2) return;
+  json_array_foreach(run->params, i, param) {
+    const char *text = json_string_value(json_object_get(param, "text"));
+    double factor = factor_of(param), one = factor_of(first);
+    if (!(factor < 1) || fabs(factor - one) > 1e-4 * one || !text || !strstr(text, "no group's size")) return;
+  }
+  snprintf(
+      said, sizeof said,
+      "%.6g times what is expected: a factor that is no group's size, and all parameters carry it: were they clipped "
+      "before this point?",
+      factor_of(first));
+  json_array_foreach(run->params, i, param) rewrite(param, said);
+}
+
 static void finish(ad_diff_run *run) {
   int norm_holds;
   json_object_set(run->document, "params", run->params);
@@ -242,6 +286,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->all_alike = json_object();
   run->untried = json_object();
   run->unlike = json_object();
+  run->unequal = json_object();
   AD_TRY(ad_alike_create(&run->dump, &run->alike));
   AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
@@ -249,7 +294,9 @@ static ad_status diff_dump(ad_diff_run *run) {
   ad_alike_say(run->all_alike, run->dump.param_count, run->options->allow_identical, run->messages);
   say_untried(run);
   say_unlike(run);
+  say_unequal(run);
   say_factors(run);
+  say_clipped(run);
   finish(run);
   return AD_OK;
 }
@@ -261,6 +308,7 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->all_alike);
   json_decref(run->untried);
   json_decref(run->unlike);
+  json_decref(run->unequal);
   ad_alike_destroy(&run->alike);
   ad_release(run->ranks);
   ad_release(run->norms);

@@ -15,7 +15,8 @@ typedef struct ad_dump_param {
   uint32_t summed;             /* the axes of type R */
   uint32_t partial;            /* axes along which the sum still is in parts */
   double expect;
-  ad_dtype reduce; /* 0: not said */
+  ad_dtype reduce;      /* 0: not said */
+  const char *unjudged; /* why nothing can be said of it; NULL: it is judged */
 } ad_dump_param;
 
 /* A tensor of a parameter in a file, and where it lies in the whole. */

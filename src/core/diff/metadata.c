@@ -143,6 +143,9 @@ static ad_status read_maps(ad_dump_file *file) {
   AD_TRY(read_map(file, "addend.held", &file->held));
   AD_TRY(read_map(file, "DCP_SHARDING_INFO", &file->sharding));
   AD_TRY(read_map(file, "addend.partial", &file->partial));
+  AD_TRY(read_map(file, "addend.inside", &file->inside));
+  AD_TRY(read_map(file, "addend.unjudged", &file->unjudged));
+  AD_TRY(read_map(file, "addend.values", &file->values));
   AD_TRY(read_expect(file));
   AD_TRY(read_reduce(file));
   ad_status status = check_reduce(file);
@@ -172,8 +175,8 @@ ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, ad_dump_file *ou
 }
 
 void ad_dump_file_close(ad_dump_file *file) {
-  json_t *const maps[] = {file->types,   file->shapes, file->held,  file->sharding,
-                          file->partial, file->expect, file->reduce};
+  json_t *const maps[] = {file->types,  file->shapes, file->held,     file->sharding, file->partial,
+                          file->expect, file->reduce, file->unjudged, file->values,   file->inside};
   for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) json_decref(maps[i]);
   ad_safetensors_close(file->tensors);
 }

@@ -20,6 +20,8 @@ typedef struct ad_dump_file {
   json_t *types, *shapes, *held; /* maps by name; NULL: not said */
   json_t *sharding, *partial;    /* DCP_SHARDING_INFO; addend.partial */
   json_t *expect, *reduce;       /* a number, a text, or a map by pattern; NULL: not said */
+  json_t *inside;                /* addend.inside: lists by name; NULL: not said */
+  json_t *unjudged, *values;     /* addend.unjudged, addend.values: maps by name of texts; NULL: not said */
 } ad_dump_file;
 
 /* Takes `tensors`, also on failure. AD_INVALID names file and key. `plain`: a file without addend.kind is a reference.

@@ -87,12 +87,18 @@ static void print_norm(FILE *file, const json_t *document, const ad_paint *paint
           text_of(norm, "text"));
 }
 
-static void print_untold(FILE *file, size_t untold, size_t all, const ad_paint *paint) {
-  fprintf(
-      file,
-      "%sCANNOT TELL%s: %zu of %zu parameters; give each rank a batch of its own, or --allow-identical where addends "
-      "are meant to be equal\n",
-      paint->open, paint->off, untold, all);
+static int some_are_alike(const json_t *params) {
+  const json_t *param;
+  size_t i;
+  json_array_foreach(params, i, param) if (!strcmp(text_of(param, "kind"), "identical_addends")) return 1;
+  return 0;
+}
+
+static void print_untold(FILE *file, size_t untold, const json_t *params, const ad_paint *paint) {
+  fprintf(file, "%sCANNOT TELL%s: %zu of %zu parameters%s\n", paint->open, paint->off, untold, json_array_size(params),
+          some_are_alike(params) ? "; give each rank a batch of its own, or --allow-identical where addends are meant "
+                                   "to be equal"
+                                 : "");
 }
 
 static void print_end(FILE *file, const json_t *document, const ad_paint *paint) {
@@ -101,7 +107,7 @@ static void print_end(FILE *file, const json_t *document, const ad_paint *paint)
   int right = is_judged(document, "right");
   fprintf(file, "\n");
   if (is_judged(document, "cannot_tell")) {
-    print_untold(file, untold, json_array_size(params), paint);
+    print_untold(file, untold, params, paint);
     return;
   }
   fprintf(file, "%s%s%s", right ? paint->good : paint->bad, right ? "right" : "WRONG", paint->off);

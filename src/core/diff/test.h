@@ -7,6 +7,7 @@
 typedef struct ad_rounding {
   double reduce, sum;   /* unit roundoffs */
   double smallest;      /* number above 0 of the dtypes */
+  double inside;        /* what sums inside of addends may be off before they are rounded: u times this, absolute */
   int64_t microbatches; /* how often what holds the sum is added to */
 } ad_rounding;
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part);
