@@ -64,7 +64,7 @@ endforeach()
 add_custom_target(unit_tests DEPENDS ${AD_UNIT_TESTS})
 add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 
-set(AD_CORE_SCRIPTS diff diff_edges core)
+set(AD_CORE_SCRIPTS diff diff_edges explain core)
 if(TARGET addend_cli)
   file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
   if(NOT AD_TRAINER) # what needs no recipe
