@@ -187,6 +187,6 @@ if __name__ == "__main__":
     try:
         import pytest  # noqa: F401
     except ImportError:
-        print(f"skipped: {sys.executable} has no pytest (script/test --torch installs one)")
+        print(f"skipped: {sys.executable} has no pytest (script/torch installs it)")
         sys.exit(77)
     unittest.main()

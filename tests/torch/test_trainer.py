@@ -117,6 +117,6 @@ class Trainer(unittest.TestCase):
 
 if __name__ == "__main__":
     if transformers is None:
-        print(f"skipped: {sys.executable} has no transformers (PyPI's, with accelerate)")
+        print(f"skipped: {sys.executable} has no transformers (script/torch installs it)")
         sys.exit(77)
     unittest.main()
