@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Iterable, Mapping, Optional, Tuple, Union
 
 from addend._cause import Cause, causes
 from addend._documents import read
@@ -85,6 +85,21 @@ class DiffReport:
     def __str__(self) -> str:
         return self.table
 
+    def full_table(self) -> str:
+        """The table with a line for each parameter that is not right; `table` has one for all that are alike."""
+        return _text_of(_list, self._json(), 0)
+
+    def github(self) -> str:
+        """The report as lines that GitHub's runners make annotations of, once a job has printed them."""
+        return _text_of(_github, self._json())
+
+    def html(self) -> str:
+        """The page with the map of parameters and ranks."""
+        return _text_of(_html, self._json())
+
+    def _json(self) -> bytes:
+        return json.dumps(self.document).encode()
+
     def __getitem__(self, name: str) -> DiffParam:
         """The parameter of that name."""
         for param in self.params:
@@ -107,6 +122,22 @@ _int_p, _text_p = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_void_p)
 _diff = checked("ad_diff", ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(_Options), _int_p, _text_p)
 _table = checked("ad_diff_table", ctypes.c_char_p, ctypes.c_int, _text_p)
 _page = checked("ad_diff_page", ctypes.c_char_p, ctypes.c_char_p)
+_list = checked("ad_diff_list", ctypes.c_char_p, ctypes.c_int, _text_p)
+_github = checked("ad_diff_github", ctypes.c_char_p, _text_p)
+_html = checked("ad_diff_html", ctypes.c_char_p, _text_p)
+_explain = checked("ad_explain", ctypes.c_char_p, _text_p)
+
+
+def _text_of(make: Callable[..., None], *arguments: Any) -> str:
+    out = ctypes.c_void_p()
+    make(*arguments, out)
+    return take_text(out)
+
+
+def explain(name: Optional[str] = None) -> str:
+    """The page for the `kind` of a parameter or a cause, or for "norm", as `addend explain` prints it; without a name
+    the list of all pages. InvalidError names those that are near."""
+    return _text_of(_explain, None if name is None else name.encode())
 
 
 def _ok(document: Mapping[str, Any]) -> Optional[bool]:
