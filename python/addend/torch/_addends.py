@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from addend.torch import _meshes
 from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
-from addend.torch._sample import Box, Piece, Place, Sampler
+from addend.torch._sample import Box, Piece, Place, Sampler, as_real
 
 
 class Addends:
@@ -33,6 +33,7 @@ class Addends:
 
     def attach(self) -> None:
         for watched in self.watched:
+            self._guarded(watched, self._prepare)
             self._handles.append(watched.used.register_hook(functools.partial(self._take, watched)))
             # First of all hooks, for a job may sum in a hook of its own. They run as they stand in memory, so the
             # others are put behind this one; moving it to the front would not do.
@@ -67,11 +68,30 @@ class Addends:
     def _end(self) -> None:
         self.microbatch += 1
 
-    def _take(self, watched: Watched, grad: torch.Tensor) -> None:
+    def _guarded(self, watched: Watched, do: Callable[..., None], *arguments: torch.Tensor) -> None:
+        """Nothing that is wrong here may end the job's own work: what it is stands in `errors`."""
+        try:
+            do(watched, *arguments)
+        except Exception as error:
+            self.errors.append(f"{watched.name}: {type(error).__name__}: {error}")
+
+    def _prepare(self, watched: Watched) -> None:
+        """Gradients mostly lie as their parameters do: what to take of them is found before the backward."""
+        local, box = _meshes.local_part(watched.used.detach())
+        whole, box = self._places.get(watched.name, (tuple(watched.used.shape), box))
+        local, whole, box = as_real(local, whole, box)
+        self._sampler.prepare(watched.name, whole, local, box)
+
+    def _take(self, watched: Watched, grad: torch.Tensor | None) -> None:
+        if grad is not None:  # a backward may give a parameter nothing
+            self._guarded(watched, self._keep, grad)
+
+    def _keep(self, watched: Watched, grad: torch.Tensor) -> None:
         self._await_end()
         with torch.no_grad():
             whole, local, box = self._locate(watched, grad)
-            piece = self._sampler.take(watched.name, whole, local.to_dense() if local.is_sparse else local, box)
+            local, whole, box = as_real(local.to_dense() if local.is_sparse else local, whole, box)
+            piece = self._sampler.take(watched.name, whole, local, box)
         pieces = self.taken.setdefault(self.microbatch, {})
         if watched.name in pieces:
             pieces[watched.name].values += piece.values

@@ -9,9 +9,7 @@ from typing import Mapping
 
 import torch
 
-from addend.torch._sample import Piece
-
-_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+from addend.torch._sample import DTYPES, Piece
 
 
 def file_name(rank: int, kind: str, microbatch: int | None = None) -> str:
@@ -36,7 +34,7 @@ def encode(pieces: Mapping[str, Piece], metadata: Mapping[str, object]) -> bytes
     for name, piece in pieces.items():
         data.append(_bytes(piece.values))
         header[name] = {
-            "dtype": _DTYPES[piece.values.dtype],
+            "dtype": DTYPES[piece.values.dtype],
             "shape": list(piece.whole) if whole else [piece.values.numel()],
             "data_offsets": [at, at + len(data[-1])],
         }
@@ -51,4 +49,4 @@ def is_ours(name: str) -> bool:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    return _DTYPES[dtype].lower()
+    return DTYPES[dtype].lower()

@@ -32,6 +32,12 @@ def rank_in(group: Group) -> int:
     return int(dist.get_rank(group)) if dist.is_initialized() else 0
 
 
+def ranks_text(ranks: list[int]) -> str:
+    """ "rank 3", "ranks 0, 1 and 2", "ranks 0, 1 ... and 40 more"."""
+    shown = [str(rank) for rank in ranks[:8]] + [f"{len(ranks) - 8} more"] * (len(ranks) > 8)
+    return f"rank {shown[0]}" if len(shown) == 1 else f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+
+
 def from_first(find: Callable[[], T], group: Group) -> T:
     """What find() gives on the group's first rank, where alone it is called."""
     if not dist.is_initialized():
@@ -43,9 +49,11 @@ def from_first(find: Callable[[], T], group: Group) -> T:
 
 
 def _device(group: Group) -> torch.device:
-    if "nccl" in dist.get_backend(group):
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    """One that the group's backends communicate from, as they say ("cpu:gloo,cuda:nccl"); the CPU where they can."""
+    devices = [entry.partition(":")[0] for entry in dist.get_backend_config(group).split(",")]
+    if "cpu" in devices:
+        return torch.device("cpu")
+    return torch.device(devices[0], torch.get_device_module(devices[0]).current_device())
 
 
 def to_first(data: bytes, group: Group, write: Callable[[int, bytes], None]) -> None:

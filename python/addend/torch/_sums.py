@@ -9,7 +9,7 @@ import torch
 from addend.torch import _meshes
 from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
-from addend.torch._sample import Piece, Place, Sampler
+from addend.torch._sample import Piece, Place, Sampler, as_real
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Partial
@@ -69,5 +69,6 @@ def take(
         local = local.to_dense() if local.is_sparse else local
         axes = _partial_axes(found, mesh) if is_dtensor(found) else []
         shape, own_box = places.get(entry.name, (tuple(found.shape), box))
+        local, shape, own_box = as_real(local, shape, own_box)
         sums[entry.name] = (sampler.take(entry.name, shape, local, own_box), axes)
     return sums

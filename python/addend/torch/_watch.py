@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import tempfile
+import warnings
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional, Sequence, TypedDict, Union
+from typing import (
+    TYPE_CHECKING,
+    Callable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    TypedDict,
+    TypeVar,
+    Union,
+)
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 import addend
-from addend.torch import _addends, _expected, _files, _gather, _meshes, _parameters, _sample, _sums
+from addend.torch import _addends, _expected, _files, _gather, _meeting, _meshes, _parameters, _sample, _sums
 from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor
 
@@ -37,6 +52,7 @@ class Arguments(TypedDict, total=False):
     group: Group
     gradient: Optional[_sums.GradientOf]
     reduce: Optional[torch.dtype]
+    wait: float
 
 
 class Judging(Arguments, total=False):
@@ -45,11 +61,34 @@ class Judging(Arguments, total=False):
     allow_identical: bool
 
 
+class Unjudged(NamedTuple):
+    """Why a step says nothing of its sums."""
+
+    verdict: str  # overflow, cannot_tell
+    text: str
+
+
+class Seen(NamedTuple):
+    """What a rank saw of a step."""
+
+    kinds: dict[str, _expected.Types]  # of gradients that are DTensors
+    numbers: list[int]  # of microbatches
+    used: set[str]
+    trainable: int
+    sums: int
+    infinite: list[str]  # addends with inf or NaN
+    infinite_sums: list[str]
+    infinite_norm: bool
+
+
+T = TypeVar("T")
 _running: List[_Step] = []  # the watch whose hooks are on parameters
+_entered: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how many steps there were, of those with every=
 
 
 class _Step:
-    """What both contexts do. Everything that a rank refuses is refused on all of them, with one message."""
+    """What both contexts do. Everything that a rank refuses is refused on all of them, with one message; nothing of it
+    ends a backward."""
 
     def __init__(
         self,
@@ -63,13 +102,27 @@ class _Step:
         group: Group = None,
         gradient: _sums.GradientOf | None = None,
         reduce: torch.dtype | None = None,
+        wait: float = 10.0,
+        every: int = 1,
     ):
-        self._model, self._norm, self._divisor, self._group = model, norm, divisor, group
+        self._model, self._given_norm, self._divisor, self._group = model, norm, divisor, group
         self._expect, self._types, self._given_mesh = expect, types, mesh
         self._gradient, self._reduce = gradient, reduce
+        self._wait, self._every = wait, every
         self._sampler = _sample.Sampler(sample)
+        self._watches: bool | None = None  # None: no step yet
+        self._reset()
+
+    def _reset(self) -> None:
+        self._norm = self._given_norm
         self._divisors: dict[int, float] = {}
         self._attached: _addends.Addends | None = None
+        self._unjudged: Unjudged | None = None
+
+    @property
+    def watches(self) -> bool:
+        """Whether this step is watched, of those that `every` counts."""
+        return bool(self._watches)
 
     @property
     def _addends(self) -> _addends.Addends:
@@ -79,28 +132,52 @@ class _Step:
 
     def divisor(self, count: Number) -> None:
         """What this rank divides the loss of the microbatch by whose backward comes next."""
-        self._divisors[self._addends.microbatch] = float(count)
+        if self._watches is not False and not self._unjudged:
+            self._divisors[self._addends.microbatch] = float(count)
 
     def norm(self, value: Number) -> None:
         """The global norm of the gradients as the job computed it, before clipping."""
         self._norm = value
 
+    def _is_due(self) -> bool:
+        if self._every == 1:
+            return True
+        before = _entered.get(self._model, 0)
+        _entered[self._model] = before + 1
+        return before % self._every == 0
+
     def __enter__(self) -> Self:
+        self._watches = self._is_due()
+        if not self._watches:
+            return self
         if _running:
             raise RuntimeError("a step is being watched already: leave that watch first")
         _running.append(self)
         try:
-            if self._group is None and self._given_mesh is None:
-                self._group = _parameters.own_group(self._model)
-            with self._agreed():
-                self._prepare()
-            self._find_places()
-            self._attached = _addends.Addends(self._watched, self._sampler, self._places)
-            self._attached.attach()
+            self._reset()
+            self._begin()
         except BaseException:
             self._leave()
             raise
         return self
+
+    def _begin(self) -> None:
+        if self._group is None and self._given_mesh is None:
+            self._group = _parameters.own_group(self._model)
+        self._meeting = _meeting.Meeting(self._group)
+        alone = self._meeting.begin(self._wait)
+        if alone:
+            warnings.warn(f"addend.torch: {alone}", RuntimeWarning, stacklevel=4)
+            self._unjudged = Unjudged("cannot_tell", alone)
+            return
+        with self._agreed():
+            self._prepare()
+        self._unjudged = self._without_values()
+        if self._unjudged:
+            return
+        self._find_places()
+        self._attached = _addends.Addends(self._watched, self._sampler, self._places)
+        self._attached.attach()
 
     def _leave(self) -> None:
         if self._attached is not None:
@@ -110,22 +187,30 @@ class _Step:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._watches:
+            return
         self._leave()
-        if error is None:
-            with torch.no_grad():
-                self._finish()
+        if error is not None:
+            self._meeting.left(f"{type(error).__name__}: {error}")
+            return
+        with torch.no_grad():
+            self._finish()
 
     @contextlib.contextmanager
     def _agreed(self) -> Iterator[None]:
-        """A ValueError of one rank becomes one on all of them, so that none waits for the others."""
-        said = None
+        """An error of one rank becomes one on all of them, so that none waits for the others."""
+        said: str | None = None
+        own: Exception | None = None
         try:
             yield
         except ValueError as error:
-            said = str(error)
+            said, own = str(error), error
+        except Exception as error:
+            rank = _gather.group_ranks(self._group)[_gather.rank_in(self._group)]
+            said, own = f"rank {rank}: {type(error).__name__}: {error}", error
         found = [text for text in _gather.everyones(said, self._group) if text]
         if found:
-            raise ValueError(found[0])
+            raise ValueError(found[0]) from own
 
     def _prepare(self) -> None:
         self._watched = _parameters.find(self._model)
@@ -151,29 +236,88 @@ class _Step:
             shapes = {rank: shapes[name] for rank, shapes in everyones.items()}
             self._places[name] = _expected.place(self._kinds[name], self._mesh, self._rank, shapes)
 
+    def _by_rank(self, value: T) -> dict[int, T]:
+        """Every rank's."""
+        return dict(zip(_gather.group_ranks(self._group), _gather.everyones(value, self._group)))
+
+    def _without_values(self) -> Unjudged | None:
+        everyones = self._by_rank([entry.name for entry in self._watched if entry.used.is_meta])
+        meta = {rank: names for rank, names in everyones.items() if names}
+        if not meta:
+            return None
+        return Unjudged("cannot_tell", f"on {_where(meta)}: on the meta device, without values: nothing is judged")
+
     def _finish(self) -> None:
+        if self._unjudged is None:
+            left = self._meeting.end()
+            self._unjudged = Unjudged("cannot_tell", f"{left}: this step is not judged") if left else None
+        if self._unjudged:
+            self._deliver_none(self._unjudged)
+            return
+        sums = self._take_sums()
+        unjudged = self._unify(sums)
+        if unjudged:
+            self._deliver_none(unjudged)
+        else:
+            self._deliver(sums)
+
+    def _take_sums(self) -> _sums.Sums:
         sums: _sums.Sums = {}
         with self._agreed():
             if self._addends.errors:
                 raise ValueError(self._addends.errors[0])
             self._find_types(self._addends.placements)
             sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
-        self._unify(sums)
-        self._deliver(sums)
+            _sample.bring([piece for pieces in self._addends.taken.values() for piece in pieces.values()])
+            _sample.bring([piece for piece, _ in sums.values()])
+            self._global_norm = self._find_norm()
+        return sums
+
+    def _find_norm(self) -> float | None:
+        norm = self._norm() if callable(self._norm) else self._norm
+        return None if norm is None else float(norm.full_tensor() if is_dtensor(norm) else norm)
+
+    def _seen(self, sums: _sums.Sums) -> Seen:
+        infinite = {name for pieces in self._addends.taken.values() for name in _sample.not_finite(pieces)}
+        return Seen(
+            kinds={name: self._kinds[name] for name in self._addends.placements},
+            numbers=sorted(self._addends.taken),
+            used=set(sums).union(*self._addends.taken.values()),
+            trainable=len(self._watched),
+            sums=len(sums),
+            infinite=[entry.name for entry in self._watched if entry.name in infinite],
+            infinite_sums=_sample.not_finite({name: piece for name, (piece, _) in sums.items()}),
+            infinite_norm=self._global_norm is not None and not math.isfinite(self._global_norm),
+        )
+
+    def _unify(self, sums: _sums.Sums) -> Unjudged | None:
+        """Types that a rank saw hold for those that did not use the parameter; microbatches are numbered alike."""
+        everyones = self._by_rank(self._seen(sums))
+        for seen in everyones.values():
+            self._kinds.update(seen.kinds)
+        self._numbers = sorted({number for seen in everyones.values() for number in seen.numbers})
+        used = {name for seen in everyones.values() for name in seen.used}
+        self._unused = [entry.name for entry in self._watched if entry.name not in used]
+        return self._overflow(everyones) or _unseen(everyones)
+
+    def _overflow(self, everyones: Mapping[int, Seen]) -> Unjudged | None:
+        """inf or NaN, as of a loss scale that is too large: such a step is thrown away by the job itself."""
+        addends = {rank: seen.infinite for rank, seen in everyones.items() if seen.infinite}
+        sums = {rank: seen.infinite_sums for rank, seen in everyones.items() if seen.infinite_sums}
+        if addends:
+            return Unjudged("overflow", f"overflow on {_where(addends)}: this step is not judged")
+        if sums:
+            words = f"overflow in the sum on {_where(sums)}, of addends that are finite: this step is not judged"
+            return Unjudged("overflow", words)
+        if any(seen.infinite_norm for seen in everyones.values()):
+            return Unjudged("overflow", "overflow in the global norm: this step is not judged")
+        return None
 
     def _deliver(self, sums: _sums.Sums) -> None:
         raise NotImplementedError
 
-    def _unify(self, sums: _sums.Sums) -> None:
-        """Types that a rank saw hold for those that did not use the parameter; microbatches are numbered alike."""
-        seen = {name: self._kinds[name] for name in self._addends.placements}
-        used = set(sums).union(*self._addends.taken.values())
-        everyones = _gather.everyones((seen, sorted(self._addends.taken), used), self._group)
-        for kinds, _, _ in everyones:
-            self._kinds.update(kinds)
-        self._numbers = sorted({number for _, numbers, _ in everyones for number in numbers})
-        used = {name for _, _, names in everyones for name in names}
-        self._unused = [entry.name for entry in self._watched if entry.name not in used]
+    def _deliver_none(self, why: Unjudged) -> None:
+        raise NotImplementedError
 
     def _metadata(self, kind: str) -> dict[str, object]:
         kept = [entry for entry in self._watched if entry.name not in self._unused]
@@ -200,9 +344,8 @@ class _Step:
 
     def _sum_file(self, sums: _sums.Sums) -> bytes:
         metadata = self._metadata("sum")
-        norm = self._norm() if callable(self._norm) else self._norm
-        if norm is not None:
-            metadata["addend.norm"] = float(norm.full_tensor() if is_dtensor(norm) else norm)
+        if self._global_norm is not None:
+            metadata["addend.norm"] = self._global_norm
         partial = {name: " ".join(axes) for name, (_, axes) in sums.items() if axes}
         if partial:
             metadata["addend.partial"] = partial
@@ -236,7 +379,7 @@ class watch(_Step):
 
     The context begins after zero_grad() and ends once gradients are synchronised, before clipping and optimizer.step().
     All ranks of the job enter and leave it. `w.report` is the same addend.DiffReport on all of them; the first one
-    prints it.
+    prints it. `every=1000` is for a watch around every step of a training.
 
     norm: the global norm that the job reported, a function that gives it at the end, or w.norm(x) inside
     divisor: what this rank divides each microbatch's loss by, or w.divisor(n) before each backward
@@ -251,6 +394,10 @@ class watch(_Step):
     reduce: the dtype in which the job sums, where that is narrower than its gradients (a compressing comm hook)
     allow_identical: ranks' gradients, or those of microbatches, are meant to be the same; else those that are the same
         before any sum hide what was counted of them, and `report.ok` is None
+    wait: seconds in which all ranks enter the watch; where one does not come, the others say so, and that step runs
+        unwatched
+    every: the first step that enters a watch of this model is looked at, and every so many steps one; in between
+        nothing is done but to count (`w.watches`: whether this step is looked at; `w.report`: that of the last one)
     """
 
     def __init__(
@@ -267,8 +414,10 @@ class watch(_Step):
         gradient: _sums.GradientOf | None = None,
         reduce: torch.dtype | None = None,
         allow_identical: bool = False,
+        wait: float = 10.0,
+        every: int = 1,
     ):
-        super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce)
+        super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce, wait, every)
         self._raises, self._quiet, self._allow_identical = raises, False, allow_identical
         self._report: addend.DiffReport | None = None
 
@@ -281,8 +430,13 @@ class watch(_Step):
 
     def _finish(self) -> None:
         super()._finish()
-        if self._raises and not self.report.ok:
+        if self._raises and not self.report.ok and self.report.verdict != "overflow":
             raise addend.GradientError(self.report)
+
+    def _deliver_none(self, why: Unjudged) -> None:
+        self._report = _unjudged_report(why, len(_gather.group_ranks(self._group)))
+        if _gather.rank_in(self._group) == 0 and not self._quiet:
+            print(self._report, flush=True)
 
     def _deliver(self, sums: _sums.Sums) -> None:
         with tempfile.TemporaryDirectory(prefix="addend-") as folder:
@@ -293,6 +447,41 @@ class watch(_Step):
         self._report = answer
         if _gather.rank_in(self._group) == 0 and not self._quiet:
             print(answer, flush=True)
+
+
+def _unjudged_report(why: Unjudged, world: int) -> addend.DiffReport:
+    document = {
+        "format": 1,
+        "pass": False,
+        "verdict": why.verdict,
+        "world": world,
+        "params": [],
+        "messages": [why.text],
+    }
+    return addend.DiffReport(None, (), None, why.text, why.verdict, world, messages=(why.text,), document=document)
+
+
+def _unseen(everyones: Mapping[int, Seen]) -> Unjudged | None:
+    """Steps of which there is nothing to compare."""
+    if any(seen.numbers for seen in everyones.values()):
+        return None
+    if not any(seen.trainable for seen in everyones.values()):
+        words = "no parameter of the model wants a gradient: there is nothing to judge"
+    elif any(seen.sums for seen in everyones.values()):
+        words = "there are gradients, and no backward in this watch gave them to parameters: nothing is judged"
+    else:
+        words = (
+            "no backward in this watch gave a parameter a gradient: nothing is judged (torch.func.grad has no hooks: "
+            "torch.autograd.grad is seen)"
+        )
+    return Unjudged("cannot_tell", words)
+
+
+def _where(names: Mapping[int, Sequence[str]]) -> str:
+    """ "ranks 0 and 1 in `up.weight` and 3 more": names by rank, those of the first rank."""
+    first = next(iter(names.values()))
+    more = f" and {len(first) - 1} more" if first[1:] else ""
+    return f"{_gather.ranks_text(list(names))} in `{first[0]}`{more}"
 
 
 def _judge(folder: str, unused: Sequence[str], allow_identical: bool) -> addend.DiffReport | Exception:
@@ -335,6 +524,12 @@ class dump(_Step):
     def __init__(self, model: nn.Module, folder: str | os.PathLike[str], **arguments: Unpack[Arguments]):
         super().__init__(model, **arguments)
         self._folder = os.fspath(folder)
+
+    def _overflow(self, everyones: Mapping[int, Seen]) -> Unjudged | None:
+        return None  # it is written as it is
+
+    def _deliver_none(self, why: Unjudged) -> None:
+        raise ValueError(why.text)
 
     def _deliver(self, sums: _sums.Sums) -> None:
         if _gather.rank_in(self._group) == 0:
