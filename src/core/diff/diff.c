@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "diff/document.h"
+#include "diff/known.h"
 #include "diff/modules.h"
 #include "diff/norm.h"
 #include "files/json.h"
@@ -22,7 +23,9 @@ typedef struct ad_diff_run {
   json_t *untried, *unlike; /* axes -> names of parameters */
   ad_norm_term *norms;      /* by parameter */
   unsigned char *ranks;
-  ad_alike alike; /* of one parameter */
+  ad_alike alike;   /* of one parameter */
+  ad_known known;   /* of those so far */
+  json_t *unfitted; /* names of parameters */
   ad_answer answer;
 } ad_diff_run;
 
@@ -100,6 +103,16 @@ static void say_unlike(ad_diff_run *run) {
   }
 }
 
+/* Fits of many addends take long: what other parameters' counts do not explain is not fitted once that took enough. */
+static void say_unfitted(ad_diff_run *run) {
+  char others[48];
+  if (!json_array_size(run->unfitted)) return;
+  json_array_append_new(run->messages,
+                        json_sprintf("`%s`%s: wrong, but how often each addend was counted was not looked for: other "
+                                     "parameters came first; diff files of these parameters alone",
+                                     first_of(run->unfitted), print_others(run->unfitted, others, sizeof others)));
+}
+
 /* The worst answer that was given is that of the whole. */
 static void answer(ad_diff_run *run, ad_answer own) {
   if (own > run->answer) run->answer = own;
@@ -126,6 +139,7 @@ static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, 
   answer(run, ad_diff_answer(&verdict, compared));
   json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, compared, &run->alike));
   say_few(run, parts, &verdict);
+  if (verdict.kind == AD_VERDICT_NOT_FITTED) json_array_append_new(run->unfitted, ad_json_text(parts->param->name));
   note(parts, ad_untried_axes(parts, list), run->untried);
   if (verdict.kind == AD_VERDICT_OWN_ONLY && !verdict.shown) note(parts, verdict.axes, run->unlike);
   ad_verdict_clear(&verdict);
@@ -133,7 +147,7 @@ static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, 
 
 static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
   ad_compared compared = {0};
-  AD_TRY(ad_judge_parts(parts, list));
+  AD_TRY(ad_judge_parts(parts, &run->known, list));
   ad_status status = run->reference ? ad_reference_compare(parts, run->reference, &compared) : AD_OK;
   if (!status) say_parts(run, parts, list, &compared);
   ad_compared_clear(&compared);
@@ -242,6 +256,8 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->all_alike = json_object();
   run->untried = json_object();
   run->unlike = json_object();
+  run->unfitted = json_array();
+  AD_TRY(ad_known_create(&run->dump, &run->known));
   AD_TRY(ad_alike_create(&run->dump, &run->alike));
   AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
@@ -249,6 +265,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   ad_alike_say(run->all_alike, run->dump.param_count, run->options->allow_identical, run->messages);
   say_untried(run);
   say_unlike(run);
+  say_unfitted(run);
   say_factors(run);
   finish(run);
   return AD_OK;
@@ -261,6 +278,8 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->all_alike);
   json_decref(run->untried);
   json_decref(run->unlike);
+  json_decref(run->unfitted);
+  ad_known_destroy(&run->known);
   ad_alike_destroy(&run->alike);
   ad_release(run->ranks);
   ad_release(run->norms);
