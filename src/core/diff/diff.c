@@ -26,6 +26,7 @@ typedef struct ad_diff_run {
   ad_alike alike;   /* of one parameter */
   ad_known known;   /* of those so far */
   json_t *unfitted; /* names of parameters */
+  size_t read;      /* bytes that are still in memory */
   ad_answer answer;
 } ad_diff_run;
 
@@ -172,18 +173,33 @@ static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *no
   return status;
 }
 
+enum { REMEMBERED = 64 << 20 }; /* bytes: letting pages of many files go takes long */
+
 /* A parameter is looked at once: what was read of it need not stay in memory. */
-static void forget(const ad_dump *dump) {
-  for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
+static void forget(ad_diff_run *run) {
+  const ad_dump *dumps[] = {&run->dump, &run->other};
+  if (run->read < REMEMBERED) return;
+  run->read = 0;
+  for (size_t d = 0; d < 2; d++)
+    for (size_t i = 0; i < dumps[d]->count; i++) ad_safetensors_forget(dumps[d]->files[i].tensors);
+}
+
+static size_t bytes_of(const ad_parts *parts) {
+  size_t bytes = 0;
+  for (size_t m = 0; m < parts->member_count; m++)
+    for (size_t c = 0; c < parts->members[m].count; c++) bytes += parts->members[m].columns[c].piece.tensor->bytes;
+  for (size_t i = 0; i < parts->count; i++)
+    bytes += parts->parts[i].holder_count * parts->parts[i].term_count * parts->parts[i].terms[0].tensor->bytes;
+  return bytes;
 }
 
 static ad_status judge_param(ad_diff_run *run, size_t index) {
   ad_parts parts;
   AD_TRY(ad_parts_create(&run->dump, &run->dump.params[index], &parts));
   ad_status status = judge_found(run, &parts, &run->norms[index]);
+  run->read += bytes_of(&parts);
   ad_parts_destroy(&parts);
-  forget(&run->dump);
-  forget(&run->other);
+  forget(run);
   return status;
 }
 

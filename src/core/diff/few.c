@@ -8,7 +8,7 @@
 #include "diff/fit_kernel.h"
 #include "diff/hypotheses.h"
 
-enum { AT_MOST = 4 }; /* steps */
+enum { AT_MOST = 4 /* steps */, LOOKED_AT = 512 /* elements; what they say is tested on all */ };
 
 typedef struct ad_few {
   const ad_parts *parts;
@@ -21,10 +21,10 @@ typedef struct ad_few {
   double *rounded;               /* n: variances that rounding leaves in `along` */
   double *left, *addend, *sizes; /* AD_ROWS */
   double *of_sets;               /* 2 * sets */
-  size_t sets;
-  double square;          /* of what is left */
-  int differs;            /* for ad_few_differ */
-  double all, all_square; /* of the sum with all addends as expected, and of these with themselves */
+  size_t sets, rows;             /* rows: elements that are looked at */
+  double square;                 /* of what is left */
+  int differs;                   /* for ad_few_differ */
+  double all, all_square;        /* of the sum with all addends as expected, and of these with themselves */
 } ad_few;
 
 /* A block of what is left: the sum over the expected factor, less the addends by their counts. */
@@ -58,8 +58,8 @@ static void look(ad_few *few) {
   double share = ad_rounding_of(few->parts, few->part).reduce;
   memset(few->along, 0, 3 * n * sizeof *few->along);
   few->square = 0;
-  for (size_t begin = 0; begin < few->part->count; begin += AD_ROWS) {
-    size_t end = begin + AD_ROWS < few->part->count ? begin + AD_ROWS : few->part->count;
+  for (size_t begin = 0; begin < few->rows; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < few->rows ? begin + AD_ROWS : few->rows;
     read_left(few, begin, end);
     project(few, share, begin, end);
   }
@@ -67,7 +67,7 @@ static void look(ad_few *few) {
 
 /* By how much addend c's count is off, if only its is; its error. */
 static double change_of(const ad_few *few, size_t c, double *error) {
-  double rows = (double)few->part->count, length = sqrt(few->squares[c]);
+  double rows = (double)few->rows, length = sqrt(few->squares[c]);
   double deviation = sqrt(few->square / fmax(rows, 1));
   *error = few->squares[c] > 0 ? fmax(deviation, sqrt(few->rounded[c]) / length) / length : INFINITY;
   return few->squares[c] > 0 ? few->along[c] / few->squares[c] : 0;
@@ -97,8 +97,8 @@ static void measure_all(ad_few *few) {
   const fit_kernels *kernels = ad_fit_kernels();
   double expect = few->parts->param->expect;
   few->all = few->all_square = 0;
-  for (size_t begin = 0; begin < few->part->count; begin += AD_ROWS) {
-    size_t end = begin + AD_ROWS < few->part->count ? begin + AD_ROWS : few->part->count, n = end - begin;
+  for (size_t begin = 0; begin < few->rows; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < few->rows ? begin + AD_ROWS : few->rows, n = end - begin;
     memset(few->left, 0, n * sizeof *few->left);
     for (size_t c = 0; c < few->members->count; c++) {
       ad_part_read(few->parts, few->part, &few->members->columns[c].piece, begin, end, few->addend);
@@ -143,7 +143,7 @@ typedef struct ad_set {
 /* The set of this kind that what is left has most of, if it has more of it than of `most`, in errors. Addends have
  * little in common, or the next step takes back what they have. */
 static void find_most(ad_few *few, int kind, double *most, ad_set *out) {
-  double deviation = sqrt(few->square / fmax((double)few->part->count, 1));
+  double deviation = sqrt(few->square / fmax((double)few->rows, 1));
   memset(few->of_sets, 0, 2 * few->sets * sizeof *few->of_sets);
   for (size_t c = 0; c < few->members->count; c++) {
     size_t key = key_of(few, kind, c);
@@ -217,6 +217,7 @@ static ad_status try_both(ad_few *few) {
 ad_status ad_try_few(const ad_parts *parts, const double *expected, ad_judged *judged) {
   ad_few few = {.parts = parts, .part = judged->part, .expected = expected, .why = &judged->why};
   few.members = ad_part_members(parts, judged->part);
+  few.rows = judged->part->count < LOOKED_AT ? judged->part->count : LOOKED_AT;
   return with_memory(&few, try_both);
 }
 
@@ -233,6 +234,7 @@ static ad_status look_for_change(ad_few *few) {
 ad_status ad_few_differ(const ad_parts *parts, const double *expected, const ad_part *part, int *out) {
   ad_few few = {.parts = parts, .part = part, .expected = expected};
   few.members = ad_part_members(parts, part);
+  few.rows = part->count;
   AD_TRY(with_memory(&few, look_for_change));
   *out = few.differs;
   return AD_OK;
