@@ -1,4 +1,4 @@
-"""What is unusual in a step never ends the job's backward, never changes its bits and never lets a rank wait: it is said."""
+"""What is unusual in a step never ends the job's backward, changes its bits or lets a rank wait: it is said."""
 
 import contextlib
 import io
@@ -221,7 +221,7 @@ def run_alone(raises):
 
 
 def run_late():
-    """The second rank comes after the first has given up: neither watches, and neither waits for the other's collective."""
+    """The second rank comes after the first has given up: neither watches, and neither waits for the other."""
     model = Net()
     time.sleep(1.5 * dist.get_rank())
     with warnings.catch_warnings(), contextlib.redirect_stdout(None):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 Group = Optional[dist.ProcessGroup]  # None: all ranks
 T = TypeVar("T")
 
-_AT_ONCE = 64 << 20  # bytes that rank 0 receives at a time, from all ranks together
+AT_ONCE = 8 << 20  # bytes that rank 0 receives at a time, from all ranks together
 
 
 def everyones(value: T, group: Group) -> list[T]:
@@ -56,14 +56,13 @@ def _device(group: Group) -> torch.device:
     return torch.device(devices[0], torch.get_device_module(devices[0]).current_device())
 
 
-def to_first(data: bytes, group: Group, write: Callable[[int, bytes], None]) -> None:
-    """Calls write(rank, bytes) on the first rank, piece after piece, for every rank's data."""
+def to_first(data: bytes, lengths: list[int], group: Group, write: Callable[[int, bytes], None]) -> None:
+    """Calls write(rank, bytes) on the first rank, piece after piece, for every rank's data, of these lengths."""
     if not dist.is_initialized():
         write(0, data)
         return
-    lengths = everyones(len(data), group)
     world, first = len(lengths), rank_in(group) == 0
-    rounds = -(-max(lengths) * world // _AT_ONCE)
+    rounds = -(-max(lengths) * world // AT_ONCE)
     size = -(-max(lengths) // max(rounds, 1))
     padded = torch.zeros(rounds * size, dtype=torch.uint8)
     if data:

@@ -111,6 +111,8 @@ class Sampler:
                 self._drawn[name] = sampled(name, math.prod(shape), count)
             inside = _within(self._drawn[name], shape, box)
             offsets = torch.from_numpy(_offsets(inside, tuple(local.shape), local.stride()))
+            if math.prod(local.shape) < 1 << 31 and local.is_contiguous():
+                offsets = offsets.int()  # they are kept for later watches
             self._found[key] = offsets.to(local.device, non_blocking=True)  # a hook may not wait for the device
         return self._found[key]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -11,8 +10,8 @@ import warnings
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
+    Any,
     Callable,
-    Iterator,
     List,
     Mapping,
     NamedTuple,
@@ -29,7 +28,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 import addend
-from addend.torch import _addends, _expected, _files, _gather, _meeting, _meshes, _parameters, _sample, _sums
+from addend._diff import judged
+from addend._progress import CProgress
+from addend.torch import _addends, _collect, _expected, _files, _gather, _meeting, _meshes, _parameters, _sample, _sums
 from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor
 
@@ -86,6 +87,14 @@ _running: List[_Step] = []  # the watch whose hooks are on parameters
 _entered: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how many steps there were, of those with every=
 
 
+# What is taken of a model's parameters is the same in every watch, and takes longer to find than to take.
+_samplers: WeakKeyDictionary[nn.Module, dict[int | None, _sample.Sampler]] = WeakKeyDictionary()
+
+
+def _sampler_of(model: nn.Module, count: int | None) -> _sample.Sampler:
+    return _samplers.setdefault(model, {}).setdefault(count, _sample.Sampler(count))
+
+
 class _Step:
     """What both contexts do. Everything that a rank refuses is refused on all of them, with one message; nothing of it
     ends a backward."""
@@ -109,7 +118,7 @@ class _Step:
         self._expect, self._types, self._given_mesh = expect, types, mesh
         self._gradient, self._reduce = gradient, reduce
         self._wait, self._every = wait, every
-        self._sampler = _sample.Sampler(sample)
+        self._sampler = _sampler_of(model, sample)
         self._watches: bool | None = None  # None: no step yet
         self._reset()
 
@@ -170,10 +179,10 @@ class _Step:
             warnings.warn(f"addend.torch: {alone}", RuntimeWarning, stacklevel=4)
             self._unjudged = Unjudged("cannot_tell", alone)
             return
-        with self._agreed():
-            self._prepare()
-        self._unjudged = self._without_values()
-        if self._unjudged:
+        without = {rank: names for rank, names in self._together(self._prepare).items() if names}
+        if without:
+            words = f"on {_where(without)}: on the meta device, without values: nothing is judged"
+            self._unjudged = Unjudged("cannot_tell", words)
             return
         self._find_places()
         self._attached = _addends.Addends(self._watched, self._sampler, self._places)
@@ -196,30 +205,36 @@ class _Step:
         with torch.no_grad():
             self._finish()
 
-    @contextlib.contextmanager
-    def _agreed(self) -> Iterator[None]:
-        """An error of one rank becomes one on all of them, so that none waits for the others."""
-        said: str | None = None
+    def _together(self, find: Callable[[], T]) -> dict[int, T]:
+        """What find() gives on every rank, by rank. An error of one rank becomes one on all of them, so that none waits
+        for the others."""
+        told: tuple[str | None, Any]
         own: Exception | None = None
+        ranks = _gather.group_ranks(self._group)
         try:
-            yield
+            told = (None, find())
         except ValueError as error:
-            said, own = str(error), error
+            told, own = (str(error), None), error
         except Exception as error:
-            rank = _gather.group_ranks(self._group)[_gather.rank_in(self._group)]
-            said, own = f"rank {rank}: {type(error).__name__}: {error}", error
-        found = [text for text in _gather.everyones(said, self._group) if text]
-        if found:
-            raise ValueError(found[0]) from own
+            told, own = (f"rank {ranks[_gather.rank_in(self._group)]}: {type(error).__name__}: {error}", None), error
+        everyones: dict[int, tuple[str | None, Any]] = dict(zip(ranks, _gather.everyones(told, self._group)))
+        for said, _ in everyones.values():
+            if said:
+                raise ValueError(said) from own
+        return {rank: found for rank, (_, found) in everyones.items()}
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> list[str]:
+        """Names of parameters without values."""
         self._watched = _parameters.find(self._model)
         ranks = _gather.group_ranks(self._group)
         self._mesh = _meshes.find(self._given_mesh, [entry.owned for entry in self._watched], ranks)
         self._rank = ranks[_gather.rank_in(self._group)]
         self._factors = _expected.factors_of(self._watched, self._expect)
         self._find_types({})
-        _sums.need_none(self._watched)
+        without = [entry.name for entry in self._watched if entry.used.is_meta]
+        if not without:
+            _sums.need_none(self._watched)
+        return without
 
     def _find_types(self, placements: Mapping[str, _meshes.Placed]) -> None:
         self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements)
@@ -231,21 +246,10 @@ class _Step:
         if not cut:
             return
         mine = {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
-        everyones = dict(zip(_gather.group_ranks(self._group), _gather.everyones(mine, self._group)))
+        everyones = self._together(lambda: mine)
         for name in cut:
             shapes = {rank: shapes[name] for rank, shapes in everyones.items()}
             self._places[name] = _expected.place(self._kinds[name], self._mesh, self._rank, shapes)
-
-    def _by_rank(self, value: T) -> dict[int, T]:
-        """Every rank's."""
-        return dict(zip(_gather.group_ranks(self._group), _gather.everyones(value, self._group)))
-
-    def _without_values(self) -> Unjudged | None:
-        everyones = self._by_rank([entry.name for entry in self._watched if entry.used.is_meta])
-        meta = {rank: names for rank, names in everyones.items() if names}
-        if not meta:
-            return None
-        return Unjudged("cannot_tell", f"on {_where(meta)}: on the meta device, without values: nothing is judged")
 
     def _finish(self) -> None:
         if self._unjudged is None:
@@ -254,24 +258,24 @@ class _Step:
         if self._unjudged:
             self._deliver_none(self._unjudged)
             return
-        sums = self._take_sums()
-        unjudged = self._unify(sums)
+        everyones = self._together(self._look)
+        self._unify(everyones)
+        unjudged = self._overflow(everyones) or _unseen(everyones)
         if unjudged:
             self._deliver_none(unjudged)
         else:
-            self._deliver(sums)
+            self._deliver(self._sums)
 
-    def _take_sums(self) -> _sums.Sums:
-        sums: _sums.Sums = {}
-        with self._agreed():
-            if self._addends.errors:
-                raise ValueError(self._addends.errors[0])
-            self._find_types(self._addends.placements)
-            sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
-            _sample.bring([piece for pieces in self._addends.taken.values() for piece in pieces.values()])
-            _sample.bring([piece for piece, _ in sums.values()])
-            self._global_norm = self._find_norm()
-        return sums
+    def _look(self) -> Seen:
+        """At what the step left, on this rank alone."""
+        if self._addends.errors:
+            raise ValueError(self._addends.errors[0])
+        self._find_types(self._addends.placements)
+        self._sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
+        _sample.bring([piece for pieces in self._addends.taken.values() for piece in pieces.values()])
+        _sample.bring([piece for piece, _ in self._sums.values()])
+        self._global_norm = self._find_norm()
+        return self._seen(self._sums)
 
     def _find_norm(self) -> float | None:
         norm = self._norm() if callable(self._norm) else self._norm
@@ -290,15 +294,14 @@ class _Step:
             infinite_norm=self._global_norm is not None and not math.isfinite(self._global_norm),
         )
 
-    def _unify(self, sums: _sums.Sums) -> Unjudged | None:
+    def _unify(self, everyones: Mapping[int, Seen]) -> None:
         """Types that a rank saw hold for those that did not use the parameter; microbatches are numbered alike."""
-        everyones = self._by_rank(self._seen(sums))
         for seen in everyones.values():
             self._kinds.update(seen.kinds)
         self._numbers = sorted({number for seen in everyones.values() for number in seen.numbers})
         used = {name for seen in everyones.values() for name in seen.used}
+        self._used = sorted(used, key=str.encode)
         self._unused = [entry.name for entry in self._watched if entry.name not in used]
-        return self._overflow(everyones) or _unseen(everyones)
 
     def _overflow(self, everyones: Mapping[int, Seen]) -> Unjudged | None:
         """inf or NaN, as of a loss scale that is too large: such a step is thrown away by the job itself."""
@@ -334,7 +337,7 @@ class _Step:
             metadata["addend.sample"] = self._sampler.count
         return metadata
 
-    def _addend_file(self, at: int) -> bytes:
+    def _addend_file(self, at: int) -> _files.Encoded:
         number = self._numbers[at]
         metadata = {**self._metadata("addend"), "addend.microbatch": at}
         divisor = self._divisors.get(number, self._divisor)
@@ -342,7 +345,7 @@ class _Step:
             metadata["addend.divisor"] = float(divisor)
         return _files.encode(self._addends.taken.get(number, {}), metadata)
 
-    def _sum_file(self, sums: _sums.Sums) -> bytes:
+    def _sum_file(self, sums: _sums.Sums) -> _files.Encoded:
         metadata = self._metadata("sum")
         if self._global_norm is not None:
             metadata["addend.norm"] = self._global_norm
@@ -355,18 +358,10 @@ class _Step:
             metadata["addend.reduce"] = reduce
         return _files.encode({name: piece for name, (piece, _) in sums.items()}, metadata)
 
-    def _collect(self, folder: str, sums: _sums.Sums) -> None:
-        """All ranks' files, written into the folder by the first rank."""
-        for at in range(len(self._numbers)):
-            self._send(folder, self._addend_file(at), "addend", at)
-        self._send(folder, self._sum_file(sums), "sum")
-
-    def _send(self, folder: str, data: bytes, kind: str, microbatch: int | None = None) -> None:
-        def write(rank: int, part: bytes) -> None:
-            with open(os.path.join(folder, _files.file_name(rank, kind, microbatch)), "ab") as file:
-                file.write(part)
-
-        _gather.to_first(data, self._group, write)
+    def _collected(self, folder: str, sums: _sums.Sums) -> _collect.Collection:
+        """All ranks' files, in a folder of the first one."""
+        files: list[_collect.File] = [("addend", at, self._addend_file(at)) for at in range(len(self._numbers))]
+        return _collect.Collection(folder, [*files, ("sum", None, self._sum_file(sums))], self._used, self._group)
 
 
 class watch(_Step):
@@ -440,8 +435,13 @@ class watch(_Step):
 
     def _deliver(self, sums: _sums.Sums) -> None:
         with tempfile.TemporaryDirectory(prefix="addend-") as folder:
-            self._collect(folder, sums)
-            answer = _gather.from_first(lambda: _judge(folder, self._unused, self._allow_identical), self._group)
+            collection = self._collected(folder, sums)
+            collection.bring()
+            found = None
+            if _gather.rank_in(self._group) == 0:
+                found = _judge(folder, collection, self._unused, self._allow_identical)
+            collection.bring_all()
+        answer = _gather.from_first(lambda: found, self._group)
         if isinstance(answer, Exception):
             raise answer
         self._report = answer
@@ -484,10 +484,21 @@ def _where(names: Mapping[int, Sequence[str]]) -> str:
     return f"{_gather.ranks_text(list(names))} in `{first[0]}`{more}"
 
 
-def _judge(folder: str, unused: Sequence[str], allow_identical: bool) -> addend.DiffReport | Exception:
+def _judge(
+    folder: str, collection: _collect.Collection, unused: Sequence[str], allow_identical: bool
+) -> addend.DiffReport | Exception:
+    def told(_: object, what: bytes, done: int, of: int) -> None:
+        try:
+            collection.told(what)
+        except Exception as error:  # nothing can be raised through C
+            failed.append(error)
+
+    failed: list[Exception] = []
     try:
         files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
-        report = addend.diff(files, allow_identical=allow_identical)
+        report = judged(files, CProgress(told), allow_identical=allow_identical, finite=True)
+        if failed:
+            return failed[0]
     except Exception as error:  # it has to reach the other ranks, which wait for the report
         return error
     if not unused:
@@ -537,7 +548,7 @@ class dump(_Step):
             for name in os.listdir(self._folder):
                 if _files.is_ours(name):
                     os.remove(os.path.join(self._folder, name))
-        self._collect(self._folder, sums)
+        self._collected(self._folder, sums).bring_all()
 
 
 def assert_summed(step: Callable[[], object], model: nn.Module, **arguments: Unpack[Judging]) -> addend.DiffReport:
