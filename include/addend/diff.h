@@ -18,6 +18,9 @@ typedef struct ad_diff_options {
   void *context;
   int allow_identical; /* 1: addends of one sum are meant to be equal, on ranks or in microbatches. 0: where they are,
                           what was counted cannot be told, and the sum does not hold unless a reference says so */
+  int finite;          /* 1: every value is known to be a finite number. Then no value of a parameter is read before
+                          progress() told of the parameter before it, in order of their names as bytes, so that a
+                          caller may bring values into the files, and take them out, as they are needed */
 } ad_diff_options;
 
 /* Judges the dump that the files are; a folder stands for the safetensors files in it. *json: the document of

@@ -115,6 +115,7 @@ class _Options(ctypes.Structure):
         ("progress", CProgress),
         ("context", ctypes.c_void_p),
         ("allow_identical", ctypes.c_int),
+        ("finite", ctypes.c_int),
     ]
 
 
@@ -180,12 +181,24 @@ def diff(
     where it cannot be told."""
     if isinstance(files, (str, os.PathLike)):
         files = [files]
+    with progress("diff") as told:
+        return judged(files, told, reference, html, allow_identical)
+
+
+def judged(
+    files: Iterable[Path],
+    told: Any,
+    reference: Optional[Path] = None,
+    html: Optional[Path] = None,
+    allow_identical: bool = False,
+    finite: bool = False,
+) -> DiffReport:
+    """`told`: a CProgress; `finite`: as of ad_diff_options."""
     paths = [path_of(path) for path in files]
     given = path_of(reference).encode() if reference is not None else None
     holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    with progress("diff") as told:
-        options = _Options(ctypes.sizeof(_Options), given, told, None, int(allow_identical))
-        _diff(texts(paths), len(paths), options, holds, out)
+    options = _Options(ctypes.sizeof(_Options), given, told, None, int(allow_identical), int(finite))
+    _diff(texts(paths), len(paths), options, holds, out)
     text = take_text(out)
     _table(text.encode(), 0, table)
     if html is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from typing import Collection, Dict, List, Optional, Sequence, Tuple
+from typing import Collection, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -17,6 +17,7 @@ from addend.torch._pipeline import Stage
 
 Tied = Optional[Sequence[Collection[str]]]
 _Told = List[Tuple[str, int]]  # of one rank: names, and the index of the stage that each belongs to (-1: none)
+Checked = Tuple[_sample.Box, str]  # box, checksum
 _Key = Tuple[Tuple[int, ...], _sample.Box, str, str]  # whole shape, box, dtype, checksum
 
 
@@ -26,11 +27,12 @@ def checksum(values: torch.Tensor) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def find_stages(watched: Sequence[Watched], stages: Sequence[Stage]) -> None:
+def _find_stages(watched: Sequence[Watched], stages: Sequence[Stage]) -> _Told:
     for entry in watched:
         for stage in stages:
             if id(entry.owned) in stage.names or id(entry.used) in stage.names:
                 entry.stage = stage
+    return [(entry.name, entry.stage.index if entry.stage else -1) for entry in watched]
 
 
 def _name_in_stage(entry: Watched) -> str:
@@ -40,7 +42,7 @@ def _name_in_stage(entry: Watched) -> str:
     return f"stage{stage.index}.{_parameters.plain_names(stage.module)[raw]}"
 
 
-def _keep_apart(watched: Sequence[Watched], everyones: Sequence[_Told]) -> None:
+def _keep_apart(watched: Sequence[Watched], everyones: Iterable[_Told]) -> list[str]:
     """Where two stages have one name, each name of a stage begins with its number."""
     owners: Dict[str, set[int]] = {}
     for told in everyones:
@@ -50,6 +52,7 @@ def _keep_apart(watched: Sequence[Watched], everyones: Sequence[_Told]) -> None:
         for entry in watched:
             if entry.stage is not None:
                 entry.name = _name_in_stage(entry)
+    return [entry.name for entry in watched]
 
 
 def _unlike(name: str) -> str:
@@ -82,9 +85,12 @@ def _resolve(name: str, holders: Dict[str, set[int]]) -> str:
 
 def _equal(watched: Sequence[Watched], holders: Dict[str, set[int]], world: int, group: Group) -> List[List[str]]:
     """Sets of names with the same values, on ranks that have one of them each."""
-    mine = {entry.name: _key(entry) for entry in watched if len(holders[entry.name]) < world}
+
+    def mine() -> Dict[str, _Key | None]:
+        return {entry.name: _key(entry) for entry in watched if len(holders[entry.name]) < world}
+
     alike: Dict[_Key, List[str]] = {}
-    for told in _gather.everyones(mine, group):
+    for told in _gather.together(mine, group).values():
         for name, key in told.items():
             if key is not None and name not in alike.setdefault(key, []):
                 alike[key].append(name)
@@ -101,13 +107,12 @@ def settle(
 ) -> tuple[list[list[int]], list[list[str]]]:
     """Gives each entry its name. Returns the ranks of each rank's pipelines, and the sets of names that are one
     parameter, the first of which all of them are called."""
-    find_stages(watched, stages)
-    mine = [(entry.name, entry.stage.index if entry.stage else -1) for entry in watched]
+    mine = _find_stages(watched, stages)
     alike = _gather.everyones((zlib.crc32(repr(mine).encode()), bool(stages)), group)
     if len(set(alike)) == 1 and not stages and not tied:
         return [], []
-    _keep_apart(watched, _gather.everyones(mine, group))
-    everyones = _gather.everyones([entry.name for entry in watched], group)
+    told = _gather.everyones(mine, group)
+    everyones = list(_gather.together(lambda: _keep_apart(watched, told), group).values())
     holders: Dict[str, set[int]] = {}
     for rank, names in enumerate(everyones):
         for name in names:

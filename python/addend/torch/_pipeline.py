@@ -4,6 +4,7 @@ microbatches are counted by backwards, and the caller says what the schedule doe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import sys
@@ -65,7 +66,7 @@ class Observer:
             if hasattr(base, name):
                 self._replace(base, name, self._numbered(getattr(base, name), name, addends))
         if hasattr(base, "scale_grads"):
-            self._replace(base, "scale_grads", self._noting(base.scale_grads))
+            self._replace(base, "scale_grads", self._noting(base.scale_grads, addends))
 
     def remove(self) -> None:
         for name, original in self._kept.items():
@@ -80,19 +81,27 @@ class Observer:
         self._kept[name] = getattr(base, name)
         setattr(base, name, replacement)
 
+    def _number(self, stage: Any, name: str, chunk: int) -> int:
+        """Of the microbatch whose backward begins."""
+        key = (id(stage), name, chunk)
+        at = self._rounds[key] = self._rounds.get(key, -1) + 1
+        self._run.setdefault(id(stage.submod), set()).add(at * _ROUND + chunk)
+        return at * _ROUND + chunk
+
     def _numbered(self, original: Callable[..., Any], name: str, addends: Addends) -> Callable[..., Any]:
         def run(stage: Any, chunk: int, *args: Any, **kwargs: Any) -> Any:
-            key = (id(stage), name, chunk)
-            at = self._rounds[key] = self._rounds.get(key, -1) + 1
-            self._run.setdefault(id(stage.submod), set()).add(at * _ROUND + chunk)
-            with addends.numbered(at * _ROUND + chunk):
+            number = addends.guarded(name, self._number, stage, name, chunk)
+            with addends.numbered(number) if number is not None else contextlib.nullcontext():
                 return original(stage, chunk, *args, **kwargs)
 
         return run
 
-    def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _note(self, stage: Any, factor: int) -> None:
+        self.divided[id(stage.submod)] = factor
+
+    def _noting(self, original: Callable[..., Any], addends: Addends) -> Callable[..., Any]:
         def scale(stage: Any, factor: int) -> Any:
-            self.divided[id(stage.submod)] = factor
+            addends.guarded("scale_grads", self._note, stage, factor)
             return original(stage, factor)
 
         return scale

@@ -9,7 +9,7 @@ import torch
 from addend.torch import _meshes, _names
 from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
-from addend.torch._sample import Piece, Place, Sampler
+from addend.torch._sample import Piece, Place, Sampler, as_real
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Partial
@@ -48,7 +48,8 @@ def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums) -> dict[str
         if entry.name not in sums:
             continue
         piece, _ = sums[entry.name]
-        local, _ = _meshes.local_part(entry.owned.detach())
+        local, box = _meshes.local_part(entry.owned.detach())
+        local, _, _ = as_real(local, box.count, box)
         if tuple(local.shape) == piece.box.count:  # else the gradient that gradient= gives lies elsewhere
             found[entry.name] = _names.checksum(sampler.take(entry.name, piece.whole, local, piece.box).values)
     return found
@@ -82,5 +83,6 @@ def take(
         local = local.to_dense() if local.is_sparse else local
         axes = _partial_axes(found, mesh) if is_dtensor(found) else []
         shape, own_box = places.get(entry.name, (tuple(found.shape), box))
+        local, shape, own_box = as_real(local, shape, own_box)
         sums[entry.name] = (sampler.take(entry.name, shape, local, own_box), axes)
     return sums

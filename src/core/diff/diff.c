@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "diff/document.h"
+#include "diff/known.h"
 #include "diff/modules.h"
 #include "diff/norm.h"
 #include "files/json.h"
@@ -22,7 +23,10 @@ typedef struct ad_diff_run {
   json_t *untried, *unlike, *unequal; /* axes -> names of parameters */
   ad_norm_term *norms;                /* by parameter */
   unsigned char *ranks;
-  ad_alike alike; /* of one parameter */
+  ad_alike alike;   /* of one parameter */
+  ad_known known;   /* of those so far */
+  json_t *unfitted; /* names of parameters */
+  size_t read;      /* bytes that are still in memory */
   ad_answer answer;
 } ad_diff_run;
 
@@ -112,6 +116,16 @@ static void say_unequal(ad_diff_run *run) {
   }
 }
 
+/* Fits of many addends take long: what other parameters' counts do not explain is not fitted once that took enough. */
+static void say_unfitted(ad_diff_run *run) {
+  char others[48];
+  if (!json_array_size(run->unfitted)) return;
+  json_array_append_new(run->messages,
+                        json_sprintf("`%s`%s: wrong, but how often each addend was counted was not looked for: other "
+                                     "parameters came first; diff files of these parameters alone",
+                                     first_of(run->unfitted), print_others(run->unfitted, others, sizeof others)));
+}
+
 /* The worst answer that was given is that of the whole. */
 static void answer(ad_diff_run *run, ad_answer own) {
   if (own > run->answer) run->answer = own;
@@ -139,6 +153,7 @@ static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, 
   answer(run, ad_diff_answer(&verdict, compared));
   json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, compared, &run->alike));
   say_few(run, parts, &verdict);
+  if (verdict.kind == AD_VERDICT_NOT_FITTED) json_array_append_new(run->unfitted, ad_json_text(parts->param->name));
   note(parts, ad_untried_axes(parts, list), run->untried);
   if (verdict.kind == AD_VERDICT_OWN_ONLY && !verdict.shown) note(parts, verdict.axes, run->unlike);
   ad_verdict_clear(&verdict);
@@ -146,7 +161,7 @@ static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, 
 
 static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
   ad_compared compared = {0};
-  AD_TRY(ad_judge_parts(parts, list));
+  AD_TRY(ad_judge_parts(parts, &run->known, list));
   ad_status status = run->reference ? ad_reference_compare(parts, run->reference, &compared) : AD_OK;
   if (!status) say_parts(run, parts, list, &compared);
   ad_compared_clear(&compared);
@@ -176,18 +191,33 @@ static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *no
   return status;
 }
 
+enum { REMEMBERED = 64 << 20 }; /* bytes: letting pages of many files go takes long */
+
 /* A parameter is looked at once: what was read of it need not stay in memory. */
-static void forget(const ad_dump *dump) {
-  for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
+static void forget(ad_diff_run *run) {
+  const ad_dump *dumps[] = {&run->dump, &run->other};
+  if (run->read < REMEMBERED) return;
+  run->read = 0;
+  for (size_t d = 0; d < 2; d++)
+    for (size_t i = 0; i < dumps[d]->count; i++) ad_safetensors_forget(dumps[d]->files[i].tensors);
+}
+
+static size_t bytes_of(const ad_parts *parts) {
+  size_t bytes = 0;
+  for (size_t m = 0; m < parts->member_count; m++)
+    for (size_t c = 0; c < parts->members[m].count; c++) bytes += parts->members[m].columns[c].piece.tensor->bytes;
+  for (size_t i = 0; i < parts->count; i++)
+    bytes += parts->parts[i].holder_count * parts->parts[i].term_count * parts->parts[i].terms[0].tensor->bytes;
+  return bytes;
 }
 
 static ad_status judge_param(ad_diff_run *run, size_t index) {
   ad_parts parts;
   AD_TRY(ad_parts_create(&run->dump, &run->dump.params[index], &parts));
   ad_status status = judge_found(run, &parts, &run->norms[index]);
+  run->read += bytes_of(&parts);
   ad_parts_destroy(&parts);
-  forget(&run->dump);
-  forget(&run->other);
+  forget(run);
   return status;
 }
 
@@ -287,6 +317,8 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->untried = json_object();
   run->unlike = json_object();
   run->unequal = json_object();
+  run->unfitted = json_array();
+  AD_TRY(ad_known_create(&run->dump, &run->known));
   AD_TRY(ad_alike_create(&run->dump, &run->alike));
   AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
@@ -295,6 +327,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   say_untried(run);
   say_unlike(run);
   say_unequal(run);
+  say_unfitted(run);
   say_factors(run);
   say_clipped(run);
   finish(run);
@@ -309,6 +342,8 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->untried);
   json_decref(run->unlike);
   json_decref(run->unequal);
+  json_decref(run->unfitted);
+  ad_known_destroy(&run->known);
   ad_alike_destroy(&run->alike);
   ad_release(run->ranks);
   ad_release(run->norms);
@@ -326,7 +361,7 @@ typedef struct ad_said {
 
 static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
   const ad_diff_options *options = run->options;
-  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, options->progress, options->context, &run->dump));
+  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, options->finite, options->progress, options->context, &run->dump));
   ad_status status = diff_dump(run);
   said->answer = run->answer;
   said->document = json_incref(run->document);

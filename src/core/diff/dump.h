@@ -46,7 +46,7 @@ typedef void (*ad_dump_progress)(void *context, const char *what, int64_t done, 
 
 /* Opens and checks all; a folder stands for the safetensors files in it. The message names everything that is wrong, a
  * line for each. Without addends there must be a reference: one of the files, or `has_reference`. */
-ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, ad_dump_progress progress,
+ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, int finite, ad_dump_progress progress,
                        void *context, ad_dump *out) AD_CHECKED;
 /* What --reference names: a file of whole gradients, or another dump, of which the sums are enough. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) AD_CHECKED;

@@ -16,6 +16,7 @@ const KINDS = {
   divided_by_own_count: 'each rank divided by its own count',
   factor: 'another factor',
   not_distinguishable: 'cannot be told apart',
+  not_fitted: 'not fitted',
   identical_addends: 'cannot tell',
   no_sum: 'no sum',
   rounding: 'rounding',

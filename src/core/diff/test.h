@@ -22,4 +22,12 @@ typedef struct ad_fitness {
 ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                        const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
 
+/* The same of its first elements alone: what fails here need not be read to its end. */
+ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
+                             const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
+/* The same of several parts that have the same members and the same box, each against its own bound; `out`: one for
+ * each. Addends are read once. */
+ad_status ad_parts_test(const ad_parts *parts, const ad_part *const *list, size_t count, const double *counts,
+                        double factor, ad_fitness *out) AD_CHECKED;
+
 #endif

@@ -25,6 +25,7 @@
   X(AD_VERDICT_NO_SUM, "no_sum")                                \
   X(AD_VERDICT_NOT_JUDGED, "not_judged")                        \
   X(AD_VERDICT_UNEXPLAINED, "unexplained")                      \
+  X(AD_VERDICT_NOT_FITTED, "not_fitted")                        \
   X(AD_VERDICT_ROUNDING, "rounding")
 
 typedef enum ad_verdict_kind {

@@ -153,10 +153,13 @@ static int try_each_microbatch(ad_case *c) {
 static int mark_ranks(ad_case *c, double value, double other) {
   const ad_members *members = ad_case_members(c, c->first);
   int marked = 0;
+  int64_t before = -1;
+  double count = NAN;
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
   for (size_t i = 0; i < members->count; i++) {
     int64_t rank = members->columns[i].piece.rank;
-    double count = count_of(c, rank, -1);
+    if (rank != before) count = count_of(c, rank, -1);
+    before = rank;
     if (isinf(c->first->why.errors[i])) continue;
     if (ad_counts_close(count, value, c->first->why.errors[i]))
       c->out->ranks[rank] = 1, marked = 1;
@@ -201,9 +204,14 @@ static void say_counted(ad_case *c, double value) {
 /* Two values: nothing and another, or one that is right and another. */
 static int try_ranks(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
+  int64_t before = -1;
+  double tried = NAN;
   for (size_t i = 0; i < members->count; i++) {
-    double value = count_of(c, members->columns[i].piece.rank, -1);
-    if (isnan(value) || ad_counts_close(value, 0, 0)) continue;
+    int64_t rank = members->columns[i].piece.rank;
+    double value = rank != before ? count_of(c, rank, -1) : tried;
+    before = rank;
+    if (isnan(value) || ad_counts_close(value, 0, 0) || value == tried) continue;
+    tried = value;
     if (mark_ranks(c, 0, value)) return say_missing(c, value), 1;
     if (!ad_counts_close(value, 1, 0) && mark_ranks(c, value, 1)) return say_counted(c, value), 1;
   }
