@@ -475,8 +475,8 @@ class dump(_Step):
 
     folder: where they are written, on the first rank's machine; it is made if it is not there, and files of an earlier
         dump in it are removed
-    norm, divisor, expect, types, mesh, sample, group, gradient, reduce; .norm(x) and .divisor(n) inside: as of `watch`;
-        `addend diff` finds in the files what was said
+    norm, divisor, expect, types, mesh, sample, group, gradient, reduce, tied, unused; .norm(x) and .divisor(n) inside:
+        as of `watch`; `addend diff` finds in the files what was said
     """
 
     def __init__(self, model: nn.Module, folder: str | os.PathLike[str], **arguments: Unpack[Arguments]):

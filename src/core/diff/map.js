@@ -17,6 +17,7 @@ const KINDS = {
   factor: 'another factor',
   not_distinguishable: 'cannot be told apart',
   identical_addends: 'cannot tell',
+  not_judged: 'cannot tell',
   no_sum: 'no sum',
   rounding: 'rounding',
   unexplained: 'unexplained',
