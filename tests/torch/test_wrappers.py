@@ -138,6 +138,16 @@ def tp_in_ddp():
 
 
 @job(4)
+def tp_in_ddp_later():
+    """Its parameters are no attributes of the model any more, only the optimizer's."""
+    _, model, step = tensor_parallel()
+    optimizer = torch.optim.SGD(model.parameters())
+    step()
+    optimizer.zero_grad()
+    return model, step, {}
+
+
+@job(4)
 def tp_in_ddp_with_a_mesh():
     mesh, model, step = tensor_parallel()
     return model, step, {"mesh": mesh}
@@ -185,6 +195,26 @@ def tp_by_hand_as_said():
 
 
 # -- values, names, hooks
+
+
+def one_batch():
+    model = ddp()
+
+    def step():
+        for m in range(2):
+            (mean_loss(model, draw(0, m)) / 2).backward()
+
+    return model, step
+
+
+@job(2)
+def one_batch_for_all():
+    return *one_batch(), {}
+
+
+@job(2)
+def one_batch_as_said():
+    return *one_batch(), {"allow_identical": True}
 
 
 @job(2)
@@ -331,7 +361,7 @@ class Wrappers(unittest.TestCase):
         for errors in ranks.run(2, run_errors, sorted(held)):
             self.assertLess(max(errors.values()), 1e-5, errors)
         more = {"half_that_is_all", "ignored_and_summed_as_said", "names_that_would_be_one", "masked_by_a_hook"}
-        more |= {"tp_in_ddp", "tp_in_ddp_with_a_mesh", "tp_by_hand_as_said"}
+        more |= {"tp_in_ddp", "tp_in_ddp_later", "tp_in_ddp_with_a_mesh", "tp_by_hand_as_said", "one_batch_as_said"}
         for name in held | more & set(JOBS):
             with self.subTest(job=name):
                 self.assertTrue(self.reports[name].ok, str(self.reports[name]))
@@ -360,6 +390,9 @@ class Wrappers(unittest.TestCase):
         self.assertFalse(self.reports["tp_by_hand"].ok)
         self.assertIn("nothing says what ranks along tp are to each other", str(self.reports["tp_by_hand"]))
         self.assertIn('types={"*": "tp=S0"}', str(self.reports["tp_by_hand"]))
+
+    def test_the_same_batch(self):
+        self.hold("one_batch_for_all", "cannot_tell", "identical_addends", NET, "ranks 0 and 1 hold the same addend")
 
     def test_replicas_that_begin_with_other_weights(self):
         self.hold(

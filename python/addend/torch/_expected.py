@@ -101,7 +101,7 @@ def smaller_groups(watched: Iterable[Watched], mesh: _meshes.Mesh) -> list[str]:
             if mesh.size(axes) != len(ranks):
                 along = f"{mesh.size(axes)} ranks along {', '.join(axes)}"
                 found.setdefault(f"its wrapper sums over {len(ranks)} of the {along}: {ranks}", entry.name)
-    return [f"`{name}`: {some}" for some, name in found.items()]
+    return [f"`{name}`: {some}; where the others have another model, group= says so" for some, name in found.items()]
 
 
 def types_of(

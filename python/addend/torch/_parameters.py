@@ -52,12 +52,16 @@ def _plain(name: str, ddp: Sequence[str]) -> str:
     return name
 
 
+def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [*model.named_parameters(), *_replicated.hidden(model)]
+
+
 def plain_names(model: nn.Module) -> dict[str, str]:
     """By the name that PyTorch gives. Two that would be one without their wrappers keep those."""
     prefixes = [
         f"{name}." if name else "" for name, ddp in model.named_modules() if isinstance(ddp, DistributedDataParallel)
     ]
-    plain = {name: _plain(name, prefixes) for name, _ in model.named_parameters()}
+    plain = {name: _plain(name, prefixes) for name, _ in named(model)}
     counts = collections.Counter(plain.values())
     return {name: short if counts[short] == 1 else name for name, short in plain.items()}
 
@@ -139,7 +143,7 @@ def find(model: nn.Module) -> list[Watched]:
     _need_no_flat_buffers(model)
     names, replicated, sharded = plain_names(model), _replicated.find(model), _find_sharded(model)
     watched = {}
-    for name, param in model.named_parameters():
+    for name, param in named(model):
         if not param.requires_grad:
             continue
         plain = names[name]
@@ -164,6 +168,6 @@ def _expect_alike(watched: Sequence[Watched]) -> None:
 
 def own_group(model: nn.Module) -> Group:
     """Of a model that DDP wraps, where nothing says how its ranks lie in a larger job."""
-    placed = any(is_dtensor(param) or _part_of(param) for param in model.parameters())
+    placed = any(is_dtensor(param) or _part_of(param) for _, param in named(model))
     group: Group = model.process_group if isinstance(model, DistributedDataParallel) and not placed else None
     return group

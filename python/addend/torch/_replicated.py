@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any
+from typing import Any, Iterator
 
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from addend.torch._loaded import is_dtensor
 
 
 @dataclasses.dataclass
@@ -31,7 +33,20 @@ def _compresses(ddp: DistributedDataParallel | None) -> str:
 def _of_ddp(ddp: DistributedDataParallel) -> Replicated:
     ignored = set(getattr(ddp, "parameters_to_ignore", ()))
     summed = {id(param) for name, param in ddp.module.named_parameters() if name not in ignored}
+    summed |= {id(param) for _, param in hidden(ddp)}
     return Replicated(dist.get_process_group_ranks(ddp.process_group), summed, _compresses(ddp))
+
+
+def hidden(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """DDP over one dimension of a mesh puts DTensors that are no parameters into the place of its parameters while it
+    runs, and leaves them there after the first step. They lie where the parameters do."""
+    for above, ddp in model.named_modules():
+        parts = getattr(ddp, "_module_parameters", ()) if isinstance(ddp, DistributedDataParallel) else ()
+        at = {param.data_ptr(): param for param in parts if hasattr(param, "_st_info")}
+        for name, module in ddp.named_modules() if at else ():
+            for own, value in vars(module).items():
+                if is_dtensor(value) and value.to_local().data_ptr() in at:
+                    yield ".".join(filter(None, (above, name, own))), at[value.to_local().data_ptr()]
 
 
 def _state_of(module: nn.Module) -> Any:

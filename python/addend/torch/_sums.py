@@ -43,7 +43,7 @@ def need_none(watched: Iterable[Watched]) -> None:
 
 def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums) -> dict[str, str]:
     """A checksum of each parameter's own values, of the elements that its sum was sampled at."""
-    found = {}
+    names, taken = [], []
     for entry in watched:
         if entry.name not in sums:
             continue
@@ -51,8 +51,9 @@ def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums) -> dict[str
         local, box = _meshes.local_part(entry.owned.detach())
         local, _, _ = as_real(local, box.count, box)
         if tuple(local.shape) == piece.box.count:  # else the gradient that gradient= gives lies elsewhere
-            found[entry.name] = _names.checksum(sampler.take(entry.name, piece.whole, local, piece.box).values)
-    return found
+            names.append(entry.name)
+            taken.append(sampler.take(entry.name, piece.whole, local, piece.box).values)
+    return dict(zip(names, _names.checksums(taken)))
 
 
 def _partial_axes(gradient: DTensor, mesh: _meshes.Mesh) -> list[str]:
