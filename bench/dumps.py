@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A large dump for measuring `addend diff` (docs/dumps.md): RANKS ranks of MICROBATCHES microbatches, PARAMS parameters of SAMPLED sampled
-elements, f32, all sums right but WRONG of them. Needs NumPy.
+elements, f32 or f16, all sums right but WRONG of them. Needs NumPy.
 
-    bench/dumps.py FOLDER [--ranks 256] [--microbatches 1] [--params 200] [--sampled 4096] [--wrong 10] [--mistakes missing]
+    bench/dumps.py FOLDER [--ranks 256] [--microbatches 1] [--params 200] [--sampled 4096] [--wrong 10] [--mistakes missing] [--dtype f32]
     /usr/bin/time -v addend diff FOLDER
 
 --mistakes: by turns, of the wrong ones
@@ -31,6 +31,7 @@ parser.add_argument("--microbatches", type=int, default=1)
 parser.add_argument("--params", type=int, default=200)
 parser.add_argument("--sampled", type=int, default=4096)
 parser.add_argument("--wrong", type=int, default=10)
+parser.add_argument("--dtype", choices=("f32", "f16"), default="f32")
 parser.add_argument("--mistakes", default="missing", help="separated by commas, or all")
 call = parser.parse_args()
 
@@ -43,15 +44,16 @@ common = {"addend.version": "1", "addend.mesh": f"dp_replicate=2 dp_shard={call.
           "addend.expect": repr(1 / call.ranks)}
 random = numpy.random.default_rng(1)
 numel = call.params * call.sampled
-pool = random.standard_normal(POOL + numel, dtype=numpy.float32)
+dtype = {"f32": numpy.float32, "f16": numpy.float16}[call.dtype]
+pool = random.standard_normal(POOL + numel, dtype=numpy.float32).astype(dtype)
 
 
 def write(path, metadata, values):
     """`values`: [params, sampled]"""
     header = {"__metadata__": {**common, **metadata}}
-    size = call.sampled * 4
+    size = values.itemsize * call.sampled
     for i, name in enumerate(names):
-        header[name] = {"dtype": "F32", "shape": [call.sampled], "data_offsets": [i * size, (i + 1) * size]}
+        header[name] = {"dtype": call.dtype.upper(), "shape": [call.sampled], "data_offsets": [i * size, (i + 1) * size]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
@@ -81,8 +83,8 @@ for rank in range(call.ranks):
 for param in range(call.params):
     if mistake_of[param] == "term":
         total[param] += random.standard_normal(call.sampled)
-sums = (total / call.ranks).astype(numpy.float32)
+sums = (total / call.ranks).astype(dtype)
 is_own = numpy.array([mistake == "own" for mistake in mistake_of])[:, None]
 for rank in range(call.ranks):
-    values = sums if own is None else numpy.where(is_own, own[rank] / call.ranks, sums).astype(numpy.float32)
+    values = sums if own is None else numpy.where(is_own, own[rank] / call.ranks, sums).astype(dtype)
     write(call.folder / f"rank{rank:05}.sum.safetensors", {"addend.kind": "sum", "addend.rank": str(rank)}, values)

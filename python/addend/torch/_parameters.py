@@ -98,6 +98,14 @@ def _pending(whole: torch.Tensor, group: Any, fsdp_param: Any) -> list[torch.Ten
     return [gradient for gradient in kept if gradient is not None]
 
 
+def _pairs(module: nn.Module, groups: Sequence[Any]) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """As _unsharded() has them, without gathering anything once the first forward made them."""
+    params = [param for group in groups for param in group.fsdp_params]
+    if all(hasattr(param, "_unsharded_param") for param in params):
+        return [(param.sharded_param, param._unsharded_param) for param in params]
+    return _unsharded(module) if params else []
+
+
 def _of_sharded(name: str, part: nn.Parameter, whole: nn.Parameter, group: Any, fsdp_param: Any) -> Watched:
     mesh = fsdp_param.mesh_info.mesh  # of the data ranks alone, whatever mesh the parameter is on
     return Watched(
@@ -116,7 +124,7 @@ def _find_sharded(model: nn.Module) -> dict[int, _Sharded]:
     found = {}
     for module in model.modules():
         groups = _fsdp_groups(module) if is_fsdp(module) else []
-        for part, whole in _unsharded(module) if groups else []:
+        for part, whole in _pairs(module, groups):
             found[id(part)] = found[id(whole)] = (part, whole, *_fsdp_param(part, groups))
     return found
 
