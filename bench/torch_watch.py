@@ -1,7 +1,8 @@
 """What `addend.torch.watch` costs: a plain step and a watched one of the same model take turns, on every rank.
-    PYTHONPATH=python ADDEND_LIBRARY=build/libaddend.so OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 bench/torch_watch.py [--turns N]
-Prints one row for DDP and one for FSDP2: a plain step, a watched step (median and least), of the slowest rank, up to
-synchronised gradients, in ms."""
+    PYTHONPATH=python ADDEND_LIBRARY=build/libaddend.so OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 bench/torch_watch.py [--turns N]
+Prints the table of docs/performance.md: for DDP and FSDP2, for 1 and 4 microbatches, a plain step and a watched one up to synchronised
+gradients, judged, with the report on all ranks. Processor time of all ranks together, in ms, median of the turns; the ratio is the median of
+the pairs' ratios, with the least and the most beside it. Then what a step costs that `every=` leaves out."""
 import argparse
 import contextlib
 import io
@@ -17,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import addend.torch
 
-WIDTH, LAYERS, HEADS, ROWS, LENGTH, WORDS = 384, 5, 6, 2, 128, 2048
+WIDTH, LAYERS, HEADS, ROWS, LENGTH, WORDS = 512, 6, 8, 2, 128, 2048
+EVERY = 1000
 
 
 class Model(nn.Module):
@@ -45,20 +47,60 @@ def in_fsdp2():
     return fully_shard(model, mesh=mesh)
 
 
-def step_ms(model, watched):
+def loss_of(model):
     tokens = torch.randint(WORDS, (ROWS, LENGTH + 1))
+    return nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def step_ms(model, microbatches, watched):
+    """Processor time of all ranks."""
     model.zero_grad()
     dist.barrier()
-    start = time.perf_counter()
+    start = time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):
         with addend.torch.watch(model) if watched else contextlib.nullcontext() as watch:
-            loss = nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
+            for m in range(microbatches):
+                is_last = m == microbatches - 1
+                if hasattr(model, "set_requires_gradient_sync"):
+                    model.set_requires_gradient_sync(is_last)
+                with contextlib.nullcontext() if is_last or not hasattr(model, "no_sync") else model.no_sync():
+                    loss_of(model).backward()
+    took = torch.tensor(1e3 * (time.process_time() - start))
     if watched and not watch.report.ok:
         raise SystemExit(f"the watched step does not pass:\n{watch.report}")
-    took = torch.tensor(1e3 * (time.perf_counter() - start))
-    dist.all_reduce(took, dist.ReduceOp.MAX)
+    dist.all_reduce(took)
     return took.item()
+
+
+def measure(wrap, microbatches, turns):
+    """One turn after another: [plain, watched] in ms. The first pair is not counted."""
+    torch.manual_seed(0)
+    model = wrap()
+    torch.manual_seed(1 + dist.get_rank())
+    pairs = []
+    for turn in range(1 + turns):
+        order = (False, True) if turn % 2 else (True, False)
+        took = {watched: step_ms(model, microbatches, watched) for watched in order}
+        pairs.append((took[False], took[True]))
+    return pairs[1:]
+
+
+def row(name, microbatches, pairs):
+    plain, watched = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
+    ratios = sorted(watched / plain for plain, watched in pairs)
+    middle = f"{statistics.median(ratios):.3f} ({ratios[0]:.3f} .. {ratios[-1]:.3f})"
+    return f"| {name}, {dist.get_world_size()} ranks | {microbatches} | {plain:.0f} | {watched:.0f} | {middle} |"
+
+
+def counted_us():
+    """What `every=` costs a step that it leaves out, in us."""
+    model, steps = nn.Linear(2, 2), 100_000
+    addend.torch.watch(model, every=2 * steps).__enter__().__exit__(KeyError, KeyError(), None)
+    start = time.process_time()
+    for _ in range(steps):
+        with addend.torch.watch(model, every=2 * steps):
+            pass
+    return 1e6 * (time.process_time() - start) / steps
 
 
 def main():
@@ -67,19 +109,19 @@ def main():
     turns = parser.parse_args().turns
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    parameters = sum(p.numel() for p in Model().parameters())
+    lines = ["| | microbatches | plain | watched | times a plain step |", "| --- | --- | --- | --- | --- |"]
+    size = f"{sum(p.numel() for p in Model().parameters()) / 1e6:.1f} M parameters"
     for name, wrap in (("DDP", in_ddp), ("FSDP2", in_fsdp2)):
-        torch.manual_seed(0)
-        model = wrap()
-        torch.manual_seed(1 + dist.get_rank())
-        times = {False: [], True: []}
-        for _ in range(1 + turns):
-            for watched, ms in times.items():
-                ms.append(step_ms(model, watched))
-        plain, watched = (f"{statistics.median(times[kind][1:]):.0f} | {min(times[kind][1:]):.0f}" for kind in (False, True))
+        for microbatches in (1, 4):
+            pairs = measure(wrap, microbatches, turns)
+            lines.append(row(f"{name}, {size}", microbatches, pairs))
+            if dist.get_rank() == 0:
+                print("\n".join(lines), flush=True)
+            lines = []
+    if hasattr(addend.torch.watch, "watches"):
+        told = counted_us()
         if dist.get_rank() == 0:
-            print(f"| {name}, {parameters / 1e6:.1f} M parameters, {dist.get_world_size()} ranks | {plain} | {watched} |")
+            print(f"\nA step that `every={EVERY}` leaves out costs {told:.1f} us.")
     dist.destroy_process_group()
 
 

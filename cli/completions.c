@@ -7,7 +7,7 @@
 #include "command.h"
 
 /* What stands behind an option, or where a command's own arguments stand. */
-typedef enum taking { NOTHING, ANYTHING, WORDS, KEYS, FILES, FOLDERS, RECIPES, DUMPS, PROGRAM } taking;
+typedef enum taking { NOTHING, ANYTHING, WORDS, KEYS, FILES, FOLDERS, RECIPES, DUMPS, PAGES, PROGRAM } taking;
 
 typedef struct shell {
   const char *name;
@@ -28,7 +28,7 @@ static taking arguments_of(const cli_command *command) {
   static const struct {
     const char *begins;
     taking what;
-  } kinds[] = {{"RECIPE", RECIPES}, {"RUN", FOLDERS}, {"DUMP", DUMPS}, {"--", PROGRAM}};
+  } kinds[] = {{"RECIPE", RECIPES}, {"RUN", FOLDERS}, {"DUMP", DUMPS}, {"[NAME", PAGES}, {"--", PROGRAM}};
   const char *words = command->argp->args_doc;
   for (size_t i = 0; words && i < sizeof kinds / sizeof *kinds; i++)
     if (!strncmp(words, kinds[i].begins, strlen(kinds[i].begins))) return kinds[i].what;
@@ -38,6 +38,17 @@ static taking arguments_of(const cli_command *command) {
 static void print_words(const cli_command *command, const struct argp_option *option) {
   const char *word;
   for (int i = 0; (word = command->words(option->key, i)); i++) printf("%s%s", i ? " " : "", word);
+}
+
+/* The pages of `addend explain`: the first words of its list. */
+static void print_pages(void) {
+  char *list;
+  if (ad_explain(NULL, &list)) return;
+  for (char *line = strtok(list, "\n"); line; line = strtok(NULL, "\n")) {
+    const char *name = line + strspn(line, " ");
+    printf("%s%.*s", line == list ? "" : " ", (int)strcspn(name, " "), name);
+  }
+  free(list);
 }
 
 /* The first clause of what --help says, for a place between single quotes: `special` characters stand behind a
@@ -115,7 +126,13 @@ static void print_bash_command(const cli_command *command) {
   fputs(") _addend_has words \"", stdout);
   for (int i = 0; i < list.count; i++) printf("%s--%s", i ? " " : "", list.options[i]->name);
   puts(what == PROGRAM ? " --\" ;;" : "\" ;;");
-  if (what != NOTHING && what != PROGRAM) printf("    %s:*) _addend_has %s ;;\n", command->name, bash_kind(what));
+  if (what == PAGES) {
+    printf("    %s:*) _addend_has words \"", command->name);
+    print_pages();
+    puts("\" ;;");
+  } else if (what != NOTHING && what != PROGRAM) {
+    printf("    %s:*) _addend_has %s ;;\n", command->name, bash_kind(what));
+  }
 }
 
 static void print_bash(const cli_command *commands, int count, char *keys) {
@@ -190,7 +207,13 @@ static void print_zsh_command(const cli_command *command) {
   taking what = arguments_of(command);
   printf("    %s)\n      _arguments", command->name);
   for (int i = 0; i < list.count; i++) print_zsh_option(command, list.options[i]);
-  if (what != NOTHING) printf(" \\\n        '%s'", zsh_arguments(what));
+  if (what == PAGES) {
+    fputs(" \\\n        '*:page:(", stdout);
+    print_pages();
+    fputs(")'", stdout);
+  } else if (what != NOTHING) {
+    printf(" \\\n        '%s'", zsh_arguments(what));
+  }
   puts("\n      ;;");
 }
 
@@ -245,11 +268,16 @@ static void print_fish_arguments(const cli_command *command) {
                                      [RECIPES] = "-a '(__fish_complete_suffix .yaml .yml)'",
                                      [DUMPS] = "-a '(__fish_complete_suffix .safetensors)'"};
   taking what = arguments_of(command);
-  if (what == PROGRAM)
+  if (what == PROGRAM) {
     printf("complete -c addend -n '__fish_seen_subcommand_from %s; and contains -- -- (commandline -opc)' -F\n",
            command->name);
-  else if (what != NOTHING)
+  } else if (what == PAGES) {
+    printf("complete -c addend -n '__fish_seen_subcommand_from %s' -a '", command->name);
+    print_pages();
+    puts("'");
+  } else if (what != NOTHING) {
     printf("complete -c addend -n '__fish_seen_subcommand_from %s' %s\n", command->name, from[what]);
+  }
 }
 
 static void print_fish_command(const cli_command *command) {

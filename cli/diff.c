@@ -1,11 +1,12 @@
 /* `addend diff`. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "command.h"
 
-enum { KEY_REFERENCE = 'r', KEY_JSON = 'j', KEY_HTML = 256, KEY_IDENTICAL };
+enum { KEY_REFERENCE = 'r', KEY_JSON = 'j', KEY_ALL = 'a', KEY_FORMAT = 'f', KEY_HTML = 256, KEY_IDENTICAL };
 
 static const struct argp_option options[] = {
     {"reference", KEY_REFERENCE, "REF", 0,
@@ -18,14 +19,24 @@ static const struct argp_option options[] = {
      "Addends that are the same on ranks, or in microbatches, are meant to be; without this what was counted of them "
      "cannot be told",
      0},
-    {"json", KEY_JSON, NULL, 0, "One JSON document on standard output and nothing else there", 0},
+    {"all", KEY_ALL, NULL, 0,
+     "A line for each parameter that is not right; without this one for all of which the same is said", 0},
+    {"format", KEY_FORMAT, "FORMAT", 0,
+     "What goes to standard output: text (the table), json (the document), html (the page with the map) or github "
+     "(annotations for a workflow of GitHub's)",
+     0},
+    {"json", KEY_JSON, NULL, 0, "The same as --format json: one document on standard output and nothing else there", 0},
     {0},
 };
+
+typedef enum diff_format { TEXT, JSON, HTML, GITHUB } diff_format;
+static const char *const formats[] = {"text", "json", "html", "github", NULL};
 
 typedef struct diff_input {
   const char **files;
   size_t count;
-  int json;
+  int all;
+  diff_format format;
   const char *html;
   ad_diff_options diff;
 } diff_input;
@@ -39,6 +50,18 @@ static error_t add_file(diff_input *input, const char *path, struct argp_state *
   return 0;
 }
 
+const char *cli_diff_word(int key, int index) { return key == KEY_FORMAT ? formats[index] : NULL; }
+
+static diff_format format_of(const char *name, struct argp_state *state) {
+  int at = 0;
+  while (formats[at] && strcmp(formats[at], name) != 0) at++;
+  const char *near = formats[at] ? NULL : cli_nearest_word(name, cli_diff_word, KEY_FORMAT);
+  if (!formats[at])
+    cli_wrong(state, "--format takes text, json, html or github, not '%s'%s%s%s", name, near ? "; did you mean " : "",
+              near ? near : "", near ? "?" : "");
+  return (diff_format)at;
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state) {
   diff_input *input = state->input;
   switch (key) {
@@ -49,7 +72,11 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_IDENTICAL:
       return input->diff.allow_identical = 1, 0;
     case KEY_JSON:
-      return input->json = 1, 0;
+      return input->format = JSON, 0;
+    case KEY_ALL:
+      return input->all = 1, 0;
+    case KEY_FORMAT:
+      return input->format = format_of(argument, state), 0;
     case ARGP_KEY_ARG:
       return add_file(input, argument, state);
     case ARGP_KEY_NO_ARGS:
@@ -77,13 +104,21 @@ static void progress(void *context, const char *what, int64_t done, int64_t of) 
   cli_progress("diff", done, of, what);
 }
 
-static int print(const char *json, int as_json) {
-  char *table;
-  if (as_json) return cli_print(json);
-  ad_status status = ad_diff_table(json, cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT, &table);
+/* What is printed of a document. */
+static ad_status make(const diff_input *input, const char *json, char **out) {
+  ad_text_style style = cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT;
+  if (input->format == HTML) return ad_diff_html(json, out);
+  if (input->format == GITHUB) return ad_diff_github(json, out);
+  return input->all ? ad_diff_list(json, style, out) : ad_diff_table(json, style, out);
+}
+
+static int print(const diff_input *input, const char *json) {
+  char *text;
+  if (input->format == JSON) return cli_print(json);
+  ad_status status = make(input, json, &text);
   if (status) return cli_failed(status);
-  int printed = cli_print(table);
-  free(table);
+  int printed = cli_print(text);
+  free(text);
   return printed;
 }
 
@@ -100,7 +135,7 @@ static int diff(const diff_input *input) {
   cli_progress_end();
   if (status) return failed(status);
   status = input->html ? ad_diff_page(json, input->html) : AD_OK;
-  int unprinted = print(json, input->json);
+  int unprinted = print(input, json);
   free(json);
   if (status) return cli_failed(status);
   if (unprinted) return unprinted;

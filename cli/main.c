@@ -11,7 +11,8 @@
 
 static const cli_command of_core[] = {
     {"diff", cli_diff, "which addends the gradients hold that any framework dumped, and what went wrong",
-     &cli_diff_argp, NULL},
+     &cli_diff_argp, cli_diff_word},
+    {"explain", cli_explain, "what a cause means that was named, and where to look", &cli_explain_argp, NULL},
     {"bench", cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers",
      &cli_bench_argp, cli_bench_word},
     {"run", cli_run, "start N ranks of your own program", &cli_run_argp, NULL},

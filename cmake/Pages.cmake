@@ -17,3 +17,12 @@ if(AD_TRAINER)
   ad_add_page(report ad_report_page ${report}/page.html ${report}/page.css ${report}/shapes.js ${report}/page.js
     ${DYGRAPHS_FOLDER}/dygraph.min.js ${DYGRAPHS_FOLDER}/dygraph.css)
 endif()
+
+# The pages of `addend explain`.
+set(guide ${CMAKE_SOURCE_DIR}/docs/explain)
+file(GLOB guide_pages CONFIGURE_DEPENDS ${guide}/*.md)
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/ad_guide_pages.c
+  COMMAND ${CMAKE_COMMAND} -DFOLDER=${guide} -DOUT=${CMAKE_BINARY_DIR}/ad_guide_pages.c -P ${CMAKE_SOURCE_DIR}/cmake/guide.cmake
+  DEPENDS ${guide_pages} cmake/guide.cmake
+  COMMENT "Putting the pages of addend explain together" VERBATIM)
+target_sources(ad_diff PRIVATE ${CMAKE_BINARY_DIR}/ad_guide_pages.c)

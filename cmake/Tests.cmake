@@ -64,7 +64,7 @@ endforeach()
 add_custom_target(unit_tests DEPENDS ${AD_UNIT_TESTS})
 add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 
-set(AD_CORE_SCRIPTS diff diff_edges core)
+set(AD_CORE_SCRIPTS diff diff_edges explain core)
 if(TARGET addend_cli)
   file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
   if(NOT AD_TRAINER) # what needs no recipe
@@ -103,6 +103,8 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ AND AD_TRAINER)
   add_test(NAME script/abi COMMAND python3 ${CMAKE_SOURCE_DIR}/script/abi ${CMAKE_BINARY_DIR})
   ad_describe_test(script/abi script 120)
   set_tests_properties(script/abi PROPERTIES SKIP_RETURN_CODE 77)
+  add_test(NAME script/torch COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/torch.sh ${CMAKE_SOURCE_DIR})
+  ad_describe_test(script/torch script 120)
   add_test(NAME install/without_tests
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_without_tests.sh ${CMAKE_SOURCE_DIR} ${CMAKE_C_COMPILER})
   ad_describe_test(install/without_tests install 600)

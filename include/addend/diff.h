@@ -18,6 +18,9 @@ typedef struct ad_diff_options {
   void *context;
   int allow_identical; /* 1: addends of one sum are meant to be equal, on ranks or in microbatches. 0: where they are,
                           what was counted cannot be told, and the sum does not hold unless a reference says so */
+  int finite;          /* 1: every value is known to be a finite number. Then no value of a parameter is read before
+                          progress() told of the parameter before it, in order of their names as bytes, so that a
+                          caller may bring values into the files, and take them out, as they are needed */
 } ad_diff_options;
 
 /* Judges the dump that the files are; a folder stands for the safetensors files in it. *json: the document of
@@ -27,11 +30,23 @@ typedef struct ad_diff_options {
  */
 AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds,
                                     char **json);
-/* The same document as a table for people. Caller frees with free(). */
+/* The same document as a table for people: parameters of which the same is said in one line. Caller frees with free().
+ */
 AD_API AD_CHECKED ad_status ad_diff_table(const char *json, ad_text_style style, char **out);
+/* The same table with a line for each parameter that is not right. */
+AD_API AD_CHECKED ad_status ad_diff_list(const char *json, ad_text_style style, char **out);
+/* The same document as lines that GitHub's runners make annotations of (`::error title=...::...`): one for all
+ * parameters of which the same is said. Caller frees with free(). */
+AD_API AD_CHECKED ad_status ad_diff_github(const char *json, char **out);
 /* The same document as a page that carries everything along: a map of parameters and ranks, coloured by how often each
  * addend was counted. A file of that name is replaced when the new one is on disk. AD_IO names it. */
 AD_API AD_CHECKED ad_status ad_diff_page(const char *json, const char *path);
+/* The same page as a text. Caller frees with free(). */
+AD_API AD_CHECKED ad_status ad_diff_html(const char *json, char **out);
+/* The page of `addend explain` for the `kind` of a verdict or a cause, or "norm"; NULL: the names of all pages, a line
+ * each with what they are about. AD_INVALID: there is none of that name; names those that are near. Caller frees with
+ * free(). */
+AD_API AD_CHECKED ad_status ad_explain(const char *name, char **out);
 
 #if defined(__cplusplus)
 }

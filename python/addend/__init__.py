@@ -3,7 +3,7 @@
 from addend._cause import Cause
 from addend._check import CheckParam, CheckReport, Sabotage, check
 from addend._comm import Comm
-from addend._diff import DiffNorm, DiffParam, DiffReference, DiffReport, diff
+from addend._diff import DiffNorm, DiffParam, DiffReference, DiffReport, diff, explain
 from addend._errors import (
     AddendError,
     CycleError,
@@ -62,6 +62,7 @@ __all__ = [
     "Transition",
     "check",
     "diff",
+    "explain",
     "plan",
     "propagate",
     "train",

@@ -6,7 +6,7 @@ import ctypes
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Iterable, Mapping, Optional, Tuple, Union
 
 from addend._cause import Cause, causes
 from addend._documents import read
@@ -85,6 +85,21 @@ class DiffReport:
     def __str__(self) -> str:
         return self.table
 
+    def full_table(self) -> str:
+        """The table with a line for each parameter that is not right; `table` has one for all that are alike."""
+        return _text_of(_list, self._json(), 0)
+
+    def github(self) -> str:
+        """The report as lines that GitHub's runners make annotations of, once a job has printed them."""
+        return _text_of(_github, self._json())
+
+    def html(self) -> str:
+        """The page with the map of parameters and ranks."""
+        return _text_of(_html, self._json())
+
+    def _json(self) -> bytes:
+        return json.dumps(self.document).encode()
+
     def __getitem__(self, name: str) -> DiffParam:
         """The parameter of that name."""
         for param in self.params:
@@ -100,6 +115,7 @@ class _Options(ctypes.Structure):
         ("progress", CProgress),
         ("context", ctypes.c_void_p),
         ("allow_identical", ctypes.c_int),
+        ("finite", ctypes.c_int),
     ]
 
 
@@ -107,6 +123,22 @@ _int_p, _text_p = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_void_p)
 _diff = checked("ad_diff", ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, ctypes.POINTER(_Options), _int_p, _text_p)
 _table = checked("ad_diff_table", ctypes.c_char_p, ctypes.c_int, _text_p)
 _page = checked("ad_diff_page", ctypes.c_char_p, ctypes.c_char_p)
+_list = checked("ad_diff_list", ctypes.c_char_p, ctypes.c_int, _text_p)
+_github = checked("ad_diff_github", ctypes.c_char_p, _text_p)
+_html = checked("ad_diff_html", ctypes.c_char_p, _text_p)
+_explain = checked("ad_explain", ctypes.c_char_p, _text_p)
+
+
+def _text_of(make: Callable[..., None], *arguments: Any) -> str:
+    out = ctypes.c_void_p()
+    make(*arguments, out)
+    return take_text(out)
+
+
+def explain(name: Optional[str] = None) -> str:
+    """The page for the `kind` of a parameter or a cause, or for "norm", as `addend explain` prints it; without a name
+    the list of all pages. InvalidError names those that are near."""
+    return _text_of(_explain, None if name is None else name.encode())
 
 
 def _ok(document: Mapping[str, Any]) -> Optional[bool]:
@@ -149,12 +181,24 @@ def diff(
     where it cannot be told."""
     if isinstance(files, (str, os.PathLike)):
         files = [files]
+    with progress("diff") as told:
+        return judged(files, told, reference, html, allow_identical)
+
+
+def judged(
+    files: Iterable[Path],
+    told: Any,
+    reference: Optional[Path] = None,
+    html: Optional[Path] = None,
+    allow_identical: bool = False,
+    finite: bool = False,
+) -> DiffReport:
+    """`told`: a CProgress; `finite`: as of ad_diff_options."""
     paths = [path_of(path) for path in files]
     given = path_of(reference).encode() if reference is not None else None
     holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    with progress("diff") as told:
-        options = _Options(ctypes.sizeof(_Options), given, told, None, int(allow_identical))
-        _diff(texts(paths), len(paths), options, holds, out)
+    options = _Options(ctypes.sizeof(_Options), given, told, None, int(allow_identical), int(finite))
+    _diff(texts(paths), len(paths), options, holds, out)
     text = take_text(out)
     _table(text.encode(), 0, table)
     if html is not None:

@@ -223,7 +223,7 @@ class _Dump:
             if microbatch is not None:
                 metadata["addend.microbatch"] = microbatch
             path = self.out / _files.file_name(rank, kind, microbatch)
-            path.write_bytes(_files.encode(pieces, metadata))
+            path.write_bytes(_files.encode(pieces, metadata).whole())
             written.append(str(path))
         return written
 
@@ -250,5 +250,5 @@ class _Dump:
             box = self._sample.Box((0,) * whole.ndim, tuple(whole.shape))
             pieces[name] = self._sample.Piece(whole.reshape(-1), box, box.count)
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        self.out.write_bytes(_files.encode(pieces, {"addend.version": "1", "addend.kind": "reference"}))
+        self.out.write_bytes(_files.encode(pieces, {"addend.version": "1", "addend.kind": "reference"}).whole())
         return [str(self.out)]

@@ -59,6 +59,9 @@ same "bash: no key's value" "" "$(bash_completes addend check --set train.lr = 3
 # Files of the kind that is taken.
 same "bash: recipes" "some/folder some/recipe.yaml" "$(bash_completes addend plan some/ | xargs)"
 same "bash: dumps" "some/dump.safetensors some/folder" "$(bash_completes addend diff some/ | xargs)"
+same "bash: pages" "$("$addend" explain | awk '{print $1}')" "$(bash_completes addend explain "")"
+same "bash: pages by their beginning" "replicas_differ" "$(bash_completes addend explain re)"
+same "bash: formats" "github html json text" "$(bash_completes addend diff --format "" | sort | xargs)"
 same "bash: runs" "some/folder" "$(bash_completes addend report some/ | xargs)"
 same "bash: folders" "some/folder" "$(bash_completes addend check --dump some/ | xargs)"
 same "bash: files" "4" "$(bash_completes addend diff --html some/ | wc -l)"
@@ -73,6 +76,7 @@ if command -v fish >/dev/null; then
   done
   same "fish: dtypes" "f32 f64 recipe" "$(fish_completes "addend check --dtype " | sort | xargs)"
   same "fish: operations" "$operations" "$(fish_completes "addend bench --op " | sort)"
+  same "fish: pages" "$("$addend" explain | awk '{print $1}')" "$(fish_completes "addend explain " | sort)"
   same "fish: keys" "$keys" "$(fish_completes "addend plan --set " | sed 's/=$//' | LC_ALL=C sort)"
 else
   echo "completions: SKIPPED: fish is not installed, so it completed nothing"
@@ -89,6 +93,7 @@ if command -v zsh >/dev/null; then
     found=$(zsh_asks "$command" | grep -oE '^\*?--[a-z-]+' | tr -d '*')
     same "zsh: options of $command" "$(options_of "$command" | sort)" "$(sort <<<"$found")"
   done
+  zsh_asks explain | grep -q '^\*:page:(averaged .*)$' || fail "zsh: pages"
   zsh_asks check | grep -qx -e '--dtype=\[.*\]:DTYPE:(f64 f32 recipe)' || fail "zsh: dtypes"
 else
   echo "completions: SKIPPED: zsh is not installed, so it was not asked"

@@ -6,12 +6,18 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
 python3 "$source/tests/cli/diff_cases.py" "$addend" "$work"
 
-# The table: one line for all that is right, one for each that is wrong, and the answer.
+# The table: one line for all that is right, one for all of which the same wrong is said, and the answer.
 cd "$work"
 PYTHONPATH=$source/tests/cli python3 - <<'P'
 from dumps import Job, Param
 job = Job("dp=3 tp=2", [Param("layer.weight", [6, 5]), Param("layer.bias", [7]), Param("head", [9])])
 job.save("table", counts=lambda p, rank: {k: 1 / 3 for k in job.right(p, rank)} if p.name == "head" else None)
+job = Job("dp=3 tp=2", [Param(f"layer{i}.weight", [6, 5]) for i in range(4)] + [Param("head", [9]), Param("a", [9]), Param("b", [9])])
+thirds = lambda p, rank: {k: 1 / 3 for k in job.right(p, rank)}
+twice = lambda p, rank: {k: 2 for k in job.right(p, rank)}
+job.save("groups", counts=lambda p, rank: thirds(p, rank) if "layer" in p.name else twice(p, rank) if len(p.name) == 1 else None)
+job = Job("dp=3", [Param(f"layer{i}.weight", [60]) for i in range(3)])
+job.save("other_data", after=lambda p, rank, values: [v + (i * 7919 % 13) / int(p.name[5] + "1") for i, v in enumerate(values)])
 P
 status=0
 "$addend" diff table >table.txt 2>err || status=$?
@@ -25,7 +31,57 @@ diff -u - table.txt <<'T' || fail "the table"
   note the factor differs between parameters: 0.333333 for `head`, 1 for `layer.bias`
 
 WRONG: 1 of 3 parameters
+more: addend explain averaged
 T
+
+# Equal lines are one; --all has each. Annotations are by the same groups.
+shown() { # file, arguments: what diff prints of the dump with equal lines
+  local status=0 file=$1
+  shift
+  "$addend" diff "$@" groups >"$file" 2>err || status=$?
+  [ $status -eq 1 ] && [ ! -s err ] || fail "exit $status: $* $(cat err)"
+}
+averaged="averaged over dp: every addend counts 1/3 of what is expected; divide once only, or expect what is done"
+doubled="summed twice, or not divided, over tp: every addend counts 2 times what is expected"
+shown groups.txt
+diff -u - <(grep -E '^  (ok|BAD)' groups.txt) <<T || fail "equal lines"
+  ok   1 parameter: every addend is counted once
+  BAD  2 parameters (a, b): $doubled
+  BAD  4 parameters (layer0.weight ... layer3.weight): $averaged
+T
+shown all.txt --all
+diff -u - <(grep -E '^  (ok|BAD)' all.txt) <<T || fail "all lines"
+  ok   1 parameter: every addend is counted once
+  BAD  a              $doubled
+  BAD  b              $doubled
+  BAD  layer0.weight  $averaged
+  BAD  layer1.weight  $averaged
+  BAD  layer2.weight  $averaged
+  BAD  layer3.weight  $averaged
+T
+shown github.txt --format github
+diff -u - github.txt <<T || fail "annotations"
+::error title=addend%3A doubled::2 parameters (a, b): $doubled
+::error title=addend%3A averaged::4 parameters (layer0.weight ... layer3.weight): $averaged
+::notice title=addend%3A note::the factor differs between parameters: 2 for \`a\`, 1 for \`head\`
+T
+# What differs in a measured number alone is one too, and says so.
+status=0
+"$addend" diff other_data >other.txt || status=$?
+[ $status -eq 1 ] && grep -qE '^  BAD  3 parameters \(layer0.weight ... layer2.weight\): unexplained: .* \(the first; numbers differ\)$' other.txt ||
+  fail "what nothing explains: $(cat other.txt)"
+[ "$("$addend" diff --all other_data | grep -c unexplained:)" -eq 3 ] || fail "all of what nothing explains"
+shown one.json --format json
+shown other.json --json
+cmp one.json other.json || fail "--format json is --json"
+shown one.html --format html --html other.html
+cmp one.html other.html || fail "--format html is the page of --html"
+shown text.txt --format text
+cmp text.txt groups.txt || fail "--format text is the table"
+status=0
+"$addend" diff --format htm groups 2>err || status=$?
+[ $status -eq 2 ] || fail "another format: exit $status"
+grep -q "takes text, json, html or github, not 'htm'; did you mean html?" err || fail "another format is told: $(cat err)"
 status=0
 "$addend" diff 2>/dev/null || status=$?
 [ $status -eq 2 ] || fail "a call without files: exit $status"

@@ -37,7 +37,7 @@ def param(document, name="w"):
     return next(p for p in document["params"] if p["name"] == name)
 
 
-WORDS = {"right": "right", "identical_addends": "cannot_tell"}  # every other kind is wrong
+WORDS = {"right": "right", "identical_addends": "cannot_tell", "not_judged": "cannot_tell"}  # every other kind is wrong
 
 
 def verdict(document, kind, axis=None, ranks=(), factor=None, name="w", words=""):
@@ -317,6 +317,44 @@ verdict(document, "earlier_microbatches_divided", None, factor=1 / 2, words="ear
 causes(document, "a", "b")
 verdict(judged(steps, counts=lambda p, rank: {k: 1.0 for k in steps.right(p, rank) if k != (1, 1)}), "missing", None, [1],
         words="in microbatch 1")
+# Microbatches that are right, others of which each rank has its own: which ones, and over what they were not summed.
+four = Job("a=2 b=2", [Param("w", [40]), Param("v", [60])], microbatches=4)
+own = lambda axes, wrong: lambda p, rank: {
+    (r, m): 4.0 if m in wrong and axes == "ab" else 1.0 for r, m in four.right(p, rank)
+    if m not in wrong or all(four.place(r)[axis] == four.place(rank)[axis] for axis in axes)}
+verdict(judged(four, counts=own("a", (1, 3))), "partial", "a", factor=1, words="partial in microbatches 1 and 3: not summed over a")
+verdict(judged(four, counts=own("ab", (3,))), "partial", "a,b", factor=4,
+        words="partial in microbatch 3: not summed over a,b: each rank's sum has only the addends of its own place there, 4 times")
+
+# Factors that say what made them: a loss scale, a clip of each rank, a clip of the sums.
+found = verdict(judged(job, counts=times(job, 1 / 1024)), "factor", factor=1 / 1024, words="1/1024 times what is expected, a power of two")
+verdict(judged(job, counts=times(job, 65536)), "factor", factor=65536, words="65536 times what is expected, a power of two")
+scales = {0: 0.3, 1: 0.71, 2: 0.52}
+verdict(judged(three, counts=lambda p, rank: {key: scales[key[0]] for key in three.right(p, rank)}), "factor", words="clipped or scaled before the sum")
+document = judged(three, counts=times(three, 0.303))
+for name in "w", "b":
+    found = verdict(document, "factor", factor=0.303, name=name, words="0.303 times what is expected: a factor that is no group's size, and all parameters carry it: were they clipped before this point?")
+    assert found["cause"]["text"] == found["text"], found
+document = judged(three, counts=lambda p, rank: {key: 0.303 if p.name == "b" else 0.4 for key in three.right(p, rank)})
+verdict(document, "factor", factor=0.4, words="0.4 times what is expected: a factor that is no group's size")
+assert "clipped" not in param(document)["text"], param(document)["text"]
+
+# Values before the step: replicas that differ, and what of a sum cannot be told.
+values = lambda which: lambda kind, rank, m: {"addend.values": json.dumps({"w": which[rank]})} if kind == "sum" else {}
+judged(three, status=0, extra=values(["aa"] * 3))
+found = verdict(judged(three, extra=values(["aa", "aa", "bb"])), "replicas_differ", "dp", [2], words="values differ before the step along dp: rank 2")
+assert param(judged(three, extra=values(["aa", "aa", "bb"])), "b")["pass"]
+both = judged(three, extra=values(["aa", "aa", "bb"]), counts=times(three, 1 / 3))
+verdict(both, "averaged", "dp")
+assert any("values differ along dp before the step as well" in text for text in both["messages"]), both["messages"]
+parts = Job("dp=2 tp=2", [Param("w", [8, 5], "tp=S0")])  # ranks 0 and 2 have the same part
+judged(parts, status=0, extra=values(["aa", "bb", "aa", "bb"]))
+verdict(judged(parts, extra=values(["aa", "bb", "aa", "cc"])), "replicas_differ", "dp", [3])
+unjudged = judged(three, counts=times(three, 0.7), extra=lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'})
+verdict(unjudged, "not_judged", words="cannot tell: it is compressed")
+assert unjudged["verdict"] == "wrong", unjudged["verdict"]  # of the others
+alone = judged(Job("dp=3", [Param("w", [20])]), extra=lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'})
+assert alone["verdict"] == "cannot_tell", alone["verdict"]
 
 # Divisors.
 counts = {0: 4, 1: 5, 2: 9}
@@ -333,6 +371,8 @@ document = judged(parallel, extra=by_axis(parallel, "tp"))
 for name in "w", "n":
     verdict(document, "divided_by_own_count", "tp", factor=1, name=name, words="along tp divided their losses by different counts (10 to 13)")
     verdict(judged(parallel, extra=by_axis(parallel, "dp")), "divided_by_own_count", factor=1, name=name, words="10 to 13")
+by_microbatch = lambda kind, rank, m: {"addend.divisor": str(10 + 3 * m)} if kind == "addend" else {}
+verdict(judged(steps, extra=by_microbatch), "divided_by_own_count", factor=1, words="divide each by the mean count of all microbatches")
 experts = Job("dp=2 ep=2", [Param("w", [8, 5], "ep=S0"), Param("dense", [9])])
 for name in "w", "dense":
     verdict(judged(experts, extra=by_axis(experts, "ep")), "divided_by_own_count", factor=1, name=name, words="each rank divided")

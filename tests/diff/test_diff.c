@@ -158,6 +158,52 @@ static void equal_addends_tell_nothing_unless_they_are_allowed(void **state) {
   }
 }
 
+/* A document is told in several forms; where there is none each says so. */
+static void a_document_has_several_forms(void **state) {
+  typedef ad_status form(const char *json, char **out);
+  static form *const forms[] = {ad_diff_github, ad_diff_html};
+  int holds = -1;
+  char *json, *text, *again;
+  write_dump(1.0 / 3);
+  assert_int_equal(ad_diff(files, FILES, NULL, &holds, &json), AD_OK);
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    text = NULL;
+    assert_int_equal(forms[i]("{", &text), AD_INVALID);
+    assert_null(text);
+    assert_int_equal(forms[i](json, &text), AD_OK);
+    assert_non_null(strstr(text, i ? "</html>" : "::error title=addend%3A averaged::w: averaged over dp"));
+    free(text);
+  }
+  assert_int_equal(ad_diff_list(json, AD_PLAIN_TEXT, &text), AD_OK);
+  assert_int_equal(ad_diff_table(json, AD_PLAIN_TEXT, &again), AD_OK);
+  assert_string_equal(text, again); /* of one parameter */
+  free(text);
+  free(again);
+  free(json);
+}
+
+/* What a runner would read as the end of a title or of a command is written as it reads it. */
+static void annotations_are_escaped(void **state) {
+  char *text;
+  const char json[] =
+      "{\"verdict\": \"wrong\", \"params\": [{\"name\": \"a,b:c%\", \"verdict\": \"wrong\", \"kind\": "
+      "\"x,y:z%\", \"text\": \"a % b, c: d\"}], \"messages\": []}";
+  assert_int_equal(ad_diff_github(json, &text), AD_OK);
+  assert_string_equal(text, "::error title=addend%3A x%2Cy%3Az%25::a,b:c%25: a %25 b, c: d\n");
+  free(text);
+}
+
+static void a_page_is_explained(void **state) {
+  char *text = NULL;
+  assert_int_equal(ad_explain("own_only", &text), AD_OK);
+  assert_non_null(strstr(text, "# own_only: "));
+  free(text);
+  text = NULL;
+  assert_int_equal(ad_explain("own_onyl", &text), AD_INVALID);
+  assert_null(text);
+  assert_non_null(strstr(ad_last_error(), "did you mean own_only?"));
+}
+
 /* Those that are named as safetensors files: what else lies in it is not read. */
 static void a_folder_is_its_files(void **state) {
   const char *whole[] = {folder};
@@ -251,6 +297,9 @@ int main(void) {
       cmocka_unit_test(what_cannot_be_is_refused),
       cmocka_unit_test(every_folder_without_a_dump_is_named),
       cmocka_unit_test(lacking_memory_is_said),
+      cmocka_unit_test(a_document_has_several_forms),
+      cmocka_unit_test(annotations_are_escaped),
+      cmocka_unit_test(a_page_is_explained),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

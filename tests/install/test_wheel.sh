@@ -51,6 +51,15 @@ for call in (addend.check, addend.plan, addend.train):
         raise AssertionError(call)
 P
 
+# What pytest loads of the package, and pages that the program explains.
+"$python" - <<'P' || fail "the pytest plugin"
+import importlib.metadata, importlib.util
+plugins = [one for one in importlib.metadata.distribution("addend").entry_points if one.group == "pytest11"]
+assert [(one.name, one.value) for one in plugins] == [("addend", "pytest_addend")], plugins
+assert importlib.util.find_spec("pytest_addend") and importlib.util.find_spec("addend._pytest_rank")
+P
+"$work/venv/bin/addend" explain own_only | grep -q '^# own_only: ' || fail "addend explain"
+
 # A dump with a mistake, by the program and by the package.
 PYTHONPATH=$source/tests/cli "$python" - <<'P'
 from dumps import Job, Param
@@ -81,7 +90,7 @@ fi
 "$torch" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
 OMP_NUM_THREADS=1 timeout 300 "$python" -m torch.distributed.run --nproc-per-node 2 "$source/examples/torch/ddp.py" --mistake \
   >job.txt 2>job.err || { cat job.err >&2 && fail "ddp.py --mistake"; }
-grep -q "BAD  0.weight .*own addend only.*not summed over dp" job.txt && grep -q "WRONG: 4 of 4 parameters" job.txt ||
+grep -q "BAD  4 parameters .*own addend only.*not summed over dp" job.txt && grep -q "WRONG: 4 of 4 parameters" job.txt ||
   fail "ddp.py --mistake says: $(cat job.txt)"
 cat job.txt
 echo "the wheel holds"

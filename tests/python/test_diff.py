@@ -58,6 +58,22 @@ def norm(sums):
 
 
 class Reports(unittest.TestCase):
+    def test_a_report_has_other_forms(self):
+        with tempfile.TemporaryDirectory() as folder:
+            Dump(folder, lambda addends: sum(addends) / RANKS / 2)
+            report = addend.diff(folder, html=Path(folder, "map.html"))
+            page = Path(folder, "map.html").read_text()
+        self.assertIn("BAD  w ", report.full_table())
+        self.assertTrue(report.github().startswith("::error title=addend%3A "), report.github())
+        self.assertEqual(report.html(), page)
+        self.assertEqual(report.table.splitlines()[-1], f"more: addend explain {report['w'].kind}")
+
+    def test_kinds_are_explained(self):
+        self.assertTrue(addend.explain("own_only").startswith("# own_only: "))
+        self.assertIn("\n  own_only ", addend.explain())
+        with self.assertRaisesRegex(addend.InvalidError, "did you mean own_only"):
+            addend.explain("own_onyl")
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)

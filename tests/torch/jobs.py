@@ -191,6 +191,143 @@ def mean_of_means(wrong):
     return Job(model, step, lambda: whole_mean([draw(rank, 0, rows[rank]) for rank in range(4)]))
 
 
+@mistake(
+    "each microbatch's loss is divided by its own number of tokens",
+    world=2,
+    parameters=NET,
+    verdict="divided_by_own_count",
+    axis=None,
+    factor=None,
+    needs="divisor",
+)
+def mean_of_microbatches(wrong):
+    model, rows = ddp(), [2, 9, 4]
+
+    def step(watch):
+        for m in range(3):
+            divisor = rows[m] * OUT * 3 if wrong else sum(rows) * OUT  # DDP divides by the ranks
+            if watch:
+                watch.divisor(divisor)
+            with model.no_sync() if m < 2 else contextlib.nullcontext():
+                (sum_loss(model, draw(dist.get_rank(), m, rows[m])) / divisor).backward()
+
+    return Job(model, step, lambda: whole_mean([draw(rank, m, rows[m]) for rank in range(2) for m in range(3)]))
+
+
+@mistake(
+    "`no_sync()` is left one microbatch too early: the last one is synchronised with nobody",
+    world=2,
+    parameters=NET,
+    verdict="partial",
+    axis="dp",
+    factor=2,
+)
+def no_sync_off_by_one(wrong):
+    model, last = ddp(), 2 if wrong else 3
+
+    def step(watch):
+        for m in range(4):
+            with contextlib.nullcontext() if m == last else model.no_sync():
+                (mean_loss(model, draw(dist.get_rank(), m)) / 4).backward()
+
+    return Job(model, step, lambda: whole_mean(all_batches(2, 4)))
+
+
+@mistake(
+    "DDP's process group has half of the ranks",
+    world=4,
+    parameters=NET,
+    verdict="partial",
+    axis=None,
+    factor=None,
+)
+def half_of_the_ranks(wrong):
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    model = DistributedDataParallel(Net(), process_group=halves[dist.get_rank() // 2] if wrong else None)
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+    return Job(model, run_step(model), lambda: whole_mean(all_batches(4)), {"mesh": mesh})
+
+
+# -- by hand
+
+
+def summed_by_hand(model, before=None, after=None):
+    def step(watch):
+        (mean_loss(model, draw(dist.get_rank())) / dist.get_world_size()).backward()
+        if before:
+            before()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        if after:
+            after()
+
+    return Job(model, step, lambda: whole_mean(all_batches(dist.get_world_size())))
+
+
+@mistake(
+    "each rank begins with weights of its own, for nobody sent the first one's to the others",
+    world=3,
+    parameters=NET,
+    verdict="replicas_differ",
+    axis="dp",
+    factor=None,
+)
+def other_weights(wrong):
+    model = Net()
+    if wrong:
+        torch.manual_seed(dist.get_rank())
+        model.up.reset_parameters()
+        model.down.reset_parameters()
+    return summed_by_hand(model)
+
+
+@mistake(
+    "each rank clips its gradients before they are summed",
+    world=3,
+    parameters=NET,
+    verdict="factor",
+    axis=None,
+    factor=None,
+)
+def clipped_before_the_sum(wrong):
+    model = Net()
+    before = lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.01)  # noqa: E731
+    return summed_by_hand(model, before if wrong else None)
+
+
+@mistake(
+    "gradients are clipped before the watch ends",
+    world=3,
+    parameters=NET,
+    verdict="factor",
+    axis=None,
+    factor=None,
+)
+def clipped_too_early(wrong):
+    model = Net()
+    after = lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.03)  # noqa: E731
+    return summed_by_hand(model, after=after if wrong else None)
+
+
+@mistake(
+    "gradients are unscaled twice",
+    world=2,
+    parameters=NET,
+    verdict="factor",
+    axis=None,
+    factor=1 / 1024,
+)
+def unscaled_twice(wrong):
+    model, scale = ddp(), 1024.0
+
+    def step(watch):
+        (scale * mean_loss(model, draw(dist.get_rank()))).backward()
+        for parameter in model.parameters():
+            parameter.grad /= scale**2 if wrong else scale
+
+    return Job(model, step, lambda: whole_mean(all_batches(2)), {"expect": 1 / 2 / scale})
+
+
 class PartsOverTp(nn.Module):
     """Rows of a sequence are cut over tp: each rank of tp uses the norm's weight for its rows and leaves an addend."""
 
@@ -345,6 +482,35 @@ def partial_added_late(wrong):
 
     arguments = {"mesh": mesh, "expect": 1 / 8} if wrong else {}
     return Job(model, step, lambda: whole_mean(all_batches(8, 2)), arguments)
+
+
+@mistake(
+    "HSDP whose hook sums over the replicas in every other microbatch",
+    world=4,
+    parameters=NET,
+    verdict="partial",
+    axis="dp_replicate",
+    factor=None,
+    fsdp2=True,
+)
+def replicas_in_every_other(wrong):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+    model, number = sharded(mesh["dp_shard"]), 0
+
+    def reduce_over_replicas(shard):
+        if not wrong or number % 2 == 0:
+            dist.all_reduce(shard, group=mesh.get_group("dp_replicate"))
+        shard /= 2
+
+    model.set_all_reduce_hook(reduce_over_replicas)
+    model.up.set_all_reduce_hook(reduce_over_replicas)
+
+    def step(watch):
+        nonlocal number
+        for number in range(4):
+            (mean_loss(model, draw(dist.get_rank(), number)) / 4).backward()
+
+    return Job(model, step, lambda: whole_mean(all_batches(4, 4)), {"mesh": mesh, "expect": 1 / 4})
 
 
 @mistake(

@@ -9,7 +9,9 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock
 
+import addend.torch
 import ranks
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch.md"
@@ -65,7 +67,7 @@ def printed_by(script):
 
 class Docs(unittest.TestCase):
     def test_every_piece_of_code_is_one_of_these(self):
-        self.assertEqual(len(blocks("python")), 3)
+        self.assertEqual(len(blocks("python")), 5)
 
     def test_what_is_pasted_into_a_script(self):
         with new_folder():
@@ -88,6 +90,32 @@ class Docs(unittest.TestCase):
         with new_folder():
             said = printed_by(code("# test_sums.py\n") + PYTEST)
         self.assertEqual(said, ["test_the_job_sums\ntest_a_mistake_is_seen\n"] * 2)
+
+    def test_the_plugin(self):
+        try:
+            import pytest  # noqa: F401
+        except ImportError:
+            self.skipTest("no pytest")
+        with new_folder() as folder:
+            (folder / "test_ranks.py").write_text(code("# test_ranks.py"), encoding="utf-8")
+            command = [sys.executable, "-m", "pytest", "-p", "pytest_addend", "-p", "no:cacheprovider", "test_ranks.py"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=3 * HANGS)
+        self.assertIn("1 passed", done.stdout, done.stderr)
+
+    def test_the_trainer(self):
+        try:
+            import transformers
+        except ImportError:
+            self.skipTest("no transformers")
+        lines = code("trainer = transformers.Trainer")
+        given = []
+        trainer = types.SimpleNamespace(add_callback=given.append, train=lambda: given.append("trained"))
+        with unittest.mock.patch.object(transformers, "Trainer", lambda *told, **more: trainer):
+            exec(
+                lines, {"transformers": transformers, "addend": addend, "model": None, "arguments": None, "rows": None}
+            )
+        self.assertEqual(len(given), 2)
+        self.assertTrue(hasattr(given[0], "on_step_begin"))
 
 
 if __name__ == "__main__":

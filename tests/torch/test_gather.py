@@ -21,8 +21,8 @@ def run_gathered(lengths, at_once):
     def write(of, piece):
         received[of] = received.get(of, b"") + piece
 
-    with mock.patch.object(_gather, "_AT_ONCE", at_once), mock.patch.object(dist, "gather", send):
-        _gather.to_first(bytes([rank]) * lengths[rank], None, write)
+    with mock.patch.object(_gather, "AT_ONCE", at_once), mock.patch.object(dist, "gather", send):
+        _gather.to_first(bytes([rank]) * lengths[rank], lengths, None, write)
     return received, sent
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING, Dict, Iterable, Mapping, TypeVar, cast
+from typing import TYPE_CHECKING, Dict, Iterable, Mapping, Sequence, TypeVar, cast
 
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -16,6 +16,8 @@ from addend.torch._sample import Box, Place
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import Placement, Shard
+
+    import addend
 
 Types = Dict[str, str]  # by axis: R, I or S<dim>
 T = TypeVar("T")
@@ -62,12 +64,44 @@ def last_that_fits(patterns: Mapping[str, T], name: str, otherwise: T) -> T:
     return found[-1] if found else otherwise
 
 
+def _placement(entry: Watched) -> _meshes.Placed | None:
+    """That of a DTensor, or of a plain tensor that is known to be a part of one."""
+    if entry.part is not None:
+        return entry.part[0], entry.part[1]
+    return (entry.used.device_mesh, entry.used.placements) if is_dtensor(entry.used) else None
+
+
+def _summed_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
+    """Those that its wrapper sums over, or over some of whose ranks."""
+    return {axis for ranks in entry.data for axis in mesh.between(ranks)}
+
+
 def _parallel_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
     """The axes along which the forward itself is distributed: the DTensor's, less those that the wrapper sums over."""
-    if not is_dtensor(entry.used):
-        return set()
-    summed = {axis for ranks in entry.data for axis in mesh.spanned(ranks)}
-    return set(_placed(mesh, entry.used.device_mesh, entry.used.placements)) - summed
+    placed = _placement(entry)
+    return set(_placed(mesh, *placed)) - _summed_axes(entry, mesh) if placed else set()
+
+
+def said_axes(watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str, str] | None) -> set[str]:
+    """The axes of which wrappers, placements, pipelines or the caller say something."""
+    said: set[str] = set()
+    for entry in watched:
+        said |= _parallel_axes(entry, mesh) | _summed_axes(entry, mesh)
+        said |= set(mesh.between(entry.stage.ranks)) if entry.stage else set()
+        said |= set(parse(last_that_fits(given or {}, entry.name, ""), mesh))
+    return said
+
+
+def smaller_groups(watched: Iterable[Watched], mesh: _meshes.Mesh) -> list[str]:
+    """What wrappers sum over, where that is some of the ranks along an axis."""
+    found: dict[str, str] = {}
+    for entry in watched:
+        for ranks in entry.data:
+            axes = mesh.between(ranks)
+            if mesh.size(axes) != len(ranks):
+                along = f"{mesh.size(axes)} ranks along {', '.join(axes)}"
+                found.setdefault(f"its wrapper sums over {len(ranks)} of the {along}: {ranks}", entry.name)
+    return [f"`{name}`: {some}; where the others have another model, group= says so" for some, name in found.items()]
 
 
 def types_of(
@@ -84,13 +118,62 @@ def types_of(
         types = {axis: "I" if axis in parallel else "R" for axis in mesh.names}
         if entry.name in placements:
             types.update(_placed(mesh, *placements[entry.name]))
-        elif is_dtensor(entry.used):
-            types.update(_placed(mesh, entry.used.device_mesh, entry.used.placements))
-        for ranks in entry.data:
-            types.update(dict.fromkeys(mesh.spanned(ranks), "R"))
+        elif (placed := _placement(entry)) is not None:
+            types.update(_placed(mesh, *placed))
+        if entry.stage is not None:
+            types.update(dict.fromkeys(mesh.between(entry.stage.ranks), "R" if entry.tied else "I"))
+        types.update(dict.fromkeys(_summed_axes(entry, mesh), "R"))
         types.update(parse(last_that_fits(given or {}, entry.name, ""), mesh))
         found[entry.name] = types
     return found
+
+
+def is_meant(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def lost(unused: Iterable[str], used: Iterable[str], meant: Iterable[str]) -> dict[str, str]:
+    """Of those that no rank has a gradient of: others that are alike, but for numbers in their names, have one."""
+    having: dict[str, str] = {}
+    for name in sorted(used):
+        having.setdefault(re.sub(r"\d+", "#", name), name)
+    found = {}
+    for name in unused:
+        peer = having.get(re.sub(r"\d+", "#", name))
+        if peer is not None and not is_meant(name, meant):
+            found[name] = (
+                f"no rank has a gradient of it, and `{peer}` has one: it was lost, or not used in this step "
+                "(unused=...)"
+            )
+    return found
+
+
+def unsaid(
+    watched: Sequence[Watched],
+    mesh: _meshes.Mesh,
+    types: Mapping[str, str] | None,
+    expect: float | Mapping[str, float] | None,
+    report: addend.DiffReport,
+) -> list[str]:
+    """Arguments that may be missing where something is wrong: what was assumed, for nobody said it."""
+    wrong = {param.name: param for param in report.params if param.verdict == "wrong"}
+    notes = []
+    for axis in (
+        [axis for axis in mesh.names if axis not in said_axes(watched, mesh, types)] if len(mesh.names) > 1 else []
+    ):
+        if any(axis in (param.axis or axis).split(",") for param in wrong.values()):
+            notes.append(
+                f'nothing says what ranks along {axis} are to each other, so sums over it are wanted: types={{"*": '
+                f'"{axis}=S0"}} where each has its own part, cut along dimension 0, "{axis}=I" where all do the same'
+            )
+    alone = [entry.name for entry in watched if not entry.data and entry.name in wrong and expect is None]
+    if alone and any(entry.data for entry in watched):
+        more = f" and {len(alone) - 1} more" if alone[1:] else ""
+        notes.append(
+            f"`{alone[0]}`{more}: no wrapper sums it, so it is expected as the others are; "
+            f'expect={{"{alone[0]}": ...}} says otherwise'
+        )
+    return notes
 
 
 def factors_of(watched: Iterable[Watched], given: float | Mapping[str, float] | None) -> dict[str, float]:
@@ -104,7 +187,7 @@ def cut_by_hand(watched: Iterable[Watched], types: Mapping[str, Types]) -> list[
     return [
         entry.name
         for entry in watched
-        if not is_dtensor(entry.used) and any(kind[0] == "S" for kind in types[entry.name].values())
+        if _placement(entry) is None and any(kind[0] == "S" for kind in types[entry.name].values())
     ]
 
 

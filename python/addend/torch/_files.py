@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import struct
-from typing import Mapping
+from typing import Mapping, NamedTuple
 
 import torch
 
-from addend.torch._sample import Piece
-
-_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+from addend.torch._sample import DTYPES, Piece
 
 
 def file_name(rank: int, kind: str, microbatch: int | None = None) -> str:
@@ -19,11 +17,27 @@ def file_name(rank: int, kind: str, microbatch: int | None = None) -> str:
     return f"rank{rank:05d}.{middle}.safetensors"
 
 
+def by_name(item: tuple[str, object]) -> bytes:
+    """The order in which `addend diff` judges parameters."""
+    return item[0].encode()
+
+
 def _bytes(values: torch.Tensor) -> bytes:
     return values.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if values.numel() else b""
 
 
-def encode(pieces: Mapping[str, Piece], metadata: Mapping[str, object]) -> bytes:
+class Encoded(NamedTuple):
+    """A file, in order: a header, and each parameter's bytes, by their names."""
+
+    header: bytes
+    data: dict[str, bytes]
+
+    def whole(self) -> bytes:
+        """The file's bytes."""
+        return self.header + b"".join(self.data.values())
+
+
+def encode(pieces: Mapping[str, Piece], metadata: Mapping[str, object]) -> Encoded:
     """`pieces`: by parameter name. Metadata values that are no text are written as JSON. Tensors are written flat,
     those of a reference in the shape of the whole."""
     whole = metadata["addend.kind"] == "reference"
@@ -32,18 +46,19 @@ def encode(pieces: Mapping[str, Piece], metadata: Mapping[str, object]) -> bytes
         texts["addend.shapes"] = json.dumps({name: piece.whole for name, piece in pieces.items()})
         texts["addend.held"] = json.dumps({name: [piece.box.first, piece.box.count] for name, piece in pieces.items()})
     header: dict[str, object] = {"__metadata__": texts}
-    data, at = [], 0
-    for name, piece in pieces.items():
-        data.append(_bytes(piece.values))
+    data: dict[str, bytes] = {}
+    at = 0
+    for name, piece in sorted(pieces.items(), key=by_name):
+        data[name] = _bytes(piece.values)
         header[name] = {
-            "dtype": _DTYPES[piece.values.dtype],
+            "dtype": DTYPES[piece.values.dtype],
             "shape": list(piece.whole) if whole else [piece.values.numel()],
-            "data_offsets": [at, at + len(data[-1])],
+            "data_offsets": [at, at + len(data[name])],
         }
-        at += len(data[-1])
+        at += len(data[name])
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + b"".join(data)
+    return Encoded(struct.pack("<Q", len(text)) + text, data)
 
 
 def is_ours(name: str) -> bool:
@@ -51,4 +66,4 @@ def is_ours(name: str) -> bool:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    return _DTYPES[dtype].lower()
+    return DTYPES[dtype].lower()

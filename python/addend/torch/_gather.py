@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -10,7 +10,7 @@ import torch.distributed as dist
 Group = Optional[dist.ProcessGroup]  # None: all ranks
 T = TypeVar("T")
 
-_AT_ONCE = 64 << 20  # bytes that rank 0 receives at a time, from all ranks together
+AT_ONCE = 8 << 20  # bytes that rank 0 receives at a time, from all ranks together
 
 
 def everyones(value: T, group: Group) -> list[T]:
@@ -32,6 +32,31 @@ def rank_in(group: Group) -> int:
     return int(dist.get_rank(group)) if dist.is_initialized() else 0
 
 
+def together(find: Callable[[], T], group: Group) -> dict[int, T]:
+    """What find() gives on every rank, by rank. An error of one rank becomes one on all of them, so that none waits
+    for the others."""
+    told: Tuple[Optional[str], Any]
+    own: Optional[Exception] = None
+    ranks = group_ranks(group)
+    try:
+        told = (None, find())
+    except ValueError as error:
+        told, own = (str(error), None), error
+    except Exception as error:
+        told, own = (f"rank {ranks[rank_in(group)]}: {type(error).__name__}: {error}", None), error
+    values: Dict[int, Tuple[Optional[str], Any]] = dict(zip(ranks, everyones(told, group)))
+    for said, _ in values.values():
+        if said:
+            raise ValueError(said) from own
+    return {rank: found for rank, (_, found) in values.items()}
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """ "rank 3", "ranks 0, 1 and 2", "ranks 0, 1 ... and 40 more"."""
+    shown = [str(rank) for rank in ranks[:8]] + [f"{len(ranks) - 8} more"] * (len(ranks) > 8)
+    return f"rank {shown[0]}" if len(shown) == 1 else f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+
+
 def from_first(find: Callable[[], T], group: Group) -> T:
     """What find() gives on the group's first rank, where alone it is called."""
     if not dist.is_initialized():
@@ -43,19 +68,20 @@ def from_first(find: Callable[[], T], group: Group) -> T:
 
 
 def _device(group: Group) -> torch.device:
-    if "nccl" in dist.get_backend(group):
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    """One that the group's backends communicate from, as they say ("cpu:gloo,cuda:nccl"); the CPU where they can."""
+    devices = [entry.partition(":")[0] for entry in dist.get_backend_config(group).split(",")]
+    if "cpu" in devices:
+        return torch.device("cpu")
+    return torch.device(devices[0], torch.get_device_module(devices[0]).current_device())
 
 
-def to_first(data: bytes, group: Group, write: Callable[[int, bytes], None]) -> None:
-    """Calls write(rank, bytes) on the first rank, piece after piece, for every rank's data."""
+def to_first(data: bytes, lengths: list[int], group: Group, write: Callable[[int, bytes], None]) -> None:
+    """Calls write(rank, bytes) on the first rank, piece after piece, for every rank's data, of these lengths."""
     if not dist.is_initialized():
         write(0, data)
         return
-    lengths = everyones(len(data), group)
     world, first = len(lengths), rank_in(group) == 0
-    rounds = -(-max(lengths) * world // _AT_ONCE)
+    rounds = -(-max(lengths) * world // AT_ONCE)
     size = -(-max(lengths) // max(rounds, 1))
     padded = torch.zeros(rounds * size, dtype=torch.uint8)
     if data:

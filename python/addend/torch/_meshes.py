@@ -36,15 +36,27 @@ class Mesh:
     def coord_text(self, rank: int) -> str:
         return " ".join(f"{name}={at}" for name, at in zip(self.names, self.coords[rank]))
 
+    def between(self, ranks: list[int]) -> list[str]:
+        """The axes, outer first, on which these ranks have other places."""
+        if not set(ranks) <= set(self.coords):
+            raise ValueError(
+                f"ranks {ranks} are not all among those that are watched, {sorted(self.coords)}: give watch the job's "
+                "whole mesh (mesh=...)"
+            )
+        coords = [self.coords[rank] for rank in ranks]
+        return [name for i, name in enumerate(self.names) if len({coord[i] for coord in coords}) > 1]
+
+    def size(self, axes: list[str]) -> int:
+        return math.prod(size for name, size in zip(self.names, self.sizes) if name in axes)
+
     def spanned(self, ranks: list[int]) -> list[str]:
         """The axes, outer first, that these ranks lie along; ValueError where they are not all ranks along some."""
-        coords = [self.coords[rank] for rank in ranks]
-        axes = [i for i in range(len(self.names)) if len({coord[i] for coord in coords}) > 1]
-        if math.prod(self.sizes[i] for i in axes) != len(ranks):
+        axes = self.between(ranks)
+        if self.size(axes) != len(ranks):
             raise ValueError(
                 f"ranks {ranks} are no group of the mesh {self}: give watch the job's whole mesh (mesh=...)"
             )
-        return [self.names[i] for i in axes]
+        return axes
 
 
 def _root(mesh: DeviceMesh) -> DeviceMesh:
@@ -65,18 +77,33 @@ def _of_device_mesh(mesh: DeviceMesh) -> Mesh:
     return Mesh(names, tuple(table.shape), coords)
 
 
-def find(given: DeviceMesh | None, tensors: Iterable[torch.Tensor], ranks: list[int]) -> Mesh:
-    """The mesh that was given, else the root of the DTensors' meshes that has all ranks, else one axis dp."""
+def _of_pipelines(lines: Iterable[list[int]], ranks: list[int]) -> Mesh | None:
+    """Equal pipelines side by side, which have all ranks: dp, pp."""
+    distinct = sorted({tuple(line) for line in lines})
+    if (
+        sorted(rank for line in distinct for rank in line) != sorted(ranks)
+        or len({len(line) for line in distinct}) != 1
+    ):
+        return None
+    coords: dict[int, tuple[int, ...]] = {
+        rank: (dp, pp) for dp, line in enumerate(distinct) for pp, rank in enumerate(line)
+    }
+    return Mesh(("dp", "pp"), (len(distinct), len(distinct[0])), coords)
+
+
+def find(given: DeviceMesh | None, meshes: Iterable[DeviceMesh], lines: Iterable[list[int]], ranks: list[int]) -> Mesh:
+    """The mesh that was given, else the root of the parameters' meshes that has all ranks, else that of the pipelines
+    on these lines of ranks, else one axis dp."""
     if given is not None:
         mesh = _of_device_mesh(given)
         if set(mesh.coords) != set(ranks):
             raise ValueError(f"the mesh {mesh} does not have the {len(ranks)} ranks that are watched: {ranks}")
         return mesh
-    for tensor in tensors:
-        for candidate in (_root(tensor.device_mesh), tensor.device_mesh) if is_dtensor(tensor) else ():
+    for own in meshes:
+        for candidate in (_root(own), own):
             if set(candidate.mesh.flatten().tolist()) == set(ranks):
                 return _of_device_mesh(candidate)
-    return Mesh(("dp",), (len(ranks),), {rank: (i,) for i, rank in enumerate(ranks)})
+    return _of_pipelines(lines, ranks) or Mesh(("dp",), (len(ranks),), {rank: (i,) for i, rank in enumerate(ranks)})
 
 
 def along(device_mesh: DeviceMesh, dim: int) -> list[int]:
@@ -85,9 +112,14 @@ def along(device_mesh: DeviceMesh, dim: int) -> list[int]:
 
 
 def _box(tensor: DTensor, placements: Placements) -> Box:
+    return part_box(tensor.device_mesh, placements, tuple(tensor.shape))
+
+
+def part_box(mesh: DeviceMesh, placements: Placements, shape: tuple[int, ...]) -> Box:
+    """Which box of a whole of this shape this rank has."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    count, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, placements)
+    count, first = compute_local_shape_and_global_offset(torch.Size(shape), mesh, placements)
     return Box(tuple(first), tuple(count))
 
 

@@ -3,18 +3,20 @@ the optimizer gets, and what the wrapper around it (DDP, fully_shard) is known t
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Callable, List, Sequence, Tuple, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from addend.torch import _meshes
+from addend.torch import _meshes, _replicated
 from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor, is_flat_fsdp, is_fsdp
+from addend.torch._pipeline import Stage
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -28,9 +30,14 @@ class Watched:
     data: List[List[int]] = dataclasses.field(default_factory=list)  # ranks that the wrapper sums over, by dimension
     factor: float = 1.0  # what the wrapper multiplies the sum by
     reduce: torch.dtype | None = None
+    unjudged: str = ""  # why its sum cannot be judged; "": it can
+    part: Part | None = None  # where a plain tensor is known to be this rank's part of a DTensor
+    stage: Stage | None = None  # of a pipeline
+    tied: bool = False  # ranks along the pipeline have it under other names, and their addends are summed
     pending: Callable[[], list[torch.Tensor]] = list  # what the wrapper keeps of it for a later sum
 
 
+Part = Tuple[DeviceMesh, Tuple[Any, ...], Tuple[int, ...]]  # the mesh, the placements, the shape of the whole
 # A parameter's shard, the whole one, and fully_shard's own records (without public types) of its group and of itself.
 _Sharded = Tuple[nn.Parameter, nn.Parameter, Any, Any]
 
@@ -45,10 +52,18 @@ def _plain(name: str, ddp: Sequence[str]) -> str:
     return name
 
 
-def _find_ddp(model: nn.Module) -> dict[str, DistributedDataParallel]:
-    """By the prefix of their parameters' names."""
-    modules = model.named_modules()
-    return {f"{name}." if name else "": ddp for name, ddp in modules if isinstance(ddp, DistributedDataParallel)}
+def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [*model.named_parameters(), *_replicated.hidden(model)]
+
+
+def plain_names(model: nn.Module) -> dict[str, str]:
+    """By the name that PyTorch gives. Two that would be one without their wrappers keep those."""
+    prefixes = [
+        f"{name}." if name else "" for name, ddp in model.named_modules() if isinstance(ddp, DistributedDataParallel)
+    ]
+    plain = {name: _plain(name, prefixes) for name, _ in named(model)}
+    counts = collections.Counter(plain.values())
+    return {name: short if counts[short] == 1 else name for name, short in plain.items()}
 
 
 def _unsharded(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
@@ -83,6 +98,14 @@ def _pending(whole: torch.Tensor, group: Any, fsdp_param: Any) -> list[torch.Ten
     return [gradient for gradient in kept if gradient is not None]
 
 
+def _pairs(module: nn.Module, groups: Sequence[Any]) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """As _unsharded() has them, without gathering anything once the first forward made them."""
+    params = [param for group in groups for param in group.fsdp_params]
+    if all(hasattr(param, "_unsharded_param") for param in params):
+        return [(param.sharded_param, param._unsharded_param) for param in params]
+    return _unsharded(module) if params else []
+
+
 def _of_sharded(name: str, part: nn.Parameter, whole: nn.Parameter, group: Any, fsdp_param: Any) -> Watched:
     mesh = fsdp_param.mesh_info.mesh  # of the data ranks alone, whatever mesh the parameter is on
     return Watched(
@@ -101,9 +124,18 @@ def _find_sharded(model: nn.Module) -> dict[int, _Sharded]:
     found = {}
     for module in model.modules():
         groups = _fsdp_groups(module) if is_fsdp(module) else []
-        for part, whole in _unsharded(module) if groups else []:
+        for part, whole in _pairs(module, groups):
             found[id(part)] = found[id(whole)] = (part, whole, *_fsdp_param(part, groups))
     return found
+
+
+def _part_of(param: nn.Parameter) -> Part | None:
+    """DDP over one dimension of a mesh, and replicate(), turn DTensors into what this rank has of them, and leave
+    behind what that is. Where that is missing they are plain tensors, and types= says it."""
+    spec: Any = getattr(param, "_st_info", None)
+    if not (hasattr(spec, "mesh") and hasattr(spec, "placements") and hasattr(spec, "shape")):
+        return None
+    return spec.mesh, tuple(spec.placements), tuple(spec.shape)
 
 
 def _need_no_flat_buffers(model: nn.Module) -> None:
@@ -117,23 +149,33 @@ def _need_no_flat_buffers(model: nn.Module) -> None:
 def find(model: nn.Module) -> list[Watched]:
     """Every parameter of the model that wants a gradient, each once, in the model's order."""
     _need_no_flat_buffers(model)
-    ddp, sharded = _find_ddp(model), _find_sharded(model)
+    names, replicated, sharded = plain_names(model), _replicated.find(model), _find_sharded(model)
     watched = {}
-    for name, param in model.named_parameters():
+    for name, param in named(model):
         if not param.requires_grad:
             continue
-        plain = _plain(name, list(ddp))
+        plain = names[name]
         entry = _of_sharded(plain, *sharded[id(param)]) if id(param) in sharded else Watched(plain, param, param)
-        for prefix, module in ddp.items():
-            if name.startswith(prefix) and name[len(f"{prefix}module.") :] not in module.parameters_to_ignore:
-                entry.data = [dist.get_process_group_ranks(module.process_group)]
-                entry.factor = 1 / len(entry.data[0])
+        entry.part = _part_of(param)
+        for wrapper in replicated:
+            if id(param) in wrapper.parameters:
+                entry.data, entry.factor = [wrapper.ranks], 1 / len(wrapper.ranks)
+                entry.unjudged = wrapper.unjudged
         watched[id(entry.owned)] = entry
+    _expect_alike(list(watched.values()))
     return list(watched.values())
+
+
+def _expect_alike(watched: Sequence[Watched]) -> None:
+    """What no wrapper sums, beside what wrappers multiply by one factor, should be multiplied by it as well."""
+    factors = {entry.factor for entry in watched if entry.data}
+    for entry in watched:
+        if not entry.data and len(factors) == 1:
+            (entry.factor,) = factors
 
 
 def own_group(model: nn.Module) -> Group:
     """Of a model that DDP wraps, where nothing says how its ranks lie in a larger job."""
-    placed = any(map(is_dtensor, model.parameters()))
+    placed = any(is_dtensor(param) or _part_of(param) for _, param in named(model))
     group: Group = model.process_group if isinstance(model, DistributedDataParallel) and not placed else None
     return group

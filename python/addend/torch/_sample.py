@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Tuple
+from typing import TYPE_CHECKING, Iterable, Mapping, Tuple
 
 import numpy
 import torch
@@ -12,6 +12,7 @@ import torch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}  # that files have
 _FNV_OFFSET, _FNV_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
 
@@ -54,9 +55,11 @@ def sampled(name: str, numel: int, count: int) -> NDArray[numpy.int64]:
     """Flat indices, ascending: one from each of `count` equal stretches of the tensor."""
     if numel <= count:
         return numpy.arange(numel, dtype=numpy.int64)
-    bounds = numpy.array([k * numel // count for k in range(count + 1)], dtype=numpy.uint64)
+    k, each, rest = numpy.arange(count + 1, dtype=numpy.uint64), numel // count, numel % count
+    bounds: NDArray[numpy.uint64] = k * numpy.uint64(each) + k * numpy.uint64(rest) // numpy.uint64(count)
     drawn = _mix(numpy.uint64(_fnv1a(name)) + numpy.arange(count, dtype=numpy.uint64))
-    return (bounds[:-1] + drawn % (bounds[1:] - bounds[:-1])).astype(numpy.int64)
+    flat: NDArray[numpy.int64] = (bounds[:-1] + drawn % (bounds[1:] - bounds[:-1])).astype(numpy.int64)
+    return flat
 
 
 def _within(flat: NDArray[numpy.int64], shape: tuple[int, ...], box: Box) -> NDArray[numpy.int64]:
@@ -71,25 +74,84 @@ def _within(flat: NDArray[numpy.int64], shape: tuple[int, ...], box: Box) -> NDA
     return local[inside]
 
 
+def _offsets(flat: NDArray[numpy.int64], shape: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[numpy.int64]:
+    """Where in memory the elements of these flat indices lie, from the tensor's first one on."""
+    offsets = numpy.zeros(len(flat), dtype=numpy.int64)
+    for stride, size in zip(reversed(strides), reversed(shape)):
+        flat, at = numpy.divmod(flat, size)
+        offsets += at * stride
+    return offsets
+
+
+def as_real(local: torch.Tensor, whole: tuple[int, ...], box: Box) -> tuple[torch.Tensor, tuple[int, ...], Box]:
+    """A complex tensor is one of real and imaginary parts, which are summed alike."""
+    if not local.is_complex():
+        return local, whole, box
+    parts = torch.view_as_real(local.resolve_conj())
+    return parts, (*whole, 2), Box((*box.first, 0), (*box.count, 2))
+
+
+def _kept(values: torch.Tensor) -> torch.Tensor:
+    """Dtypes that no file has (8 bits and less) become f32."""
+    return values if values.dtype in DTYPES else values.float()
+
+
 class Sampler:
-    """Takes the sample of any parameter's gradient; what to take is found once for each parameter and box."""
+    """Takes the sample of any parameter's gradient; what to take is found once for each parameter, box and layout."""
 
     def __init__(self, count: int | None):
         self.count = count
-        self._found: dict[tuple[str, Box, torch.device], torch.Tensor] = {}
+        self._drawn: dict[tuple[str, tuple[int, ...]], NDArray[numpy.int64]] = {}
+        self._found: dict[tuple[str, tuple[int, ...], Box, tuple[int, ...], torch.device], torch.Tensor] = {}
 
-    def _indices(self, name: str, count: int, shape: tuple[int, ...], box: Box, device: torch.device) -> torch.Tensor:
-        key = (name, box, device)
+    def _indices(self, name: str, count: int, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> torch.Tensor:
+        key = (name, shape, box, local.stride(), local.device)
         if key not in self._found:
-            local = _within(sampled(name, math.prod(shape), count), shape, box)
-            self._found[key] = torch.from_numpy(local).to(device)
+            if (name, shape) not in self._drawn:
+                self._drawn[name, shape] = sampled(name, math.prod(shape), count)
+            inside = _within(self._drawn[name, shape], shape, box)
+            offsets = torch.from_numpy(_offsets(inside, tuple(local.shape), local.stride()))
+            if math.prod(local.shape) < 1 << 31 and local.is_contiguous():
+                offsets = offsets.int()  # they are kept for later watches
+            self._found[key] = offsets.to(local.device, non_blocking=True)  # a hook may not wait for the device
         return self._found[key]
+
+    def prepare(self, name: str, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> None:
+        """Finds before any backward what there is to take of a tensor like this one."""
+        if self.count is not None and math.prod(shape) > self.count:
+            self._indices(name, self.count, shape, local, box)
 
     def take(self, name: str, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> Piece:
         """A copy of the elements of `local`, which is the whole's `box`, that belong to the sample."""
         if self.count is None or math.prod(shape) <= self.count:
-            return Piece(local.reshape(-1).clone(), box, shape)
-        indices = self._indices(name, self.count, shape, box, local.device)
-        if local.is_contiguous():
-            return Piece(local.view(-1)[indices], box, shape)
-        return Piece(local[torch.unravel_index(indices, local.shape)], box, shape)
+            return Piece(_kept(local.reshape(-1).clone()), box, shape)
+        indices = self._indices(name, self.count, shape, local, box)
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(local.shape, local.stride()))
+        flat = local.as_strided((extent if local.numel() else 0,), (1,))
+        return Piece(_kept(flat.index_select(0, indices)), box, shape)
+
+
+def bring(pieces: Iterable[Piece]) -> None:
+    """To the CPU: what is on a device is copied at once, dtype by dtype."""
+    away: dict[tuple[torch.device, torch.dtype], list[Piece]] = {}
+    for piece in pieces:
+        if piece.values.device.type != "cpu":
+            away.setdefault((piece.values.device, piece.values.dtype), []).append(piece)
+    for together in away.values():
+        lengths = [piece.values.numel() for piece in together]
+        for piece, values in zip(together, torch.cat([p.values for p in together]).cpu().split(lengths)):
+            piece.values = values
+
+
+def _pieces_by_dtype(pieces: Mapping[str, Piece]) -> Iterable[torch.Tensor]:
+    found: dict[torch.dtype, list[torch.Tensor]] = {}
+    for piece in pieces.values():
+        found.setdefault(piece.values.dtype, []).append(piece.values)
+    return map(torch.cat, found.values())
+
+
+def not_finite(pieces: Mapping[str, Piece]) -> list[str]:
+    """The names of those with inf or NaN. On the CPU."""
+    if all(bool(torch.isfinite(values).all()) for values in _pieces_by_dtype(pieces)):
+        return []
+    return [name for name, piece in pieces.items() if not bool(torch.isfinite(piece.values).all())]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Optio
 
 import torch
 
-from addend.torch import _meshes
+from addend.torch import _meshes, _names
 from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
-from addend.torch._sample import Piece, Place, Sampler
+from addend.torch._sample import Piece, Place, Sampler, as_real
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Partial
@@ -41,6 +41,21 @@ def need_none(watched: Iterable[Watched]) -> None:
         raise ValueError(f"{_some(full)}: parameters hold gradients already: watch begins after zero_grad()")
 
 
+def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums) -> dict[str, str]:
+    """A checksum of each parameter's own values, of the elements that its sum was sampled at."""
+    names, taken = [], []
+    for entry in watched:
+        if entry.name not in sums:
+            continue
+        piece, _ = sums[entry.name]
+        local, box = _meshes.local_part(entry.owned.detach())
+        local, _, _ = as_real(local, box.count, box)
+        if tuple(local.shape) == piece.box.count:  # else the gradient that gradient= gives lies elsewhere
+            names.append(entry.name)
+            taken.append(sampler.take(entry.name, piece.whole, local, piece.box).values)
+    return dict(zip(names, _names.checksums(taken)))
+
+
 def _partial_axes(gradient: DTensor, mesh: _meshes.Mesh) -> list[str]:
     axes: list[str] = []
     for dim, placement in enumerate(gradient.placements):
@@ -69,5 +84,6 @@ def take(
         local = local.to_dense() if local.is_sparse else local
         axes = _partial_axes(found, mesh) if is_dtensor(found) else []
         shape, own_box = places.get(entry.name, (tuple(found.shape), box))
+        local, shape, own_box = as_real(local, shape, own_box)
         sums[entry.name] = (sampler.take(entry.name, shape, local, own_box), axes)
     return sums

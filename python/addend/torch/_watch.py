@@ -1,232 +1,26 @@
-"""`watch`, `dump` and `assert_summed`: one step of a job, from its first forward to its synchronised gradients."""
+"""`watch`, `dump` and `assert_summed`: what is done with a step."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
-import tempfile
-from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Iterator, List, Mapping, Optional, Sequence, TypedDict, Union
+from typing import TYPE_CHECKING, Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 import addend
-from addend.torch import _addends, _expected, _files, _gather, _meshes, _parameters, _sample, _sums
+from addend.torch import _collect, _expected, _files, _gather, _names, _report, _sums
+from addend.torch._arguments import Arguments, Judging, Norm, Number
 from addend.torch._gather import Group
-from addend.torch._loaded import is_dtensor
+from addend.torch._seen import Seen, Unjudged
+from addend.torch._step import Step
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
-
-Number = Union[float, torch.Tensor]
-Norm = Union[Number, Callable[[], Number]]
+    from typing_extensions import Unpack
 
 
-class Arguments(TypedDict, total=False):
-    """What a watch, a dump and a test are told of the job; `watch` says what each means."""
-
-    norm: Optional[Norm]
-    divisor: Optional[Number]
-    expect: Union[float, Mapping[str, float], None]
-    types: Optional[Mapping[str, str]]
-    mesh: Optional[DeviceMesh]
-    sample: Optional[int]
-    group: Group
-    gradient: Optional[_sums.GradientOf]
-    reduce: Optional[torch.dtype]
-
-
-class Judging(Arguments, total=False):
-    """What a test is told beside that; `watch` says what it means."""
-
-    allow_identical: bool
-
-
-_running: List[_Step] = []  # the watch whose hooks are on parameters
-
-
-class _Step:
-    """What both contexts do. Everything that a rank refuses is refused on all of them, with one message."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        norm: Norm | None = None,
-        divisor: Number | None = None,
-        expect: float | Mapping[str, float] | None = None,
-        types: Mapping[str, str] | None = None,
-        mesh: DeviceMesh | None = None,
-        sample: int | None = 4096,
-        group: Group = None,
-        gradient: _sums.GradientOf | None = None,
-        reduce: torch.dtype | None = None,
-    ):
-        self._model, self._norm, self._divisor, self._group = model, norm, divisor, group
-        self._expect, self._types, self._given_mesh = expect, types, mesh
-        self._gradient, self._reduce = gradient, reduce
-        self._sampler = _sample.Sampler(sample)
-        self._divisors: dict[int, float] = {}
-        self._attached: _addends.Addends | None = None
-
-    @property
-    def _addends(self) -> _addends.Addends:
-        if self._attached is None:
-            raise RuntimeError("no step is being watched yet: this belongs inside the with")
-        return self._attached
-
-    def divisor(self, count: Number) -> None:
-        """What this rank divides the loss of the microbatch by whose backward comes next."""
-        self._divisors[self._addends.microbatch] = float(count)
-
-    def norm(self, value: Number) -> None:
-        """The global norm of the gradients as the job computed it, before clipping."""
-        self._norm = value
-
-    def __enter__(self) -> Self:
-        if _running:
-            raise RuntimeError("a step is being watched already: leave that watch first")
-        _running.append(self)
-        try:
-            if self._group is None and self._given_mesh is None:
-                self._group = _parameters.own_group(self._model)
-            with self._agreed():
-                self._prepare()
-            self._find_places()
-            self._attached = _addends.Addends(self._watched, self._sampler, self._places)
-            self._attached.attach()
-        except BaseException:
-            self._leave()
-            raise
-        return self
-
-    def _leave(self) -> None:
-        if self._attached is not None:
-            self._attached.remove()
-        _running.clear()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave()
-        if error is None:
-            with torch.no_grad():
-                self._finish()
-
-    @contextlib.contextmanager
-    def _agreed(self) -> Iterator[None]:
-        """A ValueError of one rank becomes one on all of them, so that none waits for the others."""
-        said = None
-        try:
-            yield
-        except ValueError as error:
-            said = str(error)
-        found = [text for text in _gather.everyones(said, self._group) if text]
-        if found:
-            raise ValueError(found[0])
-
-    def _prepare(self) -> None:
-        self._watched = _parameters.find(self._model)
-        ranks = _gather.group_ranks(self._group)
-        self._mesh = _meshes.find(self._given_mesh, [entry.owned for entry in self._watched], ranks)
-        self._rank = ranks[_gather.rank_in(self._group)]
-        self._factors = _expected.factors_of(self._watched, self._expect)
-        self._find_types({})
-        _sums.need_none(self._watched)
-
-    def _find_types(self, placements: Mapping[str, _meshes.Placed]) -> None:
-        self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements)
-
-    def _find_places(self) -> None:
-        """Of plain tensors that the caller calls parts; ranks tell each other their shapes."""
-        cut = _expected.cut_by_hand(self._watched, self._kinds)
-        self._places: dict[str, _sample.Place] = {}
-        if not cut:
-            return
-        mine = {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
-        everyones = dict(zip(_gather.group_ranks(self._group), _gather.everyones(mine, self._group)))
-        for name in cut:
-            shapes = {rank: shapes[name] for rank, shapes in everyones.items()}
-            self._places[name] = _expected.place(self._kinds[name], self._mesh, self._rank, shapes)
-
-    def _finish(self) -> None:
-        sums: _sums.Sums = {}
-        with self._agreed():
-            if self._addends.errors:
-                raise ValueError(self._addends.errors[0])
-            self._find_types(self._addends.placements)
-            sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
-        self._unify(sums)
-        self._deliver(sums)
-
-    def _deliver(self, sums: _sums.Sums) -> None:
-        raise NotImplementedError
-
-    def _unify(self, sums: _sums.Sums) -> None:
-        """Types that a rank saw hold for those that did not use the parameter; microbatches are numbered alike."""
-        seen = {name: self._kinds[name] for name in self._addends.placements}
-        used = set(sums).union(*self._addends.taken.values())
-        everyones = _gather.everyones((seen, sorted(self._addends.taken), used), self._group)
-        for kinds, _, _ in everyones:
-            self._kinds.update(kinds)
-        self._numbers = sorted({number for _, numbers, _ in everyones for number in numbers})
-        used = {name for _, _, names in everyones for name in names}
-        self._unused = [entry.name for entry in self._watched if entry.name not in used]
-
-    def _metadata(self, kind: str) -> dict[str, object]:
-        kept = [entry for entry in self._watched if entry.name not in self._unused]
-        metadata: dict[str, object] = {
-            "addend.version": "1",
-            "addend.kind": kind,
-            "addend.rank": _gather.rank_in(self._group),
-            "addend.mesh": str(self._mesh),
-            "addend.coord": self._mesh.coord_text(self._rank),
-            "addend.types": {entry.name: _expected.text(self._kinds[entry.name]) for entry in kept},
-            "addend.expect": _expected.factors_text({entry.name: self._factors[entry.name] for entry in kept}),
-        }
-        if self._sampler.count is not None:
-            metadata["addend.sample"] = self._sampler.count
-        return metadata
-
-    def _addend_file(self, at: int) -> bytes:
-        number = self._numbers[at]
-        metadata = {**self._metadata("addend"), "addend.microbatch": at}
-        divisor = self._divisors.get(number, self._divisor)
-        if divisor is not None:
-            metadata["addend.divisor"] = float(divisor)
-        return _files.encode(self._addends.taken.get(number, {}), metadata)
-
-    def _sum_file(self, sums: _sums.Sums) -> bytes:
-        metadata = self._metadata("sum")
-        norm = self._norm() if callable(self._norm) else self._norm
-        if norm is not None:
-            metadata["addend.norm"] = float(norm.full_tensor() if is_dtensor(norm) else norm)
-        partial = {name: " ".join(axes) for name, (_, axes) in sums.items() if axes}
-        if partial:
-            metadata["addend.partial"] = partial
-        dtypes = {entry.name: self._reduce or entry.reduce for entry in self._watched}
-        reduce = {_expected.literal(name): _files.dtype_name(dtype) for name, dtype in dtypes.items() if dtype}
-        if reduce:
-            metadata["addend.reduce"] = reduce
-        return _files.encode({name: piece for name, (piece, _) in sums.items()}, metadata)
-
-    def _collect(self, folder: str, sums: _sums.Sums) -> None:
-        """All ranks' files, written into the folder by the first rank."""
-        for at in range(len(self._numbers)):
-            self._send(folder, self._addend_file(at), "addend", at)
-        self._send(folder, self._sum_file(sums), "sum")
-
-    def _send(self, folder: str, data: bytes, kind: str, microbatch: int | None = None) -> None:
-        def write(rank: int, part: bytes) -> None:
-            with open(os.path.join(folder, _files.file_name(rank, kind, microbatch)), "ab") as file:
-                file.write(part)
-
-        _gather.to_first(data, self._group, write)
-
-
-class watch(_Step):
+class watch(Step):
     """Looks at one step of a job and says how often each rank's addend was counted in the gradients.
 
         with addend.torch.watch(model) as w:
@@ -236,7 +30,7 @@ class watch(_Step):
 
     The context begins after zero_grad() and ends once gradients are synchronised, before clipping and optimizer.step().
     All ranks of the job enter and leave it. `w.report` is the same addend.DiffReport on all of them; the first one
-    prints it.
+    prints it. `every=1000` is for a watch around every step of a training.
 
     norm: the global norm that the job reported, a function that gives it at the end, or w.norm(x) inside
     divisor: what this rank divides each microbatch's loss by, or w.divisor(n) before each backward
@@ -249,8 +43,16 @@ class watch(_Step):
     group: the process group of the ranks that are watched; else all
     gradient: gives the gradient of a parameter at the end, where that is not parameter.grad
     reduce: the dtype in which the job sums, where that is narrower than its gradients (a compressing comm hook)
+    tied: sets of names that are one parameter, on ranks of a pipeline that have one of them each; else those that have
+        equal values; (): none are
+    unused: patterns of names that may be without gradient on all ranks; else what only others that are alike have a
+        gradient of, is not judged
     allow_identical: ranks' gradients, or those of microbatches, are meant to be the same; else those that are the same
         before any sum hide what was counted of them, and `report.ok` is None
+    wait: seconds in which all ranks enter the watch; where one does not come, the others say so, and that step runs
+        unwatched
+    every: the first step that enters a watch of this model is looked at, and every so many steps one; in between
+        nothing is done but to count (`w.watches`: whether this step is looked at; `w.report`: that of the last one)
     """
 
     def __init__(
@@ -267,8 +69,14 @@ class watch(_Step):
         gradient: _sums.GradientOf | None = None,
         reduce: torch.dtype | None = None,
         allow_identical: bool = False,
+        tied: _names.Tied = None,
+        unused: Sequence[str] = (),
+        wait: float = 10.0,
+        every: int = 1,
     ):
-        super().__init__(model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce)
+        super().__init__(
+            model, norm, divisor, expect, types, mesh, sample, group, gradient, reduce, tied, unused, wait, every
+        )
         self._raises, self._quiet, self._allow_identical = raises, False, allow_identical
         self._report: addend.DiffReport | None = None
 
@@ -281,33 +89,42 @@ class watch(_Step):
 
     def _finish(self) -> None:
         super()._finish()
-        if self._raises and not self.report.ok:
+        if self._raises and not self.report.ok and self.report.verdict != "overflow":
             raise addend.GradientError(self.report)
 
+    def _deliver_none(self, why: Unjudged) -> None:
+        self._keep(_report.of_none(why, len(_gather.group_ranks(self._group))))
+
     def _deliver(self, sums: _sums.Sums) -> None:
-        with tempfile.TemporaryDirectory(prefix="addend-") as folder:
-            self._collect(folder, sums)
-            answer = _gather.from_first(lambda: _judge(folder, self._unused, self._allow_identical), self._group)
-        if isinstance(answer, Exception):
-            raise answer
-        self._report = answer
+        report = self._judged(sums, ())
+        changed = _report.changed(report, self._hooked)
+        if changed:
+            report = _report.behind_hooks(report, self._judged(sums, changed), changed)
+        self._keep(report)
+
+    def _judged(self, sums: _sums.Sums, changed: Collection[str]) -> addend.DiffReport:
+        files = self._encoded(sums, changed)
+        return _report.of_files(files, self._used, self._group, self._allow_identical, self._notes)
+
+    def _notes(self, report: addend.DiffReport) -> list[str]:
+        """What is said beside the judgement of the files."""
+        notes = []
+        idle = [name for name in self._unused if name not in self._lost]
+        if idle:
+            some = f"{', '.join(idle[:3])}{' ...' if len(idle) > 3 else ''}"
+            notes.append(f"no rank used {some}: no gradient, and none expected")
+        for first, *others in self._ties:
+            notes.append(f"`{first}` stands for {', '.join(f'`{name}`' for name in others)} too: they are tied")
+        notes += _expected.smaller_groups(self._watched, self._mesh)
+        return notes + _expected.unsaid(self._watched, self._mesh, self._types, self._expect, report)
+
+    def _keep(self, report: addend.DiffReport) -> None:
+        self._report = report
         if _gather.rank_in(self._group) == 0 and not self._quiet:
-            print(answer, flush=True)
+            print(report, flush=True)
 
 
-def _judge(folder: str, unused: Sequence[str], allow_identical: bool) -> addend.DiffReport | Exception:
-    try:
-        files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
-        report = addend.diff(files, allow_identical=allow_identical)
-    except Exception as error:  # it has to reach the other ranks, which wait for the report
-        return error
-    if not unused:
-        return report
-    message = f"no rank used {', '.join(unused[:3])}{' ...' if len(unused) > 3 else ''}: no gradient, and none expected"
-    return dataclasses.replace(report, messages=(*report.messages, message), table=f"{report.table}\n{message}")
-
-
-class dump(_Step):
+class dump(Step):
     """Writes what a `watch` looks at, into files for `addend diff`, and judges nothing: no report, nothing printed.
 
         with addend.torch.dump(model, "dumped"):
@@ -328,13 +145,19 @@ class dump(_Step):
 
     folder: where they are written, on the first rank's machine; it is made if it is not there, and files of an earlier
         dump in it are removed
-    norm, divisor, expect, types, mesh, sample, group, gradient, reduce; .norm(x) and .divisor(n) inside: as of `watch`;
-        `addend diff` finds in the files what was said
+    norm, divisor, expect, types, mesh, sample, group, gradient, reduce, tied, unused, wait; .norm(x) and .divisor(n)
+        inside: as of `watch`; `addend diff` finds in the files what was said
     """
 
     def __init__(self, model: nn.Module, folder: str | os.PathLike[str], **arguments: Unpack[Arguments]):
         super().__init__(model, **arguments)
         self._folder = os.fspath(folder)
+
+    def _overflow(self, everyones: Mapping[int, Seen]) -> Unjudged | None:
+        return None  # it is written as it is
+
+    def _deliver_none(self, why: Unjudged) -> None:
+        raise ValueError(why.text)
 
     def _deliver(self, sums: _sums.Sums) -> None:
         if _gather.rank_in(self._group) == 0:
@@ -342,7 +165,7 @@ class dump(_Step):
             for name in os.listdir(self._folder):
                 if _files.is_ours(name):
                     os.remove(os.path.join(self._folder, name))
-        self._collect(self._folder, sums)
+        _collect.Collection(self._folder, self._encoded(sums), self._used, self._group).bring_all()
 
 
 def assert_summed(step: Callable[[], object], model: nn.Module, **arguments: Unpack[Judging]) -> addend.DiffReport:

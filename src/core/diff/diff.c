@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "diff/document.h"
+#include "diff/known.h"
 #include "diff/modules.h"
 #include "diff/norm.h"
 #include "files/json.h"
@@ -19,10 +20,13 @@ typedef struct ad_diff_run {
   ad_dump dump, other;           /* other: what --reference names */
   const ad_dump *reference;      /* NULL: none */
   json_t *document, *params, *messages, *all_alike;
-  json_t *untried, *unlike; /* axes -> names of parameters */
-  ad_norm_term *norms;      /* by parameter */
+  json_t *untried, *unlike, *unequal; /* axes -> names of parameters */
+  ad_norm_term *norms;                /* by parameter */
   unsigned char *ranks;
-  ad_alike alike; /* of one parameter */
+  ad_alike alike;   /* of one parameter */
+  ad_known known;   /* of those so far */
+  json_t *unfitted; /* names of parameters */
+  size_t read;      /* bytes that are still in memory */
   ad_answer answer;
 } ad_diff_run;
 
@@ -100,6 +104,28 @@ static void say_unlike(ad_diff_run *run) {
   }
 }
 
+/* Values that differ already before the step, of parameters whose sums are wrong too. */
+static void say_unequal(ad_diff_run *run) {
+  const char *axes;
+  json_t *names;
+  json_object_foreach(run->unequal, axes, names) {
+    char others[48];
+    json_array_append_new(
+        run->messages, json_sprintf("`%s`%s: replicas' values differ along %s before the step as well", first_of(names),
+                                    print_others(names, others, sizeof others), axes));
+  }
+}
+
+/* Fits of many addends take long: what other parameters' counts do not explain is not fitted once that took enough. */
+static void say_unfitted(ad_diff_run *run) {
+  char others[48];
+  if (!json_array_size(run->unfitted)) return;
+  json_array_append_new(run->messages,
+                        json_sprintf("`%s`%s: wrong, but how often each addend was counted was not looked for: other "
+                                     "parameters came first; diff files of these parameters alone",
+                                     first_of(run->unfitted), print_others(run->unfitted, others, sizeof others)));
+}
+
 /* The worst answer that was given is that of the whole. */
 static void answer(ad_diff_run *run, ad_answer own) {
   if (own > run->answer) run->answer = own;
@@ -122,10 +148,12 @@ static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, 
   if (run->reference && !compared->there)
     json_array_append_new(run->messages, json_sprintf("the reference has no `%s`", parts->param->name));
   ad_verdict_find(parts, list, run->ranks, &verdict);
+  note(parts, ad_values_hold(parts, &verdict), run->unequal);
   doubt(run, compared, &verdict);
   answer(run, ad_diff_answer(&verdict, compared));
   json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, compared, &run->alike));
   say_few(run, parts, &verdict);
+  if (verdict.kind == AD_VERDICT_NOT_FITTED) json_array_append_new(run->unfitted, ad_json_text(parts->param->name));
   note(parts, ad_untried_axes(parts, list), run->untried);
   if (verdict.kind == AD_VERDICT_OWN_ONLY && !verdict.shown) note(parts, verdict.axes, run->unlike);
   ad_verdict_clear(&verdict);
@@ -133,7 +161,7 @@ static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, 
 
 static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
   ad_compared compared = {0};
-  AD_TRY(ad_judge_parts(parts, list));
+  AD_TRY(ad_judge_parts(parts, &run->known, list));
   ad_status status = run->reference ? ad_reference_compare(parts, run->reference, &compared) : AD_OK;
   if (!status) say_parts(run, parts, list, &compared);
   ad_compared_clear(&compared);
@@ -143,9 +171,14 @@ static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list)
 static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *norm) {
   ad_judged *list;
   int64_t missing = count_missing(parts);
+  AD_TRY(ad_norm_measure(parts, norm));
+  if (parts->param->unjudged) {
+    answer(run, AD_ANSWER_CANNOT_TELL);
+    json_array_append_new(run->params, ad_diff_unjudged(&run->dump, parts->param));
+    return AD_OK;
+  }
   AD_TRY(ad_alike_find(parts, &run->alike));
   ad_alike_count(&run->alike, run->all_alike);
-  AD_TRY(ad_norm_measure(parts, norm));
   if (missing) {
     answer(run, AD_ANSWER_WRONG);
     json_array_append_new(run->params, ad_diff_without_sum(&run->dump, parts->param, missing));
@@ -158,18 +191,33 @@ static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *no
   return status;
 }
 
+enum { REMEMBERED = 64 << 20 }; /* bytes: letting pages of many files go takes long */
+
 /* A parameter is looked at once: what was read of it need not stay in memory. */
-static void forget(const ad_dump *dump) {
-  for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
+static void forget(ad_diff_run *run) {
+  const ad_dump *dumps[] = {&run->dump, &run->other};
+  if (run->read < REMEMBERED) return;
+  run->read = 0;
+  for (size_t d = 0; d < 2; d++)
+    for (size_t i = 0; i < dumps[d]->count; i++) ad_safetensors_forget(dumps[d]->files[i].tensors);
+}
+
+static size_t bytes_of(const ad_parts *parts) {
+  size_t bytes = 0;
+  for (size_t m = 0; m < parts->member_count; m++)
+    for (size_t c = 0; c < parts->members[m].count; c++) bytes += parts->members[m].columns[c].piece.tensor->bytes;
+  for (size_t i = 0; i < parts->count; i++)
+    bytes += parts->parts[i].holder_count * parts->parts[i].term_count * parts->parts[i].terms[0].tensor->bytes;
+  return bytes;
 }
 
 static ad_status judge_param(ad_diff_run *run, size_t index) {
   ad_parts parts;
   AD_TRY(ad_parts_create(&run->dump, &run->dump.params[index], &parts));
   ad_status status = judge_found(run, &parts, &run->norms[index]);
+  run->read += bytes_of(&parts);
   ad_parts_destroy(&parts);
-  forget(&run->dump);
-  forget(&run->other);
+  forget(run);
   return status;
 }
 
@@ -213,6 +261,32 @@ static void say_factors(ad_diff_run *run) {
   }
 }
 
+static void rewrite(json_t *param, const char *text) {
+  json_object_set_new(param, "text", json_string(text));
+  if (json_is_object(json_object_get(param, "cause")))
+    json_object_set_new(json_object_get(param, "cause"), "text", json_string(text));
+}
+
+/* One factor on all parameters that is no group's size: a clip does that. Its texts say so. */
+static void say_clipped(ad_diff_run *run) {
+  json_t *param;
+  const json_t *first = json_array_get(run->params, 0);
+  char said[200];
+  size_t i;
+  if (json_array_size(run->params) < 2) return;
+  json_array_foreach(run->params, i, param) {
+    const char *text = json_string_value(json_object_get(param, "text"));
+    double factor = factor_of(param), one = factor_of(first);
+    if (!(factor < 1) || fabs(factor - one) > 1e-4 * one || !text || !strstr(text, "no group's size")) return;
+  }
+  snprintf(
+      said, sizeof said,
+      "%.6g times what is expected: a factor that is no group's size, and all parameters carry it: were they clipped "
+      "before this point?",
+      factor_of(first));
+  json_array_foreach(run->params, i, param) rewrite(param, said);
+}
+
 static void finish(ad_diff_run *run) {
   int norm_holds;
   json_object_set(run->document, "params", run->params);
@@ -242,6 +316,9 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->all_alike = json_object();
   run->untried = json_object();
   run->unlike = json_object();
+  run->unequal = json_object();
+  run->unfitted = json_array();
+  AD_TRY(ad_known_create(&run->dump, &run->known));
   AD_TRY(ad_alike_create(&run->dump, &run->alike));
   AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
@@ -249,7 +326,10 @@ static ad_status diff_dump(ad_diff_run *run) {
   ad_alike_say(run->all_alike, run->dump.param_count, run->options->allow_identical, run->messages);
   say_untried(run);
   say_unlike(run);
+  say_unequal(run);
+  say_unfitted(run);
   say_factors(run);
+  say_clipped(run);
   finish(run);
   return AD_OK;
 }
@@ -261,6 +341,9 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->all_alike);
   json_decref(run->untried);
   json_decref(run->unlike);
+  json_decref(run->unequal);
+  json_decref(run->unfitted);
+  ad_known_destroy(&run->known);
   ad_alike_destroy(&run->alike);
   ad_release(run->ranks);
   ad_release(run->norms);
@@ -278,7 +361,7 @@ typedef struct ad_said {
 
 static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
   const ad_diff_options *options = run->options;
-  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, options->progress, options->context, &run->dump));
+  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, options->finite, options->progress, options->context, &run->dump));
   ad_status status = diff_dump(run);
   said->answer = run->answer;
   said->document = json_incref(run->document);

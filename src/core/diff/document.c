@@ -107,7 +107,7 @@ const char *ad_answer_name(ad_answer answer) {
 
 ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared) {
   if (compared->there && !compared->holds) return AD_ANSWER_WRONG;
-  if (verdict->kind == AD_VERDICT_IDENTICAL) return AD_ANSWER_CANNOT_TELL;
+  if (verdict->kind == AD_VERDICT_IDENTICAL || verdict->kind == AD_VERDICT_NOT_JUDGED) return AD_ANSWER_CANNOT_TELL;
   return verdict->kind == AD_VERDICT_RIGHT ? AD_ANSWER_RIGHT : AD_ANSWER_WRONG;
 }
 
@@ -158,18 +158,31 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   return document;
 }
 
+/* Without parts that were looked at. */
+static void set_rest(json_t *document, const char *text, json_t *causes) {
+  json_t *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:o, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
+                           "bound", "text", ad_json_text(text), "counts", "errors", "reference");
+  json_object_update(document, rest);
+  json_decref(rest);
+  ad_cause_set(document, causes);
+}
+
+json_t *ad_diff_unjudged(const ad_dump *dump, const ad_dump_param *param) {
+  char text[AD_VERDICT_TEXT];
+  json_t *document = param_head(dump, param, AD_ANSWER_CANNOT_TELL, AD_VERDICT_NOT_JUDGED);
+  snprintf(text, sizeof text, "cannot tell: %.600s", param->unjudged);
+  set_rest(document, text, json_array());
+  return document;
+}
+
 json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int64_t missing) {
   char text[120] = "has no sum: no rank's optimizer gets it";
   json_t *document = param_head(dump, param, AD_ANSWER_WRONG, AD_VERDICT_NO_SUM);
   if (missing < param->sample)
     snprintf(text, sizeof text, "%lld of %lld elements are in no rank's sum: no optimizer gets them",
              (long long)missing, (long long)param->sample);
-  json_t *causes = json_array(),
-         *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:s, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
-                           "bound", "text", text, "counts", "errors", "reference");
-  json_object_update(document, rest);
-  json_decref(rest);
+  json_t *causes = json_array();
   json_array_append_new(causes, ad_cause_document(ad_verdict_name(AD_VERDICT_NO_SUM), "", NAN, text, ""));
-  ad_cause_set(document, causes);
+  set_rest(document, text, causes);
   return document;
 }

@@ -16,6 +16,8 @@ json_t *ad_diff_head(const ad_dump *dump, int has_reference);
 /* One parameter. `compared`: with the reference. `alike`: its addends that are equal. */
 json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict,
                       const ad_compared *compared, const ad_alike *alike);
+/* One of which the dump says that nothing can be told. */
+json_t *ad_diff_unjudged(const ad_dump *dump, const ad_dump_param *param);
 /* One that no optimizer gets, or of which `missing` elements. */
 json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int64_t missing);
 

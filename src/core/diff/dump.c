@@ -41,17 +41,17 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
   return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: there is no safetensors file in it", path);
 }
 
-static ad_status open_file(const char *path, int plain, ad_dump_file *out) {
+static ad_status open_file(const char *path, int plain, int finite, ad_dump_file *out) {
   ad_safetensors *tensors;
   AD_TRY(ad_safetensors_open(path, &tensors));
-  return ad_dump_file_read(tensors, plain, out);
+  return ad_dump_file_read(tensors, plain, finite, out);
 }
 
-static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, ad_dump_progress progress,
+static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, int finite, ad_dump_progress progress,
                             void *context, ad_complaints *complaints) {
   AD_TRY(ad_new(list->count, &dump->files));
   for (size_t i = 0; i < list->count; i++) {
-    ad_status status = open_file(list->entries[i].path, plain, &dump->files[dump->count]);
+    ad_status status = open_file(list->entries[i].path, plain, finite, &dump->files[dump->count]);
     if (!status) dump->count++;
     AD_TRY(ad_complaints_add(complaints, status));
     if (progress) progress(context, "files", (int64_t)i + 1, (int64_t)list->count);
@@ -59,12 +59,12 @@ static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, 
   return AD_OK;
 }
 
-static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t count, int plain,
+static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t count, int plain, int finite,
                              ad_dump_progress progress, void *context, ad_complaints *complaints) {
   ad_file_list list = {.passed = ad_dump_tell_passed};
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && !status; i++) status = ad_complaints_add(complaints, ad_dump_list(&list, paths[i]));
-  if (!status) status = open_files(dump, &list, plain, progress, context, complaints);
+  if (!status) status = open_files(dump, &list, plain, finite, progress, context, complaints);
   ad_file_list_clear(&list);
   return status;
 }
@@ -232,11 +232,11 @@ static ad_status end(ad_dump *dump, ad_status status, const ad_complaints *compl
   return AD_OK;
 }
 
-ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, ad_dump_progress progress,
+ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, int finite, ad_dump_progress progress,
                        void *context, ad_dump *out) {
   ad_dump dump = {.step = -1};
   ad_complaints complaints = {0};
-  ad_status status = open_listed(&dump, paths, count, 0, progress, context, &complaints);
+  ad_status status = open_listed(&dump, paths, count, 0, finite, progress, context, &complaints);
   if (!status) status = assemble(&dump, has_reference, &complaints);
   return end(&dump, status, &complaints, out);
 }
@@ -256,7 +256,7 @@ static void keep_sums(ad_dump *dump) {
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) {
   ad_dump dump = {.step = -1};
   ad_complaints complaints = {0};
-  ad_status status = open_listed(&dump, paths, count, 1, NULL, NULL, &complaints);
+  ad_status status = open_listed(&dump, paths, count, 1, 0, NULL, NULL, &complaints);
   keep_sums(&dump);
   if (!status && !complaints.count && dump.count == 1 && dump.files[0].kind == AD_DUMP_REFERENCE)
     dump.reference = &dump.files[0];

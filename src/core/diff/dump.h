@@ -15,7 +15,8 @@ typedef struct ad_dump_param {
   uint32_t summed;             /* the axes of type R */
   uint32_t partial;            /* axes along which the sum still is in parts */
   double expect;
-  ad_dtype reduce; /* 0: not said */
+  ad_dtype reduce;      /* 0: not said */
+  const char *unjudged; /* why nothing can be said of it; NULL: it is judged */
 } ad_dump_param;
 
 /* A tensor of a parameter in a file, and where it lies in the whole. */
@@ -45,7 +46,7 @@ typedef void (*ad_dump_progress)(void *context, const char *what, int64_t done, 
 
 /* Opens and checks all; a folder stands for the safetensors files in it. The message names everything that is wrong, a
  * line for each. Without addends there must be a reference: one of the files, or `has_reference`. */
-ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, ad_dump_progress progress,
+ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, int finite, ad_dump_progress progress,
                        void *context, ad_dump *out) AD_CHECKED;
 /* What --reference names: a file of whole gradients, or another dump, of which the sums are enough. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) AD_CHECKED;

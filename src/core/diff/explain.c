@@ -6,9 +6,11 @@
 #include <string.h>
 #include "base/memory.h"
 #include "base/roundoff.h"
+#include "diff/few.h"
 #include "diff/fit.h"
 #include "diff/groups.h"
 #include "diff/hypotheses.h"
+#include "diff/known.h"
 
 uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes) {
   uint32_t large = 0;
@@ -134,13 +136,29 @@ static ad_status explain_with(const ad_parts *parts, const ad_products *products
   return AD_OK;
 }
 
-static ad_status explain(const ad_parts *parts, const double *expected, ad_judged *judged, int *known) {
+static ad_status explain_fitted(const ad_parts *parts, const double *expected, ad_judged *judged, int *known) {
   const ad_part *part = judged->part;
   ad_products products;
   AD_TRY(ad_products_create(parts, &part, 1, &products));
   ad_status status = explain_with(parts, &products, expected, judged, known);
   ad_products_destroy(&products);
   return status;
+}
+
+/* *done: 0 where it may be explained with other parts together. */
+static ad_status explain(const ad_parts *parts, ad_known *known, const double *expected, ad_judged *judged, int *done) {
+  size_t n = ad_part_members(parts, judged->part)->count;
+  *done = 1;
+  AD_TRY(ad_known_try(known, parts, judged));
+  if (judged->why.explains) return AD_OK;
+  if (ad_known_affords(&known->fitted, n, judged->part->count)) {
+    AD_TRY(explain_fitted(parts, expected, judged, done));
+    return *done ? ad_known_add(known, parts, judged) : AD_OK;
+  }
+  AD_TRY(ad_try_few(parts, expected, judged));
+  judged->why.unfitted = !judged->why.explains;
+  if (judged->why.unfitted) memcpy(judged->why.counts, expected, n * sizeof *expected);
+  return ad_known_add(known, parts, judged);
 }
 
 /* Where parts have fewer elements than addends: all of them together, if the same counts are behind all. */
@@ -170,13 +188,19 @@ static int counts_hold(const ad_fit *fit, const double *expected, size_t n) {
   return 1;
 }
 
-static ad_status check_weak(const ad_parts *parts, const double *expected, ad_judged *judged) {
+static ad_status check_weak(const ad_parts *parts, ad_known *known, const double *expected, ad_judged *judged) {
   const ad_part *part = judged->part;
   ad_rounding rounding = ad_rounding_of(parts, part);
   size_t n = ad_part_members(parts, part)->count;
   ad_products products;
   ad_fit fit;
+  int differ;
   if (!is_weak(&rounding, n) || n > AD_FIT_MAX || part->count <= n) return AD_OK;
+  if (!ad_known_affords(&known->weak, n, part->count)) {
+    AD_TRY(ad_few_differ(parts, expected, part, &differ));
+    judged->holds = !differ;
+    return AD_OK;
+  }
   AD_TRY(ad_products_create(parts, &part, 1, &products));
   ad_status status = ad_fit_create(&products, expected, &fit);
   if (!status) {
@@ -187,47 +211,111 @@ static ad_status check_weak(const ad_parts *parts, const double *expected, ad_ju
   return status;
 }
 
-static ad_status judge(const ad_parts *parts, const double *expected, ad_judged *judged) {
-  ad_rounding rounding = ad_rounding_of(parts, judged->part);
-  AD_TRY(ad_part_test(parts, judged->part, expected, parts->param->expect, &rounding, &judged->fitness));
-  judged->holds = judged->fitness.holds;
-  return judged->holds ? check_weak(parts, expected, judged) : AD_OK;
-}
+/* ---- all parts of some members ---- */
 
-/* The parts of some members. */
-static ad_status judge_members(const ad_parts *parts, size_t members, const double *expected, ad_judged *list,
-                               ad_judged **unknown) {
-  size_t unknown_count = 0, n = parts->members[members].count;
-  for (size_t i = 0; i < parts->count; i++) {
-    int known;
-    if (list[i].part->members != members) continue;
-    AD_TRY(judge(parts, expected, &list[i]));
-    if (list[i].holds) continue;
-    AD_TRY(new_explanation(n, &list[i].why));
-    list[i].why.fitness = list[i].fitness;
-    AD_TRY(explain(parts, expected, &list[i], &known));
-    if (!known) unknown[unknown_count++] = &list[i];
+typedef struct ad_judging {
+  const ad_parts *parts;
+  ad_known *known;
+  const double *expected;
+  ad_judged *list;
+  size_t members;
+  /* parts->count each */
+  const ad_part **together; /* parts of one box, which are tested at once */
+  size_t *index;            /* theirs in the list */
+  ad_fitness *fitness;
+  unsigned char *tested;
+  ad_judged **unknown;
+} ad_judging;
+
+/* Those of the members' parts that have the box of the first one. */
+static size_t find_together(ad_judging *judging, size_t first) {
+  const ad_parts *parts = judging->parts;
+  size_t count = 0;
+  for (size_t i = first; i < parts->count; i++) {
+    const ad_part *part = judging->list[i].part;
+    if (part->members != judging->members || judging->tested[i] ||
+        !ad_box_equal(&parts->param->shape, &part->box, &judging->list[first].part->box))
+      continue;
+    judging->tested[i] = 1;
+    judging->together[count] = part;
+    judging->index[count++] = i;
   }
-  return unknown_count > 1 && n <= AD_FIT_MAX ? explain_together(parts, expected, unknown, unknown_count) : AD_OK;
+  return count;
 }
 
-static ad_status judge_all(const ad_parts *parts, ad_judged *list, ad_judged **unknown) {
-  for (size_t m = 0; m < parts->member_count; m++) {
+static ad_status test_expected(ad_judging *judging) {
+  const ad_parts *parts = judging->parts;
+  memset(judging->tested, 0, parts->count);
+  for (size_t first = 0; first < parts->count; first++) {
+    if (judging->list[first].part->members != judging->members || judging->tested[first]) continue;
+    size_t count = find_together(judging, first);
+    AD_TRY(ad_parts_test(parts, judging->together, count, judging->expected, parts->param->expect, judging->fitness));
+    for (size_t i = 0; i < count; i++) {
+      ad_judged *judged = &judging->list[judging->index[i]];
+      judged->fitness = judging->fitness[i];
+      judged->holds = judged->fitness.holds;
+      if (judged->holds) AD_TRY(check_weak(parts, judging->known, judging->expected, judged));
+    }
+  }
+  return AD_OK;
+}
+
+static ad_status judge_members(ad_judging *judging) {
+  const ad_parts *parts = judging->parts;
+  size_t unknown = 0, n = parts->members[judging->members].count, rows = 0;
+  AD_TRY(test_expected(judging));
+  for (size_t i = 0; i < parts->count; i++) {
+    ad_judged *judged = &judging->list[i];
+    int done;
+    if (judged->part->members != judging->members || judged->holds) continue;
+    AD_TRY(new_explanation(n, &judged->why));
+    judged->why.fitness = judged->fitness;
+    AD_TRY(explain(parts, judging->known, judging->expected, judged, &done));
+    if (done) continue;
+    judging->unknown[unknown++] = judged;
+    rows += judged->part->count;
+  }
+  if (unknown < 2 || n > AD_FIT_MAX || !ad_known_affords(&judging->known->fitted, n, rows)) return AD_OK;
+  return explain_together(parts, judging->expected, judging->unknown, unknown);
+}
+
+static ad_status judge_all(ad_judging *judging) {
+  const ad_parts *parts = judging->parts;
+  for (judging->members = 0; judging->members < parts->member_count; judging->members++) {
+    const ad_members *members = &parts->members[judging->members];
     double *expected;
-    AD_TRY(ad_new(parts->members[m].count, &expected));
-    ad_expected_counts(parts, &parts->members[m], expected);
-    ad_status status = judge_members(parts, m, expected, list, unknown);
+    AD_TRY(ad_new(members->count, &expected));
+    ad_expected_counts(parts, members, expected);
+    judging->expected = expected;
+    ad_status status = judge_members(judging);
     ad_release(expected);
     if (status) return status;
   }
   return AD_OK;
 }
 
+static ad_status judge_expected(const ad_parts *parts, ad_known *known, ad_judged *list) {
+  ad_judging judging = {.parts = parts, .known = known, .list = list};
+  ad_status status = ad_new(parts->count, &judging.together);
+  if (!status) status = ad_new(parts->count, &judging.index);
+  if (!status) status = ad_new(parts->count, &judging.fitness);
+  if (!status) status = ad_new(parts->count, &judging.tested);
+  if (!status) status = ad_new(parts->count, &judging.unknown);
+  if (!status) status = judge_all(&judging);
+  ad_release(judging.together);
+  ad_release(judging.index);
+  ad_release(judging.fitness);
+  ad_release(judging.tested);
+  ad_release(judging.unknown);
+  return status;
+}
+
 /* What its own members' addends do not give may be a sum of others'; and one number is a multiple of any other, so that
  * its own members' always give it. */
 static ad_status look_further(ad_parts *parts, ad_judged *list) {
   for (size_t i = 0; i < parts->count; i++)
-    if (!list[i].holds && (!list[i].why.explains || list[i].part->count == 1)) AD_TRY(ad_try_groups(parts, &list[i]));
+    if (!list[i].holds && !list[i].why.unfitted && (!list[i].why.explains || list[i].part->count == 1))
+      AD_TRY(ad_try_groups(parts, &list[i]));
   return AD_OK;
 }
 
@@ -269,18 +357,14 @@ static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
   return AD_OK;
 }
 
-ad_status ad_judge_parts(ad_parts *parts, ad_judged *list) {
-  ad_judged **unknown;
+ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) {
   for (size_t i = 0; i < parts->count; i++) {
     list[i] = (ad_judged){.part = &parts->parts[i]};
     list[i].holds = !parts->dump->microbatches; /* without addends nothing is expected */
   }
-  AD_TRY(ad_new(parts->count, &unknown));
-  ad_status status = parts->dump->microbatches ? judge_all(parts, list, unknown) : AD_OK;
+  ad_status status = parts->dump->microbatches ? judge_expected(parts, known, list) : AD_OK;
   if (!status) status = look_further(parts, list);
-  if (!status) status = find_apart(parts, list);
-  ad_release(unknown);
-  return status;
+  return status ? status : find_apart(parts, list);
 }
 
 void ad_judged_clear(const ad_parts *parts, ad_judged *list) {

@@ -21,9 +21,11 @@ typedef struct ad_explanation {
   double *others;     /* other counts that give it too: `other_count` times as many as counts, the simplest first */
   size_t other_count; /* at most AD_OTHERS */
   int more;           /* there are still others */
+  int unfitted;       /* nothing that is known explains it, and its counts were not fitted: too many parts were */
   ad_fitness fitness; /* of the counts, or of the expected combination where there are none */
 } ad_explanation;
 
+typedef struct ad_known ad_known; /* known.h */
 typedef struct ad_judged {
   ad_part *part;
   int holds;          /* the expected combination */
@@ -34,8 +36,10 @@ typedef struct ad_judged {
 
 /* The weights that are expected: 1, or, where the ranks' divisors differ, each one's share. `n` of them. */
 void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out);
-/* Judges every part; `list` has parts->count. Explanations are for ad_judged_clear. */
-ad_status ad_judge_parts(ad_parts *parts, ad_judged *list) AD_CHECKED;
+/* Judges every part; `list` has parts->count. `known`: of the dump's parameters so far. Explanations are for
+ * ad_judged_clear. */
+
+ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) AD_CHECKED;
 void ad_judged_clear(const ad_parts *parts, ad_judged *list);
 /* Whether this rank's place is the holder's on all of `axes`. */
 int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes);

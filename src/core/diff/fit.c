@@ -1,5 +1,5 @@
-/* Least squares by the eigenvectors of the addends' Gram matrix: those whose eigenvalue is nothing are the sums of
- * counts that no element can tell. */
+/* Least squares by the addends' Gram matrix. Where all of them can be told apart its inverse is all that is needed;
+ * else its eigenvectors: those whose eigenvalue is nothing are the sums of counts that no element can tell. */
 #include "diff/fit.h"
 #include "diff/test.h"
 
@@ -172,6 +172,7 @@ static void solve(const ad_products *products, const ad_eigen *eigen, const doub
     eigen->target[j] = (products->with_sum[j] - eigen->target[j]) / eigen->lengths[j];
     fit->counts[j] = prior[j];
   }
+  fit->rank = 0;
   for (size_t k = 0; k < n; k++) {
     const double *vector = eigen->vectors + k * n;
     double along = 0;
@@ -201,20 +202,139 @@ static void find_errors(const ad_products *products, const ad_eigen *eigen, ad_f
   }
 }
 
-ad_status ad_fit_create(const ad_products *products, const double *prior, ad_fit *out) {
-  ad_fit fit = {0};
+static ad_status fit_by_vectors(const ad_products *products, const double *prior, ad_fit *fit) {
   ad_eigen eigen = {0};
   ad_status status = eigen_create(products, &eigen);
-  if (!status) status = ad_new(products->n, &fit.counts);
-  if (!status) status = ad_new(products->n, &fit.errors);
   if (!status) {
-    solve(products, &eigen, prior, &fit);
-    find_errors(products, &eigen, &fit);
-    *out = fit;
-  } else {
-    ad_fit_destroy(&fit);
+    solve(products, &eigen, prior, fit);
+    find_errors(products, &eigen, fit);
   }
   eigen_destroy(&eigen);
+  return status;
+}
+
+/* ---- the same where all addends can be told apart ---- */
+
+/* The sum of the inverse's diagonal is at least one over the least eigenvalue: below this none is nothing. */
+#define APART (1e-2 / NOTHING)
+
+typedef struct ad_inverse {
+  double *rows;    /* n x n: L, then its inverse, lower triangles; the Gram matrix of the unit addends is L L' */
+  double *lengths; /* n; 1 for an addend that is zero */
+  double *target, *variances;
+  size_t n;
+} ad_inverse;
+
+static ad_status inverse_create(const ad_products *products, ad_inverse *inverse) {
+  size_t n = inverse->n = products->n;
+  AD_TRY(ad_new(n * n, &inverse->rows));
+  AD_TRY(ad_new(3 * n, &inverse->lengths));
+  inverse->target = inverse->lengths + n;
+  inverse->variances = inverse->target + n;
+  for (size_t j = 0; j < n; j++) {
+    double square = products->gram[j + j * n];
+    inverse->lengths[j] = square > 0 ? sqrt(square) : 1;
+  }
+  for (size_t j = 0; j < n; j++) {
+    double *row = inverse->rows + j * n;
+    for (size_t i = 0; i < j; i++) row[i] = products->gram[i + j * n] / (inverse->lengths[i] * inverse->lengths[j]);
+    row[j] = 1;
+  }
+  return AD_OK;
+}
+
+static void inverse_destroy(ad_inverse *inverse) {
+  ad_release(inverse->rows);
+  ad_release(inverse->lengths);
+}
+
+/* The rows become those of L. 0: addends are too much alike. */
+static int factorize(ad_inverse *inverse) {
+  const fit_kernels *kernels = ad_fit_kernels();
+  size_t n = inverse->n;
+  for (size_t i = 0; i < n; i++) {
+    double *row = inverse->rows + i * n;
+    for (size_t j = 0; j < i; j++) {
+      const double *other = inverse->rows + j * n;
+      row[j] = (row[j] - kernels->dot(row, other, j)) / other[j];
+    }
+    double pivot = row[i] - kernels->dot(row, row, i);
+    if (!(pivot > NOTHING)) return 0;
+    row[i] = sqrt(pivot);
+  }
+  return 1;
+}
+
+/* Row by row: the inverse of L, and what its columns' squares sum to. Returns the sum of these. */
+static double invert(ad_inverse *inverse, double *scratch) {
+  const fit_kernels *kernels = ad_fit_kernels();
+  size_t n = inverse->n;
+  double all = 0;
+  for (size_t i = 0; i < n; i++) {
+    double *row = inverse->rows + i * n, pivot = row[i];
+    memset(scratch, 0, i * sizeof *scratch);
+    for (size_t k = 0; k < i; k++) kernels->add(scratch, -row[k], inverse->rows + k * n, k + 1);
+    for (size_t k = 0; k < i; k++) row[k] = scratch[k] / pivot;
+    row[i] = 1 / pivot;
+    for (size_t k = 0; k <= i; k++) inverse->variances[k] += row[k] * row[k];
+  }
+  for (size_t k = 0; k < n; k++) all += inverse->variances[k];
+  return all;
+}
+
+static void solve_apart(const ad_products *products, ad_inverse *inverse, const double *prior, ad_fit *fit) {
+  const fit_kernels *kernels = ad_fit_kernels();
+  size_t n = inverse->n;
+  ad_products_multiply(products, prior, inverse->target);
+  for (size_t j = 0; j < n; j++) {
+    inverse->target[j] = (products->with_sum[j] - inverse->target[j]) / inverse->lengths[j];
+    fit->counts[j] = 0;
+  }
+  for (size_t i = 0; i < n; i++) {
+    const double *row = inverse->rows + i * n;
+    kernels->add(fit->counts, kernels->dot(row, inverse->target, i + 1), row, i + 1);
+  }
+  for (size_t j = 0; j < n; j++) fit->counts[j] = prior[j] + fit->counts[j] / inverse->lengths[j];
+  fit->rank = n - ad_products_zeros(products);
+}
+
+static void find_errors_apart(const ad_products *products, ad_inverse *inverse, ad_fit *fit) {
+  size_t n = inverse->n, free = products->rows > fit->rank ? products->rows - fit->rank : 1;
+  ad_products_multiply(products, fit->counts, inverse->target);
+  double square = ad_products_distance(products, fit->counts, inverse->target);
+  double deviation = sqrt(square / (double)free);
+  fit->residual = products->sum_square > 0 ? sqrt(square / products->sum_square) : 0;
+  for (size_t j = 0; j < n; j++) {
+    double rounded = sqrt(products->rounded[j]) / inverse->lengths[j];
+    double error = fmax(deviation, rounded) * sqrt(inverse->variances[j]) / inverse->lengths[j];
+    fit->errors[j] = products->gram[j + j * n] > 0 ? error : INFINITY;
+  }
+}
+
+/* *done: 0 where addends may be too much alike for it. */
+static ad_status fit_apart(const ad_products *products, const double *prior, ad_fit *fit, int *done) {
+  ad_inverse inverse = {0};
+  ad_status status = inverse_create(products, &inverse);
+  *done = !status && factorize(&inverse) && invert(&inverse, inverse.target) < APART;
+  if (*done) {
+    solve_apart(products, &inverse, prior, fit);
+    find_errors_apart(products, &inverse, fit);
+  }
+  inverse_destroy(&inverse);
+  return status;
+}
+
+ad_status ad_fit_create(const ad_products *products, const double *prior, ad_fit *out) {
+  ad_fit fit = {0};
+  int done = 0;
+  ad_status status = ad_new(products->n, &fit.counts);
+  if (!status) status = ad_new(products->n, &fit.errors);
+  if (!status) status = fit_apart(products, prior, &fit, &done);
+  if (!status && !done) status = fit_by_vectors(products, prior, &fit);
+  if (status)
+    ad_fit_destroy(&fit);
+  else
+    *out = fit;
   return status;
 }
 

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
-#include "diff/fit.h"
 #include "diff/hypotheses.h"
 
 typedef enum ad_place { TAKEN, OTHER_SIZE, OTHER_ELEMENTS } ad_place;
@@ -48,25 +47,44 @@ static ad_status fill(ad_parts *parts, const ad_part *part, const ad_box *own, i
   return AD_OK;
 }
 
+/* The factor by least squares of the part as the sum of some members; NaN: they are zero. */
+static ad_status best_factor(const ad_parts *parts, const ad_part *part, double *out) {
+  const ad_members *members = ad_part_members(parts, part);
+  double *memory, along = 0, square = 0;
+  AD_TRY(ad_new(3 * AD_ROWS, &memory));
+  double *all = memory, *addend = memory + AD_ROWS, *sum = memory + 2 * AD_ROWS;
+  for (size_t begin = 0; begin < part->count; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count;
+    memset(all, 0, (end - begin) * sizeof *all);
+    for (size_t c = 0; c < members->count; c++) {
+      ad_part_read(parts, part, &members->columns[c].piece, begin, end, addend);
+      for (size_t i = 0; i < end - begin; i++) all[i] += addend[i];
+    }
+    ad_part_read_sum(parts, part, begin, end, sum);
+    for (size_t i = 0; i < end - begin; i++) {
+      along += all[i] * sum[i] / parts->param->expect;
+      square += all[i] * all[i];
+    }
+  }
+  ad_release(memory);
+  *out = along / square;
+  return AD_OK;
+}
+
 /* The part as one of these members, which are the last of the list for as long as this looks at them. */
 static ad_status test(ad_parts *parts, const ad_part *part, size_t members, double *factor, ad_fitness *fitness) {
   ad_part same = *part;
-  const ad_part *list = &same;
-  ad_products products;
-  double *ones = NULL, square = 0, along = 0;
+  double *ones;
   same.members = members;
-  AD_TRY(ad_products_create(parts, &list, 1, &products));
-  ad_status status = ad_new(products.n, &ones);
-  for (size_t i = 0; i < products.n && !status; i++) {
-    along += products.with_sum[i];
-    for (size_t j = 0; j < products.n; j++) square += products.gram[i + j * products.n];
-  }
-  *factor = ad_simple_count(&parts->dump->mesh, along / square);
-  for (size_t i = 0; i < products.n && !status; i++) ones[i] = *factor;
+  AD_TRY(best_factor(parts, &same, factor));
+  *factor = ad_simple_count(&parts->dump->mesh, *factor);
+  if (!(*factor > 0)) return AD_OK;
+  size_t n = ad_part_members(parts, &same)->count;
+  AD_TRY(ad_new(n, &ones));
+  for (size_t i = 0; i < n; i++) ones[i] = *factor;
   ad_rounding rounding = ad_rounding_of(parts, &same);
-  if (!status && *factor > 0) status = ad_part_test(parts, &same, ones, parts->param->expect, &rounding, fitness);
+  ad_status status = ad_part_test(parts, &same, ones, parts->param->expect, &rounding, fitness);
   ad_release(ones);
-  ad_products_destroy(&products);
   return status;
 }
 

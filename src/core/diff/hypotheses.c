@@ -57,6 +57,7 @@ static int is_near(const ad_trial *trial) {
   }
   double share = ad_rounding_share(&trial->rounding, products->n) * fmax(most, 1) + 1e-12;
   double least = n * trial->rounding.smallest / fabs(trial->parts->param->expect);
+  least += trial->rounding.inside * trial->rounding.reduce;
   double square = share * share * n * trace + least * least * (double)products->rows;
   return ad_products_distance(products, trial->counts, trial->with_counts) <= 2 * square + 1e-13 * products->sum_square;
 }

@@ -143,26 +143,30 @@ static ad_status read_maps(ad_dump_file *file) {
   AD_TRY(read_map(file, "addend.held", &file->held));
   AD_TRY(read_map(file, "DCP_SHARDING_INFO", &file->sharding));
   AD_TRY(read_map(file, "addend.partial", &file->partial));
+  AD_TRY(read_map(file, "addend.inside", &file->inside));
+  AD_TRY(read_map(file, "addend.unjudged", &file->unjudged));
+  AD_TRY(read_map(file, "addend.values", &file->values));
   AD_TRY(read_expect(file));
   AD_TRY(read_reduce(file));
   ad_status status = check_reduce(file);
   return status ? ad_fail_in(status, "%s: addend.reduce", file->path) : AD_OK;
 }
 
-static ad_status read_all(ad_dump_file *file, int plain) {
+static ad_status read_all(ad_dump_file *file, int plain, int finite) {
   AD_TRY(read_version(file));
   AD_TRY(read_kind(file, plain));
   AD_TRY(read_place(file));
   AD_TRY(read_numbers(file));
   AD_TRY(read_maps(file));
+  if (finite) return AD_OK;
   ad_status status = ad_safetensors_check_values(file->tensors);
   ad_safetensors_forget(file->tensors);
   return status;
 }
 
-ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, ad_dump_file *out) {
+ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, int finite, ad_dump_file *out) {
   ad_dump_file file = {.tensors = tensors, .path = ad_safetensors_path(tensors), .microbatch = -1, .step = -1};
-  ad_status status = read_all(&file, plain);
+  ad_status status = read_all(&file, plain, finite);
   if (status) {
     ad_dump_file_close(&file);
     return status;
@@ -172,8 +176,8 @@ ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, ad_dump_file *ou
 }
 
 void ad_dump_file_close(ad_dump_file *file) {
-  json_t *const maps[] = {file->types,   file->shapes, file->held,  file->sharding,
-                          file->partial, file->expect, file->reduce};
+  json_t *const maps[] = {file->types,  file->shapes, file->held,     file->sharding, file->partial,
+                          file->expect, file->reduce, file->unjudged, file->values,   file->inside};
   for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) json_decref(maps[i]);
   ad_safetensors_close(file->tensors);
 }

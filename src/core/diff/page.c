@@ -6,12 +6,26 @@
 
 extern const ad_page ad_map_page;
 
-ad_status ad_diff_page(const char *json, const char *path) {
+static ad_status load(const char *json, json_t **document) {
   json_error_t where;
+  *document = json_loads(json, 0, &where);
+  return *document ? AD_OK : ad_fail(AD_INVALID, "the page of a dump: this is no JSON: %s", where.text);
+}
+
+ad_status ad_diff_page(const char *json, const char *path) {
+  json_t *document;
   AD_NEED(json, path);
-  json_t *document = json_loads(json, 0, &where);
-  if (!document) return ad_fail(AD_INVALID, "ad_diff_page: this is no JSON: %s", where.text);
+  AD_TRY(load(json, &document));
   ad_status status = ad_page_write(&ad_map_page, document, path);
+  json_decref(document);
+  return status;
+}
+
+ad_status ad_diff_html(const char *json, char **out) {
+  json_t *document;
+  AD_NEED(json, out);
+  AD_TRY(load(json, &document));
+  ad_status status = ad_page_text(&ad_map_page, document, out);
   json_decref(document);
   return status;
 }

@@ -13,18 +13,25 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const ad_dump_param *)a)->name, ((const ad_dump_param *)b)->name);
 }
 
-static ad_status add_names(ad_dump *dump, const ad_dump_file *file, json_t *known, size_t *room) {
-  for (size_t i = 0; i < ad_safetensors_count(file->tensors); i++) {
-    const char *name = ad_safetensors_at(file->tensors, i)->name;
-    if (json_object_get(known, name)) continue;
-    if (dump->param_count == *room) {
-      size_t more = 2 * *room + 64;
-      AD_TRY(ad_grow(&dump->params, *room, more));
-      *room = more;
-    }
-    if (json_object_set_new(known, name, json_true())) return ad_fail(AD_MEMORY, "no memory for the parameters' names");
-    dump->params[dump->param_count++] = (ad_dump_param){.name = name};
+static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t *room) {
+  if (json_object_get(known, name)) return AD_OK;
+  if (dump->param_count == *room) {
+    size_t more = 2 * *room + 64;
+    AD_TRY(ad_grow(&dump->params, *room, more));
+    *room = more;
   }
+  if (json_object_set_new(known, name, json_true())) return ad_fail(AD_MEMORY, "no memory for the parameters' names");
+  dump->params[dump->param_count++] = (ad_dump_param){.name = name};
+  return AD_OK;
+}
+
+/* Those of its tensors, and of what it says nothing can be told of. */
+static ad_status add_names(ad_dump *dump, const ad_dump_file *file, json_t *known, size_t *room) {
+  const char *name;
+  json_t *why;
+  for (size_t i = 0; i < ad_safetensors_count(file->tensors); i++)
+    AD_TRY(add_name(dump, ad_safetensors_at(file->tensors, i)->name, known, room));
+  json_object_foreach(file->unjudged, name, why) AD_TRY(add_name(dump, name, known, room));
   return AD_OK;
 }
 
@@ -114,7 +121,7 @@ static ad_status merge_text(const ad_dump_file *file, const json_t *map, const c
 /* ---- all files on one parameter ---- */
 
 typedef struct ad_said {
-  const char *types, *partial;
+  const char *types, *partial, *unjudged;
   ad_shape shape;
   double expect;
   ad_dtype reduce;
@@ -145,6 +152,8 @@ static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_sa
 static ad_status merge_file(const ad_dump_file *file, const char *name, ad_said *said) {
   AD_TRY(merge_text(file, file->types, "addend.types", name, &said->types));
   if (file->kind == AD_DUMP_SUM) AD_TRY(merge_text(file, file->partial, "addend.partial", name, &said->partial));
+  const char *unjudged = json_string_value(json_object_get(file->unjudged, name));
+  if (!said->unjudged) said->unjudged = unjudged; /* ranks may have reasons of their own: the first one's is enough */
   AD_TRY(merge_shape(file, name, &said->shape));
   return merge_numbers(file, name, said);
 }
@@ -199,8 +208,15 @@ static ad_status use_types(const ad_dump *dump, const ad_said *said, ad_dump_par
   return status ? ad_fail_in(status, "addend.partial of \"%.80s\"", param->name) : AD_OK;
 }
 
+static int has_tensor(const ad_dump *dump, const char *name) {
+  for (size_t i = 0; i < dump->count; i++)
+    if (ad_safetensors_find(dump->files[i].tensors, name)) return 1;
+  return 0;
+}
+
 static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *param) {
   param->shape = said->shape;
+  if (said->unjudged && !has_tensor(dump, param->name)) param->shape = (ad_shape){.ndim = 1}; /* nobody has any of it */
   if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
   AD_TRY(use_types(dump, said, param));
   if (said->shape.ndim < 0 && cuts(dump, param))
@@ -210,6 +226,7 @@ static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *pa
   param->sample = param->is_sampled ? dump->sample : param->numel;
   param->expect = isnan(said->expect) ? 1 : said->expect;
   param->reduce = said->reduce;
+  param->unjudged = said->unjudged;
   return AD_OK;
 }
 

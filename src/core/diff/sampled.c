@@ -3,9 +3,18 @@
 
 #include "base/memory.h"
 
+/* Of the whole parameter that is every one. */
+static void fill(const ad_dump_param *param, const ad_box *box, ad_sampled *list) {
+  ad_box whole = ad_box_whole(&param->shape);
+  uint64_t hash = ad_sample_hash(param->name);
+  int has_all = ad_box_equal(&param->shape, box, &whole);
+  for (int64_t k = 0; k < param->sample; k++)
+    if (has_all || ad_box_has(&param->shape, box, ad_sample_element(hash, k, param->sample, param->numel)))
+      list->numbers[list->count++] = k;
+}
+
 static ad_status new_sampled(const ad_dump_param *param, const ad_box *box, ad_sampled **out) {
   ad_sampled *list;
-  uint64_t hash = ad_sample_hash(param->name);
   AD_TRY(ad_new(1, &list));
   list->box = *box;
   ad_status status = ad_new((size_t)ad_sample_count(param->name, &param->shape, param->sample, box), &list->numbers);
@@ -13,9 +22,7 @@ static ad_status new_sampled(const ad_dump_param *param, const ad_box *box, ad_s
     ad_release(list);
     return status;
   }
-  for (int64_t k = 0; k < param->sample; k++)
-    if (ad_box_has(&param->shape, box, ad_sample_element(hash, k, param->sample, param->numel)))
-      list->numbers[list->count++] = k;
+  fill(param, box, list);
   *out = list;
   return AD_OK;
 }

@@ -1,4 +1,5 @@
-/* The document of a dump as a table for people: what is right in one line, what is wrong a line each. */
+/* The document of a dump as a table for people: what is right in one line, what is wrong a line for all parameters of
+ * which the same is said, or one for each. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 
 #include "addend/diff.h"
 #include "base/error.h"
+#include "diff/told.h"
 #include "files/json.h"
 
 typedef struct ad_paint {
@@ -46,30 +48,38 @@ static size_t count_judged(const json_t *params, const char *verdict) {
   return count;
 }
 
-static int name_width(const json_t *params) {
+/* Of rows of one parameter, whose names stand in a column. */
+static int name_width(const json_t *rows) {
   enum { LEAST = 12, MOST = 48 };
-  const json_t *param;
+  const json_t *row;
   size_t i, width = LEAST;
-  json_array_foreach(params, i, param) {
-    size_t own = strlen(text_of(param, "name"));
-    if (!is_judged(param, "right") && own > width) width = own;
+  json_array_foreach(rows, i, row) {
+    const json_t *names = json_object_get(row, "names");
+    size_t own = json_array_size(names) == 1 ? json_string_length(json_array_get(names, 0)) : 0;
+    if (own > width) width = own;
   }
   return (int)(width < MOST ? width : MOST);
 }
 
-static void print_params(FILE *file, const json_t *document, const ad_paint *paint) {
-  const json_t *params = json_object_get(document, "params"), *param;
+static void print_row(FILE *file, const json_t *row, int width, const ad_paint *paint) {
+  int wrong = is_judged(row, "wrong"), several = json_array_size(json_object_get(row, "names")) > 1;
+  const char *differ = json_is_true(json_object_get(row, "differ")) ? " (the first; numbers differ)" : "";
+  char label[512];
+  fprintf(file, "  %s%s%s  %-*s%s %s%s\n", wrong ? paint->bad : paint->open, wrong ? "BAD" : "?? ", paint->off,
+          several ? 0 : width, ad_told_label(row, label, sizeof label), several ? ":" : " ", text_of(row, "text"),
+          differ);
+}
+
+static void print_params(FILE *file, const json_t *document, int alone, const ad_paint *paint) {
+  const json_t *params = json_object_get(document, "params"), *row;
+  json_t *rows = ad_told(params, alone);
   size_t i, right = count_judged(params, "right");
-  int width = name_width(params);
+  int width = name_width(rows);
   if (right)
     fprintf(file, "  %sok%s   %zu parameter%s: every addend is counted once\n", paint->good, paint->off, right,
             plural((long long)right));
-  json_array_foreach(params, i, param) {
-    if (is_judged(param, "right")) continue;
-    int wrong = is_judged(param, "wrong");
-    fprintf(file, "  %s%s%s  %-*s  %s\n", wrong ? paint->bad : paint->open, wrong ? "BAD" : "?? ", paint->off, width,
-            text_of(param, "name"), text_of(param, "text"));
-  }
+  json_array_foreach(rows, i, row) print_row(file, row, width, paint);
+  json_decref(rows);
 }
 
 static void print_messages(FILE *file, const json_t *document, const ad_paint *paint) {
@@ -87,12 +97,18 @@ static void print_norm(FILE *file, const json_t *document, const ad_paint *paint
           text_of(norm, "text"));
 }
 
-static void print_untold(FILE *file, size_t untold, size_t all, const ad_paint *paint) {
-  fprintf(
-      file,
-      "%sCANNOT TELL%s: %zu of %zu parameters; give each rank a batch of its own, or --allow-identical where addends "
-      "are meant to be equal\n",
-      paint->open, paint->off, untold, all);
+static int some_are_alike(const json_t *params) {
+  const json_t *param;
+  size_t i;
+  json_array_foreach(params, i, param) if (!strcmp(text_of(param, "kind"), "identical_addends")) return 1;
+  return 0;
+}
+
+static void print_untold(FILE *file, size_t untold, const json_t *params, const ad_paint *paint) {
+  fprintf(file, "%sCANNOT TELL%s: %zu of %zu parameters%s\n", paint->open, paint->off, untold, json_array_size(params),
+          some_are_alike(params) ? "; give each rank a batch of its own, or --allow-identical where addends are meant "
+                                   "to be equal"
+                                 : "");
 }
 
 static void print_end(FILE *file, const json_t *document, const ad_paint *paint) {
@@ -101,7 +117,7 @@ static void print_end(FILE *file, const json_t *document, const ad_paint *paint)
   int right = is_judged(document, "right");
   fprintf(file, "\n");
   if (is_judged(document, "cannot_tell")) {
-    print_untold(file, untold, json_array_size(params), paint);
+    print_untold(file, untold, params, paint);
     return;
   }
   fprintf(file, "%s%s%s", right ? paint->good : paint->bad, right ? "right" : "WRONG", paint->off);
@@ -113,21 +129,21 @@ static void print_end(FILE *file, const json_t *document, const ad_paint *paint)
   fprintf(file, "\n");
 }
 
-static void print_dump(FILE *file, const json_t *document, const ad_paint *paint) {
+static void print_dump(FILE *file, const json_t *document, int alone, const ad_paint *paint) {
   print_head(file, document, paint);
-  print_params(file, document, paint);
+  print_params(file, document, alone, paint);
   print_norm(file, document, paint);
   print_messages(file, document, paint);
   print_end(file, document, paint);
 }
 
-static void print_modules(FILE *file, const json_t *document, const ad_paint *paint) {
+static void print_modules(FILE *file, const json_t *document, int alone, const ad_paint *paint) {
   const json_t *modules = json_object_get(document, "modules"), *module;
   size_t i;
   int right = is_judged(document, "right"), untold = is_judged(document, "cannot_tell");
   json_array_foreach(modules, i, module) {
     fprintf(file, "%s`%s`%s: ", paint->bold, text_of(module, "module"), paint->off);
-    print_dump(file, module, paint);
+    print_dump(file, module, alone, paint);
     fprintf(file, "\n");
   }
   fprintf(file, "%s%s%s: %zu of %zu modules\n",
@@ -141,8 +157,18 @@ static void print_modules(FILE *file, const json_t *document, const ad_paint *pa
           json_array_size(modules));
 }
 
-ad_status ad_diff_table(const char *json, ad_text_style style, char **out) {
-  AD_NEED(json, out);
+/* The command that says more of what was found. */
+static void print_pages(FILE *file, const json_t *document, const ad_paint *paint) {
+  json_t *pages = ad_told_pages(document);
+  const json_t *page;
+  size_t i;
+  if (json_array_size(pages)) fprintf(file, "%smore: addend explain", paint->dim);
+  json_array_foreach(pages, i, page) fprintf(file, " %s", json_string_value(page));
+  if (json_array_size(pages)) fprintf(file, "%s\n", paint->off);
+  json_decref(pages);
+}
+
+static ad_status print(const char *json, int alone, const ad_paint *paint, char **out) {
   json_error_t error;
   json_t *document = json_loads(json, 0, &error);
   if (!document) return ad_fail(AD_INVALID, "not the document of a dump: line %d: %s", error.line, error.text);
@@ -150,15 +176,27 @@ ad_status ad_diff_table(const char *json, ad_text_style style, char **out) {
   size_t size = 0;
   FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
   if (file) {
-    const ad_paint *paint = style == AD_COLOURED_TEXT ? &colours : &plain;
     if (json_object_get(document, "modules"))
-      print_modules(file, document, paint);
+      print_modules(file, document, alone, paint);
     else
-      print_dump(file, document, paint);
+      print_dump(file, document, alone, paint);
+    print_pages(file, document, paint);
     fclose(file);
   }
   json_decref(document);
   if (!text) return ad_fail(AD_MEMORY, "no memory for the table of the dump");
   *out = text;
   return AD_OK;
+}
+
+static const ad_paint *paint_of(ad_text_style style) { return style == AD_COLOURED_TEXT ? &colours : &plain; }
+
+ad_status ad_diff_table(const char *json, ad_text_style style, char **out) {
+  AD_NEED(json, out);
+  return print(json, 0, paint_of(style), out);
+}
+
+ad_status ad_diff_list(const char *json, ad_text_style style, char **out) {
+  AD_NEED(json, out);
+  return print(json, 1, paint_of(style), out);
 }

@@ -14,12 +14,27 @@ static void widen(ad_rounding *rounding, ad_dtype dtype) {
   rounding->smallest = fmax(rounding->smallest, ad_smallest_number(dtype));
 }
 
+/* Addends that were sums themselves, whose terms the job's sum may add in another order: in all as many as T, of which
+ * the largest absolute sum is S, are off by T u S. */
+static double inside_of(const ad_parts *parts, const ad_members *members) {
+  double terms = 0, size = 0;
+  for (size_t i = 0; i < members->count; i++) {
+    const ad_piece *piece = &members->columns[i].piece;
+    const ad_dump_file *file = parts->dump->addends[piece->rank * parts->dump->microbatches + piece->microbatch];
+    const json_t *inside = json_object_get(file->inside, parts->param->name);
+    terms += json_number_value(json_array_get(inside, 0));
+    size += json_number_value(json_array_get(inside, 1));
+  }
+  return terms * size;
+}
+
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part) {
   const ad_members *members = ad_part_members(parts, part);
   ad_dtype sum = part->terms[0].tensor->dtype, reduce = parts->param->reduce;
   ad_rounding rounding = {.sum = ad_unit_roundoff(sum), .microbatches = parts->dump->microbatches};
   rounding.smallest = ad_smallest_number(sum);
   widen(&rounding, reduce ? reduce : sum);
+  rounding.inside = inside_of(parts, members);
   for (size_t i = 0; i < members->count && !reduce; i++) widen(&rounding, members->columns[i].piece.tensor->dtype);
   return rounding;
 }
@@ -29,7 +44,7 @@ double ad_rounding_share(const ad_rounding *rounding, size_t n) {
   return (addends + 1) * rounding->reduce + stored * rounding->sum + (addends + 2) * 0x1p-53;
 }
 
-/* Three rows of a block: the sum, the combination, and the addends' absolute sum. */
+/* Rows of a block: the sum, the combination, and the addends' absolute sum. */
 typedef struct ad_rows {
   double *sum, *combined, *size, *addend;
 } ad_rows;
@@ -50,7 +65,6 @@ static size_t combine(const ad_parts *parts, const ad_part *part, const double *
     }
     used++;
   }
-  ad_part_read_sum(parts, part, begin, end, rows->sum);
   return used;
 }
 
@@ -69,25 +83,65 @@ static void judge(const ad_rows *rows, size_t n, double factor, double share, do
   }
 }
 
-static void test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
-                 const ad_rounding *rounding, ad_rows *rows, ad_fitness *out) {
-  double worst = 0;
-  *out = (ad_fitness){.holds = 1, .bound = ad_rounding_share(rounding, ad_part_members(parts, part)->count)};
-  for (size_t begin = 0; begin < part->count; begin += AD_ROWS) {
-    size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count;
-    size_t used = combine(parts, part, counts, begin, end, rows);
-    judge(rows, end - begin, factor, ad_rounding_share(rounding, used), (double)(used + 1) * rounding->smallest, &worst,
-          out);
+/* What several tests of the same addends have in common. */
+typedef struct ad_test {
+  const ad_parts *parts;
+  const ad_part *const *list; /* of the same members and box */
+  size_t count, elements;     /* the first `elements` are looked at */
+  const double *counts;
+  double factor;
+  const ad_rounding *rounding; /* one for each; NULL: each part's own */
+  double *worst;               /* one for each */
+  ad_fitness *out;             /* one for each */
+  ad_rows rows;
+} ad_test;
+
+static void test_block(ad_test *test, size_t begin, size_t end) {
+  ad_rows *rows = &test->rows;
+  size_t used = combine(test->parts, test->list[0], test->counts, begin, end, rows);
+  for (size_t i = 0; i < test->count; i++) {
+    ad_rounding own = test->rounding ? test->rounding[i] : ad_rounding_of(test->parts, test->list[i]);
+    ad_part_read_sum(test->parts, test->list[i], begin, end, rows->sum);
+    double least = (double)(used + 1) * own.smallest + fabs(test->factor) * own.inside * own.reduce;
+    judge(rows, end - begin, test->factor, ad_rounding_share(&own, used), least, &test->worst[i], &test->out[i]);
   }
-  out->holds = worst <= 1;
+}
+
+static void test_all(ad_test *test) {
+  for (size_t i = 0; i < test->count; i++) {
+    ad_rounding own = test->rounding ? test->rounding[i] : ad_rounding_of(test->parts, test->list[i]);
+    size_t n = ad_part_members(test->parts, test->list[i])->count;
+    test->out[i] = (ad_fitness){.holds = 1, .bound = ad_rounding_share(&own, n)};
+  }
+  for (size_t begin = 0; begin < test->elements; begin += AD_ROWS)
+    test_block(test, begin, begin + AD_ROWS < test->elements ? begin + AD_ROWS : test->elements);
+  for (size_t i = 0; i < test->count; i++) test->out[i].holds = test->worst[i] <= 1;
+}
+
+static ad_status run(ad_test *test) {
+  double *memory;
+  AD_TRY(ad_new(4 * AD_ROWS + test->count, &memory));
+  test->rows = (ad_rows){memory, memory + AD_ROWS, memory + 2 * AD_ROWS, memory + 3 * AD_ROWS};
+  test->worst = memory + 4 * AD_ROWS;
+  test_all(test);
+  ad_release(memory);
+  return AD_OK;
+}
+
+ad_status ad_parts_test(const ad_parts *parts, const ad_part *const *list, size_t count, const double *counts,
+                        double factor, ad_fitness *out) {
+  return run(&(ad_test){parts, list, count, list[0]->count, counts, factor, NULL, NULL, out, {0}});
 }
 
 ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                        const ad_rounding *rounding, ad_fitness *out) {
-  double *memory;
-  AD_TRY(ad_new(4 * AD_ROWS, &memory));
-  ad_rows rows = {memory, memory + AD_ROWS, memory + 2 * AD_ROWS, memory + 3 * AD_ROWS};
-  test(parts, part, counts, factor, rounding, &rows, out);
-  ad_release(memory);
-  return AD_OK;
+  return run(&(ad_test){parts, &part, 1, part->count, counts, factor, rounding, NULL, out, {0}});
+}
+
+enum { FIRST = 64 };
+
+ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
+                             const ad_rounding *rounding, ad_fitness *out) {
+  size_t elements = part->count < FIRST ? part->count : FIRST;
+  return run(&(ad_test){parts, &part, 1, elements, counts, factor, rounding, NULL, out, {0}});
 }

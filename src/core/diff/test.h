@@ -7,6 +7,7 @@
 typedef struct ad_rounding {
   double reduce, sum;   /* unit roundoffs */
   double smallest;      /* number above 0 of the dtypes */
+  double inside;        /* what sums inside of addends may be off before they are rounded: u times this, absolute */
   int64_t microbatches; /* how often what holds the sum is added to */
 } ad_rounding;
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part);
@@ -20,5 +21,13 @@ typedef struct ad_fitness {
 /* sum = factor * (counts[0] * addend 0 + ...), over the columns of the part's members. */
 ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                        const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
+
+/* The same of its first elements alone: what fails here need not be read to its end. */
+ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
+                             const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
+/* The same of several parts that have the same members and the same box, each against its own bound; `out`: one for
+ * each. Addends are read once. */
+ad_status ad_parts_test(const ad_parts *parts, const ad_part *const *list, size_t count, const double *counts,
+                        double factor, ad_fitness *out) AD_CHECKED;
 
 #endif

@@ -171,9 +171,29 @@ static void say_groups_too(ad_case *c) {
            json_string_value(json_object_get(group, "text")));
 }
 
+/* Other parameters came first, and what explains them does not explain this one. */
+static void say_unfitted(ad_case *c) {
+  ad_case_mark_holders(c, 1);
+  ad_case_say(c, AD_VERDICT_NOT_FITTED, 0, NAN);
+  c->out->shown = NULL;
+  snprintf(c->out->text, sizeof c->out->text,
+           "wrong, and not fitted: the expected counts leave %.2g of it, and those of other parameters do not give it",
+           c->first->fitness.residual);
+}
+
+static int some_unfitted(const ad_case *c) {
+  for (size_t i = 0; i < c->count; i++)
+    if (!c->list[i].holds && c->list[i].why.unfitted) return 1;
+  return 0;
+}
+
 static void say_wrong(ad_case *c) {
   int grouped = some_by_group(c);
   c->out->shown = c->first;
+  if (some_unfitted(c)) {
+    say_unfitted(c);
+    return;
+  }
   if (!all_explained(c)) {
     say_unexplained(c);
     return;

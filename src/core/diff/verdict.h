@@ -23,7 +23,9 @@
   X(AD_VERDICT_NOT_DISTINGUISHABLE, "not_distinguishable")      \
   X(AD_VERDICT_IDENTICAL, "identical_addends")                  \
   X(AD_VERDICT_NO_SUM, "no_sum")                                \
+  X(AD_VERDICT_NOT_JUDGED, "not_judged")                        \
   X(AD_VERDICT_UNEXPLAINED, "unexplained")                      \
+  X(AD_VERDICT_NOT_FITTED, "not_fitted")                        \
   X(AD_VERDICT_ROUNDING, "rounding")
 
 typedef enum ad_verdict_kind {
@@ -48,5 +50,8 @@ typedef struct ad_verdict {
 /* `ranks`: world bytes. The verdict is for ad_verdict_clear. */
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out);
 void ad_verdict_clear(ad_verdict *verdict);
+/* verdict_values.c: a right verdict becomes another one where replicas' values differ before the step. Returns the axes
+ * along which they do where it was wrong already; else 0. */
+uint32_t ad_values_hold(const ad_parts *parts, ad_verdict *verdict);
 
 #endif

@@ -61,11 +61,24 @@ static int try_doubled(ad_case *c, double factor) {
   return ad_case_settle(c, factor, fact);
 }
 
+/* As loss scales are; small ones are groups' sizes as well. */
+static int is_power_of_two(double factor) {
+  enum { LEAST = 4 }; /* 2^4 */
+  double power = log2(factor);
+  return factor > 0 && fabs(power) >= LEAST && fabs(power - round(power)) < 1e-4;
+}
+
 static void say_factor(ad_case *c, double factor) {
   if (factor > 0 && (try_averaged(c, factor) || try_doubled(c, factor))) return;
   ad_case_say(c, factor == 0 ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, factor);
   if (factor == 0)
     snprintf(c->out->text, sizeof c->out->text, "missing: the sum is zero, and no rank's addend is in it");
+  else if (is_power_of_two(factor))
+    snprintf(c->out->text, sizeof c->out->text,
+             "%s%.6g times what is expected, a power of two: a loss scale that was %s", factor < 1 ? "1/" : "",
+             factor < 1 ? 1 / factor : factor,
+             factor < 1 ? "divided out twice, or is expected once too often"
+                        : "not divided out, or applied twice, or that nobody said (it belongs into what is expected)");
   else
     snprintf(c->out->text, sizeof c->out->text, "%.6g times what is expected: a factor that is no group's size",
              factor);
@@ -140,10 +153,13 @@ static int try_each_microbatch(ad_case *c) {
 static int mark_ranks(ad_case *c, double value, double other) {
   const ad_members *members = ad_case_members(c, c->first);
   int marked = 0;
+  int64_t before = -1;
+  double count = NAN;
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
   for (size_t i = 0; i < members->count; i++) {
     int64_t rank = members->columns[i].piece.rank;
-    double count = count_of(c, rank, -1);
+    if (rank != before) count = count_of(c, rank, -1);
+    before = rank;
     if (isinf(c->first->why.errors[i])) continue;
     if (ad_counts_close(count, value, c->first->why.errors[i]))
       c->out->ranks[rank] = 1, marked = 1;
@@ -188,13 +204,26 @@ static void say_counted(ad_case *c, double value) {
 /* Two values: nothing and another, or one that is right and another. */
 static int try_ranks(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
+  int64_t before = -1;
+  double tried = NAN;
   for (size_t i = 0; i < members->count; i++) {
-    double value = count_of(c, members->columns[i].piece.rank, -1);
-    if (isnan(value) || ad_counts_close(value, 0, 0)) continue;
+    int64_t rank = members->columns[i].piece.rank;
+    double value = rank != before ? count_of(c, rank, -1) : tried;
+    before = rank;
+    if (isnan(value) || ad_counts_close(value, 0, 0) || value == tried) continue;
+    tried = value;
     if (mark_ranks(c, 0, value)) return say_missing(c, value), 1;
     if (!ad_counts_close(value, 1, 0) && mark_ranks(c, value, 1)) return say_counted(c, value), 1;
   }
   return 0;
+}
+
+/* All addends of a rank count alike, whatever those of others do. */
+static int each_rank_has_one(const ad_case *c) {
+  const ad_members *members = ad_case_members(c, c->first);
+  for (size_t i = 0; i < members->count; i++)
+    if (isfinite(c->first->why.errors[i]) && isnan(count_of(c, members->columns[i].piece.rank, -1))) return 0;
+  return 1;
 }
 
 /* Any other counts: which are missing, else between which they are. */
@@ -222,6 +251,12 @@ static void say_counts(ad_case *c) {
   if (missing)
     snprintf(c->out->text, sizeof c->out->text, "missing: %zu addends of %s%s are not in the sum", missing,
              ad_case_ranks(c, ranks, sizeof ranks), of);
+  else if (each_rank_has_one(c))
+    snprintf(
+        c->out->text, sizeof c->out->text,
+        "each rank's addends carry one factor of its own, from %.6g to %.6g: were they clipped or scaled before the "
+        "sum?",
+        least, most);
   else
     snprintf(c->out->text, sizeof c->out->text, "addends count differently: from %.6g to %.6g times", least, most);
 }
@@ -233,13 +268,23 @@ static void widen(double divisor, double *least, double *most) {
   *most = fmax(*most, divisor);
 }
 
+/* Whether ranks differ in what they divided by in the same microbatch, or only their microbatches do. */
+static int ranks_divide_differently(const ad_dump *dump) {
+  for (int64_t rank = 1; rank < dump->mesh.world; rank++)
+    for (int64_t m = 0; m < dump->microbatches; m++)
+      if (dump->addends[rank * dump->microbatches + m]->divisor != dump->addends[m]->divisor) return 1;
+  return 0;
+}
+
 static void say_own_count(ad_case *c, double least, double most, double factor) {
+  int by_rank = ranks_divide_differently(c->dump), by_microbatch = c->dump->microbatches > 1;
   ad_case_say(c, AD_VERDICT_OWN_COUNT, 0, factor);
-  snprintf(
-      c->out->text, sizeof c->out->text,
-      "each rank divided its loss by its own count (%.6g to %.6g), and the quotients were added alike: divide by the "
-      "count of all ranks",
-      least, most);
+  snprintf(c->out->text, sizeof c->out->text,
+           by_rank ? "each rank divided its loss by its own count (%.6g to %.6g), and the quotients were added alike: "
+                     "divide by the count of all ranks%s"
+                   : "each microbatch's loss was divided by its own count (%.6g to %.6g), and the quotients were added "
+                     "alike: divide each by the mean count of all microbatches%s",
+           least, most, by_rank && by_microbatch ? " and microbatches" : "");
 }
 
 static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {

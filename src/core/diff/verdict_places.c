@@ -1,20 +1,49 @@
 /* What counts say relative to who holds the sum: it was not summed over some axes, or over others. */
 #include <math.h>
+#include "base/text.h"
 #include "diff/verdict_case.h"
 
 /* ---- the own place only ---- */
 
-enum { NONE = -1 };
+/* Which microbatches are right where the others are not: none, the first, the last, or those of which every addend
+ * counts once in every wrong part. */
+typedef enum ad_right { NONE, FIRST, LAST, THOSE_THAT_ARE } ad_right;
 
-/* Whether each holder's copy has the addends of those in its own place on `axes`, and only those, each *factor times.
- * `right`: a microbatch that is right, and this is so in the others; or NONE. */
-static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, int64_t right, double *factor) {
+static int counts_once(const ad_case *c, int64_t microbatch) {
+  for (size_t p = 0; p < c->count; p++) {
+    const ad_judged *judged = &c->list[p];
+    const ad_members *members = ad_case_members(c, judged);
+    for (size_t i = 0; i < members->count && !judged->holds; i++)
+      if (members->columns[i].piece.microbatch == microbatch && isfinite(judged->why.errors[i]) &&
+          !ad_counts_close(judged->why.counts[i], 1, judged->why.errors[i]))
+        return 0;
+  }
+  return 1;
+}
+
+static int is_right(const ad_case *c, int64_t microbatch, ad_right right) {
+  return right == FIRST            ? microbatch == 0
+         : right == LAST           ? microbatch == c->dump->microbatches - 1
+         : right == THOSE_THAT_ARE ? counts_once(c, microbatch)
+                                   : 0;
+}
+
+/* Whether those are others than none, the first and the last alone. */
+static int are_others(const ad_case *c) {
+  int64_t count = 0, last = c->dump->microbatches - 1;
+  for (int64_t m = 0; m <= last; m++) count += counts_once(c, m);
+  return count > 1 || (count == 1 && !counts_once(c, 0) && !counts_once(c, last));
+}
+
+/* Whether each holder's copy has the addends of those in its own place on `axes`, and only those, each *factor times;
+ * not in the microbatches that are `right`. */
+static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad_right right, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
   for (size_t h = 0; h < judged->part->holder_count; h++)
     for (size_t i = 0; i < members->count; i++) {
       double count = judged->why.counts[i], error = judged->why.errors[i];
       if (isinf(error)) continue;
-      if (members->columns[i].piece.microbatch == right && right != NONE) {
+      if (is_right(c, members->columns[i].piece.microbatch, right)) {
         if (!ad_counts_close(count, 1, error)) return 0;
       } else if (ad_stands_with(c->dump, members->columns[i].piece.rank, judged->part->holders[h], axes)) {
         if (isnan(*factor)) *factor = count;
@@ -26,32 +55,49 @@ static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, in
   return 1;
 }
 
-static int all_local(const ad_case *c, uint32_t axes, int64_t right, double *factor) {
+static int all_local(const ad_case *c, uint32_t axes, ad_right right, double *factor) {
   *factor = NAN;
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && !is_local(c, &c->list[i], axes, right, factor)) return 0;
   return !isnan(*factor);
 }
 
-static void add_local(ad_case *c, uint32_t axes, int64_t right, double factor) {
+/* " in microbatches 1 and 3": those that are not right. */
+static void print_wrong(const ad_case *c, ad_right right, char *out, size_t size) {
+  ad_text text = ad_text_on(out, size);
+  int64_t wrong = 0, said = 0;
+  if (right == NONE) return;
+  for (int64_t m = 0; m < c->dump->microbatches; m++) wrong += !is_right(c, m, right);
+  if (right == LAST)
+    ad_text_add(&text, " in the earlier microbatches");
+  else if (right == FIRST)
+    ad_text_add(&text, " in all microbatches but the first");
+  else
+    ad_text_add(&text, " in microbatch%s", wrong > 1 ? "es" : "");
+  for (int64_t m = 0; m < c->dump->microbatches && right == THOSE_THAT_ARE; m++) {
+    if (is_right(c, m, right)) continue;
+    said++;
+    ad_text_add(&text, "%s%lld", said == 1 ? " " : said == wrong ? " and " : ", ", (long long)m);
+  }
+}
+
+static void add_local(ad_case *c, uint32_t axes, ad_right right, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
-  char names[AD_VERDICT_TEXT / 4], times[64] = "";
+  char names[AD_VERDICT_TEXT / 4], times[64] = "", wrong[AD_VERDICT_TEXT / 4];
   const char *place = right == NONE ? "" : "microbatches";
   if (factor != 1) snprintf(times, sizeof times, ", %.6g times", factor);
   ad_case_axes(c, axes, names, sizeof names);
+  print_wrong(c, right, wrong, sizeof wrong);
   if (axes == summed && right == NONE)
     ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, factor, place, "own addend only%s: not summed over %s", times, names);
   else
     ad_case_add(c, AD_VERDICT_PARTIAL, axes, factor, place,
-                "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s",
-                right == NONE ? ""
-                : right       ? " in the earlier microbatches"
-                              : " in all microbatches but the first",
+                "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s", wrong,
                 names, times);
 }
 
 /* Every set of axes that fits, the fewest axes first. */
-static void add_locals(ad_case *c, int64_t right, double *factor) {
+static void add_locals(ad_case *c, ad_right right, double *factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   for (int count = 1; count <= __builtin_popcount(summed); count++)
     for (uint32_t axes = 1; axes <= summed; axes++) {
@@ -66,8 +112,9 @@ int ad_case_try_local(ad_case *c) {
   double factor = NAN;
   add_locals(c, NONE, &factor);
   if (c->dump->microbatches > 1) {
-    add_locals(c, c->dump->microbatches - 1, &factor);
-    add_locals(c, 0, &factor);
+    add_locals(c, LAST, &factor);
+    add_locals(c, FIRST, &factor);
+    if (are_others(c)) add_locals(c, THOSE_THAT_ARE, &factor);
   }
   return ad_case_settle(c, json_array_size(c->out->causes) > 1 ? NAN : factor, "");
 }
@@ -128,6 +175,39 @@ static int has_own(const ad_case *c, const ad_judged *judged) {
   return 1;
 }
 
+/* How many ranks' addends a part has, of those that are to be in it. */
+static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, size_t *all) {
+  const ad_members *members = ad_case_members(c, judged);
+  int64_t last = -1, last_had = -1;
+  *has = *all = 0;
+  for (size_t i = 0; i < members->count; i++) {
+    int64_t rank = members->columns[i].piece.rank;
+    double error = judged->why.errors[i];
+    *all += rank != last;
+    last = rank;
+    if (isinf(error) || ad_counts_close(judged->why.counts[i], 0, error)) continue;
+    *has += rank != last_had;
+    last_had = rank;
+  }
+}
+
+static void say_smaller_group(ad_case *c) {
+  size_t has, all, other, unused;
+  int alike = 1;
+  char ranks[64] = "";
+  count_ranks(c, c->first, &has, &all);
+  for (size_t i = 0; i < c->count; i++) {
+    count_ranks(c, &c->list[i], &other, &unused);
+    alike &= c->list[i].holds || other == has;
+  }
+  if (alike && has < all) snprintf(ranks, sizeof ranks, "%zu of %zu ranks are summed: ", has, all);
+  snprintf(
+      c->out->text, sizeof c->out->text,
+      "partial: %seach rank's copy has the addends of some ranks only, its own among them, and they are not the same "
+      "everywhere",
+      ranks);
+}
+
 /* Each part has the addends of some ranks, and others have those of others: the groups were cut otherwise. */
 int ad_case_try_some(ad_case *c) {
   int own = 1;
@@ -139,8 +219,10 @@ int ad_case_try_some(ad_case *c) {
   }
   ad_case_mark_holders(c, 1);
   ad_case_say(c, own ? AD_VERDICT_PARTIAL : AD_VERDICT_WRONG_GROUP, 0, first);
-  snprintf(c->out->text, sizeof c->out->text,
-           own ? "partial: each rank's copy has the addends of some ranks only, and they are not the same everywhere"
-               : "wrong group: ranks have the addends of other ranks than their own group's");
+  if (own)
+    say_smaller_group(c);
+  else
+    snprintf(c->out->text, sizeof c->out->text,
+             "wrong group: ranks have the addends of other ranks than their own group's");
   return 1;
 }

@@ -2,6 +2,7 @@
 #include "files/page.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/unfinished.h"
@@ -40,5 +41,19 @@ ad_status ad_page_write(const ad_page *page, const json_t *data, const char *pat
   ad_locale locale = ad_locale_enter();
   ad_status status = ad_unfinished_write(path, write_page, &filled, NULL);
   ad_locale_leave(locale);
+  return status;
+}
+
+ad_status ad_page_text(const ad_page *page, const json_t *data, char **out) {
+  filled_page filled = {page, data};
+  char *text = NULL;
+  size_t size = 0;
+  ad_locale locale = ad_locale_enter();
+  FILE *file = open_memstream(&text, &size);
+  ad_status status = file ? write_page(file, &filled) : ad_fail(AD_MEMORY, "no memory for a page");
+  if (file && fclose(file) && !status) status = ad_fail(AD_MEMORY, "no memory for a page");
+  ad_locale_leave(locale);
+  if (status) free(text);
+  if (!status) *out = text;
   return status;
 }

@@ -14,5 +14,7 @@ typedef struct ad_page {
 
 /* Writes the page with these data; whatever texts they have, none is read as markup. AD_IO names the path. */
 AD_INTERNAL ad_status ad_page_write(const ad_page *page, const json_t *data, const char *path) AD_CHECKED;
+/* The same as a text, the caller's. */
+ad_status ad_page_text(const ad_page *page, const json_t *data, char **out) AD_CHECKED;
 
 #endif

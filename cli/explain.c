@@ -1,0 +1,48 @@
+/* `addend explain`. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "command.h"
+
+typedef struct explain_input {
+  char **names;
+  int count;
+} explain_input;
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+  explain_input *input = state->input;
+  (void)argument;
+  if (key != ARGP_KEY_ARGS) return ARGP_ERR_UNKNOWN;
+  input->names = state->argv + state->next;
+  input->count = state->argc - state->next;
+  return 0;
+}
+
+const struct argp cli_explain_argp = {
+    .parser = parse,
+    .args_doc = "[NAME...]",
+    .doc =
+        "Says of what `addend diff`, `addend check` and addend.torch name as a cause: what it means, how it shows in "
+        "the counts, where to look, and where it happened to others. Without a NAME: which pages there are."
+        "\vExample: addend explain own_only\n"
+        "Exit status: 0, or 2 where there is no page of that name.",
+};
+
+static int print(const char *name, const char *before) {
+  char *text;
+  ad_status status = ad_explain(name, &text);
+  if (status) return cli_failed(status);
+  fputs(before, stdout);
+  int printed = cli_print(text);
+  free(text);
+  return printed;
+}
+
+int cli_explain(int argc, char **argv) {
+  explain_input input = {0};
+  int result = CLI_HOLDS;
+  cli_parse(&cli_explain_argp, argc, argv, 0, &input);
+  if (!input.count) return print(NULL, "");
+  for (int i = 0; i < input.count && !result; i++) result = print(input.names[i], i ? "\n" : "");
+  return result;
+}

@@ -1,0 +1,13 @@
+# cmake -DFOLDER=... -DOUT=... -P guide.cmake: writes the pages of a folder, NAME.md each, as the table ad_guide_pages.
+file(GLOB pages "${FOLDER}/*.md")
+list(SORT pages)
+file(WRITE "${OUT}" "#include \"diff/guide.h\"\n")
+set(table "")
+foreach(page ${pages})
+  get_filename_component(name "${page}" NAME_WE)
+  file(READ "${page}" bytes HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
+  file(APPEND "${OUT}" "static const unsigned char text_${name}[] = {${bytes}0};\n")
+  string(APPEND table "  {\"${name}\", (const char *)text_${name}},\n")
+endforeach()
+file(APPEND "${OUT}" "const ad_guide_page ad_guide_pages[] = {\n${table}  {0, 0},\n};\n")

@@ -1,0 +1,87 @@
+"""One rank of a test that asks for `addend_watch`: a process of its own, which the pytest plugin starts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import pickle
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+
+def _find(place: Dict[str, Any]) -> Callable[..., object]:
+    """The test function: its file is imported again, under the name that it has in pytest."""
+    spec = importlib.util.spec_from_file_location(place["module"], place["file"])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{place['file']} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[place["module"]] = module
+    spec.loader.exec_module(module)
+    found: Any = module
+    owner: Any = None
+    for name in place["name"].split("."):
+        owner, found = found, getattr(found, name)
+    return functools.partial(found, owner()) if isinstance(owner, type) else found  # a method of a class of tests
+
+
+@contextlib.contextmanager
+def _watching(used: List[bool], seed: int, model: Any, **arguments: Any) -> Iterator[Any]:
+    import torch
+
+    import addend.torch
+
+    used.append(True)
+    watching = addend.torch.watch(model, **arguments)
+    watching._quiet = True
+    torch.manual_seed(seed + 1 + int(os.environ["RANK"]))
+    with watching:
+        yield watching
+    assert watching.report.ok, f"\n{watching.report}"
+
+
+def _play(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
+    import torch
+    import torch.distributed as dist
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    torch.manual_seed(place["seed"])
+    used: List[bool] = []
+    function = _find(place)
+    arguments = pickle.loads(place["arguments"])
+    if place["asks"]:
+        arguments["addend_watch"] = functools.partial(_watching, used, place["seed"])
+    function(**arguments)
+    if not used:
+        return "failed", "the test asks for addend_watch and does not use it: `with addend_watch(model):` around a step"
+    with contextlib.suppress(RuntimeError):  # another rank failed, which says why
+        dist.barrier()
+    return "passed", ""
+
+
+def _outcome(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
+    try:
+        return _play(place, folder)
+    except AssertionError as error:
+        return "failed", str(error) if str(error).startswith("\n") else traceback.format_exc()
+    except BaseException as error:
+        if type(error).__name__ == "Skipped":
+            return "skipped", str(error)
+        return "failed", traceback.format_exc()
+
+
+def main() -> None:
+    """The folder that the arguments name has what is to be done; the answer goes there too."""
+    folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+    place = pickle.loads((folder / f"call{rank}").read_bytes())
+    sys.path[:] = place["path"] + [entry for entry in sys.path if entry not in place["path"]]
+    outcome = _outcome(place, folder)
+    (folder / f"answer{rank}").write_bytes(pickle.dumps((*outcome, time.monotonic())))
+    sys.stdout.flush()
+    os._exit(outcome[0] == "failed")  # threads of gloo may still wait for a rank that failed

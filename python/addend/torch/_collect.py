@@ -1,0 +1,108 @@
+"""All ranks' files in a folder of the first rank, some parameters at a time: what that takes, in memory and on disk,
+does not grow with the model."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Sequence, Tuple
+
+from addend.torch import _gather
+from addend.torch._files import Encoded, file_name
+from addend.torch._gather import Group
+
+File = Tuple[str, "int | None", Encoded]  # kind, microbatch
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
+
+
+def _punch(path: str, begin: int, length: int) -> None:
+    """What was written there takes no room any more, where the file system can do that."""
+    if _fallocate is None or not length:
+        return
+    with open(path, "r+b") as file:
+        _fallocate(file.fileno(), _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(begin), ctypes.c_long(length))
+
+
+class Collection:
+    """`files`: this rank's, of the same kinds on all ranks. `names`: all parameters that any rank's files have, in
+    order of their bytes. Every rank calls bring() once for each of `chunks`."""
+
+    def __init__(self, folder: str, files: Sequence[File], names: Sequence[str], group: Group):
+        self._folder, self._files, self._group = folder, files, group
+        own = [[len(file.data.get(name, b"")) for _, _, file in files] for name in names]
+        told = _gather.everyones(([len(file.header) for _, _, file in files], own), group)
+        self._headers, self._lengths = [headers for headers, _ in told], [lengths for _, lengths in told]
+        self._names = names
+        self.chunks = self._cut()
+        self._brought = 0
+        self._at = [list(headers) for headers in self._headers]  # where each rank's files go on
+        self._send(
+            b"".join(file.header for _, _, file in files), self._headers, [[0] * len(files) for _ in self._headers]
+        )
+
+    def _cut(self) -> list[tuple[int, int]]:
+        """Parameters first <= i < end: as many as are received at a time, one at least."""
+        chunks, first, sizes = [], 0, [0] * len(self._lengths)
+        for i in range(len(self._names)):
+            grown = [size + sum(lengths[i]) for size, lengths in zip(sizes, self._lengths)]
+            if i > first and max(grown) * len(sizes) > _gather.AT_ONCE:
+                chunks.append((first, i))
+                first, grown = i, [sum(lengths[i]) for lengths in self._lengths]
+            sizes = grown
+        return [*chunks, (first, len(self._names))] if self._names else []
+
+    def _path(self, rank: int, file: int) -> str:
+        kind, microbatch, _ = self._files[file]
+        return os.path.join(self._folder, file_name(rank, kind, microbatch))
+
+    def _send(self, data: bytes, lengths: Sequence[Sequence[int]], at: Sequence[Sequence[int]]) -> None:
+        """Every rank's bytes of each of its files (`lengths`), to its place there (`at`), on the first rank."""
+        received = [bytearray() for _ in lengths]
+        _gather.to_first(
+            data, [sum(own) for own in lengths], self._group, lambda rank, part: received[rank].extend(part)
+        )
+        for rank in range(len(lengths)) if _gather.rank_in(self._group) == 0 else ():
+            begin = 0
+            for file, length in enumerate(lengths[rank]):
+                path = self._path(rank, file)
+                with open(path, "r+b" if os.path.exists(path) else "w+b") as opened:
+                    whole = self._headers[rank][file] + sum(of_name[file] for of_name in self._lengths[rank])
+                    opened.truncate(whole)
+                    opened.seek(at[rank][file])
+                    opened.write(received[rank][begin : begin + length])
+                begin += length
+
+    def _of_chunk(self, chunk: tuple[int, int]) -> list[list[int]]:
+        """By rank and file, bytes."""
+        first, end = chunk
+        of_files = range(len(self._files))
+        return [[sum(own[i][file] for i in range(first, end)) for file in of_files] for own in self._lengths]
+
+    def bring(self) -> None:
+        """The next chunk."""
+        first, end = chunk = self.chunks[self._brought]
+        lengths = self._of_chunk(chunk)
+        names = self._names[first:end]
+        data = b"".join(file.data.get(name, b"") for _, _, file in self._files for name in names)
+        self._send(data, lengths, self._at)
+        self._at = [[at + length for at, length in zip(*own)] for own in zip(self._at, lengths)]
+        self._brought += 1
+
+    def drop(self) -> None:
+        """The last one that was brought; of the first rank."""
+        lengths = self._of_chunk(self.chunks[self._brought - 1])
+        for rank, (ends, own) in enumerate(zip(self._at, lengths)):
+            for file, (end, length) in enumerate(zip(ends, own)):
+                _punch(self._path(rank, file), end - length, length)
+
+    def bring_all(self) -> None:
+        """What is left."""
+        while self._brought < len(self.chunks):
+            self.bring()
+
+    def told(self, what: bytes) -> None:
+        """A parameter is judged: of the first rank. After a chunk's last one comes the next chunk."""
+        if self._brought < len(self.chunks) and what == self._names[self.chunks[self._brought - 1][1] - 1].encode():
+            self.drop()
+            self.bring()

@@ -1,0 +1,138 @@
+"""What parameters are called, once for all ranks. Stages of a pipeline may give one name to parameters of their own,
+and ends of a pipeline may keep one parameter under two names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from typing import Collection, Dict, Iterable, List, Optional, Sequence, Tuple
+
+import torch
+
+from addend.torch import _gather, _meshes, _parameters, _sample
+from addend.torch._gather import Group
+from addend.torch._parameters import Watched
+from addend.torch._pipeline import Stage
+
+Tied = Optional[Sequence[Collection[str]]]
+_Told = List[Tuple[str, int]]  # of one rank: names, and the index of the stage that each belongs to (-1: none)
+Checked = Tuple[_sample.Box, str]  # box, checksum
+_Key = Tuple[Tuple[int, ...], _sample.Box, str, str]  # whole shape, box, dtype, checksum
+
+
+def checksums(tensors: Sequence[torch.Tensor]) -> List[str]:
+    """Of each tensor's bytes, which are copied from a device together."""
+    found = [""] * len(tensors)
+    for device in {tensor.device for tensor in tensors}:
+        here = [i for i, tensor in enumerate(tensors) if tensor.device == device]
+        flat = [tensors[i].detach().contiguous().reshape(-1).view(torch.uint8) for i in here]
+        data = torch.cat(flat).cpu().numpy().tobytes()
+        at = 0
+        for i, part in zip(here, flat):
+            found[i] = hashlib.blake2b(data[at : at + part.numel()], digest_size=8).hexdigest()
+            at += part.numel()
+    return found
+
+
+def checksum(values: torch.Tensor) -> str:
+    return checksums([values])[0]
+
+
+def _find_stages(watched: Sequence[Watched], stages: Sequence[Stage]) -> _Told:
+    for entry in watched:
+        for stage in stages:
+            if id(entry.owned) in stage.names or id(entry.used) in stage.names:
+                entry.stage = stage
+    return [(entry.name, entry.stage.index if entry.stage else -1) for entry in watched]
+
+
+def _name_in_stage(entry: Watched) -> str:
+    stage = entry.stage
+    assert stage is not None
+    raw = stage.names.get(id(entry.owned)) or stage.names[id(entry.used)]
+    return f"stage{stage.index}.{_parameters.plain_names(stage.module)[raw]}"
+
+
+def _keep_apart(watched: Sequence[Watched], everyones: Iterable[_Told]) -> list[str]:
+    """Where two stages have one name, each name of a stage begins with its number."""
+    owners: Dict[str, set[int]] = {}
+    for told in everyones:
+        for name, stage in told:
+            owners.setdefault(name, set()).add(stage)
+    if any(len(stages) > 1 for stages in owners.values()):
+        for entry in watched:
+            if entry.stage is not None:
+                entry.name = _name_in_stage(entry)
+    return [entry.name for entry in watched]
+
+
+def _unlike(name: str) -> str:
+    """What differs between the names of tied parameters: layers that are alike differ in numbers alone."""
+    return re.sub(r"\d+", "", name)
+
+
+def _key(entry: Watched) -> _Key | None:
+    """None: values that many parameters have."""
+    local, box = _meshes.local_part(entry.owned.detach())
+    if not local.numel() or local.is_meta or bool((local == local.reshape(-1)[0]).all()):
+        return None
+    return tuple(entry.owned.shape), box, str(local.dtype), checksum(local)
+
+
+def _given(tied: Sequence[Collection[str]], holders: Dict[str, set[int]]) -> List[List[str]]:
+    return [[_resolve(name, holders) for name in names] for names in tied]
+
+
+def _resolve(name: str, holders: Dict[str, set[int]]) -> str:
+    """With or without its stage."""
+    found = [name] if name in holders else [own for own in holders if re.sub(r"^stage\d+\.", "", own) == name]
+    if len(found) != 1:
+        raise ValueError(
+            f"tied: {name} is {'a parameter of several stages' if found else 'no parameter of any rank'}; there are "
+            f"{', '.join(sorted(found or holders)[:5])} ..."
+        )
+    return found[0]
+
+
+def _equal(watched: Sequence[Watched], holders: Dict[str, set[int]], world: int, group: Group) -> List[List[str]]:
+    """Sets of names with the same values, on ranks that have one of them each."""
+
+    def mine() -> Dict[str, _Key | None]:
+        return {entry.name: _key(entry) for entry in watched if len(holders[entry.name]) < world}
+
+    alike: Dict[_Key, List[str]] = {}
+    for told in _gather.together(mine, group).values():
+        for name, key in told.items():
+            if key is not None and name not in alike.setdefault(key, []):
+                alike[key].append(name)
+    found = []
+    for names in alike.values():
+        ranks = [rank for name in names for rank in holders[name]]
+        if len(names) > 1 and len({_unlike(name) for name in names}) > 1 and len(ranks) == len(set(ranks)):
+            found.append(names)
+    return found
+
+
+def settle(
+    watched: Sequence[Watched], stages: Sequence[Stage], tied: Tied, group: Group
+) -> tuple[list[list[int]], list[list[str]]]:
+    """Gives each entry its name. Returns the ranks of each rank's pipelines, and the sets of names that are one
+    parameter, the first of which all of them are called."""
+    mine = _find_stages(watched, stages)
+    alike = _gather.everyones((zlib.crc32(repr(mine).encode()), bool(stages)), group)
+    if len(set(alike)) == 1 and not stages and not tied:
+        return [], []
+    told = _gather.everyones(mine, group)
+    everyones = list(_gather.together(lambda: _keep_apart(watched, told), group).values())
+    holders: Dict[str, set[int]] = {}
+    for rank, names in enumerate(everyones):
+        for name in names:
+            holders.setdefault(name, set()).add(rank)
+    sets = _equal(watched, holders, len(everyones), group) if tied is None else _given(tied, holders)
+    for names in sets:
+        for entry in watched:
+            if entry.name in names:
+                entry.name, entry.tied = names[0], True
+    lines = _gather.everyones([stage.ranks for stage in stages], group)
+    return [ranks for of_rank in lines for ranks in of_rank], sets

@@ -1,0 +1,89 @@
+"""Wrappers that keep whole parameters on every rank and sum their gradients: DistributedDataParallel, and
+`replicate()` of torch.distributed._composable, which is DDP behind hooks. What of them is private to PyTorch is read
+here, guarded: where it is missing the wrapper is not seen, and the caller says what it does (mesh=, expect=)."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any, Iterator
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from addend.torch._loaded import is_dtensor
+
+
+@dataclasses.dataclass
+class Replicated:
+    ranks: list[int]
+    parameters: set[int]  # ids
+    unjudged: str  # why its sums cannot be judged; "": they can
+
+
+def _compresses(ddp: DistributedDataParallel | None) -> str:
+    """Of a communication hook whose sums are approximations of what its ranks brought."""
+    for hook, state in getattr(ddp, "_comm_hooks", None) or ():
+        if "powerSGD" in (getattr(hook, "__module__", "") or "") or type(state).__name__ == "PowerSGDState":
+            return "not judged: PowerSGD sums an approximation of the addends and keeps what is left for later steps"
+    return ""
+
+
+def _of_ddp(ddp: DistributedDataParallel) -> Replicated:
+    ignored = set(getattr(ddp, "parameters_to_ignore", ()))
+    summed = {id(param) for name, param in ddp.module.named_parameters() if name not in ignored}
+    summed |= {id(param) for _, param in hidden(ddp)}
+    return Replicated(dist.get_process_group_ranks(ddp.process_group), summed, _compresses(ddp))
+
+
+def hidden(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """DDP over one dimension of a mesh puts DTensors that are no parameters into the place of its parameters while it
+    runs, and leaves them there after the first step. They lie where the parameters do."""
+    for above, ddp in model.named_modules():
+        parts = getattr(ddp, "_module_parameters", ()) if isinstance(ddp, DistributedDataParallel) else ()
+        at = {param.data_ptr(): param for param in parts if hasattr(param, "_st_info")}
+        for name, module in ddp.named_modules() if at else ():
+            for own, value in vars(module).items():
+                if is_dtensor(value) and value.to_local().data_ptr() in at:
+                    yield ".".join(filter(None, (above, name, own))), at[value.to_local().data_ptr()]
+
+
+def _state_of(module: nn.Module) -> Any:
+    """What replicate() keeps of a module; None where it was not applied to it."""
+    composable = sys.modules.get("torch.distributed._composable.replicate")
+    kind, replicate = getattr(composable, "_ReplicateState", None), getattr(composable, "replicate", None)
+    registry = getattr(sys.modules.get("torch.distributed._composable.contract"), "_get_registry", None)
+    if kind is None or registry is None or "replicate" not in (registry(module) or ()):
+        return None
+    state = getattr(replicate, "state", lambda _: None)(module)
+    return state if isinstance(state, kind) else None
+
+
+def _of_state(module: nn.Module, state: Any) -> Replicated | None:
+    """DDP is made in the first forward: before that, what it will be told."""
+    ddp = getattr(state, "_ddp", None) if getattr(state, "has_initialized", False) else None
+    if ddp is not None:
+        return Replicated(
+            dist.get_process_group_ranks(ddp.process_group), set(map(id, state._param_list)), _compresses(ddp)
+        )
+    told = getattr(state, "_init_kwargs", None)
+    if told is None:
+        return None
+    mesh, group = told.get("device_mesh"), told.get("process_group")
+    ranks = dist.get_process_group_ranks(group or (mesh.get_group() if mesh is not None else dist.group.WORLD))
+    ignored = {
+        id(param) for other in (getattr(state, "_init_args", None) or ((), ()))[1] for param in other.parameters()
+    }
+    return Replicated(list(ranks), {id(param) for param in module.parameters()} - ignored, "")
+
+
+def find(model: nn.Module) -> list[Replicated]:
+    found = []
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel):
+            found.append(_of_ddp(module))
+        elif (state := _state_of(module)) is not None:
+            replicated = _of_state(module, state)
+            found += [replicated] if replicated is not None else []
+    return found

@@ -1,0 +1,88 @@
+"""The report: what the first rank's `addend diff` says of all ranks' files, the same on all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from typing import Callable, Collection, Sequence
+
+import addend
+from addend._diff import judged
+from addend._progress import CProgress
+from addend.torch import _collect, _gather
+from addend.torch._gather import Group
+from addend.torch._seen import Unjudged
+
+Notes = Callable[[addend.DiffReport], Sequence[str]]
+
+
+def of_none(why: Unjudged, world: int) -> addend.DiffReport:
+    """Of a step that is not judged."""
+    document = {
+        "format": 1,
+        "pass": False,
+        "verdict": why.verdict,
+        "world": world,
+        "params": [],
+        "messages": [why.text],
+    }
+    return addend.DiffReport(None, (), None, why.text, why.verdict, world, messages=(why.text,), document=document)
+
+
+def noted(report: addend.DiffReport, notes: Sequence[str]) -> addend.DiffReport:
+    """With what is said beside the judgement of the files."""
+    if not notes:
+        return report
+    return dataclasses.replace(report, messages=(*report.messages, *notes), table="\n".join([report.table, *notes]))
+
+
+def of_files(
+    files: Sequence[_collect.File], names: Sequence[str], group: Group, allow_identical: bool, notes_on: Notes
+) -> addend.DiffReport:
+    """`files`, `names`: as of a Collection; `notes_on`: called on the first rank. All ranks call it, and get the report
+    or the error."""
+    with tempfile.TemporaryDirectory(prefix="addend-") as folder:
+        collection = _collect.Collection(folder, files, names, group)
+        collection.bring()
+        found = None
+        if _gather.rank_in(group) == 0:
+            found = _judge(folder, collection, allow_identical, notes_on)
+        collection.bring_all()
+    answer = _gather.from_first(lambda: found, group)
+    if isinstance(answer, Exception):
+        raise answer
+    assert answer is not None
+    return answer
+
+
+def _judge(
+    folder: str, collection: _collect.Collection, allow_identical: bool, notes_on: Notes
+) -> addend.DiffReport | Exception:
+    def told(_: object, what: bytes, done: int, of: int) -> None:
+        try:
+            collection.told(what)
+        except Exception as error:  # nothing can be raised through C
+            failed.append(error)
+
+    failed: list[Exception] = []
+    try:
+        files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
+        report = judged(files, CProgress(told), allow_identical=allow_identical, finite=True)
+        return failed[0] if failed else noted(report, notes_on(report))
+    except Exception as error:  # it has to reach the other ranks, which wait for the report
+        return error
+
+
+def changed(report: addend.DiffReport, hooked: Collection[str]) -> list[str]:
+    """What addends do not explain, and may be a sum of what hooks of the job made of them."""
+    return [param.name for param in report.params if param.kind == "unexplained" and param.name in hooked]
+
+
+def behind_hooks(first: addend.DiffReport, second: addend.DiffReport, names: Sequence[str]) -> addend.DiffReport:
+    """`second`: of the same step, where addends of these names are what hooks made of them."""
+    more = f" and {len(names) - 1} more" if names[1:] else ""
+    said = f"`{names[0]}`{more}: a hook changed it after its addend was seen"
+    if all(second[name].ok for name in names):
+        return noted(second, [f"{said}; what the hook gave is counted once"])
+    return noted(first, [f"{said}, and what the hook gave is not what was summed either"])

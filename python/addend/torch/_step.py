@@ -1,0 +1,333 @@
+"""One step of a job, from its first forward to its synchronised gradients, as all of its ranks see it: what `watch` and
+`dump` have in common."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from types import TracebackType
+from typing import TYPE_CHECKING, Callable, Collection, List, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from addend.torch import (
+    _addends,
+    _collect,
+    _doubts,
+    _expected,
+    _files,
+    _gather,
+    _meeting,
+    _meshes,
+    _names,
+    _parameters,
+    _pipeline,
+    _sample,
+    _seen,
+    _sums,
+)
+from addend.torch._arguments import Norm, Number
+from addend.torch._gather import Group
+from addend.torch._loaded import is_dtensor
+from addend.torch._seen import Seen, Unjudged
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_running: List[Step] = []  # the watch whose hooks are on parameters
+_entered: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how many steps there were, of those with every=
+# What is taken of a model's parameters is the same in every watch, and takes longer to find than to take.
+_samplers: WeakKeyDictionary[nn.Module, dict[int | None, _sample.Sampler]] = WeakKeyDictionary()
+
+
+def _sampler_of(model: nn.Module, count: int | None) -> _sample.Sampler:
+    return _samplers.setdefault(model, {}).setdefault(count, _sample.Sampler(count))
+
+
+class Step:
+    """A context. Everything that a rank refuses is refused on all of them, with one message; nothing of it
+    ends a backward."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        norm: Norm | None = None,
+        divisor: Number | None = None,
+        expect: float | Mapping[str, float] | None = None,
+        types: Mapping[str, str] | None = None,
+        mesh: DeviceMesh | None = None,
+        sample: int | None = 4096,
+        group: Group = None,
+        gradient: _sums.GradientOf | None = None,
+        reduce: torch.dtype | None = None,
+        tied: _names.Tied = None,
+        unused: Sequence[str] = (),
+        wait: float = 10.0,
+        every: int = 1,
+    ):
+        self._model, self._given_norm, self._divisor, self._given_group = model, norm, divisor, group
+        self._expect, self._types, self._given_mesh = expect, types, mesh
+        self._gradient, self._reduce = gradient, reduce
+        self._tied, self._meant_unused = tied, unused
+        self._wait, self._every = wait, every
+        self._sampler = _sampler_of(model, sample)
+        self._watches: bool | None = None  # None: no step yet
+        self._reset()
+
+    def _reset(self) -> None:
+        self._norm, self._group = self._given_norm, self._given_group
+        self._divisors: dict[int, float] = {}
+        self._attached: _addends.Addends | None = None
+        self._pipeline = _pipeline.Observer()
+        self._unjudged: Unjudged | None = None
+
+    @property
+    def watches(self) -> bool:
+        """Whether this step is watched, of those that `every` counts."""
+        return bool(self._watches)
+
+    @property
+    def _addends(self) -> _addends.Addends:
+        if self._attached is None:
+            raise RuntimeError("no step is being watched yet: this belongs inside the with")
+        return self._attached
+
+    def divisor(self, count: Number) -> None:
+        """What this rank divides the loss of the microbatch by whose backward comes next."""
+        if self._watches is not False and not self._unjudged:
+            self._divisors[self._addends.microbatch] = float(count)
+
+    def norm(self, value: Number) -> None:
+        """The global norm of the gradients as the job computed it, before clipping."""
+        self._norm = value
+
+    def _is_due(self) -> bool:
+        if self._every == 1:
+            return True
+        before = _entered.get(self._model, 0)
+        _entered[self._model] = before + 1
+        return before % self._every == 0
+
+    def __enter__(self) -> Self:
+        self._watches = self._is_due()
+        if not self._watches:
+            return self
+        if _running:
+            raise RuntimeError("a step is being watched already: leave that watch first")
+        _running.append(self)
+        try:
+            self._reset()
+            self._begin()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        stages = _pipeline.find(self._model)
+        if self._group is None and self._given_mesh is None and not stages:
+            self._group = _parameters.own_group(self._model)
+        self._meeting = _meeting.Meeting(self._group)
+        alone = self._meeting.begin(self._wait)
+        if alone:
+            warnings.warn(f"addend.torch: {alone}", RuntimeWarning, stacklevel=3)
+            self._unjudged = Unjudged("cannot_tell", alone)
+            return
+        without = {rank: names for rank, names in self._together(self._find).items() if names}
+        if without:
+            words = f"on {_seen.where(without)}: on the meta device, without values: nothing is judged"
+            self._unjudged = Unjudged("cannot_tell", words)
+            return
+        self._lines, self._ties = _names.settle(self._watched, stages, self._tied, self._group)
+        if self._group is not self._given_group:
+            summed, world = (len(_gather.group_ranks(group)) for group in (self._group, None))
+            _doubts.own_group(self._watched, summed, world)
+        self._find_places(self._together(self._prepare))
+        self._attached = _addends.Addends(self._watched, self._sampler, self._places)
+        self._attached.attach()
+        self._pipeline.attach(self._attached)
+
+    def _leave(self) -> None:
+        if self._attached is not None:
+            self._attached.remove()
+            self._pipeline.remove()
+        _running.clear()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._watches:
+            return
+        self._leave()
+        if error is not None:
+            self._meeting.left(f"{type(error).__name__}: {error}")
+            return
+        with torch.no_grad():
+            self._finish()
+
+    def _together(self, find: Callable[[], _gather.T]) -> dict[int, _gather.T]:
+        return _gather.together(find, self._group)
+
+    def _find(self) -> list[str]:
+        """Names of parameters without values."""
+        self._watched = _parameters.find(self._model)
+        return [entry.name for entry in self._watched if entry.used.is_meta]
+
+    def _prepare(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of plain tensors that the caller calls parts, which ranks tell each other."""
+        ranks = _gather.group_ranks(self._group)
+        meshes = [entry.owned.device_mesh for entry in self._watched if is_dtensor(entry.owned)]
+        meshes += [entry.part[0] for entry in self._watched if entry.part]
+        self._mesh = _meshes.find(self._given_mesh, meshes, self._lines, ranks)
+        self._rank = ranks[_gather.rank_in(self._group)]
+        self._factors = _expected.factors_of(self._watched, self._expect)
+        self._find_types({})
+        _sums.need_none(self._watched)
+        cut = _expected.cut_by_hand(self._watched, self._kinds)
+        return {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
+
+    def _find_types(self, placements: Mapping[str, _meshes.Placed]) -> None:
+        self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements)
+
+    def _find_places(self, cut: Mapping[int, Mapping[str, tuple[int, ...]]]) -> None:
+        self._places: dict[str, _sample.Place] = {
+            entry.name: (entry.part[2], _meshes.part_box(*entry.part)) for entry in self._watched if entry.part
+        }
+        for name in cut[self._rank]:
+            shapes = {rank: of_rank[name] for rank, of_rank in cut.items() if name in of_rank}
+            self._places[name] = _expected.place(self._kinds[name], self._mesh, self._rank, shapes)
+
+    def _finish(self) -> None:
+        if self._unjudged is None:
+            left = self._meeting.end()
+            self._unjudged = Unjudged("cannot_tell", f"{left}: this step is not judged") if left else None
+        if self._unjudged:
+            self._deliver_none(self._unjudged)
+            return
+        everyones = self._together(self._look)
+        self._unify(everyones)
+        unjudged = self._overflow(everyones) or _seen.nothing(everyones)
+        if unjudged:
+            self._deliver_none(unjudged)
+        else:
+            self._deliver(self._sums)
+
+    def _look(self) -> Seen:
+        """At what the step left, on this rank alone."""
+        if self._addends.errors:
+            raise ValueError(self._addends.errors[0])
+        self._find_types(self._addends.placements)
+        self._divide_by_schedules()
+        _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
+        self._sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
+        self._values = _sums.values(self._watched, self._sampler, self._sums)
+        _sample.bring([*self._addends.pieces(), *(piece for piece, _ in self._sums.values())])
+        self._global_norm = self._find_norm()
+        return self._seen(self._sums)
+
+    def _divide_by_schedules(self) -> None:
+        """A pipeline's schedule says while it runs what it divides by."""
+        for entry in self._watched:
+            if entry.stage is not None:
+                entry.factor /= self._pipeline.divided.get(id(entry.stage.module), 1)
+        self._factors = _expected.factors_of(self._watched, self._expect)
+
+    def _find_norm(self) -> float | None:
+        norm = self._norm() if callable(self._norm) else self._norm
+        return None if norm is None else float(norm.full_tensor() if is_dtensor(norm) else norm)
+
+    def _seen(self, sums: _sums.Sums) -> Seen:
+        used = set(sums).union(*self._addends.taken.values())
+        firsts = [names[0] for names in self._ties if names[0] in sums] if self._tied is None else []
+        infinite = {name for pieces in self._addends.taken.values() for name in _sample.not_finite(pieces)}
+        return Seen(
+            kinds={name: self._kinds[name] for name in self._addends.placements},
+            numbers=sorted(self._addends.taken),
+            used=used,
+            idle=[entry.name for entry in self._watched if entry.name not in used],
+            sums=len(sums),
+            hooked=self._addends.changed(),
+            tied={name: (sums[name][0].box, _names.checksum(sums[name][0].values)) for name in firsts},
+            infinite=[entry.name for entry in self._watched if entry.name in infinite],
+            infinite_sums=_sample.not_finite({name: piece for name, (piece, _) in sums.items()}),
+            infinite_norm=self._global_norm is not None and not math.isfinite(self._global_norm),
+        )
+
+    def _unify(self, everyones: Mapping[int, Seen]) -> None:
+        """Types that a rank saw hold for those that did not use the parameter; microbatches are numbered alike."""
+        told = list(everyones.values())
+        for seen in told:
+            self._kinds.update((name, kind) for name, kind in seen.kinds.items() if name in self._kinds)
+        self._numbers = sorted({number for seen in told for number in seen.numbers})
+        used = {name for seen in told for name in seen.used}
+        self._used = sorted(used, key=str.encode)
+        self._unused = [name for name in dict.fromkeys(name for seen in told for name in seen.idle) if name not in used]
+        self._lost = _expected.lost(self._unused, used, self._meant_unused)
+        self._hooked = {name for seen in told for name in seen.hooked}
+        _doubts.ties(self._watched, self._ties, [seen.tied for seen in told])
+
+    def _overflow(self, everyones: Mapping[int, Seen]) -> Unjudged | None:
+        return _seen.overflow(everyones)
+
+    def _deliver(self, sums: _sums.Sums) -> None:
+        raise NotImplementedError
+
+    def _deliver_none(self, why: Unjudged) -> None:
+        raise NotImplementedError
+
+    def _metadata(self, kind: str) -> dict[str, object]:
+        kept = [entry for entry in self._watched if entry.name not in self._unused]
+        unjudged = {**self._lost, **{entry.name: entry.unjudged for entry in kept if entry.unjudged}}
+        metadata: dict[str, object] = {
+            "addend.version": "1",
+            "addend.kind": kind,
+            "addend.rank": _gather.rank_in(self._group),
+            "addend.mesh": str(self._mesh),
+            "addend.coord": self._mesh.coord_text(self._rank),
+            "addend.types": {entry.name: _expected.text(self._kinds[entry.name]) for entry in kept},
+            "addend.expect": _expected.factors_text({entry.name: self._factors[entry.name] for entry in kept}),
+        }
+        if unjudged:
+            metadata["addend.unjudged"] = unjudged
+        if self._sampler.count is not None:
+            metadata["addend.sample"] = self._sampler.count
+        return metadata
+
+    def _addend_file(self, at: int, changed: Collection[str]) -> _files.Encoded:
+        number = self._numbers[at]
+        behind = self._addends.behind.get(number, {})
+        pieces = {
+            name: behind.get(name, piece) if name in changed else piece
+            for name, piece in self._addends.taken.get(number, {}).items()
+        }
+        metadata = {**self._metadata("addend"), "addend.microbatch": at}
+        divisor = self._divisors.get(number, self._divisor)
+        if divisor is not None:
+            metadata["addend.divisor"] = float(divisor)
+        if number in self._addends.inside:
+            metadata["addend.inside"] = self._addends.inside[number]
+        return _files.encode(pieces, metadata)
+
+    def _sum_file(self, sums: _sums.Sums) -> _files.Encoded:
+        metadata = self._metadata("sum")
+        if self._global_norm is not None:
+            metadata["addend.norm"] = self._global_norm
+        partial = {name: " ".join(axes) for name, (_, axes) in sums.items() if axes}
+        if partial:
+            metadata["addend.partial"] = partial
+        dtypes = {entry.name: self._reduce or entry.reduce for entry in self._watched}
+        reduce = {_expected.literal(name): _files.dtype_name(dtype) for name, dtype in dtypes.items() if dtype}
+        if reduce:
+            metadata["addend.reduce"] = reduce
+        metadata["addend.values"] = self._values
+        return _files.encode({name: piece for name, (piece, _) in sums.items()}, metadata)
+
+    def _encoded(self, sums: _sums.Sums, changed: Collection[str] = ()) -> list[_collect.File]:
+        """This rank's files; addends of the parameters `changed` as hooks of the job left them."""
+        addends: list[_collect.File] = [
+            ("addend", at, self._addend_file(at, changed)) for at in range(len(self._numbers))
+        ]
+        return [*addends, ("sum", None, self._sum_file(sums))]

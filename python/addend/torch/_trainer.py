@@ -1,0 +1,88 @@
+"""A watch for Transformers' Trainer. transformers is imported once a trainer is given, which has done so already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+
+from addend.torch._watch import watch
+
+if TYPE_CHECKING:
+    import addend
+
+
+class _Steps:
+    """The watched steps of one trainer: a watch begins with the step and ends before gradients are clipped."""
+
+    def __init__(self, trainer: Any, every: int, arguments: Any):
+        self.report: Optional[addend.DiffReport] = None
+        self._trainer, self._every, self._arguments = trainer, every, arguments
+        self._running: Optional[watch] = None
+        self._replaced: List[Tuple[Any, str]] = []
+
+    def begin(self, step: int) -> None:
+        if step % self._every:
+            return
+        self._running = watch(self._trainer.model_wrapped, **self._arguments)
+        self._running.__enter__()
+        self._end_before(self._trainer, "_clip_grad_norm")
+        self._end_before(self._trainer.accelerator, "clip_grad_norm_")
+
+    def _end_before(self, owner: Any, name: str) -> None:
+        """The next call of this method ends the watch first. Not every version has all of them."""
+        method = getattr(owner, name, None)
+        if method is None or name in vars(owner):
+            return
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.end()
+            return method(*arguments, **named)
+
+        setattr(owner, name, call)
+        self._replaced.append((owner, name))
+
+    def end(self) -> None:
+        """Nothing where no step is being watched."""
+        for owner, name in self._replaced:
+            delattr(owner, name)
+        self._replaced.clear()
+        running, self._running = self._running, None
+        if running is not None:
+            running.__exit__(None, None, None)
+            self.report = running.report
+
+
+def watch_trainer(trainer: Any, every: int = 1000, **arguments: Any) -> Any:
+    """Watches the first step of a transformers.Trainer and every `every`th after it, from its first forward to
+    synchronised gradients, before they are clipped.
+
+        trainer = transformers.Trainer(...)
+        addend.torch.watch_trainer(trainer, every=1000)
+        trainer.train()
+
+    The other arguments are those of addend.torch.watch; with raises=True training ends where something does not hold.
+    Returns the callback that was added to the trainer; its `report` is that of the last watched step."""
+    from transformers import TrainerCallback
+
+    if every < 1:
+        raise ValueError(f"every={every}: a step in so many is watched, from 1 on")
+    steps = _Steps(trainer, every, arguments)
+
+    class Watch(TrainerCallback):
+        """Begins and ends watches."""
+
+        @property
+        def report(self) -> Optional[addend.DiffReport]:
+            """Of the last watched step; None: there is none yet."""
+            return steps.report
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+            """A step begins; its first forward is still to come."""
+            steps.begin(state.global_step)
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **told: Any) -> None:
+            """Where nothing was clipped."""
+            steps.end()
+
+    callback = Watch()
+    trainer.add_callback(callback)
+    return callback

@@ -1,0 +1,148 @@
+"""The pytest plugin: a test that asks for `addend_watch` runs on ranks of its own, and fails with the table where
+gradients do not hold what they should. Neither PyTorch nor addend is imported here, only by the ranks: other tests are
+as they were (docs/torch.md)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import pytest
+
+_FIXTURE = "addend_watch"
+_LEFT_ALONE = 5.0  # seconds that other ranks have once one of them failed
+_MARKER = (
+    "addend(ranks=2, seed=0, timeout=120): how many ranks a test that uses addend_watch runs on, what their random "
+    "numbers start from, and after how many seconds they are ended"
+)
+
+
+def pytest_configure(config: Any) -> None:
+    """Makes the marker known."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture
+def addend_watch() -> Any:
+    """On each rank: `with addend_watch(model, ...):` around one step, as addend.torch.watch takes it. The test fails
+    with the table where the report is not right. Random numbers are the same on all ranks before it, and each rank's
+    own inside."""
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: Any) -> Optional[bool]:
+    """Runs a test that asks for the fixture on ranks; every other one is pytest's."""
+    if _FIXTURE not in pyfuncitem.fixturenames:
+        return None
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("addend_watch needs PyTorch")
+    _run(pyfuncitem, **_told(pyfuncitem))
+    return True
+
+
+def _told(item: Any) -> Dict[str, Any]:
+    marker = item.get_closest_marker("addend")
+    told: Dict[str, Any] = {"ranks": 2, "seed": 0, "timeout": 120}
+    given = dict(marker.kwargs) if marker else {}
+    if marker and marker.args:
+        given["ranks"] = marker.args[0]
+    unknown = set(given) - set(told)
+    if unknown:
+        pytest.fail(f"the marker addend takes ranks, seed and timeout, not {', '.join(sorted(unknown))}", pytrace=False)
+    told.update(given)
+    return told
+
+
+def _call_of(item: Any, seed: int) -> bytes:
+    """What a rank is told: where the test is, and the values of its other arguments."""
+    names = item._fixtureinfo.argnames
+    values = {name: item.funcargs[name] for name in names if name != _FIXTURE}
+    try:
+        arguments = pickle.dumps(values)
+    except Exception as error:
+        pytest.fail(f"ranks are other processes, and not every argument can be sent to one: {error}", pytrace=False)
+    place = {
+        "path": sys.path,
+        "module": item.module.__name__,
+        "file": str(item.path),
+        "name": item.function.__qualname__,
+        "arguments": arguments,
+        "asks": _FIXTURE in names,
+        "seed": seed,
+    }
+    return pickle.dumps(place)
+
+
+def _start(rank: int, ranks: int, call: bytes, folder: Path) -> subprocess.Popen[bytes]:
+    environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    with (folder / f"call{rank}").open("wb") as file:
+        file.write(call)
+    with (folder / f"said{rank}").open("wb") as said:
+        command = [
+            sys.executable,
+            "-c",
+            "import sys; sys.path[:0] = sys.argv[2:]; from addend._pytest_rank import main; main()",
+        ]
+        here = str(Path(__file__).resolve().parents[1])
+        return subprocess.Popen([*command, str(folder), here], stdout=said, stderr=said, env=environment)
+
+
+def _await(processes: List[subprocess.Popen[bytes]], timeout: float) -> bool:
+    """Whether all of them ended by themselves, or some did and one of these had failed."""
+    deadline = time.monotonic() + timeout
+    failed = False
+    while any(process.poll() is None for process in processes):
+        if not failed and any(process.poll() for process in processes):
+            failed, deadline = True, min(deadline, time.monotonic() + _LEFT_ALONE)
+        if time.monotonic() > deadline:
+            return failed
+        time.sleep(0.02)
+    return True
+
+
+def _run(item: Any, ranks: int, seed: int, timeout: float) -> None:
+    call = _call_of(item, seed)
+    with tempfile.TemporaryDirectory(prefix="addend-") as name:
+        folder = Path(name)
+        processes: List[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(ranks):
+                processes.append(_start(rank, ranks, call, folder))
+            ended = _await(processes, timeout)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        said = [(folder / f"said{rank}").read_text(errors="replace") for rank in range(ranks)]
+        answers = [_answer(folder / f"answer{rank}") for rank in range(ranks)]
+    sys.stdout.write(said[0])
+    if not ended:
+        pytest.fail(f"{ranks} ranks did not end in {timeout} s", pytrace=False)
+    _judge(answers, said)
+
+
+def _answer(path: Path) -> Any:
+    return pickle.loads(path.read_bytes()) if path.exists() else None
+
+
+def _judge(answers: List[Any], said: List[str]) -> None:
+    """Answers are (outcome, text, when): passed, failed or skipped; None: the rank gave none. What one rank did first
+    is why others could not go on."""
+    given = [(answer[2], rank) for rank, answer in enumerate(answers) if answer and answer[0] != "passed"]
+    for _, rank in sorted(given):
+        outcome, text, _ = answers[rank]
+        if outcome == "skipped":
+            pytest.skip(text)
+        pytest.fail(f"on rank {rank} of {len(answers)}:\n{text}", pytrace=False)
+    for rank, answer in enumerate(answers):
+        if not answer:
+            pytest.fail(f"rank {rank} of {len(answers)} died:\n{said[rank]}", pytrace=False)

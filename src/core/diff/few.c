@@ -1,0 +1,241 @@
+/* Matching pursuit: what is left of a sum beside what is expected is projected on each addend; the one, or the set of
+ * them, that it has most of gets another count, and again what is left is looked at. A step reads addends twice. */
+#include "diff/few.h"
+
+#include <math.h>
+#include <string.h>
+#include "base/memory.h"
+#include "diff/fit_kernel.h"
+#include "diff/hypotheses.h"
+
+enum { AT_MOST = 4 /* steps */, LOOKED_AT = 512 /* elements; what they say is tested on all */ };
+
+typedef struct ad_few {
+  const ad_parts *parts;
+  const ad_part *part;
+  const ad_members *members;
+  const double *expected;
+  ad_explanation *why;
+  double *counts;                /* n */
+  double *along, *squares;       /* n: of each addend with what is left, and with itself */
+  double *rounded;               /* n: variances that rounding leaves in `along` */
+  double *left, *addend, *sizes; /* AD_ROWS */
+  double *of_sets;               /* 2 * sets */
+  size_t sets, rows;             /* rows: elements that are looked at */
+  double square;                 /* of what is left */
+  int differs;                   /* for ad_few_differ */
+  double all, all_square;        /* of the sum with all addends as expected, and of these with themselves */
+} ad_few;
+
+/* A block of what is left: the sum over the expected factor, less the addends by their counts. */
+static void read_left(ad_few *few, size_t begin, size_t end) {
+  const fit_kernels *kernels = ad_fit_kernels();
+  ad_part_read_sum(few->parts, few->part, begin, end, few->left);
+  for (size_t i = 0; i < end - begin; i++) few->left[i] /= few->parts->param->expect;
+  memset(few->sizes, 0, (end - begin) * sizeof *few->sizes);
+  for (size_t c = 0; c < few->members->count; c++) {
+    ad_part_read(few->parts, few->part, &few->members->columns[c].piece, begin, end, few->addend);
+    kernels->add(few->left, -few->counts[c], few->addend, end - begin);
+    for (size_t i = 0; i < end - begin; i++) few->sizes[i] += few->addend[i] * few->addend[i];
+  }
+  few->square += kernels->dot(few->left, few->left, end - begin);
+}
+
+static void project(ad_few *few, double share, size_t begin, size_t end) {
+  const fit_kernels *kernels = ad_fit_kernels();
+  size_t n = end - begin;
+  for (size_t c = 0; c < few->members->count; c++) {
+    ad_part_read(few->parts, few->part, &few->members->columns[c].piece, begin, end, few->addend);
+    few->along[c] += kernels->dot(few->addend, few->left, n);
+    for (size_t i = 0; i < n; i++) few->addend[i] *= few->addend[i];
+    few->rounded[c] += share * share * kernels->dot(few->addend, few->sizes, n);
+    for (size_t i = 0; i < n; i++) few->squares[c] += few->addend[i];
+  }
+}
+
+static void look(ad_few *few) {
+  size_t n = few->members->count;
+  double share = ad_rounding_of(few->parts, few->part).reduce;
+  memset(few->along, 0, 3 * n * sizeof *few->along);
+  few->square = 0;
+  for (size_t begin = 0; begin < few->rows; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < few->rows ? begin + AD_ROWS : few->rows;
+    read_left(few, begin, end);
+    project(few, share, begin, end);
+  }
+}
+
+/* By how much addend c's count is off, if only its is; its error. */
+static double change_of(const ad_few *few, size_t c, double *error) {
+  double rows = (double)few->rows, length = sqrt(few->squares[c]);
+  double deviation = sqrt(few->square / fmax(rows, 1));
+  *error = few->squares[c] > 0 ? fmax(deviation, sqrt(few->rounded[c]) / length) / length : INFINITY;
+  return few->squares[c] > 0 ? few->along[c] / few->squares[c] : 0;
+}
+
+static ad_status holds(ad_few *few, ad_fitness *out) {
+  ad_rounding rounding = ad_rounding_of(few->parts, few->part);
+  double expect = few->parts->param->expect;
+  AD_TRY(ad_part_test_first(few->parts, few->part, few->counts, expect, &rounding, out));
+  return out->holds ? ad_part_test(few->parts, few->part, few->counts, expect, &rounding, out) : AD_OK;
+}
+
+static ad_status accept_if_holds(ad_few *few) {
+  ad_fitness fitness;
+  AD_TRY(holds(few, &fitness));
+  if (!fitness.holds) return AD_OK;
+  few->why->explains = 1;
+  few->why->fitness = fitness;
+  memcpy(few->why->counts, few->counts, few->members->count * sizeof *few->counts);
+  for (size_t c = 0; c < few->members->count; c++) few->why->errors[c] = few->squares[c] > 0 ? 0 : INFINITY;
+  return AD_OK;
+}
+
+/* ---- one factor on all ---- */
+
+static void measure_all(ad_few *few) {
+  const fit_kernels *kernels = ad_fit_kernels();
+  double expect = few->parts->param->expect;
+  few->all = few->all_square = 0;
+  for (size_t begin = 0; begin < few->rows; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < few->rows ? begin + AD_ROWS : few->rows, n = end - begin;
+    memset(few->left, 0, n * sizeof *few->left);
+    for (size_t c = 0; c < few->members->count; c++) {
+      ad_part_read(few->parts, few->part, &few->members->columns[c].piece, begin, end, few->addend);
+      kernels->add(few->left, few->expected[c], few->addend, n);
+    }
+    ad_part_read_sum(few->parts, few->part, begin, end, few->sizes);
+    few->all += kernels->dot(few->left, few->sizes, n) / expect;
+    few->all_square += kernels->dot(few->left, few->left, n);
+  }
+}
+
+static ad_status try_factor(ad_few *few) {
+  measure_all(few);
+  double factor = few->all / few->all_square, simple = ad_simple_count(&few->parts->dump->mesh, factor);
+  double tries[] = {simple, factor};
+  for (size_t i = 0; i < 2 && !few->why->explains && isfinite(factor); i++) {
+    for (size_t c = 0; c < few->members->count; c++) few->counts[c] = tries[i] * few->expected[c];
+    AD_TRY(accept_if_holds(few));
+  }
+  return AD_OK;
+}
+
+/* ---- a few ---- */
+
+/* Addends that may count otherwise together: one alone, those of a rank, of a microbatch, of a place on an axis. */
+enum { ONE, OF_RANK, OF_MICROBATCH, OF_PLACE };
+
+static size_t key_of(const ad_few *few, int kind, size_t c) {
+  const ad_piece *piece = &few->members->columns[c].piece;
+  if (kind == ONE) return c;
+  if (kind == OF_RANK) return (size_t)piece->rank;
+  if (kind == OF_MICROBATCH) return (size_t)piece->microbatch;
+  return (size_t)few->parts->dump->position[piece->rank][kind - OF_PLACE];
+}
+
+typedef struct ad_set {
+  int kind;
+  size_t key;
+  double change; /* of their counts */
+} ad_set;
+
+/* The set of this kind that what is left has most of, if it has more of it than of `most`, in errors. Addends have
+ * little in common, or the next step takes back what they have. */
+static void find_most(ad_few *few, int kind, double *most, ad_set *out) {
+  double deviation = sqrt(few->square / fmax((double)few->rows, 1));
+  memset(few->of_sets, 0, 2 * few->sets * sizeof *few->of_sets);
+  for (size_t c = 0; c < few->members->count; c++) {
+    size_t key = key_of(few, kind, c);
+    few->of_sets[2 * key] += few->expected[c] * few->along[c];
+    few->of_sets[2 * key + 1] += few->expected[c] * few->expected[c] * few->squares[c];
+  }
+  for (size_t key = 0; key < few->sets; key++) {
+    double along = few->of_sets[2 * key], square = few->of_sets[2 * key + 1];
+    if (!(square > 0) || fabs(along) <= *most * deviation * sqrt(square)) continue;
+    *most = fabs(along) / (deviation * sqrt(square));
+    *out = (ad_set){kind, key, along / square};
+  }
+}
+
+/* The counts of a set of addends become what they seem to be, a simple number where one is near. */
+static void change(ad_few *few, const ad_set *set) {
+  for (size_t c = 0; c < few->members->count; c++) {
+    if (key_of(few, set->kind, c) != set->key) continue;
+    double count = few->counts[c] / few->expected[c] + set->change;
+    double simple = ad_simple_count(&few->parts->dump->mesh, count);
+    few->counts[c] = few->expected[c] * (fabs(simple - count) < 0.25 ? simple : count);
+  }
+}
+
+enum { CHANCE = 8 }; /* errors */
+
+static ad_status pursue(ad_few *few) {
+  for (int step = 0; step < AT_MOST && !few->why->explains; step++) {
+    double most = CHANCE;
+    ad_set set = {.kind = -1};
+    for (int kind = 0; kind < OF_PLACE + few->parts->dump->mesh.count; kind++) find_most(few, kind, &most, &set);
+    if (set.kind < 0) return AD_OK;
+    change(few, &set);
+    AD_TRY(accept_if_holds(few));
+    if (!few->why->explains) look(few);
+  }
+  return AD_OK;
+}
+
+static size_t count_sets(const ad_few *few) {
+  size_t n = few->members->count, world = (size_t)few->parts->dump->mesh.world;
+  size_t microbatches = (size_t)few->parts->dump->microbatches, most = n > world ? n : world;
+  return most > microbatches ? most : microbatches;
+}
+
+static ad_status with_memory(ad_few *few, ad_status (*what)(ad_few *few)) {
+  size_t n = few->members->count;
+  double *memory;
+  few->sets = count_sets(few);
+  AD_TRY(ad_new(4 * n + 2 * few->sets + 3 * AD_ROWS, &memory));
+  few->counts = memory;
+  few->along = memory + n;
+  few->squares = memory + 2 * n;
+  few->rounded = memory + 3 * n;
+  few->left = memory + 4 * n;
+  few->addend = few->left + AD_ROWS;
+  few->sizes = few->addend + AD_ROWS;
+  few->of_sets = few->sizes + AD_ROWS;
+  memcpy(few->counts, few->expected, n * sizeof *few->counts);
+  look(few);
+  ad_status status = what(few);
+  ad_release(memory);
+  return status;
+}
+
+static ad_status try_both(ad_few *few) {
+  AD_TRY(pursue(few));
+  return few->why->explains ? AD_OK : try_factor(few);
+}
+
+ad_status ad_try_few(const ad_parts *parts, const double *expected, ad_judged *judged) {
+  ad_few few = {.parts = parts, .part = judged->part, .expected = expected, .why = &judged->why};
+  few.members = ad_part_members(parts, judged->part);
+  few.rows = judged->part->count < LOOKED_AT ? judged->part->count : LOOKED_AT;
+  return with_memory(&few, try_both);
+}
+
+static ad_status look_for_change(ad_few *few) {
+  int differ = 0;
+  for (size_t c = 0; c < few->members->count; c++) {
+    double error, change = change_of(few, c, &error);
+    differ |= isfinite(error) && fabs(change) > ad_count_tolerance(error);
+  }
+  few->differs = differ;
+  return AD_OK;
+}
+
+ad_status ad_few_differ(const ad_parts *parts, const double *expected, const ad_part *part, int *out) {
+  ad_few few = {.parts = parts, .part = part, .expected = expected};
+  few.members = ad_part_members(parts, part);
+  few.rows = part->count;
+  AD_TRY(with_memory(&few, look_for_change));
+  *out = few.differs;
+  return AD_OK;
+}

@@ -1,0 +1,94 @@
+/* The document of a dump as commands that GitHub's runners read from a job's output: an annotation for each thing that
+ * is said. */
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "addend/diff.h"
+#include "base/error.h"
+#include "diff/told.h"
+#include "files/json.h"
+
+static const char *text_of(const json_t *object, const char *key) {
+  const char *text = json_string_value(json_object_get(object, key));
+  return text ? text : "";
+}
+
+/* As a runner reads it back: '%' and ends of lines, in a title ':' and ',' too. */
+static void print_escaped(FILE *file, const char *text, const char *special) {
+  for (; *text; text++) {
+    if (strchr(special, *text))
+      fprintf(file, "%%%02X", (unsigned)(unsigned char)*text);
+    else
+      fputc(*text, file);
+  }
+}
+
+static void annotate(FILE *file, const char *level, const char *module, const char *title, const char *label,
+                     const char *text) {
+  fprintf(file, "::%s title=", level);
+  print_escaped(file, "addend: ", "%\r\n:,");
+  print_escaped(file, title, "%\r\n:,");
+  fputs("::", file);
+  if (*module) {
+    print_escaped(file, module, "%\r\n");
+    fputs(": ", file);
+  }
+  print_escaped(file, label, "%\r\n");
+  if (*label) fputs(": ", file);
+  print_escaped(file, text, "%\r\n");
+  fputc('\n', file);
+}
+
+static void annotate_params(FILE *file, const json_t *document, const char *module) {
+  json_t *rows = ad_told(json_object_get(document, "params"), 0);
+  const json_t *row;
+  char label[512];
+  size_t i;
+  json_array_foreach(rows, i, row) {
+    int wrong = !strcmp(text_of(row, "verdict"), "wrong");
+    annotate(file, wrong ? "error" : "warning", module, text_of(row, "kind"), ad_told_label(row, label, sizeof label),
+             text_of(row, "text"));
+  }
+  json_decref(rows);
+}
+
+static void annotate_dump(FILE *file, const json_t *document, const char *module) {
+  const json_t *norm = json_object_get(document, "norm"), *message;
+  char count[64];
+  size_t i;
+  annotate_params(file, document, module);
+  if (json_is_false(json_object_get(norm, "pass")))
+    annotate(file, "error", module, "norm", "norm", text_of(norm, "text"));
+  json_array_foreach(json_object_get(document, "messages"), i, message)
+      annotate(file, "notice", module, "note", "", json_string_value(message));
+  if (strcmp(text_of(document, "verdict"), "right") != 0) return;
+  snprintf(count, sizeof count, "%zu parameters: every addend is counted once",
+           json_array_size(json_object_get(document, "params")));
+  annotate(file, "notice", module, "right", "", count);
+}
+
+static void annotate_all(FILE *file, const json_t *document) {
+  const json_t *modules = json_object_get(document, "modules"), *module;
+  size_t i;
+  if (!modules) annotate_dump(file, document, "");
+  json_array_foreach(modules, i, module) annotate_dump(file, module, text_of(module, "module"));
+}
+
+ad_status ad_diff_github(const char *json, char **out) {
+  AD_NEED(json, out);
+  json_error_t error;
+  json_t *document = json_loads(json, 0, &error);
+  if (!document) return ad_fail(AD_INVALID, "not the document of a dump: line %d: %s", error.line, error.text);
+  char *text = NULL;
+  size_t size = 0;
+  FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
+  if (file) {
+    annotate_all(file, document);
+    fclose(file);
+  }
+  json_decref(document);
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the annotations of the dump");
+  *out = text;
+  return AD_OK;
+}

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# `addend explain`: a page for each kind that a verdict or a cause can have, made of docs/explain; what it lists is what there is;
+# an unknown name is told with those that are near; a table ends with the pages that say more of it.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+listed=$("$addend" explain | awk '{print $1}')
+files=$(cd "$source/docs/explain" && LC_ALL=C ls -- *.md | sed 's/\.md$//')
+[ "$listed" = "$files" ] || { diff <(echo "$listed") <(echo "$files") >&2 || true; fail "the list is docs/explain"; }
+! "$addend" explain | grep -vE '^  [a-z_]+ +[a-z].{10,}$' || fail "each is listed with what it is about"
+
+kinds=$(sed -nE 's/^ *X\(AD_VERDICT_\w+, "(\w+)"\).*/\1/p' "$source/src/core/diff/verdict.h"
+  grep -oE '\[AD_CAUSE_[A-Z_]+\] = "\w+"' "$source/src/core/diff/cause.c" | sed -E 's/.*"(\w+)"/\1/'
+  echo norm)
+[ "$(wc -l <<<"$kinds")" -gt 20 ] || fail "the sources name the kinds"
+for kind in $kinds; do
+  "$addend" explain "$kind" >page || fail "there is a page for $kind"
+  cmp -s page "$source/docs/explain/$kind.md" || fail "the page for $kind is that of docs/explain"
+  [ "$(grep '^#' page | sed 's/:.*//')" = "# $kind
+## What it means
+## How it shows
+## Where to look
+## A published case" ] || fail "the parts of $kind"
+done
+# Published mistakes have numbers that `addend check --sabotage` knows, or an address.
+grep -ohE 'Mistakes? [0-9, and]+' "$source"/docs/explain/*.md | grep -oE '[0-9]+' | while read -r number; do
+  [ "$number" -ge 1 ] && [ "$number" -le 30 ] || fail "the catalogue has no mistake $number"
+done
+
+"$addend" explain missing norm >page
+[ "$(grep -c '^# ' page)" -eq 2 ] || fail "several pages"
+refused() { # what is said, name
+  local status=0
+  "$addend" explain "$2" >out 2>err || status=$?
+  [ $status -eq 2 ] && [ ! -s out ] || fail "$2: exit $status"
+  grep -qF -e "$1" err || { cat err >&2; fail "$2: it says: $1"; }
+}
+refused "there is no page 'own'; did you mean divided_by_own_count, own_only, unknown?" own
+refused "there is no page 'mising'; did you mean missing?" mising
+refused "there is no page 'nonsense'; \`addend explain\` lists them" nonsense
+status=0
+"$addend" explain >/dev/full 2>err || status=$?
+[ $status -eq 3 ] || fail "a list that cannot be written: exit $status"
+
+# What a table names can be read.
+PYTHONPATH=$source/tests/cli python3 - <<'P'
+from dumps import Job, Param
+job = Job("dp=3 tp=2", [Param("a", [6, 5]), Param("b", [7]), Param("c", [9])])
+job.save("wrong", counts=lambda p, rank: {k: {"a": 1 / 3, "b": 0, "c": 1}[p.name] for k in job.right(p, rank)})
+job.save("right")
+P
+"$addend" diff right >table || fail "the right dump"
+! grep -q 'addend explain' table || fail "nothing to explain of what is right"
+"$addend" diff wrong >table && fail "the wrong dump"
+[ "$(tail -n 1 table)" = "more: addend explain averaged missing" ] || { cat table >&2; fail "the last line"; }
+# shellcheck disable=SC2046 # words
+"$addend" $(tail -n 1 table | sed 's/^more: addend //') >pages || fail "the last line is a command"
+echo "explain: all hold"

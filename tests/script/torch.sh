@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# script/torch, and script/test --torch, which .ci/run calls: an environment that is there is found again, one that cannot be had is
+# said and ends nothing. A python3 of this test's own stands for the package index.
+set -eu
+source=$1
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+mkdir -p "$work/bin" "$work/home"
+# Says what it was asked; of packages it has those that are listed in the file `has`; it installs what the file `index` allows.
+cat >"$work/bin/python3" <<P
+#!/usr/bin/env bash
+work=$work
+printf '%s\n' "\$*" >>"\$work/asked"
+case "\$*" in
+  *urlopen*) exit 1 ;;
+  "-m venv "*) mkdir -p "\$3/bin" && cp "\$0" "\$3/bin/python3" ;;
+  "-m pip install "*)
+    [ -e "\$work/index" ] || { echo "ERROR: No matching distribution found" >&2; exit 1; }
+    printf '%s\n' "\$@" | sed 's/[>=].*//' >>"\$work/has" ;;
+  *print*) echo 2.9.0 ;;
+  *importlib.metadata*) # python.sh names them in the program, script/torch behind it
+    wanted=\$(grep -oE 'version\("[a-z]+"\)' <<<"\$2" | grep -oE '"[a-z]+"' | tr -d '"' || true)
+    for name in \$wanted "\${@:3}"; do grep -qx -e "\$name" "\$work/has" 2>/dev/null || exit 1; done ;;
+  *) exec $(command -v python3) "\$@" ;;
+esac
+P
+chmod +x "$work/bin/python3"
+export PATH=$work/bin:$PATH XDG_CACHE_HOME=$work/home ADDEND_PEER_PYTHON=
+asked() { grep -c -e "$1" "$work/asked" || true; }
+
+status=0
+bash "$source/script/torch" >"$work/said" || status=$?
+[ $status -eq 1 ] || fail "no index: exit $status"
+grep -q '^no environment with PyTorch: the package index has none to give: ERROR: No matching' "$work/said" ||
+  grep -q '^no environment with PyTorch: PyPI.s takes 3 GB' "$work/said" || fail "no index is said: $(cat "$work/said")"
+[ ! -e "$work/home/addend/torch" ] || fail "nothing is left of what could not be had"
+if grep -q '3 GB' "$work/said"; then echo "torch: less than 12 GB are free here, so nothing more was tried" && exit 0; fi
+
+touch "$work/index"
+bash "$source/script/torch" >"$work/said" || fail "an index: $(cat "$work/said")"
+grep -q '^setup: PyTorch 2.9.0 in .*home/addend/torch' "$work/said" || fail "what was made is said: $(cat "$work/said")"
+for name in torch numpy safetensors pytest transformers accelerate; do grep -qx "$name" "$work/has" || fail "it has $name"; done
+
+# Again: found, and nothing is fetched.
+before=$(asked "-m pip") && rm "$work/index"
+bash "$source/script/torch" >"$work/said" || fail "the second time: $(cat "$work/said")"
+[ "$(asked "-m pip")" = "$before" ] || fail "the second time nothing is fetched"
+
+# One that an earlier version made gets what it lacks, and is kept where that cannot be had.
+sed -i '/^pytest$/d' "$work/has"
+bash "$source/script/torch" >"$work/said" || fail "without pytest: $(cat "$work/said")"
+grep -q 'without pytest transformers accelerate, of which the package index has none' "$work/said" || fail "what is lacking is said"
+touch "$work/index"
+bash "$source/script/torch" >"$work/said" && grep -qx pytest "$work/has" || fail "it gets what it lacks"
+[ "$(asked "-m venv")" -le 4 ] || fail "it is not made anew"
+
+# Where none can be had the rest is tested.
+rm -rf "$work/home/addend" "$work/index" "$work/has"
+cd "$source"
+prepared=$(sed -n '/^prepare_torch()/,/^}/p' script/test)
+skips=()
+eval "$prepared"
+prepare_torch >"$work/said"
+grep -q 'PyTorch is there: /usr/bin' "$work/said" ||
+  { [ "${#skips[@]}" -eq 1 ] && [[ ${skips[0]} == "script/test --torch: no environment with PyTorch: "* ]]; } ||
+  fail "script/test goes on and says what it skipped: ${skips[*]-} $(cat "$work/said")"
+grep -q 'script/test" --torch' .ci/run || fail "continuous integration asks for PyTorch"
+echo "torch: all hold"

@@ -1,0 +1,116 @@
+"""Wrong jobs that are drawn, and what of a report is the truth about each."""
+
+import dataclasses
+import random
+
+import drawn_jobs
+import ranks
+from drawn_jobs import Spec
+
+ANY = None
+
+
+@dataclasses.dataclass
+class Mistake:
+    wrappers: tuple  # (wrapper, mesh)...
+    true: tuple  # (kind, axes)... of a cause that is it; axes ANY: whichever
+    least: int = 1  # microbatches
+    words: str = ""  # or words that say it, in a parameter's text, a message or the norm's
+    options: dict = dataclasses.field(default_factory=dict)
+    equal: bool = False  # one process has the same gradients: the mistake is not in them
+    untold: bool = False  # nothing can be told of it but that
+
+
+DP = [("ddp", (2,)), ("ddp", (3,)), ("ddp", (4,))]
+HAND = [("hand", (2,)), ("hand", (3,)), ("hand", (4,))]
+FSDP = [("fsdp", (2,)), ("fsdp", (3,)), ("fsdp", (4,))]
+HSDP = [("hsdp", (2, 2))]
+
+MISTAKES = {
+    "hook_sums": Mistake(DP, (("doubled", "dp"),)),
+    "hook_divides_twice": Mistake(DP, (("averaged", "dp"),)),
+    "divided_again": Mistake(DP + FSDP + HSDP + HAND, (("averaged", "dp"), ("averaged", "dp_replicate,dp_shard"))),
+    "summed_again": Mistake(DP + HAND, (("doubled", "dp"),)),
+    "not_divided": Mistake(HAND, (("doubled", "dp"),), options={"divides": True}),
+    "unscaled_twice": Mistake(DP + FSDP + HAND, (("factor", ""), ("loss_scale", ANY)), words="loss scale"),
+    "clipped_early": Mistake(DP + FSDP + HAND, (("factor", ""), ("clipped", ANY)), words="clip"),
+    "decayed": Mistake(DP + FSDP + HAND, (("unexplained", ANY),), words="another term"),
+    "one_rank_scaled": Mistake(FSDP, (("doubled", ""), ("doubled", "dp"), ("factor", "")), words="shard of rank"),
+    "no_sync_left_on": Mistake(DP, (("own_only", "dp"),)),
+    "no_sync_off_by_one": Mistake(DP, (("partial", "dp"), ("own_only", "dp")), least=2, words="microbatch"),
+    "last_only": Mistake(DP + FSDP + HAND, (("last_microbatch", ""),), least=2, options={"accumulate": "each"}),
+    "mean_of_means": Mistake(DP + FSDP + HSDP, (("divided_by_own_count", ""),), options={"counts": True}),
+    "same_batch": Mistake(DP + FSDP + HAND, (), untold=True),
+    "same_microbatch": Mistake(DP + FSDP + HAND, (), least=2, untold=True),
+    "masked": Mistake(DP + HAND, (("unexplained", ANY), ("changed", ANY)), words="hook|another term"),
+    "replicas_by_turns": Mistake(HSDP, (("partial", "dp_replicate"),), least=2),
+    "other_weights": Mistake(DP, (), words="values differ"),
+    "half_world": Mistake([("ddp", (4,))], (("partial", ANY), ("wrong_group", ANY)), words="of 4 ranks"),
+    "norm_counts_copies": Mistake(DP + HSDP, (("doubled", ANY),), options={"norm": True}, equal=True, words="reported"),
+    "sync_left_off": Mistake(FSDP + HSDP, (("no_sum", ANY),), options={"accumulate": "each"}),
+    "replicas_left_off": Mistake(
+        HSDP, (("no_sum", ANY), ("partial", "dp_replicate")), options={"accumulate": "no_all_reduce"}
+    ),
+    "one_axis_only": Mistake([("hand", (2, 2))], (("partial", "inner"), ("wrong_group", "inner"))),
+    "addend_lost": Mistake(HAND, (("missing", ANY),)),
+    "addend_doubled": Mistake(HAND, (("doubled", ANY), ("factor", ANY)), words="count 2 times"),
+    "own_clip": Mistake(HAND, (("clipped", ANY), ("factor", ANY)), words="addends count differently|clip"),
+    "forgotten": Mistake(HAND, (("own_only", "dp"),), options={"main": False}),
+    "absent_keep_none": Mistake(HAND, (("replicas_differ", "dp"),), options={"spare": "some", "main": False}),
+    "reduced_each_time": Mistake(
+        HAND,
+        (("factor", ""), ("doubled", "dp")),
+        least=2,
+        words="microbatch",
+        options={"divides": False, "main": False},
+    ),
+    "wrong_group": Mistake([("parts", (2, 2))], (("wrong_group", "tp"), ("wrong_group", "dp"))),
+    "not_summed": Mistake([("parts", (2, 2))], (("own_only", "dp"),)),
+}
+
+
+def draw_wrong(seed, k):
+    """Mistakes by turns, so that each is there as often as the others."""
+    draw = random.Random(f"{seed} wrong {k}")
+    names = list(MISTAKES)
+    random.Random(f"{seed} wrong").shuffle(names)
+    names = [name for name in names if ranks.FSDP2 or _wrappers(name)]
+    name = names[k % len(names)]
+    mistake = MISTAKES[name]
+    wrapper, mesh = draw.choice(_wrappers(name))
+    spec = Spec(wrapper, mesh, microbatches=draw.randint(mistake.least, 3), mistake=name)
+    spec.seed = draw.randint(1, 1 << 20)
+    drawn_jobs._options(draw, spec)
+    _fit(spec, mistake)
+    return spec
+
+
+def _wrappers(name):
+    return [(w, m) for w, m in MISTAKES[name].wrappers if ranks.FSDP2 or w not in drawn_jobs.FSDP2_ONLY]
+
+
+def _fit(spec, mistake):
+    """A job that has the mistake, and nothing that is a question of its own."""
+    o = spec.options
+    spec.microbatches = max(spec.microbatches, mistake.least)
+    if spec.model in ("sparse", "convolved", "attention") or spec.wrapper == "parts":
+        spec.model = "net" if spec.model != "attention" else "recurrent"
+    if spec.dtype in ("bf16", "autocast", "mixed"):
+        spec.dtype = "f32"
+    o.update(counts=False, norm=False, hooks=None, comm=None, static=False, checkpoints=None, frozen=False, main=False)
+    o["call"] = None if o.get("call") == "together" else o.get("call")
+    if o.get("spare") and spec.model != "net":
+        o["spare"] = None
+    o.update(mistake.options)
+    if spec.mistake == "absent_keep_none":
+        spec.model, spec.microbatches = "net", 1
+    elif spec.mistake != "absent_keep_none" and o.get("spare") == "some":
+        o["spare"] = "all"
+    if spec.mistake in ("last_only", "no_sync_off_by_one", "no_sync_left_on") and spec.wrapper == "ddp":
+        o["accumulate"] = "each"
+    if spec.mistake == "same_microbatch" and o.get("call") == "together":
+        o["call"] = None
+    if spec.mistake == "replicas_by_turns":
+        o["accumulate"] = "each"
+    if spec.mistake == "mean_of_means":
+        spec.seed = spec.seed // 9 * 9 + 1  # counts that differ

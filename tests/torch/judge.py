@@ -1,0 +1,277 @@
+"""Judges `addend.torch.watch` by jobs that are drawn: right ones, each held to one process first so that it is known to
+be right, and wrong ones of which the mistake is known.
+
+    judge.py [--right N] [--wrong N] [--seed N] [--compiled] a table, and each job of which something false is said
+    judge.py --seed N --only right:17 --only wrong:3         these alone, with their reports
+    judge.py --write                                         docs/torch.md gets the line, for that of the same PyTorch
+
+Run it by tests/support/python.sh torch build/libaddend.so tests/torch/judge.py, which finds a Python with PyTorch."""
+
+import argparse
+import collections
+import pathlib
+import re
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+import addend
+import addend.torch
+import drawn_jobs
+import drawn_mistakes
+import pool
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "torch.md"
+# What the watch does not tell yet: (answer, words of the job, what is so).
+OPEN = (
+    ("FALSE ALARM", "replicate ", "replicate() is not recognised"),
+    ("MISSED", "MISTAKE half_world", "the other half of the world is not looked for"),
+    ("MISSED", "MISTAKE other_weights", "values are not compared"),
+    ("FALSE ALARM", " bf16 ", "sums in bf16 that cancel"),
+    ("FALSE ALARM", "comm=bf16", "the same"),
+    ("FALSE ALARM", "comm=f16", "the same"),
+    ("FALSE ALARM", " sparse ", "what cancels inside one addend"),
+    ("FALSE CAUSE", "MISTAKE replicas_by_turns", "the axis and the microbatches are not told"),
+    ("FALSE CAUSE", " recurrent ", "a single number and several addends: replicas_differ is named as the cause"),
+    ("cannot tell", " recurrent ", "a single number in a narrow dtype is the same in two microbatches by chance"),
+)
+VAGUE = ("unexplained", "not_distinguishable", "factor", "identical_addends")
+
+
+HEAD = "| PyTorch | seed | right jobs | | wrong jobs | | minutes |\n|---|---|---|---|---|---|---|\n"
+CANCELLED = 0.02  # of the whole norm: a gradient that is smaller is what larger numbers leave of each other
+
+
+# -- what ranks do
+
+
+def error_of(spec, gradients, whole):
+    """The largest relative error of a parameter's gradient; missing gradients count as 0."""
+    scale, worst = torch.stack([g.norm() for g in whole.values()]).norm(), 0.0
+    for name, right in whole.items():
+        own = gradients.get(name)
+        own = torch.zeros_like(right) if own is None else own.double()
+        worst = max(worst, ((own - right).norm() / max(right.norm(), CANCELLED * scale)).item())
+    return worst
+
+
+def whole_gradient(gradient):
+    if isinstance(gradient, DTensor):
+        return gradient.full_tensor()
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+
+
+def gradients_of(spec, job):
+    found = job.gradients() if job.gradients else {n: p.grad for n, p in job.model.named_parameters()}
+    found = {drawn_jobs.plain_name(name): whole_gradient(gradient) for name, gradient in found.items()}
+    if spec.wrapper != "parts":
+        return found
+    pieces = {}
+    for name, own in found.items():  # in order of tp
+        everyones = [torch.empty_like(own) for _ in range(spec.mesh[1])]
+        dist.all_gather(everyones, own, group=job.watch["mesh"].get_group("tp"))
+        pieces[name] = torch.cat(everyones)
+    return pieces
+
+
+def judged(spec):
+    """(the report or what was raised, the largest error against one process)"""
+    job = drawn_jobs.build(spec)
+    for _ in range(job.warm):
+        job.step(None)
+        job.model.zero_grad()
+    said = None
+    try:
+        with addend.torch.watch(job.model, **job.watch) as watch:
+            job.step(watch)
+            if job.after:
+                job.after(watch)
+        said = watch.report
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+    return said, error_of(spec, gradients_of(spec, job), drawn_jobs.reference(spec)), job.affected
+
+
+# -- what is said of a report
+
+ANSWERS = {
+    "right": ("right", "FALSE ALARM", "cannot tell", "refused", "NOT RIGHT", "FAILED"),
+    "wrong": (
+        "true cause",
+        "wrong, no cause of its own",
+        "cannot tell",
+        "FALSE CAUSE",
+        "MISSED",
+        "refused",
+        "NOT WRONG",
+        "FAILED",
+    ),
+}
+GOOD = {"right": ("right",), "wrong": ("true cause", "wrong, no cause of its own", "cannot tell", "refused")}
+
+
+def bound_of(spec):
+    """What a right gradient may be off: f32 and f64 sums, or sums in a dtype of 8 or 11 bits."""
+    accumulated = spec.dtype == "mixed" and spec.options.get("accumulate") == "no_sync"  # in the policy's dtype
+    return 2e-2 if spec.dtype == "bf16" or drawn_jobs.narrow_sum(spec) or accumulated else 1e-6
+
+
+def answer_right(spec, report, error):
+    if error > bound_of(spec):
+        return "NOT RIGHT"
+    if isinstance(report, str):
+        return "refused"
+    return {True: "right", False: "FALSE ALARM", None: "cannot tell"}[report.ok]
+
+
+def told_of(param):
+    """(kind, axes) of what is named, and whether it is one cause alone."""
+    if param.cause:
+        return [(param.cause.kind, param.cause.axes or "")], True
+    return [(c.kind, c.axes or "") for c in param.possible_causes] or [(param.kind, param.axis or "")], False
+
+
+def is_true(mistake, told):
+    return any(kind == k and (axes is drawn_mistakes.ANY or axes == a) for kind, axes in mistake.true for k, a in told)
+
+
+def answer_wrong(spec, report, error, affected):
+    mistake = drawn_mistakes.MISTAKES[spec.mistake]
+    if not mistake.equal and error < 1e-3:
+        return "NOT WRONG"
+    if isinstance(report, str):
+        return "refused"
+    if report.ok:
+        return "MISSED"
+    failing = [p for p in report.params if p.ok is False]
+    whole_text = "\n".join(
+        [p.text for p in failing] + list(report.messages) + [report.norm.text if report.norm else ""]
+    )
+    said_in_words = bool(mistake.words and re.search(mistake.words, whole_text))
+    if report.ok is None:
+        return "true cause" if mistake.untold or said_in_words else "cannot tell"
+    found_true = said_in_words or (bool(failing) and all(is_true(mistake, told_of(p)[0]) for p in failing))
+    for p in failing:
+        told, alone = told_of(p)
+        beside = affected is not None and p.name not in affected
+        if beside or (alone and not is_true(mistake, told) and told[0][0] not in VAGUE and not said_in_words):
+            return "FALSE CAUSE"
+    return "true cause" if found_true else "wrong, no cause of its own"
+
+
+class Judge:
+    def __init__(self):
+        self.pools = {}
+
+    def run(self, spec):
+        if spec.world not in self.pools:
+            self.pools[spec.world] = pool.Pool(spec.world)
+        answers = self.pools[spec.world].run(judged, spec)
+        return answers[0][0], max(error for _, error, _ in answers), answers[0][2]
+
+    def end(self):
+        for started in self.pools.values():
+            started.end()
+
+    def ask(self, what, spec):
+        """(the answer, the report or what was raised)"""
+        try:
+            report, error, affected = self.run(spec)
+        except pool.JobError as failed:
+            return "FAILED", str(failed)
+        if what == "right":
+            answer = answer_right(spec, report, error)
+        else:
+            answer = answer_wrong(spec, report, error, affected)
+        return answer, f"{report}\n(error against one process: {error:.2g})"
+
+
+def draw(what, seed, k, compiled):
+    spec = (drawn_jobs.draw_right if what == "right" else drawn_mistakes.draw_wrong)(seed, k)
+    if spec.options.get("compiled") and not compiled:
+        spec.options["compiled"] = None
+    return spec
+
+
+def judge_all(counts, seed, only=(), compiled=False, show=print):
+    """what -> Counter of answers, and the lines that reproduce each one that is not good."""
+    judge, tables, lines = Judge(), {}, []
+    try:
+        for what, count in counts.items():
+            chosen = [int(word.split(":")[1]) for word in only if word.startswith(what)] if only else range(count)
+            tables[what] = collections.Counter()
+            for k in chosen:
+                spec = draw(what, seed, k, compiled)
+                answer, said = judge.ask(what, spec)
+                tables[what][answer] += 1
+                if only:
+                    show(f"{what}:{k} {answer}: {spec}\n{said}\n")
+                if answer not in GOOD[what]:
+                    lines.append(f"--seed {seed} --only {what}:{k}  {answer}: {spec}\n    {reason(said)}")
+                    show(lines[-1])
+    finally:
+        judge.end()
+    return tables, lines
+
+
+def is_open(line):
+    """Whether a line of judge_all is one of those that are known."""
+    return any(f"  {answer}: " in line and words in line for answer, words, _ in OPEN)
+
+
+def reason(said):
+    lines = [line.strip() for line in said.splitlines() if re.match(r"\s+(BAD|\?\?|note)|.*Error", line)]
+    return (lines or said.splitlines() or [""])[0][:300]
+
+
+def table(tables, seed, seconds):
+    """A line: each answer with how often it was given."""
+    said = [
+        ", ".join(f"{answer} {found[answer]}" for answer in ANSWERS[what] if found[answer])
+        for what, found in tables.items()
+    ]
+    counts = [str(sum(found.values())) for found in tables.values()]
+    cells = [cell for pair in zip(counts, said) for cell in pair]
+    return f"| {version()} | {seed} | {' | '.join(cells)} | {seconds / 60:.1f} |"
+
+
+def version():
+    return torch.__version__.split("+")[0]
+
+
+def write(line):
+    """Into the table of the document, in place of the line of this PyTorch."""
+    text = DOCS.read_text(encoding="utf-8")
+    begin = text.index(HEAD) + len(HEAD)
+    end = text.index("\n\n", begin) + 1
+    others = [row for row in text[begin:end].splitlines() if not row.startswith(f"| {version()} |")]
+    DOCS.write_text(text[:begin] + "\n".join([line, *others]) + "\n" + text[end:], encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--right", type=int, default=200)
+    parser.add_argument("--wrong", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--compiled", action="store_true", help="some DDP jobs are compiled (aot_eager)")
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    start = time.monotonic()
+    show = lambda text: print(text, flush=True)  # noqa: E731
+    tables, lines = judge_all(
+        {"right": given.right, "wrong": given.wrong}, given.seed, given.only, given.compiled, show
+    )
+    line = table(tables, given.seed, time.monotonic() - start)
+    print(f"\n{HEAD}{line}")
+    if given.write:
+        write(line)
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""What the first rank has of all ranks' files at a time, and that it is judged as if all of it was there."""
+
+import contextlib
+import os
+import tempfile
+import unittest
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import addend
+import addend.torch
+import ranks
+from addend.torch import _collect, _gather
+
+WIDTH, LAYERS = 64, 6
+
+
+def model_of_layers():
+    torch.manual_seed(1)
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+
+
+def step_of(model, microbatches):
+    for m in range(microbatches):
+        x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(100 * dist.get_rank() + m))
+        model(x).square().mean().backward()
+
+
+def taken(folder):
+    """Bytes on disk."""
+    return sum(512 * os.stat(os.path.join(folder, name)).st_blocks for name in os.listdir(folder))
+
+
+def run_watched(at_once, sabotaged):
+    """(the report, how many chunks there were, the most bytes that they took on disk)"""
+    model, seen, most = DistributedDataParallel(model_of_layers()), [], [0]
+    bring = _collect.Collection.bring
+
+    def measure(collection):
+        bring(collection)
+        seen.append(len(collection.chunks))
+        if dist.get_rank() == 0:
+            most[0] = max(most[0], taken(collection._folder))
+
+    plant = addend.torch.sabotage(model, "skip") if sabotaged else contextlib.nullcontext()
+    with mock.patch.object(_gather, "AT_ONCE", at_once), mock.patch.object(_collect.Collection, "bring", measure):
+        with contextlib.redirect_stdout(None), plant, addend.torch.watch(model) as watch:
+            step_of(model, 2)
+    return watch.report, seen, most[0]
+
+
+def run_dumped(at_once, folder):
+    model = DistributedDataParallel(model_of_layers())
+    with mock.patch.object(_gather, "AT_ONCE", at_once), addend.torch.dump(model, folder):
+        step_of(model, 2)
+
+
+class Collect(unittest.TestCase):
+    def test_a_part_at_a_time_is_judged_as_all_at_once(self):
+        for sabotaged in (False, True):
+            whole = ranks.run(3, run_watched, 64 << 20, sabotaged)
+            parts = ranks.run(3, run_watched, 1 << 18, sabotaged)
+            self.assertEqual(whole[0][1], [1])
+            for (report, _, _), (in_parts, seen, _) in zip(whole, parts):
+                self.assertEqual(report.ok, not sabotaged)
+                self.assertEqual(report, in_parts)
+                self.assertEqual(seen, [len(seen)] * len(seen))
+                self.assertGreater(len(seen), 3)
+            self.assertLess(parts[0][2], whole[0][2] / 2)
+
+    def test_a_dump_has_all_of_it(self):
+        reports = []
+        for at_once in (64 << 20, 1 << 16):
+            with tempfile.TemporaryDirectory() as folder:
+                ranks.run(3, run_dumped, at_once, folder)
+                reports.append(addend.diff(folder))
+                self.assertEqual(len(os.listdir(folder)), 9)
+        self.assertTrue(reports[0].ok)
+        self.assertEqual(reports[0], reports[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

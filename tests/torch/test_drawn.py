@@ -1,0 +1,75 @@
+"""Some of the jobs that judge.py draws: nothing false is said of the right ones nor of the wrong ones. All of them are
+taken where ADDEND_TEST_SEED is `all`."""
+
+import os
+import unittest
+
+import drawn_jobs
+import drawn_mistakes
+import judge
+import pool
+
+SEED = os.environ.get("ADDEND_TEST_SEED", "1")
+TAKEN = {"right": 200, "wrong": 100} if SEED == "all" else {"right": 12, "wrong": 8}
+DRAWN_BY = 1 if SEED == "all" else int(SEED)
+
+
+def _one():
+    return 1
+
+
+def _fail():
+    raise ValueError("no")
+
+
+class Drawn(unittest.TestCase):
+    def test_nothing_false_is_said(self):
+        print(f"drawn jobs: {TAKEN['right']} and {TAKEN['wrong']} are taken, ADDEND_TEST_SEED={SEED}", flush=True)
+        tables, lines = judge.judge_all(TAKEN, DRAWN_BY, show=lambda text: print(text, flush=True))
+        self.assertEqual({what: sum(found.values()) for what, found in tables.items()}, TAKEN)
+        self.assertEqual([line for line in lines if not judge.is_open(line)], [])
+        told = tables["wrong"]["true cause"] + sum(judge.is_open(line) for line in lines)
+        self.assertGreaterEqual(told, 0.75 * TAKEN["wrong"])
+
+    def test_a_seed_draws_the_same_jobs(self):
+        for draw in drawn_jobs.draw_right, drawn_mistakes.draw_wrong:
+            self.assertEqual([str(draw(7, k)) for k in range(40)], [str(draw(7, k)) for k in range(40)])
+            self.assertNotEqual([str(draw(7, k)) for k in range(40)], [str(draw(8, k)) for k in range(40)])
+
+    def test_every_mistake_is_drawn(self):
+        found = {drawn_mistakes.draw_wrong(1, k).mistake for k in range(len(drawn_mistakes.MISTAKES))}
+        there = {name for name in drawn_mistakes.MISTAKES if drawn_mistakes._wrappers(name)}
+        self.assertEqual(found, there)
+
+    def test_a_job_that_is_not_what_it_says_is_seen(self):
+        judged = judge.Judge()
+        spec = drawn_jobs.Spec("hand", (2,), options={"divides": True}, mistake="not_divided")
+        answer, _ = judged.ask("right", spec)
+        self.assertEqual(answer, "NOT RIGHT")
+        spec.mistake = "no such mistake"
+        drawn_mistakes.MISTAKES[spec.mistake] = drawn_mistakes.Mistake([], ())
+        answer, _ = judged.ask("wrong", spec)
+        del drawn_mistakes.MISTAKES[spec.mistake]
+        judged.end()
+        self.assertEqual(answer, "NOT WRONG")
+
+    def test_a_false_cause_is_seen(self):
+        judged, spec = judge.Judge(), drawn_jobs.Spec("ddp", (2,), mistake="hook_sums")
+        self.assertEqual(judged.ask("wrong", spec)[0], "true cause")
+        other = drawn_mistakes.Mistake([], (("averaged", "dp"),))
+        right, drawn_mistakes.MISTAKES["hook_sums"] = drawn_mistakes.MISTAKES["hook_sums"], other
+        self.assertEqual(judged.ask("wrong", spec)[0], "FALSE CAUSE")
+        drawn_mistakes.MISTAKES["hook_sums"] = right
+        judged.end()
+
+    def test_a_pool_outlives_a_job_that_fails(self):
+        started = pool.Pool(2)
+        self.assertEqual(started.run(_one), [1, 1])
+        with self.assertRaisesRegex(pool.JobError, "ValueError: no"):
+            started.run(_fail)
+        self.assertEqual(started.run(_one), [1, 1])
+        started.end()
+
+
+if __name__ == "__main__":
+    unittest.main()

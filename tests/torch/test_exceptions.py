@@ -1,0 +1,369 @@
+"""What is unusual in a step never ends the job's backward, changes its bits or lets a rank wait: it is said."""
+
+import contextlib
+import io
+import tempfile
+import time
+import unittest
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import addend
+import addend.torch
+import ranks
+from addend.torch import _addends
+
+WAIT = 2.0  # seconds; ranks that are there are there at once
+
+
+class Net(nn.Module):
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        torch.manual_seed(1)
+        self.up, self.down = nn.Linear(6, 10, dtype=dtype), nn.Linear(10, 3, dtype=dtype)
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.up(x)))
+
+
+def batch(dtype=torch.float32):
+    return torch.randn(8, 6, generator=torch.Generator().manual_seed(7 + dist.get_rank()), dtype=dtype)
+
+
+class WithoutGradient(torch.autograd.Function):
+    """Its backward gives the weight nothing."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        return x * weight.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net, self.scale = Net(), nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return WithoutGradient.apply(self.net(x), self.scale)
+
+
+def sum_by_hand(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+
+
+def step_of(model, change=lambda loss: loss, dtype=torch.float32):
+    change(model(batch(dtype)).abs().square().mean()).backward()
+    sum_by_hand(model)
+
+
+def gradients(model):
+    return [None if p.grad is None else p.grad.view(torch.uint8).numpy().tobytes() for p in model.parameters()]
+
+
+def watched(model, step, **options):
+    """(report, what was printed, whether the gradients have the bits of a plain step)"""
+    step()
+    plain = gradients(model)
+    model.zero_grad()
+    with contextlib.redirect_stdout(io.StringIO()) as printed, addend.torch.watch(model, **options) as watch:
+        step()
+    return watch.report, printed.getvalue(), gradients(model) == plain
+
+
+def run_none():
+    model = Scaled()
+    return watched(model, lambda: step_of(model))
+
+
+def run_overflow(rank, factor):
+    model = Net()
+    return watched(
+        model, lambda: step_of(model, lambda loss: loss * (factor if dist.get_rank() == rank else 1)), raises=True
+    )
+
+
+def run_overflown_sum():
+    model = Net(torch.float16)
+
+    def step():
+        for p in model.parameters():
+            (p * 40000.0).sum().backward()
+        sum_by_hand(model)
+
+    return watched(model, step)
+
+
+def run_infinite_norm():
+    model = Net()
+    return watched(model, lambda: step_of(model), norm=lambda: torch.tensor(float("inf")))
+
+
+def run_complex(factor):
+    model = Net(torch.complex64)
+
+    def step():
+        step_of(model, dtype=torch.complex64)
+        for p in model.parameters():
+            p.grad *= factor
+
+    return watched(model, step)
+
+
+def run_without(what):
+    model = Net()
+    if what == "trainable":
+        model.requires_grad_(False)
+    if what == "values":
+        model.to("meta")
+
+    def functional():
+        parameters = {name: p.detach() for name, p in model.named_parameters()}
+        torch.func.grad(lambda p: torch.func.functional_call(model, p, (batch(),)).square().mean())(parameters)
+
+    def set_by_hand():
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+
+    def on_meta():
+        model(batch().to("meta")).mean().backward()
+
+    steps = {"backward": lambda: None, "hooks": functional, "addends": set_by_hand, "values": on_meta}
+    with contextlib.redirect_stdout(io.StringIO()) as printed, addend.torch.watch(model) as watch:
+        steps.get(what, lambda: None)()
+    return watch.report, printed.getvalue()
+
+
+def run_asserted():
+    model = Net()
+    try:
+        addend.torch.assert_summed(lambda: step_of(model, lambda loss: loss * float("inf")), model)
+    except AssertionError as error:
+        return str(error)
+    return "nothing"
+
+
+def run_failing_hook():
+    """Something inside the watch fails on one rank."""
+    model = Net()
+    step_of(model)
+    plain = gradients(model)
+    model.zero_grad()
+
+    def fail(self, watched, grad):
+        raise KeyError("inside")
+
+    if dist.get_rank() == 1:
+        _addends.Addends._keep = fail
+    try:
+        with addend.torch.watch(model):
+            step_of(model)
+    except ValueError as error:
+        return str(error), gradients(model) == plain
+    return "nothing", False
+
+
+def run_failing(what):
+    """A function of the caller's raises on one rank."""
+    model = Net()
+
+    def fail(*arguments):
+        if dist.get_rank() == 1:
+            raise KeyError("mine")
+        return arguments[0].grad if arguments else 1.0
+
+    try:
+        with addend.torch.watch(model, **{what: fail}):
+            step_of(model)
+    except ValueError as error:
+        return str(error), type(error.__cause__).__name__
+    return "nothing"
+
+
+def run_alone(raises):
+    """The first rank enters a watch, and later both do."""
+    model, told = Net(), []
+    start = time.monotonic()
+    with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(io.StringIO()) as printed:
+        warnings.simplefilter("always")
+        try:
+            watch = (
+                addend.torch.watch(model, wait=WAIT, raises=raises)
+                if dist.get_rank() == 0
+                else contextlib.nullcontext()
+            )
+            with watch:
+                step_of(model)
+            told.append(watch.report.ok if dist.get_rank() == 0 else None)
+        except addend.GradientError as error:
+            told.append(error.report.ok)
+    took = time.monotonic() - start
+    dist.barrier()
+    model.zero_grad()
+    with contextlib.redirect_stdout(None), addend.torch.watch(model, wait=WAIT) as watch:
+        step_of(model)
+    return (
+        [str(w.message) for w in warned if "addend" in str(w.message)],
+        printed.getvalue(),
+        took,
+        told,
+        watch.report.ok,
+    )
+
+
+def run_late():
+    """The second rank comes after the first has given up: neither watches, and neither waits for the other."""
+    model = Net()
+    time.sleep(1.5 * dist.get_rank())
+    with warnings.catch_warnings(), contextlib.redirect_stdout(None):
+        warnings.simplefilter("ignore")
+        with addend.torch.watch(model, wait=1.0) as watch:
+            step_of(model)
+    return watch.report.ok, watch.report.messages
+
+
+def run_left():
+    """One rank leaves with an exception of its own."""
+    model = Net()
+    try:
+        with contextlib.redirect_stdout(None), addend.torch.watch(model) as watch:
+            step_of(model)
+            if dist.get_rank() == 1:
+                raise KeyError("mine")
+    except KeyError as error:
+        return error.args[0]
+    return watch.report.ok, watch.report.messages
+
+
+def run_every():
+    """Six steps: which were watched, the reports, and what hooks were there."""
+    model, told = DistributedDataParallel(Net()), []
+    kept = addend.torch.watch(model, every=3)
+    for step in range(6):
+        model.zero_grad()
+        watch = kept if step < 4 else addend.torch.watch(model, every=3)
+        with contextlib.redirect_stdout(io.StringIO()) as printed, watch:
+            watch.divisor(8)
+            watch.norm(1.0)
+            hooks = sum(len(p._backward_hooks or ()) for p in model.parameters())
+            model(batch()).square().mean().backward()
+        told.append((watch.watches, bool(printed.getvalue()), hooks))
+    return told, kept.report.norm.reported
+
+
+class Exceptions(unittest.TestCase):
+    def hold_not_judged(self, told, verdict, *words):
+        for rank, (report, printed, *_) in enumerate(told):
+            self.assertIsNone(report.ok)
+            self.assertEqual(report.verdict, verdict)
+            for word in words:
+                self.assertIn(word, str(report))
+            self.assertEqual(str(report), str(told[0][0]))
+            self.assertEqual(report.messages, (str(report),))
+            self.assertEqual(printed, "" if rank else f"{report}\n")
+
+    def test_a_backward_may_give_a_parameter_nothing(self):
+        for report, _, same in ranks.run(2, run_none):
+            self.assertTrue(report.ok, str(report))
+            self.assertTrue(same)
+            self.assertEqual(len(report.params), 4)
+
+    def test_overflow_is_a_verdict(self):
+        for rank, factor in ((1, float("inf")), (0, float("nan"))):
+            told = ranks.run(2, run_overflow, rank, factor)
+            self.hold_not_judged(
+                told, "overflow", f"overflow on rank {rank} in `up.weight` and 3 more: this step is not judged"
+            )
+            self.assertTrue(all(same for *_, same in told))
+
+    def test_an_overflow_of_the_sum_is_told_apart(self):
+        self.hold_not_judged(
+            ranks.run(2, run_overflown_sum), "overflow", "in the sum on ranks 0 and 1 in `up.weight`", "finite"
+        )
+
+    def test_an_infinite_norm_is_an_overflow(self):
+        self.hold_not_judged(ranks.run(2, run_infinite_norm), "overflow", "overflow in the global norm")
+
+    def test_an_overflow_tests_nothing(self):
+        for text in ranks.run(2, run_asserted):
+            self.assertIn("overflow on ranks 0 and 1 in", text)
+
+    def test_complex_gradients_are_judged(self):
+        for factor, ok in ((1, True), (3, False)):
+            for report, _, same in ranks.run(2, run_complex, factor):
+                self.assertEqual(report.ok, ok, str(report))
+                self.assertTrue(same)
+                self.assertEqual(report["up.weight"].numel, 120)
+
+    def test_what_has_nothing_to_judge_is_said(self):
+        for what, word in (
+            ("trainable", "no parameter of the model wants a gradient"),
+            ("backward", "no backward in this watch gave a parameter a gradient"),
+            ("hooks", "torch.func.grad has no hooks"),
+            ("addends", "there are gradients, and no backward in this watch"),
+            ("values", "on ranks 0 and 1 in `up.weight` and 3 more: on the meta device"),
+        ):
+            with self.subTest(what):
+                self.hold_not_judged(ranks.run(2, run_without, what), "cannot_tell", word)
+
+    def test_nothing_leaves_a_hook(self):
+        for said, same in ranks.run(2, run_failing_hook):
+            self.assertIn("KeyError: 'inside'", said)
+            self.assertTrue(same)
+
+    def test_an_error_of_one_rank_is_told_on_all(self):
+        for what in ("gradient", "norm"):
+            told = ranks.run(2, run_failing, what)
+            self.assertEqual(told, [("rank 1: KeyError: 'mine'", "NoneType"), ("rank 1: KeyError: 'mine'", "KeyError")])
+
+    def test_a_rank_that_is_alone_is_found_and_said_on_it(self):
+        for raises in (False, True):
+            (warned, printed, took, told, later), (silent, *_, later_too) = ranks.run(2, run_alone, raises)
+            self.assertEqual((len(warned), silent), (1, []))
+            self.assertIn("rank 0 entered a watch, and rank 1 did not within 2 s: this step is not watched", warned[0])
+            self.assertIn("rank 0 entered a watch", printed)
+            self.assertGreaterEqual(took, WAIT)
+            self.assertEqual((told, later, later_too), ([None], True, True))
+
+    def test_ranks_that_miss_each_other_go_on(self):
+        first, second = ranks.run(2, run_late)
+        self.assertEqual((first[0], second[0]), (None, None))
+        self.assertIn("rank 0 entered a watch, and rank 1 did not", first[1][0])
+        self.assertIn("rank 1 entered a watch, and rank 0 did not", second[1][0])
+
+    def test_a_rank_that_leaves_with_an_error_keeps_nobody_waiting(self):
+        first, second = ranks.run(2, run_left)
+        self.assertEqual((first[0], second), (None, "mine"))
+        self.assertIn("rank 1 left the watch with KeyError: 'mine': this step is not judged", first[1][0])
+
+    def test_every_leaves_steps_out(self):
+        for rank, (told, norm) in enumerate(ranks.run(2, run_every)):
+            expected = [(step % 3 == 0, step % 3 == 0 and rank == 0, 4 if step % 3 == 0 else 0) for step in range(6)]
+            self.assertEqual(told, expected)
+            self.assertEqual(norm, 1.0)
+
+    def test_a_dump_of_an_overflow_is_written_and_one_of_nothing_is_refused(self):
+        model = nn.Linear(2, 2)
+        with tempfile.TemporaryDirectory() as folder:
+            with addend.torch.dump(model, folder):
+                (model(torch.ones(1, 2)).sum() * float("inf")).backward()
+            with (
+                self.assertRaisesRegex(ValueError, "no backward in this watch"),
+                addend.torch.dump(nn.Linear(2, 2), folder),
+            ):
+                pass
+            with self.assertRaisesRegex(addend.InvalidError, "rank00000"):
+                addend.diff(folder)
+
+
+if __name__ == "__main__":
+    unittest.main()

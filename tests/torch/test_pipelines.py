@@ -1,0 +1,265 @@
+"""Schedules of torch.distributed.pipelining under a plain `addend.torch.watch`: stages, microbatches and what the
+schedule divides by are its own, so nothing is said. Each job is held to one process first."""
+
+import contextlib
+import unittest
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import addend.torch
+import ranks
+
+WIDTH, ROWS, MICROBATCHES = 8, 8, 4
+
+
+class Block(nn.Module):
+    def __init__(self, stage):
+        super().__init__()
+        torch.manual_seed(10 + stage)
+        self.up, self.down = nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Wide(Block):
+    """Under the same names other shapes."""
+
+    def __init__(self, stage):
+        super().__init__(stage)
+        self.up, self.down = nn.Linear(WIDTH, 16 + 4 * stage), nn.Linear(16 + 4 * stage, WIDTH)
+
+
+def loss(y, target):
+    return (y - target).square().mean()
+
+
+def batch(replica):
+    generator = torch.Generator().manual_seed(replica)
+    return torch.randn(ROWS, WIDTH, generator=generator), torch.randn(ROWS, WIDTH, generator=generator)
+
+
+def stages_of(schedule, place, size):
+    """(those of this place of the pipeline, how many there are)"""
+    if issubclass(schedule, schedules.PipelineScheduleSingle):
+        return [place], size
+    if schedule.__name__ in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV"):
+        return [place, 2 * size - 1 - place], 2 * size
+    return [place, place + size], 2 * size
+
+
+class Deep(nn.Module):
+    """Layers that are sharded each, and resharded after their forward."""
+
+    def __init__(self, stage):
+        super().__init__()
+        self.layers = nn.ModuleList(Block(3 * stage + i) for i in range(2))
+
+    def forward(self, x):
+        return self.layers[1](self.layers[0](x))
+
+
+def wrapped(block, wrapper, mesh):
+    if wrapper == "fsdp2":
+        for layer in getattr(block, "layers", ()):
+            fully_shard(layer, mesh=mesh["dp"])
+        return fully_shard(block, mesh=mesh["dp"])
+    return DistributedDataParallel(block, process_group=mesh.get_group("dp")) if wrapper == "ddp" else block
+
+
+class Pipeline:
+    def __init__(self, schedule, replicas, wrapper, block):
+        warnings.simplefilter("ignore")
+        schedule = getattr(schedules, schedule)
+        mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("dp", "pp"))
+        self.block, self.replicas, self.mesh = block, replicas, mesh
+        self.indices, self.count = stages_of(schedule, mesh.get_local_rank("pp"), mesh.size(1))
+        modules = [wrapped(block(index), wrapper, mesh) for index in self.indices]
+        stages = [
+            PipelineStage(module, index, self.count, torch.device("cpu"), group=mesh.get_group("pp"))
+            for module, index in zip(modules, self.indices)
+        ]
+        several = not issubclass(schedule, schedules.PipelineScheduleSingle)
+        self.schedule = schedule(stages if several else stages[0], MICROBATCHES, loss_fn=loss)
+        self.model = nn.ModuleList(modules) if several else modules[0]
+
+    def step(self):
+        x, target = batch(self.mesh.get_local_rank("dp"))
+        inputs = (x,) if 0 in self.indices else ()
+        self.schedule.step(*inputs, **({"target": target} if self.count - 1 in self.indices else {}))
+
+    def error(self):
+        """The worst relative one of this rank's gradients against one process."""
+        alone = nn.Sequential(*map(self.block, range(self.count)))
+        sum(loss(alone(x), target) for x, target in map(batch, range(self.replicas))).div(self.replicas).backward()
+        modules = self.model if isinstance(self.model, nn.ModuleList) else [self.model]
+        worst = 0.0
+        for index, module in zip(self.indices, modules):
+            for ours, right in zip(module.parameters(), alone[index].parameters()):
+                if ours.grad is None:
+                    worst = float("inf")
+                    continue
+                grad = ours.grad.full_tensor() if isinstance(ours.grad, DTensor) else ours.grad
+                worst = max(worst, ((grad - right.grad).norm() / right.grad.norm()).item())
+        return worst
+
+
+def watched(jobs, told=None):
+    reports = []
+    for job in jobs:
+        pipeline = Pipeline(*job)
+        with contextlib.redirect_stdout(None), addend.torch.watch(pipeline.model, **(told or {})) as watch:
+            pipeline.step()
+        reports.append((watch.report, pipeline.error()))
+    return reports
+
+
+ALONE = [
+    "ScheduleGPipe",
+    "Schedule1F1B",
+    "ScheduleInterleaved1F1B",
+    "ScheduleLoopedBFS",
+    "ScheduleInterleavedZeroBubble",
+    "ScheduleZBVZeroBubble",
+]
+BESIDE = [("Schedule1F1B", "ddp"), ("Schedule1F1B", "fsdp2"), ("ScheduleInterleavedZeroBubble", "fsdp2")]
+BESIDE = [(schedule, wrapper) for schedule, wrapper in BESIDE if ranks.FSDP2 or wrapper != "fsdp2"]
+# What zero bubbles do to the layers of fully_shard was looked at there.
+ZERO_BUBBLES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+if not ZERO_BUBBLES:
+    BESIDE = [(schedule, wrapper) for schedule, wrapper in BESIDE if "Zero" not in schedule or wrapper != "fsdp2"]
+
+
+class Pipelines(unittest.TestCase):
+    def hold(self, told, job, mesh, names):
+        report, errors = told[0][0], [error for _, error in told]
+        with self.subTest(job=job):
+            self.assertLess(max(errors), 1e-5)
+            self.assertTrue(report.ok, str(report))
+            self.assertIn(f"mesh {mesh}, {MICROBATCHES} microbatches;", str(report))
+            self.assertEqual(sorted(p.name for p in report.params), sorted(names), str(report))
+
+    def test_schedules_alone(self):
+        jobs = [(schedule, 1, None, Block) for schedule in ALONE]
+        for job, told in zip(jobs, zip(*ranks.run(2, watched, jobs))):
+            count = 2 if job[0] in ("ScheduleGPipe", "Schedule1F1B") else 4
+            self.hold(told, job, "dp=1 pp=2", names_of(count))
+
+    def test_schedules_beside_replicas(self):
+        jobs = [(schedule, 2, wrapper, Block) for schedule, wrapper in BESIDE]
+        for job, told in zip(jobs, zip(*ranks.run(4, watched, jobs))):
+            self.hold(told, job, "dp=2 pp=2", names_of(2 if "1F1B" in job[0] else 4))
+
+    def test_other_shapes_under_one_name(self):
+        told = [of_rank[0] for of_rank in ranks.run(2, watched, [("Schedule1F1B", 1, None, Wide)])]
+        self.hold(told, "wide", "dp=1 pp=2", names_of(2))
+
+    def test_replicas_that_are_not_summed(self):
+        report, _ = ranks.run(4, watched, [("ScheduleGPipe", 2, None, Block)])[0][0]
+        self.assertEqual({(p.kind, p.axis) for p in report.params}, {("own_only", "dp")}, str(report))
+
+    def test_ddp_is_not_asked_by_the_weights_of_a_zero_bubble(self):
+        """Whose gradients are put into place without it: all but the first stage's."""
+        report, error = ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "ddp", Block)])[0][0]
+        self.assertGreater(error, 1e-2)
+        wrong = {p.name for p in report.params if not p.ok}
+        self.assertEqual(wrong, {name for name in names_of(4) if not name.startswith("stage0.")}, str(report))
+
+    @unittest.skipIf(not ZERO_BUBBLES, "which gradients are lost was seen with PyTorch 2.15")
+    def test_a_zero_bubble_loses_gradients_of_layers_that_are_resharded(self):
+        """All of the last stage, and some microbatches of others: none of these is called right."""
+        told = [of_rank[0] for of_rank in ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "fsdp2", Deep)])]
+        report = told[0][0]
+        self.assertEqual(max(error for _, error in told), float("inf"))
+        self.assertIsNone(report.ok, str(report))
+        self.assertEqual({p.kind for p in report.params}, {"right", "not_judged"}, str(report))
+        self.assertTrue(all(p.name.startswith("stage0.") for p in report.params if p.ok), str(report))
+        self.assertIn("no rank has a gradient of it", report["stage3.layers.0.up.weight"].text)
+        self.assertIn(
+            "2 of its stage's microbatches only: lost in the others", report["stage2.layers.0.up.weight"].text
+        )
+        meant = ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "fsdp2", Deep)], {"unused": ["stage*"]})
+        self.assertIn("no rank used stage3.layers.0.up.weight", str(meant[0][0][0]))
+
+
+class Ends(nn.Module):
+    """The first stage's `embed.weight` and the second's `head.weight` are one parameter."""
+
+    def __init__(self, stage):
+        super().__init__()
+        torch.manual_seed(5)
+        weight = torch.randn(20, WIDTH)
+        if stage == 0:
+            self.embed = nn.Embedding(20, WIDTH, _weight=weight)
+        else:
+            self.head = nn.Linear(WIDTH, 20, bias=False)
+            self.head.weight = nn.Parameter(weight)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return torch.tanh(self.mix(self.embed(x))) if hasattr(self, "embed") else self.head(self.mix(x))
+
+
+def run_tied(schedule, summed, told):
+    """Of a pipeline over two ranks, or of stages that are called by hand."""
+    warnings.simplefilter("ignore")
+    rank = dist.get_rank()
+    module = Ends(rank)
+    stage = PipelineStage(module, rank, 2, torch.device("cpu"))
+    schedule = getattr(schedules, schedule)(stage, MICROBATCHES, loss_fn=lambda y, t: nn.functional.cross_entropy(y, t))
+    words = torch.randint(0, 20, (ROWS,), generator=torch.Generator().manual_seed(3))
+    with contextlib.redirect_stdout(None), addend.torch.watch(module, **told) as watch:
+        schedule.step(words) if rank == 0 else schedule.step(target=words.flip(0))
+        if summed:
+            dist.all_reduce((module.head if rank else module.embed).weight.grad)
+    return watch.report
+
+
+class TiedEnds(unittest.TestCase):
+    def report(self, summed, **told):
+        return ranks.run(2, run_tied, "Schedule1F1B", summed, told)[0]
+
+    def test_summed(self):
+        for told in {}, {"tied": [("embed.weight", "head.weight")]}:
+            report = self.report(True, **told)
+            self.assertTrue(report.ok, str(report))
+            self.assertIn("`stage0.embed.weight` stands for `stage1.head.weight` too: they are tied", str(report))
+
+    def test_left_out(self):
+        report = self.report(False)
+        self.assertIsNone(report.ok, str(report))
+        self.assertIn("equal values and other gradients", report["stage0.embed.weight"].text)
+        self.assertIn("tied=", report["stage0.embed.weight"].text)
+        report = self.report(False, tied=[("embed.weight", "head.weight")])
+        self.assertEqual(
+            (report["stage0.embed.weight"].kind, report["stage0.embed.weight"].axis), ("own_only", "pp"), str(report)
+        )
+
+    def test_meant_apart(self):
+        report = self.report(False, tied=())
+        self.assertTrue(report.ok, str(report))
+        self.assertIn("stage1.head.weight", {p.name for p in report.params})
+
+    def test_a_name_that_nobody_has(self):
+        for name, words in (
+            ("words.weight", "no parameter of any rank"),
+            ("mix.weight", "a parameter of several stages"),
+        ):
+            with self.assertRaisesRegex(ranks.RankError, f"tied: {name} is {words}"):
+                self.report(True, tied=[("embed.weight", name)])
+
+
+def names_of(count):
+    return [f"stage{i}.{layer}.{kind}" for i in range(count) for layer in ("up", "down") for kind in ("weight", "bias")]
+
+
+if __name__ == "__main__":
+    unittest.main()

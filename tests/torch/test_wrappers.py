@@ -1,0 +1,425 @@
+"""Right jobs that were once called wrong, and wrong ones that were called right or something else: what a watch says of
+them, and what it has to be told."""
+
+import contextlib
+import unittest
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._composable.replicate import replicate
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import addend.torch
+import ranks
+from jobs import HIDDEN, IN, NET, OUT, Net, SumForward, all_batches, ddp, draw, mean_loss, whole_mean
+
+JOBS = {}
+
+
+def job(world, fsdp2=False):
+    """Of a job: its model, its step, what the watch is told."""
+
+    def keep(make):
+        if ranks.FSDP2 or not fsdp2:
+            JOBS[make.__name__] = (world, make)
+        return make
+
+    return keep
+
+
+def mean_of(model, microbatches=1):
+    def step():
+        for m in range(microbatches):
+            (mean_loss(model, draw(dist.get_rank(), m)) / microbatches).backward()
+
+    return model, step
+
+
+# -- DDP over some of the ranks
+
+
+def half_of_the_ranks():
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    return groups[dist.get_rank() // 2]
+
+
+@job(4)
+def half():
+    return *mean_of(DistributedDataParallel(Net(), process_group=half_of_the_ranks())), {}
+
+
+@job(4)
+def half_that_is_all():
+    group = half_of_the_ranks()
+    return *mean_of(DistributedDataParallel(Net(), process_group=group)), {"group": group}
+
+
+@job(4)
+def half_of_a_mesh():
+    model = DistributedDataParallel(Net(), process_group=half_of_the_ranks())
+    return *mean_of(model), {"mesh": init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))}
+
+
+# -- other wrappers
+
+
+@job(2)
+def replicated():
+    return *mean_of(replicate(Net())), {}
+
+
+@job(2)
+def replicated_before():
+    model, step = mean_of(replicate(Net()))
+    step()
+    model.zero_grad()
+    return model, step, {}
+
+
+@job(2)
+def compressed():
+    model = ddp()
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.5)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for _ in range(3):
+        mean_of(model)[1]()
+    model.zero_grad()
+    return *mean_of(model), {}
+
+
+def ignored(divides):
+    model = Net()
+    fully_shard(model, ignored_params={model.down.bias})
+
+    def step():
+        mean_of(model)[1]()
+        dist.all_reduce(model.down.bias.grad)
+        if divides:
+            model.down.bias.grad /= dist.get_world_size()
+
+    return model, step
+
+
+@job(2, fsdp2=True)
+def ignored_and_averaged():
+    return *ignored(True), {}
+
+
+@job(2, fsdp2=True)
+def ignored_and_summed():
+    return *ignored(False), {}
+
+
+@job(2, fsdp2=True)
+def ignored_and_summed_as_said():
+    return *ignored(False), {"expect": {"*": 0.5, "down.bias": 1}}
+
+
+# -- tensor parallelism under DDP
+
+
+def tensor_parallel():
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = parallelize_module(Net(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    model = DistributedDataParallel(model, device_mesh=mesh["dp"])
+    return mesh, model, lambda: mean_loss(model, draw(mesh.get_local_rank("dp"))).backward()
+
+
+@job(4)
+def tp_in_ddp():
+    return *tensor_parallel()[1:], {}
+
+
+@job(4)
+def tp_in_ddp_later():
+    """Its parameters are no attributes of the model any more, only the optimizer's."""
+    _, model, step = tensor_parallel()
+    optimizer = torch.optim.SGD(model.parameters())
+    step()
+    optimizer.zero_grad()
+    return model, step, {}
+
+
+@job(4)
+def tp_in_ddp_with_a_mesh():
+    mesh, model, step = tensor_parallel()
+    return model, step, {"mesh": mesh}
+
+
+class CutByHand(nn.Module):
+    """`down.bias` is whole everywhere, the rest in parts."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        whole, half = (
+            Net(),
+            slice(mesh.get_local_rank("tp") * HIDDEN // 2, (mesh.get_local_rank("tp") + 1) * HIDDEN // 2),
+        )
+        self.group = mesh.get_group("tp")
+        self.up, self.down = nn.Linear(IN, HIDDEN // 2), nn.Linear(HIDDEN // 2, OUT)
+        with torch.no_grad():
+            self.up.weight.copy_(whole.up.weight[half])
+            self.up.bias.copy_(whole.up.bias[half])
+            self.down.weight.copy_(whole.down.weight[:, half])
+            self.down.bias.copy_(whole.down.bias)
+
+    def forward(self, x):
+        part = torch.tanh(self.up(x)) @ self.down.weight.T
+        return SumForward.apply(part, self.group) + self.down.bias
+
+
+def by_hand():
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = DistributedDataParallel(CutByHand(mesh), process_group=mesh.get_group("dp"))
+    return mesh, model, lambda: mean_loss(model, draw(mesh.get_local_rank("dp"))).backward()
+
+
+@job(4)
+def tp_by_hand():
+    mesh, model, step = by_hand()
+    return model, step, {"mesh": mesh}
+
+
+@job(4)
+def tp_by_hand_as_said():
+    mesh, model, step = by_hand()
+    types = {"up.*": "tp=S0", "down.weight": "tp=S1", "down.bias": "tp=I"}
+    return model, step, {"mesh": mesh, "types": types}
+
+
+# -- values, names, hooks
+
+
+def one_batch():
+    model = ddp()
+
+    def step():
+        for m in range(2):
+            (mean_loss(model, draw(0, m)) / 2).backward()
+
+    return model, step
+
+
+@job(2)
+def one_batch_for_all():
+    return *one_batch(), {}
+
+
+@job(2)
+def one_batch_as_said():
+    return *one_batch(), {"allow_identical": True}
+
+
+@job(2)
+def other_weights():
+    model = Net()
+    with torch.no_grad():
+        model.up.weight += 0.1 * dist.get_rank()
+
+    def step():
+        mean_of(model)[1]()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+
+    return model, step, {}
+
+
+class Likely(nn.Module):
+    """`b.weight` and, once wrappers' parts are gone from its name, `b.weight`."""
+
+    def __init__(self):
+        super().__init__()
+        self.b = nn.Linear(IN, OUT)
+        self.b._orig_mod = nn.Linear(IN, OUT)
+
+    def forward(self, x):
+        return self.b(x) * self.b._orig_mod(x)
+
+
+@job(2)
+def names_that_would_be_one():
+    torch.manual_seed(1)
+    return *mean_of(DistributedDataParallel(Likely())), {}
+
+
+def masked(mask_of):
+    model = ddp()
+    weight = model.module.up.weight
+    mask = (torch.rand(weight.shape, generator=torch.Generator().manual_seed(3)) > 0.5).float()
+    weight.register_hook(mask_of(mask))
+    return model
+
+
+@job(2)
+def masked_by_a_hook():
+    return *mean_of(masked(lambda mask: lambda gradient: gradient * mask), 2), {}
+
+
+@job(2)
+def halved_by_a_hook():
+    return *mean_of(masked(lambda mask: lambda gradient: gradient / 2)), {}
+
+
+@job(2)
+def masked_and_not_summed():
+    model = masked(lambda mask: lambda gradient: gradient * mask)
+    step = mean_of(model)[1]
+
+    def unsynchronised():
+        with model.no_sync():
+            step()
+
+    return model, unsynchronised, {}
+
+
+# -- sparse gradients
+
+
+class Words(nn.Module):
+    COUNT = 7
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.words, self.out = nn.Embedding(self.COUNT, OUT, sparse=True), nn.Linear(OUT, OUT)
+
+    def forward(self, x):
+        return self.out(self.words(x))
+
+
+def sparse_step(model, seed):
+    """A row of the gradient is a sum of hundreds, most of which cancel."""
+    generator = torch.Generator().manual_seed(100 * seed + dist.get_rank())
+    words = torch.randint(0, Words.COUNT, (2000,), generator=generator)
+    target = 100 * torch.randn(2000, OUT, generator=generator)
+    ((model(words) - target) * target).sum().backward()
+
+
+def run_sparse(seeds):
+    kinds = []
+    for seed in seeds:
+        model = DistributedDataParallel(Words())
+        with contextlib.redirect_stdout(None), addend.torch.watch(model) as watch:
+            sparse_step(model, seed)
+        kinds.append(watch.report["words.weight"].kind)
+    model.zero_grad()
+    with contextlib.redirect_stdout(None), addend.torch.watch(model, expect=1) as watch:
+        sparse_step(model, 0)
+    return kinds, watch.report["words.weight"].kind
+
+
+# -- what ranks do
+
+
+def run_jobs(names):
+    reports = {}
+    for name in names:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model, step, told = JOBS[name][1]()
+            with contextlib.redirect_stdout(None), addend.torch.watch(model, **told) as watch:
+                step()
+            reports[name] = watch.report
+    return reports
+
+
+def run_errors(names):
+    """The worst relative error of this rank's gradients against one process."""
+    errors = {}
+    for name in names:
+        model, step, _ = JOBS[name][1]()
+        step()
+        right = whole_mean(all_batches(dist.get_world_size()))
+        worst = 0.0
+        for at, parameter in model.named_parameters():
+            grad = parameter.grad.full_tensor() if isinstance(parameter.grad, DTensor) else parameter.grad
+            expected = right[at.removeprefix("module.")]
+            worst = max(worst, ((grad - expected).norm() / expected.norm()).item())
+        errors[name] = worst
+    return errors
+
+
+class Wrappers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.reports = {}
+        for world in {world for world, _ in JOBS.values()}:
+            names = [name for name, (of_job, _) in JOBS.items() if of_job == world]
+            for i in range(0, len(names), 6):
+                told = ranks.run(world, run_jobs, names[i : i + 6])
+                cls.reports.update(told[0])
+
+    def test_right_jobs_are_right(self):
+        held = {"replicated", "replicated_before", "ignored_and_averaged"} & set(JOBS)
+        for errors in ranks.run(2, run_errors, sorted(held)):
+            self.assertLess(max(errors.values()), 1e-5, errors)
+        more = {"half_that_is_all", "ignored_and_summed_as_said", "names_that_would_be_one", "masked_by_a_hook"}
+        more |= {"tp_in_ddp", "tp_in_ddp_later", "tp_in_ddp_with_a_mesh", "tp_by_hand_as_said", "one_batch_as_said"}
+        for name in held | more & set(JOBS):
+            with self.subTest(job=name):
+                self.assertTrue(self.reports[name].ok, str(self.reports[name]))
+
+    def hold(self, name, verdict, kind, parameters, *words):
+        with self.subTest(job=name):
+            report = self.reports[name]
+            found = {p.name for p in report.params if (p.verdict, p.kind) == (verdict, kind)}
+            self.assertEqual(found, set(parameters), str(report))
+            for some in words:
+                self.assertIn(some, str(report))
+
+    def test_what_is_said_of_some_of_the_ranks(self):
+        self.hold(
+            "half", "cannot_tell", "not_judged", NET, "2 of 4 ranks are summed", "mesh= of all ranks tells, group= says"
+        )
+        self.hold("half_of_a_mesh", "wrong", "partial", NET, "2 of 4 ranks are summed")
+
+    def test_what_no_wrapper_sums(self):
+        if ranks.FSDP2:
+            words = '`down.bias`: no wrapper sums it, so it is expected as the others are; expect={"down.bias": ...}'
+            self.hold("ignored_and_summed", "wrong", "doubled", ["down.bias"], words)
+        self.hold("compressed", "cannot_tell", "not_judged", NET, "not judged: PowerSGD")
+
+    def test_the_argument_of_an_axis_that_nobody_spoke_of(self):
+        self.assertFalse(self.reports["tp_by_hand"].ok)
+        self.assertIn("nothing says what ranks along tp are to each other", str(self.reports["tp_by_hand"]))
+        self.assertIn('types={"*": "tp=S0"}', str(self.reports["tp_by_hand"]))
+
+    def test_the_same_batch(self):
+        self.hold("one_batch_for_all", "cannot_tell", "identical_addends", NET, "ranks 0 and 1 hold the same addend")
+
+    def test_replicas_that_begin_with_other_weights(self):
+        self.hold(
+            "other_weights", "wrong", "replicas_differ", ["up.weight"], "values differ before the step along dp: rank 1"
+        )
+
+    def test_names_are_kept_apart(self):
+        names = {p.name for p in self.reports["names_that_would_be_one"].params}
+        self.assertEqual(
+            names, {f"module.b{between}.{kind}" for between in ("", "._orig_mod") for kind in ("weight", "bias")}
+        )
+
+    def test_what_a_hook_changed(self):
+        said = "`up.weight`: a hook changed it after its addend was seen"
+        self.assertIn(f"{said}; what the hook gave is counted once", str(self.reports["masked_by_a_hook"]))
+        self.hold("halved_by_a_hook", "wrong", "averaged", ["up.weight"])
+        self.assertFalse(self.reports["masked_and_not_summed"].ok)
+        self.assertIn(
+            f"{said}, and what the hook gave is not what was summed either", str(self.reports["masked_and_not_summed"])
+        )
+
+    def test_sparse_gradients(self):
+        """What cancels inside an addend rounds too."""
+        kinds, undivided = ranks.run(2, run_sparse, range(8))[0]
+        self.assertEqual(set(kinds), {"right"})
+        self.assertEqual(undivided, "averaged")
+
+
+if __name__ == "__main__":
+    unittest.main()
