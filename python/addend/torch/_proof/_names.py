@@ -39,12 +39,12 @@ def parameters(model: nn.Module) -> Iterator[Tuple[str, torch.nn.Parameter]]:
         yield _plain(name, ddp), parameter
 
 
-_INSIDE = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, __file__))
+_INSIDE = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, os.path.dirname(__file__)))
 
 
 def is_inside(file: str) -> bool:
-    """Whether a source file is PyTorch's or this package's."""
-    return file.startswith(_INSIDE) or file.startswith("<")
+    """Whether a source file is PyTorch's, this package's, or what started the process."""
+    return file.startswith(_INSIDE) or file.startswith("<") or "/multiprocessing/" in file
 
 
 def caller() -> str:
