@@ -3,7 +3,6 @@ dumped step (docs/dumps.md); what was counted is `addend diff`'s arithmetic."""
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import os
 import struct
@@ -70,7 +69,7 @@ class Dump:
         self.addends: Dict[str, Dict[Tuple[int, int], Tuple[_match.Index, NDArray[numpy.float64]]]] = {}
         self.sums: Dict[str, Dict[int, Tuple[_match.Index, NDArray[numpy.float64]]]] = {}
         self.types: Dict[str, Dict[str, str]] = {}
-        self._expect: Any = 1.0
+        self.averaged = parts[0].averaged
         self.microbatches = 0
         for file in sorted(os.listdir(folder)):
             if file.endswith(".safetensors"):
@@ -79,7 +78,6 @@ class Dump:
     def _add(self, metadata: Dict[str, str], found: Dict[str, NDArray[numpy.float64]]) -> None:
         rank = int(metadata["addend.rank"])
         shapes, held = json.loads(metadata["addend.shapes"]), json.loads(metadata["addend.held"])
-        self._expect = json.loads(metadata["addend.expect"])
         for name, text in json.loads(metadata["addend.types"]).items():
             self.types.setdefault(name, dict(word.split("=") for word in text.split()))
         microbatch = int(metadata.get("addend.microbatch", 0))
@@ -107,13 +105,6 @@ class Dump:
         else:
             return None
         return index, values.reshape(count)
-
-    def factor(self, name: str) -> float:
-        """What the sum of the addends is multiplied by."""
-        if not isinstance(self._expect, dict):
-            return float(self._expect)
-        found = [value for pattern, value in self._expect.items() if fnmatch.fnmatchcase(name, pattern)]
-        return float(found[-1]) if found else 1.0
 
     def cut(self, name: str) -> FrozenSet[str]:
         """The axes along which ranks' addends are of other parts of the parameter."""
@@ -144,7 +135,7 @@ class Dump:
             for (rank, _), (index, values) in self.addends[name].items():
                 if rank in fibre:
                     total[numpy.ix_(*index)] += values
-            if not _match.close(total * self.factor(name), right, bound, _match.largest(right)):
+            if not _match.close(total / self.averaged, right, bound, max(_match.largest(right), self.whole.floor)):
                 return False
         return True
 
@@ -198,7 +189,7 @@ class Dump:
             "addend.types": {name: text for name, text in types.items() if text},
             "addend.shapes": {name: list(self.whole.weights[name].shape) for name in found},
             "addend.held": {name: _block(index) for name, (index, _) in found.items()},
-            "addend.expect": {name: self.factor(name) for name in types} or 1.0,
+            "addend.expect": str(1 / self.averaged),
         }
         if microbatch >= 0:
             metadata["addend.microbatch"] = str(microbatch)

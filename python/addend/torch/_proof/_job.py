@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SEED = 20
+_ROUNDING = 1e-4  # of the largest gradient; what a bound is taken of is no less
 STEPS = ("its first step", "its second step", "its third step")  # a hook that is lost shows later than the first
 
 
@@ -60,6 +61,11 @@ class Whole:
     after: List[Dict[str, "NDArray[numpy.float64]"]]  # parameters after each optimizer step
     record: Optional[Record]
     said: Set[str]
+
+    @property
+    def floor(self) -> float:
+        """A gradient whose every element is smaller is nothing but rounding, as that of a bias before a softmax."""
+        return _ROUNDING * max((_match.largest(gradient) for gradient in self.gradients.values()), default=0.0)
 
 
 @dataclasses.dataclass
@@ -243,9 +249,9 @@ class Rank:
     def _averaged(self) -> float:
         """What DDP or fully_shard divides the sum by."""
         with contextlib.suppress(ValueError):  # a wrapper that a watch does not see
-            factors = {entry.factor for part in self.parts for entry in _parameters.find(part)}
-            if len(factors) == 1:
-                return 1 / factors.pop()
+            factors = [entry.factor for part in self.parts for entry in _parameters.find(part)]
+            if factors:
+                return 1 / max(set(factors), key=factors.count)
         return 1.0
 
     def scaled(self, model: Any, batch: Any) -> torch.Tensor:
@@ -375,7 +381,7 @@ class Rank:
                 continue
             gradient = parameter.grad
             if gradient is None or not _match.close(
-                _own_gradient(parameter), _match.take(right, held.index), self.task.bound, _match.largest(right)
+                _own_gradient(parameter), _match.take(right, held.index), self.task.bound, max(_match.largest(right), self.whole.floor)
             ):
                 return name
         return ""

@@ -117,7 +117,7 @@ class Judge:
         )
 
     def _compare(self, found: Found, right: NDArray[numpy.float64], held: Dict[int, Held], step: int) -> None:
-        scale, covered = _match.largest(right) or 1.0, numpy.zeros(right.shape, dtype=bool)
+        scale, covered = max(_match.largest(right), self.whole.floor) or 1.0, numpy.zeros(right.shape, dtype=bool)
         late = f", in {STEPS[step]}" if step and not found.text else ""
         for rank, one in held.items():
             assert one.index is not None
@@ -220,7 +220,8 @@ class Judge:
         refused = next((part.no_dump for part in self.parts if part.no_dump), "")
         if refused or not os.path.isdir(folder):
             self.messages.append(f"addends were not seen: {refused or 'nothing was dumped'}")
-            return {}, dict.fromkeys(wrong, ""), None
+            absent: Dict[str, FrozenSet[str]] = {name: frozenset() for name in wrong if not self._somewhere(name)}
+            return absent, {name: "" for name in wrong if name not in absent}, None
         dump = Dump(folder, self.whole, self.parts, self.axes)
         late, early = {}, {}
         for name in wrong:
@@ -247,17 +248,17 @@ class Judge:
 
     def _reduction(self, late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Begins:
         name = next(iter(late))
-        text = f"{len(late)} parameters, whose addends are right: `{name}`"
+        text = f"{len(late)} parameters whose addends are right, first `{name}`"
         axes: Tuple[str, ...] = tuple(axis for axis in self.axes.names if axis in late[name])
         factor = None
         told = next((param for param in (diff.params if diff else ()) if not param.ok), None)
         if told is not None:
-            text = f"{len(late)} parameters, whose addends are right: `{told.name}`: {told.text}"
+            text = f"{len(late)} parameters whose addends are right, `{told.name}`: {told.text}"
             name, factor = told.name, told.factor
             axes = tuple(told.axis.replace(",", " ").split()) if told.axis else axes
         record = next((part.record for part in self.parts if part.record is not None), None)
         owner = name.rpartition(".")[0]
-        return Begins(owner, "reduction", text, axes, factor, record.places.get(owner, "") if record else "")
+        return Begins(owner, "reduction", text, axes, factor)
 
     def _told(self, found: Found, diff: Optional[addend.DiffReport]) -> Param:
         if not found.text:

@@ -148,7 +148,8 @@ class Trace:
 def _place(module: nn.Module) -> str:
     try:
         forward = inspect.unwrap(type(module).forward)
-        return f"{inspect.getsourcefile(forward)}:{inspect.getsourcelines(forward)[1]}"
+        file = inspect.getsourcefile(forward) or ""
+        return "" if _names.is_inside(file) else f"{file}:{inspect.getsourcelines(forward)[1]}"
     except (TypeError, OSError):
         return ""
 

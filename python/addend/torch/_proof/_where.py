@@ -180,17 +180,47 @@ class Modules:
         names = tuple(name for name in self.axes.names if name in axes)
         return Begins(module, place, text, names, factor, record.places.get(module, ""), tuple(inside)[:4])
 
-    def _outermost(self, name: str, kind: str, other: str, avoid: str) -> str:
-        """Outwards from a module that gives addends, as long as what is around it does so too."""
+    def _outwards(self, name: str, kind: str, other: str, avoid: str) -> str:
+        """The module that should have summed: the one that gives addends, or what is around it, where others like it
+        show that this is where it is done, or where several inside it give them."""
         while True:
             parent = self.parent(name)
             if parent is None or parent == avoid or is_inside(avoid, parent):
                 return name
-            around = self.found[parent]
-            axes = self.found[name].pending(kind)
+            around, axes = self.found[parent], self.found[name].pending(kind)
             if not axes & around.pending(kind) or axes & around.pending(other) or around.wrong(kind):
                 return name
+            if not self._outer_sums(name, parent, kind):
+                return name
             name = parent
+
+    def _outer_sums(self, name: str, parent: str, kind: str) -> bool:
+        axes, own = self.found[name].pending(kind), self._alike(name)
+        if any(self.settled(other, kind) for other in own):
+            return False
+        for other in own:
+            around = self.parent(other)
+            if axes & self.found[other].pending(kind) and around is not None and self.settled(around, kind):
+                return True
+        inside = [m for m in self.found.values() if self.parent(m.name) == parent and axes & m.pending(kind)]
+        return len(inside) > 1
+
+    def settled(self, name: str, kind: str) -> bool:
+        """Whether these tensors are right, without a sum."""
+        module = self.found[name]
+        if not (module.values if kind in ("in", "out") else module.gradients).get(kind):
+            return False
+        return not module.wrong(kind) and not module.lost(kind) and not module.pending(kind)
+
+    def _alike(self, name: str) -> List[str]:
+        """Modules of this one's class and last name elsewhere."""
+        kinds = next(iter(self.ranks.values())).kinds
+        last = name.rpartition(".")[2]
+        return [
+            other
+            for other in self.found
+            if other != name and other.rpartition(".")[2] == last and kinds.get(other) == kinds.get(name)
+        ]
 
     def forward(self) -> Optional[Begins]:
         """The first place of the forward whose output is nothing that the whole's can be cut into."""
@@ -240,11 +270,9 @@ class Modules:
             parent = self.parent(module.name)
             if not axes or axes & module.pending(other) or module.wrong(kind) or module.lost(kind) or parent is None:
                 continue
-            around = self.found[parent]
-            settled = around.gradients.get(kind) if phase == "backward" else around.values.get(kind)
-            if settled and not around.wrong(kind) and not around.lost(kind) and not around.pending(kind):
+            if self.settled(parent, kind):
                 continue
-            outer = self._outermost(module.name, kind, other, first)
+            outer = self._outwards(module.name, kind, other, first)
             above = self.parent(outer)
             if above is not None and self.calls(above, phase, axes):
                 continue
