@@ -265,19 +265,19 @@ class Modules:
         self, ordered: Sequence[Module], phase: str, kind: str, other: str, end: int, first: str
     ) -> Optional[str]:
         """The last module before the first wrong place that gives addends, if what is around it does not sum them."""
-        for module in reversed([m for m in ordered if getattr(m, phase) <= end]):
-            axes = module.pending(kind)
-            parent = self.parent(module.name)
+        found: List[str] = []
+        for module in [m for m in ordered if getattr(m, phase) <= end]:
+            axes, parent = module.pending(kind), self.parent(module.name)
             if not axes or axes & module.pending(other) or module.wrong(kind) or module.lost(kind) or parent is None:
                 continue
-            if self.settled(parent, kind):
-                continue
-            outer = self._outwards(module.name, kind, other, first)
-            above = self.parent(outer)
-            if above is not None and self.calls(above, phase, axes):
-                continue
-            return outer
-        return None
+            if not self.settled(parent, kind):
+                found.append(module.name)
+        if not found:
+            return None
+        start = max([name for name in found if is_inside(name, found[-1])], key=lambda name: name.count("."))
+        outer = self._outwards(start, kind, other, first)
+        above = self.parent(outer)
+        return None if above is not None and self.calls(above, phase, self.found[outer].pending(kind)) else outer
 
     def loss(self) -> Optional[Begins]:
         """Whether all losses were divided alike, and as the wrapper undoes it."""
