@@ -865,7 +865,7 @@ wrong(
     "blocks.1.attention",
 )
 wrong("each stretch is divided by its own count", 18, Job(context, CP, batches=(longer, cut_stretches), loss=own_mean), "loss", "")
-wrong("ranks of cp are divided by too", 14, Job(context, CP, {"averaged": 3}, batches=(longer, cut_stretches)), "loss", "")
+wrong("ranks of cp are divided by too", 14, Job(context, CP, {"averaged": 3}, batches=(longer, cut_stretches)), "reduction", "")
 wrong("a term is divided by its local count", 11, Job(context, CP, batches=(longer, cut_stretches), loss=local_count), "loss", "")
 
 

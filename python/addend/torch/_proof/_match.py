@@ -75,14 +75,37 @@ def _by_value(part: NDArray[numpy.float64], whole: NDArray[numpy.float64], dim: 
     return found
 
 
-def locate(part: NDArray[numpy.float64], whole: NDArray[numpy.float64], bound: float) -> Optional[Index]:
-    """The indices for which `part` is that part of the whole: all, blocks, or else slices of one dimension by value."""
+class Hints:
+    """Which indices of a dimension a rank has of other tensors: rows that are alike (of one token, before any attention)
+    are told apart by those of tensors where they are not."""
+
+    def __init__(self) -> None:
+        self._found: Dict[Tuple[int, int, int], List[NDArray[numpy.int64]]] = {}
+
+    def add(self, index: Index, shape: Sequence[int]) -> None:
+        for dim, (part, n) in enumerate(zip(index, shape)):
+            known = self._found.setdefault((dim, n, len(part)), [])
+            if not any(numpy.array_equal(part, other) for other in known):
+                known.append(part)
+
+    def of(self, dim: int, n: int, count: int) -> List[NDArray[numpy.int64]]:
+        """The first that were added, first."""
+        return self._found.get((dim, n, count), [])
+
+
+def locate(
+    part: NDArray[numpy.float64], whole: NDArray[numpy.float64], bound: float, hints: Optional[Hints] = None
+) -> Optional[Index]:
+    """The indices for which `part` is that part of the whole: as others of the rank's, all, blocks, or else slices of one
+    dimension by value."""
     if part.ndim != whole.ndim or any(p > w for p, w in zip(part.shape, whole.shape)):
         return None
     if not part.size:
         return tuple(numpy.arange(n) for n in part.shape)
     scale = largest(whole)
     choices = [list(_blocks(w, p)) for p, w in zip(part.shape, whole.shape)]
+    if hints is not None:
+        choices = [hints.of(d, w, p) + choices[d] for d, (p, w) in enumerate(zip(part.shape, whole.shape))]
     for index in itertools.islice(itertools.product(*choices), _MOST):
         if close(part, take(whole, index), bound, scale):
             return index
@@ -132,12 +155,17 @@ def _summed(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int]) -> Optio
 
 
 def value_of(
-    parts: Dict[int, NDArray[numpy.float64]], whole: NDArray[numpy.float64], axes: Axes, bound: float
+    parts: Dict[int, NDArray[numpy.float64]],
+    whole: NDArray[numpy.float64],
+    axes: Axes,
+    bound: float,
+    hints: Optional[Dict[int, Hints]] = None,
 ) -> Optional[Value]:
     """The simplest thing that the ranks' tensors can be; None: nothing fits."""
     index: Dict[int, Index] = {}
+    known = hints or {}
     for rank, part in parts.items():
-        found = locate(part, whole, bound)
+        found = locate(part, whole, bound, known.get(rank))
         if found is None:
             break
         index[rank] = found
@@ -147,7 +175,7 @@ def value_of(
         index = {}
         for fibre in axes.fibres(some, sorted(parts)):
             total = _summed(parts, fibre) if len(fibre) > 1 else None
-            found = locate(total, whole, bound) if total is not None else None
+            found = locate(total, whole, bound, known.get(fibre[0])) if total is not None else None
             if found is None:
                 break
             index.update(dict.fromkeys(fibre, found))

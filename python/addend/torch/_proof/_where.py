@@ -93,12 +93,17 @@ class Modules:
         return self.found.setdefault(name, Module(name))
 
     def _find_values(self) -> None:
-        for key, microbatch in self._keys(("in", "out")):
+        """The last first: their rows are all unlike."""
+        hints: Dict[int, Dict[int, _match.Hints]] = {}
+        for key, microbatch in reversed(list(self._keys(("in", "out")))):
             parts = self._parts(key, microbatch)
             if not parts:
                 continue
             whole = self.whole.values[key]
-            value = _match.value_of(parts, whole, self.axes, self.bound)
+            known = hints.setdefault(microbatch, {rank: _match.Hints() for rank in self.ranks})
+            value = _match.value_of(parts, whole, self.axes, self.bound, known)
+            for rank, index in value.index.items() if value is not None else ():
+                known[rank].add(index, whole.shape)
             self._values[key, microbatch] = value
             module = self.module(key[0])
             module.values.setdefault(key[2], []).append(value)
@@ -299,6 +304,7 @@ class Modules:
             owner = name.rpartition(".")[0]
             self.module(owner if owner in self.found else self.parent(owner) or "").params.append(name)
         first = next((m for m in ordered if not m.wrong("gout") and (m.wrong("gin") or m.params)), None)
+        first = first if early else None  # all addends are right: nothing that was handed back was wrong
         upstream = self._given_addends(ordered, late)
         if first is None or (upstream is not None and upstream.backward < first.backward):
             first = upstream or first
