@@ -183,30 +183,15 @@ def own_mean(model, batch):
     return numerator / count
 
 
-def whole_of_equal_means():
-    """For losses that are taken as they are: all targets count."""
-    tokens, targets = whole()
-    return tokens, targets.abs() % VOCABULARY
-
-
 def local_count(model, batch):
     """The job divides by its own count and calls that the numerator."""
     numerator, count = loss(model, batch)
     return numerator / count.clamp(min=1) * 10, torch.tensor(10.0)
 
 
-def hooked(model, mesh, at_once=True):
-    """Sums by hooks; those of the first step come too late where not `at_once`."""
-
-    def attach(*_):
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
-        return None
-
-    if at_once:
-        attach()
-    else:
-        handle = model.register_full_backward_hook(lambda *_: (handle.remove(), attach()) and None)
+def hooked(model, mesh):
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
     return model
 
 
@@ -640,12 +625,6 @@ def dtensor_plain(model, mesh):
     return model
 
 
-def run_plain_on_dp(model, microbatches, loss_of):
-    """Gradients are summed over dp by hand; the mesh is that of the model's DTensors."""
-    for batch in microbatches:
-        loss_of(model, batch).backward()
-
-
 def vocabulary_parallel(model, mesh):
     from torch.distributed.tensor import Shard
 
@@ -666,10 +645,6 @@ def loss_of_parts(model, batch):
     logits = model(tokens)
     sums = [F.cross_entropy(logits[:, i], targets[:, i], reduction="sum") for i in range(LENGTH)]
     return sum(sums), (targets >= 0).sum()
-
-
-class Unreduced(nn.Module):
-    """A row cut whose local output is taken for the whole."""
 
 
 def forgetful(model, mesh):
@@ -872,11 +847,6 @@ wrong("a term is divided by its local count", 11, Job(context, CP, batches=(long
 # -- stages of a pipeline
 
 
-class Stages:
-    def __init__(self, schedule, modules):
-        self.schedule, self.modules = schedule, modules
-
-
 PIECES = 4
 
 
@@ -899,22 +869,14 @@ def staged(schedule_name, stages_of_rank):
                 part.norm = part.head = None
             made.append(PipelineStage(part, stage, count, torch.device("cpu")))
         kind = get_schedule_class(schedule_name)
-        many = isinstance(made, list) and len(stages_of_rank(0, world)) > 1
         losses = {}
-        schedule = kind(made if many else made[0], PIECES, loss_fn=lambda *a: losses["fn"](*a), scale_grads=False)
-        model.schedule, model.losses = schedule, losses
-        modules = nn.ModuleList(stage.submod for stage in made)
-        modules.schedule, modules.losses, modules.first = schedule, losses, 0 in stages_of_rank(rank, world)
-        modules.last = count - 1 in stages_of_rank(rank, world)
-        return list(made_modules(modules))
+        schedule = kind(made if len(made) > 1 else made[0], PIECES, loss_fn=lambda *a: losses["fn"](*a), scale_grads=False)
+        modules = [stage.submod for stage in made]
+        own = stages_of_rank(rank, world)
+        modules[0].stages = schedule, losses, 0 in own, count - 1 in own
+        return modules
 
     return parallelize
-
-
-def made_modules(modules):
-    for module in modules:
-        module.stages = [modules.schedule, modules.losses, modules.first, modules.last]
-        yield module
 
 
 def run_stages(model, microbatches, loss_of):
@@ -944,3 +906,63 @@ def there_and_back(rank, world):
 PP = {"pp": 2}
 for name, stages in (("1F1B", one_each), ("InterleavedZeroBubble", two_each), ("ZBVZeroBubble", there_and_back)):
     right(f"a pipeline, {name}", Job(staged(name, stages), PP, {"run": run_stages}, make_model=four_blocks, batches=(whole, whole_on_each)))
+
+
+# -- wrappers that change names and compute twice
+
+
+def checkpointed(reentrant):
+    def parallelize(model, mesh):
+        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+
+        kind = CheckpointImpl.REENTRANT if reentrant else CheckpointImpl.NO_REENTRANT
+        for i, block in model.blocks.items():
+            model.blocks[i] = checkpoint_wrapper(block, checkpoint_impl=kind)
+        return ddp(model, mesh)
+
+    return parallelize
+
+
+right("checkpoints", Job(checkpointed(False), DP))
+right("reentrant checkpoints", Job(checkpointed(True), DP))
+
+
+# -- a router that every rank of tp computes, and whose scores each uses for its own experts
+
+
+class SharedRouter(nn.Module):
+    COUNT, group, copies = 4, None, True
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, self.COUNT)
+        self.weight = nn.Parameter(torch.randn(self.COUNT, WIDTH, WIDTH) / 3)
+
+    def forward(self, x):
+        scores = torch.softmax(self.gate(x), -1)
+        if self.group is None:
+            return torch.einsum("bse,besd->bsd", scores, torch.tanh(x[:, None] @ self.weight))
+        own, scores = len(self.weight), CopyIn.apply(scores, self.group) if self.copies else scores
+        first, x = dist.get_rank(self.group) * own, CopyIn.apply(x, self.group)
+        scores = scores[:, :, first : first + own]
+        part = torch.einsum("bse,besd->bsd", scores, torch.tanh(x[:, None] @ self.weight))
+        return ReduceOut.apply(part, self.group)
+
+
+def routed():
+    return Decoder(mlp=SharedRouter)
+
+
+def routers(copies):
+    def parallelize(model, mesh):
+        for block in model.blocks.values():
+            block.mlp.group = mesh.get_group("tp")
+            block.mlp.weight = part_of(block.mlp.weight, block.mlp.group, 0)
+        model.blocks["0"].mlp.copies = copies
+        return ddp(model, mesh)
+
+    return parallelize
+
+
+right("a router on tp", Job(routers(True), MIXED, make_model=routed))
+wrong("the router's gradient is taken for final", 1, Job(routers(False), MIXED, make_model=routed), "backward", "blocks.0.mlp")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import shutil
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
@@ -131,15 +132,6 @@ def _loss_of(task: Task, model: Any, batch: Any) -> Tuple[torch.Tensor, Optional
 # -- one process
 
 
-def make(task: Task) -> Tuple[nn.Module, Set[str]]:
-    """The model as one process has it, in f64."""
-    model = task.make_model()
-    if not isinstance(model, nn.Module):
-        raise addend.InvalidError(f"make_model gave {type(model).__name__}, not a torch.nn.Module")
-    said = _double.quiet(model)
-    return model.double(), said
-
-
 def _need_memory(model: nn.Module, world: int) -> None:
     """Each process has parameters, gradients and a copy of both; half of the memory that is free is left alone."""
     size = sum(parameter.numel() for parameter in model.parameters()) * 8
@@ -152,6 +144,16 @@ def _need_memory(model: nn.Module, world: int) -> None:
             f"{wanted / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: make a smaller one (fewer layers show the "
             "same mistakes)"
         )
+
+
+def make(task: Task) -> Tuple[nn.Module, Set[str]]:
+    """The model as one process has it, in f64."""
+    model = task.make_model()
+    if not isinstance(model, nn.Module):
+        raise addend.InvalidError(f"make_model gave {type(model).__name__}, not a torch.nn.Module")
+    _need_memory(model, math.prod(task.mesh.values()))
+    said = _double.quiet(model)
+    return model.double(), said
 
 
 def _aliases(model: nn.Module) -> Dict[str, List[str]]:
@@ -169,7 +171,6 @@ def alone(task: Task, axes: Axes) -> Whole:
     """The whole batch in one process."""
     prepare(task)
     model, said = make(task)
-    _need_memory(model, axes.size())
     said |= _double.vary_constants(model)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     batches = microbatches(task, axes, None)

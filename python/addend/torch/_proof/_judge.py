@@ -48,7 +48,8 @@ class Judge:
         self._extra()
         loss, loss_ok = self._loss()
         wrong = [name for name, param in found.items() if param.text and not param.unknown]
-        begins, diff = self._begins(wrong, loss_ok) if wrong or not loss_ok else (None, None)
+        telling = [name for name in wrong if self._is_more_than_rounding(name)]
+        begins, diff = self._begins(telling or wrong, loss_ok) if wrong or not loss_ok else (None, None)
         params = tuple(self._told(param, diff) for param in found.values() if param.name in self._compared)
         norm_ok = self._norm()
         modules = self.modules.tensors() if self.modules is not None else {}
@@ -71,6 +72,9 @@ class Judge:
         )
 
     modules: Optional[Modules] = None
+
+    def _is_more_than_rounding(self, name: str) -> bool:
+        return name in self.whole.gradients and _match.largest(self.whole.gradients[name]) >= self.whole.floor
 
     # -- parameters
 

@@ -35,8 +35,8 @@ def _be_child(name: str, folder: str, pipe: Connection, work: Callable[[], Any])
             pickle.dump(work(), file)
         pipe.send(None)
     except BaseException as error:
-        text = str(error) if isinstance(error, addend.AddendError) else ""
-        pipe.send(text or _told(error))
+        refused = isinstance(error, addend.AddendError)
+        pipe.send((type(error), str(error)) if refused else (addend.RankDiedError, _told(error)))
     finally:
         sys.stdout.flush()
         os._exit(0)  # threads of gloo may still wait for a rank that failed
@@ -93,12 +93,13 @@ def _collect(folder: str, processes: Dict[str, Any], pipes: Dict[str, Connection
                 processes[name].join(1)
                 code = processes[name].exitcode
                 how = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
-                error = f"it died ({how}){_last_lines(_path(folder, name, 'said'))}"
+                said = _last_lines(_path(folder, name, "said"))
+                error = (addend.RankDiedError, f"it died ({how}){said}")
             if error is not None:
                 failed.append((name, error))
         if failed:
-            name, error = failed[0]
-            raise addend.RankDiedError(f"{name}: {error}")
+            name, (kind, text) = failed[0]
+            raise kind(f"{name}: {text}")
 
 
 def run(names: Sequence[str], work: Callable[[int], Any], folder: str, limit: float) -> List[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Dict, Optional, Tuple
 
 import addend
@@ -96,7 +97,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _WORDS = {True: "ok ", False: "BAD", None: "?  "}

@@ -315,9 +315,17 @@ class Modules:
             axes = self.found[start].pending("gin")
             text = f"what it hands back is on {self.axes.text(axes)} each rank's own addend: a sum over it is missing in the backward behind `{start}`"
             return self.begins("backward", start, text, axes, None)
-        if first is upstream:
+        return self._described(first) if first is not upstream else self._given_addend(first)
+
+    def _given_addend(self, module: Module) -> Optional[Begins]:
+        """The module around one whose output's gradient lacks a sum, if its own output's gradient lacks none."""
+        axes, around = module.pending("gout"), self.parent(module.name)
+        while around is not None and not self.settled(around, "gout"):
+            around = self.parent(around)
+        if around is None:
             return None
-        return self._described(first)
+        text = f"what it hands back to `{module.name}` is on {self.axes.text(axes)} each rank's own addend: a sum over it is missing"
+        return self.begins("backward", around, text, axes, None)
 
     def _given_addends(self, ordered: Sequence[Module], late: Mapping[str, FrozenSet[str]]) -> Optional[Module]:
         """The first module with a parameter that lacks a sum since its output's gradient lacks it."""
