@@ -6,7 +6,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$addend" --help >all
-commands=$(sed -n 's/^  \([a-z][a-z]*\)  *[^ ].*/\1/p' all)
+commands=$(sed -n 's/^  \([a-z][a-z-]*\)  *[^ ].*/\1/p' all)
 for command in $commands; do
   "$addend" $command --help >"$command.help"
   [ "$("$addend" $command --version)" = "$("$addend" --version)" ] || { echo "FAILED: $command says its version" >&2; exit 1; }
@@ -29,7 +29,7 @@ python3 - "$source" <<'P'
 import glob, re, sys
 page = open(sys.argv[1] + "/docs/addend.1").read()
 options = page.split("\n.SH OPTIONS\n")[1].split("\n.SH ")[0]
-common, *parts = re.split(r"\n\.SS (\w+)\n", options)
+common, *parts = re.split(r"\n\.SS ([\w-]+)\n", options.replace("SS torch\\-check", "SS torch-check"))
 sections = dict(zip(parts[::2], parts[1::2]))
 def named(text): return {name.replace("\\-", "-") for name in re.findall(r"\\-\\-([a-z][a-z\\-]*)", text)}
 missing, known = [], {"help"} | set(re.findall(r"`addend --([a-z-]+)", open("all").read()))

@@ -229,7 +229,13 @@ right("sums by hand", Job(plain, DP, {"run": summed_by_hand}, batches=(whole, cu
 right("sums by hooks", Job(hooked, DP))
 wrong("a hook that is attached after the first step", 6, Job(hooked_late, DP), "reduction", "")
 wrong("no_sync stays on", 20, Job(ddp, DP, {"run": never_sync}, batches=(whole, cut_twice)), "reduction", "")
-wrong("gradients are cleared in every microbatch", 19, Job(ddp, DP, {"run": cleared}, batches=(whole, cut_twice)), "reduction", "")
+wrong(
+    "gradients are cleared in every microbatch",
+    19,
+    Job(ddp, DP, {"run": cleared}, batches=(whole, cut_twice)),
+    "reduction",
+    "",
+)
 wrong(
     "the second microbatch is added to a mean",
     21,
@@ -239,7 +245,13 @@ wrong(
 )
 wrong("a hook divides by ranks twice", 22, Job(lambda model, mesh: averaging_hook(model, mesh, 9), DP), "reduction", "")
 wrong("each rank divides by its own count", 17, Job(ddp, DP, loss=own_mean), "loss", "")
-wrong("each microbatch is divided by its own count", 16, Job(ddp, DP, loss=own_mean, batches=(whole, cut_twice)), "loss", "")
+wrong(
+    "each microbatch is divided by its own count",
+    16,
+    Job(ddp, DP, loss=own_mean, batches=(whole, cut_twice)),
+    "loss",
+    "",
+)
 
 
 # -- fully_shard
@@ -293,7 +305,13 @@ wrong(
     "reduction",
     "",
 )
-wrong("the norm counts replicas", 27, Job(sharded, HSDP, {"norm": norm_of_all_ranks}, batches=(whole, cut_hsdp)), "norm", "")
+wrong(
+    "the norm counts replicas",
+    27,
+    Job(sharded, HSDP, {"norm": norm_of_all_ranks}, batches=(whole, cut_hsdp)),
+    "norm",
+    "",
+)
 
 
 # -- tensor parallelism by hand
@@ -489,7 +507,10 @@ def sum_of(gradient, group):
 
 
 right("tensor parallelism by hand", Job(megatron, MIXED))
-right("tensor parallelism by hand, without data ranks", Job(lambda m, mesh: megatron(m, mesh, wrap=False), {"dp": 1, "tp": 4}))
+right(
+    "tensor parallelism by hand, without data ranks",
+    Job(lambda m, mesh: megatron(m, mesh, wrap=False), {"dp": 1, "tp": 4}),
+)
 right("the copy is made by the attention", Job(copied_once(True), MIXED))
 right("one head of keys", Job(one_key_head(True), MIXED, make_model=SharedHeads))
 
@@ -501,7 +522,13 @@ for place in ("blocks.0.attention.wo", "blocks.1.mlp.down"):
     wrong(f"no sum in the forward of {place}", 5, Job(at(place, reduces=False), MIXED), "forward", place)
     wrong(f"a bias on every rank, {place}", 8, Job(at(place, bias_in_parts=True), MIXED), "forward", place)
     wrong(f"the backward of a sum sums, {place}", 15, Job(at(place, sums_again=True), MIXED), "backward", place)
-wrong("one head of keys, its input", 3, Job(one_key_head(False), MIXED, make_model=SharedHeads), "backward", "blocks.1.attention")
+wrong(
+    "one head of keys, its input",
+    3,
+    Job(one_key_head(False), MIXED, make_model=SharedHeads),
+    "backward",
+    "blocks.1.attention",
+)
 
 
 # -- sequence parallelism by hand: between the cut layers each rank of tp has its own stretch of every sequence
@@ -619,7 +646,11 @@ def dtensor_plain(model, mesh):
     """Column and row cuts alone: activations are whole between them."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    columns = {f"blocks.{i}.{name}": ColwiseParallel() for i in range(2) for name in ("attention.wq", "attention.wk", "attention.wv", "mlp.up")}
+    columns = {
+        f"blocks.{i}.{name}": ColwiseParallel()
+        for i in range(2)
+        for name in ("attention.wq", "attention.wk", "attention.wv", "mlp.up")
+    }
     rows = {f"blocks.{i}.{name}": RowwiseParallel() for i in range(2) for name in ("attention.wo", "mlp.down")}
     parallelize_module(model, mesh["tp"], {**columns, **rows})
     return model
@@ -652,7 +683,11 @@ def forgetful(model, mesh):
     from torch.distributed.tensor import Partial
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    columns = {f"blocks.{i}.{name}": ColwiseParallel() for i in range(2) for name in ("attention.wq", "attention.wk", "attention.wv", "mlp.up")}
+    columns = {
+        f"blocks.{i}.{name}": ColwiseParallel()
+        for i in range(2)
+        for name in ("attention.wq", "attention.wk", "attention.wv", "mlp.up")
+    }
     rows = {f"blocks.{i}.{name}": RowwiseParallel() for i in range(2) for name in ("attention.wo", "mlp.down")}
     rows["blocks.1.mlp.down"] = RowwiseParallel(output_layouts=Partial())
     parallelize_module(model, mesh["tp"], {**columns, **rows})
@@ -666,7 +701,13 @@ def whole_on_each(batch, rank, mesh):
 right("DTensor, columns and rows", Job(dtensor_plain, {"tp": 2}, batches=(whole, whole_on_each)))
 right("DTensor, sequences, in fully_shard", Job(dtensor, MIXED))
 right("DTensor, loss parallel", Job(vocabulary_parallel, MIXED, {"run": loss_in_parts}, loss=loss_of_parts))
-wrong("a Partial is taken for the whole", 5, Job(forgetful, {"tp": 2}, batches=(whole, whole_on_each)), "forward", "blocks.1.mlp.down")
+wrong(
+    "a Partial is taken for the whole",
+    5,
+    Job(forgetful, {"tp": 2}, batches=(whole, whole_on_each)),
+    "forward",
+    "blocks.1.mlp.down",
+)
 
 
 # -- experts: a token goes to the expert that its router likes best, on whatever rank it is
@@ -780,7 +821,9 @@ EP = {"dp": 3, "ep": 2}
 
 
 def experts_job(divisor=1, **flags):
-    return Job(experts_on(**flags), EP, {"run": sums_of_experts(divisor)}, make_model=mixture, batches=(whole, cut_over_all))
+    return Job(
+        experts_on(**flags), EP, {"run": sums_of_experts(divisor)}, make_model=mixture, batches=(whole, cut_over_all)
+    )
 
 
 right("experts", experts_job())
@@ -839,9 +882,27 @@ wrong(
     "backward",
     "blocks.1.attention",
 )
-wrong("each stretch is divided by its own count", 18, Job(context, CP, batches=(longer, cut_stretches), loss=own_mean), "loss", "")
-wrong("ranks of cp are divided by too", 14, Job(context, CP, {"averaged": 3}, batches=(longer, cut_stretches)), "reduction", "")
-wrong("a term is divided by its local count", 11, Job(context, CP, batches=(longer, cut_stretches), loss=local_count), "loss", "")
+wrong(
+    "each stretch is divided by its own count",
+    18,
+    Job(context, CP, batches=(longer, cut_stretches), loss=own_mean),
+    "loss",
+    "",
+)
+wrong(
+    "ranks of cp are divided by too",
+    14,
+    Job(context, CP, {"averaged": 3}, batches=(longer, cut_stretches)),
+    "reduction",
+    "",
+)
+wrong(
+    "a term is divided by its local count",
+    11,
+    Job(context, CP, batches=(longer, cut_stretches), loss=local_count),
+    "loss",
+    "",
+)
 
 
 # -- stages of a pipeline
@@ -870,7 +931,9 @@ def staged(schedule_name, stages_of_rank):
             made.append(PipelineStage(part, stage, count, torch.device("cpu")))
         kind = get_schedule_class(schedule_name)
         losses = {}
-        schedule = kind(made if len(made) > 1 else made[0], PIECES, loss_fn=lambda *a: losses["fn"](*a), scale_grads=False)
+        schedule = kind(
+            made if len(made) > 1 else made[0], PIECES, loss_fn=lambda *a: losses["fn"](*a), scale_grads=False
+        )
         modules = [stage.submod for stage in made]
         own = stages_of_rank(rank, world)
         modules[0].stages = schedule, losses, 0 in own, count - 1 in own
@@ -905,7 +968,10 @@ def there_and_back(rank, world):
 
 PP = {"pp": 2}
 for name, stages in (("1F1B", one_each), ("InterleavedZeroBubble", two_each), ("ZBVZeroBubble", there_and_back)):
-    right(f"a pipeline, {name}", Job(staged(name, stages), PP, {"run": run_stages}, make_model=four_blocks, batches=(whole, whole_on_each)))
+    right(
+        f"a pipeline, {name}",
+        Job(staged(name, stages), PP, {"run": run_stages}, make_model=four_blocks, batches=(whole, whole_on_each)),
+    )
 
 
 # -- wrappers that change names and compute twice
@@ -965,4 +1031,10 @@ def routers(copies):
 
 
 right("a router on tp", Job(routers(True), MIXED, make_model=routed))
-wrong("the router's gradient is taken for final", 1, Job(routers(False), MIXED, make_model=routed), "backward", "blocks.0.mlp")
+wrong(
+    "the router's gradient is taken for final",
+    1,
+    Job(routers(False), MIXED, make_model=routed),
+    "backward",
+    "blocks.0.mlp",
+)

@@ -46,6 +46,10 @@ def ddp(model, mesh):
     return nn.parallel.DistributedDataParallel(model)
 
 
+def unused(model, mesh):
+    return nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+
+
 def sharded(model, mesh):
     from torch.distributed.fsdp import fully_shard
 
@@ -107,7 +111,9 @@ class Report(unittest.TestCase):
             return (model(batch[0]) - batch[1]).square().mean()
 
         self.assertTrue(checked(loss=mean).ok)
-        report = checked(loss=lambda model, batch: mean(model, batch) * len(batch[0]))  # 4 rows on a rank, 8 in one process
+        report = checked(
+            loss=lambda model, batch: mean(model, batch) * len(batch[0])
+        )  # 4 rows on a rank, 8 in one process
         self.assertEqual((report.ok, report.begins.place), (False, "loss"))
 
     def test_counts_that_differ_between_ranks(self):
@@ -155,7 +161,9 @@ class Report(unittest.TestCase):
 
         report = check(proofs.four_blocks, proofs.megatron, (proofs.whole, proofs.cut), proofs.loss, {"dp": 2, "tp": 2})
         self.assertTrue(report.ok, report)
-        self.assertEqual(report.tensors["blocks.3.mlp.up"], "part along dimension 0 over dp; part along dimension 2 over tp")
+        self.assertEqual(
+            report.tensors["blocks.3.mlp.up"], "part along dimension 0 over dp; part along dimension 2 over tp"
+        )
 
 
 class Half(torch.autograd.Function):
@@ -194,9 +202,9 @@ class Models(unittest.TestCase):
 
         def untied(model, mesh):
             model.again.weight = nn.Parameter(model.again.weight.detach().clone())
-            return ddp(model, mesh)
+            return unused(model, mesh)
 
-        report = checked(make_model=Tied)
+        report = checked(make_model=Tied, parallelize=unused)
         self.assertTrue(report.ok, report)
         self.assertIn("no gradient, and none in one process: back.weight, back.bias", report.messages)
         report = checked(make_model=Tied, parallelize=untied)

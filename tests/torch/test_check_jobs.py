@@ -13,7 +13,13 @@ HANGS = 200  # seconds; many times what a job takes
 
 def checked(job, **arguments):
     return addend.torch.check(
-        job.make_model, job.parallelize, job.batches, job.loss, job.mesh, timeout=HANGS, **{**job.arguments, **arguments}
+        job.make_model,
+        job.parallelize,
+        job.batches,
+        job.loss,
+        job.mesh,
+        timeout=HANGS,
+        **{**job.arguments, **arguments},
     )
 
 

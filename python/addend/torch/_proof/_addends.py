@@ -179,7 +179,13 @@ class Dump:
         return "I"
 
     def _write(
-        self, folder: str, rank: int, kind: str, found: Mapping[str, Any], types: Mapping[str, str], microbatch: int = -1
+        self,
+        folder: str,
+        rank: int,
+        kind: str,
+        found: Mapping[str, Any],
+        types: Mapping[str, str],
+        microbatch: int = -1,
     ) -> None:
         metadata: Dict[str, Any] = {
             "addend.version": "1",

@@ -82,7 +82,9 @@ def parse(mesh: object) -> Dict[str, int]:
     if isinstance(mesh, int):
         mesh = {"dp": mesh}
     if not isinstance(mesh, Mapping) or not mesh:
-        raise addend.InvalidError(f'mesh={mesh!r} is not {{"dp": 2, "tp": 2}}: names of axes and how many ranks each has')
+        raise addend.InvalidError(
+            f'mesh={mesh!r} is not {{"dp": 2, "tp": 2}}: names of axes and how many ranks each has'
+        )
     for name, size in mesh.items():
         if not isinstance(name, str) or not name.isidentifier() or not isinstance(size, int) or size < 1:
             raise addend.InvalidError(f"mesh: {name!r}: {size!r} is no name of an axis with a number of ranks")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import tempfile
 import time
 from typing import Any, Callable, Mapping, Optional, Union
@@ -96,8 +95,6 @@ def _import_once() -> None:
     import torch._dynamo
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel  # noqa: F401
-
-    sys.stdout.flush()
 
 
 def assert_matches_one_process(

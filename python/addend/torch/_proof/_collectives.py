@@ -97,9 +97,7 @@ class Collectives(TorchDispatchMode):
             return func(*args, **kwargs)
         return self._wrongly(func, name, ranks, args, kwargs)
 
-    def _wrongly(
-        self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]
-    ) -> Any:
+    def _wrongly(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
         functional = func.namespace != "c10d"
         before = [tensor.clone() for tensor in _tensors(args[0])]
         own = _own_part(name, ranks, args)

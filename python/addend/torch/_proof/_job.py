@@ -185,9 +185,7 @@ def alone(task: Task, axes: Axes) -> Whole:
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
     after = _steps_alone(task, model, batches, mode)
     record = trace.record if len(batches) == 1 else None
-    return Whole(
-        float(value), count, weights, state, gradients, _aliases(model), after, record, said | mode.said
-    )
+    return Whole(float(value), count, weights, state, gradients, _aliases(model), after, record, said | mode.said)
 
 
 def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[torch.Tensor, Optional[float]]:
@@ -293,9 +291,10 @@ class Rank:
             self.clear()
         seen, no_dump = self._traced_step()
         self._keep(params)
+        losses = list(self.losses)
         self._update(params)
         record = self.trace.record if self.trace else None
-        part = Part(self.rank, list(self.losses), self.averaged, params, norms, record, self.said | self.mode.said, no_dump, seen)
+        part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.said, no_dump, seen)
         if self.task.sabotage:
             part.noticed = self._plant(seen, params)
         return part
@@ -382,7 +381,10 @@ class Rank:
                 continue
             gradient = parameter.grad
             if gradient is None or not _match.close(
-                _own_gradient(parameter), _match.take(right, held.index), self.task.bound, max(_match.largest(right), self.whole.floor)
+                _own_gradient(parameter),
+                _match.take(right, held.index),
+                self.task.bound,
+                max(_match.largest(right), self.whole.floor),
             ):
                 return name
         return ""

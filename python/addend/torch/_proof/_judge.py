@@ -41,9 +41,19 @@ class Judge:
 
     def __init__(self, task: Task, axes: Axes, whole: Whole, parts: Sequence[Part], folder: str):
         self.task, self.axes, self.whole, self.parts, self.folder = task, axes, whole, parts, folder
+        self.modules: Optional[Modules] = None
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
 
+    def _find_modules(self) -> Optional[Modules]:
+        records = {part.rank: part.record for part in self.parts if part.record is not None}
+        if self.whole.record is None or not records:
+            self.messages.append("modules were not compared, for the whole is several batches")
+            return None
+        averaged = {part.rank: part.averaged for part in self.parts}
+        return Modules(self.whole.record, records, self.axes, averaged, max(self.task.bound, 1e-9))
+
     def report(self) -> MatchReport:
+        self.modules = self._find_modules()
         found = {name: self._param(name) for name in self.whole.weights}
         self._extra()
         loss, loss_ok = self._loss()
@@ -70,8 +80,6 @@ class Judge:
             messages=tuple(self.messages),
             diff=diff,
         )
-
-    modules: Optional[Modules] = None
 
     def _is_more_than_rounding(self, name: str) -> bool:
         return name in self.whole.gradients and _match.largest(self.whole.gradients[name]) >= self.whole.floor
@@ -160,7 +168,10 @@ class Judge:
                 right = wanted[name]
                 error = _error(one.after[step], _match.take(right, one.index)) / (_match.largest(right) or 1.0)
                 if error > self.task.bound:
-                    found.worse(error, f"its gradient is right, and it is off by {error:.2g} on rank {rank} after optimizer step {step + 1}")
+                    found.worse(
+                        error,
+                        f"its gradient is right, and it is off by {error:.2g} on rank {rank} after optimizer step {step + 1}",
+                    )
 
     def _extra(self) -> None:
         self._others = False
@@ -175,13 +186,19 @@ class Judge:
             self._others = True
         unused = [name for name in self.whole.weights if name not in self._compared]
         if unused:
-            self.messages.append(f"no gradient, and none in one process: {', '.join(unused[:3])}{', ...' if unused[3:] else ''}")
+            self.messages.append(
+                f"no gradient, and none in one process: {', '.join(unused[:3])}{', ...' if unused[3:] else ''}"
+            )
 
     # -- losses and norms
 
     def _loss(self) -> Tuple[Optional[float], bool]:
         """Ranks' losses are right if their sums, or means, over some axes are all that of one process."""
-        losses = {part.rank: sum(part.losses) / (part.averaged if self.whole.count is not None else 1.0) for part in self.parts if part.losses}
+        losses = {
+            part.rank: sum(part.losses) / (part.averaged if self.whole.count is not None else 1.0)
+            for part in self.parts
+            if part.losses
+        }
         if not losses:
             return None, True
         alone = self.whole.loss
@@ -203,7 +220,9 @@ class Judge:
         right = math.sqrt(sum(float((gradient**2).sum()) for gradient in self.whole.gradients.values()))
         off = [norm for norm in norms if abs(norm - right) > self.task.bound * right]
         if off:
-            self.messages.append(f"the norm of the gradients is {off[0]:.9g}, that of one process {right:.9g}: {off[0] / right:.6g} times")
+            self.messages.append(
+                f"the norm of the gradients is {off[0]:.9g}, that of one process {right:.9g}: {off[0] / right:.6g} times"
+            )
         return not off
 
     # -- causes
@@ -218,7 +237,9 @@ class Judge:
             begins = Begins("", "loss", text)
         return begins, diff
 
-    def _addends(self, wrong: Sequence[str]) -> Tuple[Dict[str, FrozenSet[str]], Dict[str, str], Optional[addend.DiffReport]]:
+    def _addends(
+        self, wrong: Sequence[str]
+    ) -> Tuple[Dict[str, FrozenSet[str]], Dict[str, str], Optional[addend.DiffReport]]:
         """(parameters whose addends are right, and over which axes; those wrong before any sum; what was counted)"""
         folder = os.path.join(self.folder, "dump")
         refused = next((part.no_dump for part in self.parts if part.no_dump), "")
@@ -238,13 +259,8 @@ class Judge:
         return late, early, diff
 
     def _search(self, early: Dict[str, str], late: Dict[str, FrozenSet[str]], loss_ok: bool) -> Optional[Begins]:
-        records = {part.rank: part.record for part in self.parts if part.record is not None}
-        if self.whole.record is None or not records:
-            self.messages.append("where it begins was not looked for: the whole is several batches")
+        if self.modules is None:
             return None
-        averaged = {part.rank: part.averaged for part in self.parts}
-        bound = max(self.task.bound, 1e-9)
-        self.modules = Modules(self.whole.record, records, self.axes, averaged, bound)
         found = self.modules.forward() if early or not loss_ok else None
         if found is None and early:
             found = self.modules.loss()
@@ -267,7 +283,9 @@ class Judge:
     def _told(self, found: Found, diff: Optional[addend.DiffReport]) -> Param:
         if not found.text:
             return Param(found.name, True, found.error)
-        told = next((param for param in (diff.params if diff else ()) if param.name == found.name and not param.ok), None)
+        told = next(
+            (param for param in (diff.params if diff else ()) if param.name == found.name and not param.ok), None
+        )
         text = f"{found.text}; {told.text}" if told is not None else found.text
         cause = told.cause if told is not None else None
         possible = told.possible_causes if told is not None else ()

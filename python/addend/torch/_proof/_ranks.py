@@ -12,12 +12,18 @@ import sys
 import time
 import traceback
 from multiprocessing.connection import Connection, wait
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import addend
 from addend.torch._proof import _names
 
 _LINES = 12  # of what a child said last
+_OTHERS = 1.0  # seconds in which the failure shows of which the first that is told was a consequence
+_FOLLOWS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+)  # what others say of a rank that is gone
 _STACKS = 2.0  # seconds that stacks of ranks that hang may take to be written
 
 
@@ -38,8 +44,14 @@ def _be_child(name: str, folder: str, pipe: Connection, work: Callable[[], Any])
         refused = isinstance(error, addend.AddendError)
         pipe.send((type(error), str(error)) if refused else (addend.RankDiedError, _told(error)))
     finally:
-        sys.stdout.flush()
+        _flush()
         os._exit(0)  # threads of gloo may still wait for a rank that failed
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
 
 
 def _told(error: BaseException) -> str:
@@ -74,15 +86,17 @@ def _stacks(folder: str, processes: Dict[str, Any], silent: Sequence[str]) -> st
 
 def _collect(folder: str, processes: Dict[str, Any], pipes: Dict[str, Connection], limit: float) -> None:
     waiting, deadline = dict(pipes), time.monotonic() + limit
+    failed: List[Tuple[str, Any]] = []
     while waiting:
         ready = wait(list(waiting.values()), max(0.0, deadline - time.monotonic()))
+        if not ready and failed:
+            break
         if not ready:
             silent = sorted(waiting)
             raise addend.RankDiedError(
                 f"{', '.join(silent)} did not end in {limit:g} s (timeout=): they wait for each other, or the job is "
                 f"too large for it{_stacks(folder, processes, silent)}"
             )
-        failed = []
         for name, pipe in list(waiting.items()):
             if pipe not in ready:
                 continue
@@ -97,9 +111,10 @@ def _collect(folder: str, processes: Dict[str, Any], pipes: Dict[str, Connection
                 error = (addend.RankDiedError, f"it died ({how}){said}")
             if error is not None:
                 failed.append((name, error))
-        if failed:
-            name, (kind, text) = failed[0]
-            raise kind(f"{name}: {text}")
+                deadline = min(deadline, time.monotonic() + _OTHERS)
+    if failed:
+        name, (kind, text) = min(failed, key=lambda found: any(word in found[1][1] for word in _FOLLOWS))
+        raise kind(f"{name}: {text}")
 
 
 def run(names: Sequence[str], work: Callable[[int], Any], folder: str, limit: float) -> List[Any]:
@@ -107,8 +122,7 @@ def run(names: Sequence[str], work: Callable[[int], Any], folder: str, limit: fl
     context = multiprocessing.get_context("fork")
     processes: Dict[str, Any] = {}
     pipes: Dict[str, Connection] = {}
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     try:
         for i, name in enumerate(names):
             here, there = context.Pipe(duplex=False)

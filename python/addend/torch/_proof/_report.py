@@ -158,6 +158,8 @@ def table(report: MatchReport) -> str:
         parts.append("right")
     elif report.ok is None:
         parts.append(f"CANNOT TELL: {unknown} of {len(report.params)} parameters")
-    else:
+    elif failed:
         parts.append(f"WRONG: {failed} of {len(report.params)} parameters")
+    else:
+        parts.append("WRONG: the parameters are right, and what is said above is not")
     return "\n\n".join(parts)

@@ -152,4 +152,3 @@ def _place(module: nn.Module) -> str:
         return "" if _names.is_inside(file) else f"{file}:{inspect.getsourcelines(forward)[1]}"
     except (TypeError, OSError):
         return ""
-

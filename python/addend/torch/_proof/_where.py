@@ -241,10 +241,18 @@ class Modules:
         start = self._unsummed(ordered, "forward", "out", "in", end, name)
         if start is not None:
             axes = self.found[start].pending("out")
-            return self.begins("forward", start, f"{self._own_part(axes)}: a sum over it is missing behind `{start}`", axes, None)
+            return self.begins(
+                "forward", start, f"{self._own_part(axes)}: a sum over it is missing behind `{start}`", axes, None
+            )
         assert first is not None
         if first.factor is not None:
-            return self.begins("forward", first.name, f"its output is {first.factor:.6g} times that of one process{self._sizes(first.factor)}", self._fitting(first.factor), first.factor)
+            return self.begins(
+                "forward",
+                first.name,
+                f"its output is {first.factor:.6g} times that of one process{self._sizes(first.factor)}",
+                self._fitting(first.factor),
+                first.factor,
+            )
         text = "its inputs are those of one process, and its output is neither that, nor a part of it, nor an addend"
         return self.begins("forward", first.name, text, Nothing, None)
 
@@ -291,7 +299,13 @@ class Modules:
             return None
         if len(set(_rounded(list(off.values())))) == 1:
             factor = next(iter(off.values()))
-            return self.begins("loss", "", f"every rank's addends are {factor:.6g} times what is wanted{self._sizes(factor)}", self._fitting(factor), factor)
+            return self.begins(
+                "loss",
+                "",
+                f"every rank's addends are {factor:.6g} times what is wanted{self._sizes(factor)}",
+                self._fitting(factor),
+                factor,
+            )
         words = [f"rank {rank}'s microbatch {m}: {factor:.4g}" for (rank, m), factor in sorted(off.items())]
         text = "ranks and microbatches do not count alike, each is divided by a count of its own: "
         return self.begins("loss", "", text + ", ".join(words[:6]) + (", ..." if len(words) > 6 else ""), Nothing, None)
