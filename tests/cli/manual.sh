@@ -17,7 +17,7 @@ for command in $commands; do
   grep -q "^| \`addend $command[ \`]" "$source/README.md" || { echo "FAILED: README's table has no $command" >&2; exit 1; }
   ! grep -q -e --json "$command.help" || json="$json $command"
 done
-said=$(sed -n 's/.*`--json` on \([^:]*\):.*/\1/p' "$source/README.md" | tr -dc 'a-z \n' | sed 's/ and / /' | xargs -n 1 | sort | xargs)
+said=$(sed -n 's/.*`--json` on \([^:]*\):.*/\1/p' "$source/README.md" | tr -dc 'a-z \n-' | sed 's/ and / /' | xargs -n 1 | sort | xargs)
 [ "$said" = "$(xargs -n 1 <<<"$json" | sort | xargs)" ] || { echo "FAILED: README names who takes --json: $json, not $said" >&2; exit 1; }
 if command -v groff >/dev/null; then
   groff -ww -man -Tutf8 -z "$source/docs/addend.1" 2>warnings || true

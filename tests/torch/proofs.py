@@ -622,8 +622,10 @@ def plan(mesh, head_output=None, **changed):
     found = {
         "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
-        "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=head_output or Replicate(), use_local_output=head_output is None),
-    }  # fmt: skip
+        "head": ColwiseParallel(
+            input_layouts=Shard(1), output_layouts=head_output or Replicate(), use_local_output=head_output is None
+        ),
+    }
     for i in range(2):
         at = f"blocks.{i}."
         found.update({at + "norm1": SequenceParallel(), at + "norm2": SequenceParallel()})

@@ -6,11 +6,12 @@ import os
 import time
 import unittest
 
-import addend
 import torch
 import torch.distributed as dist
-from addend.torch import assert_matches_one_process, check
 from torch import nn
+
+import addend
+from addend.torch import assert_matches_one_process, check
 
 HANGS = 120  # seconds; many times what a job takes
 
@@ -340,7 +341,7 @@ class Sabotage(unittest.TestCase):
         self.assertEqual(report.survivors, ())
 
     def test_what_makes_no_difference_is_said(self):
-        """fully_shard gathers the first layer again in the backward, which needs only its bias's and weight's shapes."""
+        """fully_shard gathers the first layer again in the backward, which does not need its numbers."""
         report = checked(parallelize=sharded, sabotage=True)
         self.assertTrue(report.ok, report)
         survivors = {(planted.collective, planted.operator) for planted in report.survivors}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _DTYPES = {"F64": numpy.float64, "F32": numpy.float32, "F16": numpy.float16}
 
 
-def _read(path: str) -> Tuple[Dict[str, str], Dict[str, "NDArray[numpy.float64]"]]:
+def _read(path: str) -> Tuple[Dict[str, str], Dict[str, NDArray[numpy.float64]]]:
     """Metadata, and tensors that are flat."""
     with open(path, "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
@@ -35,7 +35,7 @@ def _read(path: str) -> Tuple[Dict[str, str], Dict[str, "NDArray[numpy.float64]"
     return metadata, found
 
 
-def _write(path: str, metadata: Mapping[str, Any], found: Mapping[str, "NDArray[numpy.float64]"]) -> None:
+def _write(path: str, metadata: Mapping[str, Any], found: Mapping[str, NDArray[numpy.float64]]) -> None:
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
     header: Dict[str, Any] = {"__metadata__": texts}
     at = 0
@@ -117,8 +117,8 @@ class Dump:
         return frozenset(found)
 
     def wanted(self, name: str, bound: float) -> Optional[FrozenSet[str]]:
-        """The axes over whose ranks the addends sum to the gradient of one process; None: over none, so they are wrong
-        before any sum."""
+        """The axes over whose ranks the addends sum to the gradient of one process; None: over none, so they are
+        wrong before any sum."""
         if name not in self.addends:
             return None
         cut = self.cut(name)
@@ -140,8 +140,8 @@ class Dump:
         return True
 
     def diff(self, names: Mapping[str, FrozenSet[str]], folder: str) -> Optional[addend.DiffReport]:
-        """What was counted in these sums, whose addends are right over the axes that are given; names whose parts are no
-        blocks are left out."""
+        """What was counted in these sums, whose addends are right over the axes that are given; names whose parts are
+        no blocks are left out."""
         types = {name: self._types(name, wanted) for name, wanted in names.items()}
         kept = [name for name, found in types.items() if found]
         if not kept:

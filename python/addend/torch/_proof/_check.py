@@ -47,8 +47,8 @@ def check(
     loss: loss(model, batch) gives (numerator, count), which `check` divides by the count of the whole and multiplies by
         what the wrapper averages; or a scalar, which is taken as it is
     mesh: {"dp": 2, "tp": 2}, row-major, or a number of ranks along dp
-    run: run(model, microbatches, loss) runs forward and backward of all microbatches up to synchronised gradients, where
-        that is not a plain loop (no_sync, a schedule of pipeline stages, sums by hand)
+    run: run(model, microbatches, loss) runs forward and backward of all microbatches up to synchronised gradients,
+        where that is not a plain loop (no_sync, a schedule of pipeline stages, sums by hand)
     averaged: what the job divides sums of gradients by, where neither DDP nor fully_shard does it
     norm: norm(model) gives the global norm of the gradients as the job computes it
     optimizer, steps: optimizer(model) gives one; parameters are compared after so many of its steps too

@@ -1,5 +1,5 @@
-"""The collectives of a job, wherever it calls them: at the dispatcher, which functions of `torch.distributed`, functional
-collectives, DTensor, DDP and fully_shard all pass. They are noted, and mistakes are planted in them."""
+"""The collectives of a job, wherever it calls them: at the dispatcher, which functions of `torch.distributed`,
+functional collectives, DTensor, DDP and fully_shard all pass. They are noted, and mistakes are planted in them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from addend.torch._proof import _names
@@ -42,14 +43,13 @@ def _tensors(value: Any) -> List[torch.Tensor]:
 
 def _group(values: Iterable[Any]) -> Optional[List[int]]:
     """The ranks of the group among an operation's arguments."""
-    from torch.distributed.distributed_c10d import _resolve_process_group
-
+    resolve: Any = getattr(distributed_c10d, "_resolve_process_group")  # noqa: B009  PyTorch does not export it
     for value in values:
         try:
             if isinstance(value, torch.ScriptObject):
                 return list(dist.get_process_group_ranks(dist.ProcessGroup.unbox(value)))
             if isinstance(value, str):
-                return list(dist.get_process_group_ranks(_resolve_process_group(value)))
+                return list(dist.get_process_group_ranks(resolve(value)))
         except (RuntimeError, ValueError, KeyError, LookupError):
             continue
     return None
@@ -65,7 +65,7 @@ class Collectives(TorchDispatchMode):
     """While it lasts. `seen` has those of the backward; one of them is made wrong if `plant` names it."""
 
     def __init__(self, axes: Axes, trace: Optional[Trace] = None, plant: Optional[Tuple[Place, str]] = None):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.seen: Dict[Place, Seen] = {}
         self._axes, self._trace, self._plant = axes, trace, plant
         self._counts: Dict[str, int] = {}

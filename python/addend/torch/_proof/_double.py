@@ -62,11 +62,11 @@ def _wide(value: Any) -> Any:
 def quiet(model: nn.Module) -> Set[str]:
     """Turns dropout modules off, and says so."""
     found = [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p]
-    for module in found:
-        module.p = 0.0
+    for dropout in found:
+        dropout.p = 0.0
     for module in model.modules():
         if isinstance(getattr(module, "dropout", None), float):  # of nn.MultiheadAttention, nn.LSTM
-            module.dropout = 0.0
+            setattr(module, "dropout", 0.0)  # noqa: B010  no attribute of every module
     return {"dropout is off"} if found else set()
 
 

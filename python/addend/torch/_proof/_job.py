@@ -19,7 +19,7 @@ from addend.torch._loaded import is_dtensor
 from addend.torch._proof import _double, _match, _names
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
-from addend.torch._proof._trace import Record, Trace, array, tensors
+from addend.torch._proof._trace import Record, Trace, array
 
 if TYPE_CHECKING:
     import numpy
@@ -55,11 +55,11 @@ class Whole:
 
     loss: float
     count: Optional[float]  # of the whole, where losses are numerators and counts
-    weights: Dict[str, "NDArray[numpy.float64]"]
+    weights: Dict[str, NDArray[numpy.float64]]
     state: Dict[str, Any]
-    gradients: Dict[str, "NDArray[numpy.float64]"]
+    gradients: Dict[str, NDArray[numpy.float64]]
     aliases: Dict[str, List[str]]
-    after: List[Dict[str, "NDArray[numpy.float64]"]]  # parameters after each optimizer step
+    after: List[Dict[str, NDArray[numpy.float64]]]  # parameters after each optimizer step
     record: Optional[Record]
     said: Set[str]
 
@@ -75,8 +75,8 @@ class Held:
 
     index: Optional[_match.Index]
     shape: Tuple[int, ...]
-    gradients: List[Optional["NDArray[numpy.float64]"]] = dataclasses.field(default_factory=list)
-    after: List["NDArray[numpy.float64]"] = dataclasses.field(default_factory=list)
+    gradients: List[Optional[NDArray[numpy.float64]]] = dataclasses.field(default_factory=list)
+    after: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
     placements: str = ""
 
 
@@ -190,7 +190,7 @@ def alone(task: Task, axes: Axes) -> Whole:
 
 def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[torch.Tensor, Optional[float]]:
     found = [_loss_of(task, model, batch) for batch in batches]
-    value: torch.Tensor = sum(value for value, _ in found)  # type: ignore[assignment]
+    value = torch.stack([value for value, _ in found]).sum()
     counts = [count for _, count in found if count is not None]
     if not counts:
         return value, None
@@ -395,7 +395,8 @@ def _own_gradient(parameter: nn.Parameter) -> Any:
     gradient = parameter.grad
     if is_dtensor(gradient) and is_dtensor(parameter) and gradient.placements != parameter.placements:
         gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
-    return array(gradient)  # type: ignore[arg-type]
+    assert gradient is not None
+    return array(gradient)
 
 
 def _modules_of(made: Any) -> Iterator[nn.Module]:

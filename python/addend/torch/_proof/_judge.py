@@ -170,7 +170,7 @@ class Judge:
                 if error > self.task.bound:
                     found.worse(
                         error,
-                        f"its gradient is right, and it is off by {error:.2g} on rank {rank} after optimizer step {step + 1}",
+                        f"its gradient is right, and it is off by {error:.2g} on rank {rank} after step {step + 1}",
                     )
 
     def _extra(self) -> None:
@@ -221,7 +221,7 @@ class Judge:
         off = [norm for norm in norms if abs(norm - right) > self.task.bound * right]
         if off:
             self.messages.append(
-                f"the norm of the gradients is {off[0]:.9g}, that of one process {right:.9g}: {off[0] / right:.6g} times"
+                f"the norm of the gradients is {off[0]:.9g}, in one process {right:.9g}: {off[0] / right:.6g} times"
             )
         return not off
 
@@ -276,7 +276,6 @@ class Judge:
             text = f"{len(late)} parameters whose addends are right, `{told.name}`: {told.text}"
             name, factor = told.name, told.factor
             axes = tuple(told.axis.replace(",", " ").split()) if told.axis else axes
-        record = next((part.record for part in self.parts if part.record is not None), None)
         owner = name.rpartition(".")[0]
         return Begins(owner, "reduction", text, axes, factor)
 

@@ -76,8 +76,8 @@ def _by_value(part: NDArray[numpy.float64], whole: NDArray[numpy.float64], dim: 
 
 
 class Hints:
-    """Which indices of a dimension a rank has of other tensors: rows that are alike (of one token, before any attention)
-    are told apart by those of tensors where they are not."""
+    """Which indices of a dimension a rank has of other tensors: rows that are alike (of one token, before any
+    attention) are told apart by those of tensors where they are not."""
 
     def __init__(self) -> None:
         self._found: Dict[Tuple[int, int, int], List[NDArray[numpy.int64]]] = {}
@@ -96,8 +96,8 @@ class Hints:
 def locate(
     part: NDArray[numpy.float64], whole: NDArray[numpy.float64], bound: float, hints: Optional[Hints] = None
 ) -> Optional[Index]:
-    """The indices for which `part` is that part of the whole: as others of the rank's, all, blocks, or else slices of one
-    dimension by value."""
+    """The indices for which `part` is that part of the whole: as others of the rank's, all, blocks, or else slices of
+    one dimension by value."""
     if part.ndim != whole.ndim or any(p > w for p, w in zip(part.shape, whole.shape)):
         return None
     if not part.size:
@@ -150,7 +150,7 @@ class Value:
 def _summed(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int]) -> Optional[NDArray[numpy.float64]]:
     if len({parts[rank].shape for rank in fibre}) > 1:
         return None
-    total: NDArray[numpy.float64] = sum(parts[rank] for rank in fibre)  # type: ignore[assignment]
+    total: NDArray[numpy.float64] = numpy.sum([parts[rank] for rank in fibre], axis=0)
     return total
 
 

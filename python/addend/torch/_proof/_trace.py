@@ -64,7 +64,7 @@ def array(tensor: torch.Tensor) -> NDArray[numpy.float64]:
 class Record:
     """Picklable: what one process saw of one step."""
 
-    values: Dict[Key, "NDArray[numpy.float64]"] = dataclasses.field(default_factory=dict)
+    values: Dict[Key, NDArray[numpy.float64]] = dataclasses.field(default_factory=dict)
     order: List[Key] = dataclasses.field(default_factory=list)  # as they came
     places: Dict[str, str] = dataclasses.field(default_factory=dict)  # file:line of a module's forward
     kinds: Dict[str, str] = dataclasses.field(default_factory=dict)  # the class of a module

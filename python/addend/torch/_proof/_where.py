@@ -1,5 +1,5 @@
-"""Where it begins to be wrong: each module's inputs, outputs and the gradients of both, as all ranks together have them,
-against those of one process."""
+"""Where it begins to be wrong: each module's inputs, outputs and the gradients of both, as all ranks together have
+them, against those of one process."""
 
 from __future__ import annotations
 
@@ -327,7 +327,8 @@ class Modules:
         start = self._unsummed(ordered, "backward", "gin", "gout", first.backward, first.name)
         if start is not None:
             axes = self.found[start].pending("gin")
-            text = f"what it hands back is on {self.axes.text(axes)} each rank's own addend: a sum over it is missing in the backward behind `{start}`"
+            text = f"what it hands back is on {self.axes.text(axes)} each rank's own addend: a sum over it is missing "
+            text += f"in the backward behind `{start}`"
             return self.begins("backward", start, text, axes, None)
         return self._described(first) if first is not upstream else self._given_addend(first)
 
@@ -338,7 +339,8 @@ class Modules:
             around = self.parent(around)
         if around is None:
             return None
-        text = f"what it hands back to `{module.name}` is on {self.axes.text(axes)} each rank's own addend: a sum over it is missing"
+        text = f"what it hands back to `{module.name}` is on {self.axes.text(axes)} each rank's own addend: "
+        text += "a sum over it is missing"
         return self.begins("backward", around, text, axes, None)
 
     def _given_addends(self, ordered: Sequence[Module], late: Mapping[str, FrozenSet[str]]) -> Optional[Module]:
@@ -353,12 +355,15 @@ class Modules:
         if len(factors) == 1 and None not in factors:
             factor = factors.pop()
             assert factor is not None
-            text = f"the gradient of its output is right, what it hands back is {factor:.6g} times too much{self._sizes(factor)}"
+            text = f"the gradient of its output is right, what it hands back is {factor:.6g} times what it should be"
+            text += self._sizes(factor)
             return self.begins("backward", first.name, text, self._fitting(factor), factor)
         if first.wrong("gin"):
-            text = "the gradient of its output is right, what it hands back is not: neither the whole's, nor a part, nor an addend"
+            text = "the gradient of its output is right, what it hands back is not: "
+            text += "neither the whole's, nor a part, nor an addend"
         else:
-            text = f"the gradient of its output is right, that of {', '.join(f'`{name}`' for name in first.params[:3])} is not"
+            names = ", ".join(f"`{name}`" for name in first.params[:3])
+            text = f"the gradient of its output is right, that of {names} is not"
         return self.begins("backward", first.name, text, Nothing, None)
 
     def tensors(self) -> Dict[str, str]:
