@@ -86,6 +86,7 @@ class MatchReport:
         return {
             "format": 1,
             **{key: _plain(value) for key, value in fields.items()},
+            "survivors": len(self.survivors),
             "diff": dict(self.diff.document) if self.diff else None,
         }
 
