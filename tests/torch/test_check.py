@@ -124,6 +124,48 @@ class Report(unittest.TestCase):
 
         self.assertTrue(checked(batches=uneven).ok)
 
+    def test_copies_are_the_same_bits(self):
+        def nudged(model, microbatches, loss_of):
+            loss_of(model, microbatches[0]).backward()
+            if dist.get_rank() == 1:
+                model.module.up.weight.grad *= 1 + 2**-51
+
+        report = checked(run=nudged)
+        self.assertIs(report.ok, False)
+        self.assertIn("copies on ranks 0 and 1 are not the same bits", report["up.weight"].text)
+        self.assertTrue(report["down.weight"].ok)
+
+    def test_a_sum_that_is_lost_after_the_first_step(self):
+        def once(model, mesh):
+            done = []
+
+            def reduce(*_):
+                if not done:
+                    for parameter in model.parameters():
+                        dist.all_reduce(parameter.grad)
+                done.append(1)
+
+            model.reduce = reduce
+            return model
+
+        def run(model, microbatches, loss_of):
+            loss_of(model, microbatches[0]).backward()
+            model.reduce()
+
+        report = checked(parallelize=once, run=run)
+        self.assertIs(report.ok, False)
+        self.assertIn("in its second step", report["up.weight"].text)
+
+    def test_a_shard_that_nobody_has(self):
+        def half(model, mesh):
+            model.up.weight = nn.Parameter(model.up.weight.detach()[:, :3].clone())
+            model.up.forward = lambda x: nn.functional.linear(x[:, :3], model.up.weight, model.up.bias)
+            return ddp(model, mesh)
+
+        report = checked(parallelize=half)
+        self.assertIs(report.ok, False)
+        self.assertIn("24 of its 48 elements are on no rank", whole_text(report))
+
     def test_one_rank_alone(self):
         self.assertTrue(checked(parallelize=plain, mesh=1).ok)
 
@@ -165,6 +207,10 @@ class Report(unittest.TestCase):
         self.assertEqual(
             report.tensors["blocks.3.mlp.up"], "part along dimension 0 over dp; part along dimension 2 over tp"
         )
+
+
+def whole_text(report):
+    return "\n".join(param.text for param in report.params)
 
 
 class Half(torch.autograd.Function):

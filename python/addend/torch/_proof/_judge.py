@@ -129,13 +129,12 @@ class Judge:
         )
 
     def _compare(self, found: Found, right: NDArray[numpy.float64], held: Dict[int, Held], step: int) -> None:
-        scale, covered = max(_match.largest(right), self.whole.floor) or 1.0, numpy.zeros(right.shape, dtype=bool)
+        scale = max(_match.largest(right), self.whole.floor) or 1.0
         late = f", in {STEPS[step]}" if step and not found.text else ""
+        self._cover(found, right, held)
         for rank, one in held.items():
             assert one.index is not None
             gradient, wanted = one.gradients[step], _match.take(right, one.index)
-            if covered.ndim:
-                covered[numpy.ix_(*one.index)] = True
             if gradient is None:
                 if wanted.any():
                     found.worse(math.inf, f"no gradient on rank {rank}{late}")
@@ -144,9 +143,16 @@ class Judge:
             if error > self.task.bound:
                 found.worse(error, f"off by {error:.2g} of the largest on rank {rank}{late}")
             found.error = max(found.error, error)
-        if covered.ndim and not covered.all():
-            found.worse(math.inf, f"{int((~covered).sum())} of its {covered.size} elements are on no rank{late}")
         self._copies(found, held, step, late)
+
+    def _cover(self, found: Found, right: NDArray[numpy.float64], held: Dict[int, Held]) -> None:
+        """Every element is on some rank."""
+        covered = numpy.zeros(right.shape, dtype=bool)
+        for one in held.values():
+            if one.index:
+                covered[numpy.ix_(*one.index)] = True
+        if right.ndim and not covered.all():
+            found.worse(math.inf, f"{int((~covered).sum())} of its {covered.size} elements are on no rank")
 
     def _copies(self, found: Found, held: Dict[int, Held], step: int, late: str) -> None:
         """Ranks that have the same part have the same bits."""
