@@ -13,9 +13,10 @@ int cli_diff(int argc, char **argv);
 int cli_explain(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_run(int argc, char **argv);
+int cli_torch_check(int argc, char **argv);
 
 /* The parsers of their options, from which --help and the completions of shells are made. */
-extern const struct argp cli_diff_argp, cli_explain_argp, cli_bench_argp, cli_run_argp;
+extern const struct argp cli_diff_argp, cli_explain_argp, cli_bench_argp, cli_run_argp, cli_torch_check_argp;
 /* The words that the option of this key takes, one by one; NULL after the last, and where it takes others too. */
 typedef const char *cli_words(int key, int index);
 cli_words cli_bench_word, cli_diff_word;

@@ -15,6 +15,8 @@ static const cli_command of_core[] = {
     {"explain", cli_explain, "what a cause means that was named, and where to look", &cli_explain_argp, NULL},
     {"bench", cli_bench, "collectives and the reducer against this machine's memory bandwidth and its peers",
      &cli_bench_argp, cli_bench_word},
+    {"torch-check", cli_torch_check, "whether the ranks of a PyTorch job compute what one process does",
+     &cli_torch_check_argp, NULL},
     {"run", cli_run, "start N ranks of your own program", &cli_run_argp, NULL},
 };
 enum { STACK_KIB = 1024 };
@@ -34,7 +36,7 @@ static void print_help(FILE *file) {
           "Trains, proves and plans distributed gradients.\n\n");
   cli_command commands[CLI_COMMANDS_MAX];
   int count = cli_commands(commands);
-  for (int i = 0; i < count; i++) fprintf(file, "  %-7s %s\n", commands[i].name, commands[i].help);
+  for (int i = 0; i < count; i++) fprintf(file, "  %-11s %s\n", commands[i].name, commands[i].help);
   if (cli_trainer_part.missing) fprintf(file, "%s\n", cli_trainer_part.missing);
   fprintf(file,
           "\nExample: %s\n"

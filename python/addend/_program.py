@@ -79,5 +79,6 @@ def _error(arguments: Sequence[str], exit_status: int, text: str) -> AddendError
 
 def main() -> NoReturn:
     """The command `addend` of the installed package."""
+    os.environ.setdefault("ADDEND_PYTHON", sys.executable)  # for torch-check, which comes back to this Python
     program: List[str] = [str(program_path()), *sys.argv[1:]]
     os.execv(program[0], program)

@@ -21,7 +21,7 @@ bash -n completions.bash || fail "bash reads it"
 source ./completions.bash
 
 # The words that help names, one a line.
-commands=$("$addend" --help | sed -n 's/^  \([a-z][a-z]*\)  *[^ ].*/\1/p')
+commands=$("$addend" --help | sed -n 's/^  \([a-z][a-z-]*\)  *[^ ].*/\1/p')
 [ "$(wc -w <<<"$commands")" -ge 7 ] || fail "help names the commands"
 options_of() { "$addend" "$1" --help | grep -oE '^ +(-[^ ]+, +)?--[a-z-]+' | grep -oE -- '--[a-z-]+'; }
 

@@ -6,7 +6,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$addend" --help >all
-commands=$(sed -n 's/^  \([a-z][a-z]*\)  *[^ ].*/\1/p' all)
+commands=$(sed -n 's/^  \([a-z][a-z-]*\)  *[^ ].*/\1/p' all)
 for command in $commands; do
   "$addend" $command --help >"$command.help"
   [ "$("$addend" $command --version)" = "$("$addend" --version)" ] || { echo "FAILED: $command says its version" >&2; exit 1; }
@@ -17,7 +17,7 @@ for command in $commands; do
   grep -q "^| \`addend $command[ \`]" "$source/README.md" || { echo "FAILED: README's table has no $command" >&2; exit 1; }
   ! grep -q -e --json "$command.help" || json="$json $command"
 done
-said=$(sed -n 's/.*`--json` on \([^:]*\):.*/\1/p' "$source/README.md" | tr -dc 'a-z \n' | sed 's/ and / /' | xargs -n 1 | sort | xargs)
+said=$(sed -n 's/.*`--json` on \([^:]*\):.*/\1/p' "$source/README.md" | tr -dc 'a-z \n-' | sed 's/ and / /' | xargs -n 1 | sort | xargs)
 [ "$said" = "$(xargs -n 1 <<<"$json" | sort | xargs)" ] || { echo "FAILED: README names who takes --json: $json, not $said" >&2; exit 1; }
 if command -v groff >/dev/null; then
   groff -ww -man -Tutf8 -z "$source/docs/addend.1" 2>warnings || true
@@ -29,7 +29,7 @@ python3 - "$source" <<'P'
 import glob, re, sys
 page = open(sys.argv[1] + "/docs/addend.1").read()
 options = page.split("\n.SH OPTIONS\n")[1].split("\n.SH ")[0]
-common, *parts = re.split(r"\n\.SS (\w+)\n", options)
+common, *parts = re.split(r"\n\.SS ([\w-]+)\n", options.replace("SS torch\\-check", "SS torch-check"))
 sections = dict(zip(parts[::2], parts[1::2]))
 def named(text): return {name.replace("\\-", "-") for name in re.findall(r"\\-\\-([a-z][a-z\\-]*)", text)}
 missing, known = [], {"help"} | set(re.findall(r"`addend --([a-z-]+)", open("all").read()))

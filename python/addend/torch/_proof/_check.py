@@ -1,0 +1,112 @@
+"""`check` and `assert_matches_one_process`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import time
+from typing import Any, Callable, Mapping, Optional, Union
+
+from torch import nn
+
+import addend
+from addend.torch._proof import _axes, _job, _judge, _ranks
+from addend.torch._proof._report import MatchReport
+
+
+def check(
+    make_model: Callable[[], nn.Module],
+    parallelize: Callable[..., Any],
+    batches: Any,
+    loss: Callable[..., Any],
+    mesh: Union[int, Mapping[str, int]],
+    *,
+    run: Optional[Callable[..., Any]] = None,
+    averaged: Optional[float] = None,
+    norm: Optional[Callable[..., Any]] = None,
+    optimizer: Optional[Callable[..., Any]] = None,
+    steps: int = 0,
+    bound: float = 1e-9,
+    sabotage: bool = False,
+    seed: int = 20,
+    timeout: float = 300.0,
+) -> MatchReport:
+    """Whether the ranks of a job compute what one process computes, and if not, where it begins to be wrong.
+
+        report = check(make_model, parallelize, batches, loss, mesh={"dp": 2, "tp": 2})
+        assert report.ok, report
+
+    One process runs the whole batch; so many ranks as the mesh has, processes on gloo, run the job; all in f64. What is
+    compared: the loss, every parameter's gradient, in the first steps as well as in later ones, copies bit for bit.
+
+    make_model: gives the model as one process has it, with its weights
+    parallelize: parallelize(model, device_mesh) makes it what the job runs: returns it, or changes it in place
+    batches: batches(rank, mesh) gives the list of a rank's microbatches, batches(None, mesh) that of the whole; or a
+        pair (whole, cut), of which cut(whole, rank, mesh) gives them
+    loss: loss(model, batch) gives (numerator, count), which `check` divides by the count of the whole and multiplies by
+        what the wrapper averages; or a scalar, which is taken as it is
+    mesh: {"dp": 2, "tp": 2}, row-major, or a number of ranks along dp
+    run: run(model, microbatches, loss) runs forward and backward of all microbatches up to synchronised gradients,
+        where that is not a plain loop (no_sync, a schedule of pipeline stages, sums by hand)
+    averaged: what the job divides sums of gradients by, where neither DDP nor fully_shard does it
+    norm: norm(model) gives the global norm of the gradients as the job computes it
+    optimizer, steps: optimizer(model) gives one; parameters are compared after so many of its steps too
+    bound: how far a number may be off, over the largest of its tensor
+    sabotage: plants mistakes in the collectives of the backward, and says which this comparison would not notice
+    seed: of random numbers, in every process
+    timeout: seconds after which processes that did not end are stopped, and their stacks shown
+    """
+    task = _job.Task(
+        make_model, parallelize, batches, loss, _axes.parse(mesh), run, averaged, norm, optimizer, steps, bound,
+        sabotage, seed,
+    )  # fmt: skip
+    _need(task)
+    start = time.monotonic()
+    axes = _axes.Axes(task.mesh)
+    _import_once()
+    folder = tempfile.mkdtemp(prefix="addend-check-")
+    try:
+        whole = _ranks.run(["the process with the whole batch"], lambda _: _job.alone(task, axes), folder, timeout)[0]
+        names = [f"rank {rank}" for rank in range(axes.size())]
+        of_rank = [_axes.Axes(task.mesh, rank) for rank in range(axes.size())]
+        parts = _ranks.run(names, lambda r: _job.be_rank(task, of_rank[r], whole, folder, r), folder, timeout)
+        report = _judge.Judge(task, axes, whole, parts, folder).report()
+    finally:
+        _job.forget(folder)
+    return dataclasses.replace(report, seconds=time.monotonic() - start)
+
+
+def _need(task: _job.Task) -> None:
+    for name in ("make_model", "parallelize", "loss"):
+        if not callable(getattr(task, name)):
+            raise addend.InvalidError(f"{name} is {type(getattr(task, name)).__name__}, not a function")
+    pair = isinstance(task.batches, (tuple, list)) and len(task.batches) == 2 and callable(task.batches[1])
+    if not callable(task.batches) and not pair:
+        raise addend.InvalidError("batches is neither a function of (rank, mesh) nor a pair (whole, cut)")
+    if task.steps and task.optimizer is None:
+        raise addend.InvalidError(f"steps={task.steps} needs optimizer=, a function that makes one of a model")
+    if not hasattr(os, "fork"):
+        raise addend.SystemRefusedError("check forks its ranks, which this system cannot")
+
+
+def _import_once() -> None:
+    """What ranks import when they first use it, and what takes seconds: here, before they are forked."""
+    import torch._dynamo
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel  # noqa: F401
+
+
+def assert_matches_one_process(
+    make_model: Callable[[], nn.Module],
+    parallelize: Callable[..., Any],
+    batches: Any,
+    loss: Callable[..., Any],
+    mesh: Union[int, Mapping[str, int]],
+    **arguments: Any,
+) -> MatchReport:
+    """For pytest: `check`, and a failure with its table if the ranks do not compute what one process does, if it cannot
+    be told, or if planted mistakes (`sabotage=True`) were not noticed."""
+    report = check(make_model, parallelize, batches, loss, mesh, **arguments)
+    assert report.ok and not report.survivors, f"\n{report}"
+    return report

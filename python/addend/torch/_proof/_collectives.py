@@ -1,0 +1,142 @@
+"""The collectives of a job, wherever it calls them: at the dispatcher, which functions of `torch.distributed`,
+functional collectives, DTensor, DDP and fully_shard all pass. They are noted, and mistakes are planted in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from addend.torch._proof import _names
+from addend.torch._proof._axes import Axes
+from addend.torch._proof._trace import Trace
+
+OPERATORS = ("left out", "doubled", "averaged")
+_NONE_TO_PLANT = ("send", "recv", "barrier", "wait", "wrap")  # of points between stages, and what moves no numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A collective of a step: the n-th over these axes in this phase."""
+
+    axes: str
+    number: int
+
+
+@dataclasses.dataclass
+class Seen:
+    """What was called there."""
+
+    what: str
+    where: str
+
+
+def _tensors(value: Any) -> List[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _group(values: Iterable[Any]) -> Optional[List[int]]:
+    """The ranks of the group among an operation's arguments."""
+    resolve: Any = getattr(distributed_c10d, "_resolve_process_group")  # noqa: B009  PyTorch does not export it
+    for value in values:
+        try:
+            if isinstance(value, torch.ScriptObject):
+                return list(dist.get_process_group_ranks(dist.ProcessGroup.unbox(value)))
+            if isinstance(value, str):
+                return list(dist.get_process_group_ranks(resolve(value)))
+        except (RuntimeError, ValueError, KeyError, LookupError):
+            continue
+    return None
+
+
+def axes_of(ranks: List[int], axes: Axes) -> str:
+    """The names of the axes that these ranks lie along."""
+    at = [axes.coordinate(rank) for rank in ranks]
+    return ", ".join(name for name in axes.names if len({place[name] for place in at}) > 1)
+
+
+class Collectives(TorchDispatchMode):
+    """While it lasts. `seen` has those of the backward; one of them is made wrong if `plant` names it."""
+
+    def __init__(self, axes: Axes, trace: Optional[Trace] = None, plant: Optional[Tuple[Place, str]] = None):
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.seen: Dict[Place, Seen] = {}
+        self._axes, self._trace, self._plant = axes, trace, plant
+        self._counts: Dict[str, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented  # it comes again, with each rank's own tensors
+        name = func._schema.name.rpartition("::")[2]
+        if "c10d" not in func.namespace or any(word in name for word in _NONE_TO_PLANT):
+            return func(*args, **kwargs)
+        ranks = _group([*args, *kwargs.values()])
+        if ranks is None or len(ranks) < 2:
+            return func(*args, **kwargs)
+        return self._run(func, name.strip("_"), ranks, args, kwargs)
+
+    def _run(self, func: Callable[..., Any], name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        along = axes_of(ranks, self._axes)
+        if self._trace is not None:
+            self._trace.collective(f"{name} over {along}")
+        if torch._C._current_graph_task_id() == -1:
+            return func(*args, **kwargs)
+        place = Place(along, self._counts.get(along, 0))
+        self._counts[along] = place.number + 1
+        self.seen[place] = Seen(name, _names.caller())
+        if self._plant is None or self._plant[0] != place:
+            return func(*args, **kwargs)
+        return self._wrongly(func, name, ranks, args, kwargs)
+
+    def _wrongly(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        functional = func.namespace != "c10d"
+        before = [tensor.clone() for tensor in _tensors(args[0])]
+        own = _own_part(name, ranks, args)
+        out = func(*args, **kwargs)
+        if functional:
+            results = [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in _tensors(out)]
+        else:
+            work = out[-1] if isinstance(out, (tuple, list)) else out
+            work.wait()
+            results = _tensors(args[0])
+        for i, result in enumerate(results):
+            if self._plant is not None and self._plant[1] == "doubled":
+                result.mul_(2)
+            elif self._plant is not None and self._plant[1] == "averaged":
+                result.div_(len(ranks))
+            elif own is not None and own.shape == result.shape:
+                result.copy_(own)
+            elif "reduce" in name and before[i].shape == result.shape:
+                result.copy_(before[i])
+            else:
+                result.zero_()
+        return out if functional else _finished(out, results)
+
+
+def _finished(out: Any, results: List[torch.Tensor]) -> Any:
+    """The same answer with a work that is done: gloo's own would copy the right numbers once more when waited for."""
+    from torch._C._distributed_c10d import _create_work_from_future
+
+    future: torch.futures.Future[List[torch.Tensor]] = torch.futures.Future()
+    future.set_result(results)
+    work = _create_work_from_future(future).boxed()
+    return type(out)((*out[:-1], work)) if isinstance(out, (tuple, list)) else work
+
+
+def _own_part(name: str, ranks: List[int], args: Any) -> Optional[torch.Tensor]:
+    """What a rank alone would have got of a reduce_scatter into one tensor."""
+    if "reduce_scatter" not in name:
+        return None
+    source = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]
+    if not isinstance(source, torch.Tensor) or len(source) % len(ranks):
+        return None
+    return source.chunk(len(ranks))[ranks.index(dist.get_rank())].clone()

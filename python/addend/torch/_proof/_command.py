@@ -1,0 +1,70 @@
+"""`addend torch-check module:function`: the function returns the arguments of `addend.torch.check`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from typing import Any, Dict, NoReturn, Sequence
+
+import addend
+
+HOLDS, ANSWER_IS_NO, WRONG_CALL, UNFINISHED = 0, 1, 2, 3
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("addend torch-check", description="Holds ranks of a PyTorch job to one process.")
+    parser.add_argument("function", metavar="MODULE:FUNCTION")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--sabotage", action="store_true")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS")
+    return parser
+
+
+def _load(text: str) -> Dict[str, Any]:
+    """What the function returns: a dictionary of arguments."""
+    path, _, name = text.partition(":")
+    if not path or not name:
+        raise addend.InvalidError(f"'{text}' is not MODULE:FUNCTION, as in tests.jobs:tensor_parallel")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        raise addend.InvalidError(f"there is no module {error.name} in {os.getcwd()} or on PYTHONPATH") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        own = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
+        raise addend.InvalidError(f"{path} has no function {name}; it has {', '.join(own) or 'none'}")
+    found = function()
+    if not isinstance(found, dict):
+        raise addend.InvalidError(f"{text} returned {type(found).__name__}, not a dictionary of check's arguments")
+    return found
+
+
+def run(words: Sequence[str]) -> int:
+    """The exit status; the report is printed."""
+    told = _parser().parse_args(words)
+    from addend.torch import check
+
+    try:
+        arguments = _load(told.function)
+        if told.sabotage:
+            arguments["sabotage"] = True
+        if told.timeout is not None:
+            arguments["timeout"] = told.timeout
+        report = check(**arguments)
+    except (addend.InvalidError, TypeError) as error:
+        print(f"addend torch-check: {error}", file=sys.stderr)
+        return WRONG_CALL
+    except addend.AddendError as error:
+        print(f"addend torch-check: {error}", file=sys.stderr)
+        return UNFINISHED
+    print(json.dumps(report.document, allow_nan=False) if told.json else report)
+    return HOLDS if report.ok and not report.survivors else ANSWER_IS_NO
+
+
+def main(words: Sequence[str]) -> NoReturn:
+    """For the program `addend`."""
+    sys.exit(run(words))

@@ -1,0 +1,422 @@
+"""What the processes of a proof do: one has the whole batch, the others are the ranks of the job."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import shutil
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import addend
+from addend.torch import _parameters, _watch
+from addend.torch._loaded import is_dtensor
+from addend.torch._proof import _double, _match, _names
+from addend.torch._proof._axes import Axes
+from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
+from addend.torch._proof._trace import Record, Trace, array
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+_SEED = 20
+_ROUNDING = 1e-4  # of the largest gradient; what a bound is taken of is no less
+STEPS = ("its first step", "its second step", "its third step")  # a hook that is lost shows later than the first
+
+
+@dataclasses.dataclass
+class Task:
+    """What `check` was asked for; it says what each means."""
+
+    make_model: Callable[[], nn.Module]
+    parallelize: Callable[..., Any]
+    batches: Any
+    loss: Callable[..., Any]
+    mesh: Dict[str, int]
+    run: Optional[Callable[..., Any]] = None
+    averaged: Optional[float] = None
+    norm: Optional[Callable[..., Any]] = None
+    optimizer: Optional[Callable[..., Any]] = None
+    steps: int = 0
+    bound: float = 1e-9
+    sabotage: bool = False
+    seed: int = _SEED
+
+
+@dataclasses.dataclass
+class Whole:
+    """What one process came to."""
+
+    loss: float
+    count: Optional[float]  # of the whole, where losses are numerators and counts
+    weights: Dict[str, NDArray[numpy.float64]]
+    state: Dict[str, Any]
+    gradients: Dict[str, NDArray[numpy.float64]]
+    aliases: Dict[str, List[str]]
+    after: List[Dict[str, NDArray[numpy.float64]]]  # parameters after each optimizer step
+    record: Optional[Record]
+    said: Set[str]
+
+    @property
+    def floor(self) -> float:
+        """A gradient whose every element is smaller is nothing but rounding, as that of a bias before a softmax."""
+        return _ROUNDING * max((_match.largest(gradient) for gradient in self.gradients.values()), default=0.0)
+
+
+@dataclasses.dataclass
+class Held:
+    """A parameter on one rank: which part it is, and what its gradient was in each of the steps."""
+
+    index: Optional[_match.Index]
+    shape: Tuple[int, ...]
+    gradients: List[Optional[NDArray[numpy.float64]]] = dataclasses.field(default_factory=list)
+    after: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
+    placements: str = ""
+
+
+@dataclasses.dataclass
+class Part:
+    """What one rank came to."""
+
+    rank: int
+    losses: List[float]
+    averaged: float
+    params: Dict[str, Held]
+    norms: List[float]
+    record: Optional[Record]
+    said: Set[str]
+    no_dump: str = ""
+    collectives: Dict[Place, Seen] = dataclasses.field(default_factory=dict)
+    noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
+
+
+def prepare(task: Task) -> None:
+    """For a process of its own."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(task.seed)
+
+
+def microbatches(task: Task, axes: Axes, rank: Optional[int]) -> List[Any]:
+    """Those of a rank, or of the whole; one that is no list is a microbatch alone."""
+    if callable(task.batches):
+        found = task.batches(rank, axes)
+    else:
+        whole, cut = task.batches
+        whole = whole() if callable(whole) else whole
+        found = whole if rank is None else cut(whole, rank, axes)
+    if found is None:
+        whose = "the whole" if rank is None else f"rank {rank}"
+        raise addend.InvalidError(f"batches gave nothing for {whose}: a list of microbatches is wanted")
+    return [_double.doubled(batch) for batch in (found if isinstance(found, list) else [found])]
+
+
+def _loss_of(task: Task, model: Any, batch: Any) -> Tuple[torch.Tensor, Optional[float]]:
+    """(the numerator, the count), or (the scalar, None)"""
+    found = task.loss(model, batch)
+    if isinstance(found, (tuple, list)):
+        if len(found) != 2:
+            raise addend.InvalidError(f"loss gave {len(found)} things: a scalar, or a numerator and a count")
+        return found[0], float(found[1])
+    if not isinstance(found, torch.Tensor) or found.numel() != 1:
+        raise addend.InvalidError(f"loss gave {type(found).__name__}, not a tensor of one element")
+    return found, None
+
+
+# -- one process
+
+
+def _need_memory(model: nn.Module, world: int) -> None:
+    """Each process has parameters, gradients and a copy of both; half of the memory that is free is left alone."""
+    size = sum(parameter.numel() for parameter in model.parameters()) * 8
+    wanted = size * 4 * (world + 1)
+    with open("/proc/meminfo") as file:
+        free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
+    if wanted > free:
+        raise addend.NoMemoryError(
+            f"the model has {size / 2**30:.1f} GiB in f64, {world} ranks and one process with it take about "
+            f"{wanted / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: make a smaller one (fewer layers show the "
+            "same mistakes)"
+        )
+
+
+def make(task: Task) -> Tuple[nn.Module, Set[str]]:
+    """The model as one process has it, in f64."""
+    model = task.make_model()
+    if not isinstance(model, nn.Module):
+        raise addend.InvalidError(f"make_model gave {type(model).__name__}, not a torch.nn.Module")
+    _need_memory(model, math.prod(task.mesh.values()))
+    said = _double.quiet(model)
+    return model.double(), said
+
+
+def _aliases(model: nn.Module) -> Dict[str, List[str]]:
+    """Other names of tied parameters, by the first."""
+    first: Dict[int, str] = {}
+    found: Dict[str, List[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        kept = first.setdefault(id(parameter), name)
+        if kept != name:
+            found.setdefault(kept, []).append(name)
+    return found
+
+
+def alone(task: Task, axes: Axes) -> Whole:
+    """The whole batch in one process."""
+    prepare(task)
+    model, said = make(task)
+    said |= _double.vary_constants(model)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    batches = microbatches(task, axes, None)
+    trace, mode = Trace(), _double.Double()
+    weights = {name: array(parameter) for name, parameter in model.named_parameters()}
+    if len(batches) == 1:
+        trace.attach(model)
+    with mode:
+        value, count = _whole_loss(task, model, batches)
+        value.backward()
+    trace.remove()
+    gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+    after = _steps_alone(task, model, batches, mode)
+    record = trace.record if len(batches) == 1 else None
+    return Whole(float(value), count, weights, state, gradients, _aliases(model), after, record, said | mode.said)
+
+
+def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[torch.Tensor, Optional[float]]:
+    found = [_loss_of(task, model, batch) for batch in batches]
+    value = torch.stack([value for value, _ in found]).sum()
+    counts = [count for _, count in found if count is not None]
+    if not counts:
+        return value, None
+    if not sum(counts):
+        raise addend.InvalidError("the counts that loss gives for the whole are 0")
+    return value / sum(counts), sum(counts)
+
+
+def _steps_alone(task: Task, model: nn.Module, batches: Sequence[Any], mode: _double.Double) -> List[Dict[str, Any]]:
+    after: List[Dict[str, Any]] = []
+    if not task.steps or task.optimizer is None:
+        return after
+    optimizer = task.optimizer(model)
+    for step in range(task.steps):
+        if step:
+            model.zero_grad()
+            with mode:
+                _whole_loss(task, model, batches)[0].backward()
+        optimizer.step()
+        after.append({name: array(parameter) for name, parameter in model.named_parameters()})
+    return after
+
+
+# -- a rank
+
+
+class Rank:
+    """One rank of the job, from joining to what it came to."""
+
+    def __init__(self, task: Task, axes: Axes, whole: Whole, folder: str):
+        self.task, self.axes, self.whole, self.folder = task, axes, whole, folder
+        self.rank = dist.get_rank()
+        self.mode = _double.Double()
+        self.losses: List[float] = []
+        self.trace: Optional[Trace] = None
+        prepare(task)
+        model, self.said = make(task)
+        model.load_state_dict(whole.state)
+        from torch.distributed.device_mesh import init_device_mesh
+
+        self.mesh = init_device_mesh("cpu", axes.shape, mesh_dim_names=axes.names)
+        with self.mode:
+            made = task.parallelize(model, self.mesh)
+        self.model: Any = model if made is None else made
+        self.parts: List[nn.Module] = [m for m in _modules_of(self.model)]
+        if not self.parts:
+            raise addend.InvalidError(f"parallelize gave {type(made).__name__}: a module, a list of them, or None")
+        self.batches = microbatches(task, axes, self.rank)
+        self.averaged = task.averaged if task.averaged is not None else self._averaged()
+
+    def named(self) -> Iterator[Tuple[str, nn.Parameter]]:
+        for part in self.parts:
+            yield from _names.parameters(part)
+
+    def _averaged(self) -> float:
+        """What DDP or fully_shard divides the sum by."""
+        with contextlib.suppress(ValueError):  # a wrapper that a watch does not see
+            factors = [entry.factor for part in self.parts for entry in _parameters.find(part)]
+            if factors:
+                return 1 / max(set(factors), key=factors.count)
+        return 1.0
+
+    def scaled(self, model: Any, batch: Any) -> torch.Tensor:
+        """The loss as the job takes its backward."""
+        value, count = _loss_of(self.task, model, batch)
+        if count is not None:
+            value = value * (self.averaged / (self.whole.count or 1.0))
+        with torch.no_grad():
+            told = value.full_tensor() if is_dtensor(value) else value
+            self.losses.append(float(told.detach()))
+        return value
+
+    def step(self) -> None:
+        """Forward and backward of all microbatches."""
+        self.losses.clear()
+        with self.mode:
+            if self.task.run is not None:
+                told = self.task.run(self.model, self.batches, self.scaled)
+                if isinstance(told, (list, tuple)) and not self.losses:
+                    self.losses += [float(value) for value in told]
+                return
+            for batch in self.batches:
+                self.scaled(self.model, batch).backward()
+
+    def clear(self) -> None:
+        for part in self.parts:
+            part.zero_grad()
+
+    def part(self) -> Part:
+        """The job as it is, twice; then once more with all hooks."""
+        params = {name: self._held(name, parameter) for name, parameter in self.named()}
+        norms = []
+        for _ in STEPS[:-1]:
+            self.step()
+            self._keep(params)
+            if self.task.norm is not None:
+                norms.append(float(self.task.norm(self.model)))
+            self.clear()
+        seen, no_dump = self._traced_step()
+        self._keep(params)
+        losses = list(self.losses)
+        self._update(params)
+        record = self.trace.record if self.trace else None
+        part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.said, no_dump, seen)
+        if self.task.sabotage:
+            part.noticed = self._plant(seen, params)
+        return part
+
+    def _held(self, name: str, parameter: nn.Parameter) -> Held:
+        local = array(parameter)
+        whole = self.whole.weights.get(name)
+        index = _match.locate(local, whole, 1e-12) if whole is not None else None
+        placements = str(tuple(parameter.placements)) if is_dtensor(parameter) else ""
+        return Held(index, tuple(local.shape), placements=placements)
+
+    def _keep(self, params: Dict[str, Held]) -> None:
+        for name, parameter in self.named():
+            params[name].gradients.append(None if parameter.grad is None else _own_gradient(parameter))
+
+    def _traced_step(self) -> Tuple[Dict[Place, Seen], str]:
+        self.trace = Trace()
+        for part in self.parts:
+            self.trace.attach(part)
+        mode = Collectives(self.axes, self.trace)
+        folder, no_dump = os.path.join(self.folder, "dump"), ""
+        try:
+            with self._dumped(folder) as dumped, mode:
+                self.step()
+            no_dump = dumped[0] if dumped else ""
+        finally:
+            self.trace.remove()
+        return mode.seen, no_dump
+
+    @contextlib.contextmanager
+    def _dumped(self, folder: str) -> Iterator[List[str]]:
+        """Dumps addends and sums; where the job's wrapper does not let them be seen, it is only said."""
+        said: List[str] = []
+        stack = contextlib.ExitStack()
+        if len(self.parts) != 1:
+            said.append("a rank has several modules")
+        try:
+            if not said:
+                stack.enter_context(_watch.dump(self.parts[0], folder, mesh=self.mesh, sample=None))
+        except ValueError as error:
+            said.append(str(error))
+        yield said
+        try:
+            stack.close()
+        except ValueError as error:
+            said.append(str(error))
+
+    def _update(self, params: Dict[str, Held]) -> None:
+        if not self.task.steps or self.task.optimizer is None:
+            return
+        optimizer = self.task.optimizer(self.model)
+        for step in range(self.task.steps):
+            if step:
+                self.clear()
+                self.step()
+            optimizer.step()
+            for name, parameter in self.named():
+                params[name].after.append(array(parameter))
+
+    # -- mistakes in collectives of the backward
+
+    def _plant(self, seen: Mapping[Place, Seen], params: Dict[str, Held]) -> Dict[Tuple[Place, str], str]:
+        """By what each is noticed here: a parameter, the error, or nothing. Ranks plant the same at the same time."""
+        everyones: List[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyones, sorted(seen, key=lambda place: (place.axes, place.number)))
+        places = list(dict.fromkeys(place for some in everyones for place in some))
+        noticed = {}
+        state = {name: parameter.detach().clone() for name, parameter in self.named()}
+        for place in places:
+            for operator in OPERATORS:
+                self.clear()
+                with torch.no_grad():
+                    for name, parameter in self.named():
+                        parameter.copy_(state[name])
+                with Collectives(self.axes, None, (place, operator)):
+                    self.step()
+                noticed[place, operator] = self._differs(params)
+        return noticed
+
+    def _differs(self, params: Dict[str, Held]) -> str:
+        for name, parameter in self.named():
+            held, right = params[name], self.whole.gradients.get(name)
+            if right is None or held.index is None:
+                continue
+            gradient = parameter.grad
+            if gradient is None or not _match.close(
+                _own_gradient(parameter),
+                _match.take(right, held.index),
+                self.task.bound,
+                max(_match.largest(right), self.whole.floor),
+            ):
+                return name
+        return ""
+
+
+def _own_gradient(parameter: nn.Parameter) -> Any:
+    """This rank's part of the gradient; a pending sum of a DTensor's is made, as its optimizer would have to."""
+    gradient = parameter.grad
+    if is_dtensor(gradient) and is_dtensor(parameter) and gradient.placements != parameter.placements:
+        gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
+    assert gradient is not None
+    return array(gradient)
+
+
+def _modules_of(made: Any) -> Iterator[nn.Module]:
+    if isinstance(made, nn.Module):
+        yield made
+    elif isinstance(made, (list, tuple)):
+        for item in made:
+            yield from _modules_of(item)
+
+
+def be_rank(task: Task, axes: Axes, whole: Whole, folder: str, rank: int) -> Part:
+    """A process that joins the others over gloo and does its part."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(axes.size()))
+    world = axes.size()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    part = Rank(task, axes, whole, folder).part()
+    dist.barrier()
+    return part
+
+
+def forget(folder: str) -> None:
+    """What a proof left."""
+    shutil.rmtree(folder, ignore_errors=True)

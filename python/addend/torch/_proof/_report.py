@@ -1,0 +1,166 @@
+"""What `check` says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Dict, Optional, Tuple
+
+import addend
+from addend._cause import Cause
+
+
+@dataclasses.dataclass(frozen=True)
+class Param:
+    """A parameter's gradient, or what optimizer steps made of it, against one process."""
+
+    name: str
+    ok: Optional[bool]  # None: cannot tell
+    error: Optional[float] = None  # the worst, over the whole's largest element
+    text: str = ""
+    cause: Optional[Cause] = None
+    possible_causes: Tuple[Cause, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Begins:
+    """Where it begins to be wrong."""
+
+    module: str  # by its name without wrappers; "" is the whole model
+    place: str  # forward, loss, backward, reduction
+    text: str
+    axes: Tuple[str, ...] = ()
+    factor: Optional[float] = None
+    where: str = ""  # file:line of its forward
+    collectives: Tuple[str, ...] = ()  # called inside it
+
+
+@dataclasses.dataclass(frozen=True)
+class Planted:
+    """A mistake that was planted in a collective of the backward; `noticed` names a parameter that shows it."""
+
+    collective: str
+    axes: str
+    number: int
+    operator: str  # left out, doubled, averaged
+    noticed: str = ""
+    where: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class MatchReport:
+    """Whether the ranks compute what one process does; str() is the table. `ok` is None where it cannot be told."""
+
+    ok: Optional[bool]
+    world: int
+    mesh: str
+    loss: Optional[float]  # the ranks' together
+    loss_alone: Optional[float]
+    bound: float
+    params: Tuple[Param, ...]
+    begins: Optional[Begins] = None
+    tensors: Dict[str, str] = dataclasses.field(default_factory=dict)  # what plain tensors were taken for, by module
+    planted: Tuple[Planted, ...] = ()
+    messages: Tuple[str, ...] = ()
+    diff: Optional[addend.DiffReport] = None  # what was counted in sums that are wrong
+    seconds: float = 0.0
+
+    @property
+    def survivors(self) -> Tuple[Planted, ...]:
+        """Planted mistakes that the comparison did not notice."""
+        return tuple(planted for planted in self.planted if not planted.noticed)
+
+    def __getitem__(self, name: str) -> Param:
+        for param in self.params:
+            if param.name == name:
+                return param
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        return table(self)
+
+    @property
+    def document(self) -> Dict[str, Any]:
+        """As `addend torch-check --json` prints it."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "diff"}
+        return {
+            "format": 1,
+            **{key: _plain(value) for key, value in fields.items()},
+            "survivors": len(self.survivors),
+            "diff": dict(self.diff.document) if self.diff else None,
+        }
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_WORDS = {True: "ok ", False: "BAD", None: "?  "}
+
+
+def _head(report: MatchReport) -> str:
+    ranks = "1 rank" if report.world == 1 else f"{report.world} ranks"
+    return f"{ranks}, mesh {report.mesh}, against one process; f64, within {report.bound:g} of each largest element"
+
+
+def _params(report: MatchReport) -> str:
+    right = [param for param in report.params if param.ok]
+    lines = []
+    if right:
+        worst = max(param.error or 0.0 for param in right)
+        lines.append(f"  ok   {len(right)} parameters: the gradients are those of one process (worst {worst:.1e})")
+    width = max((len(param.name) for param in report.params if not param.ok), default=0)
+    for param in report.params:
+        if not param.ok:
+            lines.append(f"  {_WORDS[param.ok]}  {param.name:<{width}}  {param.text}")
+    return "\n".join(lines)
+
+
+def _begins(begins: Begins) -> str:
+    what = f"`{begins.module}`" if begins.module else "the model itself"
+    lines = [f"begins at {what}, in its {begins.place}: {begins.text}"]
+    if begins.place == "loss":
+        lines = [f"begins at the loss: {begins.text}"]
+    if begins.place == "reduction":
+        lines = [f"begins where the gradient of {what} is summed: {begins.text}"]
+    if begins.where:
+        lines.append(f"  {begins.where}")
+    return "\n".join(lines + [f"  inside it: {call}" for call in begins.collectives])
+
+
+def _planted(report: MatchReport) -> str:
+    seen = len(report.planted) - len(report.survivors)
+    lines = [f"planted in collectives of the backward: {len(report.planted)}, noticed: {seen}"]
+    for planted in report.survivors:
+        lines.append(f"  not noticed: {planted.collective} {planted.number} over {planted.axes} {planted.operator}")
+        lines[-1] += f" ({planted.where})" if planted.where else ""
+    return "\n".join(lines)
+
+
+def table(report: MatchReport) -> str:
+    """As the command prints it."""
+    parts = [_head(report), _params(report)]
+    if report.begins:
+        parts.append(_begins(report.begins))
+    if report.planted:
+        parts.append(_planted(report))
+    notes = "\n".join(report.messages)
+    if notes:
+        parts.append(notes)
+    failed = sum(param.ok is False for param in report.params)
+    unknown = sum(param.ok is None for param in report.params)
+    if report.ok:
+        parts.append("right")
+    elif report.ok is None:
+        parts.append(f"CANNOT TELL: {unknown} of {len(report.params)} parameters")
+    elif failed:
+        parts.append(f"WRONG: {failed} of {len(report.params)} parameters")
+    else:
+        parts.append("WRONG: the parameters are right, and what is said above is not")
+    return "\n\n".join(parts)

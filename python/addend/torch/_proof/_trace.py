@@ -1,0 +1,154 @@
+"""What each module of a model gets and gives in one step: its inputs, its outputs and the gradients of both, and the
+collectives that were called inside it. Of inputs the gradient is this module's share alone, whoever else uses them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from addend.torch._loaded import is_dtensor
+from addend.torch._proof import _names
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+Key = Tuple[str, int, str, int]  # module, call, kind (in, out, gin, gout), which of its tensors
+
+
+def tensors(value: Any) -> List[torch.Tensor]:
+    """Floating tensors in what a module takes or gives, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value] if value.is_floating_point() else []
+    if isinstance(value, dict):
+        return [found for item in value.values() for found in tensors(item)]
+    if isinstance(value, (tuple, list)):
+        return [found for item in value for found in tensors(item)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [found for field in dataclasses.fields(value) for found in tensors(getattr(value, field.name))]
+    return []
+
+
+def replaced(value: Any, new: Dict[int, torch.Tensor]) -> Any:
+    """`value` with other tensors in the place of some, by their ids."""
+    if isinstance(value, torch.Tensor):
+        return new.get(id(value), value)
+    if type(value) is dict:
+        return {key: replaced(item, new) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(replaced(item, new) for item in value)
+    return value
+
+
+def array(tensor: torch.Tensor) -> NDArray[numpy.float64]:
+    """This rank's own part, as it is."""
+    with torch.no_grad():
+        local = tensor.detach()
+        if is_dtensor(local):
+            local = local.to_local()
+        if hasattr(local, "wait"):
+            local = local.wait()
+        if local.is_sparse:
+            local = local.to_dense()
+        found: NDArray[numpy.float64] = local.double().cpu().contiguous().numpy().copy()
+        return found
+
+
+@dataclasses.dataclass
+class Record:
+    """Picklable: what one process saw of one step."""
+
+    values: Dict[Key, NDArray[numpy.float64]] = dataclasses.field(default_factory=dict)
+    order: List[Key] = dataclasses.field(default_factory=list)  # as they came
+    places: Dict[str, str] = dataclasses.field(default_factory=dict)  # file:line of a module's forward
+    kinds: Dict[str, str] = dataclasses.field(default_factory=dict)  # the class of a module
+    collectives: List[Tuple[str, str, str, str]] = dataclasses.field(default_factory=list)  # module, phase, what, where
+
+
+class Trace:
+    """Hooks on the modules, from `attach` to `remove`."""
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self.stack: List[str] = []
+        self.finished = ""  # the module whose share of the backward was the last to be complete
+        self._calls: Dict[Tuple[str, str], int] = {}
+        self._open: Dict[Tuple[int, str], List[int]] = {}
+        self._handles: List[RemovableHandle] = []
+
+    def attach(self, model: nn.Module) -> None:
+        chosen: Dict[str, nn.Module] = {}
+        for name, module in _names.modules(model):
+            chosen.setdefault(name, module)  # a wrapper, whose conversions belong to what it wraps
+            self.record.kinds[name] = type(module).__name__
+            self.record.places[name] = _place(module)
+        for name, module in chosen.items():
+            before, after = functools.partial(self._enter, name), functools.partial(self._leave, name)
+            self._handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(after, with_kwargs=True))
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _keep(self, key: Key, tensor: torch.Tensor) -> None:
+        if key in self.record.values and key[2] in ("gin", "gout"):
+            self.record.values[key] = self.record.values[key] + array(tensor)
+            return
+        self.record.values[key] = array(tensor)
+        self.record.order.append(key)
+
+    def _keep_gradient(self, key: Key, gradient: torch.Tensor) -> None:
+        self._keep(key, gradient)
+        self.finished = key[0]
+
+    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Optional[Tuple[Any, Any]]:
+        again = torch._C._current_graph_task_id() != -1  # a checkpoint computes it a second time, in the backward
+        phase = "again" if again else "first"
+        call = self._calls.get((name, phase), 0)
+        self._calls[name, phase] = call + 1
+        self._open.setdefault((id(module), name), []).append(call)
+        self.stack.append(name)
+        new: Dict[int, torch.Tensor] = {}
+        for i, tensor in enumerate(tensors((args, kwargs))):
+            key = (name, call, "in", i)
+            if key not in self.record.values:
+                self._keep(key, tensor)
+            if tensor.requires_grad and torch.is_grad_enabled():
+                own = tensor.view_as(tensor)
+                own.register_hook(functools.partial(self._keep_gradient, (name, call, "gin", i)))
+                new[id(tensor)] = own
+        return (replaced(args, new), replaced(kwargs, new)) if new else None
+
+    def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        call = self._open[id(module), name].pop()
+        if self.stack and self.stack[-1] == name:
+            self.stack.pop()
+        for i, tensor in enumerate(tensors(output)):
+            key = (name, call, "out", i)
+            if key not in self.record.values:
+                self._keep(key, tensor)
+            if tensor.requires_grad and torch.is_grad_enabled():
+                tensor.register_hook(functools.partial(self._keep_gradient, (name, call, "gout", i)))
+
+    def collective(self, what: str) -> None:
+        """Notes one that is called now."""
+        backward = torch._C._current_graph_task_id() != -1
+        inside = self.finished if backward else self.stack[-1] if self.stack else ""
+        self.record.collectives.append((inside, "backward" if backward else "forward", what, _names.caller()))
+
+
+def _place(module: nn.Module) -> str:
+    try:
+        forward = inspect.unwrap(type(module).forward)
+        file = inspect.getsourcefile(forward) or ""
+        return "" if _names.is_inside(file) else f"{file}:{inspect.getsourcelines(forward)[1]}"
+    except (TypeError, OSError):
+        return ""

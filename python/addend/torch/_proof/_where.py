@@ -1,0 +1,401 @@
+"""Where it begins to be wrong: each module's inputs, outputs and the gradients of both, as all ranks together have
+them, against those of one process."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+from addend.torch._proof import _match
+from addend.torch._proof._axes import Axes
+from addend.torch._proof._report import Begins
+from addend.torch._proof._trace import Key, Record
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+Nothing: FrozenSet[str] = frozenset()
+
+
+@dataclasses.dataclass
+class Module:
+    """What became of a module's tensors, over all calls and microbatches."""
+
+    name: str
+    values: Dict[str, List[Optional[_match.Value]]] = dataclasses.field(default_factory=dict)  # in, out
+    gradients: Dict[str, List[_match.Gradient]] = dataclasses.field(default_factory=dict)  # gin, gout
+    forward: int = -1  # when its output came, in one process
+    backward: int = -1  # when its share of the backward was done
+    params: List[str] = dataclasses.field(default_factory=list)  # its own that are wrong before any sum
+    shown: Dict[str, str] = dataclasses.field(default_factory=dict)
+    factor: Optional[float] = None  # of an output that is nothing but that many times the whole's
+
+    def lost(self, kind: str) -> bool:
+        """Whether nothing fits one of these values."""
+        return any(value is None for value in self.values.get(kind, ()))
+
+    def pending(self, kind: str) -> FrozenSet[str]:
+        """The axes over which these values, or gradients, are still addends."""
+        found: FrozenSet[str] = Nothing
+        for value in self.values.get(kind, ()):
+            found |= value.axes if value is not None else Nothing
+        for gradient in self.gradients.get(kind, ()):
+            found |= gradient.axes if gradient.pending else Nothing
+        return found
+
+    def wrong(self, kind: str) -> bool:
+        return any(gradient.wrong for gradient in self.gradients.get(kind, ()))
+
+
+class Modules:
+    """All modules that both the whole's model and the ranks' have."""
+
+    def __init__(
+        self, whole: Record, ranks: Mapping[int, Record], axes: Axes, averaged: Mapping[int, float], bound: float
+    ):
+        self.axes, self.bound, self.whole, self.ranks = axes, bound, whole, ranks
+        self.found: Dict[str, Module] = {}
+        self._calls = {rank: _calls(record) for rank, record in ranks.items()}
+        self._whole_calls = _calls(whole)
+        self.scales: Dict[Tuple[int, int], float] = {}
+        self._averaged = averaged
+        self._values: Dict[Tuple[Key, int], Optional[_match.Value]] = {}
+        self.loss_text = ""
+        self._find_values()
+        self._find_scales()
+        self._find_gradients()
+        self._find_times()
+
+    # -- the same tensor on all ranks
+
+    def _parts(self, key: Key, microbatch: int) -> Dict[int, NDArray[numpy.float64]]:
+        name, call, kind, i = key
+        parts = {}
+        for rank, record in self.ranks.items():
+            theirs = (name, call + microbatch * self._whole_calls.get(name, 0), kind, i)
+            if theirs in record.values:
+                parts[rank] = record.values[theirs]
+        return parts
+
+    def microbatches(self, name: str) -> int:
+        most = max((calls.get(name, 0) for calls in self._calls.values()), default=0)
+        alone = self._whole_calls.get(name, 0)
+        return most // alone if alone and most % alone == 0 else 0
+
+    def _keys(self, kinds: Sequence[str]) -> Iterator[Tuple[Key, int]]:
+        for key in self.whole.order:
+            if key[2] in kinds:
+                for microbatch in range(self.microbatches(key[0])):
+                    yield key, microbatch
+
+    def module(self, name: str) -> Module:
+        return self.found.setdefault(name, Module(name))
+
+    def _find_values(self) -> None:
+        """The last first: their rows are all unlike."""
+        hints: Dict[int, Dict[int, _match.Hints]] = {}
+        for key, microbatch in reversed(list(self._keys(("in", "out")))):
+            parts = self._parts(key, microbatch)
+            if not parts:
+                continue
+            whole = self.whole.values[key]
+            known = hints.setdefault(microbatch, {rank: _match.Hints() for rank in self.ranks})
+            value = _match.value_of(parts, whole, self.axes, self.bound, known)
+            for rank, index in value.index.items() if value is not None else ():
+                known[rank].add(index, whole.shape)
+            self._values[key, microbatch] = value
+            module = self.module(key[0])
+            module.values.setdefault(key[2], []).append(value)
+            if value is not None and key[2] == "out":
+                module.shown.setdefault(key[2], value.text(self.axes, whole.shape))
+            if value is None and key[2] == "out":
+                factors = [_match.factor_of(part, whole, self.bound) for part in parts.values()]
+                module.factor = factors[0] if len(set(_rounded(factors))) == 1 else None
+
+    def _find_scales(self) -> None:
+        """What each rank's loss was multiplied by, from the gradient of the model's own output."""
+        for key, microbatch in self._keys(("gout",)):
+            value = self._values.get((_value_key(key), microbatch))
+            if key[0] or value is None:
+                continue
+            whole = self.whole.values[key]
+            for rank, part in self._parts(key, microbatch).items():
+                factor = _match.factor_of(part, _match.take(whole, value.index[rank]), self.bound)
+                if factor:
+                    self.scales.setdefault((rank, microbatch), factor)
+
+    def scale(self, rank: int, microbatch: int) -> float:
+        return self.scales.get((rank, microbatch), self._averaged[rank])
+
+    def _find_gradients(self) -> None:
+        for key, microbatch in self._keys(("gin", "gout")):
+            value = self._values.get((_value_key(key), microbatch))
+            parts = self._parts(key, microbatch)
+            if value is None or not parts or any(rank not in value.index for rank in parts):
+                continue
+            scales = {rank: self.scale(rank, microbatch) for rank in parts}
+            whole = self.whole.values[key]
+            gradient = _match.gradient_of(parts, value, whole, self.axes, scales, self.bound)
+            self.module(key[0]).gradients.setdefault(key[2], []).append(gradient)
+
+    def _find_times(self) -> None:
+        for time, key in enumerate(self.whole.order):
+            if key[0] not in self.found:
+                continue
+            module = self.found[key[0]]
+            if key[2] == "out":
+                module.forward = time
+            elif key[2] in ("gin", "gout"):
+                module.backward = time
+        for module in self.found.values():
+            inside = [other.backward for other in self.found.values() if is_inside(other.name, module.name)]
+            module.backward = max([module.backward, *inside])
+
+    def parent(self, name: str) -> Optional[str]:
+        """The next module around it that both models have."""
+        while name:
+            name = name.rpartition(".")[0]
+            if name in self.found:
+                return name
+        return None
+
+    # -- where it begins
+
+    def ordered(self, phase: str) -> List[Module]:
+        """Inner ones before what is around them."""
+        kept = [module for module in self.found.values() if getattr(module, phase) >= 0]
+        return sorted(kept, key=lambda module: (getattr(module, phase), -module.name.count("."), not module.name))
+
+    def calls(self, name: str, phase: str, axes: FrozenSet[str]) -> bool:
+        """Whether the module itself, not one inside it, calls a collective over these axes."""
+        words = [f" over {self.axes.text(axes)}"]
+        return any(
+            inside == name and when == phase and what.endswith(tuple(words))
+            for record in self.ranks.values()
+            for inside, when, what, _ in record.collectives
+        )
+
+    def begins(self, place: str, module: str, text: str, axes: FrozenSet[str], factor: Optional[float]) -> Begins:
+        record = next(iter(self.ranks.values()))
+        inside: Dict[str, None] = {}
+        for where, when, what, line in record.collectives:
+            if when == place and is_inside(where, module):
+                inside[f"{what} ({line})"] = None
+        names = tuple(name for name in self.axes.names if name in axes)
+        return Begins(module, place, text, names, factor, record.places.get(module, ""), tuple(inside)[:4])
+
+    def _outwards(self, name: str, kind: str, other: str, avoid: str) -> str:
+        """The module that should have summed: the one that gives addends, or what is around it, where others like it
+        show that this is where it is done, or where several inside it give them."""
+        while True:
+            parent = self.parent(name)
+            if parent is None or parent == avoid or is_inside(avoid, parent):
+                return name
+            around, axes = self.found[parent], self.found[name].pending(kind)
+            if not axes & around.pending(kind) or axes & around.pending(other) or around.wrong(kind):
+                return name
+            if not self._outer_sums(name, parent, kind):
+                return name
+            name = parent
+
+    def _outer_sums(self, name: str, parent: str, kind: str) -> bool:
+        axes, own = self.found[name].pending(kind), self._alike(name)
+        if any(self.settled(other, kind) for other in own):
+            return False
+        for other in own:
+            around = self.parent(other)
+            if axes & self.found[other].pending(kind) and around is not None and self.settled(around, kind):
+                return True
+        inside = [m for m in self.found.values() if self.parent(m.name) == parent and axes & m.pending(kind)]
+        return len(inside) > 1
+
+    def settled(self, name: str, kind: str) -> bool:
+        """Whether these tensors are right, without a sum."""
+        module = self.found[name]
+        if not (module.values if kind in ("in", "out") else module.gradients).get(kind):
+            return False
+        return not module.wrong(kind) and not module.lost(kind) and not module.pending(kind)
+
+    def _alike(self, name: str) -> List[str]:
+        """Modules of this one's class and last name elsewhere."""
+        kinds = next(iter(self.ranks.values())).kinds
+        last = name.rpartition(".")[2]
+        return [
+            other
+            for other in self.found
+            if other != name and other.rpartition(".")[2] == last and kinds.get(other) == kinds.get(name)
+        ]
+
+    def forward(self) -> Optional[Begins]:
+        """The first place of the forward whose output is nothing that the whole's can be cut into."""
+        ordered = self.ordered("forward")
+        first = next((m for m in ordered if m.lost("out") and not m.lost("in")), None)
+        lost = next((m for m in ordered if m.lost("in") or m.lost("out")), None)
+        if first is None and lost is not None:
+            first = self.found.get(self.parent(lost.name) or "")
+        if first is None and not (self.found.get("") and self.found[""].pending("out")):
+            return None
+        end = first.forward if first is not None else len(self.whole.order)
+        name = first.name if first is not None else ""
+        start = self._unsummed(ordered, "forward", "out", "in", end, name)
+        if start is not None:
+            axes = self.found[start].pending("out")
+            return self.begins(
+                "forward", start, f"{self._own_part(axes)}: a sum over it is missing behind `{start}`", axes, None
+            )
+        assert first is not None
+        if first.factor is not None:
+            return self.begins(
+                "forward",
+                first.name,
+                f"its output is {first.factor:.6g} times that of one process{self._sizes(first.factor)}",
+                self._fitting(first.factor),
+                first.factor,
+            )
+        text = "its inputs are those of one process, and its output is neither that, nor a part of it, nor an addend"
+        return self.begins("forward", first.name, text, Nothing, None)
+
+    def _own_part(self, axes: FrozenSet[str]) -> str:
+        return f"on {self.axes.text(axes)} each rank has its own addend where the whole is wanted"
+
+    def _fitting(self, factor: float) -> FrozenSet[str]:
+        found = [some for some in self.axes.subsets() if _is_size(factor, _size(self.axes, some))]
+        return found[0] if len(found) == 1 else Nothing
+
+    def _sizes(self, factor: float) -> str:
+        """What a factor is the size of."""
+        words = []
+        for some in self.axes.subsets():
+            size = _size(self.axes, some)
+            if abs(factor - size) < 1e-6 * size:
+                words.append(f"summed once more, or not divided, over {self.axes.text(some)}")
+            elif abs(factor * size - 1) < 1e-6:
+                words.append(f"averaged over {self.axes.text(some)}")
+        return f": {'; or '.join(words)}" if words else ""
+
+    def _unsummed(
+        self, ordered: Sequence[Module], phase: str, kind: str, other: str, end: int, first: str
+    ) -> Optional[str]:
+        """The last module before the first wrong place that gives addends, if what is around it does not sum them."""
+        found: List[str] = []
+        for module in [m for m in ordered if getattr(m, phase) <= end]:
+            axes, parent = module.pending(kind), self.parent(module.name)
+            if not axes or axes & module.pending(other) or module.wrong(kind) or module.lost(kind) or parent is None:
+                continue
+            if not self.settled(parent, kind):
+                found.append(module.name)
+        if not found:
+            return None
+        start = max([name for name in found if is_inside(name, found[-1])], key=lambda name: name.count("."))
+        outer = self._outwards(start, kind, other, first)
+        above = self.parent(outer)
+        return None if above is not None and self.calls(above, phase, self.found[outer].pending(kind)) else outer
+
+    def loss(self) -> Optional[Begins]:
+        """Whether all losses were divided alike, and as the wrapper undoes it."""
+        off = {at: scale / self._averaged[at[0]] for at, scale in self.scales.items()}
+        if not off or all(abs(factor - 1) < 1e-6 for factor in off.values()):
+            return None
+        if len(set(_rounded(list(off.values())))) == 1:
+            factor = next(iter(off.values()))
+            return self.begins(
+                "loss",
+                "",
+                f"every rank's addends are {factor:.6g} times what is wanted{self._sizes(factor)}",
+                self._fitting(factor),
+                factor,
+            )
+        words = [f"rank {rank}'s microbatch {m}: {factor:.4g}" for (rank, m), factor in sorted(off.items())]
+        text = "ranks and microbatches do not count alike, each is divided by a count of its own: "
+        return self.begins("loss", "", text + ", ".join(words[:6]) + (", ..." if len(words) > 6 else ""), Nothing, None)
+
+    def backward(self, early: Mapping[str, str], late: Mapping[str, FrozenSet[str]]) -> Optional[Begins]:
+        """The first module in backward order that is given the right gradient and hands on a wrong one. `early`: the
+        parameters that are wrong before any sum, `late`: those whose sum over these axes would be right."""
+        ordered = self.ordered("backward")
+        for name in early:
+            owner = name.rpartition(".")[0]
+            self.module(owner if owner in self.found else self.parent(owner) or "").params.append(name)
+        first = next((m for m in ordered if not m.wrong("gout") and (m.wrong("gin") or m.params)), None)
+        first = first if early else None  # all addends are right: nothing that was handed back was wrong
+        upstream = self._given_addends(ordered, late)
+        if first is None or (upstream is not None and upstream.backward < first.backward):
+            first = upstream or first
+        if first is None:
+            return None
+        start = self._unsummed(ordered, "backward", "gin", "gout", first.backward, first.name)
+        if start is not None:
+            axes = self.found[start].pending("gin")
+            text = f"what it hands back is on {self.axes.text(axes)} each rank's own addend: a sum over it is missing "
+            text += f"in the backward behind `{start}`"
+            return self.begins("backward", start, text, axes, None)
+        return self._described(first) if first is not upstream else self._given_addend(first)
+
+    def _given_addend(self, module: Module) -> Optional[Begins]:
+        """The module around one whose output's gradient lacks a sum, if its own output's gradient lacks none."""
+        axes, around = module.pending("gout"), self.parent(module.name)
+        while around is not None and not self.settled(around, "gout"):
+            around = self.parent(around)
+        if around is None:
+            return None
+        text = f"what it hands back to `{module.name}` is on {self.axes.text(axes)} each rank's own addend: "
+        text += "a sum over it is missing"
+        return self.begins("backward", around, text, axes, None)
+
+    def _given_addends(self, ordered: Sequence[Module], late: Mapping[str, FrozenSet[str]]) -> Optional[Module]:
+        """The first module with a parameter that lacks a sum since its output's gradient lacks it."""
+        owners: Dict[str, Set[str]] = {}
+        for name, axes in late.items():
+            owners.setdefault(name.rpartition(".")[0], set()).update(axes)
+        return next((m for m in ordered if owners.get(m.name, set()) & m.pending("gout")), None)
+
+    def _described(self, first: Module) -> Begins:
+        factors = {g.factor for kind in ("gin",) for g in first.gradients.get(kind, ()) if g.wrong}
+        if len(factors) == 1 and None not in factors:
+            factor = factors.pop()
+            assert factor is not None
+            text = f"the gradient of its output is right, what it hands back is {factor:.6g} times what it should be"
+            text += self._sizes(factor)
+            return self.begins("backward", first.name, text, self._fitting(factor), factor)
+        if first.wrong("gin"):
+            text = "the gradient of its output is right, what it hands back is not: "
+            text += "neither the whole's, nor a part, nor an addend"
+        else:
+            names = ", ".join(f"`{name}`" for name in first.params[:3])
+            text = f"the gradient of its output is right, that of {names} is not"
+        return self.begins("backward", first.name, text, Nothing, None)
+
+    def tensors(self) -> Dict[str, str]:
+        """What modules' outputs were taken for, where that is not the whole."""
+        return {m.name: m.shown["out"] for m in self.found.values() if m.shown.get("out", "whole") != "whole"}
+
+
+def is_inside(name: str, around: str) -> bool:
+    return not around or name == around or name.startswith(f"{around}.")
+
+
+def _value_key(key: Key) -> Key:
+    return (key[0], key[1], key[2][1:], key[3])
+
+
+def _calls(record: Record) -> Dict[str, int]:
+    found: Dict[str, int] = {}
+    for name, call, _, _ in record.values:
+        found[name] = max(found.get(name, 0), call + 1)
+    return found
+
+
+def _size(axes: Axes, some: FrozenSet[str]) -> int:
+    size = 1
+    for name in some:
+        size *= axes.sizes[name]
+    return size
+
+
+def _is_size(factor: float, size: int) -> bool:
+    return abs(factor - size) < 1e-6 * size or abs(factor * size - 1) < 1e-6
+
+
+def _rounded(factors: Sequence[Optional[float]]) -> List[Optional[float]]:
+    return [None if factor is None else float(f"{factor:.6g}") for factor in factors]

@@ -1,0 +1,433 @@
+"""`addend.torch.check`: what it says, what it refuses, and mistakes that it plants itself."""
+
+import contextlib
+import json
+import os
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import addend
+from addend.torch import assert_matches_one_process, check
+
+HANGS = 120  # seconds; many times what a job takes
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.down(torch.tanh(self.up(x)))
+
+
+def whole():
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(8, 6, generator=generator), torch.randn(8, 5, generator=generator)
+
+
+def batches(rank, mesh):
+    x, y = whole()
+    if rank is None:
+        return [(x, y)]
+    at, ranks = mesh.get_local_rank("dp"), mesh.size("dp")
+    return [(x[at::ranks], y[at::ranks])]
+
+
+def loss(model, batch):
+    x, y = batch
+    return (model(x) - y).square().sum(), y.numel()
+
+
+def ddp(model, mesh):
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def unused(model, mesh):
+    return nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+
+
+def sharded(model, mesh):
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model.up)
+    fully_shard(model)
+
+
+def plain(model, mesh):
+    return model
+
+
+def checked(make_model=Net, parallelize=ddp, batches=batches, loss=loss, mesh=2, **arguments):
+    return check(make_model, parallelize, batches, loss, mesh, **{"timeout": HANGS, **arguments})
+
+
+class Report(unittest.TestCase):
+    def test_a_right_job(self):
+        report = checked()
+        self.assertTrue(report.ok, report)
+        self.assertAlmostEqual(report.loss, report.loss_alone, delta=1e-12)
+        self.assertEqual([param.name for param in report.params], ["up.weight", "up.bias", "down.weight", "down.bias"])
+        self.assertTrue(all(0 <= param.error < 1e-12 for param in report.params), report)
+        self.assertIn("  ok   4 parameters: the gradients are those of one process", str(report))
+        self.assertTrue(str(report).endswith("\n\nright"), report)
+
+    def test_a_wrong_job(self):
+        report = checked(parallelize=plain)
+        self.assertFalse(report.ok)
+        self.assertEqual(report.begins.place, "reduction")
+        self.assertIn("own addend only: not summed over dp", report["up.weight"].text)
+        self.assertTrue(str(report).endswith("\n\nWRONG: 4 of 4 parameters"), report)
+
+    def test_where_it_begins_has_a_line_and_the_collectives_inside(self):
+        report = checked(parallelize=lambda model, mesh: ddp(halved(model), mesh))
+        self.assertEqual((report.begins.module, report.begins.place), ("down", "backward"))
+        self.assertIn("0.5 times", report.begins.text)
+        self.assertRegex(report.begins.where, r"test_check\.py:\d+$")
+
+    def test_its_document_is_json(self):
+        report = checked(parallelize=plain)
+        document = json.loads(json.dumps(report.document, allow_nan=False))
+        self.assertEqual((document["ok"], len(document["params"])), (False, 4))
+        self.assertEqual(document["begins"]["place"], "reduction")
+
+    def test_assert_matches_one_process(self):
+        self.assertTrue(assert_matches_one_process(Net, ddp, batches, loss, 2, timeout=HANGS).ok)
+        with self.assertRaisesRegex(AssertionError, "WRONG: 4 of 4 parameters"):
+            assert_matches_one_process(Net, plain, batches, loss, 2, timeout=HANGS)
+
+    def test_a_pair_of_the_whole_and_a_cut(self):
+        def cut(batch, rank, mesh):
+            return [tuple(x.chunk(mesh.size())[rank] for x in batch)]
+
+        self.assertTrue(checked(batches=(whole, cut)).ok)
+        self.assertTrue(checked(batches=(whole(), cut)).ok)
+
+    def test_a_scalar_loss_is_taken_as_it_is(self):
+        def mean(model, batch):
+            return (model(batch[0]) - batch[1]).square().mean()
+
+        self.assertTrue(checked(loss=mean).ok)
+        report = checked(
+            loss=lambda model, batch: mean(model, batch) * len(batch[0])
+        )  # 4 rows on a rank, 8 in one process
+        self.assertEqual((report.ok, report.begins.place), (False, "loss"))
+
+    def test_counts_that_differ_between_ranks(self):
+        def uneven(rank, mesh):
+            x, y = whole()
+            return [(x, y)] if rank is None else [(x[:6], y[:6])] if rank == 0 else [(x[6:], y[6:])]
+
+        self.assertTrue(checked(batches=uneven).ok)
+
+    def test_copies_are_the_same_bits(self):
+        def nudged(model, microbatches, loss_of):
+            loss_of(model, microbatches[0]).backward()
+            if dist.get_rank() == 1:
+                model.module.up.weight.grad *= 1 + 2**-51
+
+        report = checked(run=nudged)
+        self.assertIs(report.ok, False)
+        self.assertIn("copies on ranks 0 and 1 are not the same bits", report["up.weight"].text)
+        self.assertTrue(report["down.weight"].ok)
+
+    def test_a_sum_that_is_lost_after_the_first_step(self):
+        def once(model, mesh):
+            done = []
+
+            def reduce(*_):
+                if not done:
+                    for parameter in model.parameters():
+                        dist.all_reduce(parameter.grad)
+                done.append(1)
+
+            model.reduce = reduce
+            return model
+
+        def run(model, microbatches, loss_of):
+            loss_of(model, microbatches[0]).backward()
+            model.reduce()
+
+        report = checked(parallelize=once, run=run)
+        self.assertIs(report.ok, False)
+        self.assertIn("in its second step", report["up.weight"].text)
+
+    def test_a_shard_that_nobody_has(self):
+        def half(model, mesh):
+            model.up.weight = nn.Parameter(model.up.weight.detach()[:, :3].clone())
+            model.up.forward = lambda x: nn.functional.linear(x[:, :3], model.up.weight, model.up.bias)
+            return ddp(model, mesh)
+
+        report = checked(parallelize=half)
+        self.assertIs(report.ok, False)
+        self.assertIn("24 of its 48 elements are on no rank", whole_text(report))
+
+    def test_one_rank_alone(self):
+        self.assertTrue(checked(parallelize=plain, mesh=1).ok)
+
+    def test_parameters_after_steps(self):
+        def adam(model):
+            return torch.optim.AdamW(model.parameters(), 0.1)
+
+        def other_decay(model):
+            decay = 0.5 if dist.is_initialized() else 0.01
+            return torch.optim.AdamW(model.parameters(), 0.1, weight_decay=decay)
+
+        for parallelize in (ddp, sharded):
+            self.assertTrue(checked(parallelize=parallelize, optimizer=adam, steps=3).ok)
+        report = checked(optimizer=other_decay, steps=2)
+        self.assertIs(report.ok, False)
+        self.assertIn("its gradient is right, and it is off by", report["up.weight"].text)
+
+    def test_constants_are_varied_and_dropout_is_off_and_narrow_conversions_are_none(self):
+        class Noisy(Net):
+            def __init__(self):
+                super().__init__()
+                self.norm = nn.LayerNorm(6)
+
+            def forward(self, x):
+                x = nn.functional.dropout(self.norm(x.float()).to(torch.bfloat16), 0.5)
+                return super().forward(x)
+
+        report = checked(make_model=Noisy)
+        self.assertTrue(report.ok, report)
+        said = "\n".join(report.messages)
+        for words in ("dropout is off", "conversions to f64", "held one number were varied: weight, bias"):
+            self.assertIn(words, said)
+
+    def test_in_four_blocks_on_four_ranks(self):
+        import proofs
+
+        report = check(proofs.four_blocks, proofs.megatron, (proofs.whole, proofs.cut), proofs.loss, {"dp": 2, "tp": 2})
+        self.assertTrue(report.ok, report)
+        self.assertEqual(
+            report.tensors["blocks.3.mlp.up"], "part along dimension 0 over dp; part along dimension 2 over tp"
+        )
+
+
+def whole_text(report):
+    return "\n".join(param.text for param in report.params)
+
+
+class Half(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient / 2
+
+
+class HalfLinear(nn.Linear):
+    def forward(self, x):
+        return super().forward(Half.apply(x))
+
+
+def halved(model):
+    model.down.__class__ = HalfLinear
+    return model
+
+
+class Models(unittest.TestCase):
+    """That are no chain of linear layers."""
+
+    def test_tied_weights(self):
+        class Tied(Net):
+            def __init__(self):
+                super().__init__()
+                self.back = nn.Linear(5, 8)
+                self.again = nn.Linear(6, 8)
+                self.again.weight = self.up.weight
+
+            def forward(self, x):
+                return self.down(torch.tanh(self.up(x)) + self.again(x))
+
+        def untied(model, mesh):
+            model.again.weight = nn.Parameter(model.again.weight.detach().clone())
+            return unused(model, mesh)
+
+        report = checked(make_model=Tied, parallelize=unused)
+        self.assertTrue(report.ok, report)
+        self.assertIn("no gradient, and none in one process: back.weight, back.bias", report.messages)
+        report = checked(make_model=Tied, parallelize=untied)
+        self.assertIs(report.ok, False)
+        self.assertIn("tied in one process and not on the ranks: again.weight", report.messages)
+
+    def test_buffers_and_a_frozen_parameter(self):
+        class Buffered(Net):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("scale", torch.rand(6))
+                self.up.bias.requires_grad_(False)
+
+            def forward(self, x):
+                return super().forward(x * self.scale)
+
+        report = checked(make_model=Buffered)
+        self.assertTrue(report.ok, report)
+        self.assertEqual(len(report.params), 3)
+
+    def test_inputs_that_are_no_tensors(self):
+        def words(rank, mesh):
+            found = ("a", "bb", "ccc", "dddd")
+            return [found if rank is None else found[2 * rank : 2 * rank + 2]]
+
+        def of_words(model, batch):
+            x = torch.tensor([[float(len(word) * i % 5) for i in range(6)] for word in batch])
+            return model(x).square().sum(), len(batch)
+
+        self.assertTrue(checked(batches=words, loss=of_words).ok)
+
+    def test_outputs_in_a_dictionary(self):
+        class Named(Net):
+            def forward(self, x):
+                return {"logits": super().forward(x), "name": "it"}
+
+        def of_named(model, batch):
+            return (model(batch[0])["logits"] - batch[1]).square().sum(), batch[1].numel()
+
+        self.assertTrue(checked(make_model=Named, loss=of_named).ok)
+
+
+class Refused(unittest.TestCase):
+    """Each with a sentence."""
+
+    def refuses(self, kind, *words, **arguments):
+        with self.assertRaises(kind) as caught:
+            checked(**arguments)
+        for word in words:
+            self.assertIn(word, str(caught.exception))
+        return str(caught.exception)
+
+    def test_calls_that_mean_nothing(self):
+        self.refuses(addend.InvalidError, "mesh='dp'", mesh="dp")
+        self.refuses(addend.InvalidError, "'dp': 0", mesh={"dp": 0})
+        self.refuses(addend.InvalidError, "loss is int", loss=3)
+        self.refuses(addend.InvalidError, "neither a function of (rank, mesh) nor a pair", batches=[1])
+        self.refuses(addend.InvalidError, "steps=2 needs optimizer=", steps=2)
+
+    def test_functions_that_give_the_wrong_things(self):
+        one = "the process with the whole batch: "
+        self.refuses(addend.InvalidError, one, "make_model gave int", make_model=lambda: 3)
+        self.refuses(addend.InvalidError, one, "batches gave nothing for the whole", batches=lambda rank, mesh: None)
+        self.refuses(addend.InvalidError, one, "loss gave Tensor, not a tensor of one", loss=lambda m, b: m(b[0]))
+        self.refuses(addend.InvalidError, one, "loss gave 3 things", loss=lambda m, b: (1, 2, 3))
+        self.refuses(addend.InvalidError, "rank ", "parallelize gave int", parallelize=lambda m, mesh: 3)
+
+    def test_parallelize_that_fails_on_one_rank(self):
+        def fails(model, mesh):
+            if dist.get_rank() == 1:
+                raise KeyError("no such layer")
+            return ddp(model, mesh)
+
+        self.refuses(addend.RankDiedError, "rank 1: KeyError: 'no such layer' (", "test_check.py:", parallelize=fails)
+
+    def test_a_rank_that_dies(self):
+        def dies(model, mesh):
+            if dist.get_rank() == 1:
+                os.write(2, b"out of luck\n")
+                os._exit(5)
+            return ddp(model, mesh)
+
+        self.refuses(addend.RankDiedError, "rank 1: it died (exit status 5)", "out of luck", parallelize=dies)
+
+    def test_a_rank_that_hangs(self):
+        def waits_for_nobody(model, mesh):
+            if dist.get_rank() == 1:
+                time.sleep(1000)
+            dist.barrier()
+            return ddp(model, mesh)
+
+        said = self.refuses(
+            addend.RankDiedError, "rank 0, rank 1 did not end in 8 s", parallelize=waits_for_nobody, timeout=8
+        )
+        self.assertIn("waits_for_nobody", said.split("rank 1, innermost call first:")[1])
+        self.assertIn("waits_for_nobody", said.split("rank 0, innermost call first:")[1])
+
+    def test_a_model_that_does_not_fit(self):
+        class Huge(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.empty(1, dtype=torch.float64).expand(1 << 40))
+
+        self.refuses(addend.NoMemoryError, "8192.0 GiB in f64", "2 ranks and one process", make_model=Huge)
+
+    def test_ranks_whose_parameters_have_other_names_or_shapes(self):
+        def renamed(model, mesh):
+            model.top = model.up
+            del model.up
+            model.forward = lambda x: model.down(torch.tanh(model.top(x)))
+            return model
+
+        def redrawn(model, mesh):
+            model.up = nn.Linear(6, 8)
+            return ddp(model, mesh)
+
+        report = checked(parallelize=renamed)
+        self.assertIs(report.ok, False)
+        self.assertIn("no rank has a parameter of this name", report["up.weight"].text)
+        self.assertIn("top.weight", report["up.weight"].text)
+        report = checked(parallelize=redrawn)
+        self.assertIsNot(report.ok, True)
+        self.assertIsNone(report["up.weight"].ok)
+        self.assertIn("no part of those of one process [8, 6]", report["up.weight"].text)
+
+
+class Sabotage(unittest.TestCase):
+    def test_all_of_ddps_collectives_are_noticed(self):
+        report = checked(sabotage=True)
+        self.assertTrue(report.ok, report)
+        self.assertEqual([planted.operator for planted in report.planted], ["left out", "doubled", "averaged"])
+        self.assertTrue(all(planted.collective == "allreduce" and planted.axes == "dp" for planted in report.planted))
+        self.assertEqual(report.survivors, ())
+
+    def test_what_makes_no_difference_is_said(self):
+        """fully_shard gathers the first layer again in the backward, which does not need its numbers."""
+        report = checked(parallelize=sharded, sabotage=True)
+        self.assertTrue(report.ok, report)
+        survivors = {(planted.collective, planted.operator) for planted in report.survivors}
+        self.assertEqual(survivors, {("allgather_base", word) for word in ("left out", "doubled", "averaged")})
+        self.assertEqual(len(report.planted), 9)
+        self.assertIn("noticed: 6", str(report))
+        with self.assertRaisesRegex(AssertionError, "not noticed: allgather_base"):
+            assert_matches_one_process(Net, sharded, batches, loss, 2, sabotage=True, timeout=HANGS)
+
+    def test_functional_collectives_of_tensor_parallelism(self):
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        class Deep(Net):
+            def __init__(self):
+                super().__init__()
+                self.first = nn.Linear(6, 6)
+
+            def forward(self, x):
+                return super().forward(self.first(x))
+
+        def cut(model, mesh):
+            return parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+        def same(rank, mesh):
+            return [whole()]
+
+        report = checked(make_model=Deep, parallelize=cut, batches=same, mesh={"tp": 2}, sabotage=True)
+        self.assertTrue(report.ok, report)
+        self.assertEqual([p.collective for p in report.planted], ["all_reduce"] * 3)
+        self.assertEqual(report.survivors, ())
+
+
+class Quiet(unittest.TestCase):
+    def test_this_process_keeps_its_state(self):
+        before = (torch.get_default_dtype(), torch.random.initial_seed(), dict(os.environ), dist.is_initialized())
+        with contextlib.redirect_stdout(None):
+            checked()
+        after = (torch.get_default_dtype(), torch.random.initial_seed(), dict(os.environ), dist.is_initialized())
+        self.assertEqual(before, after)
+
+
+if __name__ == "__main__":
+    unittest.main()
