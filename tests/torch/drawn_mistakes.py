@@ -19,6 +19,7 @@ class Mistake:
     options: dict = dataclasses.field(default_factory=dict)
     equal: bool = False  # one process has the same gradients: the mistake is not in them
     untold: bool = False  # nothing can be told of it but that
+    noted: bool = False  # the job asks for it, in a hook of its own: right, with a note that says so
 
 
 DP = [("ddp", (2,)), ("ddp", (3,)), ("ddp", (4,))]
@@ -42,7 +43,7 @@ MISTAKES = {
     "mean_of_means": Mistake(DP + FSDP + HSDP, (("divided_by_own_count", ""),), options={"counts": True}),
     "same_batch": Mistake(DP + FSDP + HAND, (), untold=True),
     "same_microbatch": Mistake(DP + FSDP + HAND, (), least=2, untold=True),
-    "masked": Mistake(DP + HAND, (("unexplained", ANY), ("changed", ANY)), words="hook|another term"),
+    "masked": Mistake(DP + HAND, (("unexplained", ANY), ("changed", ANY)), words="a hook changed it", noted=True),
     "replicas_by_turns": Mistake(HSDP, (("partial", "dp_replicate"),), least=2),
     "other_weights": Mistake(DP, (), words="values differ"),
     "half_world": Mistake([("ddp", (4,))], (("partial", ANY), ("wrong_group", ANY)), words="of 4 ranks"),

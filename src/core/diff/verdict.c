@@ -135,12 +135,19 @@ static void add_shards(ad_case *c, int local, const char *shards) {
   if (!memchr(c->out->ranks, 1, (size_t)c->dump->mesh.world)) mark_shards(c, local);
 }
 
+/* Whether that copies differ is all that there is to say: some are right, or each has counts of its own. What one number
+ * was counted as is read in several ways, and then those are said. */
+static int replicas_are_all(const ad_case *c) {
+  if (!ad_case_copies_differ(c)) return 0;
+  return ad_case_some_hold(c) || (!wrong_ones_agree(c) && !c->first->why.other_count);
+}
+
 /* What counts of its own members' addends say. */
 static void say_own(ad_case *c) {
   char shards[AD_VERDICT_TEXT / 2];
   int local = ad_case_try_local(c);
   if (!local && !wrong_ones_agree(c) && ad_case_try_some(c)) return;
-  if (!local && ad_case_copies_differ(c) && (ad_case_some_hold(c) || !wrong_ones_agree(c))) {
+  if (!local && replicas_are_all(c)) {
     ad_case_say_replicas(c);
     return;
   }
