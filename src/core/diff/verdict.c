@@ -135,8 +135,8 @@ static void add_shards(ad_case *c, int local, const char *shards) {
   if (!memchr(c->out->ranks, 1, (size_t)c->dump->mesh.world)) mark_shards(c, local);
 }
 
-/* Whether that copies differ is all that there is to say: some are right, or each has counts of its own. What one number
- * was counted as is read in several ways, and then those are said. */
+/* Whether that copies differ is all that there is to say: some are right, or each has counts of its own. What one
+ * number was counted as is read in several ways, and then those are said. */
 static int replicas_are_all(const ad_case *c) {
   if (!ad_case_copies_differ(c)) return 0;
   return ad_case_some_hold(c) || (!wrong_ones_agree(c) && !c->first->why.other_count);
