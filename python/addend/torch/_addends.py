@@ -100,6 +100,8 @@ class Addends:
 
     def _take_behind(self, watched: Watched, grad: torch.Tensor) -> None:
         """What the job's own hooks made of it."""
+        if watched.name not in self.taken.get(self.microbatch, {}):
+            return
         with torch.no_grad():
             whole, local, box = self._locate(watched, grad)
             piece = self._sampler.take(watched.name, whole, local.to_dense() if local.is_sparse else local, box)
