@@ -27,7 +27,13 @@ def dumped(folder, *options, sampled):
 class Many(unittest.TestCase):
     def hold(self, mistake, index, found):
         """What is said of the parameter, without looking at whether it was fitted."""
-        kinds = {"missing": "missing", "last": "last_microbatch", "half": "missing", "twice": "doubled", "own": "own_only"}
+        kinds = {
+            "missing": "missing",
+            "last": "last_microbatch",
+            "half": "missing",
+            "twice": "doubled",
+            "own": "own_only",
+        }
         if mistake in kinds:
             self.assertEqual(found.kind, kinds[mistake], found.text)
         if mistake == "missing":

@@ -1,4 +1,4 @@
-"""What the first rank has of all ranks' files at a time, and that it is judged as if all of it was there."""
+"""What the first rank has of all ranks' files at a time; that it is judged as if all was there, and twice if need be."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import addend
 import addend.torch
 import ranks
-from addend.torch import _collect, _gather
+from addend.torch import _collect, _gather, _report, _sample
 
 WIDTH, LAYERS = 64, 6
 
@@ -59,7 +59,40 @@ def run_dumped(at_once, folder):
         step_of(model, 2)
 
 
+def run_hooked(at_once):
+    """A hook of the job's own makes something else of one parameter's gradient, which is what is summed."""
+    model = DistributedDataParallel(model_of_layers())
+    mask = (torch.arange(WIDTH) % 2).float()
+    model.module[3].weight.register_hook(lambda gradient: gradient * mask)
+    with mock.patch.object(_gather, "AT_ONCE", at_once), contextlib.redirect_stdout(None):
+        with addend.torch.watch(model) as watch:
+            step_of(model, 2)
+    return watch.report
+
+
 class Collect(unittest.TestCase):
+    def test_what_hooks_made_comes_in_parts_too(self):
+        whole, parts = (ranks.run(3, run_hooked, at_once) for at_once in (64 << 20, 1 << 18))
+        self.assertEqual(whole, parts)
+        self.assertTrue(whole[0].ok, str(whole[0]))
+        self.assertIn("`3.weight`: a hook changed it after its addend was seen; what the hook gave", str(whole[0]))
+
+    def test_what_was_not_fitted_is_held_against_what_hooks_made(self):
+        params = tuple(
+            addend.DiffParam(name, False, kind=kind)
+            for name, kind in (("a", "not_fitted"), ("b", "unexplained"), ("c", "averaged"), ("d", "unexplained"))
+        )
+        report = addend.DiffReport(False, params, None, "")
+        self.assertEqual(_report.changed(report, {"a", "b", "c"}), ["a", "b"])
+
+    def test_a_sampler_keeps_apart_wholes_of_one_name(self):
+        sampler, part = _sample.Sampler(8), torch.arange(50.0)
+        box = _sample.Box((0,), (50,))
+        half = sampler.take("p", (100,), part, box).values
+        whole = sampler.take("p", (50,), part, box).values
+        self.assertLess(len(half), 8)
+        self.assertEqual(whole.tolist(), _sample.sampled("p", 50, 8).tolist())
+
     def test_a_part_at_a_time_is_judged_as_all_at_once(self):
         for sabotaged in (False, True):
             whole = ranks.run(3, run_watched, 64 << 20, sabotaged)

@@ -172,6 +172,29 @@ def run_failing_hook():
     return "nothing", False
 
 
+def run_failing_behind():
+    """What looks at a gradient behind a hook of the job's own fails on one rank."""
+    model = Net()
+    model.up.weight.register_hook(lambda gradient: gradient / 2)
+    step_of(model)
+    plain = gradients(model)
+    model.zero_grad()
+    add = _addends.Addends._add
+
+    def fail(self, to, watched, grad):
+        if to is self.behind and dist.get_rank() == 1:
+            raise KeyError("behind")
+        add(self, to, watched, grad)
+
+    _addends.Addends._add = fail
+    try:
+        with addend.torch.watch(model):
+            step_of(model)
+    except ValueError as error:
+        return str(error), gradients(model) == plain
+    return "nothing", False
+
+
 def run_failing(what):
     """A function of the caller's raises on one rank."""
     model = Net()
@@ -319,6 +342,8 @@ class Exceptions(unittest.TestCase):
         for said, same in ranks.run(2, run_failing_hook):
             self.assertIn("KeyError: 'inside'", said)
             self.assertTrue(same)
+        for said, same in ranks.run(2, run_failing_behind):
+            self.assertEqual((said, same), ("up.weight: KeyError: 'behind'", True))
 
     def test_an_error_of_one_rank_is_told_on_all(self):
         for what in ("gradient", "norm"):

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import addend.torch
 import ranks
+from addend.torch import _pipeline
 
 WIDTH, ROWS, MICROBATCHES = 8, 8, 4
 
@@ -122,6 +123,23 @@ def watched(jobs, told=None):
     return reports
 
 
+def fails_inside():
+    """What numbers a microbatch fails; the step's error against one process, and what is said."""
+    pipeline = Pipeline("Schedule1F1B", 1, None, Block)
+
+    def fail(*arguments):
+        raise KeyError("number")
+
+    _pipeline.Observer._number = fail
+    said = "nothing"
+    try:
+        with addend.torch.watch(pipeline.model):
+            pipeline.step()
+    except ValueError as error:
+        said = str(error)
+    return pipeline.error(), said
+
+
 ALONE = [
     "ScheduleGPipe",
     "Schedule1F1B",
@@ -161,6 +179,21 @@ class Pipelines(unittest.TestCase):
     def test_other_shapes_under_one_name(self):
         told = [of_rank[0] for of_rank in ranks.run(2, watched, [("Schedule1F1B", 1, None, Wide)])]
         self.hold(told, "wide", "dp=1 pp=2", names_of(2))
+
+    def test_what_fails_inside_ends_no_schedule(self):
+        for error, said in ranks.run(2, fails_inside):
+            self.assertLess(error, 1e-5)
+            self.assertIn("KeyError: 'number'", said)
+
+    def test_parts_that_some_stages_have(self):
+        """Ranks of the other stage have no shapes of them to tell."""
+        told = {"types": {"stage1.*": "dp=S0", "stage0.*": "dp=I"}}
+        report, _ = ranks.run(4, watched, [("ScheduleGPipe", 2, None, Block)], told)[0][0]
+        self.assertEqual(
+            {name: report[name].numel for name in names_of(2) if name.endswith("up.bias")},
+            {"stage0.up.bias": 16, "stage1.up.bias": 32},
+        )
+        self.assertTrue(report["stage1.up.bias"].ok, str(report))
 
     def test_replicas_that_are_not_summed(self):
         report, _ = ranks.run(4, watched, [("ScheduleGPipe", 2, None, Block)])[0][0]

@@ -55,6 +55,18 @@ def half():
     return *mean_of(DistributedDataParallel(Net(), process_group=half_of_the_ranks())), {}
 
 
+def run_half_twice():
+    """One watch of two steps says the same of both."""
+    model, step = mean_of(DistributedDataParallel(Net(), process_group=half_of_the_ranks()))
+    watch, kinds = addend.torch.watch(model), []
+    for _ in range(2):
+        model.zero_grad()
+        with contextlib.redirect_stdout(None), watch:
+            step()
+        kinds.append({p.kind for p in watch.report.params})
+    return kinds
+
+
 @job(4)
 def half_that_is_all():
     group = half_of_the_ranks()
@@ -378,6 +390,7 @@ class Wrappers(unittest.TestCase):
         self.hold(
             "half", "cannot_tell", "not_judged", NET, "2 of 4 ranks are summed", "mesh= of all ranks tells, group= says"
         )
+        self.assertEqual(ranks.run(4, run_half_twice), [[{"not_judged"}] * 2] * 4)
         self.hold("half_of_a_mesh", "wrong", "partial", NET, "2 of 4 ranks are summed")
 
     def test_what_no_wrapper_sums(self):

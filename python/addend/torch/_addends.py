@@ -107,7 +107,7 @@ class Addends:
 
     def _take_behind(self, watched: Watched, grad: torch.Tensor | None) -> None:
         """What the job's own hooks made of it."""
-        if grad is not None:
+        if grad is not None and watched.name in self.taken.get(self.microbatch, {}):
             self.guarded(watched.name, self._add, self.behind, watched, grad)
 
     def _keep(self, watched: Watched, grad: torch.Tensor) -> None:

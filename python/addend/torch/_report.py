@@ -76,7 +76,8 @@ def _judge(
 
 def changed(report: addend.DiffReport, hooked: Collection[str]) -> list[str]:
     """What addends do not explain, and may be a sum of what hooks of the job made of them."""
-    return [param.name for param in report.params if param.kind == "unexplained" and param.name in hooked]
+    unknown = ("unexplained", "not_fitted")
+    return [param.name for param in report.params if param.kind in unknown and param.name in hooked]
 
 
 def behind_hooks(first: addend.DiffReport, second: addend.DiffReport, names: Sequence[str]) -> addend.DiffReport:
