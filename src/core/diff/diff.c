@@ -361,7 +361,8 @@ typedef struct ad_said {
 
 static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
   const ad_diff_options *options = run->options;
-  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, options->finite, options->progress, options->context, &run->dump));
+  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, options->finite, options->progress, options->context,
+                      &run->dump));
   ad_status status = diff_dump(run);
   said->answer = run->answer;
   said->document = json_incref(run->document);
