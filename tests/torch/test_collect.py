@@ -1,4 +1,4 @@
-"""What the first rank has of all ranks' files at a time; that it is judged as if all was there, and twice if need be."""
+"""What the first rank has of all ranks' files at a time; that it is judged as if all was there, twice if need be."""
 
 import contextlib
 import os
