@@ -77,13 +77,13 @@ static double addend_of(int rank, int microbatch, int element) {
 }
 
 /* The sum of all ranks' addends of three microbatches over 2, and a reference in which microbatch m has `weights[m]`
- * and one element is off by `off`. */
+ * and one element is off by `off`. Rank r has divided by r + 1, so that its addends count (r + 1) / 2 times. */
 static void write_weighed(const char *names[MANY], char own[MANY][64], const double *weights, double off) {
   double sum[WIDE] = {0}, reference[WIDE] = {0};
   int file = 0;
   for (; file < MANY; file++) {
     int rank = file % RANKS, microbatch = file / RANKS, last = file == MANY - 1, is_sum = microbatch == MICROBATCHES;
-    char of_rank[16], of_microbatch[16];
+    char of_rank[16], of_microbatch[16], of_divisor[16];
     const char *metadata[] = {"addend.version",
                               "1",
                               "addend.kind",
@@ -98,16 +98,19 @@ static void write_weighed(const char *names[MANY], char own[MANY][64], const dou
                               "0.5",
                               "addend.microbatch",
                               of_microbatch,
+                              "addend.divisor",
+                              of_divisor,
                               NULL};
-    double values[WIDE];
+    double values[WIDE], share = (rank + 1) / 2.0;
     snprintf(of_rank, sizeof of_rank, "%d", rank);
     snprintf(of_microbatch, sizeof of_microbatch, "%d", microbatch);
+    snprintf(of_divisor, sizeof of_divisor, "%d", rank + 1);
     for (int i = 0; i < WIDE; i++) {
       double addend = addend_of(rank, microbatch, i);
       values[i] = last ? reference[i] + (i == 5 ? off : 0) : is_sum ? sum[i] : addend;
       if (last || is_sum) continue;
-      sum[i] += addend / 2;
-      reference[i] += weights[microbatch] * addend / 2;
+      sum[i] += share * addend / 2;
+      reference[i] += weights[microbatch] * share * addend / 2;
     }
     if (is_sum || last) metadata[10] = NULL;
     snprintf(own[file], sizeof own[file], "%s/%d.safetensors", folder, file);

@@ -180,7 +180,7 @@ static void count_own(ad_moe_load *load, int64_t rank) {
   ad_moe_load_add(load, 1, &(ad_routing){.tokens = 2, .top_k = 1, .slots = 2, .expert = wanted});
 }
 
-/* Of the second block; the first has nothing. */
+/* The load of the second block; the first has none. */
 static void holds_all(const double *numbers) {
   static const double all[] = {1, 1, 1, 0, 0, RANKS, 0};
   for (int i = 0; i <= EXPERTS; i++) CHECK(numbers[i] == 0 && numbers[EXPERTS + 1 + i] == all[i]);

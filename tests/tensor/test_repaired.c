@@ -887,6 +887,30 @@ static int repair_dtypes(ad_comm *comm, void *context) {
   return 0;
 }
 
+/* "bring it to scale 0 first": a leaf whose data is its value times 2^-2, and what its data becomes for that. */
+static int repair_scale(ad_comm *comm, void *context) {
+  static const double numbers[] = {0.5, 1, 1.5, -2};
+  scene s;
+  open_scene(&s, comm, "tp=1", NULL);
+  ad_layout layout = layout_called(&s, "tp=I");
+  ad_array value;
+  CHECK_OK(ad_array_create(comm, AD_F64, &(ad_shape){1, {4}}, &layout, &value));
+  for (size_t i = 0; i < 4; i++) ad_set_element(AD_F64, value.data, i, numbers[i] / 4);
+  ad_parameters from = {.size = sizeof from, .values = (const ad_array *[]){&value}, .count = 1};
+  for (value.scale = 2; value.scale >= 0; value.scale -= 2) {
+    for (size_t i = 0; i < 4 && !value.scale; i++) ad_set_element(AD_F64, value.data, i, numbers[i]);
+    ad_tape_reset(s.tape);
+    ad_tensor *leaf = ad_parameter(s.tape, &from, 0), *loss = ad_sum(s.tape, ad_multiply(s.tape, leaf, leaf));
+    CHECK_STATUS(ad_tape_status(s.tape), value.scale ? AD_TYPE : AD_OK);
+    if (value.scale) CHECK_MESSAGE("the array carries the scale 2^-2; bring it to scale 0 first");
+    if (!value.scale) CHECK_OK(ad_backward(s.tape, loss));
+    for (size_t i = 0; i < 4 && !value.scale; i++) CHECK(ad_element(AD_F64, ad_grad(leaf)->data, i) == 2 * numbers[i]);
+  }
+  ad_array_destroy(comm, &value);
+  close_scene(&s);
+  return 0;
+}
+
 /* "must be a scalar; sum it first". */
 static int sum_first(ad_comm *comm, void *context) {
   scene s;
@@ -907,6 +931,7 @@ static int sum_first(ad_comm *comm, void *context) {
 
 static void other_words_that_are_said_are_as_true(void **state) {
   run_ranks(1, repair_dtypes, NULL);
+  run_ranks(1, repair_scale, NULL);
   run_ranks(WORLD, sum_first, NULL);
 }
 

@@ -38,6 +38,13 @@ class Drawn(unittest.TestCase):
             self.assertEqual(judged.ask("right", judge.draw("right", seed, k, False))[0], "right", (seed, k))
         judged.end()
 
+    def test_one_number_of_several_addends_is_read_in_all_its_ways(self):
+        """Copies of it differ where a sum was left out, and that they do is not the cause."""
+        judged = judge.Judge()
+        for seed, k in (1, 8), (1, 27):
+            self.assertEqual(judged.ask("wrong", judge.draw("wrong", seed, k, False))[0], "true cause", (seed, k))
+        judged.end()
+
     def test_a_seed_draws_the_same_jobs(self):
         for draw in drawn_jobs.draw_right, drawn_mistakes.draw_wrong:
             self.assertEqual([str(draw(7, k)) for k in range(40)], [str(draw(7, k)) for k in range(40)])

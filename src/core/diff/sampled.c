@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 
-/* Of the whole parameter that is every one. */
+/* Lists the elements of the sample that lie in the box; a box that is the whole parameter has all of them. */
 static void fill(const ad_dump_param *param, const ad_box *box, ad_sampled *list) {
   ad_box whole = ad_box_whole(&param->shape);
   uint64_t hash = ad_sample_hash(param->name);

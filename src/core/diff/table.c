@@ -48,7 +48,7 @@ static size_t count_judged(const json_t *params, const char *verdict) {
   return count;
 }
 
-/* Of rows of one parameter, whose names stand in a column. */
+/* The width of the column of names: rows of several parameters have no name in it. */
 static int name_width(const json_t *rows) {
   enum { LEAST = 12, MOST = 48 };
   const json_t *row;

@@ -40,7 +40,7 @@ typedef struct ad_window_plan {
 AD_INTERNAL ad_window_plan ad_reducer_window(const ad_reducer *reducer, int window);
 /* Where `window` was given and steps on engine dry needed more: the least that fits; else 0. */
 AD_INTERNAL size_t ad_reducer_window_needed(const ad_reducer *reducer);
-/* Of those, what holds sums beside the buckets: shards of the reduced gradient, sums between microbatches. */
+/* The bytes of these that hold sums beside the buckets: shards of the reduced gradient, sums between microbatches. */
 AD_INTERNAL size_t ad_reducer_sum_bytes(const ad_reducer *reducer);
 /* Bytes on this rank: storage (values, masters), and this rank's share of the node's whole copies. */
 AD_INTERNAL size_t ad_store_bytes(const ad_store *store);
