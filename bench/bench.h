@@ -12,11 +12,12 @@ enum { BENCH_SMALLEST = 1024 }; /* bytes */
 typedef struct bench_options {
   const char *op; /* only this one; NULL: all */
   int ranks[BENCH_COUNTS_MAX];
-  int rank_count; /* 0: 2, 4 and 8; sharded_step, which takes gigabytes, exchange and attention on 2 and 4; errors
-                     on 3 too */
-  size_t largest; /* bytes: larger sizes are left out; 0: none is */
-  int peers;      /* every installed one too */
-  int quick;      /* fewer rounds, sizes up to 1 MiB */
+  int rank_count;    /* 0: 2, 4 and 8; sharded_step, which takes gigabytes, exchange and attention on 2 and 4; errors
+                        on 3 too */
+  size_t largest;    /* bytes: larger sizes are left out; 0: none is */
+  int peers;         /* every installed one too */
+  const char *write; /* op products: the file for its table of the fastest ways; NULL: none */
+  int quick;         /* fewer rounds, sizes up to 1 MiB */
   void (*progress)(const char *what, int done, int of);
 } bench_options;
 

@@ -7,7 +7,15 @@
 #include "bench/bench.h"
 #include "command.h"
 
-enum { KEY_JSON = 'j', KEY_PEERS = 'p', KEY_QUICK = 'q', KEY_OP = 'o', KEY_RANKS = 'r', KEY_LARGEST = 'l' };
+enum {
+  KEY_JSON = 'j',
+  KEY_PEERS = 'p',
+  KEY_QUICK = 'q',
+  KEY_OP = 'o',
+  KEY_RANKS = 'r',
+  KEY_LARGEST = 'l',
+  KEY_WRITE = 'w'
+};
 
 static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "Print one JSON document on standard output and nothing else there", 0},
@@ -20,6 +28,10 @@ static const struct argp_option options[] = {
      0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
+    {"write", KEY_WRITE, "FILE", 0,
+     "With --op products: write which library was fastest at which products to this file, which counts for programs "
+     "that are started with ADDEND_PRODUCTS=FILE",
+     0},
     {0},
 };
 
@@ -73,6 +85,11 @@ static void parse_largest(const char *argument, bench_options *bench, struct arg
     cli_wrong(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
 }
 
+static void check_write(const bench_options *bench, struct argp_state *state) {
+  if (bench->write && (!bench->op || strcmp(bench->op, "products") != 0))
+    cli_wrong(state, "--write writes what --op products measures; add --op products");
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state) {
   bench_input *input = state->input;
   switch (key) {
@@ -88,9 +105,13 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return parse_ranks(argument, &input->bench, state), 0;
     case KEY_LARGEST:
       return parse_largest(argument, &input->bench, state), 0;
+    case KEY_WRITE:
+      return input->bench.write = argument, 0;
     case ARGP_KEY_ARG:
       cli_wrong(state, "bench reads no recipe; what is '%s'?", argument);
       return 0;
+    case ARGP_KEY_END:
+      return check_write(&input->bench, state), 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
@@ -123,6 +144,7 @@ const struct argp cli_bench_argp = {
         "`products` is matrix products on one "
         "rank: as addend makes them, by each library, and oneDNN's own rate."
         "\vExample: addend bench --peers --op all_reduce --ranks 2\n"
+        "Example: addend bench --op products --write products.json\n"
         "$ADDEND_PEER_PYTHON names a python3 that has torch; $ADDEND_PEERS the folder of the peers' programs, if not "
         "`peers` beside this program.",
 };

@@ -10,6 +10,7 @@
 #include "bench/programs.h"
 #include "measured.h"
 #include "memory.h"
+#include "fastest.h"
 #include "products.h"
 #include "ways.h"
 
@@ -148,11 +149,18 @@ static json_t *measure_products(const bench_options *options, const char *dtype)
   return products ? products : json_null();
 }
 
+static ad_status write_fastest(const char *path, const json_t *rows) {
+  ad_status status = bench_write_fastest(path, rows);
+  if (status) fprintf(stderr, "addend bench: %s\n", ad_last_error());
+  return status;
+}
+
 static ad_status measure(const bench_options *options, json_t *document, json_t *rows) {
   ad_status status = AD_OK;
   if (bench_wants(options, "attention")) status = bench_measure_attention(options, rows);
   if (bench_wants(options, "products") && status != AD_INTERRUPTED)
     bench_keep(&status, bench_measure_products(options, rows));
+  if (options->write && !status) bench_keep(&status, write_fastest(options->write, rows));
   if (bench_wants(options, "memory") && status != AD_INTERRUPTED) {
     bench_keep(&status, bench_measure_memory(options, rows));
     json_object_set_new(document, "activations", bench_activations(rows));

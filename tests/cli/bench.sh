@@ -72,7 +72,20 @@ shapes = {(row["variant"], row["m"], row["n"], row["k"]) for row in rows}
 assert len(rows) == 3 * len(shapes), len(rows)
 assert {(row["dtype"], row["result"]) for row in rows} == {("f32", "f32"), ("bf16", "bf16"), ("bf16", "f32")}
 PY
-"$addend" bench --quick --op products 2>/dev/null | grep -Eq '^weight +384 x 384 x 2048 bf16 to f32 '
+table=$(mktemp -d)/products.json
+"$addend" bench --quick --op products --write "$table" 2>/dev/null | grep -Eq '^weight +384 x 384 x 2048 bf16 to f32 '
+python3 - "$table" "$document" <<'PY'
+import json, sys
+table, rows = json.load(open(sys.argv[1])), json.loads(sys.argv[2])["rows"]
+assert table["format"] == "addend products 1" and set(table["f32"]) == set(table["bf16"]) == {"vector", "small", "large"}, table
+if rows[0]["onednn_seconds"] is None:
+    assert set(table["f32"].values()) == {"openblas"} and set(table["bf16"].values()) == {"widened_openblas"}, table
+PY
+if grep -q '"onednn_seconds": [0-9]' <<<"$document"; then
+  ADDEND_PRODUCTS=$table "$addend" check "$2/recipes/gpt-dp.yaml" --steps 1 >/dev/null
+fi
+{ "$addend" bench --op all_reduce --write "$table" 2>&1 || true; } | grep -q "add --op products" || { echo "bench: --write alone is taken" >&2 && exit 1; }
+rm -r "${table%/*}"
 fi
 
 # Training steps: two models, the second twice as wide, on one rank and on two, in f32 and in bf16 beside the same f32 parameters;

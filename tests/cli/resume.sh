@@ -158,6 +158,12 @@ grep -q -- "--force goes with --resume" err || fail "force alone"
 cp -r stopped listed
 train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "keys that are free"
 grep -q "^addend: since the checkpoint was written there changed shard.zero (0 there, 1 here), train.steps (10 there, 11 here)" err || fail "they are listed"
+# Other matrix products give other bits, which is told.
+cp -r stopped otherwise
+ADDEND_PRODUCTS=openblas train -o otherwise --resume || fail "other products"
+grep -q "^addend: warning: matrix products are made otherwise than before the checkpoint, .*: by table; .* there, OpenBLAS; .* here" err || fail "other products are told"
+grep -q '"products": "OpenBLAS; ' otherwise/run.json || fail "run.json says what made the products"
+train -o same --resume --set train.steps=11 && ! grep -q "matrix products are made" err || fail "the same products are not"
 # Text is known by what is in it.
 mkdir text && cp /usr/share/common-licenses/GPL-2 text/a
 train -o texts --set 'data.text=[text]' --set train.steps=5 || fail "own text"

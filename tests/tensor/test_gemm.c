@@ -442,8 +442,9 @@ static void the_planted_product_rounds_and_does_nothing_else(void **state) {
 /* ---- which way ---- */
 
 static void each_rank_chooses_by_what_all_have(void **state) {
-  const ad_products some = {AD_UNITS_AVX512, AD_LIBRARY_BY_TABLE, 20603},
-                    more = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 20603}, other = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 30602};
+  const ad_products some = {AD_UNITS_AVX512, AD_LIBRARY_BY_TABLE, 20603, 0},
+                    more = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 20603, 0},
+                    other = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 30602, 0};
   ad_products common = ad_products_common(some, more);
   assert_int_equal(common.units, AD_UNITS_AVX512);
   assert_int_equal(common.onednn, 20603);
@@ -462,21 +463,34 @@ static gemm_way way_of(ad_products with, ad_dtype values, int64_t m, int64_t n, 
 
 static void what_is_not_there_is_not_chosen(void **state) {
   for (ad_units units = AD_UNITS_PLAIN; units <= AD_UNITS_AMX; units++)
-    for (ad_library library = AD_LIBRARY_BY_TABLE; library <= AD_LIBRARY_ONEDNN; library++) {
-      ad_products none = {units, library, 0}, both = {units, library, 20603};
+    for (ad_library library = AD_LIBRARY_BY_TABLE; library <= AD_LIBRARY_BY_FILE; library++) {
+      ad_products none = {units, library, 0, 0}, both = {units, library, 20603, 0};
       assert_int_equal(way_of(none, AD_F32, 64, 64, 64), GEMM_BLAS);
       assert_int_equal(way_of(none, AD_BF16, 64, 64, 64), GEMM_WIDEN_BLAS);
       assert_int_equal(way_of(both, AD_F64, 64, 64, 64), GEMM_BLAS);
       assert_int_equal(way_of(both, AD_F32, 64, 0, 64), GEMM_BLAS);
       assert_int_equal(way_of(both, AD_BF16, 64, 64, 0), GEMM_WIDEN_BLAS);
     }
-  ad_products units = {AD_UNITS_AMX, AD_LIBRARY_BY_TABLE, 20603};
+  ad_products units = {AD_UNITS_AMX, AD_LIBRARY_BY_TABLE, 20603, 0};
   assert_int_equal(way_of(units, AD_BF16, 64, 64, 64), GEMM_ONEDNN);
+}
+
+/* The same instructions are worth it on one processor and not on another. */
+static void products_in_bf16_are_made_where_they_are_fast(void **state) {
+  ad_products slow = {AD_UNITS_AVX512BF16, AD_LIBRARY_BY_TABLE, 20603, 0}, fast = slow;
+  fast.units = AD_UNITS_FAST_BF16;
+  assert_int_equal(way_of(slow, AD_BF16, 512, 512, 512), GEMM_WIDEN_ONEDNN);
+  assert_int_equal(way_of(slow, AD_BF16, 1, 512, 512), GEMM_ONEDNN);
+  assert_int_equal(way_of(fast, AD_BF16, 512, 512, 512), GEMM_ONEDNN);
+  assert_int_equal(way_of(fast, AD_BF16, 64, 64, 64), GEMM_ONEDNN);
+  assert_int_equal(way_of(fast, AD_F32, 64, 64, 64), GEMM_BLAS);
+  assert_true(ad_products_widen(slow));
+  assert_false(ad_products_widen(fast));
 }
 
 /* oneDNN's issue 1661: an illegal instruction. */
 static void sums_that_break_matrix_units_are_widened(void **state) {
-  ad_products amx = {AD_UNITS_AMX, AD_LIBRARY_BY_TABLE, 20603}, asked = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 20603};
+  ad_products amx = {AD_UNITS_AMX, AD_LIBRARY_BY_TABLE, 20603, 0}, asked = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 20603, 0};
   assert_int_equal(way_of(amx, AD_BF16, 65, 3, 63), GEMM_WIDEN_ONEDNN);
   assert_int_equal(way_of(asked, AD_BF16, 65, 3, 3071), GEMM_WIDEN_ONEDNN);
   assert_int_equal(way_of(asked, AD_BF16, 65, 3, 64), GEMM_ONEDNN);
@@ -486,7 +500,7 @@ static void sums_that_break_matrix_units_are_widened(void **state) {
 }
 
 static void small_products_are_made_where_they_lie(void **state) {
-  ad_products units = {AD_UNITS_AVX512, AD_LIBRARY_BY_TABLE, 20603};
+  ad_products units = {AD_UNITS_AVX512, AD_LIBRARY_BY_TABLE, 20603, 0};
   assert_int_equal(way_of(units, AD_F32, 64, 64, 64), GEMM_BLAS);
   assert_int_equal(way_of(units, AD_F32, 64, 65, 64), GEMM_ONEDNN);
   assert_int_equal(way_of(units, AD_F32, INT64_C(1) << 31, 1, 1), GEMM_ONEDNN);
@@ -582,21 +596,31 @@ static void onednn_takes_no_more_than_all_ranks_have(void **state) {
   assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
 }
 
+/* Where matrix units are there too, oneDNN would go on using them: in a process of its own, like the one above. */
+static int run_without_matrix_units(void) {
+  if (!ad_onednn_version() || ad_products_own().units < AD_UNITS_AVX512BF16) return 0;
+  pid_t child = fork();
+  if (!child) _exit(run_with(AD_LIBRARY_BY_TABLE, AD_UNITS_FAST_BF16, "fast bf16"));
+  int ended = 0;
+  return child < 0 || waitpid(child, &ended, 0) != child || ended;
+}
+
 int main(void) {
   const struct CMUnitTest first[] = {cmocka_unit_test(onednn_takes_no_more_than_all_ranks_have)};
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_rank_chooses_by_what_all_have),
       cmocka_unit_test(what_is_not_there_is_not_chosen),
+      cmocka_unit_test(products_in_bf16_are_made_where_they_are_fast),
       cmocka_unit_test(sums_that_break_matrix_units_are_widened),
       cmocka_unit_test(small_products_are_made_where_they_lie),
       cmocka_unit_test(the_planted_product_rounds_and_does_nothing_else),
   };
-  int failed = cmocka_run_group_tests_name("instructions", first, NULL, NULL);
+  int failed = cmocka_run_group_tests_name("instructions", first, NULL, NULL) + run_without_matrix_units();
   if (ad_gemm_prepare()) return 1;
   failed += cmocka_run_group_tests_name("choice", tests, NULL, NULL);
   failed += run_with(AD_LIBRARY_OPENBLAS, ad_products_own().units, "openblas");
   failed += run_with_onednn();  // first with all instructions: oneDNN is held to those of its first product
   for (int units = AD_UNITS_AMX; units >= AD_UNITS_PLAIN; units--)
-    failed += run_with(AD_LIBRARY_BY_TABLE, (ad_units)units, "table");
+    if (units != AD_UNITS_FAST_BF16) failed += run_with(AD_LIBRARY_BY_TABLE, (ad_units)units, "table");
   return failed;
 }

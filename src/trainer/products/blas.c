@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -81,4 +82,16 @@ ad_status ad_blas_start_threads(int threads) {
   if (threads > 1) AD_TRY(try_threads(threads));
   openblas_set_num_threads(threads);
   return are_missing() ? cannot_start(threads, EAGAIN) : AD_OK;
+}
+
+/* ---- its name ---- */
+
+/* openblas_get_config() begins with the name and the version. */
+const char *ad_blas_name(void) {
+  static _Thread_local char name[96];
+  const char *config = openblas_get_config();
+  size_t words = strcspn(config, " ");
+  if (config[words]) words += 1 + strcspn(config + words + 1, " ");
+  snprintf(name, sizeof name, "%.*s %s", (int)words, config, openblas_get_corename());
+  return name;
 }

@@ -11,5 +11,7 @@ ad_status ad_blas_prepare(int threads) AD_CHECKED;
  * AD_SYSTEM where they cannot be started: OpenBLAS itself would give work to those that are missing, and wait for it.
  */
 ad_status ad_blas_start_threads(int threads) AD_CHECKED;
+/* Such as "OpenBLAS 0.3.21 SkylakeX": its version and the processor whose kernels it took. */
+const char *ad_blas_name(void);
 
 #endif

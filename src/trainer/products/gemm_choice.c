@@ -1,30 +1,34 @@
 /* Which way makes a product: a table of instructions, dtype and shape, from measurements that docs/performance.md
  * shows. Nothing is timed while a program runs, so that all ranks choose alike and a resumed run has the same bits. */
 #include "products/gemm_ways.h"
-
-typedef enum shape_class { VECTOR, SMALL, ANY } shape_class; /* vector: one row or one column of c */
+#include "products/ways.h"
 
 typedef struct table_row {
   ad_units units; /* at least */
   ad_dtype values;
-  shape_class shape;
+  gemm_shape shape; /* GEMM_LARGE: any */
   gemm_way way;
 } table_row;
 
-/* The first row that fits counts. bf16 instructions without matrix units multiply no faster than half of what f32's do
- * (Intel), so there matrices are widened. OpenBLAS is several times as fast on small matrices, which its kernels read
- * where they lie; on larger ones oneDNN is ahead by some tenth with AVX-512, and level with AVX2. */
+/* The first row that fits counts. bf16 instructions without matrix units are twice as fast as f32's on some processors
+ * and half as fast on others (cpu.c), where matrices are widened. OpenBLAS is several times as fast on small matrices,
+ * which its kernels read where they lie; on larger ones oneDNN is ahead by some tenth with AVX-512, and level with
+ * AVX2. */
 static const table_row table[] = {
-    {AD_UNITS_AVX512BF16, AD_BF16, VECTOR, GEMM_ONEDNN}, {AD_UNITS_AMX, AD_BF16, ANY, GEMM_ONEDNN},
-    {AD_UNITS_AVX512, AD_BF16, SMALL, GEMM_WIDEN_BLAS},  {AD_UNITS_AVX512, AD_BF16, ANY, GEMM_WIDEN_ONEDNN},
-    {AD_UNITS_AVX512, AD_F32, SMALL, GEMM_BLAS},         {AD_UNITS_AVX512, AD_F32, ANY, GEMM_ONEDNN},
+    {AD_UNITS_AVX512BF16, AD_BF16, GEMM_VECTOR, GEMM_ONEDNN}, {AD_UNITS_FAST_BF16, AD_BF16, GEMM_LARGE, GEMM_ONEDNN},
+    {AD_UNITS_AVX512, AD_BF16, GEMM_SMALL, GEMM_WIDEN_BLAS},  {AD_UNITS_AVX512, AD_BF16, GEMM_LARGE, GEMM_WIDEN_ONEDNN},
+    {AD_UNITS_AVX512, AD_F32, GEMM_SMALL, GEMM_BLAS},         {AD_UNITS_AVX512, AD_F32, GEMM_LARGE, GEMM_ONEDNN},
 };
 
 enum { SMALL_PRODUCTS = 1 << 18 }; /* multiplications: 64 x 64 x 64 */
 
-static int is_shape(shape_class shape, const gemm_product *of) {
+static int is_shape(gemm_shape shape, const gemm_product *of) {
   int is_vector = of->m == 1 || of->n == 1;
-  return shape == ANY || (shape == VECTOR ? is_vector : of->m * of->n <= SMALL_PRODUCTS / of->k);
+  return shape == GEMM_LARGE || (shape == GEMM_VECTOR ? is_vector : of->m * of->n <= SMALL_PRODUCTS / of->k);
+}
+
+gemm_shape ad_gemm_shape_of(const gemm_product *of) {
+  return is_shape(GEMM_VECTOR, of) ? GEMM_VECTOR : is_shape(GEMM_SMALL, of) ? GEMM_SMALL : GEMM_LARGE;
 }
 
 static int fits(const table_row *row, const ad_products *with, const gemm_product *of) {
@@ -51,7 +55,13 @@ gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product) {
     return without_onednn(values);
   if (values == AD_BF16 && (has_gaps(product) || breaks_units(with, product))) return GEMM_WIDEN_ONEDNN;
   if (with->library == AD_LIBRARY_ONEDNN) return GEMM_ONEDNN;
+  if (with->library == AD_LIBRARY_BY_FILE) return ad_ways_at(with->ways, values, ad_gemm_shape_of(product));
   for (size_t i = 0; i < sizeof table / sizeof *table; i++)
     if (fits(&table[i], with, product)) return table[i].way;
   return without_onednn(values);
+}
+
+int ad_products_widen(ad_products with) {
+  gemm_product large = {.values = AD_BF16, .m = 512, .n = 512, .k = 512};
+  return ad_gemm_choose(&with, &large) != GEMM_ONEDNN;
 }

@@ -118,6 +118,7 @@ static dnnl_cpu_isa_t instructions_of(ad_units units) {
   switch (units) {
     case AD_UNITS_AMX:
       return dnnl_cpu_isa_avx512_core_amx;
+    case AD_UNITS_FAST_BF16:
     case AD_UNITS_AVX512BF16:
       return dnnl_cpu_isa_avx512_core_bf16;
     case AD_UNITS_AVX512:

@@ -40,6 +40,10 @@ typedef enum gemm_way {
   GEMM_WIDEN_ONEDNN /* bf16: operands are widened to f32, which that library multiplies */
 } gemm_way;
 
+/* What a choice asks of a shape: one row or one column of c; small enough for kernels that read where matrices lie. */
+typedef enum gemm_shape { GEMM_VECTOR, GEMM_SMALL, GEMM_LARGE } gemm_shape;
+gemm_shape ad_gemm_shape_of(const gemm_product *product);
+
 /* How this product is made with what all ranks have: gemm_choice.c, which looks at nothing else. */
 gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product);
 

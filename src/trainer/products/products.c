@@ -2,72 +2,85 @@
 #include "products/products.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 #include "base/error.h"
+#include "base/text.h"
 #include "base/trait.h"
+#include "products/blas.h"
+#include "products/cpu.h"
+#include "products/ways.h"
 
-static const char *const unit_names[] = {"plain", "avx2", "avx512", "avx512bf16", "amx"};
+static const char *const unit_names[] = {"plain", "avx2", "avx512", "avx512bf16", "fast avx512bf16", "amx"};
 
 const char *ad_units_name(ad_units units) {
   return (unsigned)units < sizeof unit_names / sizeof *unit_names ? unit_names[units] : "unknown";
 }
 
-#if defined(__x86_64__)
-// Tiles of bf16, and a kernel that saves them.
-static int has_amx(void) {
-  unsigned a, b, c, d, saved;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return 0;
-  if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) return 0;
-  __asm__("xgetbv" : "=a"(saved), "=d"(d) : "c"(0));
-  return (saved >> 17 & 3) == 3;
-}
-#endif
+/* ---- what this process has ---- */
 
-static ad_units units_of_machine(void) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return AD_UNITS_PLAIN;
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
-    return AD_UNITS_AVX2;
-  if (!__builtin_cpu_supports("avx512bf16")) return AD_UNITS_AVX512;
-  return has_amx() ? AD_UNITS_AMX : AD_UNITS_AVX512BF16;
-#else
-  return AD_UNITS_PLAIN;
-#endif
+static ad_units own_units(void) {
+  ad_cpu cpu = ad_cpu_own();
+  return ad_cpu_units(&cpu);
 }
 
-static ad_library wanted(void) {
+static ad_status read_file(const char *path, ad_products *own) {
+  own->library = AD_LIBRARY_BY_FILE;
+  if (!ad_ways_read(path, own->units, &own->ways)) return AD_OK;
+  char why[AD_MESSAGE_MAX];
+  snprintf(why, sizeof why, "%s", ad_last_error());
+  return ad_fail(AD_INVALID,
+                 "ADDEND_PRODUCTS must be one of openblas, onednn, or a file that `addend bench --op products --write "
+                 "FILE` made, is \"%s\": %s",
+                 path, why);
+}
+
+static ad_status find_own(ad_products *own) {
   const char *text = getenv("ADDEND_PRODUCTS");
-  if (text && !strcmp(text, "openblas")) return AD_LIBRARY_OPENBLAS;
-  return text && !strcmp(text, "onednn") && ad_onednn_version() ? AD_LIBRARY_ONEDNN : AD_LIBRARY_BY_TABLE;
+  *own = (ad_products){.units = own_units(), .onednn = ad_onednn_version()};
+  if (!text || !*text) return AD_OK;
+  if (!strcmp(text, "openblas")) return own->library = AD_LIBRARY_OPENBLAS, AD_OK;
+  if (strcmp(text, "onednn") != 0) return read_file(text, own);
+  if (!own->onednn) return ad_fail(AD_INVALID, "ADDEND_PRODUCTS is \"onednn\", but addend was built without oneDNN");
+  return own->library = AD_LIBRARY_ONEDNN, AD_OK;
 }
 
 ad_status ad_products_check(void) {
-  const char *text = getenv("ADDEND_PRODUCTS");
-  if (!text || !*text || wanted()) return AD_OK;
-  if (!strcmp(text, "onednn"))
-    return ad_fail(AD_INVALID, "ADDEND_PRODUCTS is \"onednn\", but addend was built without oneDNN");
-  return ad_fail(AD_INVALID, "ADDEND_PRODUCTS must be one of openblas, onednn, is \"%s\"", text);
+  ad_products own;
+  return find_own(&own);
 }
 
-ad_products ad_products_own(void) { return (ad_products){units_of_machine(), wanted(), ad_onednn_version()}; }
+/* A wish that cannot be met was refused before, by ad_products_check. */
+ad_products ad_products_own(void) {
+  ad_products own;
+  if (find_own(&own)) own.library = AD_LIBRARY_BY_TABLE, own.ways = 0;
+  return own;
+}
+
+/* ---- what all have ---- */
 
 ad_products ad_products_common(ad_products a, ad_products b) {
-  return (ad_products){a.units < b.units ? a.units : b.units, a.library == b.library ? a.library : AD_LIBRARY_BY_TABLE,
-                       a.onednn == b.onednn ? a.onednn : 0};
+  int same = a.library == b.library && a.ways == b.ways;
+  return (ad_products){.units = a.units < b.units ? a.units : b.units,
+                       .library = same ? a.library : AD_LIBRARY_BY_TABLE,
+                       .onednn = a.onednn == b.onednn ? a.onednn : 0,
+                       .ways = same ? a.ways : 0};
 }
 
+/* From the lowest bit: 1, units, library, the file's table, oneDNN's version. */
+enum { LIBRARY_AT = 4, WAYS_AT = 6, ONEDNN_AT = WAYS_AT + AD_WAYS_BITS };
+
 uint32_t ad_products_packed(ad_products products) {
-  return products.onednn << 8 | (uint32_t)products.library << 4 | (uint32_t)products.units << 1 | 1;
+  return products.onednn << ONEDNN_AT | products.ways << WAYS_AT | (uint32_t)products.library << LIBRARY_AT |
+         (uint32_t)products.units << 1 | 1;
 }
 
 ad_products ad_products_unpacked(uint32_t packed) {
-  return (ad_products){(ad_units)(packed >> 1 & 7), (ad_library)(packed >> 4 & 15), packed >> 8};
+  return (ad_products){.units = (ad_units)(packed >> 1 & 7),
+                       .library = (ad_library)(packed >> LIBRARY_AT & 3),
+                       .onednn = packed >> ONEDNN_AT,
+                       .ways = packed >> WAYS_AT & ((1 << AD_WAYS_BITS) - 1)};
 }
 
 static _Atomic uint32_t chosen; /* packed; 0: nobody has asked yet */
@@ -82,6 +95,25 @@ ad_products ad_products_in_use(void) {
 }
 
 void ad_products_choose(ad_products agreed) { atomic_store(&chosen, ad_products_packed(agreed)); }
+
+/* ---- in words ---- */
+
+static void print_choice(ad_text *text, ad_products in_use) {
+  static const char *const words[] = {"by table", "OpenBLAS", "oneDNN", "by file: "};
+  char ways[128];
+  ad_text_add(text, "%s%s", words[in_use.library],
+              in_use.library == AD_LIBRARY_BY_FILE ? ad_ways_print(in_use.ways, ways, sizeof ways) : "");
+}
+
+const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]) {
+  ad_products in_use = ad_products_in_use();
+  ad_text text = ad_text_on(buffer, AD_PRODUCTS_TEXT);
+  uint32_t version = in_use.onednn;
+  print_choice(&text, in_use);
+  ad_text_add(&text, "; %s; %s", ad_units_name(in_use.units), ad_blas_name());
+  if (version) ad_text_add(&text, ", oneDNN %u.%u.%u", version / 10000, version / 100 % 100, version % 100);
+  return buffer;
+}
 
 /* ---- what ranks tell each other ---- */
 

@@ -6,28 +6,43 @@
 #include "addend/status.h"
 
 /* The instructions that a product may use, from few to many. */
-typedef enum ad_units { AD_UNITS_PLAIN, AD_UNITS_AVX2, AD_UNITS_AVX512, AD_UNITS_AVX512BF16, AD_UNITS_AMX } ad_units;
+typedef enum ad_units {
+  AD_UNITS_PLAIN,
+  AD_UNITS_AVX2,
+  AD_UNITS_AVX512,
+  AD_UNITS_AVX512BF16, /* which are no faster than f32's */
+  AD_UNITS_FAST_BF16,  /* the same instructions, twice as fast as f32's */
+  AD_UNITS_AMX
+} ad_units;
 const char *ad_units_name(ad_units units);
 
-/* Which library: as a table says, or one for all (ADDEND_PRODUCTS=openblas|onednn in the environment, for tests). */
-typedef enum ad_library { AD_LIBRARY_BY_TABLE, AD_LIBRARY_OPENBLAS, AD_LIBRARY_ONEDNN } ad_library;
+/* Which library: as the table of gemm_choice.c says, or what ADDEND_PRODUCTS in the environment names: one for all
+ * (openblas, onednn), or a file with a table (ways.h). */
+typedef enum ad_library { AD_LIBRARY_BY_TABLE, AD_LIBRARY_OPENBLAS, AD_LIBRARY_ONEDNN, AD_LIBRARY_BY_FILE } ad_library;
 
 typedef struct ad_products {
   ad_units units;
   ad_library library;
   uint32_t onednn; /* its version: 10000 major + 100 minor + patch; 0 without it */
+  uint32_t ways;   /* the file's table; 0 without one */
 } ad_products;
 
 ad_products ad_products_own(void); /* what this process has */
-/* What both have: the fewer instructions; oneDNN and a wish only where they are the same. */
+/* What both have: the fewer instructions; oneDNN, and a library or a file's table, only where they are the same. */
 ad_products ad_products_common(ad_products a, ad_products b);
 /* As one number, never 0, for ranks to tell each other. */
 uint32_t ad_products_packed(ad_products products);
 ad_products ad_products_unpacked(uint32_t packed);
 ad_products ad_products_in_use(void);
 void ad_products_choose(ad_products agreed);
-/* AD_INVALID if ADDEND_PRODUCTS names no library, or one that is not there. */
+/* AD_INVALID if ADDEND_PRODUCTS names no library and no table, or one that cannot be used here. */
 ad_status ad_products_check(void) AD_CHECKED;
+
+/* 1: products of large matrices of bf16 are made in f32. */
+int ad_products_widen(ad_products products);
+enum { AD_PRODUCTS_TEXT = 256 };
+/* All that decides the bits of products in this process: by what they are chosen, instructions, libraries. */
+const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]);
 
 /* ad_products.onednn of this process. In the one file that calls oneDNN. */
 uint32_t ad_onednn_version(void);

@@ -1,4 +1,4 @@
-/* Making a run's fingerprint and holding a checkpoint's against it. Where it is kept is decided in io/. */
+/* Making a run's fingerprint and holding a checkpoint's against it. Where it is kept is decided in checkpoint/. */
 #include "train/fingerprint.h"
 
 #include <fnmatch.h>
@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "products/products.h"
 #include "program/program.h"
 
 /* ---- making it ---- */
@@ -32,11 +33,21 @@ static ad_status add_fact(const ad_run *run, const ad_schema_entry *entry, ad_fi
   return AD_OK;
 }
 
+/* No key of the recipe: what makes the products, on which the bits depend. */
+#define PRODUCTS "products"
+
+static ad_status add_products(ad_fingerprint *to) {
+  char text[AD_PRODUCTS_TEXT], *value;
+  AD_TRY(ad_copy_string(ad_products_print(text), &value));
+  to->facts[to->count++] = (ad_checkpoint_fact){PRODUCTS, value};
+  return AD_OK;
+}
+
 static ad_status add_facts(const ad_run *run, ad_fingerprint *to) {
   AD_TRY(ad_schema_create(run->recipe->program, &to->schema));
-  AD_TRY(ad_new(to->schema.count, &to->facts));
+  AD_TRY(ad_new(to->schema.count + 1, &to->facts));
   for (size_t i = 0; i < to->schema.count; i++) AD_TRY(add_fact(run, &to->schema.entries[i], to));
-  return AD_OK;
+  return add_products(to);
 }
 
 ad_status ad_fingerprint_create(const ad_run *run, ad_fingerprint *out) {
@@ -124,7 +135,7 @@ static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there,
   for (size_t i = 0; i < here->count; i++) {
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
     ad_text *to = is_free(key) ? unbound : bound;
-    if (other && !strcmp(own, other)) continue;
+    if (!strcmp(key, PRODUCTS) || (other && !strcmp(own, other))) continue;
     ad_text_add(to, "%s%s (%.*s there, %.*s here)", to->used ? ", " : "", key, VALUE_SHOWN, other ? other : "nothing",
                 VALUE_SHOWN, own);
   }
@@ -151,6 +162,16 @@ static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, cons
   return AD_OK;
 }
 
+static void say_other_products(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count) {
+  const char *own = value_of(here->facts, here->count, PRODUCTS), *other = value_of(there, count, PRODUCTS);
+  if (!other || !strcmp(own, other)) return;
+  ad_log(
+      AD_LOG_WARNING,
+      "matrix products are made otherwise than before the checkpoint, so the bits from here on are not those of a run "
+      "without a break: %s there, %s here",
+      other, own);
+}
+
 ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                                size_t count) {
   AD_TRY(check_fixed(run, here, there, count));
@@ -163,6 +184,7 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
                    "with --force",
                    bound_words);
   if (!ad_run_is_first(run)) return AD_OK;
+  say_other_products(here, there, count);
   if (bound.used) ad_log(AD_LOG_WARNING, "goes on from the checkpoint of another run: it differs in %s", bound_words);
   if (unbound.used) ad_log(AD_LOG_INFO, "since the checkpoint was written there changed %s", unbound_words);
   return AD_OK;

@@ -1,4 +1,5 @@
-/* What a run's numbers depend on, key by key: the recipe's values, and the contents of the files that it names. */
+/* What a run's numbers depend on, key by key: the recipe's values, the contents of the files that it names,
+ * and what makes matrix products. */
 #ifndef TRAIN_FINGERPRINT_H
 #define TRAIN_FINGERPRINT_H
 #include "recipe/schema.h"
@@ -15,7 +16,8 @@ ad_status ad_fingerprint_same_recipe(const ad_recipe *a, const ad_recipe *b, int
 ad_status ad_fingerprint_create(const ad_run *run, ad_fingerprint *out) AD_CHECKED;
 void ad_fingerprint_release(ad_fingerprint *fingerprint);
 /* Holds the facts of a checkpoint against this run's. AD_INVALID, with both values, for keys that change what the
- * numbers mean, unless the run accepts another recipe; the first rank tells of those that are accepted. */
+ * numbers mean, unless the run accepts another recipe; the first rank tells of those that are accepted, and of other
+ * products. */
 ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                                size_t count) AD_CHECKED;
 

@@ -12,6 +12,7 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "base/unfinished.h"
+#include "products/products.h"
 #include "program/program.h"
 #include "recipe/changes.h"
 #include "recipe/recipe.h"
@@ -53,9 +54,10 @@ static json_t *command_of(void) {
 
 static int put_machine(json_t *document) {
   struct utsname system;
-  char processor[256];
+  char processor[256], products[AD_PRODUCTS_TEXT];
   int failed = uname(&system) ? 0 : put_text(document, "host", system.nodename);
-  return failed | put_text(document, "processor", ad_processor_print(processor, sizeof processor));
+  return failed | put_text(document, "processor", ad_processor_print(processor, sizeof processor)) |
+         put_text(document, "products", ad_products_print(products));
 }
 
 /* ---- the run ---- */

@@ -401,13 +401,14 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
 /* Once in a process, also where something is trained before. */
 static void say_what_bf16_is_worth(const training *t) {
   static atomic_flag is_said = ATOMIC_FLAG_INIT;
-  ad_units units = ad_products_in_use().units;
-  if (ad_run_compute_dtype(t->run) != AD_BF16 || units >= AD_UNITS_AMX || !ad_run_is_first(t->run)) return;
+  ad_products products = ad_products_in_use();
+  if (ad_run_compute_dtype(t->run) != AD_BF16 || !ad_products_widen(products) || !ad_run_is_first(t->run)) return;
   if (atomic_flag_test_and_set(&is_said)) return;
   ad_log(AD_LOG_INFO,
-         "computing in bf16 takes less memory here than in f32, but more time: this processor has no %s, so its "
-         "products are made in f32",
-         units < AD_UNITS_AVX512BF16 ? "bf16 instructions" : "matrix units (AMX)");
+         "computing in bf16 takes less memory here than in f32, but more time: %s, so its products are made in f32",
+         products.units < AD_UNITS_AVX512BF16  ? "this processor has no bf16 instructions"
+         : products.units < AD_UNITS_FAST_BF16 ? "this processor has no matrix units (AMX)"
+                                               : "so it was chosen (ADDEND_PRODUCTS), or oneDNN is missing");
 }
 
 static void say_what_is_evaluated(const training *t) {
