@@ -130,14 +130,18 @@ static void fill_addends(const joined *j, ad_array *gradient) {
   fill(j, gradient, 2 + (uint64_t)ad_group_index(&copies, rank));
 }
 
+static void go_there_and_back(joined *j) {
+  fill(j, &j->source, 1);
+  CHECK_OK(ad_bridge_forward_at(j->bridge, &j->source, &j->destination, NULL));
+  check_values(j, &j->destination, left);
+  fill_addends(j, &j->destination_gradient);
+  CHECK_OK(ad_bridge_backward_at(j->bridge, &j->destination_gradient, &j->source_gradient, NULL));
+  check_values(j, &j->source_gradient, summed);
+}
+
 static int there_and_back(ad_comm *comm, void *context) {
   joined j = join(comm, context);
-  fill(&j, &j.source, 1);
-  CHECK_OK(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
-  check_values(&j, &j.destination, left);
-  fill_addends(&j, &j.destination_gradient);
-  CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
-  check_values(&j, &j.source_gradient, summed);
+  go_there_and_back(&j);
   part(&j);
   return 0;
 }
@@ -158,6 +162,104 @@ static void values_arrive_and_all_addends_come_back(void **state) {
       {"dp=1", "dp=2 cp=3", 7, 1, AD_I, ROWS, 0},
   };
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, there_and_back, &worlds[i]);
+}
+
+/* ---- one batch after another: what is found for one is not taken for the next ---- */
+
+/* A batch of other rows on the same bridge, which the arrays of `j` are made for. */
+static void take_rows(joined *j, int64_t rows) {
+  ad_array *arrays[] = {&j->source, &j->destination, &j->source_gradient, &j->destination_gradient};
+  for (int i = 0; i < 4; i++)
+    if (arrays[i]->layout.mesh) ad_array_destroy(j->comm, arrays[i]);
+  ad_shape shape = {3, {rows, SEQ, WIDTH}};
+  CHECK_OK(ad_bridge_describe_at(j->bridge, AD_F64, &shape, AD_FORWARD, &j->source, &j->destination, NULL));
+  CHECK_OK(ad_bridge_describe_at(j->bridge, AD_F64, &shape, AD_BACKWARD, &j->source_gradient, &j->destination_gradient,
+                                 NULL));
+  for (int i = 0; i < 4; i++) give_memory(j, arrays[i]);
+}
+
+static int other_rows(ad_comm *comm, void *context) {
+  const sides *s = context;
+  joined j = join(comm, s);
+  const int64_t rows[] = {s->rows, 2 * s->rows, s->rows, 3 * s->rows};
+  for (int i = 0; i < 4; i++) {
+    take_rows(&j, rows[i]);
+    for (int turn = 0; turn < 2; turn++) go_there_and_back(&j);
+  }
+  part(&j);
+  return 0;
+}
+
+static void batches_of_other_sizes_follow_each_other(void **state) {
+  static sides worlds[] = {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0},
+                           {"dp=3 tp=2", "dp=2 cp=3", 6, 0, AD_I, 1, 1}, /* of one row: some ranks have none */
+                           {"dp=1 tp=2", "dp=2", 2, 0, AD_I, 2, 0},
+                           {"dp=3", "dp=2", 5, 3, AD_I, 1, 1}};
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, other_rows, &worlds[i]);
+}
+
+/* A bridge over which nothing moves in batches of one size, and rows of another do. */
+static void whether_rows_move_is_asked_of_each_batch(void **state) {
+  ad_comm *comm;
+  must(ad_comm_open_dry(0, 6, &comm));
+  joined j = join(comm, &(sides){"dp=3 tp=2", "dp=2 cp=3", 6, 0, AD_I, ROWS, 1});
+  for (int turn = 0; turn < 2; turn++) {
+    must(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
+    assert_false(ad_bridge_is_local(j.bridge, ROWS));
+    assert_true(ad_bridge_is_local(j.bridge, 0));
+  }
+  part(&j);
+  ad_comm_close(comm);
+}
+
+static int wrong_after_right(ad_comm *comm, void *context) {
+  joined j = join(comm, context);
+  go_there_and_back(&j);
+  ad_array wrong = j.source, other = j.source, bare = j.source;
+  wrong.local.dim[0]++;
+  CHECK_STATUS(ad_bridge_forward_at(j.bridge, &wrong, &j.destination, NULL), AD_INVALID);
+  CHECK_MESSAGE("the local part is");
+  other.shape.dim[0] *= 2;
+  CHECK_STATUS(ad_bridge_forward_at(j.bridge, &other, &j.destination, NULL), AD_INVALID);
+  CHECK_MESSAGE("the local part is");
+  bare.data = NULL;
+  CHECK_STATUS(ad_bridge_forward_at(j.bridge, &bare, &j.destination, NULL), AD_INVALID);
+  CHECK_MESSAGE("has no data");
+  ad_array retyped = j.destination_gradient;
+  ad_layout_set(&retyped.layout, AD_AXES(AD_CP), AD_I);
+  CHECK_STATUS(ad_bridge_backward_at(j.bridge, &retyped, &j.source_gradient, NULL), AD_TYPE);
+  CHECK_STATUS(ad_bridge_forward_at(j.bridge, NULL, &j.destination, NULL), AD_INVALID);
+  go_there_and_back(&j);
+  part(&j);
+  return 0;
+}
+
+static void what_is_wrong_is_refused_after_what_was_right(void **state) {
+  static sides fan_in = {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0};
+  run_ranks(8, wrong_after_right, &fan_in);
+}
+
+static void turn_around(void *context, void *passing) {
+  ad_route_passing *at = passing;
+  for (size_t i = 0; i < at->sends; i++) at->routes[i].here = 0;
+}
+
+/* A mistake that was made once is gone with its cause. */
+static int right_after_wrong(ad_comm *comm, void *context) {
+  joined j = join(comm, context);
+  go_there_and_back(&j);
+  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){turn_around, NULL});
+  CHECK_OK(ad_bridge_forward_at(j.bridge, &j.source, &j.destination, NULL));
+  CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  ad_seams_clear();
+  go_there_and_back(&j);
+  part(&j);
+  return 0;
+}
+
+static void what_is_right_stays_so_after_a_mistake(void **state) {
+  static sides fan_in = {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0};
+  run_ranks(8, right_after_wrong, &fan_in);
 }
 
 /* ---- several batches under way at once ---- */
@@ -558,6 +660,10 @@ static void a_bridge_of_a_million_ranks_is_arithmetic(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(values_arrive_and_all_addends_come_back),
+      cmocka_unit_test(batches_of_other_sizes_follow_each_other),
+      cmocka_unit_test(whether_rows_move_is_asked_of_each_batch),
+      cmocka_unit_test(what_is_wrong_is_refused_after_what_was_right),
+      cmocka_unit_test(what_is_right_stays_so_after_a_mistake),
       cmocka_unit_test(what_is_posted_has_the_bits_of_what_is_waited_for),
       cmocka_unit_test(addends_that_were_not_summed_do_not_go_back),
       cmocka_unit_test(a_value_arrives_the_same_on_every_copy),

@@ -141,6 +141,8 @@ ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout
   AD_TRY(check(from, to, &own, &disjoint));
   AD_TRY(ad_new(1, &bridge));
   *bridge = (ad_bridge){.comm = comm, .from = *from, .to = *to, .options = own, .disjoint = disjoint};
+  bridge->known[AD_FORWARD].rows = bridge->known[AD_BACKWARD].rows = -1;
+  bridge->rows_multiple = ad_bridge_rows_multiple(from, to, &own);
   ad_status status = disjoint ? ad_mesh_create_both(from->mesh, to->mesh, &bridge->both) : AD_OK;
   if (status) {
     ad_bridge_destroy(bridge);
@@ -150,11 +152,17 @@ ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout
   return AD_OK;
 }
 
+static void forget(ad_known_way *known) {
+  ad_release(known->routes);
+  ad_release(known->members);
+  ad_release(known->messages);
+}
+
 void ad_bridge_destroy(ad_bridge *bridge) {
   if (!bridge) return;
+  forget(&bridge->known[AD_FORWARD]);
+  forget(&bridge->known[AD_BACKWARD]);
   ad_mesh_destroy(bridge->both);
-  ad_release(bridge->messages);
-  ad_release(bridge->routes);
   ad_release(bridge);
 }
 
@@ -176,7 +184,7 @@ int64_t ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to, cons
 }
 
 static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *site) {
-  int64_t most = ad_bridge_rows_multiple(&bridge->from, &bridge->to, &bridge->options);
+  int64_t most = bridge->rows_multiple;
   int64_t below = rows / most * most;
   if (below == rows) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -201,10 +209,9 @@ ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const a
   return AD_OK;
 }
 
-static ad_status check_array(const ad_bridge *bridge, const ad_array *array, const ad_layout *wanted, int is_there,
-                             const char *side, const char *site) {
+static ad_status check_array(const ad_bridge *bridge, const ad_array *array, const ad_layout *wanted, const char *side,
+                             const char *site) {
   char is[160], should[160];
-  if (!is_there) return AD_OK;
   if (!array || !array->shape.ndim) return ad_fail(AD_INVALID, "%s: bridge: there is no %s", site, side);
   if (!ad_layout_equal(&array->layout, wanted))
     return ad_fail(AD_TYPE, "%s: bridge: the %s is \"%s\" on \"%s\"; it must be \"%s\" on \"%s\"", site, side,
@@ -215,7 +222,26 @@ static ad_status check_array(const ad_bridge *bridge, const ad_array *array, con
 }
 
 ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array, const char *site) {
-  return check_array(bridge, array, &bridge->from, 1, "source", site);
+  return check_array(bridge, array, &bridge->from, "source", site);
+}
+
+/* Nothing differs that check_array looks at, and that the layout, which is one of two there, does not say: both give a
+ * shape the same local part. */
+static int is_like(const ad_array *array, const ad_sizes *checked, const ad_layout *wanted) {
+  return array && array->data && !array->segments && checked->shape.ndim && ad_layout_equal(&array->layout, wanted) &&
+         ad_shape_equal(&array->shape, &checked->shape) && ad_shape_equal(&array->local, &checked->local);
+}
+
+/* An array on its way, on the side where it sets out or arrives; of every step's all but the memory is the same. */
+static ad_status check_passing(ad_bridge *bridge, ad_pass pass, int arrives, const ad_array *array,
+                               const ad_layout *wanted, const char *side, const char *site) {
+  int is_source = (pass == AD_FORWARD) != arrives;
+  ad_sizes *checked = &bridge->checked[pass][arrives];
+  if (!(is_source ? ad_bridge_has_source(bridge) : ad_bridge_has_destination(bridge))) return AD_OK;
+  if (is_like(array, checked, wanted)) return AD_OK;
+  AD_TRY(check_array(bridge, array, wanted, side, site));
+  *checked = (ad_sizes){array->shape, array->local};
+  return AD_OK;
 }
 
 /* ---- rows on their way ---- */
@@ -255,47 +281,54 @@ static ad_group group_of(const ad_bridge *bridge, const way *w) {
   return ad_mesh_group(w->from->mesh, ad_layout_cut_axes(w->from), rank);
 }
 
-static int is_local(const ad_bridge *bridge, const way *w) {
+static int is_local(const ad_bridge *bridge, const way *w, const ad_group *group) {
   if (bridge->disjoint) return 0;
-  ad_group group = group_of(bridge, w);
-  for (int64_t i = 0; i < ad_group_size(&group); i++)
-    if (!has_own_rows(w, ad_group_rank(&group, i))) return 0;
+  for (int64_t i = 0; i < ad_group_size(group); i++)
+    if (!has_own_rows(w, ad_group_rank(group, i))) return 0;
   return 1;
 }
 
 int ad_bridge_is_local(const ad_bridge *bridge, int64_t rows) {
+  if (bridge->known[AD_FORWARD].rows == rows) return bridge->known[AD_FORWARD].is_local;
   ad_array batch = {.shape = {1, {rows}}};
   way w = way_of(&bridge->from, &bridge->to, &batch, NULL);
-  return is_local(bridge, &w);
+  ad_group group = group_of(bridge, &w);
+  return is_local(bridge, &w, &group);
 }
 
-static ad_status take_room(ad_bridge *bridge, size_t count) {
-  if (count <= bridge->capacity) return AD_OK;
-  AD_TRY(ad_grow(&bridge->routes, bridge->capacity, count));
-  AD_TRY(ad_grow(&bridge->messages, bridge->capacity, count));
-  bridge->capacity = count;
+static ad_status take_room(ad_known_way *known, size_t count) {
+  if (count <= known->capacity) return AD_OK;
+  AD_TRY(ad_grow(&known->routes, known->capacity, count));
+  AD_TRY(ad_grow(&known->members, known->capacity, count));
+  AD_TRY(ad_grow(&known->messages, known->capacity, count));
+  known->capacity = count;
   return AD_OK;
 }
 
-static ad_status find_routes(ad_bridge *bridge, const way *w, const char *site, ad_route_passing *out) {
+static ad_status find_routes(ad_bridge *bridge, const way *w, ad_known_way *known) {
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
   size_t sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
   size_t receives = ad_bridge_receives(w->from, w->to, rows, rank, NULL, 0);
-  AD_TRY(take_room(bridge, sends + receives + 1));  // also of a rank without a row
-  ad_bridge_sends(w->from, w->to, rows, rank, bridge->routes, sends);
-  ad_bridge_receives(w->from, w->to, rows, rank, bridge->routes + sends, receives);
-  *out = (ad_route_passing){.bridge = bridge,
-                            .from = w->from,
-                            .to = w->to,
-                            .rows = rows,
-                            .array = present(w),
-                            .out = w->out.shape.ndim ? &w->out : NULL,
-                            .site = site,
-                            .group = group_of(bridge, w),
-                            .routes = bridge->routes,
-                            .sends = sends,
-                            .count = sends + receives};
-  ad_seam_pass(AD_SEAM_ROUTES, out);
+  AD_TRY(take_room(known, sends + receives + 1));  // also of a rank without a row
+  ad_bridge_sends(w->from, w->to, rows, rank, known->routes, sends);
+  ad_bridge_receives(w->from, w->to, rows, rank, known->routes + sends, receives);
+  known->sends = sends;
+  known->count = sends + receives;
+  for (size_t i = 0; i < known->count; i++) known->members[i] = ad_group_index(&known->group, known->routes[i].peer);
+  return AD_OK;
+}
+
+static ad_status find_way(ad_bridge *bridge, const way *w, ad_known_way **out) {
+  ad_known_way *known = *out = &bridge->known[w->from == &bridge->from ? AD_FORWARD : AD_BACKWARD];
+  int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
+  if (known->rows == rows) return AD_OK;
+  known->rows = -1;
+  known->group = group_of(bridge, w);
+  known->own = ad_group_index(&known->group, rank);
+  known->is_local = is_local(bridge, w, &known->group);
+  known->is_counted = ad_bridge_counts_there(w->to, rank);
+  if (!known->is_local) AD_TRY(find_routes(bridge, w, known));
+  known->rows = rows;
   return AD_OK;
 }
 
@@ -305,25 +338,44 @@ static int is_there(const way *w, const ad_message *message, int64_t own) {
 }
 
 /* Returns how many there are. */
-static size_t make_messages(ad_bridge *bridge, const way *w, const ad_route_passing *routes) {
-  int64_t own = ad_group_index(&routes->group, ad_comm_rank(bridge->comm));
-  size_t count = 0;
+static size_t make_messages(const way *w, const ad_route_passing *routes, const ad_known_way *known) {
+  size_t count = 0, element = ad_dtype_size(present(w)->dtype), row = row_of(present(w));
   for (size_t i = 0; i < routes->count; i++) {
     const ad_route *route = &routes->routes[i];
-    const ad_array *array = i < routes->sends ? &w->in : &w->out;
-    char *data = (char *)array->data + (size_t)route->here * row_of(array) * ad_dtype_size(array->dtype);
-    ad_message message = {.peer = ad_group_index(&routes->group, route->peer),
-                          .send = i < routes->sends ? data : NULL,
-                          .receive = i < routes->sends ? NULL : data,
-                          .count = (size_t)route->count * row_of(array)};
-    if (!is_there(w, &message, own)) bridge->messages[count++] = message;
+    int sends = i < routes->sends;
+    char *data = (char *)(sends ? w->in.data : w->out.data) + (size_t)route->here * row * element;
+    ad_message message = {.peer = known->members[i],
+                          .send = sends ? data : NULL,
+                          .receive = sends ? NULL : data,
+                          .count = (size_t)route->count * row};
+    if (!is_there(w, &message, known->own)) known->messages[count++] = message;
   }
   return count;
 }
 
+/* A mistake at this seam may change every route, and the group. */
+static void pass_routes(ad_bridge *bridge, const way *w, ad_known_way *known, const char *site, ad_route_passing *out) {
+  *out = (ad_route_passing){.bridge = bridge,
+                            .from = w->from,
+                            .to = w->to,
+                            .rows = known->rows,
+                            .array = present(w),
+                            .out = w->out.shape.ndim ? &w->out : NULL,
+                            .site = site,
+                            .group = known->group,
+                            .routes = known->routes,
+                            .sends = known->sends,
+                            .count = known->count};
+  if (!ad_seam_planted(AD_SEAM_ROUTES).function) return;
+  known->rows = -1;
+  ad_seam_pass(AD_SEAM_ROUTES, out);
+  known->own = ad_group_index(&out->group, ad_comm_rank(bridge->comm));
+  for (size_t i = 0; i < out->count; i++) known->members[i] = ad_group_index(&out->group, out->routes[i].peer);
+}
+
 /* Law 7: what comes back for a source that is R counts once. Copies that are not the first hold zeros. */
-static int clear_other_copy(const ad_bridge *bridge, const way *w) {
-  if (!w->out.shape.ndim || ad_bridge_counts_there(w->to, ad_comm_rank(bridge->comm))) return 0;
+static int clear_other_copy(const way *w, const ad_known_way *known) {
+  if (!w->out.shape.ndim || known->is_counted) return 0;
   if (w->out.data) memset(w->out.data, 0, ad_array_bytes(&w->out));
   return 1;
 }
@@ -334,21 +386,22 @@ static void copy_own(const way *w) {
 
 /* `request` NULL: to its end. */
 static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site, ad_request *request) {
+  ad_known_way *known;
+  ad_route_passing routes;
   if (request) *request = (ad_request){0};
-  int is_cleared = clear_other_copy(bridge, w);
-  if (is_local(bridge, w)) {
+  AD_TRY(find_way(bridge, w, &known));
+  int is_cleared = clear_other_copy(w, known);
+  if (known->is_local) {
     if (!is_cleared) copy_own(w);
     return AD_OK;
   }
-  ad_route_passing routes;
-  AD_TRY(find_routes(bridge, w, site, &routes));
+  pass_routes(bridge, w, known, site, &routes);
   if (ad_comm_is_dry(bridge->comm)) return AD_OK;
-  size_t count = make_messages(bridge, w, &routes);
   ad_collective exchange = {.size = sizeof exchange,
                             .op = AD_EXCHANGE,
                             .group = routes.group,
-                            .messages = bridge->messages,
-                            .message_count = count,
+                            .messages = known->messages,
+                            .message_count = make_messages(w, &routes, known),
                             .dtype = present(w)->dtype,
                             .site = site};
   return request ? ad_comm_post(bridge->comm, &exchange, request) : ad_comm_run(bridge->comm, &exchange);
@@ -359,8 +412,8 @@ static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site, ad
 /* `to`: as the destination is to lie. */
 static ad_status go_forward(ad_bridge *bridge, const ad_array *source, const ad_layout *to, ad_array *destination,
                             const char *site, ad_request *request) {
-  AD_TRY(check_array(bridge, source, &bridge->from, ad_bridge_has_source(bridge), "source", site));
-  AD_TRY(check_array(bridge, destination, to, ad_bridge_has_destination(bridge), "destination", site));
+  AD_TRY(check_passing(bridge, AD_FORWARD, 0, source, &bridge->from, "source", site));
+  AD_TRY(check_passing(bridge, AD_FORWARD, 1, destination, to, "destination", site));
   way w = way_of(&bridge->from, &bridge->to, ad_bridge_has_source(bridge) ? source : NULL,
                  ad_bridge_has_destination(bridge) ? destination : NULL);
   return move_rows(bridge, &w, site, request);
@@ -412,11 +465,11 @@ static ad_status sum_addends(const ad_bridge *bridge, ad_array *gradient, int or
   return AD_OK;
 }
 
-static ad_status check_gradients(const ad_bridge *bridge, const ad_array *destination, const ad_layout *to,
+static ad_status check_gradients(ad_bridge *bridge, const ad_array *destination, const ad_layout *to,
                                  const ad_array *source, const char *site) {
   ad_layout from = ad_layout_dual(&bridge->from);
-  AD_TRY(check_array(bridge, source, &from, ad_bridge_has_source(bridge), "source's gradient", site));
-  return check_array(bridge, destination, to, ad_bridge_has_destination(bridge), "gradient", site);
+  AD_TRY(check_passing(bridge, AD_BACKWARD, 1, source, &from, "source's gradient", site));
+  return check_passing(bridge, AD_BACKWARD, 0, destination, to, "gradient", site);
 }
 
 /* `summed`: the destination's, without addends. */

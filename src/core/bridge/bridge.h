@@ -5,16 +5,33 @@
 #include "bridge/route.h"
 #include "base/internal.h"
 
+/* What a bridge has found out of batches of `rows` rows in one direction. It holds until a batch has other rows. */
+typedef struct ad_known_way {
+  int64_t rows;         /* -1: nothing is known yet */
+  int is_local;         /* on every rank of the group: what it needs is what it has */
+  int is_counted;       /* what arrives counts on this rank (law 7) */
+  ad_group group;       /* the ranks that move rows among them */
+  int64_t own;          /* this rank's index there */
+  ad_route *routes;     /* sends, then receives; owned, as are the next two */
+  int64_t *members;     /* of each route, its peer's index in the group */
+  ad_message *messages; /* of the present call */
+  size_t sends, count, capacity;
+} ad_known_way;
+
+/* An array's shape and that of the own part. */
+typedef struct ad_sizes {
+  ad_shape shape, local;
+} ad_sizes;
+
 struct ad_bridge {
   ad_comm *comm;
   ad_layout from, to;
   ad_bridge_options options;
+  int64_t rows_multiple; /* ad_bridge_rows_multiple of these */
   int disjoint;
-  ad_mesh *both; /* the ranks of disjoint sides */
-  /* Of the present call: */
-  ad_route *routes;
-  ad_message *messages;
-  size_t capacity;
+  ad_mesh *both;          /* the ranks of disjoint sides */
+  ad_known_way known[2];  /* forward, backward */
+  ad_sizes checked[2][2]; /* [pass][1 where it arrives]: of the last array that was found right there */
 };
 
 /* Of copies on axes on which a layout is P (the gradient of an R) the first gets what comes over a bridge. */
