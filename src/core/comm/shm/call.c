@@ -81,11 +81,21 @@ static int needs_staging(const ad_call *call, const shm_offer *offer) {
   return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && ad_op_reduces(call->op));
 }
 
-static uint64_t input_at(const shm_world *world, const shm_call *c, const shm_slot *slot, shm_place place,
-                         size_t table_bytes) {
+// `copy`: where the whole input is copied to, if it is.
+static uint64_t input_at(const shm_world *world, const shm_call *c, shm_place place, const void *copy) {
   if (place == SHM_PULLED) return (uint64_t)(uintptr_t)c->call->in;
-  const void *in = place == SHM_INLINE ? slot->payload + table_bytes : place == SHM_STAGED ? c->staging : c->call->in;
+  const void *in = place == SHM_INLINE ? copy : place == SHM_STAGED ? c->staging : c->call->in;
   return (uint64_t)((const char *)in - world->base);
+}
+
+// Copies that would pass through staging in one or few rounds: the whole input goes there before the call is published,
+// and the table that is published with it tells everything. Then no member waits for a second word from another.
+static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes, shm_offer *offer, void **out) {
+  *out = NULL;
+  if (ad_op_reduces(c->call->op) || offer->place != SHM_STAGED || bytes > SHM_STAGING) return AD_OK;
+  AD_TRY(ad_shm_keep_staging(world, c, out));
+  if (*out) offer->place = SHM_INLINE;
+  return AD_OK;
 }
 
 static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, void **out) {
@@ -131,16 +141,18 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   const ad_call *call = c->call;
   shm_slot *slot = ad_shm_slot(c, c->channel->index);
   size_t table_bytes = ad_shm_table_bytes(call), bytes = sent_bytes(call);
-  void *table;
+  void *table, *copy;
   AD_TRY(place_table(world, c, slot, table_bytes, &table));
   shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};
   offer.out = place_output(world, call);
   offer.place = place_input(world, call, &offer, bytes + table_bytes);
+  AD_TRY(stage_at_once(world, c, bytes, &offer, &copy));
+  if (!copy) copy = slot->payload + table_bytes;
   if (needs_staging(call, &offer)) AD_TRY(ad_shm_take_staging(world, &c->staging));
   slot->chunks = ad_shm_chunks(call);  // of an inline input too: those of other members may lie elsewhere
   if (table_bytes) offer.table = (uint64_t)((char *)table - world->base);
-  offer.in = input_at(world, c, slot, offer.place, table_bytes);
-  if (offer.place == SHM_INLINE) fill_inline(c, bytes, slot->payload + table_bytes);
+  offer.in = input_at(world, c, offer.place, copy);
+  if (offer.place == SHM_INLINE) fill_inline(c, bytes, copy);
   slot->stream =
       call->op == AD_ALL_TO_ALL
           ? bytes - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element

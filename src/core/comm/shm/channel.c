@@ -118,8 +118,8 @@ void ad_shm_channels_free(shm_world *world) {
   ad_release(world->channels);
 }
 
-int ad_shm_ring_free(shm_channel *channel) {
-  uint64_t needed = channel->next_sequence < SHM_RING ? 0 : channel->next_sequence - SHM_RING + 1;
+// Whether all members have consumed their first `needed` calls.
+static int have_consumed(shm_channel *channel, uint64_t needed) {
   if (channel->consumed_by_all >= needed) return 1;
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < channel->members; i++) {
@@ -129,3 +129,9 @@ int ad_shm_ring_free(shm_channel *channel) {
   channel->consumed_by_all = least;
   return least >= needed;
 }
+
+int ad_shm_ring_free(shm_channel *channel) {
+  return have_consumed(channel, channel->next_sequence < SHM_RING ? 0 : channel->next_sequence - SHM_RING + 1);
+}
+
+int ad_shm_consumed(shm_channel *channel, uint64_t sequence) { return have_consumed(channel, sequence + 1); }

@@ -26,6 +26,8 @@ ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **ou
 void ad_shm_channels_free(shm_world *world);
 /* Whether the slot of the channel's next call is free to be written. */
 int ad_shm_ring_free(shm_channel *channel);
+/* Whether all members have consumed the call. */
+int ad_shm_consumed(shm_channel *channel, uint64_t sequence);
 /* The group whose channel starts at this offset; NULL: there is none. */
 const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel);
 

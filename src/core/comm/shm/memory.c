@@ -259,13 +259,35 @@ ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *t
 /* ---- staging ---- */
 
 ad_status ad_shm_take_staging(shm_world *world, void **out) {
-  if (!world->staging_count) return ad_shm_alloc(world, 4 * SHM_STAGE, out);
+  if (!world->staging_count) return ad_shm_alloc(world, SHM_STAGING, out);
   *out = world->stagings[--world->staging_count];
   return AD_OK;
 }
 
 void ad_shm_give_staging(shm_world *world, void *staging) {
   if (staging) world->stagings[world->staging_count++] = staging;
+}
+
+// Those that nobody reads any more become free.
+static void give_kept(shm_world *world) {
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < world->kept_count; i++) {
+    shm_kept *kept = &world->kept[i];
+    if (ad_shm_consumed(kept->channel, kept->sequence))
+      ad_shm_give_staging(world, kept->staging);
+    else
+      world->kept[left++] = *kept;
+  }
+  world->kept_count = left;
+}
+
+ad_status ad_shm_keep_staging(shm_world *world, const shm_call *c, void **out) {
+  *out = NULL;
+  give_kept(world);
+  if (world->kept_count == SHM_KEPT) return AD_OK;
+  AD_TRY(ad_shm_take_staging(world, out));
+  world->kept[world->kept_count++] = (shm_kept){c->channel, c->sequence, *out};
+  return AD_OK;
 }
 
 void ad_shm_free_all(shm_world *world) {

@@ -5,7 +5,10 @@
 #include "comm/engine.h"
 #include "comm/shm/world.h"
 
-enum { SHM_STAGE = 128 * 1024 };  // bytes of one half of a staging buffer
+enum {
+  SHM_STAGE = 128 * 1024,      // bytes of one half of a staging buffer
+  SHM_STAGING = 4 * SHM_STAGE  // bytes of a staging buffer
+};
 
 /* The offset of a buffer in the file; 0 if it lies elsewhere or is empty. */
 uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes);
@@ -18,6 +21,8 @@ ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *t
  * two for results. */
 ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
+/* A staging buffer that is kept for the call until all members have consumed it; NULL: too many are kept already. */
+ad_status ad_shm_keep_staging(shm_world *world, const shm_call *c, void **out) AD_CHECKED;
 void ad_shm_free_all(shm_world *world);
 
 /* ---- map.c ---- */

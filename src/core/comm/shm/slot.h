@@ -12,7 +12,7 @@ enum {
 
 /* Where the other members find a member's input. */
 typedef enum shm_place {
-  SHM_INLINE,  // copied into the member's slot
+  SHM_INLINE,  // copied into the member's slot, or all of it into a staging buffer
   SHM_SHARED,  // where it is, since it lies in the file
   SHM_STAGED,  // in the member's staging buffer, piece after piece, in rounds
   SHM_PULLED   // in the member's own process, whose memory they read

@@ -3,6 +3,16 @@
 #define COMM_SHM_WORLD_H
 #include "comm/shm/call.h"
 
+enum { SHM_KEPT = 16 };
+
+/* A staging buffer with the whole input of a call that is complete here: others may read it until they have consumed
+ * the call. */
+typedef struct shm_kept {
+  shm_channel *channel;
+  uint64_t sequence;
+  void *staging;
+} shm_kept;
+
 typedef struct shm_block shm_block;
 typedef struct shm_shared shm_shared;
 
@@ -19,12 +29,13 @@ struct shm_world {
   uint32_t channel_slots, channel_count;
   shm_channel *last_channel;
   shm_call calls[SHM_RING];
-  uint64_t free_calls;       // bit i: calls[i] is free
-  shm_call *first, **last;   // under way
-  shm_block *blocks;         // of the own region, in order of address
-  shm_shared *shared;        // memory of any region that several ranks hold
-  void *stagings[SHM_RING];  // staging buffers that no call uses
-  uint32_t staging_count;
+  uint64_t free_calls;                  // bit i: calls[i] is free
+  shm_call *first, **last;              // under way
+  shm_block *blocks;                    // of the own region, in order of address
+  shm_shared *shared;                   // memory of any region that several ranks hold
+  void *stagings[SHM_RING + SHM_KEPT];  // staging buffers that no call uses
+  uint32_t staging_count, kept_count;
+  shm_kept kept[SHM_KEPT];
   uint64_t *mapped;         // bit i: this rank has mapped the pages of piece i of the file; see map.c
   uint64_t probe;           // see shm_record
   int pulls;                // all ranks of this node can read each other's memory
