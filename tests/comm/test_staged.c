@@ -42,8 +42,9 @@ static void post(ad_comm *comm, const ad_group *group, int call, sent *out) {
     out->send[peer] = memory_of(bytes);
     out->receive[peer] = memory_of(bytes);
     for (size_t i = 0; i < bytes; i++) out->send[peer][i] = value_of(own, peer, call);
-    out->messages[count++] = (ad_message){.peer = peer, .send = out->send[peer], .count = bytes / 4};
-    out->messages[count++] = (ad_message){.peer = peer, .receive = out->receive[peer], .count = bytes / 4};
+    out->messages[count] = (ad_message){.peer = peer, .send = out->send[peer], .count = bytes / 4};
+    out->messages[count + 1] = (ad_message){.peer = peer, .receive = out->receive[peer], .count = bytes / 4};
+    count += 2;
   }
   ad_collective exchange = {.size = sizeof exchange,
                             .op = AD_EXCHANGE,
