@@ -7,6 +7,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 import torch
 import torch.distributed as dist
 
+from addend.torch import _exchange
+
 Group = Optional[dist.ProcessGroup]  # None: all ranks
 T = TypeVar("T")
 
@@ -17,9 +19,8 @@ def everyones(value: T, group: Group) -> list[T]:
     """The (small) values of all ranks, in the group's order."""
     if not dist.is_initialized():
         return [value]
-    values: List[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
+    found: list[T] = _exchange.to_all(value, _device(group), group)
+    return found
 
 
 def group_ranks(group: Group) -> list[int]:
