@@ -62,9 +62,8 @@ def from_first(find: Callable[[], T], group: Group) -> T:
     """What find() gives on the group's first rank, where alone it is called."""
     if not dist.is_initialized():
         return find()
-    values: List[Any] = [find() if rank_in(group) == 0 else None]
-    dist.broadcast_object_list(values, src=group_ranks(group)[0], group=group)
-    found: T = values[0]
+    own = find() if rank_in(group) == 0 else None
+    found: T = _exchange.from_one(own, group_ranks(group)[0], _device(group), group)
     return found
 
 
