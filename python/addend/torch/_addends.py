@@ -99,7 +99,7 @@ class Addends:
 
     def _prepare(self, watched: Watched) -> None:
         """Gradients mostly lie as their parameters do: what to take of them is found before the backward."""
-        local, box = _meshes.local_part(watched.used.detach())
+        local, box = _meshes.local_part(watched.used)
         whole, box = self._places.get(watched.name, (tuple(watched.used.shape), box))
         local, whole, box = as_real(local, whole, box)
         plan = self._sampler.plan(watched.name, whole, local, box)
@@ -166,7 +166,7 @@ class Addends:
     def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:
         """(the whole's shape, this rank's part, its box)"""
         if not is_dtensor(grad):
-            local, box = _meshes.local_part(grad.detach())
+            local, box = _meshes.local_part(grad)
             whole, box = self._places.get(watched.name, (tuple(grad.shape), box))
             return whole, local, box
         placements = _meshes.addend_placements(grad, watched.used)
@@ -176,4 +176,4 @@ class Addends:
             self.errors.append(
                 f"{watched.name}: its gradient is {placements} in one backward and {first[1]} in another"
             )
-        return tuple(grad.shape), local.detach(), box
+        return tuple(grad.shape), local, box

@@ -74,7 +74,7 @@ def _unlike(name: str) -> str:
 
 def _key(entry: Watched) -> _Key | None:
     """None: values that many parameters have."""
-    local, box = _meshes.local_part(entry.owned.detach())
+    local, box = _meshes.local_part(entry.owned)
     if not local.numel() or local.is_meta or bool((local == local.reshape(-1)[0]).all()):
         return None
     return tuple(entry.owned.shape), box, str(local.dtype), checksum(local)
