@@ -270,7 +270,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_sample_is_the_same_everywhere),
       cmocka_unit_test(a_sample_of_parts_is_the_sample),
-      cmocka_unit_test(a_box_knows_its_sampled_elements), cmocka_unit_test(a_box_knows_its_elements),
+      cmocka_unit_test(a_box_knows_its_sampled_elements),
+      cmocka_unit_test(a_box_knows_its_elements),
       cmocka_unit_test(a_mesh_has_any_names),
       cmocka_unit_test(a_count_is_what_a_mistake_makes),
       cmocka_unit_test(equal_addends_have_no_count_of_their_own),

@@ -45,7 +45,8 @@ def to_all(value: Any, device: torch.device, group: Any) -> list[Any]:
 def _broadcast(data: bytes, size: int, source: int, device: torch.device, group: Any) -> bytes:
     sent = torch.frombuffer(bytearray(data) + bytearray(size - len(data)), dtype=torch.uint8).to(device)
     dist.broadcast(sent, src=source, group=group)
-    return sent.cpu().numpy().tobytes()
+    received: bytes = sent.cpu().numpy().tobytes()
+    return received
 
 
 def from_one(value: Any, source: int, device: torch.device, group: Any) -> Any:

@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 from typing import TYPE_CHECKING, Iterable, Tuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -111,8 +112,8 @@ def along(device_mesh: DeviceMesh, dim: int) -> list[int]:
     return list(dist.get_process_group_ranks(device_mesh.get_group(dim)))
 
 
-# What is asked for at every parameter of every watched step: by the mesh, the place in it, placements and shape.
-_boxes: dict[tuple[object, ...], Box] = {}
+# What is asked for at every parameter of every watched step: by placements and shape.
+_boxes: WeakKeyDictionary[DeviceMesh, dict[tuple[object, ...], Box]] = WeakKeyDictionary()
 
 
 def _box(tensor: DTensor, placements: Placements) -> Box:
@@ -121,11 +122,10 @@ def _box(tensor: DTensor, placements: Placements) -> Box:
 
 def part_box(mesh: DeviceMesh, placements: Placements, shape: tuple[int, ...]) -> Box:
     """Which box of a whole of this shape this rank has."""
-    at = tuple(mesh.get_coordinate() or ())
-    key = (tuple(mesh.mesh.shape), at, tuple(map(type, placements)), placements, shape)
-    if not at or key not in _boxes:
-        _boxes[key] = _find_box(mesh, placements, shape)
-    return _boxes[key]
+    found, key = _boxes.setdefault(mesh, {}), (*map(type, placements), placements, shape)
+    if key not in found:
+        found[key] = _find_box(mesh, placements, shape)
+    return found[key]
 
 
 def _find_box(mesh: DeviceMesh, placements: Placements, shape: tuple[int, ...]) -> Box:

@@ -30,7 +30,7 @@ def checksums(tensors: Sequence[torch.Tensor]) -> List[str]:
         data = torch.cat(flat).cpu().numpy().tobytes()
         at = 0
         for i, part in zip(here, flat):
-            found[i] = hashlib.blake2b(data[at : at + part.numel()], digest_size=8).hexdigest()
+            found[i] = hashlib.sha256(data[at : at + part.numel()]).hexdigest()[:16]
             at += part.numel()
     return found
 

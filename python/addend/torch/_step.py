@@ -248,7 +248,8 @@ class Step:
         """At what the step left, on this rank alone."""
         if self._addends.errors:
             raise ValueError(self._addends.errors[0])
-        self._find_types(self._addends.placements)
+        if self._addends.placements:
+            self._find_types(self._addends.placements)
         self._divide_by_schedules()
         _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
         self._sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
@@ -262,7 +263,8 @@ class Step:
         for entry in self._watched:
             if entry.stage is not None:
                 entry.factor /= self._pipeline.divided.get(id(entry.stage.module), 1)
-        self._factors = _expected.factors_of(self._watched, self._expect)
+        if self._pipeline.divided:
+            self._factors = _expected.factors_of(self._watched, self._expect)
 
     def _find_norm(self) -> float | None:
         norm = self._norm() if callable(self._norm) else self._norm
