@@ -59,16 +59,12 @@ class Exchange(unittest.TestCase):
         cases = [[size, 3, 0] for size in SIZES] + [[0, size, 20001] for size in SIZES]
         for of_rank in ranks.run(3, run_all, cases):
             for sizes, (told, first, _) in zip(cases, of_rank):
-                self.assertEqual(
-                    told, [value_of(rank, size) for rank, size in enumerate(sizes)]
-                )
+                self.assertEqual(told, [value_of(rank, size) for rank, size in enumerate(sizes)])
                 self.assertEqual(first, value_of(0, sizes[0]))
 
     def test_small_values_take_one_collective(self):
         cases = [[0, 5, 8000], [9000, 0, 0], [0, 0, 9000]]
-        self.assertEqual(
-            [calls for _, _, calls in ranks.run(3, run_all, cases)[1]], [2, 4, 3]
-        )
+        self.assertEqual([calls for _, _, calls in ranks.run(3, run_all, cases)[1]], [2, 4, 3])
 
 
 if __name__ == "__main__":
