@@ -36,6 +36,35 @@ static void a_sample_of_parts_is_the_sample(void **state) {
   }
 }
 
+/* The numbers of a box's sampled elements, against a look at every one of them; -1: none. */
+static void hold_numbers(const ad_shape *shape, const ad_box *box) {
+  uint64_t hash = ad_sample_hash("name");
+  int64_t first = -1, count = 0;
+  for (int64_t k = 0; k < 23; k++) {
+    if (!ad_box_has(shape, box, ad_sample_element(hash, k, 23, 60))) continue;
+    if (first < 0) first = k;
+    count++;
+  }
+  assert_int_equal(ad_sample_count("name", shape, 23, box), count);
+  if (!ad_box_is_stretch(shape, box)) return;
+  ad_span span = ad_sample_stretch(hash, shape, 23, box);
+  assert_int_equal(span.count, count);
+  if (count) assert_int_equal(span.first, first);
+}
+
+/* All boxes of 3 x 4 x 5. */
+static void a_box_knows_its_sampled_elements(void **state) {
+  ad_shape shape = {3, {3, 4, 5}};
+  for (int64_t at = 0; at < 60; at++)
+    for (int64_t size = 0; size < 60; size++) {
+      ad_box box = {{at / 20, at / 5 % 4, at % 5}, {1 + size / 20, 1 + size / 5 % 4, 1 + size % 5}};
+      if (box.first[0] + box.count[0] <= 3 && box.first[1] + box.count[1] <= 4 && box.first[2] + box.count[2] <= 5)
+        hold_numbers(&shape, &box);
+    }
+  assert_false(ad_box_is_stretch(&shape, &(ad_box){{0, 0, 0}, {2, 3, 5}}));
+  assert_true(ad_box_is_stretch(&shape, &(ad_box){{1, 1, 0}, {1, 2, 5}}));
+}
+
 static void a_box_knows_its_elements(void **state) {
   ad_shape shape = {3, {3, 4, 5}};
   ad_box box = {{1, 0, 2}, {2, 3, 2}};
@@ -241,6 +270,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_sample_is_the_same_everywhere),
       cmocka_unit_test(a_sample_of_parts_is_the_sample),
+      cmocka_unit_test(a_box_knows_its_sampled_elements),
       cmocka_unit_test(a_box_knows_its_elements),
       cmocka_unit_test(a_mesh_has_any_names),
       cmocka_unit_test(a_count_is_what_a_mistake_makes),

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from addend.torch import _meshes
 from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
-from addend.torch._sample import Box, Piece, Place, Sampler, as_real
+from addend.torch._sample import Box, Piece, Place, Plan, Sampler, as_real
 
 T = TypeVar("T")
 
@@ -31,6 +31,7 @@ class Addends:
         self.errors: list[str] = []
         self._sampler = sampler
         self._places = places  # of plain tensors that are parts
+        self._plans: dict[str, Plan] = {}  # of plain gradients that lie as their parameters do
         self._depth = 0
         self._ending = -1  # the graph task whose end is waited for
         self._handles: list[RemovableHandle] = []
@@ -78,8 +79,10 @@ class Addends:
 
     def _await_end(self) -> None:
         """For jobs that call the engine themselves."""
+        if self._depth:
+            return
         task = torch._C._current_graph_task_id()
-        if self._depth == 0 and task != self._ending:
+        if task != self._ending:
             self._ending = task
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
@@ -96,10 +99,12 @@ class Addends:
 
     def _prepare(self, watched: Watched) -> None:
         """Gradients mostly lie as their parameters do: what to take of them is found before the backward."""
-        local, box = _meshes.local_part(watched.used.detach())
+        local, box = _meshes.local_part(watched.used)
         whole, box = self._places.get(watched.name, (tuple(watched.used.shape), box))
         local, whole, box = as_real(local, whole, box)
-        self._sampler.prepare(watched.name, whole, local, box)
+        plan = self._sampler.plan(watched.name, whole, local, box)
+        if not is_dtensor(watched.used):
+            self._plans[watched.name] = plan
 
     def _take(self, watched: Watched, grad: torch.Tensor | None) -> None:
         if grad is not None:  # a backward may give a parameter nothing
@@ -117,15 +122,20 @@ class Addends:
             self._note_inside(watched.name, grad.detach())
 
     def _add(self, to: dict[int, dict[str, Piece]], watched: Watched, grad: torch.Tensor) -> None:
-        with torch.no_grad():
-            whole, local, box = self._locate(watched, grad)
-            local, whole, box = as_real(local.to_dense() if local.is_sparse else local, whole, box)
-            piece = self._sampler.take(watched.name, whole, local, box)
+        plan = self._plans.get(watched.name)
+        piece = plan.take(grad) if plan is not None and plan.fits(grad) else self._take_placed(watched, grad)
         pieces = to.setdefault(self.microbatch, {})
         if watched.name in pieces:
             pieces[watched.name].values += piece.values
         else:
             pieces[watched.name] = piece
+
+    def _take_placed(self, watched: Watched, grad: torch.Tensor) -> Piece:
+        """Wherever its elements lie."""
+        with torch.no_grad():
+            whole, local, box = self._locate(watched, grad)
+            local, whole, box = as_real(local.to_dense() if local.is_sparse else local, whole, box)
+            return self._sampler.take(watched.name, whole, local, box)
 
     def _note_inside(self, name: str, gradient: torch.Tensor) -> None:
         """A sparse gradient may have a row many times: it is a sum whose order the job chooses."""
@@ -156,7 +166,7 @@ class Addends:
     def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:
         """(the whole's shape, this rank's part, its box)"""
         if not is_dtensor(grad):
-            local, box = _meshes.local_part(grad.detach())
+            local, box = _meshes.local_part(grad)
             whole, box = self._places.get(watched.name, (tuple(grad.shape), box))
             return whole, local, box
         placements = _meshes.addend_placements(grad, watched.used)
@@ -166,4 +176,4 @@ class Addends:
             self.errors.append(
                 f"{watched.name}: its gradient is {placements} in one backward and {first[1]} in another"
             )
-        return tuple(grad.shape), local.detach(), box
+        return tuple(grad.shape), local, box

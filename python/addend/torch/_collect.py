@@ -36,10 +36,7 @@ class Collection:
         self._names = names
         self.chunks = self._cut()
         self._brought = 0
-        self._at = [list(headers) for headers in self._headers]  # where each rank's files go on
-        self._send(
-            b"".join(file.header for _, _, file in files), self._headers, [[0] * len(files) for _ in self._headers]
-        )
+        self._at = [[0] * len(headers) for headers in self._headers]  # where each rank's files go on
 
     def _cut(self) -> list[tuple[int, int]]:
         """Parameters first <= i < end: as many as are received at a time, one at least."""
@@ -50,14 +47,27 @@ class Collection:
                 chunks.append((first, i))
                 first, grown = i, [sum(lengths[i]) for lengths in self._lengths]
             sizes = grown
-        return [*chunks, (first, len(self._names))] if self._names else []
+        return [*chunks, (first, len(self._names))]  # the headers at least
 
     def _path(self, rank: int, file: int) -> str:
         kind, microbatch, _ = self._files[file]
         return os.path.join(self._folder, file_name(rank, kind, microbatch))
 
-    def _send(self, data: bytes, lengths: Sequence[Sequence[int]], at: Sequence[Sequence[int]]) -> None:
-        """Every rank's bytes of each of its files (`lengths`), to its place there (`at`), on the first rank."""
+    def _whole(self, rank: int, file: int) -> int:
+        """A file's length."""
+        return self._headers[rank][file] + sum(of_name[file] for of_name in self._lengths[rank])
+
+    def _write(self, rank: int, file: int, part: memoryview) -> None:
+        """What comes next of a file; those with bytes to come have room for them."""
+        at = self._at[rank][file]
+        with open(self._path(rank, file), "r+b" if at else "wb", buffering=0) as opened:
+            opened.seek(at)
+            opened.write(part)
+            if not at and len(part) < self._whole(rank, file):
+                opened.truncate(self._whole(rank, file))
+
+    def _send(self, data: bytes, lengths: Sequence[Sequence[int]]) -> None:
+        """Every rank's bytes of each of its files (`lengths`), to where these go on, on the first rank."""
         received = [bytearray() for _ in lengths]
         _gather.to_first(
             data, [sum(own) for own in lengths], self._group, lambda rank, part: received[rank].extend(part)
@@ -65,33 +75,36 @@ class Collection:
         for rank in range(len(lengths)) if _gather.rank_in(self._group) == 0 else ():
             begin = 0
             for file, length in enumerate(lengths[rank]):
-                path = self._path(rank, file)
-                with open(path, "r+b" if os.path.exists(path) else "w+b") as opened:
-                    whole = self._headers[rank][file] + sum(of_name[file] for of_name in self._lengths[rank])
-                    opened.truncate(whole)
-                    opened.seek(at[rank][file])
-                    opened.write(received[rank][begin : begin + length])
+                if length:
+                    self._write(rank, file, memoryview(received[rank])[begin : begin + length])
                 begin += length
 
-    def _of_chunk(self, chunk: tuple[int, int]) -> list[list[int]]:
-        """By rank and file, bytes."""
-        first, end = chunk
+    def _of_chunk(self, at: int) -> list[list[int]]:
+        """By rank and file, bytes of parameters."""
+        first, end = self.chunks[at]
         of_files = range(len(self._files))
         return [[sum(own[i][file] for i in range(first, end)) for file in of_files] for own in self._lengths]
 
+    def _sent(self, at: int) -> list[list[int]]:
+        """The same with the headers, which come before the first chunk."""
+        chunk = self._of_chunk(at)
+        return chunk if at else [list(map(sum, zip(*both))) for both in zip(self._headers, chunk)]
+
     def bring(self) -> None:
         """The next chunk."""
-        first, end = chunk = self.chunks[self._brought]
-        lengths = self._of_chunk(chunk)
-        names = self._names[first:end]
-        data = b"".join(file.data.get(name, b"") for _, _, file in self._files for name in names)
-        self._send(data, lengths, self._at)
+        first, end = self.chunks[self._brought]
+        lengths = self._sent(self._brought)
+        parts = []
+        for _, _, file in self._files:
+            parts += [] if self._brought else [file.header]
+            parts += [file.data[name] for name in self._names[first:end] if name in file.data]
+        self._send(b"".join(parts), lengths)
         self._at = [[at + length for at, length in zip(*own)] for own in zip(self._at, lengths)]
         self._brought += 1
 
     def drop(self) -> None:
         """The last one that was brought; of the first rank."""
-        lengths = self._of_chunk(self.chunks[self._brought - 1])
+        lengths = self._of_chunk(self._brought - 1)
         for rank, (ends, own) in enumerate(zip(self._at, lengths)):
             for file, (end, length) in enumerate(zip(ends, own)):
                 _punch(self._path(rank, file), end - length, length)

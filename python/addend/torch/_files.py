@@ -23,7 +23,10 @@ def by_name(item: tuple[str, object]) -> bytes:
 
 
 def _bytes(values: torch.Tensor) -> bytes:
-    return values.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if values.numel() else b""
+    """On the CPU, without a graph."""
+    known = values.view(torch.uint8) if values.dtype == torch.bfloat16 else values  # NumPy has no bf16
+    data: bytes = known.numpy().tobytes()
+    return data
 
 
 class Encoded(NamedTuple):

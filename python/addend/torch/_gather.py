@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, Optional, Tuple, TypeVar
 
 import torch
 import torch.distributed as dist
+
+from addend.torch import _exchange
 
 Group = Optional[dist.ProcessGroup]  # None: all ranks
 T = TypeVar("T")
@@ -17,9 +19,8 @@ def everyones(value: T, group: Group) -> list[T]:
     """The (small) values of all ranks, in the group's order."""
     if not dist.is_initialized():
         return [value]
-    values: List[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
+    found: list[T] = _exchange.to_all(value, _device(group), group)
+    return found
 
 
 def group_ranks(group: Group) -> list[int]:
@@ -61,9 +62,8 @@ def from_first(find: Callable[[], T], group: Group) -> T:
     """What find() gives on the group's first rank, where alone it is called."""
     if not dist.is_initialized():
         return find()
-    values: List[Any] = [find() if rank_in(group) == 0 else None]
-    dist.broadcast_object_list(values, src=group_ranks(group)[0], group=group)
-    found: T = values[0]
+    own = find() if rank_in(group) == 0 else None
+    found: T = _exchange.from_one(own, group_ranks(group)[0], _device(group), group)
     return found
 
 

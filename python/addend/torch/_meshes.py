@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 from typing import TYPE_CHECKING, Iterable, Tuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -111,12 +112,23 @@ def along(device_mesh: DeviceMesh, dim: int) -> list[int]:
     return list(dist.get_process_group_ranks(device_mesh.get_group(dim)))
 
 
+# What is asked for at every parameter of every watched step: by placements and shape.
+_boxes: WeakKeyDictionary[DeviceMesh, dict[tuple[object, ...], Box]] = WeakKeyDictionary()
+
+
 def _box(tensor: DTensor, placements: Placements) -> Box:
     return part_box(tensor.device_mesh, placements, tuple(tensor.shape))
 
 
 def part_box(mesh: DeviceMesh, placements: Placements, shape: tuple[int, ...]) -> Box:
     """Which box of a whole of this shape this rank has."""
+    found, key = _boxes.setdefault(mesh, {}), (*map(type, placements), placements, shape)
+    if key not in found:
+        found[key] = _find_box(mesh, placements, shape)
+    return found[key]
+
+
+def _find_box(mesh: DeviceMesh, placements: Placements, shape: tuple[int, ...]) -> Box:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     count, first = compute_local_shape_and_global_offset(torch.Size(shape), mesh, placements)
@@ -124,10 +136,11 @@ def part_box(mesh: DeviceMesh, placements: Placements, shape: tuple[int, ...]) -
 
 
 def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
-    """What this rank has of a tensor, and which box of the whole that is."""
+    """What this rank has of a tensor, without a graph, and which box of the whole that is."""
     if not is_dtensor(tensor):
-        return tensor, Box((0,) * tensor.ndim, tuple(tensor.shape))
-    return tensor.to_local(), _box(tensor, tensor.placements)
+        return tensor.detach(), Box((0,) * tensor.ndim, tuple(tensor.shape))
+    with torch.no_grad():  # much cheaper than to detach the DTensor
+        return tensor.to_local().detach(), _box(tensor, tensor.placements)
 
 
 def addend_placements(gradient: DTensor, used: torch.Tensor) -> Placements:

@@ -30,7 +30,7 @@ def checksums(tensors: Sequence[torch.Tensor]) -> List[str]:
         data = torch.cat(flat).cpu().numpy().tobytes()
         at = 0
         for i, part in zip(here, flat):
-            found[i] = hashlib.blake2b(data[at : at + part.numel()], digest_size=8).hexdigest()
+            found[i] = hashlib.sha256(data[at : at + part.numel()]).hexdigest()[:16]
             at += part.numel()
     return found
 
@@ -74,7 +74,7 @@ def _unlike(name: str) -> str:
 
 def _key(entry: Watched) -> _Key | None:
     """None: values that many parameters have."""
-    local, box = _meshes.local_part(entry.owned.detach())
+    local, box = _meshes.local_part(entry.owned)
     if not local.numel() or local.is_meta or bool((local == local.reshape(-1)[0]).all()):
         return None
     return tuple(entry.owned.shape), box, str(local.dtype), checksum(local)
@@ -114,15 +114,17 @@ def _equal(watched: Sequence[Watched], holders: Dict[str, set[int]], world: int,
     return found
 
 
+def checksum_of_names(watched: Sequence[Watched], stages: Sequence[Stage]) -> int:
+    """The same on ranks that have the same parameters and stages. Each entry gets its stage."""
+    return zlib.crc32(repr(_find_stages(watched, stages)).encode())
+
+
 def settle(
     watched: Sequence[Watched], stages: Sequence[Stage], tied: Tied, group: Group
 ) -> tuple[list[list[int]], list[list[str]]]:
     """Gives each entry its name. Returns the ranks of each rank's pipelines, and the sets of names that are one
     parameter, the first of which all of them are called."""
     mine = _find_stages(watched, stages)
-    alike = _gather.everyones((zlib.crc32(repr(mine).encode()), bool(stages)), group)
-    if len(set(alike)) == 1 and not stages and not tied:
-        return [], []
     told = _gather.everyones(mine, group)
     everyones = list(_gather.together(lambda: _keep_apart(watched, told), group).values())
     holders: Dict[str, set[int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import tempfile
@@ -42,11 +43,12 @@ def of_files(
 ) -> addend.DiffReport:
     """`files`, `names`: as of a Collection; `notes_on`: called on the first rank. All ranks call it, and get the report
     or the error."""
-    with tempfile.TemporaryDirectory(prefix="addend-") as folder:
+    first = _gather.rank_in(group) == 0
+    with tempfile.TemporaryDirectory(prefix="addend-") if first else contextlib.nullcontext("") as folder:
         collection = _collect.Collection(folder, files, names, group)
         collection.bring()
         found = None
-        if _gather.rank_in(group) == 0:
+        if first:
             found = _judge(folder, collection, allow_identical, notes_on)
         collection.bring_all()
     answer = _gather.from_first(lambda: found, group)

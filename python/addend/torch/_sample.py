@@ -96,39 +96,73 @@ def _kept(values: torch.Tensor) -> torch.Tensor:
     return values if values.dtype in DTYPES else values.float()
 
 
+@dataclasses.dataclass
+class Plan:
+    """What is taken of a parameter's gradient that lies as the tensor did that the plan was made for."""
+
+    shape: torch.Size
+    strides: tuple[int, ...]
+    device: torch.device
+    indices: torch.Tensor | None  # from the first element's place in memory on; None: all elements
+    extent: int  # of the memory that the elements lie in
+    box: Box
+    whole: tuple[int, ...]
+
+    def fits(self, local: torch.Tensor) -> bool:
+        """Plain tensors alone are held to a plan."""
+        return (
+            type(local) is torch.Tensor
+            and local.layout is torch.strided
+            and local.shape == self.shape
+            and local.stride() == self.strides
+            and local.device == self.device
+        )
+
+    def take(self, local: torch.Tensor) -> Piece:
+        """A copy, without a graph."""
+        local = local.detach()
+        if self.indices is None:
+            values = local.clone().reshape(-1)
+        else:
+            values = local.as_strided((self.extent,), (1,)).index_select(0, self.indices)
+        return Piece(_kept(values), self.box, self.whole)
+
+
+_Key = Tuple[str, Tuple[int, ...], Box, torch.Size, Tuple[int, ...], torch.device]
+
+
 class Sampler:
     """Takes the sample of any parameter's gradient; what to take is found once for each parameter, box and layout."""
 
     def __init__(self, count: int | None):
         self.count = count
         self._drawn: dict[tuple[str, tuple[int, ...]], NDArray[numpy.int64]] = {}
-        self._found: dict[tuple[str, tuple[int, ...], Box, tuple[int, ...], torch.device], torch.Tensor] = {}
+        self._plans: dict[_Key, Plan] = {}
 
-    def _indices(self, name: str, count: int, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> torch.Tensor:
-        key = (name, shape, box, local.stride(), local.device)
-        if key not in self._found:
-            if (name, shape) not in self._drawn:
-                self._drawn[name, shape] = sampled(name, math.prod(shape), count)
-            inside = _within(self._drawn[name, shape], shape, box)
-            offsets = torch.from_numpy(_offsets(inside, tuple(local.shape), local.stride()))
-            if math.prod(local.shape) < 1 << 31 and local.is_contiguous():
-                offsets = offsets.int()  # they are kept for later watches
-            self._found[key] = offsets.to(local.device, non_blocking=True)  # a hook may not wait for the device
-        return self._found[key]
+    def _indices(self, name: str, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> torch.Tensor | None:
+        if self.count is None or math.prod(shape) <= self.count:
+            return None
+        if (name, shape) not in self._drawn:
+            self._drawn[name, shape] = sampled(name, math.prod(shape), self.count)
+        inside = _within(self._drawn[name, shape], shape, box)
+        offsets = torch.from_numpy(_offsets(inside, tuple(local.shape), local.stride()))
+        if math.prod(local.shape) < 1 << 31 and local.is_contiguous():
+            offsets = offsets.int()  # they are kept for later watches
+        return offsets.to(local.device, non_blocking=True)  # a hook may not wait for the device
 
-    def prepare(self, name: str, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> None:
-        """Finds before any backward what there is to take of a tensor like this one."""
-        if self.count is not None and math.prod(shape) > self.count:
-            self._indices(name, self.count, shape, local, box)
+    def plan(self, name: str, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> Plan:
+        """For tensors like `local`, which is the whole's `box`."""
+        key = (name, shape, box, local.shape, local.stride(), local.device)
+        if key not in self._plans:
+            extent = 1 + sum((size - 1) * stride for size, stride in zip(local.shape, local.stride()))
+            indices = self._indices(name, shape, local, box)
+            extent = extent if local.numel() else 0
+            self._plans[key] = Plan(local.shape, local.stride(), local.device, indices, extent, box, shape)
+        return self._plans[key]
 
     def take(self, name: str, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> Piece:
         """A copy of the elements of `local`, which is the whole's `box`, that belong to the sample."""
-        if self.count is None or math.prod(shape) <= self.count:
-            return Piece(_kept(local.reshape(-1).clone()), box, shape)
-        indices = self._indices(name, self.count, shape, local, box)
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(local.shape, local.stride()))
-        flat = local.as_strided((extent if local.numel() else 0,), (1,))
-        return Piece(_kept(flat.index_select(0, indices)), box, shape)
+        return self.plan(name, shape, local, box).take(local)
 
 
 def bring(pieces: Iterable[Piece]) -> None:
@@ -143,15 +177,16 @@ def bring(pieces: Iterable[Piece]) -> None:
             piece.values = values
 
 
-def _pieces_by_dtype(pieces: Mapping[str, Piece]) -> Iterable[torch.Tensor]:
+def _are_finite(pieces: Mapping[str, Piece]) -> bool:
+    """False: perhaps not. A sum that has an inf or a NaN in it is none that is finite."""
     found: dict[torch.dtype, list[torch.Tensor]] = {}
     for piece in pieces.values():
         found.setdefault(piece.values.dtype, []).append(piece.values)
-    return map(torch.cat, found.values())
+    return all(math.isfinite(torch.cat(values).sum()) for values in found.values())
 
 
 def not_finite(pieces: Mapping[str, Piece]) -> list[str]:
     """The names of those with inf or NaN. On the CPU."""
-    if all(bool(torch.isfinite(values).all()) for values in _pieces_by_dtype(pieces)):
+    if _are_finite(pieces):
         return []
     return [name for name, piece in pieces.items() if not bool(torch.isfinite(piece.values).all())]

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Collection, List, Mapping, Sequence
+from typing import TYPE_CHECKING, Callable, Collection, List, Mapping, NamedTuple, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -45,6 +46,15 @@ _samplers: WeakKeyDictionary[nn.Module, dict[int | None, _sample.Sampler]] = Wea
 
 def _sampler_of(model: nn.Module, count: int | None) -> _sample.Sampler:
     return _samplers.setdefault(model, {}).setdefault(count, _sample.Sampler(count))
+
+
+class Opening(NamedTuple):
+    """What a rank tells of its parameters as a watch begins."""
+
+    without: list[str]  # names of those without values
+    names: int  # a checksum
+    special: bool  # has stages of a pipeline, or was told of tied parameters
+    cut: dict[str, tuple[int, ...]] | None  # as _prepare() finds them; None: it needs what other ranks have
 
 
 class Step:
@@ -136,16 +146,16 @@ class Step:
             warnings.warn(f"addend.torch: {alone}", RuntimeWarning, stacklevel=3)
             self._unjudged = Unjudged("cannot_tell", alone)
             return
-        without = {rank: names for rank, names in self._together(self._find).items() if names}
+        openings = self._together(lambda: self._open(stages))
+        without = {rank: opening.without for rank, opening in openings.items() if opening.without}
         if without:
             words = f"on {_seen.where(without)}: on the meta device, without values: nothing is judged"
             self._unjudged = Unjudged("cannot_tell", words)
             return
-        self._lines, self._ties = _names.settle(self._watched, stages, self._tied, self._group)
+        self._settle(stages, openings)
         if self._group is not self._given_group:
             summed, world = (len(_gather.group_ranks(group)) for group in (self._group, None))
             _doubts.own_group(self._watched, summed, world)
-        self._find_places(self._together(self._prepare))
         self._attached = _addends.Addends(self._watched, self._sampler, self._places)
         self._attached.attach()
         self._pipeline.attach(self._attached)
@@ -171,10 +181,29 @@ class Step:
     def _together(self, find: Callable[[], _gather.T]) -> dict[int, _gather.T]:
         return _gather.together(find, self._group)
 
-    def _find(self) -> list[str]:
-        """Names of parameters without values."""
+    def _open(self, stages: Sequence[_pipeline.Stage]) -> Opening:
+        """What this rank has, prepared where nothing but what it has is needed for that."""
         self._watched = _parameters.find(self._model)
-        return [entry.name for entry in self._watched if entry.used.is_meta]
+        without = [entry.name for entry in self._watched if entry.used.is_meta]
+        names = _names.checksum_of_names(self._watched, stages)
+        self._lines: list[list[int]] = []
+        self._ties: list[list[str]] = []
+        cut = None
+        if not (without or stages or self._tied):
+            with contextlib.suppress(Exception):  # it is told by all ranks, once their names are settled
+                cut = self._prepare()
+        return Opening(without, names, bool(stages or self._tied), cut)
+
+    def _settle(self, stages: Sequence[_pipeline.Stage], openings: Mapping[int, Opening]) -> None:
+        """What every parameter is called, and what of it each rank has."""
+        told = list(openings.values())
+        alike = len({opening.names for opening in told}) == 1
+        if alike and all(opening.cut is not None for opening in told):
+            self._find_places({rank: opening.cut or {} for rank, opening in openings.items()})
+            return
+        if not alike or any(opening.special for opening in told):
+            self._lines, self._ties = _names.settle(self._watched, stages, self._tied, self._group)
+        self._find_places(self._together(self._prepare))
 
     def _prepare(self) -> dict[str, tuple[int, ...]]:
         """Shapes of plain tensors that the caller calls parts, which ranks tell each other."""
@@ -219,7 +248,8 @@ class Step:
         """At what the step left, on this rank alone."""
         if self._addends.errors:
             raise ValueError(self._addends.errors[0])
-        self._find_types(self._addends.placements)
+        if self._addends.placements:
+            self._find_types(self._addends.placements)
         self._divide_by_schedules()
         _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
         self._sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
@@ -233,7 +263,8 @@ class Step:
         for entry in self._watched:
             if entry.stage is not None:
                 entry.factor /= self._pipeline.divided.get(id(entry.stage.module), 1)
-        self._factors = _expected.factors_of(self._watched, self._expect)
+        if self._pipeline.divided:
+            self._factors = _expected.factors_of(self._watched, self._expect)
 
     def _find_norm(self) -> float | None:
         norm = self._norm() if callable(self._norm) else self._norm

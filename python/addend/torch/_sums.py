@@ -48,7 +48,7 @@ def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums) -> dict[str
         if entry.name not in sums:
             continue
         piece, _ = sums[entry.name]
-        local, box = _meshes.local_part(entry.owned.detach())
+        local, box = _meshes.local_part(entry.owned)
         local, _, _ = as_real(local, box.count, box)
         if tuple(local.shape) == piece.box.count:  # else the gradient that gradient= gives lies elsewhere
             names.append(entry.name)
@@ -79,7 +79,6 @@ def take(
         found = entry.owned.grad if gradient is None else gradient(entry.owned)
         if found is None:
             continue
-        found = found.detach()
         local, box = _meshes.local_part(found)
         local = local.to_dense() if local.is_sparse else local
         axes = _partial_axes(found, mesh) if is_dtensor(found) else []

@@ -24,6 +24,10 @@ typedef struct ad_sampled {
   int64_t *numbers;
   size_t count;
 } ad_sampled;
+/* Whether the box's elements have flat indices without a gap; ad_sample_stretch: the numbers k of those in such a box.
+ */
+int ad_box_is_stretch(const ad_shape *shape, const ad_box *box);
+ad_span ad_sample_stretch(uint64_t hash, const ad_shape *shape, int64_t sample, const ad_box *box);
 /* How many of the K sampled elements lie in the box. */
 int64_t ad_sample_count(const char *name, const ad_shape *shape, int64_t sample, const ad_box *box);
 

@@ -3,13 +3,14 @@
 
 #include "base/memory.h"
 
-/* Lists the elements of the sample that lie in the box; a box that is the whole parameter has all of them. */
+/* Lists the elements of the sample that lie in the box. */
 static void fill(const ad_dump_param *param, const ad_box *box, ad_sampled *list) {
-  ad_box whole = ad_box_whole(&param->shape);
   uint64_t hash = ad_sample_hash(param->name);
-  int has_all = ad_box_equal(&param->shape, box, &whole);
-  for (int64_t k = 0; k < param->sample; k++)
-    if (has_all || ad_box_has(&param->shape, box, ad_sample_element(hash, k, param->sample, param->numel)))
+  int is_stretch = ad_box_is_stretch(&param->shape, box);
+  ad_span of = {0, param->sample};
+  if (is_stretch) of = ad_sample_stretch(hash, &param->shape, param->sample, box);
+  for (int64_t k = of.first; k < of.first + of.count; k++)
+    if (is_stretch || ad_box_has(&param->shape, box, ad_sample_element(hash, k, param->sample, param->numel)))
       list->numbers[list->count++] = k;
 }
 
