@@ -3,12 +3,17 @@ dropout is off."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Mapping, Set
+import copy
+import dataclasses
+import re
+from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Set
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+
+from addend.torch._proof import _names
 
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 _METHODS = {"float", "half", "bfloat16"}
@@ -17,20 +22,102 @@ _DRAWS |= {"uniform_", "bernoulli_", "exponential_"}
 
 
 def doubled(value: Any) -> Any:
-    """Floating tensors in f64; whatever else is in it stays."""
+    """Floating tensors in f64, in tuples, lists, dictionaries and dataclasses too; whatever else is in it stays."""
+    return _mapped(value, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf)
 
-    def convert(leaf: Any) -> Any:
-        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
-    return tree_map(convert, value)
+def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, convert) for item in value))
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(item, convert) for item in value)
+    if type(value) is dict:
+        return {key: _mapped(item, convert) for key, item in value.items()}
+    if isinstance(value, MutableMapping):  # as tokenizers return it
+        copied = copy.copy(value)
+        for key, item in list(value.items()):
+            copied[key] = _mapped(item, convert)
+        return copied
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        copied = copy.copy(value)
+        for field in dataclasses.fields(value):
+            if hasattr(value, field.name):
+                object.__setattr__(copied, field.name, _mapped(getattr(value, field.name), convert))
+        return copied
+    return tree_map(lambda leaf: convert(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+class Buffers:
+    """What a forward changes besides gradients, as running statistics: every step begins with the same."""
+
+    def __init__(self, parts: Iterable[nn.Module]) -> None:
+        found = {id(buffer): buffer for part in parts for buffer in part.buffers()}
+        self._held = [(buffer, buffer.detach().clone()) for buffer in found.values()]
+
+    def restore(self) -> None:
+        """As they were."""
+        with torch.no_grad():
+            for buffer, value in self._held:
+                buffer.copy_(value)
+
+
+_NO_DOUBLE = re.compile(r"\bdouble\b|float64|\bf64\b|fp64", re.I)
+_EPSILON = 2.0**-24  # half a unit of f32
 
 
 class Double(TorchFunctionMode):
-    """While it lasts. `said` collects what was done otherwise than the job does it."""
+    """While it lasts. `said` collects what was done otherwise than the job does it; `narrow` has operations that have no
+    f64, which are computed in f32, and where they were called. With `rounding` what these are given is rounded
+    otherwise, as drawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = (), rounding: Optional[torch.Generator] = None) -> None:
         super().__init__()
         self.said: Set[str] = set()
+        self.narrow: Dict[str, str] = {}
+        self._modules, self._rounding = modules, rounding
+        self._apply: Any = None
+
+    def __enter__(self) -> Double:
+        self._apply = own = vars(torch.autograd.Function).get("apply")
+        mode = self
+
+        def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            apply = super(torch.autograd.Function, cls).apply if own is None else own.__get__(None, cls)
+            return mode._call(cls.__name__, apply, args, kwargs)
+
+        setattr(torch.autograd.Function, "apply", classmethod(applied))  # noqa: B010  no mode is told of it
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._apply is None:
+            delattr(torch.autograd.Function, "apply")
+        else:
+            setattr(torch.autograd.Function, "apply", self._apply)  # noqa: B010
+        super().__exit__(*error)
+
+    def _call(self, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        if name not in self.narrow:
+            try:
+                return func(*args, **kwargs)
+            except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError) as error:
+                if not _NO_DOUBLE.search(str(error)) or not _has_double((args, kwargs)):
+                    raise
+        found = func(*_mapped(args, self._narrowed), **_mapped(kwargs, self._narrowed))
+        module = self._modules[-1] if self._modules else ""
+        place = _names.caller()
+        self.narrow.setdefault(name, f"in `{module}`, {place}" if module else place)
+        return doubled(found)
+
+    def _narrowed(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype != torch.float64:
+            return tensor
+        if self._rounding is not None:
+            drawn = torch.randint(-1, 2, tensor.shape, generator=self._rounding, device="cpu").to(tensor.dtype)
+            tensor = tensor * (1 + _EPSILON * 2 * drawn)
+        return tensor.float()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -52,7 +139,17 @@ class Double(TorchFunctionMode):
             kwargs["dropout_p"] = 0.0
         if name in _DRAWS:
             self.said.add(f"numbers are drawn in the step (torch.{name}), in each process its own")
-        return func(*args, **kwargs)
+        if torch.is_autocast_enabled("cpu"):
+            self.said.add("autocast was off: f64")
+            with torch.autocast("cpu", enabled=False):
+                return self._call(name, func, args, kwargs)
+        return self._call(name, func, args, kwargs)
+
+
+def _has_double(value: Any) -> bool:
+    found: List[bool] = []
+    _mapped(value, lambda tensor: found.append(tensor.dtype == torch.float64) or tensor)
+    return any(found)
 
 
 def _wide(value: Any) -> Any:
