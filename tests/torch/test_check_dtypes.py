@@ -21,8 +21,8 @@ def square(x: torch.Tensor) -> torch.Tensor:
     return (x * x).sin()
 
 
-def _keep(context, inputs, output):
-    context.save_for_backward(*inputs)
+def _keep(ctx, inputs, output):  # PyTorch wants this name
+    ctx.save_for_backward(*inputs)
 
 
 def _backward(context, gradient):
@@ -274,7 +274,7 @@ class Models(unittest.TestCase):
         def synchronised(model, mesh):
             return ddp(nn.SyncBatchNorm.convert_sync_batchnorm(model), mesh)
 
-        with self.assertRaisesRegex(addend.RankDiedError, "rank .: ValueError: SyncBatchNorm expected input"):
+        with self.assertRaisesRegex(addend.RankDiedError, "rank .: ValueError: SyncBatchNorm layers only work with GPU modules"):
             checked(Normed, synchronised)
 
     def test_a_model_that_makes_no_gradient_at_all(self):

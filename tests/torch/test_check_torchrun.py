@@ -31,7 +31,7 @@ def tell(**found):
     sys.stdout.flush()
 
 def asked(parallelize=proofs.megatron, mesh=None, **arguments):
-    mesh = mesh or {{"dp": 2, "tp": 2}}
+    mesh = mesh or {{"dp": 1, "tp": 2}}
     try:
         report = check(proofs.Decoder, parallelize, (proofs.whole, proofs.cut), proofs.loss, mesh, **arguments)
         tell(ok=report.ok, text=str(report), begins=report.begins and report.begins.module)
@@ -60,7 +60,7 @@ class Torchrun(unittest.TestCase):
         return told[0]
 
     def test_a_right_job_and_then_a_wrong_one(self):
-        told = torchrun(4, "asked()\nasked(proofs.at('blocks.1.mlp.up', copies=False))\n")
+        told = torchrun(4, "mesh = {'dp': 2, 'tp': 2}\nasked(mesh=mesh)\nasked(proofs.at('blocks.1.mlp.up', copies=False), mesh)\n")
         right = self.alike([entry for entry in told if entry["ok"]], 4)
         self.assertIn("4 ranks, mesh dp=2 tp=2, against one process", right["text"])
         wrong = self.alike([entry for entry in told if entry["ok"] is False], 4)
@@ -81,20 +81,20 @@ dist.destroy_process_group()
         self.assertEqual([entry["ok"] for entry in told], [True] * 4, told)
 
     def test_an_error_on_one_rank_is_told_on_all(self):
-        told = torchrun(4, "asked(forgetful)\n", fails='raise KeyError("no such layer")')
-        one = self.alike(told, 4)
+        told = torchrun(2, "asked(forgetful)\n", fails='raise KeyError("no such layer")')
+        one = self.alike(told, 2)
         self.assertEqual(one["kind"], "RankDiedError")
         self.assertIn("rank 1: KeyError: 'no such layer' (", one["text"])
 
     def test_a_rank_that_hangs_is_told_on_all(self):
-        one = self.alike(torchrun(4, "asked(forgetful, timeout=8)\n", fails="time.sleep(1000)"), 4)
+        one = self.alike(torchrun(2, "asked(forgetful, timeout=8)\n", fails="time.sleep(1000)"), 2)
         self.assertIn("rank 1 did not end in 8 s", one["text"])
         self.assertIn("in forgetful", one["text"].partition("rank 1, innermost call first:")[2])
 
     def test_a_mesh_of_another_size(self):
-        one = self.alike(torchrun(2, "asked()\n"), 2)
+        one = self.alike(torchrun(2, "asked(mesh=4)\n"), 2)
         self.assertEqual(one["kind"], "InvalidError")
-        self.assertIn("the launcher started 2 ranks, and mesh dp=2 tp=2 has 4", one["text"])
+        self.assertIn("the launcher started 2 ranks, and mesh dp=4 has 4", one["text"])
 
     def test_an_error_in_the_process_with_the_whole(self):
         text = """

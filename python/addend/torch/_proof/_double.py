@@ -35,13 +35,12 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
         return type(value)(_mapped(item, convert) for item in value)
     if type(value) is dict:
         return {key: _mapped(item, convert) for key, item in value.items()}
+    copied: Any = copy.copy(value) if isinstance(value, MutableMapping) or dataclasses.is_dataclass(value) else None
     if isinstance(value, MutableMapping):  # as tokenizers return it
-        copied = copy.copy(value)
         for key, item in list(value.items()):
             copied[key] = _mapped(item, convert)
         return copied
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        copied = copy.copy(value)
         for field in dataclasses.fields(value):
             if hasattr(value, field.name):
                 object.__setattr__(copied, field.name, _mapped(getattr(value, field.name), convert))
@@ -78,17 +77,22 @@ class Double(TorchFunctionMode):
         self.narrow: Dict[str, str] = {}
         self._modules, self._rounding = modules, rounding
         self._apply: Any = None
+        self._inside = False  # an operation, whose name is said rather than that of a function that it is made of
+        self._through = False  # while an operation is computed in f32: whatever it converts is its own
 
     def __enter__(self) -> Double:
         self._apply = own = vars(torch.autograd.Function).get("apply")
         mode = self
 
         def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            apply = super(torch.autograd.Function, cls).apply if own is None else own.__get__(None, cls)
+            above: Any = torch.autograd.Function
+            apply = super(above, cls).apply if own is None else own.__get__(None, cls)
+            if mode._inside:
+                return apply(*args, **kwargs)
             return mode._call(cls.__name__, apply, args, kwargs)
 
         setattr(torch.autograd.Function, "apply", classmethod(applied))  # noqa: B010  no mode is told of it
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -96,20 +100,27 @@ class Double(TorchFunctionMode):
             delattr(torch.autograd.Function, "apply")
         else:
             setattr(torch.autograd.Function, "apply", self._apply)  # noqa: B010
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def _call(self, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """The operation in f64, or in f32 if it says that it has no f64."""
+        if self._through:
+            return func(*args, **kwargs)
         if name not in self.narrow:
             try:
                 return func(*args, **kwargs)
             except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError) as error:
                 if not _NO_DOUBLE.search(str(error)) or not _has_double((args, kwargs)):
                     raise
-        found = func(*_mapped(args, self._narrowed), **_mapped(kwargs, self._narrowed))
+        self._through = True
+        try:
+            found = doubled(func(*_mapped(args, self._narrowed), **_mapped(kwargs, self._narrowed)))
+        finally:
+            self._through = False
         module = self._modules[-1] if self._modules else ""
         place = _names.caller()
         self.narrow.setdefault(name, f"in `{module}`, {place}" if module else place)
-        return doubled(found)
+        return found
 
     def _narrowed(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype != torch.float64:
@@ -123,6 +134,8 @@ class Double(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if self._through:
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _METHODS and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
             self.said.add("conversions to a narrower dtype are conversions to f64")
@@ -139,17 +152,26 @@ class Double(TorchFunctionMode):
             kwargs["dropout_p"] = 0.0
         if name in _DRAWS:
             self.said.add(f"numbers are drawn in the step (torch.{name}), in each process its own")
-        if torch.is_autocast_enabled("cpu"):
+        self._inside, before = True, self._inside
+        try:
+            if not torch.is_autocast_enabled("cpu"):
+                return self._call(name, func, args, kwargs)
             self.said.add("autocast was off: f64")
             with torch.autocast("cpu", enabled=False):
                 return self._call(name, func, args, kwargs)
-        return self._call(name, func, args, kwargs)
+        finally:
+            self._inside = before
 
 
 def _has_double(value: Any) -> bool:
-    found: List[bool] = []
-    _mapped(value, lambda tensor: found.append(tensor.dtype == torch.float64) or tensor)
-    return any(found)
+    found: List[torch.dtype] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor.dtype)
+        return tensor
+
+    _mapped(value, note)
+    return torch.float64 in found
 
 
 def _wide(value: Any) -> Any:

@@ -150,11 +150,11 @@ def _need_memory(model: nn.Module, ranks: int, one: int = 1) -> None:
         free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
     if wanted > free:
         those = [f"{ranks} ranks"] * bool(ranks) + ["one process"] * bool(one)
-        file = ", or write what one process computes to a file (write_reference) and give reference=FILE"
+        instead = ", or write what one process computes to a file (write_reference) and give reference=FILE"
         raise addend.NoMemoryError(
             f"the model has {size / 2**30:.1f} GiB in f64, {' and '.join(those)} with it take about "
             f"{wanted / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: make a smaller one (fewer layers show the "
-            f"same mistakes){file if ranks and one else ''}"
+            f"same mistakes){instead if ranks and one else ''}"
         )
 
 
@@ -196,6 +196,8 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
         trace.attach(model)
     with mode:
         value, count = _whole_loss(task, model, batches)
+        if not value.requires_grad:
+            raise addend.InvalidError("no parameter of the model gets a gradient: the loss depends on none that wants one")
         value.backward()
     trace.remove()
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
@@ -233,7 +235,7 @@ def _own_error(task: Task, model: nn.Module, batches: Sequence[Any], whole: Whol
         trace.remove()
         worst = max(worst, abs(float(value) - whole.loss) / (abs(whole.loss) or 1.0))
         for name, parameter in model.named_parameters():
-            if name in whole.gradients:
+            if name in whole.gradients and parameter.grad is not None:
                 worst = max(worst, _off(array(parameter.grad), whole.gradients[name], whole.floor))
         if whole.record is not None:
             worst = max([worst] + [_off(v, whole.record.values[key], 0) for key, v in trace.record.values.items()])
@@ -286,7 +288,7 @@ class Rank:
         self.losses: List[float] = []
         prepare(task)
         model, self.said = make(task, axes.size(), 0 if whole.file else 1)
-        if whole.file and self.rank == 0:
+        if whole.file:
             _mark.need_same(whole, _mark.mark_of(model.state_dict()), _mark.mark_of(microbatches(task, axes, None)))
         model.load_state_dict(whole.state)
         from torch.distributed.device_mesh import init_device_mesh

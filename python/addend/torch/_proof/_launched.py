@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
 
 import addend
 from addend.torch._proof import _job, _judge, _ranks
@@ -35,7 +36,8 @@ def is_launched() -> bool:
 def _store() -> Tuple[Any, int, int]:
     if dist.is_initialized():
         return distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
-    return next(iter(dist.rendezvous("env://")))
+    found: Tuple[Any, int, int] = next(iter(rendezvous("env://")))
+    return found
 
 
 def forget_groups() -> None:
@@ -76,7 +78,7 @@ class Team:
                 "`unset RANK WORLD_SIZE`, and check starts its own"
             )
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store = dist.PrefixStore(f"addend-check/{restart}/{_calls}", store)
+        self._store: Any = distributed_c10d.PrefixStore(f"addend-check/{restart}/{_calls}", store)
         self._limit = limit
         self._told = 0
         hosts = self._exchange(socket.gethostname())
