@@ -4,12 +4,13 @@ import dataclasses
 import typing
 import unittest
 
-import addend
 import torch
 import torch.nn.functional as F
-from addend.torch import check
 from torch import nn
 from torch.autograd import Function
+
+import addend
+from addend.torch import check
 
 HANGS = 120  # seconds; many times what a proof takes
 
@@ -137,6 +138,23 @@ class NoDouble(unittest.TestCase):
         report = checked(lambda: Net(Squared()), sabotage=True)
         self.assertTrue(report.planted)
         self.assertEqual(report.survivors, ())
+
+    def test_a_backward_that_takes_no_f64(self):
+        class Narrow(Function):
+            @staticmethod
+            def forward(context, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(context, gradient):
+                raise TypeError("no kernel for float64")
+
+        class Narrowed(nn.Module):
+            def forward(self, x):
+                return Narrow.apply(x)
+
+        with self.assertRaisesRegex(addend.RankDiedError, "the process with the whole batch: .*no kernel for float64"):
+            checked(lambda: Net(Narrowed()))
 
     def test_an_error_that_is_no_dtypes_stays(self):
         class Raises(nn.Module):
@@ -274,7 +292,9 @@ class Models(unittest.TestCase):
         def synchronised(model, mesh):
             return ddp(nn.SyncBatchNorm.convert_sync_batchnorm(model), mesh)
 
-        with self.assertRaisesRegex(addend.RankDiedError, "rank .: ValueError: SyncBatchNorm layers only work with GPU modules"):
+        with self.assertRaisesRegex(
+            addend.RankDiedError, "rank .: ValueError: SyncBatchNorm layers only work with GPU modules"
+        ):
             checked(Normed, synchronised)
 
     def test_a_model_that_makes_no_gradient_at_all(self):

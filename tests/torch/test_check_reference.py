@@ -1,5 +1,6 @@
 """`reference=FILE`: what one process computes is read from a file, and a file of something else is refused."""
 
+import os
 import pathlib
 import struct
 import subprocess
@@ -8,12 +9,13 @@ import tempfile
 import unittest
 from unittest import mock
 
-import addend
-import proofs
 import torch
-from addend.torch import check, write_reference
 from safetensors import safe_open
 from torch import nn
+
+import addend
+import proofs
+from addend.torch import check, write_reference
 
 HANGS = 120  # seconds; many times what a proof takes
 
@@ -116,6 +118,17 @@ class Reference(unittest.TestCase):
         report = check(**asked, reference=path)
         self.assertTrue(report.ok, report)
 
+    def test_a_model_too_large_is_told_of_it(self):
+        class Huge(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.empty(1, dtype=torch.float64).expand(1 << 40))
+
+        with self.assertRaisesRegex(addend.NoMemoryError, "4 ranks and one process with it .* reference=FILE"):
+            check(**job(make_model=Huge))
+        with self.assertRaisesRegex(addend.NoMemoryError, "f64, one process with it take about 32768.0 GiB"):
+            write_reference(pathlib.Path(self.folder.name, "huge"), **job(make_model=Huge))
+
     def test_the_command(self):
         pathlib.Path(self.folder.name, "ajob.py").write_text(
             "import proofs\n"
@@ -136,7 +149,7 @@ class Reference(unittest.TestCase):
                 capture_output=True,
                 text=True,
                 timeout=HANGS,
-                env={**__import__("os").environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
+                env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
             )
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertEqual(done.stdout.strip().rpartition("\n")[2], said)

@@ -60,7 +60,9 @@ class Torchrun(unittest.TestCase):
         return told[0]
 
     def test_a_right_job_and_then_a_wrong_one(self):
-        told = torchrun(4, "mesh = {'dp': 2, 'tp': 2}\nasked(mesh=mesh)\nasked(proofs.at('blocks.1.mlp.up', copies=False), mesh)\n")
+        told = torchrun(
+            4, "mesh = {'dp': 2, 'tp': 2}\nasked(mesh=mesh)\nasked(proofs.at('blocks.1.mlp.up', copies=False), mesh)\n"
+        )
         right = self.alike([entry for entry in told if entry["ok"]], 4)
         self.assertIn("4 ranks, mesh dp=2 tp=2, against one process", right["text"])
         wrong = self.alike([entry for entry in told if entry["ok"] is False], 4)
@@ -95,6 +97,19 @@ dist.destroy_process_group()
         one = self.alike(torchrun(2, "asked(mesh=4)\n"), 2)
         self.assertEqual(one["kind"], "InvalidError")
         self.assertIn("the launcher started 2 ranks, and mesh dp=4 has 4", one["text"])
+
+    def test_a_reference_and_one_that_is_not_there(self):
+        text = """
+from addend.torch import write_reference
+path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "one")
+if rank == 0:
+    write_reference(path, proofs.Decoder, proofs.megatron, (proofs.whole, proofs.cut), proofs.loss, {"dp": 1, "tp": 2})
+asked(reference=path)
+asked(reference="none")
+"""
+        told = torchrun(2, text)
+        self.assertEqual([entry.get("ok") for entry in told], [True, None] * 2, told)
+        self.assertIn("could not be read", self.alike([entry for entry in told if "kind" in entry], 2)["text"])
 
     def test_an_error_in_the_process_with_the_whole(self):
         text = """

@@ -5,4 +5,13 @@ from addend.torch._sabotage import sabotage
 from addend.torch._trainer import watch_trainer
 from addend.torch._watch import assert_summed, dump, watch
 
-__all__ = ["assert_matches_one_process", "assert_summed", "check", "dump", "sabotage", "watch", "watch_trainer", "write_reference"]
+__all__ = [
+    "assert_matches_one_process",
+    "assert_summed",
+    "check",
+    "dump",
+    "sabotage",
+    "watch",
+    "watch_trainer",
+    "write_reference",
+]

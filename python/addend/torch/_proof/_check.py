@@ -79,7 +79,7 @@ def check(
         return _alone(task, axes, folder, timeout)
 
     if _launched.is_launched():
-        report = _launched.Team(axes, timeout).proof(task, axes, timeout, whole_of)
+        report = _launched.Team(axes, timeout).proof(task, axes, timeout, whole_of, reference is not None)
     else:
         report = _proof(task, axes, timeout, whole_of)
     return dataclasses.replace(report, seconds=time.monotonic() - start)
@@ -94,9 +94,7 @@ def _alone(task: _job.Task, axes: _axes.Axes, folder: str, timeout: float, ranks
     return whole
 
 
-def _proof(
-    task: _job.Task, axes: _axes.Axes, timeout: float, whole_of: Callable[[str], _job.Whole]
-) -> MatchReport:
+def _proof(task: _job.Task, axes: _axes.Axes, timeout: float, whole_of: Callable[[str], _job.Whole]) -> MatchReport:
     """With ranks that are started here."""
     folder = tempfile.mkdtemp(prefix="addend-check-")
     try:

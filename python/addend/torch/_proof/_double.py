@@ -62,13 +62,14 @@ class Buffers:
                 buffer.copy_(value)
 
 
+_BACKWARDS = {"backward", "grad"}
 _NO_DOUBLE = re.compile(r"\bdouble\b|float64|\bf64\b|fp64", re.I)
 _EPSILON = 2.0**-24  # half a unit of f32
 
 
 class Double(TorchFunctionMode):
-    """While it lasts. `said` collects what was done otherwise than the job does it; `narrow` has operations that have no
-    f64, which are computed in f32, and where they were called. With `rounding` what these are given is rounded
+    """While it lasts. `said` collects what was done otherwise than the job does it; `narrow` has operations without f64,
+    which are computed in f32, and where they were called. With `rounding` what these are given is rounded
     otherwise, as drawn."""
 
     def __init__(self, modules: Sequence[str] = (), rounding: Optional[torch.Generator] = None) -> None:
@@ -152,6 +153,8 @@ class Double(TorchFunctionMode):
             kwargs["dropout_p"] = 0.0
         if name in _DRAWS:
             self.said.add(f"numbers are drawn in the step (torch.{name}), in each process its own")
+        if name in _BACKWARDS:
+            return func(*args, **kwargs)  # once: it frees what it goes through
         self._inside, before = True, self._inside
         try:
             if not torch.is_autocast_enabled("cpu"):

@@ -143,7 +143,7 @@ def _loss_of(task: Task, model: Any, batch: Any) -> Tuple[torch.Tensor, Optional
 
 
 def _need_memory(model: nn.Module, ranks: int, one: int = 1) -> None:
-    """Each process has parameters, gradients and a copy of both; `one` is 0 where what one process came to is a file."""
+    """Each process has parameters, gradients and a copy of both; `one` is 0 where a file has what one came to."""
     size = sum(parameter.numel() for parameter in model.parameters()) * 8
     wanted = size * 4 * (ranks + one)
     with open("/proc/meminfo") as file:
@@ -197,7 +197,9 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
     with mode:
         value, count = _whole_loss(task, model, batches)
         if not value.requires_grad:
-            raise addend.InvalidError("no parameter of the model gets a gradient: the loss depends on none that wants one")
+            raise addend.InvalidError(
+                "no parameter of the model gets a gradient: the loss depends on none that wants one"
+            )
         value.backward()
     trace.remove()
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
@@ -258,7 +260,9 @@ def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[t
     return value / sum(counts), sum(counts)
 
 
-def _steps_alone(task: Task, model: nn.Module, batches: Sequence[Any], mode: _double.Double, held: _double.Buffers) -> List[Dict[str, Any]]:
+def _steps_alone(
+    task: Task, model: nn.Module, batches: Sequence[Any], mode: _double.Double, held: _double.Buffers
+) -> List[Dict[str, Any]]:
     after: List[Dict[str, Any]] = []
     if not task.steps or task.optimizer is None:
         return after

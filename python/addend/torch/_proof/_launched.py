@@ -1,5 +1,5 @@
-"""Ranks that a launcher started, torchrun or one like it: each forks the process that does its part, so that groups, the
-default dtype and threads of the rank stay as they are, and a part that dies or hangs is told on all ranks."""
+"""Ranks that a launcher started, torchrun or one like it: each forks the process that does its part, so that groups,
+the default dtype and threads of the rank stay as they are, and a part that dies or hangs is told on all ranks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Team:
         hosts = self._exchange(socket.gethostname())
         if len(set(hosts)) > 1:
             raise addend.InvalidError(
-                f"the ranks are on {len(set(hosts))} machines ({', '.join(sorted(set(hosts)))}), and check needs them on one"
+                f"the ranks are on {len(set(hosts))} machines ({', '.join(sorted(set(hosts)))}): check needs one"
             )
 
     def _get(self, key: str, rank: int) -> Any:
@@ -127,13 +127,14 @@ class Team:
         return found
 
     def proof(
-        self, task: _job.Task, axes: Axes, timeout: float, whole_of: Callable[[str], _job.Whole]
+        self, task: _job.Task, axes: Axes, timeout: float, whole_of: Callable[[str], _job.Whole], in_file: bool
     ) -> MatchReport:
-        """The report, the same on all ranks."""
+        """The report, the same on all ranks; `in_file`: each of them reads what one process computes."""
         folder = self.first(lambda: tempfile.mkdtemp(prefix="addend-check-"))
         try:
-            self.first(lambda: _write(os.path.join(folder, "whole"), whole_of(folder)))
-            whole = self.each(lambda: _read(os.path.join(folder, "whole")))
+            if not in_file:
+                self.first(lambda: _write(os.path.join(folder, "whole"), whole_of(folder)))
+            whole = self.each(lambda: whole_of(folder) if in_file else _read(os.path.join(folder, "whole")))
             task = _job.with_bound(task, whole)
             self.each(lambda: self._part(task, axes, whole, folder, timeout))
             return self.first(lambda: self._report(task, axes, whole, folder))

@@ -63,7 +63,9 @@ def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     at = length + 8
     wanted = at + max((entry["data_offsets"][1] for entry in header.values()), default=0)
     if size != wanted:
-        raise _Damaged(f"it has {size} bytes of {wanted}: it is cut off" if size < wanted else "it is longer than it says")
+        raise _Damaged(
+            f"it has {size} bytes of {wanted}: it is cut off" if size < wanted else "it is longer than it says"
+        )
     data = numpy.memmap(path, dtype=numpy.uint8, mode="c")
     digest, found = hashlib.sha256(), {}
     for name, entry in header.items():
@@ -109,7 +111,11 @@ def write(path: str, whole: Whole, seed: int) -> None:
         },
     }  # fmt: skip
     try:
-        _put(path, metadata, {name: numpy.ascontiguousarray(values).reshape(values.shape) for name, values in found.items()})
+        _put(
+            path,
+            metadata,
+            {name: numpy.ascontiguousarray(values).reshape(values.shape) for name, values in found.items()},
+        )
     except (OSError, KeyError) as error:
         raise addend.SystemRefusedError(f"{path} could not be written: {error}") from error
 
