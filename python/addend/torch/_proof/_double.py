@@ -68,8 +68,8 @@ _EPSILON = 2.0**-24  # half a unit of f32
 
 
 class Double(TorchFunctionMode):
-    """While it lasts. `said` collects what was done otherwise than the job does it; `narrow` has operations without f64,
-    which are computed in f32, and where they were called. With `rounding` what these are given is rounded
+    """While it lasts. `said` collects what was done otherwise than the job does it; `narrow` has operations without
+    f64, which are computed in f32, and where they were called. With `rounding` what these are given is rounded
     otherwise, as drawn."""
 
     def __init__(self, modules: Sequence[str] = (), rounding: Optional[torch.Generator] = None) -> None:
@@ -86,8 +86,8 @@ class Double(TorchFunctionMode):
         mode = self
 
         def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            above: Any = torch.autograd.Function
-            apply = super(above, cls).apply if own is None else own.__get__(None, cls)
+            above: Any = super(torch.autograd.Function, cls) if own is None else None  # type: ignore[misc]
+            apply = above.apply if own is None else own.__get__(None, cls)
             if mode._inside:
                 return apply(*args, **kwargs)
             return mode._call(cls.__name__, apply, args, kwargs)
