@@ -233,6 +233,7 @@ class Models(unittest.TestCase):
 
         report = checked(OfBatch, batches=narrow, loss=of_batch)
         self.assertTrue(report.ok, report)
+        self.assertEqual(report.bound, 1e-9)
         self.assertIs(checked(OfBatch, halved, narrow, of_batch).ok, False)
 
     def test_batches_that_are_named_tuples(self):
@@ -243,7 +244,15 @@ class Models(unittest.TestCase):
         def of_point(model, batch):
             return (model(batch.x) - batch.y).square().sum(), batch.y.numel()
 
-        self.assertTrue(checked(batches=narrow, loss=of_point).ok)
+        report = checked(batches=narrow, loss=of_point)
+        self.assertTrue(report.ok, report)
+        self.assertEqual(report.bound, 1e-9)
+
+    def test_a_tensor_that_is_narrow_from_the_start(self):
+        scale = torch.ones(8, 8, dtype=torch.float32)
+        report = checked(lambda: Net(lambda x: F.linear(x, scale)))
+        self.assertTrue(report.ok, report)
+        self.assertEqual(report.bound, 1e-9)
 
     def test_buffers_of_integers_and_truth_values(self):
         class Buffered(Net):

@@ -86,14 +86,15 @@ class Double(TorchFunctionMode):
         mode = self
 
         def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            above: Any = super(torch.autograd.Function, cls) if own is None else None  # type: ignore[misc]
-            apply = above.apply if own is None else own.__get__(None, cls)
+            above: Any = super
+            apply = above(torch.autograd.Function, cls).apply if own is None else own.__get__(None, cls)
             if mode._inside:
                 return apply(*args, **kwargs)
             return mode._call(cls.__name__, apply, args, kwargs)
 
         setattr(torch.autograd.Function, "apply", classmethod(applied))  # noqa: B010  no mode is told of it
-        super().__enter__()  # type: ignore[no-untyped-call]
+        enter: Any = super().__enter__
+        enter()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -101,7 +102,8 @@ class Double(TorchFunctionMode):
             delattr(torch.autograd.Function, "apply")
         else:
             setattr(torch.autograd.Function, "apply", self._apply)  # noqa: B010
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        leave: Any = super().__exit__
+        leave(*error)
 
     def _call(self, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """The operation in f64, or in f32 if it says that it has no f64."""
@@ -111,8 +113,12 @@ class Double(TorchFunctionMode):
             try:
                 return func(*args, **kwargs)
             except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError) as error:
-                if not _NO_DOUBLE.search(str(error)) or not _has_double((args, kwargs)):
+                if not _NO_DOUBLE.search(str(error)) or torch.float64 not in _dtypes((args, kwargs)):
                     raise
+                if any(
+                    dtype in NARROW for dtype in _dtypes((args, kwargs))
+                ):  # something that was narrow from the start
+                    return func(*doubled(args), **doubled(kwargs))
         self._through = True
         try:
             found = doubled(func(*_mapped(args, self._narrowed), **_mapped(kwargs, self._narrowed)))
@@ -166,7 +172,7 @@ class Double(TorchFunctionMode):
             self._inside = before
 
 
-def _has_double(value: Any) -> bool:
+def _dtypes(value: Any) -> List[torch.dtype]:
     found: List[torch.dtype] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -174,7 +180,7 @@ def _has_double(value: Any) -> bool:
         return tensor
 
     _mapped(value, note)
-    return torch.float64 in found
+    return found
 
 
 def _wide(value: Any) -> Any:
