@@ -7,13 +7,15 @@
 
 #include "command.h"
 
-enum { KEY_JSON = 256, KEY_SABOTAGE, KEY_TIMEOUT };
+enum { KEY_JSON = 256, KEY_REFERENCE, KEY_SABOTAGE, KEY_TIMEOUT, KEY_WRITE_REFERENCE };
 enum { WORDS_BEFORE = 3, WORDS_MAX = 64 };
 
 static const struct argp_option options[] = {
     {"json", KEY_JSON, 0, 0, "Print one JSON document on standard output", 0},
+    {"reference", KEY_REFERENCE, "FILE", 0, "Compare with what --write-reference wrote, without one process", 0},
     {"sabotage", KEY_SABOTAGE, 0, 0, "Plant mistakes in the collectives of the backward", 0},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Stop processes that have not ended by then, and show where they are", 0},
+    {"write-reference", KEY_WRITE_REFERENCE, "FILE", 0, "Run one process alone, and write what it computes", 0},
     {0},
 };
 
@@ -22,8 +24,10 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   int *functions = state->input;
   switch (key) {
     case KEY_JSON:
+    case KEY_REFERENCE:
     case KEY_SABOTAGE:
     case KEY_TIMEOUT:
+    case KEY_WRITE_REFERENCE:
       return 0;
     case ARGP_KEY_ARG:
       return ++*functions, 0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import tempfile
 import time
@@ -11,8 +12,10 @@ from typing import Any, Callable, Mapping, Optional, Union
 from torch import nn
 
 import addend
-from addend.torch._proof import _axes, _job, _judge, _ranks
+from addend.torch._proof import _axes, _job, _judge, _launched, _ranks, _reference
 from addend.torch._proof._report import MatchReport
+
+Path = Union[str, "os.PathLike[str]"]
 
 
 def check(
@@ -31,6 +34,7 @@ def check(
     sabotage: bool = False,
     seed: int = 20,
     timeout: float = 300.0,
+    reference: Optional[Path] = None,
 ) -> MatchReport:
     """Whether the ranks of a job compute what one process computes, and if not, where it begins to be wrong.
 
@@ -56,6 +60,9 @@ def check(
     sabotage: plants mistakes in the collectives of the backward, and says which this comparison would not notice
     seed: of random numbers, in every process
     timeout: seconds after which processes that did not end are stopped, and their stacks shown
+    reference: a file that `write_reference` wrote: what one process computes is read from it, not computed
+
+    In a script that torchrun started, its ranks run the job, as many as the mesh has; the report is on all of them.
     """
     task = _job.Task(
         make_model, parallelize, batches, loss, _axes.parse(mesh), run, averaged, norm, optimizer, steps, bound,
@@ -65,16 +72,75 @@ def check(
     start = time.monotonic()
     axes = _axes.Axes(task.mesh)
     _import_once()
+
+    def whole_of(folder: str) -> _job.Whole:
+        if reference is not None:
+            return _reference.read(os.fspath(reference), seed, steps)
+        return _alone(task, axes, folder, timeout)
+
+    if _launched.is_launched():
+        report = _launched.Team(axes, timeout).proof(task, axes, timeout, whole_of, reference is not None)
+    else:
+        report = _proof(task, axes, timeout, whole_of)
+    return dataclasses.replace(report, seconds=time.monotonic() - start)
+
+
+def _alone(task: _job.Task, axes: _axes.Axes, folder: str, timeout: float, ranks: Optional[int] = None) -> _job.Whole:
+    def work(_: int) -> _job.Whole:
+        _launched.forget_groups()
+        return _job.alone(task, axes, ranks)
+
+    whole: _job.Whole = _ranks.run(["the process with the whole batch"], work, folder, timeout)[0]
+    return whole
+
+
+def _proof(task: _job.Task, axes: _axes.Axes, timeout: float, whole_of: Callable[[str], _job.Whole]) -> MatchReport:
+    """With ranks that are started here."""
     folder = tempfile.mkdtemp(prefix="addend-check-")
     try:
-        whole = _ranks.run(["the process with the whole batch"], lambda _: _job.alone(task, axes), folder, timeout)[0]
+        whole = whole_of(folder)
+        task = _job.with_bound(task, whole)
         names = [f"rank {rank}" for rank in range(axes.size())]
         of_rank = [_axes.Axes(task.mesh, rank) for rank in range(axes.size())]
         parts = _ranks.run(names, lambda r: _job.be_rank(task, of_rank[r], whole, folder, r), folder, timeout)
-        report = _judge.Judge(task, axes, whole, parts, folder).report()
+        return _judge.Judge(task, axes, whole, parts, folder).report()
     finally:
         _job.forget(folder)
-    return dataclasses.replace(report, seconds=time.monotonic() - start)
+
+
+def write_reference(
+    path: Path,
+    make_model: Callable[[], nn.Module],
+    parallelize: Callable[..., Any],
+    batches: Any,
+    loss: Callable[..., Any],
+    mesh: Union[int, Mapping[str, int]],
+    *,
+    optimizer: Optional[Callable[..., Any]] = None,
+    steps: int = 0,
+    seed: int = 20,
+    timeout: float = 300.0,
+    **others: Any,
+) -> None:
+    """Writes what one process computes to a file, which `check(..., reference=path)` compares the ranks with.
+
+    The arguments are those of `check`, so that one dictionary has them for both; what ranks alone need is not used.
+    For a model that does not fit into memory beside the ranks' own.
+    """
+    task = _job.Task(
+        make_model, parallelize, batches, loss, _axes.parse(mesh), optimizer=optimizer, steps=steps, seed=seed
+    )
+    unknown = sorted(set(others) - set(inspect.signature(check).parameters))
+    if unknown:
+        raise TypeError(f"write_reference() got arguments that check() does not have: {', '.join(unknown)}")
+    _need(task)
+    _import_once()
+    folder = tempfile.mkdtemp(prefix="addend-check-")
+    try:
+        whole = _alone(task, _axes.Axes(task.mesh), folder, timeout, ranks=0)
+        _reference.write(os.fspath(path), whole, seed)
+    finally:
+        _job.forget(folder)
 
 
 def _need(task: _job.Task) -> None:

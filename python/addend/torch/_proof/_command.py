@@ -20,6 +20,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--sabotage", action="store_true")
     parser.add_argument("--timeout", type=float, metavar="SECONDS")
+    file = parser.add_mutually_exclusive_group()
+    file.add_argument("--reference", metavar="FILE")
+    file.add_argument("--write-reference", metavar="FILE")
     return parser
 
 
@@ -46,7 +49,7 @@ def _load(text: str) -> Dict[str, Any]:
 def run(words: Sequence[str]) -> int:
     """The exit status; the report is printed."""
     told = _parser().parse_args(words)
-    from addend.torch import check
+    from addend.torch import check, write_reference
 
     try:
         arguments = _load(told.function)
@@ -54,6 +57,11 @@ def run(words: Sequence[str]) -> int:
             arguments["sabotage"] = True
         if told.timeout is not None:
             arguments["timeout"] = told.timeout
+        if told.write_reference:
+            write_reference(told.write_reference, **arguments)
+            return HOLDS
+        if told.reference:
+            arguments["reference"] = told.reference
         report = check(**arguments)
     except (addend.InvalidError, TypeError) as error:
         print(f"addend torch-check: {error}", file=sys.stderr)
@@ -61,7 +69,8 @@ def run(words: Sequence[str]) -> int:
     except addend.AddendError as error:
         print(f"addend torch-check: {error}", file=sys.stderr)
         return UNFINISHED
-    print(json.dumps(report.document, allow_nan=False) if told.json else report)
+    if os.environ.get("RANK", "0") == "0":  # of ranks that torchrun started
+        print(json.dumps(report.document, allow_nan=False) if told.json else report)
     return HOLDS if report.ok and not report.survivors else ANSWER_IS_NO
 
 

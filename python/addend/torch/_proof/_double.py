@@ -3,12 +3,17 @@ dropout is off."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, Mapping, Set
+import copy
+import dataclasses
+import re
+from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Sequence, Set
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+
+from addend.torch._proof import _names
 
 NARROW = (torch.float32, torch.bfloat16, torch.float16)
 _METHODS = {"float", "half", "bfloat16"}
@@ -17,25 +22,127 @@ _DRAWS |= {"uniform_", "bernoulli_", "exponential_"}
 
 
 def doubled(value: Any) -> Any:
-    """Floating tensors in f64; whatever else is in it stays."""
+    """Floating tensors in f64, in tuples, lists, dictionaries and dataclasses too; whatever else is in it stays."""
+    return _mapped(value, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf)
 
-    def convert(leaf: Any) -> Any:
-        return leaf.double() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
 
-    return tree_map(convert, value)
+def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(item, convert) for item in value))
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(item, convert) for item in value)
+    if type(value) is dict:
+        return {key: _mapped(item, convert) for key, item in value.items()}
+    copied: Any = copy.copy(value) if isinstance(value, MutableMapping) or dataclasses.is_dataclass(value) else None
+    if isinstance(value, MutableMapping):  # as tokenizers return it
+        for key, item in list(value.items()):
+            copied[key] = _mapped(item, convert)
+        return copied
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            if hasattr(value, field.name):
+                object.__setattr__(copied, field.name, _mapped(getattr(value, field.name), convert))
+        return copied
+    return tree_map(lambda leaf: convert(leaf) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+class Buffers:
+    """What a forward changes besides gradients, as running statistics: every step begins with the same."""
+
+    def __init__(self, parts: Iterable[nn.Module]) -> None:
+        found = {id(buffer): buffer for part in parts for buffer in part.buffers()}
+        self._held = [(buffer, buffer.detach().clone()) for buffer in found.values()]
+
+    def restore(self) -> None:
+        """As they were."""
+        with torch.no_grad():
+            for buffer, value in self._held:
+                buffer.copy_(value)
+
+
+_BACKWARDS = {"backward", "grad"}
+_NO_DOUBLE = re.compile(r"\bdouble\b|float64|\bf64\b|fp64", re.I)
+_EPSILON = 2.0**-24  # half a unit of f32
 
 
 class Double(TorchFunctionMode):
-    """While it lasts. `said` collects what was done otherwise than the job does it."""
+    """While it lasts. `said` collects what was done otherwise than the job does it; `narrow` has operations without
+    f64, which are computed in f32, and where they were called. With `rounding` what these are given is rounded
+    otherwise, as drawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = (), rounding: Optional[torch.Generator] = None) -> None:
         super().__init__()
         self.said: Set[str] = set()
+        self.narrow: Dict[str, str] = {}
+        self._modules, self._rounding = modules, rounding
+        self._apply: Any = None
+        self._inside = False  # an operation, whose name is said rather than that of a function that it is made of
+        self._through = False  # while an operation is computed in f32: whatever it converts is its own
+
+    def __enter__(self) -> Double:
+        self._apply = own = vars(torch.autograd.Function).get("apply")
+        mode = self
+
+        def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            above: Any = super
+            apply = above(torch.autograd.Function, cls).apply if own is None else own.__get__(None, cls)
+            if mode._inside:
+                return apply(*args, **kwargs)
+            return mode._call(cls.__name__, apply, args, kwargs)
+
+        setattr(torch.autograd.Function, "apply", classmethod(applied))  # noqa: B010  no mode is told of it
+        enter: Any = super().__enter__
+        enter()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._apply is None:
+            delattr(torch.autograd.Function, "apply")
+        else:
+            setattr(torch.autograd.Function, "apply", self._apply)  # noqa: B010
+        leave: Any = super().__exit__
+        leave(*error)
+
+    def _call(self, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """The operation in f64, or in f32 if it says that it has no f64."""
+        if self._through:
+            return func(*args, **kwargs)
+        if name not in self.narrow:
+            try:
+                return func(*args, **kwargs)
+            except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError) as error:
+                if not _NO_DOUBLE.search(str(error)) or torch.float64 not in _dtypes((args, kwargs)):
+                    raise
+                if any(
+                    dtype in NARROW for dtype in _dtypes((args, kwargs))
+                ):  # something that was narrow from the start
+                    return func(*doubled(args), **doubled(kwargs))
+        self._through = True
+        try:
+            found = doubled(func(*_mapped(args, self._narrowed), **_mapped(kwargs, self._narrowed)))
+        finally:
+            self._through = False
+        module = self._modules[-1] if self._modules else ""
+        place = _names.caller()
+        self.narrow.setdefault(name, f"in `{module}`, {place}" if module else place)
+        return found
+
+    def _narrowed(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype != torch.float64:
+            return tensor
+        if self._rounding is not None:
+            drawn = torch.randint(-1, 2, tensor.shape, generator=self._rounding, device="cpu").to(tensor.dtype)
+            tensor = tensor * (1 + _EPSILON * 2 * drawn)
+        return tensor.float()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        if self._through:
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name in _METHODS and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
             self.said.add("conversions to a narrower dtype are conversions to f64")
@@ -52,7 +159,28 @@ class Double(TorchFunctionMode):
             kwargs["dropout_p"] = 0.0
         if name in _DRAWS:
             self.said.add(f"numbers are drawn in the step (torch.{name}), in each process its own")
-        return func(*args, **kwargs)
+        if name in _BACKWARDS:
+            return func(*args, **kwargs)  # once: it frees what it goes through
+        self._inside, before = True, self._inside
+        try:
+            if not torch.is_autocast_enabled("cpu"):
+                return self._call(name, func, args, kwargs)
+            self.said.add("autocast was off: f64")
+            with torch.autocast("cpu", enabled=False):
+                return self._call(name, func, args, kwargs)
+        finally:
+            self._inside = before
+
+
+def _dtypes(value: Any) -> List[torch.dtype]:
+    found: List[torch.dtype] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor.dtype)
+        return tensor
+
+    _mapped(value, note)
+    return found
 
 
 def _wide(value: Any) -> Any:

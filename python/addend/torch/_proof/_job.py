@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import shutil
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
@@ -16,7 +15,7 @@ from torch import nn
 import addend
 from addend.torch import _parameters, _watch
 from addend.torch._loaded import is_dtensor
-from addend.torch._proof import _double, _match, _names
+from addend.torch._proof import _double, _mark, _match, _names
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
 from addend.torch._proof._trace import Record, Trace, array
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SEED = 20
+_TIMES = 8.0  # what ranks may be off by, over what one process's own roundings make
+_DRAWS = 4
 _ROUNDING = 1e-4  # of the largest gradient; what a bound is taken of is no less
 STEPS = ("its first step", "its second step", "its third step")  # a hook that is lost shows later than the first
 
@@ -62,6 +63,10 @@ class Whole:
     after: List[Dict[str, NDArray[numpy.float64]]]  # parameters after each optimizer step
     record: Optional[Record]
     said: Set[str]
+    own_error: float = 0.0  # of what has no f64, over each largest element: what other roundings make of it
+    model_mark: str = ""  # checksums of the weights that make_model gave, and of the batch
+    batch_mark: str = ""
+    file: str = ""  # that it was read from
 
     @property
     def floor(self) -> float:
@@ -94,6 +99,11 @@ class Part:
     no_dump: str = ""
     collectives: Dict[Place, Seen] = dataclasses.field(default_factory=dict)
     noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
+
+
+def with_bound(task: Task, whole: Whole) -> Task:
+    """The bound is wider where an operation has no f64."""
+    return dataclasses.replace(task, bound=max(task.bound, _TIMES * whole.own_error))
 
 
 def prepare(task: Task) -> None:
@@ -132,26 +142,28 @@ def _loss_of(task: Task, model: Any, batch: Any) -> Tuple[torch.Tensor, Optional
 # -- one process
 
 
-def _need_memory(model: nn.Module, world: int) -> None:
-    """Each process has parameters, gradients and a copy of both; half of the memory that is free is left alone."""
+def _need_memory(model: nn.Module, ranks: int, one: int = 1) -> None:
+    """Each process has parameters, gradients and a copy of both; `one` is 0 where a file has what one came to."""
     size = sum(parameter.numel() for parameter in model.parameters()) * 8
-    wanted = size * 4 * (world + 1)
+    wanted = size * 4 * (ranks + one)
     with open("/proc/meminfo") as file:
         free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
     if wanted > free:
+        those = [f"{ranks} ranks"] * bool(ranks) + ["one process"] * bool(one)
+        instead = ", or write what one process computes to a file (write_reference) and give reference=FILE"
         raise addend.NoMemoryError(
-            f"the model has {size / 2**30:.1f} GiB in f64, {world} ranks and one process with it take about "
+            f"the model has {size / 2**30:.1f} GiB in f64, {' and '.join(those)} with it take about "
             f"{wanted / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: make a smaller one (fewer layers show the "
-            "same mistakes)"
+            f"same mistakes){instead if ranks and one else ''}"
         )
 
 
-def make(task: Task) -> Tuple[nn.Module, Set[str]]:
+def make(task: Task, ranks: int, one: int = 1) -> Tuple[nn.Module, Set[str]]:
     """The model as one process has it, in f64."""
     model = task.make_model()
     if not isinstance(model, nn.Module):
         raise addend.InvalidError(f"make_model gave {type(model).__name__}, not a torch.nn.Module")
-    _need_memory(model, math.prod(task.mesh.values()))
+    _need_memory(model, ranks, one)
     said = _double.quiet(model)
     return model.double(), said
 
@@ -167,25 +179,74 @@ def _aliases(model: nn.Module) -> Dict[str, List[str]]:
     return found
 
 
-def alone(task: Task, axes: Axes) -> Whole:
-    """The whole batch in one process."""
+def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
+    """The whole batch in one process; `ranks` of the job will have the model, too."""
     prepare(task)
-    model, said = make(task)
+    model, said = make(task, axes.size() if ranks is None else ranks)
+    model_mark = _mark.mark_of(model.state_dict())
     said |= _double.vary_constants(model)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     batches = microbatches(task, axes, None)
-    trace, mode = Trace(), _double.Double()
+    batch_mark = _mark.mark_of(batches)
+    trace = Trace()
+    mode = _double.Double(trace.stack)
+    held = _double.Buffers([model])
     weights = {name: array(parameter) for name, parameter in model.named_parameters()}
     if len(batches) == 1:
         trace.attach(model)
     with mode:
         value, count = _whole_loss(task, model, batches)
+        if not value.requires_grad:
+            raise addend.InvalidError(
+                "no parameter of the model gets a gradient: the loss depends on none that wants one"
+            )
         value.backward()
     trace.remove()
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
-    after = _steps_alone(task, model, batches, mode)
-    record = trace.record if len(batches) == 1 else None
-    return Whole(float(value), count, weights, state, gradients, _aliases(model), after, record, said | mode.said)
+    after = _steps_alone(task, model, batches, mode, held)
+    whole = Whole(float(value), count, weights, state, gradients, _aliases(model), after, None, said | mode.said)
+    whole.model_mark, whole.batch_mark = model_mark, batch_mark
+    whole.record = trace.record if len(batches) == 1 else None
+    if mode.narrow:
+        whole.own_error = _own_error(task, model, batches, whole)
+        whole.said.add(_narrow_text(mode.narrow, _TIMES * whole.own_error))
+    return whole
+
+
+def _narrow_text(narrow: Mapping[str, str], bound: float) -> str:
+    return (
+        f"computed in f32, for there is no f64: {', '.join(f'{name} ({place})' for name, place in narrow.items())}; "
+        f"so the bound is {bound:.2g} where it would be less: {_TIMES:g} times what one process's results differ by "
+        f"where what these are given is rounded otherwise ({_DRAWS} draws)"
+    )
+
+
+def _own_error(task: Task, model: nn.Module, batches: Sequence[Any], whole: Whole) -> float:
+    """How far one process's own results differ, over each largest element, where inputs of operations that have no f64
+    are rounded otherwise."""
+    worst = 0.0
+    for draw in range(_DRAWS):
+        model.load_state_dict(whole.state)
+        model.zero_grad()
+        trace = Trace()
+        if whole.record is not None:
+            trace.attach(model)
+        with _double.Double(trace.stack, torch.Generator().manual_seed(draw)):
+            value = _whole_loss(task, model, batches)[0]
+            value.backward()
+        trace.remove()
+        worst = max(worst, abs(float(value) - whole.loss) / (abs(whole.loss) or 1.0))
+        for name, parameter in model.named_parameters():
+            if name in whole.gradients and parameter.grad is not None:
+                worst = max(worst, _off(array(parameter.grad), whole.gradients[name], whole.floor))
+        if whole.record is not None:
+            worst = max([worst] + [_off(v, whole.record.values[key], 0) for key, v in trace.record.values.items()])
+    return worst
+
+
+def _off(found: Any, right: Any, floor: float) -> float:
+    scale = max(_match.largest(right), floor)
+    return _match.largest(found - right) / scale if scale else 0.0
 
 
 def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[torch.Tensor, Optional[float]]:
@@ -199,7 +260,9 @@ def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[t
     return value / sum(counts), sum(counts)
 
 
-def _steps_alone(task: Task, model: nn.Module, batches: Sequence[Any], mode: _double.Double) -> List[Dict[str, Any]]:
+def _steps_alone(
+    task: Task, model: nn.Module, batches: Sequence[Any], mode: _double.Double, held: _double.Buffers
+) -> List[Dict[str, Any]]:
     after: List[Dict[str, Any]] = []
     if not task.steps or task.optimizer is None:
         return after
@@ -207,6 +270,7 @@ def _steps_alone(task: Task, model: nn.Module, batches: Sequence[Any], mode: _do
     for step in range(task.steps):
         if step:
             model.zero_grad()
+            held.restore()
             with mode:
                 _whole_loss(task, model, batches)[0].backward()
         optimizer.step()
@@ -223,11 +287,13 @@ class Rank:
     def __init__(self, task: Task, axes: Axes, whole: Whole, folder: str):
         self.task, self.axes, self.whole, self.folder = task, axes, whole, folder
         self.rank = dist.get_rank()
+        self.trace: Optional[Trace] = None
         self.mode = _double.Double()
         self.losses: List[float] = []
-        self.trace: Optional[Trace] = None
         prepare(task)
-        model, self.said = make(task)
+        model, self.said = make(task, axes.size(), 0 if whole.file else 1)
+        if whole.file:
+            _mark.need_same(whole, _mark.mark_of(model.state_dict()), _mark.mark_of(microbatches(task, axes, None)))
         model.load_state_dict(whole.state)
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -238,6 +304,7 @@ class Rank:
         self.parts: List[nn.Module] = [m for m in _modules_of(self.model)]
         if not self.parts:
             raise addend.InvalidError(f"parallelize gave {type(made).__name__}: a module, a list of them, or None")
+        self.buffers = _double.Buffers(self.parts)
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()
 
@@ -278,6 +345,7 @@ class Rank:
     def clear(self) -> None:
         for part in self.parts:
             part.zero_grad()
+        self.buffers.restore()
 
     def part(self) -> Part:
         """The job as it is, twice; then once more with all hooks."""

@@ -24,6 +24,7 @@ _FOLLOWS = (
     "Connection reset by peer",
     "Broken pipe",
 )  # what others say of a rank that is gone
+HUNG = "did not end in"
 _STACKS = 2.0  # seconds that stacks of ranks that hang may take to be written
 
 
@@ -42,7 +43,7 @@ def _be_child(name: str, folder: str, pipe: Connection, work: Callable[[], Any])
         pipe.send(None)
     except BaseException as error:
         refused = isinstance(error, addend.AddendError)
-        pipe.send((type(error), str(error)) if refused else (addend.RankDiedError, _told(error)))
+        pipe.send((type(error), str(error)) if refused else (addend.RankDiedError, told(error)))
     finally:
         _flush()
         os._exit(0)  # threads of gloo may still wait for a rank that failed
@@ -54,7 +55,7 @@ def _flush() -> None:
             stream.flush()
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """The error, and where the caller's code made it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _names.is_inside(frame.filename)]
@@ -84,6 +85,11 @@ def _stacks(folder: str, processes: Dict[str, Any], silent: Sequence[str]) -> st
     return text
 
 
+def follows(text: str) -> int:
+    """The smallest is the most telling: a failure, ranks that hang, what is said of a rank that is gone."""
+    return 2 if any(word in text for word in _FOLLOWS) else int(HUNG in text)
+
+
 def _collect(folder: str, processes: Dict[str, Any], pipes: Dict[str, Connection], limit: float) -> None:
     waiting, deadline = dict(pipes), time.monotonic() + limit
     failed: List[Tuple[str, Any]] = []
@@ -94,7 +100,7 @@ def _collect(folder: str, processes: Dict[str, Any], pipes: Dict[str, Connection
         if not ready:
             silent = sorted(waiting)
             raise addend.RankDiedError(
-                f"{', '.join(silent)} did not end in {limit:g} s (timeout=): they wait for each other, or the job is "
+                f"{', '.join(silent)} {HUNG} {limit:g} s (timeout=): they wait for each other, or the job is "
                 f"too large for it{_stacks(folder, processes, silent)}"
             )
         for name, pipe in list(waiting.items()):
@@ -113,7 +119,7 @@ def _collect(folder: str, processes: Dict[str, Any], pipes: Dict[str, Connection
                 failed.append((name, error))
                 deadline = min(deadline, time.monotonic() + _OTHERS)
     if failed:
-        name, (kind, text) = min(failed, key=lambda found: any(word in found[1][1] for word in _FOLLOWS))
+        name, (kind, text) = min(failed, key=lambda found: follows(found[1][1]))
         raise kind(f"{name}: {text}")
 
 

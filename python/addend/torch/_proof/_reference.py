@@ -1,0 +1,157 @@
+"""What one process came to, in a file: for models that fit into memory once, and for references that many proofs share.
+The file is safetensors; its metadata says what it was made of, and how its tensors add up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from typing import Any, Dict, List, Mapping, Tuple
+
+import numpy
+import torch
+
+import addend
+from addend.torch._proof._job import Whole
+from addend.torch._proof._trace import Record
+
+_FORMAT = 1
+_NAMES = {"float64": "F64", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+class _Damaged(Exception):
+    """What is wrong with the bytes."""
+
+
+def _put(path: str, metadata: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    header: Dict[str, Any] = {}
+    at, digest = 0, hashlib.sha256()
+    for name, values in found.items():
+        header[name] = {
+            "dtype": _NAMES[values.dtype.name],
+            "shape": list(values.shape),
+            "data_offsets": [at, at + values.nbytes],
+        }
+        digest.update(values.tobytes())
+        at += values.nbytes
+    header["__metadata__"] = {"addend.reference": json.dumps({**metadata, "sha256": digest.hexdigest()})}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(f"{path}.part", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for values in found.values():
+            file.write(values.tobytes())
+    os.replace(f"{path}.part", path)
+
+
+def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if length + 8 > size:
+            raise _Damaged("it is no safetensors file, or only its beginning")
+        try:
+            header = json.loads(file.read(length))
+            metadata = json.loads(header.pop("__metadata__")["addend.reference"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _Damaged("it was not written by write_reference") from error
+    if metadata.get("format") != _FORMAT:
+        raise _Damaged(f"its format is {metadata.get('format')}, this addend reads {_FORMAT}")
+    at = length + 8
+    wanted = at + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    if size != wanted:
+        raise _Damaged(
+            f"it has {size} bytes of {wanted}: it is cut off" if size < wanted else "it is longer than it says"
+        )
+    data = numpy.memmap(path, dtype=numpy.uint8, mode="c")
+    digest, found = hashlib.sha256(), {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        piece = data[at + begin : at + end]
+        digest.update(piece.data)
+        found[name] = piece.view(numpy.dtype(_DTYPES[entry["dtype"]])).reshape(entry["shape"])
+    if digest.hexdigest() != metadata["sha256"]:
+        raise _Damaged("its tensors are not those that were written: its checksum differs")
+    return metadata, found
+
+
+def write(path: str, whole: Whole, seed: int) -> None:
+    """A file that `read` reads."""
+    found: Dict[str, Any] = {}
+    for name, values in whole.weights.items():
+        found[f"weight/{name}"] = values
+    for name, tensor in whole.state.items():
+        if isinstance(tensor, torch.Tensor) and name not in whole.weights:
+            found[f"state/{name}"] = tensor.detach().contiguous().numpy()
+    for name, values in whole.gradients.items():
+        found[f"gradient/{name}"] = values
+    for step, after in enumerate(whole.after):
+        found.update({f"after/{step}/{name}": values for name, values in after.items()})
+    record = whole.record
+    if record is not None:
+        found.update({f"record/{i}": record.values[key] for i, key in enumerate(record.order)})
+    metadata = {
+        "format": _FORMAT,
+        "addend": addend.__version__,
+        "torch": torch.__version__,
+        "seed": seed,
+        "steps": len(whole.after),
+        "model": whole.model_mark,
+        "batch": whole.batch_mark,
+        "loss": whole.loss,
+        "count": whole.count,
+        "aliases": whole.aliases,
+        "said": sorted(whole.said),
+        "own_error": whole.own_error,
+        "record": None if record is None else {
+            "order": record.order, "places": record.places, "kinds": record.kinds, "collectives": record.collectives,
+        },
+    }  # fmt: skip
+    try:
+        _put(
+            path,
+            metadata,
+            {name: numpy.ascontiguousarray(values).reshape(values.shape) for name, values in found.items()},
+        )
+    except (OSError, KeyError) as error:
+        raise addend.SystemRefusedError(f"{path} could not be written: {error}") from error
+
+
+def _tensors(found: Mapping[str, Any], kind: str) -> Dict[str, Any]:
+    return {name[len(kind) :]: values for name, values in found.items() if name.startswith(kind)}
+
+
+def _record(metadata: Mapping[str, Any], found: Mapping[str, Any]) -> Any:
+    told = metadata["record"]
+    if told is None:
+        return None
+    order: List[Any] = [tuple(key) for key in told["order"]]
+    values = {key: found[f"record/{i}"] for i, key in enumerate(order)}
+    return Record(values, order, told["places"], told["kinds"], [tuple(entry) for entry in told["collectives"]])
+
+
+def read(path: str, seed: int, steps: int) -> Whole:
+    """What `write` wrote; whether it is this job's, ranks see."""
+    try:
+        metadata, found = _get(path)
+    except OSError as error:
+        raise addend.InvalidError(f"reference={path!r} could not be read: {error.strerror or error}") from error
+    except _Damaged as error:
+        raise addend.InvalidError(f"{path} is no reference: {error}") from error
+    if metadata["seed"] != seed:
+        raise addend.InvalidError(f"{path} was written with seed={metadata['seed']}, not {seed}")
+    if metadata["steps"] < steps:
+        raise addend.InvalidError(f"{path} has parameters after {metadata['steps']} optimizer steps, not after {steps}")
+    weights = _tensors(found, "weight/")
+    state = {name: torch.from_numpy(values) for name, values in {**weights, **_tensors(found, "state/")}.items()}
+    after = [_tensors(found, f"after/{step}/") for step in range(steps)]
+    said = set(metadata["said"])
+    if metadata["torch"] != torch.__version__:
+        said.add(f"the reference was written with PyTorch {metadata['torch']}, the ranks have {torch.__version__}")
+    return Whole(
+        metadata["loss"], metadata["count"], weights, state, _tensors(found, "gradient/"), metadata["aliases"], after,
+        _record(metadata, found), said, metadata["own_error"], metadata["model"], metadata["batch"], path,
+    )  # fmt: skip

@@ -1,0 +1,320 @@
+"""What has no f64, what autocast narrows, and models and inputs that are not only floating tensors."""
+
+import dataclasses
+import typing
+import unittest
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import Function
+
+import addend
+from addend.torch import check
+
+HANGS = 120  # seconds; many times what a proof takes
+
+
+@torch.library.custom_op("addend_tests::square", mutates_args=())
+def square(x: torch.Tensor) -> torch.Tensor:
+    if x.dtype == torch.float64:
+        raise NotImplementedError("square has no kernel for float64")
+    return (x * x).sin()
+
+
+def _keep(ctx, inputs, output):  # PyTorch wants this name
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(context, gradient):
+    (x,) = context.saved_tensors
+    return gradient * (x * x).cos() * 2 * x
+
+
+square.register_autograd(_backward, setup_context=_keep)
+
+
+class Cube(Function):
+    """As a kernel's wrapper is written."""
+
+    @staticmethod
+    def forward(context, x):
+        if x.dtype not in (torch.float32, torch.bfloat16):
+            raise TypeError(f"cube takes f32 and bf16, not {x.dtype}")
+        context.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * 3 * context.saved_tensors[0] ** 2
+
+
+class Half(Function):
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * 0.5
+
+
+class Net(nn.Module):
+    def __init__(self, between=torch.tanh):
+        super().__init__()
+        self.up, self.down, self.between = nn.Linear(6, 8), nn.Linear(8, 3), between
+
+    def forward(self, x):
+        return self.down(self.between(self.up(x)))
+
+
+class Squared(nn.Module):
+    def forward(self, x):
+        return torch.ops.addend_tests.square(x)
+
+
+class Cubed(nn.Module):
+    def forward(self, x):
+        return Cube.apply(x)
+
+
+def whole():
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(8, 6, generator=generator), torch.randn(8, 3, generator=generator)
+
+
+def cut(batch, rank, mesh):
+    return [tuple(x.chunk(mesh.size())[rank] for x in batch)]
+
+
+def loss(model, batch):
+    x, y = batch
+    return (model(x) - y).square().sum(), y.numel()
+
+
+def ddp(model, mesh):
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def halved(model, mesh):
+    """A backward that is not the dual of its forward."""
+    down = model.down.forward
+    model.down.forward = lambda x: down(Half.apply(x))
+    return ddp(model, mesh)
+
+
+def checked(make_model=Net, parallelize=ddp, batches=(whole, cut), loss=loss, mesh=2, **arguments):
+    return check(make_model, parallelize, batches, loss, mesh, **{"timeout": HANGS, **arguments})
+
+
+class NoDouble(unittest.TestCase):
+    """Operations that take no f64 are computed in f32, named, and bound by one process's own error."""
+
+    def held(self, make, name):
+        report = checked(make)
+        self.assertTrue(report.ok, report)
+        said = next(message for message in report.messages if "there is no f64" in message)
+        self.assertIn(f"{name} (in `between`, ", said)
+        self.assertIn("test_check_dtypes.py:", said)
+        self.assertTrue(1e-9 < report.bound < 1e-4, report.bound)
+        self.assertIn(f"{report.bound:.2g}", said)
+        self.assertTrue(all(param.error < report.bound / 2 for param in report.params), report)
+        return report
+
+    def test_a_custom_operation(self):
+        self.held(lambda: Net(Squared()), "square")
+
+    def test_a_function_that_raises(self):
+        self.held(lambda: Net(Cubed()), "Cube")
+
+    def test_mistakes_are_still_caught(self):
+        for make in (lambda: Net(Squared()), lambda: Net(Cubed())):
+            report = checked(make, halved)
+            self.assertIs(report.ok, False, report)
+            self.assertEqual((report.begins.module, report.begins.place), ("down", "backward"), report)
+            self.assertTrue(all(param.ok for param in report.params if param.name.startswith("down")), report)
+
+    def test_planted_mistakes_are_noticed(self):
+        report = checked(lambda: Net(Squared()), sabotage=True)
+        self.assertTrue(report.planted)
+        self.assertEqual(report.survivors, ())
+
+    def test_a_backward_that_takes_no_f64(self):
+        class Narrow(Function):
+            @staticmethod
+            def forward(context, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(context, gradient):
+                raise TypeError("no kernel for float64")
+
+        class Narrowed(nn.Module):
+            def forward(self, x):
+                return Narrow.apply(x)
+
+        with self.assertRaisesRegex(addend.RankDiedError, "the process with the whole batch: .*no kernel for float64"):
+            checked(lambda: Net(Narrowed()))
+
+    def test_an_error_that_is_no_dtypes_stays(self):
+        class Raises(nn.Module):
+            def forward(self, x):
+                raise ValueError("no such double-edged thing")
+
+        with self.assertRaisesRegex(addend.RankDiedError, "no such double-edged thing"):
+            checked(lambda: Net(Raises()))
+
+
+class Autocast(unittest.TestCase):
+    def casting_loss(self, model, batch):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss(model, batch)
+
+    def test_in_the_loss(self):
+        report = checked(loss=self.casting_loss)
+        self.assertTrue(report.ok, report)
+        self.assertIn("autocast was off: f64", report.messages)
+        self.assertEqual(report.bound, 1e-9)
+
+    def test_on_the_ranks_alone(self):
+        def casting(model, mesh):
+            forward = model.forward
+
+            def narrowed(x):
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    return forward(x)
+
+            model.forward = narrowed
+            return ddp(model, mesh)
+
+        def casting_run(model, microbatches, loss_of):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                for batch in microbatches:
+                    loss_of(model, batch).backward()
+
+        for arguments in ({"parallelize": casting}, {"run": casting_run}):
+            report = checked(**arguments)
+            self.assertTrue(report.ok, report)
+            self.assertIn("autocast was off: f64", report.messages)
+
+    def test_a_mistake_in_it(self):
+        report = checked(parallelize=halved, loss=self.casting_loss)
+        self.assertIs(report.ok, False)
+        self.assertEqual(report.begins.module, "down")
+
+
+@dataclasses.dataclass
+class Batch:
+    x: torch.Tensor
+    y: torch.Tensor
+    words: typing.List[str]
+    options: dict
+
+
+class Point(typing.NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class Models(unittest.TestCase):
+    def test_batches_that_are_dataclasses(self):
+        def narrow(rank, mesh):
+            x, y = (value.float() for value in whole())
+            if rank is not None:
+                x, y = x.chunk(2)[rank], y.chunk(2)[rank]
+            return [Batch(x, y, ["a"] * len(x), {"scale": torch.ones(1, dtype=torch.float32), "name": "it"})]
+
+        class OfBatch(Net):
+            def forward(self, batch):
+                return super().forward(batch.x) * batch.options["scale"] * len(batch.words[0])
+
+        def of_batch(model, batch):
+            return (model(batch) - batch.y).square().sum(), batch.y.numel()
+
+        report = checked(OfBatch, batches=narrow, loss=of_batch)
+        self.assertTrue(report.ok, report)
+        self.assertEqual(report.bound, 1e-9)
+        self.assertIs(checked(OfBatch, halved, narrow, of_batch).ok, False)
+
+    def test_batches_that_are_named_tuples(self):
+        def narrow(rank, mesh):
+            x, y = (value.float() for value in whole())
+            return [Point(x, y) if rank is None else Point(x.chunk(2)[rank], y.chunk(2)[rank])]
+
+        def of_point(model, batch):
+            return (model(batch.x) - batch.y).square().sum(), batch.y.numel()
+
+        report = checked(batches=narrow, loss=of_point)
+        self.assertTrue(report.ok, report)
+        self.assertEqual(report.bound, 1e-9)
+
+    def test_a_tensor_that_is_narrow_from_the_start(self):
+        scale = torch.ones(8, 8, dtype=torch.float32)
+        report = checked(lambda: Net(lambda x: F.linear(x, scale)))
+        self.assertTrue(report.ok, report)
+        self.assertEqual(report.bound, 1e-9)
+
+    def test_buffers_of_integers_and_truth_values(self):
+        class Buffered(Net):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("order", torch.randperm(6))
+                self.register_buffer("mask", torch.rand(6) < 0.8)
+
+            def forward(self, x):
+                return super().forward(x[:, self.order] * self.mask)
+
+        report = checked(Buffered)
+        self.assertTrue(report.ok, report)
+        self.assertIs(checked(Buffered, halved).ok, False)
+
+    def test_buffers_that_the_forward_changes_and_uses(self):
+        class Counting(Net):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+                self.register_buffer("scale", torch.ones(()))
+
+            def forward(self, x):
+                self.calls += 1
+                self.scale.mul_(0.5)
+                return super().forward(x) * self.scale / self.calls
+
+        report = checked(Counting, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+        self.assertTrue(report.ok, report)
+
+    def test_statistics_of_a_batch_are_not_those_of_its_parts(self):
+        class Normed(Net):
+            def __init__(self):
+                super().__init__(nn.BatchNorm1d(8))
+
+        report = checked(Normed)
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.module, report.begins.place), ("between", "forward"), report)
+
+        def same(rank, mesh):
+            return [whole()]
+
+        report = checked(Normed, batches=same, loss=lambda model, batch: F.mse_loss(model(batch[0]), batch[1]))
+        self.assertTrue(report.ok, report)
+
+        def synchronised(model, mesh):
+            return ddp(nn.SyncBatchNorm.convert_sync_batchnorm(model), mesh)
+
+        with self.assertRaisesRegex(
+            addend.RankDiedError, "rank .: ValueError: SyncBatchNorm layers only work with GPU modules"
+        ):
+            checked(Normed, synchronised)
+
+    def test_a_model_that_makes_no_gradient_at_all(self):
+        class Frozen(Net):
+            def __init__(self):
+                super().__init__()
+                self.requires_grad_(False)
+
+        with self.assertRaisesRegex(addend.InvalidError, "no parameter of the model .* gradient"):
+            checked(Frozen)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,159 @@
+"""`reference=FILE`: what one process computes is read from a file, and a file of something else is refused."""
+
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+import addend
+import proofs
+from addend.torch import check, write_reference
+
+HANGS = 120  # seconds; many times what a proof takes
+
+
+def job(**others):
+    found = {"parallelize": proofs.megatron, "mesh": {"dp": 2, "tp": 2}, "make_model": proofs.Decoder}
+    return {**found, "batches": (proofs.whole, proofs.cut), "loss": proofs.loss, "timeout": HANGS, **others}
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+class Other(proofs.Decoder):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(proofs.WIDTH, proofs.VOCABULARY, bias=False)
+
+
+class Moved(proofs.Decoder):
+    def __init__(self):
+        super().__init__()
+        with torch.no_grad():
+            self.head.weight[0, 0] += 1
+
+
+def other_batch():
+    tokens, targets = proofs.whole()
+    tokens[3, 2] = (tokens[3, 2] + 1) % proofs.VOCABULARY
+    return tokens, targets
+
+
+class Reference(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.path = pathlib.Path(cls.folder.name, "one.safetensors")
+        write_reference(cls.path, **job(optimizer=sgd, steps=1))
+
+    def test_the_reports_are_those_without_a_file(self):
+        for parallelize in (proofs.megatron, proofs.at("blocks.1.mlp.up", copies=False)):
+            asked = job(parallelize=parallelize, optimizer=sgd, steps=1)
+            self.assertEqual(str(check(**asked, reference=self.path)), str(check(**asked)))
+
+    def test_one_process_does_not_run(self):
+        with mock.patch("addend.torch._proof._job.alone", side_effect=AssertionError("it ran")):
+            self.assertTrue(check(**job(), reference=self.path).ok)
+
+    def test_it_is_safetensors(self):
+        with safe_open(self.path, "np") as file:
+            self.assertIn("gradient/head.weight", file.keys())
+            self.assertEqual(file.get_tensor("weight/head.weight").dtype, "float64")
+
+    def refuses(self, words, path=None, **others):
+        with self.assertRaises(addend.InvalidError) as caught:
+            check(**job(**others), reference=path or self.path)
+        self.assertIn(words, str(caught.exception))
+
+    def test_a_file_of_something_else(self):
+        self.refuses("is the reference of another model", make_model=Other)
+        self.refuses("is the reference of another model", make_model=Moved)
+        self.refuses("is the reference of another batch", batches=(other_batch, proofs.cut))
+        self.refuses("was written with seed=20, not 21", seed=21)
+        self.refuses("after 1 optimizer steps, not after 2", optimizer=sgd, steps=2)
+
+    def test_a_file_that_is_damaged(self):
+        data = self.path.read_bytes()
+        length = struct.unpack("<Q", data[:8])[0]
+        flipped = bytearray(data)
+        flipped[-5] ^= 1
+        foreign = b'{"__metadata__": {"format": "pt"}}'
+        for text, words in (
+            (data[: len(data) // 2], "it is cut off"),
+            (data[:-1], "it is cut off"),
+            (data + b"x", "longer than it says"),
+            (bytes(flipped), "its checksum differs"),
+            (data[: length // 2], "only its beginning"),
+            (b"", "no safetensors file"),
+            (b"weights of a model", "no safetensors file"),
+            (struct.pack("<Q", len(foreign)) + foreign, "was not written by write_reference"),
+            (data.replace(b'\\"format\\": 1,', b'\\"format\\": 9,', 1), "its format is 9, this addend reads 1"),
+        ):
+            path = pathlib.Path(self.folder.name, "damaged")
+            path.write_bytes(text)
+            self.refuses(words, path)
+        self.refuses("could not be read: No such file", pathlib.Path(self.folder.name, "none"))
+
+    def test_integer_buffers_and_tied_weights(self):
+        class Tied(proofs.Decoder):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("seen", torch.tensor(3))
+                self.register_buffer("mask", torch.tensor([True, False]))
+                self.head.weight = self.embed.weight
+
+        path = pathlib.Path(self.folder.name, "tied")
+        asked = job(make_model=Tied, parallelize=proofs.ddp, mesh={"dp": 2})
+        write_reference(path, **asked)
+        report = check(**asked, reference=path)
+        self.assertTrue(report.ok, report)
+
+    def test_a_model_too_large_is_told_of_it(self):
+        class Huge(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.empty(1, dtype=torch.float64).expand(1 << 40))
+
+        with self.assertRaisesRegex(addend.NoMemoryError, "4 ranks and one process with it .* reference=FILE"):
+            check(**job(make_model=Huge))
+        with self.assertRaisesRegex(addend.NoMemoryError, "f64, one process with it take about 32768.0 GiB"):
+            write_reference(pathlib.Path(self.folder.name, "huge"), **job(make_model=Huge))
+
+    def test_the_command(self):
+        pathlib.Path(self.folder.name, "ajob.py").write_text(
+            "import proofs\n"
+            "def cut():\n"
+            "    return dict(make_model=proofs.Decoder, parallelize=proofs.megatron, loss=proofs.loss,\n"
+            "                batches=(proofs.whole, proofs.cut), mesh={'dp': 2, 'tp': 2})\n",
+            encoding="utf-8",
+        )
+        for words, status, said in (
+            (["--write-reference", "file"], 0, ""),
+            (["--reference", "file"], 0, "right"),
+            (["--reference", "none"], 2, ""),
+        ):
+            code = "from addend.torch._proof import _command; import sys; _command.main(sys.argv[1:])"
+            done = subprocess.run(
+                [sys.executable, "-c", code, "ajob:cut", *words],
+                cwd=self.folder.name,
+                capture_output=True,
+                text=True,
+                timeout=HANGS,
+                env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
+            )
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertEqual(done.stdout.strip().rpartition("\n")[2], said)
+
+
+if __name__ == "__main__":
+    unittest.main()
