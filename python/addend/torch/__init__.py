@@ -1,8 +1,19 @@
 """Watches one step of a PyTorch job: which ranks' addends do its optimizer's gradients hold? (docs/torch.md)"""
 
+from addend.torch._frameworks import deepspeed, megatron
 from addend.torch._proof import assert_matches_one_process, check
 from addend.torch._sabotage import sabotage
 from addend.torch._trainer import watch_trainer
 from addend.torch._watch import assert_summed, dump, watch
 
-__all__ = ["assert_matches_one_process", "assert_summed", "check", "dump", "sabotage", "watch", "watch_trainer"]
+__all__ = [
+    "assert_matches_one_process",
+    "assert_summed",
+    "check",
+    "deepspeed",
+    "dump",
+    "megatron",
+    "sabotage",
+    "watch",
+    "watch_trainer",
+]
