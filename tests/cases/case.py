@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import sys
 import traceback
 import warnings
@@ -24,7 +25,7 @@ def is_wrong():
 def by_watch(report):
     lines = [line.strip() for line in str(report).splitlines()]
     bad = [line.removeprefix("BAD").strip() for line in lines if line.startswith("BAD")]
-    return "right" if report.ok else "; ".join(bad[:2]) or report.verdict + ": " + "; ".join(lines[2:4])
+    return "right" if report.ok else "; ".join(bad[:2]) or "; ".join(report.messages) or report.verdict
 
 
 def place_of(module):
@@ -58,7 +59,8 @@ def told(run, words):
         said = str(error).strip().splitlines()[-1]
         if said.startswith("ValueError: "):
             return f"refused: {said.removeprefix('ValueError: ')}"
-        return f"not run: {type(error).__name__}: {' '.join(str(error).split())[-300:]}"
+        words = re.sub(r" \(/[^)]*\)", "", " ".join(str(error).split()))  # places in files of this machine
+        return f"not run: {type(error).__name__}: {words[-300:]}"
 
 
 def play(world, watched, checked):
