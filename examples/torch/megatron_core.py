@@ -1,5 +1,4 @@
-"""Megatron-Core's tensor and data parallelism; one step is watched. `watch_megatron` is the recipe, the rest makes a
-job for it.
+"""Megatron-Core's tensor and data parallelism; one step is watched.
 
 OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/megatron_core.py [--distributed-optimizer] [--mistake]"""
 
@@ -13,32 +12,8 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer import TransformerConfig
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 import addend.torch
-
-
-def watch_megatron(model, **arguments):
-    """From zero_grad_buffer() to behind finalize_model_grads(), before optimizer.step(). `model` is one chunk, in
-    Megatron's DistributedDataParallel. With the distributed optimizer main_grad is whole only after
-    finalize_model_grads(..., force_all_reduce=True), which is what Megatron itself does when it saves gradients."""
-    sizes = {
-        "pp": mpu.get_pipeline_model_parallel_world_size(),
-        "dp": mpu.get_data_parallel_world_size(),
-        "cp": mpu.get_context_parallel_world_size(),
-        "tp": mpu.get_tensor_model_parallel_world_size(),
-    }
-    device = "cuda" if next(model.parameters()).is_cuda else "cpu"
-    mesh = init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    types = {"*": "pp=I tp=I"}
-    for name, parameter in model.module.named_parameters():
-        if getattr(parameter, "tensor_model_parallel", False):
-            types[name] = f"pp=I tp=S{parameter.partition_dim}"
-        elif getattr(parameter, "sequence_parallel", False):
-            types[name] = "pp=I tp=R"
-    expect = 1 if model.config.calculate_per_token_loss else 1 / (sizes["dp"] * sizes["cp"])
-    gradient = lambda parameter: parameter.main_grad  # noqa: E731
-    return addend.torch.watch(model.module, mesh=mesh, types=types, expect=expect, gradient=gradient, **arguments)
 
 
 class Block(nn.Module):
@@ -92,7 +67,7 @@ def main():
     torch.manual_seed(10 + mpu.get_data_parallel_rank())  # each data rank has its own batches
     model.zero_grad_buffer()
     with addend.torch.sabotage(model.module, "average") if arguments.mistake else contextlib.nullcontext():
-        with watch_megatron(model):
+        with addend.torch.watch(**addend.torch.megatron(model)):
             for m in range(2):
                 with model.no_sync() if m == 0 else contextlib.nullcontext():
                     (model(torch.randn(6, 16)).square().mean() / 2).backward()

@@ -9,7 +9,6 @@ import contextlib
 import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.utils import safe_get_full_grad
 from torch import nn
 
 import addend.torch
@@ -38,7 +37,7 @@ def main():
     torch.manual_seed(1 + dist.get_rank())  # each rank has its own batches
 
     for step in range(STEPS):
-        watch = addend.torch.watch(engine.module, gradient=safe_get_full_grad, expect=1 / dist.get_world_size())
+        watch = addend.torch.watch(**addend.torch.deepspeed(engine))
         with contextlib.ExitStack() as stack:
             if step == 1 and arguments.mistake:
                 stack.enter_context(addend.torch.sabotage(engine.module, "skip"))

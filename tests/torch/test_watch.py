@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -411,7 +411,6 @@ REFUSED = {
     "set_requires_gradient_sync": "no optimizer got, for synchronisation was left off in its last microbatch",
     "set_requires_all_reduce": "no optimizer got, for synchronisation was left off in its last microbatch",
     "mixed precision": "no optimizer got, for synchronisation was left off in its last microbatch",
-    "FSDP1": "FullyShardedDataParallel keeps gradients in flat buffers",
 }
 if not ranks.FSDP2:
     REFUSED = {what: said for what, said in REFUSED.items() if "synchronisation" not in said}
@@ -432,10 +431,6 @@ def unsynchronised(what):
 
 def run_refused(what):
     model, arguments = Net(), {}
-    if what == "FSDP1":
-        # Making a true one takes an accelerator.
-        model.whole = FullyShardedDataParallel.__new__(FullyShardedDataParallel)
-        nn.Module.__init__(model.whole)
     if what.startswith("set_") or what == "mixed precision":
         model = unsynchronised(what)
     if what == "a gradient is there" or (what == "on one rank only" and dist.get_rank() == 1):

@@ -41,6 +41,8 @@ class Addends:
         for watched in self.watched:
             self.guarded(watched.name, self._prepare, watched)
             self._handles.append(watched.used.register_hook(functools.partial(self._take, watched)))
+            if watched.flat:
+                continue  # a buffer has a hook for each of its parameters
             # First of all hooks, for a job may sum in a hook of its own. They run as they stand in memory, so the
             # others are put behind this one; moving it to the front would not do.
             hooks = watched.used._backward_hooks or {}
@@ -99,6 +101,8 @@ class Addends:
 
     def _prepare(self, watched: Watched) -> None:
         """Gradients mostly lie as their parameters do: what to take of them is found before the backward."""
+        if watched.flat:
+            return  # its buffer is whole in the forward alone
         local, box = _meshes.local_part(watched.used)
         whole, box = self._places.get(watched.name, (tuple(watched.used.shape), box))
         local, whole, box = as_real(local, whole, box)
@@ -165,6 +169,8 @@ class Addends:
 
     def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:
         """(the whole's shape, this rank's part, its box)"""
+        if watched.flat:
+            return watched.flat.addend(grad)
         if not is_dtensor(grad):
             local, box = _meshes.local_part(grad)
             whole, box = self._places.get(watched.name, (tuple(grad.shape), box))

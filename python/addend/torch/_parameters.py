@@ -13,9 +13,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from addend.torch import _meshes, _replicated
+from addend.torch import _flat, _meshes, _replicated
 from addend.torch._gather import Group
-from addend.torch._loaded import is_dtensor, is_flat_fsdp, is_fsdp
+from addend.torch._loaded import is_dtensor, is_fsdp
 from addend.torch._pipeline import Stage
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Watched:
     stage: Stage | None = None  # of a pipeline
     tied: bool = False  # ranks along the pipeline have it under other names, and their addends are summed
     pending: Callable[[], list[torch.Tensor]] = list  # what the wrapper keeps of it for a later sum
+    flat: _flat.InBuffer | None = None  # where it lies in a flat buffer, which is `used`
 
 
 Part = Tuple[DeviceMesh, Tuple[Any, ...], Tuple[int, ...]]  # the mesh, the placements, the shape of the whole
@@ -47,7 +48,7 @@ def _plain(name: str, ddp: Sequence[str]) -> str:
     for prefix in sorted(ddp, key=len, reverse=True):
         if name.startswith(f"{prefix}module."):
             name = prefix + name[len(prefix) + len("module.") :]
-    for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):
+    for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module."):
         name = name.replace(wrapper, "")
     return name
 
@@ -138,21 +139,28 @@ def _part_of(param: nn.Parameter) -> Part | None:
     return spec.mesh, tuple(spec.placements), tuple(spec.shape)
 
 
-def _need_no_flat_buffers(model: nn.Module) -> None:
-    if any(map(is_flat_fsdp, model.modules())):
-        raise ValueError(
-            "FullyShardedDataParallel keeps gradients in flat buffers: watch sees DDP, fully_shard, DTensor and plain "
-            "modules"
+def _of_flat(model: nn.Module) -> list[Watched]:
+    """Those that FullyShardedDataParallel keeps in flat buffers."""
+    return [
+        Watched(
+            found.name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", ""),
+            used=found.where.buffer,
+            owned=found.owned,
+            data=found.ranks,
+            factor=found.factor,
+            reduce=found.reduce,
+            flat=found.where,
         )
+        for found in _flat.find(model)
+    ]
 
 
 def find(model: nn.Module) -> list[Watched]:
     """Every parameter of the model that wants a gradient, each once, in the model's order."""
-    _need_no_flat_buffers(model)
     names, replicated, sharded = plain_names(model), _replicated.find(model), _find_sharded(model)
-    watched = {}
+    in_buffers, watched = _flat.hidden(model), {}
     for name, param in named(model):
-        if not param.requires_grad:
+        if not param.requires_grad or id(param) in in_buffers:
             continue
         plain = names[name]
         entry = _of_sharded(plain, *sharded[id(param)]) if id(param) in sharded else Watched(plain, param, param)
@@ -162,8 +170,9 @@ def find(model: nn.Module) -> list[Watched]:
                 entry.data, entry.factor = [wrapper.ranks], 1 / len(wrapper.ranks)
                 entry.unjudged = wrapper.unjudged
         watched[id(entry.owned)] = entry
-    _expect_alike(list(watched.values()))
-    return list(watched.values())
+    every = [*_of_flat(model), *watched.values()]
+    _expect_alike(every)
+    return every
 
 
 def _expect_alike(watched: Sequence[Watched]) -> None:

@@ -210,6 +210,7 @@ class Step:
         ranks = _gather.group_ranks(self._group)
         meshes = [entry.owned.device_mesh for entry in self._watched if is_dtensor(entry.owned)]
         meshes += [entry.part[0] for entry in self._watched if entry.part]
+        meshes += [entry.flat.mesh for entry in self._watched if entry.flat and entry.flat.mesh]
         self._mesh = _meshes.find(self._given_mesh, meshes, self._lines, ranks)
         self._rank = ranks[_gather.rank_in(self._group)]
         self._factors = _expected.factors_of(self._watched, self._expect)

@@ -48,7 +48,7 @@ def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums) -> dict[str
         if entry.name not in sums:
             continue
         piece, _ = sums[entry.name]
-        local, box = _meshes.local_part(entry.owned)
+        local, box = _meshes.local_part(entry.owned if entry.flat is None else entry.flat.values())
         local, _, _ = as_real(local, box.count, box)
         if tuple(local.shape) == piece.box.count:  # else the gradient that gradient= gives lies elsewhere
             names.append(entry.name)
@@ -76,6 +76,11 @@ def take(
     """By name. Absent: no gradient."""
     sums: Sums = {}
     for entry in watched:
+        if entry.flat and gradient is None:
+            located = entry.flat.sum()
+            if located is not None:
+                sums[entry.name] = (sampler.take(entry.name, *located), [])
+            continue
         found = entry.owned.grad if gradient is None else gradient(entry.owned)
         if found is None:
             continue

@@ -1,0 +1,138 @@
+"""What a watch is told of frameworks with a reducer of their own. They are imported by the job, not here, and
+read through what they hand to it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Dict, Sequence, Union
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+if TYPE_CHECKING:
+    from addend.torch._arguments import Arguments
+
+    class Told(Arguments):
+        """The arguments of a watch, its model among them."""
+
+        model: nn.Module
+
+
+def _deepspeed_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
+    """Sums in f32 beside a bf16 gradient, where the optimizer keeps those: not all releases of DeepSpeed ask for them
+    first."""
+    kept: torch.Tensor | None = getattr(parameter, "_hp_grad", None)
+    if kept is not None:
+        return kept.view_as(parameter)
+    utils: Any = sys.modules["deepspeed.utils"]
+    whole: torch.Tensor | None = utils.safe_get_full_grad(parameter)
+    return whole
+
+
+def _need_data_parallelism(engine: Any) -> None:
+    """ValueError where a DeepSpeed engine cuts the model too."""
+    has = {
+        "pipeline stages": getattr(engine, "pipeline_parallelism", False),
+        "experts": getattr(engine, "has_moe_layers", False),
+        "tensor parallelism": (getattr(engine, "mp_world_size", 1) or 1) > 1,
+    }
+    found = [what for what, there in has.items() if there]
+    if found:
+        raise ValueError(
+            f"this DeepSpeed engine has {' and '.join(found)}: give watch mesh=, types=, expect= and gradient= yourself"
+        )
+
+
+def _data_mesh(device: str, sequence: int) -> DeviceMesh:
+    sizes = {"dp": dist.get_world_size() // sequence, "sp": sequence}
+    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def deepspeed(engine: Any) -> Told:
+    """What watch, dump and assert_summed are told of a DeepSpeed engine: ZeRO 0 to 3, with sequences cut or not.
+
+        with addend.torch.watch(**addend.torch.deepspeed(engine)) as watch:
+            for at, batch in enumerate(microbatches):
+                engine.backward(loss(engine, batch))
+                if at < len(microbatches) - 1:
+                    engine.step()
+        engine.step()
+
+    The context ends before the step() that steps. ValueError where the engine has pipeline stages, experts or tensor
+    parallelism."""
+    _need_data_parallelism(engine)
+    sequence = getattr(engine, "sequence_parallel_size", 1) or 1
+    model: nn.Module = engine.module
+    told: Told = {"model": model, "gradient": _deepspeed_gradient, "expect": sequence / dist.get_world_size()}
+    if sequence > 1:
+        told["mesh"] = _data_mesh(next(model.parameters()).device.type, sequence)
+    return told
+
+
+def _megatron_sizes(mpu: Any) -> Dict[str, int]:
+    """The axes of Megatron-Core's ranks, the last the fastest; ValueError where there are others."""
+    if mpu.get_pipeline_model_parallel_world_size() > 1 or mpu.get_expert_model_parallel_world_size() > 1:
+        raise ValueError(
+            "stages of a pipeline and experts on ranks of their own are not watched so: give watch mesh=, types=, "
+            "expect=, gradient= and group= for each of them"
+        )
+    return {
+        "dp": mpu.get_data_parallel_world_size(),
+        "cp": mpu.get_context_parallel_world_size(),
+        "tp": mpu.get_tensor_model_parallel_world_size(),
+    }
+
+
+def _megatron_mesh(mpu: Any, device: str) -> DeviceMesh:
+    sizes = _megatron_sizes(mpu)
+    mesh = init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    for axis, group in (("tp", mpu.get_tensor_model_parallel_group()), ("cp", mpu.get_context_parallel_group())):
+        if dist.get_process_group_ranks(mesh.get_group(axis)) != dist.get_process_group_ranks(group):
+            raise ValueError(f"Megatron-Core's ranks of {axis} do not lie as the order tp-cp-dp has them: give mesh=")
+    return mesh
+
+
+def _megatron_type(parameter: Any) -> str:
+    """What ranks have of its gradient, by the marks that Megatron-Core leaves."""
+    if getattr(parameter, "tensor_model_parallel", False):
+        return f"dp=R cp=R tp=S{parameter.partition_dim}"
+    return "dp=R cp=R tp=R" if getattr(parameter, "sequence_parallel", False) else "dp=R cp=R tp=I"
+
+
+def _main_grad(parameter: torch.Tensor) -> torch.Tensor | None:
+    gradient: torch.Tensor | None = getattr(parameter, "main_grad", None)
+    return gradient
+
+
+def megatron(models: Union[nn.Module, Sequence[nn.Module]]) -> Told:
+    """What watch, dump and assert_summed are told of Megatron-Core's model chunks, in its DistributedDataParallel.
+
+        for chunk in models:
+            chunk.zero_grad_buffer()
+        with addend.torch.watch(**addend.torch.megatron(models)) as watch:
+            forward_backward(...)
+            finalize_model_grads(models, force_all_reduce=True)
+        optimizer.step()
+
+    The model is without gradient_accumulation_fusion, which hides every addend. With the distributed optimizer
+    `main_grad` is whole only after force_all_reduce=True. ValueError where it has stages of a pipeline, or experts on
+    ranks of their own."""
+    mpu: Any = sys.modules["megatron.core.parallel_state"]
+    chunks: Sequence[Any] = [models] if isinstance(models, nn.Module) else list(models)
+    config = chunks[0].config
+    if getattr(config, "gradient_accumulation_fusion", False):
+        raise ValueError("gradient_accumulation_fusion is on: no hook sees an addend then; watch a step without it")
+    model = chunks[0].module if len(chunks) == 1 else nn.ModuleList([chunk.module for chunk in chunks])
+    mesh = _megatron_mesh(mpu, next(model.parameters()).device.type)
+    whole = 1 if getattr(config, "calculate_per_token_loss", False) else mesh.size(0) * mesh.size(1)
+    types = {name: _megatron_type(parameter) for name, parameter in _plainly_named(model)}
+    return {"model": model, "mesh": mesh, "types": types, "expect": 1 / whole, "gradient": _main_grad}
+
+
+def _plainly_named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    from addend.torch._parameters import plain_names
+
+    plain = plain_names(model)
+    return [(plain[name], parameter) for name, parameter in model.named_parameters()]

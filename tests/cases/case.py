@@ -1,0 +1,76 @@
+"""Runs the job of one case of docs/cases.md, under the watch and under check, and prints what both say as one line of
+JSON. script/cases starts a case in the environment that has its release."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import sys
+import traceback
+import warnings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "torch"))
+warnings.simplefilter("ignore")
+
+import ranks  # noqa: E402
+
+
+def is_wrong():
+    """Whether the job is run as it was, of one that is told; of the others the release is what differs."""
+    return "wrong" in sys.argv[1:]
+
+
+def by_watch(report):
+    lines = [line.strip() for line in str(report).splitlines()]
+    bad = [line.removeprefix("BAD").strip() for line in lines if line.startswith("BAD")]
+    return "right" if report.ok else "; ".join(bad[:2]) or "; ".join(report.messages) or report.verdict
+
+
+def place_of(module):
+    return f"in `{module}`" if module else "in the model itself or behind it"
+
+
+def by_check(report):
+    if report.ok:
+        return "right"
+    wrong = [param.name for param in report.params if not param.ok]
+    if report.ok is None:
+        return f"cannot tell: {len(wrong)} of {len(report.params)} parameters"
+    begins = (
+        f"{place_of(report.begins.module)}: {report.begins.text}"
+        if report.begins
+        else f"the first is `{wrong[0]}`"
+        if wrong
+        else "the loss"
+    )
+    return f"wrong: {len(wrong)} of {len(report.params)} parameters; {begins}"
+
+
+def told(run, words):
+    """What `run` gives, in words; what it raised, where it does."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            report = run()
+        return report if isinstance(report, str) else words(report)
+    except Exception as error:
+        traceback.print_exc()
+        said = str(error).strip().splitlines()[-1]
+        if said.startswith("ValueError: "):
+            return f"refused: {said.removeprefix('ValueError: ')}"
+        words = re.sub(r" \(/[^)]*\)", "", " ".join(str(error).split()))  # places in files of this machine
+        return f"not run: {type(error).__name__}: {words[-300:]}"
+
+
+def play(world, watched, checked):
+    """`watched()`: on each rank of `world`, a report of the watch. `checked()`: one of check, or why there is none."""
+    print(
+        json.dumps(
+            {
+                "watch": told(lambda: ranks.run(world, watched)[0], by_watch),
+                "check": told(checked, by_check),
+            }
+        ),
+        flush=True,
+    )

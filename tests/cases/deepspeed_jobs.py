@@ -1,0 +1,50 @@
+"""What the cases of DeepSpeed have in common."""
+
+import os
+import sys
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import torch.distributed as dist
+from torch.distributed.elastic.agent.server import api
+
+if not hasattr(api, "_get_socket_with_port"):
+    api._get_socket_with_port = (
+        None  # DeepSpeed 0.14 imports it for its launcher, and later versions of PyTorch lack it
+    )
+
+import deepspeed
+from deepspeed.utils import safe_get_full_grad
+
+import addend.torch
+
+ROWS = 4
+# Its own sums in shared memory are compiled first: gloo sums instead. `deepspeed.comm.torch` is PyTorch.
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+
+
+def engine_of(model, microbatches=1, mpu=None, **config):
+    deepspeed.init_distributed(dist_backend="gloo")
+    config = {
+        "train_micro_batch_size_per_gpu": ROWS,
+        "gradient_accumulation_steps": microbatches,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        **config,
+    }
+    return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config, mpu=mpu)[0]
+
+
+def gradient_of(parameter):
+    """Sums in f32 beside a bf16 gradient, where the optimizer keeps those."""
+    kept = getattr(parameter, "_hp_grad", None)
+    return safe_get_full_grad(parameter) if kept is None else kept.view_as(parameter)
+
+
+def watch(engine, losses, **told):
+    told = {"gradient": gradient_of, "expect": 1 / dist.get_world_size(), **told}
+    with addend.torch.watch(engine.module, **told) as watching:
+        for at, loss in enumerate(losses):
+            engine.backward(loss())
+            if at < len(losses) - 1:
+                engine.step()
+    return watching.report

@@ -1,0 +1,19 @@
+"""Transformers, expert parallelism with `batched_mm`: slots of other ranks' experts give the router a gradient."""
+
+import case
+import transformers_jobs as jobs
+
+SOURCE = "https://github.com/huggingface/transformers/issues/48687"
+WRONG, RIGHT = ["transformers==5.17.0"], ["transformers==5.18.0"]
+
+
+def watched():
+    return jobs.watched("batched_mm")
+
+
+def checked():
+    return jobs.checked("batched_mm")
+
+
+if __name__ == "__main__":
+    case.play(jobs.WORLD, watched, checked)
