@@ -1,11 +1,7 @@
 """Watches one step of a PyTorch job: which ranks' addends do its optimizer's gradients hold? (docs/torch.md)"""
 
-<<<<<<< HEAD
-from addend.torch._proof import assert_matches_one_process, check, write_reference
-=======
 from addend.torch._frameworks import deepspeed, megatron
-from addend.torch._proof import assert_matches_one_process, check
->>>>>>> h28c
+from addend.torch._proof import assert_matches_one_process, check, write_reference
 from addend.torch._sabotage import sabotage
 from addend.torch._trainer import watch_trainer
 from addend.torch._watch import assert_summed, dump, watch
@@ -14,18 +10,11 @@ __all__ = [
     "assert_matches_one_process",
     "assert_summed",
     "check",
-<<<<<<< HEAD
-    "dump",
-    "sabotage",
-    "watch",
-    "watch_trainer",
-    "write_reference",
-=======
     "deepspeed",
     "dump",
     "megatron",
     "sabotage",
     "watch",
     "watch_trainer",
->>>>>>> h28c
+    "write_reference",
 ]
