@@ -7,6 +7,7 @@ import traceback
 
 import addend.torch
 import proofs
+import proofs_wrapped  # noqa: F401  its jobs are among those of proofs
 
 HANGS = 200  # seconds; many times what a job takes
 
@@ -38,10 +39,18 @@ def hold_wrong(mistake):
     report = checked(mistake.job)
     require(report.ok is False, "not noticed", report)
     if mistake.place == "norm":
-        require(all(param.ok for param in report.params) and "the norm of the gradients" in str(report), report)
+        require(
+            all(param.ok for param in report.params)
+            and "the norm of the gradients" in str(report),
+            report,
+        )
         return
     begins = report.begins
-    require(begins is not None and begins.place == mistake.place, f"wanted {mistake.place} {mistake.begins}", report)
+    require(
+        begins is not None and begins.place == mistake.place,
+        f"wanted {mistake.place} {mistake.begins}",
+        report,
+    )
     if mistake.begins or mistake.place in ("forward", "backward"):
         require(begins.module == mistake.begins, f"wanted {mistake.begins}", report)
 
@@ -59,8 +68,15 @@ def held(name, function, *arguments):
 
 def main(words):
     found = [(name, hold_right, job) for name, job in proofs.RIGHT.items()]
-    found += [(f"{mistake.catalogue}: {mistake.name}", hold_wrong, mistake) for mistake in proofs.WRONG]
-    answers = [held(*case) for case in found if not words or any(word in case[0] for word in words)]
+    found += [
+        (f"{mistake.catalogue}: {mistake.name}", hold_wrong, mistake)
+        for mistake in proofs.WRONG
+    ]
+    answers = [
+        held(*case)
+        for case in found
+        if not words or any(word in case[0] for word in words)
+    ]
     print(f"{sum(answers)} of {len(answers)} held")
     return 0 if answers and all(answers) else 1
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import addend
 from addend.torch import _parameters, _watch
-from addend.torch._loaded import is_dtensor
+from addend.torch._loaded import is_dtensor, is_flat_fsdp
 from addend.torch._proof import _double, _match, _names
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
@@ -241,12 +241,27 @@ class Rank:
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()
 
+    def _whole_parameters(self) -> contextlib.ExitStack:
+        """While it lasts, parameters and gradients of FullyShardedDataParallel are whole on every rank."""
+        stack = contextlib.ExitStack()
+        for part in self.parts:
+            if any(is_flat_fsdp(module) for module in part.modules()):
+                from torch.distributed.fsdp import FullyShardedDataParallel
+
+                stack.enter_context(FullyShardedDataParallel.summon_full_params(part, with_grads=True))
+        return stack
+
     def named(self) -> Iterator[Tuple[str, nn.Parameter]]:
         for part in self.parts:
             yield from _names.parameters(part)
 
     def _averaged(self) -> float:
-        """What DDP or fully_shard divides the sum by."""
+        """What DDP, fully_shard or FullyShardedDataParallel divides the sum by."""
+        for module in (module for part in self.parts for module in part.modules()):
+            if is_flat_fsdp(module):
+                return float(getattr(module, "_gradient_predivide_factor", 1.0)) * float(
+                    getattr(module, "_gradient_postdivide_factor", 1.0)
+                )
         with contextlib.suppress(ValueError):  # a wrapper that a watch does not see
             factors = [entry.factor for part in self.parts for entry in _parameters.find(part)]
             if factors:
@@ -281,7 +296,8 @@ class Rank:
 
     def part(self) -> Part:
         """The job as it is, twice; then once more with all hooks."""
-        params = {name: self._held(name, parameter) for name, parameter in self.named()}
+        with self._whole_parameters():
+            params = {name: self._held(name, parameter) for name, parameter in self.named()}
         norms = []
         for _ in STEPS[:-1]:
             self.step()
@@ -307,13 +323,17 @@ class Rank:
         return Held(index, tuple(local.shape), placements=placements)
 
     def _keep(self, params: Dict[str, Held]) -> None:
-        for name, parameter in self.named():
-            params[name].gradients.append(None if parameter.grad is None else _own_gradient(parameter))
+        with self._whole_parameters():
+            for name, parameter in self.named():
+                params[name].gradients.append(None if parameter.grad is None else _own_gradient(parameter))
 
     def _traced_step(self) -> Tuple[Dict[Place, Seen], str]:
         self.trace = Trace()
+        everyones: List[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyones, [name for part in self.parts for name, _ in _names.modules(part)])
+        everywhere = {name for names in everyones for name in names}
         for part in self.parts:
-            self.trace.attach(part)
+            self.trace.attach(part, self.whole.record, everywhere)
         mode = Collectives(self.axes, self.trace)
         folder, no_dump = os.path.join(self.folder, "dump"), ""
         try:
@@ -351,8 +371,9 @@ class Rank:
                 self.clear()
                 self.step()
             optimizer.step()
-            for name, parameter in self.named():
-                params[name].after.append(array(parameter))
+            with self._whole_parameters():
+                for name, parameter in self.named():
+                    params[name].after.append(array(parameter))
 
     # -- mistakes in collectives of the backward
 
@@ -362,16 +383,18 @@ class Rank:
         dist.all_gather_object(everyones, sorted(seen, key=lambda place: (place.axes, place.number)))
         places = list(dict.fromkeys(place for some in everyones for place in some))
         noticed = {}
-        state = {name: parameter.detach().clone() for name, parameter in self.named()}
+        with self._whole_parameters():
+            state = {name: parameter.detach().clone() for name, parameter in self.named()}
         for place in places:
             for operator in OPERATORS:
                 self.clear()
-                with torch.no_grad():
+                with torch.no_grad(), self._whole_parameters():
                     for name, parameter in self.named():
                         parameter.copy_(state[name])
                 with Collectives(self.axes, None, (place, operator)):
                     self.step()
-                noticed[place, operator] = self._differs(params)
+                with self._whole_parameters():
+                    noticed[place, operator] = self._differs(params)
         return noticed
 
     def _differs(self, params: Dict[str, Held]) -> str:

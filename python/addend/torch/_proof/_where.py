@@ -350,6 +350,13 @@ class Modules:
             owners.setdefault(name.rpartition(".")[0], set()).update(axes)
         return next((m for m in ordered if owners.get(m.name, set()) & m.pending("gout")), None)
 
+    def hands_on_wrong(self) -> bool:
+        """Whether some module's gradient is wrong, or an addend that what is around it does not sum."""
+        ordered = self.ordered("backward")
+        if any(m.wrong("gin") or m.wrong("gout") for m in ordered):
+            return True
+        return self._unsummed(ordered, "backward", "gin", "gout", len(self.whole.order), "") is not None
+
     def _described(self, first: Module) -> Begins:
         factors = {g.factor for kind in ("gin",) for g in first.gradients.get(kind, ()) if g.wrong}
         if len(factors) == 1 and None not in factors:
