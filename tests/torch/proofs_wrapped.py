@@ -246,3 +246,32 @@ for name, stages in SCHEDULES:
         f"a pipeline, {name}, a stage scales once more", 22,
         Job(proofs.staged(name, stages), PP, {"run": scaled_again}, **job), "reduction", "",
     )  # fmt: skip
+
+
+# -- the whole in several batches, of which each rank has a part of each
+
+
+def halves():
+    return [tuple(x[i * 6 : i * 6 + 6] for x in whole()) for i in range(2)]
+
+
+def cut_each(batches, rank, mesh):
+    return [pair for batch in batches for pair in proofs.cut(batch, rank, mesh)]
+
+
+right("the whole in two batches", Job(proofs.megatron, MIXED, batches=(halves, cut_each)))
+for place in ("blocks.0.mlp.up", "blocks.1.attention.wk"):
+    wrong(
+        f"the whole in two batches, no sum behind {place}",
+        5,
+        Job(proofs.at(place, copies=False), MIXED, batches=(halves, cut_each)),
+        "backward",
+        place,
+    )
+wrong(
+    "the whole in two batches, each piece is divided by its own count",
+    16,
+    Job(proofs.ddp, DP, batches=(halves, cut_each), loss=proofs.own_mean),
+    "loss",
+    "",
+)

@@ -62,6 +62,7 @@ class Whole:
     after: List[Dict[str, NDArray[numpy.float64]]]  # parameters after each optimizer step
     record: Optional[Record]
     said: Set[str]
+    batches: int = 1
 
     @property
     def floor(self) -> float:
@@ -92,6 +93,7 @@ class Part:
     record: Optional[Record]
     said: Set[str]
     no_dump: str = ""
+    batches: int = 1
     collectives: Dict[Place, Seen] = dataclasses.field(default_factory=dict)
     noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
 
@@ -176,16 +178,17 @@ def alone(task: Task, axes: Axes) -> Whole:
     batches = microbatches(task, axes, None)
     trace, mode = Trace(), _double.Double()
     weights = {name: array(parameter) for name, parameter in model.named_parameters()}
-    if len(batches) == 1:
-        trace.attach(model)
+    trace.attach(model)
     with mode:
         value, count = _whole_loss(task, model, batches)
         value.backward()
     trace.remove()
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
     after = _steps_alone(task, model, batches, mode)
-    record = trace.record if len(batches) == 1 else None
-    return Whole(float(value), count, weights, state, gradients, _aliases(model), after, record, said | mode.said)
+    said |= mode.said
+    return Whole(
+        float(value), count, weights, state, gradients, _aliases(model), after, trace.record, said, len(batches)
+    )
 
 
 def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[torch.Tensor, Optional[float]]:
@@ -311,6 +314,7 @@ class Rank:
         self._update(params)
         record = self.trace.record if self.trace else None
         part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.said, no_dump, seen)
+        part.batches = len(self.batches)
         if self.task.sabotage:
             part.noticed = self._plant(seen, params)
         return part

@@ -48,10 +48,16 @@ class Judge:
     def _find_modules(self) -> Optional[Modules]:
         records = {part.rank: part.record for part in self.parts if part.record is not None}
         if self.whole.record is None or not records:
-            self.messages.append("modules were not compared, for the whole is several batches")
+            return None
+        other = next((part for part in self.parts if part.batches != self.whole.batches), None)
+        if self.whole.batches > 1 and other is not None:
+            self.messages.append(
+                f"modules were not compared: the whole is {self.whole.batches} batches, and rank {other.rank} has "
+                f"{other.batches}, so that nothing says which of them belong together"
+            )
             return None
         averaged = {part.rank: part.averaged for part in self.parts}
-        return Modules(self.whole.record, records, self.axes, averaged, max(self.task.bound, 1e-9))
+        return Modules(self.whole.record, records, self.axes, averaged, max(self.task.bound, 1e-9), self.whole.batches)
 
     def report(self) -> MatchReport:
         self.modules = self._find_modules()
