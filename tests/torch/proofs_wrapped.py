@@ -4,6 +4,7 @@ and mistakes in pipelines and in DTensor's plans."""
 import proofs
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from proofs import DP, HSDP, MIXED, Attention, Job, right, split_heads, whole, wrong
 from torch import nn
 from torch.autograd import Function
@@ -216,10 +217,6 @@ class DoublingMlp(proofs.Mlp):
         return super().forward(Twice.apply(x))
 
 
-def per_microbatch_mean(model, batch):
-    return proofs.own_mean(model, batch)
-
-
 def scaled_again(model, microbatches, loss_of):
     """The schedule adds gradients up; a stage divides its own by the number of pieces as well."""
     proofs.run_stages(model, microbatches, loss_of)
@@ -240,7 +237,7 @@ for name, stages in SCHEDULES:
     )  # fmt: skip
     wrong(
         f"a pipeline, {name}, each piece is divided by its own count", 16,
-        Job(proofs.staged(name, stages), PP, arguments, loss=per_microbatch_mean, **job), "loss", "",
+        Job(proofs.staged(name, stages), PP, arguments, loss=proofs.own_mean, **job), "loss", "",
     )  # fmt: skip
     wrong(
         f"a pipeline, {name}, a stage scales once more", 22,
@@ -259,7 +256,9 @@ def cut_each(batches, rank, mesh):
     return [pair for batch in batches for pair in proofs.cut(batch, rank, mesh)]
 
 
-right("the whole in two batches", Job(proofs.megatron, MIXED, batches=(halves, cut_each)))
+right(
+    "the whole in two batches", Job(proofs.megatron, MIXED, batches=(halves, cut_each))
+)
 for place in ("blocks.0.mlp.up", "blocks.1.attention.wk"):
     wrong(
         f"the whole in two batches, no sum behind {place}",
@@ -275,3 +274,128 @@ wrong(
     "loss",
     "",
 )
+
+
+# -- mistakes in what is averaged, in which width, and when
+
+
+def penalised(factor=1.0):
+    """A second term of the loss, whose share on a rank is its count's; `factor`: what a producer makes of that for its
+    own pool, which is not the one that averages. The term reads a parameter and is in no module: what is named is the
+    module that has the parameter."""
+
+    def loss_of(model, batch):
+        numerator, count = proofs.loss(model, batch)
+        head = (model.module if dist.is_initialized() else model).head
+        return numerator + head.weight.square().sum() * count * (
+            factor if dist.is_initialized() else 1
+        ), count
+
+    return loss_of
+
+
+right("a term of its own", Job(proofs.ddp, DP, loss=penalised()))
+wrong(
+    "a producer forgets what its pool averages",
+    9,
+    Job(proofs.ddp, DP, loss=penalised(1 / 3)),
+    "backward",
+    "head",
+)
+wrong(
+    "a seed of a pool that averages over others",
+    10,
+    Job(proofs.ddp, DP, loss=penalised(0.5)),
+    "backward",
+    "head",
+)
+
+
+def read_in_another_width(model, microbatches, loss_of):
+    """1/3 is stored in f64, and its lower half is read as f32: next to nothing is left."""
+    for batch in microbatches:
+        loss_of(model, batch).backward()
+    factor = torch.tensor([0.5], dtype=torch.float64).view(torch.float32)[0].item()
+    for parameter in model.parameters():
+        parameter.grad *= factor
+
+
+def reused(model, microbatches, loss_of):
+    """One buffer for all sums: it is filled for the next parameter before the sum before that has read it."""
+    loss_of(model, microbatches[0]).backward()
+    buffer = torch.empty(
+        max(parameter.numel() for parameter in model.parameters()), dtype=torch.float64
+    )
+    before = None
+    for parameter in model.parameters():
+        place = buffer[: parameter.numel()].view_as(parameter)
+        place.copy_(parameter.grad)
+        if before is not None:
+            dist.all_reduce(buffer[: before.numel()].view_as(before))
+            before.grad.copy_(buffer[: before.numel()].view_as(before))
+        before = parameter
+    dist.all_reduce(before.grad)
+
+
+wrong(
+    "a factor is read in another width",
+    23,
+    Job(proofs.ddp, DP, {"run": read_in_another_width}),
+    "reduction",
+    "",
+)
+wrong(
+    "a buffer is filled again before it was read",
+    26,
+    Job(proofs.plain, DP, {"run": reused}),
+    "reduction",
+    "",
+)
+
+
+# -- DTensor's plans
+
+
+def partial_gradient(model, mesh):
+    """An input that is taken for whole on its way into a cut layer: to_local() without the gradient's placement."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    proofs.dtensor_plain(model, mesh)
+    up, group = model.blocks["1"].mlp.up, mesh["tp"]
+
+    def forward(x, weight=None):
+        x = DTensor.from_local(
+            x, group, [Replicate()]
+        ).to_local()  # grad_placements=[Partial()] is missing
+        return F.linear(x, up.weight.to_local(), up.bias.to_local())
+
+    up.forward = forward
+    up._forward_hooks.clear()
+    up._forward_pre_hooks.clear()
+    return model
+
+
+TP = {"tp": 2}
+wrong(
+    "to_local without the gradient's placement",
+    5,
+    Job(partial_gradient, TP, batches=(whole, proofs.whole_on_each)),
+    "backward",
+    "blocks.1.mlp.up",
+)
+wrong(
+    "loss parallel, each rank divides by its own count",
+    17,
+    Job(
+        proofs.vocabulary_parallel,
+        MIXED,
+        {"run": proofs.loss_in_parts},
+        loss=lambda model, batch: mean_of(*proofs.loss_of_parts(model, batch)),
+    ),
+    "loss",
+    "",
+)
+
+
+def mean_of(numerator, count):
+    return numerator / count

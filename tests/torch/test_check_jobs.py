@@ -7,7 +7,8 @@ import traceback
 
 import addend.torch
 import proofs
-import proofs_wrapped  # noqa: F401  its jobs are among those of proofs
+import proofs_models  # noqa: F401  its jobs are among those of proofs, as are the next ones
+import proofs_wrapped  # noqa: F401
 
 HANGS = 200  # seconds; many times what a job takes
 
