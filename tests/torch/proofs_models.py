@@ -13,9 +13,7 @@ WIDTH, ANSWERS = 8, 5
 
 def whole():
     generator = torch.Generator().manual_seed(3)
-    return torch.randint(20, (12, 6), generator=generator), torch.randn(
-        12, ANSWERS, generator=generator
-    )
+    return torch.randint(20, (12, 6), generator=generator), torch.randn(12, ANSWERS, generator=generator)
 
 
 def cut(batch, rank, mesh):
@@ -105,9 +103,7 @@ class InPlace(Net):
     """On what a module gave, and on what one was given."""
 
     def made(self):
-        return nn.Sequential(
-            nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(inplace=True), nn.Linear(WIDTH, WIDTH)
-        )
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(inplace=True), nn.Linear(WIDTH, WIDTH))
 
     def middle(self, x):
         y = self.layer(x)

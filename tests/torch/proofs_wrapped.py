@@ -110,9 +110,7 @@ class Pass(Function):
 def passed(x, group, step):
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
-    after, before = (
-        dist.get_global_rank(group, (rank + by) % world) for by in (step, -step)
-    )
+    after, before = (dist.get_global_rank(group, (rank + by) % world) for by in (step, -step))
     pair = [
         dist.P2POp(dist.isend, x, after, group),
         dist.P2POp(dist.irecv, out, before, group),
@@ -132,16 +130,12 @@ class RingAttention(Attention):
         for step in range(world):
             k, v = (split_heads(y) for y in pair)
             own = torch.arange(x.shape[1])
-            mask = (own + rank * len(own))[:, None] >= own + (
-                rank - step
-            ) % world * len(own)
+            mask = (own + rank * len(own))[:, None] >= own + (rank - step) % world * len(own)
             score = split_heads(q) @ k.transpose(-1, -2) / k.shape[-1] ** 0.5
             scores.append(score.masked_fill(~mask, float("-inf")))
             values.append(v)
             if step < world - 1:
-                pair = Pass.apply(
-                    pair if self.keeps else pair.detach(), self.group, self.returns
-                )
+                pair = Pass.apply(pair if self.keeps else pair.detach(), self.group, self.returns)
         y = torch.softmax(torch.cat(scores, -1), -1) @ torch.cat(values, 2)
         return self.wo(y.transpose(1, 2).flatten(2))
 
@@ -159,13 +153,9 @@ def ring(**flags):
 
 
 def cut_runs(batch, rank, mesh):
-    tokens, targets = (
-        x.chunk(mesh.size("dp"))[mesh.get_local_rank("dp")] for x in batch
-    )
+    tokens, targets = (x.chunk(mesh.size("dp"))[mesh.get_local_rank("dp")] for x in batch)
     at = mesh.get_local_rank("cp")
-    return [
-        (tokens.chunk(mesh.size("cp"), 1)[at], targets.chunk(mesh.size("cp"), 1)[at])
-    ]
+    return [(tokens.chunk(mesh.size("cp"), 1)[at], targets.chunk(mesh.size("cp"), 1)[at])]
 
 
 RING = {"dp": 2, "cp": 3}
@@ -256,9 +246,7 @@ def cut_each(batches, rank, mesh):
     return [pair for batch in batches for pair in proofs.cut(batch, rank, mesh)]
 
 
-right(
-    "the whole in two batches", Job(proofs.megatron, MIXED, batches=(halves, cut_each))
-)
+right("the whole in two batches", Job(proofs.megatron, MIXED, batches=(halves, cut_each)))
 for place in ("blocks.0.mlp.up", "blocks.1.attention.wk"):
     wrong(
         f"the whole in two batches, no sum behind {place}",
@@ -287,9 +275,7 @@ def penalised(factor=1.0):
     def loss_of(model, batch):
         numerator, count = proofs.loss(model, batch)
         head = (model.module if dist.is_initialized() else model).head
-        return numerator + head.weight.square().sum() * count * (
-            factor if dist.is_initialized() else 1
-        ), count
+        return numerator + head.weight.square().sum() * count * (factor if dist.is_initialized() else 1), count
 
     return loss_of
 
@@ -323,9 +309,7 @@ def read_in_another_width(model, microbatches, loss_of):
 def reused(model, microbatches, loss_of):
     """One buffer for all sums: it is filled for the next parameter before the sum before that has read it."""
     loss_of(model, microbatches[0]).backward()
-    buffer = torch.empty(
-        max(parameter.numel() for parameter in model.parameters()), dtype=torch.float64
-    )
+    buffer = torch.empty(max(parameter.numel() for parameter in model.parameters()), dtype=torch.float64)
     before = None
     for parameter in model.parameters():
         place = buffer[: parameter.numel()].view_as(parameter)
@@ -364,9 +348,7 @@ def partial_gradient(model, mesh):
     up, group = model.blocks["1"].mlp.up, mesh["tp"]
 
     def forward(x, weight=None):
-        x = DTensor.from_local(
-            x, group, [Replicate()]
-        ).to_local()  # grad_placements=[Partial()] is missing
+        x = DTensor.from_local(x, group, [Replicate()]).to_local()  # grad_placements=[Partial()] is missing
         return F.linear(x, up.weight.to_local(), up.bias.to_local())
 
     up.forward = forward

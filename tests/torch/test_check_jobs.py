@@ -41,8 +41,7 @@ def hold_wrong(mistake):
     require(report.ok is False, "not noticed", report)
     if mistake.place == "norm":
         require(
-            all(param.ok for param in report.params)
-            and "the norm of the gradients" in str(report),
+            all(param.ok for param in report.params) and "the norm of the gradients" in str(report),
             report,
         )
         return
@@ -69,15 +68,8 @@ def held(name, function, *arguments):
 
 def main(words):
     found = [(name, hold_right, job) for name, job in proofs.RIGHT.items()]
-    found += [
-        (f"{mistake.catalogue}: {mistake.name}", hold_wrong, mistake)
-        for mistake in proofs.WRONG
-    ]
-    answers = [
-        held(*case)
-        for case in found
-        if not words or any(word in case[0] for word in words)
-    ]
+    found += [(f"{mistake.catalogue}: {mistake.name}", hold_wrong, mistake) for mistake in proofs.WRONG]
+    answers = [held(*case) for case in found if not words or any(word in case[0] for word in words)]
     print(f"{sum(answers)} of {len(answers)} held")
     return 0 if answers and all(answers) else 1
 

@@ -93,9 +93,9 @@ class Part:
     record: Optional[Record]
     said: Set[str]
     no_dump: str = ""
-    batches: int = 1
     collectives: Dict[Place, Seen] = dataclasses.field(default_factory=dict)
     noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
+    batches: int = 1
 
 
 def prepare(task: Task) -> None:
