@@ -1,12 +1,13 @@
 """Right jobs as people write them: layers that `proofs` has none of, under DDP and fully_shard. Each trains on rows of
 tokens, of which every rank has its own."""
 
-import proofs
 import torch
 import torch.nn.functional as F
-from proofs import DP, Job, right
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+import proofs
+from proofs import DP, Job, right
 
 WIDTH, ANSWERS = 8, 5
 

@@ -1,13 +1,14 @@
 """More jobs for `addend.torch.check`: wrappers that change names and what a parameter is on a rank, attention in a ring,
 and mistakes in pipelines and in DTensor's plans."""
 
-import proofs
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from proofs import DP, HSDP, MIXED, Attention, Job, right, split_heads, whole, wrong
 from torch import nn
 from torch.autograd import Function
+
+import proofs
+from proofs import DP, HSDP, MIXED, Attention, Job, right, split_heads, whole, wrong
 
 # -- torch.compile around the job
 
