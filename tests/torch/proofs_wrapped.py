@@ -1,5 +1,5 @@
-"""More jobs for `addend.torch.check`: wrappers that change names and what a parameter is on a rank, attention in a ring,
-and mistakes in pipelines and in DTensor's plans."""
+"""More jobs for `addend.torch.check`: wrappers that change names and parameters, attention in a ring, and
+mistakes in pipelines and in DTensor's plans."""
 
 import torch
 import torch.distributed as dist
@@ -81,7 +81,7 @@ right(
     Job(flat(), DP, {"run": proofs.no_sync}, batches=(whole, proofs.cut_twice)),
 )
 wrong(
-    "FullyShardedDataParallel, each rank divides by its own count", 17, Job(flat(), DP, loss=proofs.own_mean), "loss", ""
+    "FullyShardedDataParallel, divided by own counts", 17, Job(flat(), DP, loss=proofs.own_mean), "loss", ""
 )  # fmt: skip
 wrong(
     "FullyShardedDataParallel, averaged again",
