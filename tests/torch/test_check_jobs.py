@@ -7,6 +7,8 @@ import traceback
 
 import addend.torch
 import proofs
+import proofs_models  # noqa: F401  its jobs are among those of proofs, as are the next ones
+import proofs_wrapped  # noqa: F401
 
 HANGS = 200  # seconds; many times what a job takes
 
@@ -38,10 +40,17 @@ def hold_wrong(mistake):
     report = checked(mistake.job)
     require(report.ok is False, "not noticed", report)
     if mistake.place == "norm":
-        require(all(param.ok for param in report.params) and "the norm of the gradients" in str(report), report)
+        require(
+            all(param.ok for param in report.params) and "the norm of the gradients" in str(report),
+            report,
+        )
         return
     begins = report.begins
-    require(begins is not None and begins.place == mistake.place, f"wanted {mistake.place} {mistake.begins}", report)
+    require(
+        begins is not None and begins.place == mistake.place,
+        f"wanted {mistake.place} {mistake.begins}",
+        report,
+    )
     if mistake.begins or mistake.place in ("forward", "backward"):
         require(begins.module == mistake.begins, f"wanted {mistake.begins}", report)
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import addend
 from addend.torch import _parameters, _watch
-from addend.torch._loaded import is_dtensor
+from addend.torch._loaded import is_dtensor, is_flat_fsdp
 from addend.torch._proof import _double, _mark, _match, _names
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
@@ -63,6 +63,7 @@ class Whole:
     after: List[Dict[str, NDArray[numpy.float64]]]  # parameters after each optimizer step
     record: Optional[Record]
     said: Set[str]
+    batches: int = 1
     own_error: float = 0.0  # of what has no f64, over each largest element: what other roundings make of it
     model_mark: str = ""  # checksums of the weights that make_model gave, and of the batch
     batch_mark: str = ""
@@ -99,6 +100,7 @@ class Part:
     no_dump: str = ""
     collectives: Dict[Place, Seen] = dataclasses.field(default_factory=dict)
     noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
+    batches: int = 1
 
 
 def with_bound(task: Task, whole: Whole) -> Task:
@@ -192,8 +194,7 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
     mode = _double.Double(trace.stack)
     held = _double.Buffers([model])
     weights = {name: array(parameter) for name, parameter in model.named_parameters()}
-    if len(batches) == 1:
-        trace.attach(model)
+    trace.attach(model)
     with mode:
         value, count = _whole_loss(task, model, batches)
         if not value.requires_grad:
@@ -204,9 +205,11 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
     trace.remove()
     gradients = {name: array(p.grad) for name, p in model.named_parameters() if p.grad is not None}
     after = _steps_alone(task, model, batches, mode, held)
-    whole = Whole(float(value), count, weights, state, gradients, _aliases(model), after, None, said | mode.said)
+    said |= mode.said
+    whole = Whole(
+        float(value), count, weights, state, gradients, _aliases(model), after, trace.record, said, len(batches)
+    )
     whole.model_mark, whole.batch_mark = model_mark, batch_mark
-    whole.record = trace.record if len(batches) == 1 else None
     if mode.narrow:
         whole.own_error = _own_error(task, model, batches, whole)
         whole.said.add(_narrow_text(mode.narrow, _TIMES * whole.own_error))
@@ -308,12 +311,27 @@ class Rank:
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()
 
+    def _whole_parameters(self) -> contextlib.ExitStack:
+        """While it lasts, parameters and gradients of FullyShardedDataParallel are whole on every rank."""
+        stack = contextlib.ExitStack()
+        for part in self.parts:
+            if any(is_flat_fsdp(module) for module in part.modules()):
+                from torch.distributed.fsdp import FullyShardedDataParallel
+
+                stack.enter_context(FullyShardedDataParallel.summon_full_params(part, with_grads=True))
+        return stack
+
     def named(self) -> Iterator[Tuple[str, nn.Parameter]]:
         for part in self.parts:
             yield from _names.parameters(part)
 
     def _averaged(self) -> float:
-        """What DDP or fully_shard divides the sum by."""
+        """What DDP, fully_shard or FullyShardedDataParallel divides the sum by."""
+        for module in (module for part in self.parts for module in part.modules()):
+            if is_flat_fsdp(module):
+                return float(getattr(module, "_gradient_predivide_factor", 1.0)) * float(
+                    getattr(module, "_gradient_postdivide_factor", 1.0)
+                )
         with contextlib.suppress(ValueError):  # a wrapper that a watch does not see
             factors = [entry.factor for part in self.parts for entry in _parameters.find(part)]
             if factors:
@@ -349,7 +367,8 @@ class Rank:
 
     def part(self) -> Part:
         """The job as it is, twice; then once more with all hooks."""
-        params = {name: self._held(name, parameter) for name, parameter in self.named()}
+        with self._whole_parameters():
+            params = {name: self._held(name, parameter) for name, parameter in self.named()}
         norms = []
         for _ in STEPS[:-1]:
             self.step()
@@ -363,6 +382,7 @@ class Rank:
         self._update(params)
         record = self.trace.record if self.trace else None
         part = Part(self.rank, losses, self.averaged, params, norms, record, self.said | self.mode.said, no_dump, seen)
+        part.batches = len(self.batches)
         if self.task.sabotage:
             part.noticed = self._plant(seen, params)
         return part
@@ -375,13 +395,17 @@ class Rank:
         return Held(index, tuple(local.shape), placements=placements)
 
     def _keep(self, params: Dict[str, Held]) -> None:
-        for name, parameter in self.named():
-            params[name].gradients.append(None if parameter.grad is None else _own_gradient(parameter))
+        with self._whole_parameters():
+            for name, parameter in self.named():
+                params[name].gradients.append(None if parameter.grad is None else _own_gradient(parameter))
 
     def _traced_step(self) -> Tuple[Dict[Place, Seen], str]:
         self.trace = Trace()
+        everyones: List[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyones, [name for part in self.parts for name, _ in _names.modules(part)])
+        everywhere = {name for names in everyones for name in names}
         for part in self.parts:
-            self.trace.attach(part)
+            self.trace.attach(part, self.whole.record, everywhere)
         mode = Collectives(self.axes, self.trace)
         folder, no_dump = os.path.join(self.folder, "dump"), ""
         try:
@@ -419,8 +443,9 @@ class Rank:
                 self.clear()
                 self.step()
             optimizer.step()
-            for name, parameter in self.named():
-                params[name].after.append(array(parameter))
+            with self._whole_parameters():
+                for name, parameter in self.named():
+                    params[name].after.append(array(parameter))
 
     # -- mistakes in collectives of the backward
 
@@ -430,16 +455,18 @@ class Rank:
         dist.all_gather_object(everyones, sorted(seen, key=lambda place: (place.axes, place.number)))
         places = list(dict.fromkeys(place for some in everyones for place in some))
         noticed = {}
-        state = {name: parameter.detach().clone() for name, parameter in self.named()}
+        with self._whole_parameters():
+            state = {name: parameter.detach().clone() for name, parameter in self.named()}
         for place in places:
             for operator in OPERATORS:
                 self.clear()
-                with torch.no_grad():
+                with torch.no_grad(), self._whole_parameters():
                     for name, parameter in self.named():
                         parameter.copy_(state[name])
                 with Collectives(self.axes, None, (place, operator)):
                     self.step()
-                noticed[place, operator] = self._differs(params)
+                with self._whole_parameters():
+                    noticed[place, operator] = self._differs(params)
         return noticed
 
     def _differs(self, params: Dict[str, Held]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 
@@ -42,15 +42,22 @@ class Judge:
     def __init__(self, task: Task, axes: Axes, whole: Whole, parts: Sequence[Part], folder: str):
         self.task, self.axes, self.whole, self.parts, self.folder = task, axes, whole, parts, folder
         self.modules: Optional[Modules] = None
+        self._unseen = False  # addends of a step
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
 
     def _find_modules(self) -> Optional[Modules]:
         records = {part.rank: part.record for part in self.parts if part.record is not None}
         if self.whole.record is None or not records:
-            self.messages.append("modules were not compared, for the whole is several batches")
+            return None
+        other = next((part for part in self.parts if part.batches != self.whole.batches), None)
+        if self.whole.batches > 1 and other is not None:
+            self.messages.append(
+                f"modules were not compared: the whole is {self.whole.batches} batches, and rank {other.rank} has "
+                f"{other.batches}, so that nothing says which of them belong together"
+            )
             return None
         averaged = {part.rank: part.averaged for part in self.parts}
-        return Modules(self.whole.record, records, self.axes, averaged, max(self.task.bound, 1e-9))
+        return Modules(self.whole.record, records, self.axes, averaged, max(self.task.bound, 1e-9), self.whole.batches)
 
     def report(self) -> MatchReport:
         self.modules = self._find_modules()
@@ -250,6 +257,7 @@ class Judge:
         folder = os.path.join(self.folder, "dump")
         refused = next((part.no_dump for part in self.parts if part.no_dump), "")
         if refused or not os.path.isdir(folder):
+            self._unseen = True
             self.messages.append(f"addends were not seen: {refused or 'nothing was dumped'}")
             absent: Dict[str, FrozenSet[str]] = {name: frozenset() for name in wrong if not self._somewhere(name)}
             return absent, {name: "" for name in wrong if name not in absent}, None
@@ -270,7 +278,17 @@ class Judge:
         found = self.modules.forward() if early or not loss_ok else None
         if found is None and early:
             found = self.modules.loss()
-        return found or self.modules.backward(early, late)
+        return found or (self._unseen_sums(early) if self._unseen else None) or self.modules.backward(early, late)
+
+    def _unseen_sums(self, wrong: Mapping[str, str]) -> Optional[Begins]:
+        """Addends were not seen: where no module hands on a wrong gradient, and parameters of several are wrong, it is
+        their sums that are."""
+        owners = {name.rpartition(".")[0] for name in wrong}
+        if self.modules is None or len(owners) < 2 or self.modules.hands_on_wrong():
+            return None
+        name = next(iter(wrong))
+        text = f"no module hands on a wrong gradient, and {len(wrong)} parameters have one, first `{name}`"
+        return Begins(name.rpartition(".")[0], "reduction", text)
 
     def _reduction(self, late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Begins:
         name = next(iter(late))

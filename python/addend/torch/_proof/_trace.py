@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+import traceback
+from typing import TYPE_CHECKING, Any, Collection, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -56,7 +57,7 @@ def array(tensor: torch.Tensor) -> NDArray[numpy.float64]:
             local = local.wait()
         if local.is_sparse:
             local = local.to_dense()
-        found: NDArray[numpy.float64] = local.double().cpu().contiguous().numpy().copy()
+        found: NDArray[numpy.float64] = local.double().cpu().contiguous().clone().numpy()  # a wrapper may free its own
         return found
 
 
@@ -78,18 +79,21 @@ class Trace:
         self.record = Record()
         self.stack: List[str] = []
         self.finished = ""  # the module whose share of the backward was the last to be complete
-        self._calls: Dict[Tuple[str, str], int] = {}
+        self._calls: Dict[Tuple[int, str, str], int] = {}
         self._open: Dict[Tuple[int, str], List[int]] = {}
         self._handles: List[RemovableHandle] = []
 
-    def attach(self, model: nn.Module) -> None:
+    def attach(self, model: nn.Module, whole: Optional[Record] = None, everywhere: Collection[str] = ()) -> None:
+        """`everywhere`: the names of all modules that some rank has. A stage of a pipeline has the name of the whole
+        model; what it takes and gives are the whole model's where it has what `whole` calls first and last."""
         chosen: Dict[str, nn.Module] = {}
         for name, module in _names.modules(model):
             chosen.setdefault(name, module)  # a wrapper, whose conversions belong to what it wraps
             self.record.kinds[name] = type(module).__name__
             self.record.places[name] = _place(module)
         for name, module in chosen.items():
-            before, after = functools.partial(self._enter, name), functools.partial(self._leave, name)
+            takes, gives = _ends(name, chosen, whole, everywhere)
+            before, after = functools.partial(self._enter, name, takes), functools.partial(self._leave, name, gives)
             self._handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
             self._handles.append(module.register_forward_hook(after, with_kwargs=True))
 
@@ -100,6 +104,8 @@ class Trace:
 
     def _keep(self, key: Key, tensor: torch.Tensor) -> None:
         if key in self.record.values and key[2] in ("gin", "gout"):
+            if _weights_alone():
+                return
             self.record.values[key] = self.record.values[key] + array(tensor)
             return
         self.record.values[key] = array(tensor)
@@ -109,15 +115,15 @@ class Trace:
         self._keep(key, gradient)
         self.finished = key[0]
 
-    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> Optional[Tuple[Any, Any]]:
+    def _enter(self, name: str, takes: bool, module: nn.Module, args: Any, kwargs: Any) -> Optional[Tuple[Any, Any]]:
         again = torch._C._current_graph_task_id() != -1  # a checkpoint computes it a second time, in the backward
         phase = "again" if again else "first"
-        call = self._calls.get((name, phase), 0)
-        self._calls[name, phase] = call + 1
+        call = self._calls.get((id(module), name, phase), 0)
+        self._calls[id(module), name, phase] = call + 1
         self._open.setdefault((id(module), name), []).append(call)
         self.stack.append(name)
         new: Dict[int, torch.Tensor] = {}
-        for i, tensor in enumerate(tensors((args, kwargs))):
+        for i, tensor in enumerate(tensors((args, kwargs)) if takes else ()):
             key = (name, call, "in", i)
             if key not in self.record.values:
                 self._keep(key, tensor)
@@ -127,11 +133,11 @@ class Trace:
                 new[id(tensor)] = own
         return (replaced(args, new), replaced(kwargs, new)) if new else None
 
-    def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _leave(self, name: str, gives: bool, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         call = self._open[id(module), name].pop()
         if self.stack and self.stack[-1] == name:
             self.stack.pop()
-        for i, tensor in enumerate(tensors(output)):
+        for i, tensor in enumerate(tensors(output) if gives else ()):
             key = (name, call, "out", i)
             if key not in self.record.values:
                 self._keep(key, tensor)
@@ -143,6 +149,20 @@ class Trace:
         backward = torch._C._current_graph_task_id() != -1
         inside = self.finished if backward else self.stack[-1] if self.stack else ""
         self.record.collectives.append((inside, "backward" if backward else "forward", what, _names.caller()))
+
+
+def _weights_alone() -> bool:
+    """Whether a zero-bubble schedule is at the gradients of weights, for which hooks are called a second time."""
+    return any(frame.f_code.co_name == "stage_backward_weight" for frame, _ in traceback.walk_stack(None))
+
+
+def _ends(name: str, own: Collection[str], whole: Optional[Record], everywhere: Collection[str]) -> Tuple[bool, bool]:
+    """Whether what a module takes, and what it gives, is what the whole model's module of this name does."""
+    below = f"{name}." if name else ""
+    if whole is None or all(other in own for other in everywhere if other.startswith(below)):
+        return True, True
+    called = [key[0] for key in whole.order if key[2] in ("in", "out") and key[0] != name and key[0].startswith(below)]
+    return (called[0] in own, called[-1] in own) if called else (True, True)
 
 
 def _place(module: nn.Module) -> str:

@@ -52,8 +52,15 @@ class Modules:
     """All modules that both the whole's model and the ranks' have."""
 
     def __init__(
-        self, whole: Record, ranks: Mapping[int, Record], axes: Axes, averaged: Mapping[int, float], bound: float
+        self,
+        whole: Record,
+        ranks: Mapping[int, Record],
+        axes: Axes,
+        averaged: Mapping[int, float],
+        bound: float,
+        batches: int = 1,
     ):
+        self._batches = batches  # of the whole; where it has several, the ranks' are parts of these, one of each
         self.axes, self.bound, self.whole, self.ranks = axes, bound, whole, ranks
         self.found: Dict[str, Module] = {}
         self._calls = {rank: _calls(record) for rank, record in ranks.items()}
@@ -123,7 +130,11 @@ class Modules:
             for rank, part in self._parts(key, microbatch).items():
                 factor = _match.factor_of(part, _match.take(whole, value.index[rank]), self.bound)
                 if factor:
-                    self.scales.setdefault((rank, microbatch), factor)
+                    self.scales.setdefault((rank, microbatch + self._batch(key)), factor)
+
+    def _batch(self, key: Key) -> int:
+        """Which of the whole's batches a call was for."""
+        return key[1] * self._batches // self._whole_calls[key[0]]
 
     def scale(self, rank: int, microbatch: int) -> float:
         return self.scales.get((rank, microbatch), self._averaged[rank])
@@ -134,7 +145,7 @@ class Modules:
             parts = self._parts(key, microbatch)
             if value is None or not parts or any(rank not in value.index for rank in parts):
                 continue
-            scales = {rank: self.scale(rank, microbatch) for rank in parts}
+            scales = {rank: self.scale(rank, microbatch + self._batch(key)) for rank in parts}
             whole = self.whole.values[key]
             gradient = _match.gradient_of(parts, value, whole, self.axes, scales, self.bound)
             self.module(key[0]).gradients.setdefault(key[2], []).append(gradient)
@@ -349,6 +360,13 @@ class Modules:
         for name, axes in late.items():
             owners.setdefault(name.rpartition(".")[0], set()).update(axes)
         return next((m for m in ordered if owners.get(m.name, set()) & m.pending("gout")), None)
+
+    def hands_on_wrong(self) -> bool:
+        """Whether some module's gradient is wrong, or an addend that what is around it does not sum."""
+        ordered = self.ordered("backward")
+        if any(m.wrong("gin") or m.wrong("gout") for m in ordered):
+            return True
+        return self._unsummed(ordered, "backward", "gin", "gout", len(self.whole.order), "") is not None
 
     def _described(self, first: Module) -> Begins:
         factors = {g.factor for kind in ("gin",) for g in first.gradients.get(kind, ()) if g.wrong}

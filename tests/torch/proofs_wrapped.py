@@ -1,0 +1,384 @@
+"""More jobs for `addend.torch.check`: wrappers that change names and parameters, attention in a ring, and
+mistakes in pipelines and in DTensor's plans."""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import Function
+
+import proofs
+from proofs import DP, HSDP, MIXED, Attention, Job, right, split_heads, whole, wrong
+
+# -- torch.compile around the job
+
+
+def compiled(model, mesh, inner=lambda model, mesh: model):
+    """The backend that traces forward and backward and needs no compiler of C++."""
+    return proofs.ddp(torch.compile(inner(model, mesh), backend="aot_eager"), mesh)
+
+
+def compiled_blocks(model, mesh):
+    for block in model.blocks.values():
+        block.compile(backend="aot_eager")
+    return proofs.ddp(model, mesh)
+
+
+def megatron_compiled(forgotten):
+    def parallelize(model, mesh):
+        layers = proofs.at(forgotten, copies=False) if forgotten else proofs.megatron
+        return torch.compile(layers(model, mesh), backend="aot_eager")
+
+    return parallelize
+
+
+right("compiled in DDP", Job(compiled, DP))
+right("blocks that are compiled, in DDP", Job(compiled_blocks, DP))
+right("tensor parallelism by hand, compiled", Job(megatron_compiled(""), MIXED))
+wrong(
+    "compiled, no sum behind blocks.1.mlp.up", 5, Job(megatron_compiled("blocks.1.mlp.up"), MIXED), "backward",
+    "blocks.1.mlp.up",
+)  # fmt: skip
+
+
+# -- FullyShardedDataParallel
+
+
+def flat(strategy="FULL_SHARD", axes=("dp",), wrapped=True):
+    def parallelize(model, mesh):
+        from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+        arguments = {
+            "sharding_strategy": ShardingStrategy[strategy],
+            "use_orig_params": True,
+            "device_id": torch.device("cpu"),
+            "device_mesh": mesh[axes] if len(axes) > 1 else mesh[axes[0]],
+        }
+        if wrapped:
+            for name, block in model.blocks.items():
+                model.blocks[name] = FullyShardedDataParallel(block, **arguments)
+        return FullyShardedDataParallel(model, **arguments)
+
+    return parallelize
+
+
+def averaged_again(model, microbatches, loss_of):
+    for batch in microbatches:
+        loss_of(model, batch).backward()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= dist.get_world_size()
+
+
+right("FullyShardedDataParallel", Job(flat(), DP))
+right("FullyShardedDataParallel, SHARD_GRAD_OP", Job(flat("SHARD_GRAD_OP"), DP))
+right(
+    "FullyShardedDataParallel, HYBRID_SHARD",
+    Job(flat("HYBRID_SHARD", tuple(HSDP)), HSDP, batches=(whole, proofs.cut_hsdp)),
+)
+right(
+    "FullyShardedDataParallel, no_sync",
+    Job(flat(), DP, {"run": proofs.no_sync}, batches=(whole, proofs.cut_twice)),
+)
+wrong(
+    "FullyShardedDataParallel, divided by own counts", 17, Job(flat(), DP, loss=proofs.own_mean), "loss", ""
+)  # fmt: skip
+wrong(
+    "FullyShardedDataParallel, averaged again",
+    22,
+    Job(flat(), DP, {"run": averaged_again}),
+    "reduction",
+    "",
+)
+
+
+# -- ring attention: keys and values go from rank to rank, in one batch of sends and receives
+
+
+class Pass(Function):
+    """To the next rank of a ring; the backward goes the other way, or, a mistake, the same way again."""
+
+    @staticmethod
+    def forward(context, x, group, returns):
+        context.group, context.returns = group, returns
+        return passed(x, group, 1)
+
+    @staticmethod
+    def backward(context, gradient):
+        return passed(gradient, context.group, -1 if context.returns else 1), None, None
+
+
+def passed(x, group, step):
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    x, out = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+    after, before = (dist.get_global_rank(group, (rank + by) % world) for by in (step, -step))
+    pair = [
+        dist.P2POp(dist.isend, x, after, group),
+        dist.P2POp(dist.irecv, out, before, group),
+    ]
+    for work in dist.batch_isend_irecv(pair):
+        work.wait()
+    return out
+
+
+class RingAttention(Attention):
+    group, returns, keeps = None, True, True
+
+    def forward(self, x):
+        q, k, v = self.wq(x), self.wk(x), self.wv(x)
+        world, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        pair, scores, values = torch.stack([k, v]), [], []
+        for step in range(world):
+            k, v = (split_heads(y) for y in pair)
+            own = torch.arange(x.shape[1])
+            mask = (own + rank * len(own))[:, None] >= own + (rank - step) % world * len(own)
+            score = split_heads(q) @ k.transpose(-1, -2) / k.shape[-1] ** 0.5
+            scores.append(score.masked_fill(~mask, float("-inf")))
+            values.append(v)
+            if step < world - 1:
+                pair = Pass.apply(pair if self.keeps else pair.detach(), self.group, self.returns)
+        y = torch.softmax(torch.cat(scores, -1), -1) @ torch.cat(values, 2)
+        return self.wo(y.transpose(1, 2).flatten(2))
+
+
+def ring(**flags):
+    def parallelize(model, mesh):
+        for block in model.blocks.values():
+            block.attention.__class__ = RingAttention
+            block.attention.group = mesh.get_group("cp")
+        for name, value in flags.items():
+            setattr(model.blocks["1"].attention, name, value)
+        return nn.parallel.DistributedDataParallel(model)
+
+    return parallelize
+
+
+def cut_runs(batch, rank, mesh):
+    tokens, targets = (x.chunk(mesh.size("dp"))[mesh.get_local_rank("dp")] for x in batch)
+    at = mesh.get_local_rank("cp")
+    return [(tokens.chunk(mesh.size("cp"), 1)[at], targets.chunk(mesh.size("cp"), 1)[at])]
+
+
+RING = {"dp": 2, "cp": 3}
+right("ring attention", Job(ring(), RING, batches=(whole, cut_runs)))
+wrong(
+    "a ring whose gradients go on instead of back", 5, Job(ring(returns=False), RING, batches=(whole, cut_runs)),
+    "backward", "blocks.1.attention",
+)  # fmt: skip
+wrong(
+    "a ring that detaches what it passes on", 4, Job(ring(keeps=False), RING, batches=(whole, cut_runs)), "backward",
+    "blocks.1.attention",
+)  # fmt: skip
+
+
+# -- mistakes in pipelines
+
+
+def staged_wrongly(schedule, stages, forgotten):
+    """`forgotten`(stage modules, rank): makes the mistake in a stage."""
+    made = proofs.staged(schedule, stages)
+
+    def parallelize(model, mesh):
+        modules = made(model, mesh)
+        forgotten(modules, dist.get_rank())
+        return modules
+
+    return parallelize
+
+
+def doubled_backward(modules, rank):
+    """A block hands back twice what it should."""
+    for module in modules:
+        if "1" in module.blocks:
+            module.blocks["1"].mlp.__class__ = DoublingMlp
+
+
+class Twice(Function):
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return 2 * gradient
+
+
+class DoublingMlp(proofs.Mlp):
+    def forward(self, x):
+        return super().forward(Twice.apply(x))
+
+
+def scaled_again(model, microbatches, loss_of):
+    """The schedule adds gradients up; a stage divides its own by the number of pieces as well."""
+    proofs.run_stages(model, microbatches, loss_of)
+    if dist.get_rank() == 0:
+        for module in model:
+            for parameter in module.parameters():
+                parameter.grad /= proofs.PIECES
+
+
+PP = proofs.PP
+SCHEDULES = (("1F1B", proofs.one_each), ("ZBVZeroBubble", proofs.there_and_back))
+for name, stages in SCHEDULES:
+    job = {"make_model": proofs.four_blocks, "batches": (whole, proofs.whole_on_each)}
+    arguments = {"run": proofs.run_stages}
+    wrong(
+        f"a pipeline, {name}, a block hands back twice", 15,
+        Job(staged_wrongly(name, stages, doubled_backward), PP, arguments, **job), "backward", "blocks.1.mlp",
+    )  # fmt: skip
+    wrong(
+        f"a pipeline, {name}, each piece is divided by its own count", 16,
+        Job(proofs.staged(name, stages), PP, arguments, loss=proofs.own_mean, **job), "loss", "",
+    )  # fmt: skip
+    wrong(
+        f"a pipeline, {name}, a stage scales once more", 22,
+        Job(proofs.staged(name, stages), PP, {"run": scaled_again}, **job), "reduction", "",
+    )  # fmt: skip
+
+
+# -- the whole in several batches, of which each rank has a part of each
+
+
+def halves():
+    return [tuple(x[i * 6 : i * 6 + 6] for x in whole()) for i in range(2)]
+
+
+def cut_each(batches, rank, mesh):
+    return [pair for batch in batches for pair in proofs.cut(batch, rank, mesh)]
+
+
+right("the whole in two batches", Job(proofs.megatron, MIXED, batches=(halves, cut_each)))
+for place in ("blocks.0.mlp.up", "blocks.1.attention.wk"):
+    wrong(
+        f"the whole in two batches, no sum behind {place}",
+        5,
+        Job(proofs.at(place, copies=False), MIXED, batches=(halves, cut_each)),
+        "backward",
+        place,
+    )
+wrong(
+    "the whole in two batches, each piece is divided by its own count",
+    16,
+    Job(proofs.ddp, DP, batches=(halves, cut_each), loss=proofs.own_mean),
+    "loss",
+    "",
+)
+
+
+# -- mistakes in what is averaged, in which width, and when
+
+
+def penalised(factor=1.0):
+    """A second term of the loss, whose share on a rank is its count's; `factor`: what a producer makes of that for its
+    own pool, which is not the one that averages. The term reads a parameter and is in no module: what is named is the
+    module that has the parameter."""
+
+    def loss_of(model, batch):
+        numerator, count = proofs.loss(model, batch)
+        head = (model.module if dist.is_initialized() else model).head
+        return numerator + head.weight.square().sum() * count * (factor if dist.is_initialized() else 1), count
+
+    return loss_of
+
+
+right("a term of its own", Job(proofs.ddp, DP, loss=penalised()))
+wrong(
+    "a producer forgets what its pool averages",
+    9,
+    Job(proofs.ddp, DP, loss=penalised(1 / 3)),
+    "backward",
+    "head",
+)
+wrong(
+    "a seed of a pool that averages over others",
+    10,
+    Job(proofs.ddp, DP, loss=penalised(0.5)),
+    "backward",
+    "head",
+)
+
+
+def read_in_another_width(model, microbatches, loss_of):
+    """1/3 is stored in f64, and its lower half is read as f32: next to nothing is left."""
+    for batch in microbatches:
+        loss_of(model, batch).backward()
+    factor = torch.tensor([0.5], dtype=torch.float64).view(torch.float32)[0].item()
+    for parameter in model.parameters():
+        parameter.grad *= factor
+
+
+def reused(model, microbatches, loss_of):
+    """One buffer for all sums: it is filled for the next parameter before the sum before that has read it."""
+    loss_of(model, microbatches[0]).backward()
+    buffer = torch.empty(max(parameter.numel() for parameter in model.parameters()), dtype=torch.float64)
+    before = None
+    for parameter in model.parameters():
+        place = buffer[: parameter.numel()].view_as(parameter)
+        place.copy_(parameter.grad)
+        if before is not None:
+            dist.all_reduce(buffer[: before.numel()].view_as(before))
+            before.grad.copy_(buffer[: before.numel()].view_as(before))
+        before = parameter
+    dist.all_reduce(before.grad)
+
+
+wrong(
+    "a factor is read in another width",
+    23,
+    Job(proofs.ddp, DP, {"run": read_in_another_width}),
+    "reduction",
+    "",
+)
+wrong(
+    "a buffer is filled again before it was read",
+    26,
+    Job(proofs.plain, DP, {"run": reused}),
+    "reduction",
+    "",
+)
+
+
+# -- DTensor's plans
+
+
+def partial_gradient(model, mesh):
+    """An input that is taken for whole on its way into a cut layer: to_local() without the gradient's placement."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    proofs.dtensor_plain(model, mesh)
+    up, group = model.blocks["1"].mlp.up, mesh["tp"]
+
+    def forward(x, weight=None):
+        x = DTensor.from_local(x, group, [Replicate()]).to_local()  # grad_placements=[Partial()] is missing
+        return F.linear(x, up.weight.to_local(), up.bias.to_local())
+
+    up.forward = forward
+    up._forward_hooks.clear()
+    up._forward_pre_hooks.clear()
+    return model
+
+
+TP = {"tp": 2}
+wrong(
+    "to_local without the gradient's placement",
+    5,
+    Job(partial_gradient, TP, batches=(whole, proofs.whole_on_each)),
+    "backward",
+    "blocks.1.mlp.up",
+)
+wrong(
+    "loss parallel, each rank divides by its own count",
+    17,
+    Job(
+        proofs.vocabulary_parallel,
+        MIXED,
+        {"run": proofs.loss_in_parts},
+        loss=lambda model, batch: mean_of(*proofs.loss_of_parts(model, batch)),
+    ),
+    "loss",
+    "",
+)
+
+
+def mean_of(numerator, count):
+    return numerator / count
