@@ -105,6 +105,7 @@ def write(path: str, whole: Whole, seed: int) -> None:
         "count": whole.count,
         "aliases": whole.aliases,
         "said": sorted(whole.said),
+        "batches": whole.batches,
         "own_error": whole.own_error,
         "record": None if record is None else {
             "order": record.order, "places": record.places, "kinds": record.kinds, "collectives": record.collectives,
@@ -153,5 +154,5 @@ def read(path: str, seed: int, steps: int) -> Whole:
         said.add(f"the reference was written with PyTorch {metadata['torch']}, the ranks have {torch.__version__}")
     return Whole(
         metadata["loss"], metadata["count"], weights, state, _tensors(found, "gradient/"), metadata["aliases"], after,
-        _record(metadata, found), said, metadata["own_error"], metadata["model"], metadata["batch"], path,
+        _record(metadata, found), said, metadata["batches"], metadata["own_error"], metadata["model"], metadata["batch"], path,
     )  # fmt: skip
