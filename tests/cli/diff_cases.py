@@ -326,6 +326,16 @@ verdict(judged(four, counts=own("a", (1, 3))), "partial", "a", factor=1, words="
 verdict(judged(four, counts=own("ab", (3,))), "partial", "a,b", factor=4,
         words="partial in microbatch 3: not summed over a,b: each rank's sum has only the addends of its own place there, 4 times")
 
+# Of each rank its own addend of one microbatch, or a pair's of one: no addend of another group's ranks.
+verdict(judged(steps, counts=lambda p, rank: {(rank, 2): 1.0}), "own_only", "dp", range(3), factor=1,
+        words="own addend only, in microbatch 2 alone: not summed over dp")
+paired = Job("dp=4", [Param("w", [40])], microbatches=2)
+pair = lambda p, rank: {(r, 1): 1.0 for r in range(4) if r // 2 == rank // 2}
+verdict(judged(paired, counts=pair), "partial", None, range(4), factor=1, words="2 of 4 ranks are summed: each rank's copy has the addends of some "
+        "ranks only, in microbatch 1 alone, its own among them")
+crossed = lambda p, rank: {(r, 1): 1.0 for r in range(4) if r // 2 != rank // 2}
+verdict(judged(paired, counts=crossed), "wrong_group", None, range(4), words="addends of other ranks than their own group's")
+
 # Factors that say what made them: a loss scale, a clip of each rank, a clip of the sums.
 found = verdict(judged(job, counts=times(job, 1 / 1024)), "factor", factor=1 / 1024, words="1/1024 times what is expected, a power of two")
 verdict(judged(job, counts=times(job, 65536)), "factor", factor=65536, words="65536 times what is expected, a power of two")

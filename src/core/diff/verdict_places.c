@@ -164,15 +164,49 @@ static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
   return lacking && !isnan(*factor);
 }
 
-/* Whether each holder's own addends are in its sum. */
-static int has_own(const ad_case *c, const ad_judged *judged) {
+/* Whether some addend of the rank is in the part's sum, or may be. */
+static int has_any_of(const ad_case *c, const ad_judged *judged, int64_t rank) {
   const ad_members *members = ad_case_members(c, judged);
-  for (size_t i = 0; i < members->count; i++)
-    for (size_t h = 0; h < judged->part->holder_count; h++)
-      if (members->columns[i].piece.rank == judged->part->holders[h] &&
-          ad_counts_close(judged->why.counts[i], 0, judged->why.errors[i]))
-        return 0;
+  int gave = 0;
+  for (size_t i = 0; i < members->count; i++) {
+    double error = judged->why.errors[i];
+    if (members->columns[i].piece.rank != rank) continue;
+    gave = 1;
+    if (isinf(error) || !ad_counts_close(judged->why.counts[i], 0, error)) return 1;
+  }
+  return !gave;
+}
+
+/* Whether no holder has addends of other ranks in place of its own. */
+static int has_own(const ad_case *c, const ad_judged *judged) {
+  for (size_t h = 0; h < judged->part->holder_count; h++)
+    if (!has_any_of(c, judged, judged->part->holders[h])) return 0;
   return 1;
+}
+
+/* Whether the microbatch has an addend in a wrong part. */
+static int is_in_some(const ad_case *c, int64_t microbatch) {
+  for (size_t p = 0; p < c->count; p++) {
+    const ad_judged *judged = &c->list[p];
+    const ad_members *members = ad_case_members(c, judged);
+    for (size_t i = 0; i < members->count && !judged->holds; i++)
+      if (members->columns[i].piece.microbatch == microbatch && !isinf(judged->why.errors[i]) &&
+          !ad_counts_close(judged->why.counts[i], 0, judged->why.errors[i]))
+        return 1;
+  }
+  return 0;
+}
+
+/* " in microbatch 2 alone": where the wrong parts have addends of one microbatch of several. */
+static void print_only_microbatch(const ad_case *c, char *out, size_t size) {
+  int64_t count = 0, only = 0;
+  *out = 0;
+  for (int64_t m = 0; m < c->dump->microbatches; m++) {
+    if (!is_in_some(c, m)) continue;
+    count++;
+    only = m;
+  }
+  if (count == 1 && c->dump->microbatches > 1) snprintf(out, size, ", in microbatch %lld alone", (long long)only);
 }
 
 /* How many ranks' addends a part has, of those that are to be in it. */
@@ -191,21 +225,40 @@ static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, 
   }
 }
 
-static void say_smaller_group(ad_case *c) {
-  size_t has, all, other, unused;
-  int alike = 1;
-  char ranks[64] = "";
-  count_ranks(c, c->first, &has, &all);
+/* How many ranks' addends each wrong part has, where that is one number for all; else 0. */
+static size_t ranks_in_each(const ad_case *c, size_t *all) {
+  size_t has, other, unused;
+  count_ranks(c, c->first, &has, all);
   for (size_t i = 0; i < c->count; i++) {
     count_ranks(c, &c->list[i], &other, &unused);
-    alike &= c->list[i].holds || other == has;
+    if (!c->list[i].holds && other != has) return 0;
   }
-  if (alike && has < all) snprintf(ranks, sizeof ranks, "%zu of %zu ranks are summed: ", has, all);
+  return has;
+}
+
+static void say_own_alone(ad_case *c, const char *only, double factor) {
+  uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
+  char axes[AD_VERDICT_TEXT / 4];
+  ad_case_say(c, AD_VERDICT_OWN_ONLY, summed, factor);
+  snprintf(c->out->text, sizeof c->out->text, "own addend only%s: not summed over %s", only,
+           ad_case_axes(c, summed, axes, sizeof axes));
+}
+
+static void say_smaller_group(ad_case *c, double factor) {
+  size_t all, has = ranks_in_each(c, &all);
+  char ranks[64] = "", only[64];
+  print_only_microbatch(c, only, sizeof only);
+  if (has == 1) {
+    say_own_alone(c, only, factor);
+    return;
+  }
+  if (has && has < all) snprintf(ranks, sizeof ranks, "%zu of %zu ranks are summed: ", has, all);
+  ad_case_say(c, AD_VERDICT_PARTIAL, 0, factor);
   snprintf(
       c->out->text, sizeof c->out->text,
-      "partial: %seach rank's copy has the addends of some ranks only, its own among them, and they are not the same "
+      "partial: %seach rank's copy has the addends of some ranks only%s, its own among them, and they are not the same "
       "everywhere",
-      ranks);
+      ranks, only);
 }
 
 /* Each part has the addends of some ranks, and others have those of others: the groups were cut otherwise. */
@@ -218,11 +271,12 @@ int ad_case_try_some(ad_case *c) {
     own &= has_own(c, &c->list[i]);
   }
   ad_case_mark_holders(c, 1);
-  ad_case_say(c, own ? AD_VERDICT_PARTIAL : AD_VERDICT_WRONG_GROUP, 0, first);
-  if (own)
-    say_smaller_group(c);
-  else
-    snprintf(c->out->text, sizeof c->out->text,
-             "wrong group: ranks have the addends of other ranks than their own group's");
+  if (own) {
+    say_smaller_group(c, first);
+    return 1;
+  }
+  ad_case_say(c, AD_VERDICT_WRONG_GROUP, 0, first);
+  snprintf(c->out->text, sizeof c->out->text,
+           "wrong group: ranks have the addends of other ranks than their own group's");
   return 1;
 }
