@@ -542,8 +542,13 @@ class Watch(unittest.TestCase):
             print(watch.report)
 
     def test_a_parameter_that_no_rank_uses_is_said(self):
+        said = "no rank used idle.weight, idle.bias: no gradient, and none expected"
         for told in ranks.run(2, run_watched, ["ddp, two backwards"]):
-            self.assertIn("no rank used idle.weight, idle.bias: no gradient, and none expected", told[0][1].messages)
+            report = told[0][1]
+            self.assertIn(said, report.messages)
+            self.assertIn(said, report.document["messages"])
+            for text in (str(report), report.full_table(), report.github(), report.html()):
+                self.assertIn(said, text)
 
 
 class Dump(unittest.TestCase):

@@ -35,7 +35,9 @@ def noted(report: addend.DiffReport, notes: Sequence[str]) -> addend.DiffReport:
     """With what is said beside the judgement of the files."""
     if not notes:
         return report
-    return dataclasses.replace(report, messages=(*report.messages, *notes), table="\n".join([report.table, *notes]))
+    messages = (*report.messages, *notes)
+    document = {**report.document, "messages": [*messages]}
+    return dataclasses.replace(report, messages=messages, table="\n".join([report.table, *notes]), document=document)
 
 
 def of_files(
