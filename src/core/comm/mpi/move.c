@@ -1,7 +1,7 @@
 /* The values of calls that span nodes. A sum: member k gets all addends of its part (reads those of its own node in the
- * shared file, receives the others), sums them in group order, and gives the result to all. Everything else: each
- * member gives each its block. Who is on the same node writes into the other's output in the file, if that is where it
- * lies. */
+ * shared file, receives the others), sums them in the order of the tree, and gives the result to all. Everything else:
+ * each member gives each its block. Who is on the same node writes into the other's output in the file, if that is
+ * where it lies. */
 #include "comm/mpi/move.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Engine mpi: ranks that an MPI launcher started, on one or more nodes. Ranks of one node share a memory file, and
  * groups that lie on one node run on engine shm; these files are for groups that span nodes. There, every member tells
  * every other its call by mail: a small message, with the values themselves if they are few. When all calls match,
- * large values move in slices: member k gets all addends of slice k, sums them in group order, and gives the result to
- * all. This header is a rank's own view of the world, of its channels and its calls.
+ * large values move in slices: member k gets all addends of slice k, sums them in the order of the tree, and gives the
+ * result to all. This header is a rank's own view of the world, of its channels and its calls.
  *
  *   launcher.c  which launcher started this process, and the module that speaks its MPI
  *   join.c      joining: same version everywhere, who shares a node, the node's memory file
