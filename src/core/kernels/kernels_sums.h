@@ -18,7 +18,8 @@ INLINE void fetch_to_write(const void *at, const void *end, size_t bytes) {
 
 /* Defines the register_sum `name` of one dtype. Two sources and at most two outputs, which is two ranks summing in
  * place, is a case of its own: its loop over the elements has no loops over sources and outputs inside. Up to
- * sixteen sources are summed without a call, and the loops of four and of eight have no branches. */
+ * sixteen sources are summed without a call, and the loops of three, four and eight have no branches on how many there
+ * are. */
 #define REGISTER_SUM(name, type, load, pack, put, both)                                                               \
   static size_t name##_of_two(type *to, type *other, const type *from, const type *term, size_t n) {                  \
     size_t i = 0;                                                                                                     \
@@ -75,6 +76,7 @@ INLINE void fetch_to_write(const void *at, const void *end, size_t bytes) {
                      size_t n) {                                                                                      \
     if (count == 2 && out_count <= 2)                                                                                 \
       return name##_of_two(out[0], out_count == 2 ? out[1] : NULL, sources[0], sources[1], n);                        \
+    if (count == 3) return name##_to_all(out, out_count, sources, first, 3, n);                                       \
     if (count == 4) return name##_to_all(out, out_count, sources, first, 4, n);                                       \
     if (count == 8) return name##_to_all(out, out_count, sources, first, 8, n);                                       \
     return name##_to_all(out, out_count, sources, first, count, n);                                                   \
