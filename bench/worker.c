@@ -182,14 +182,20 @@ static double do_task(worker *self, const bench_task *task) {
   return task->iterations ? time_task(self, task) : look_at_result(self, task);
 }
 
+/* Of a path, a file's, which ranks of other hosts' networks see too; of another address, one that no file has. */
+static socklen_t name_address(const char *address, struct sockaddr_un *out) {
+  size_t length = strlen(address), start = address[0] == '/' ? 0 : 1;
+  *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+  if (start + length > sizeof out->sun_path - 1) return 0;
+  memcpy(out->sun_path + start, address, length);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + start + length + (start ? 0 : 1));
+}
+
 static int join(const char *address) {
-  struct sockaddr_un name = {.sun_family = AF_UNIX}; /* path[0] is 0: the name is of no file */
-  size_t length = strlen(address);
-  if (length + 1 > sizeof name.sun_path) return -1;
-  memcpy(name.sun_path + 1, address, length);
-  int conductor = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  struct sockaddr_un name;
+  socklen_t size = name_address(address, &name);
+  int conductor = size ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
   if (conductor < 0) return -1;
-  socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
   if (!connect(conductor, (struct sockaddr *)&name, size)) return conductor;
   close(conductor);
   return -1;

@@ -90,7 +90,8 @@ typedef struct ad_collective {
   const ad_message *messages; /* exchange */
   size_t message_count;
   ad_dtype dtype; /* of the inputs, and of the outputs of operations that do not reduce */
-  /* Sums form in it, in group order. 0: f64 for f64, f32 for the other floats, the dtype itself for integers. */
+  /* Sums form in it, in the order of one tree over the group (docs/laws.md, law 10). 0: f64 for f64, f32 for the other
+   * floats, the dtype itself for integers. */
   ad_dtype accumulate;
   ad_reduction reduction;
   /* Of reductions: the outputs' dtype, rounded to once from the accumulate dtype. 0: dtype. */

@@ -144,7 +144,7 @@ class Comm:
 
     def all_reduce(self, array: Any, out: Any = None, axes: Optional[str] = None, op: str = "sum") -> Any:
         """Combines the ranks' arrays (`op`: "sum", "max" or "min") into `out`, or in place, on every rank; returns it.
-        Sums form in group order, so every rank has the same bits."""
+        Sums form in the order of one tree over the group, so every rank has the same bits."""
         source = memory_of(array, "array", written=out is None)
         result = source if out is None else memory_of(out, "out", written=True)
         _need_alike(source, result, source.shape)

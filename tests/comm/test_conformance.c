@@ -1,6 +1,7 @@
 /* One suite, one line per engine and world: see the end of the file. Values are small integers, so that every dtype
  * holds the exact sums and every rank can compute what every other sends. */
 #include "conformance.h"
+#include "tree_order.h"
 
 #include <stdarg.h>
 #include <stddef.h>
@@ -366,7 +367,7 @@ static void many_requests(suite *s) {
 
 /* ---- bits: sums of numbers that do not add up exactly ---- */
 
-enum { NOISE_MEMBERS = 8, NOISE = 100003 };
+enum { NOISE_MEMBERS = 9, NOISE = 100003 };
 
 // Made before the ranks are, which inherit it.
 static double noise[NOISE_MEMBERS][NOISE];
@@ -376,14 +377,27 @@ static void make_noise(void) {
     for (size_t i = 0; i < NOISE; i++) noise[k][i] = ad_random_normal(3, k, i) * (i % 7 ? 1 : 1e3);
 }
 
-// The sum in the order of the group, in f32: what every path on every member must give. `terms` and `sums` have n
-// floats.
+typedef struct addends {
+  const float *of_members;  // [members][n]
+  size_t n, i;
+} addends;
+
+static double addend_of(const void *context, size_t k) {
+  const addends *a = context;
+  return a->of_members[k * a->n + a->i];
+}
+
+static double add_in_f32(const void *context, double a, double b) { return (float)(a + b); }
+
+// The sum in the order of law 10, in f32: what every path on every member must give. `terms` has n floats for each
+// member, `sums` n.
 static void sum_in_order(const suite *s, size_t n, void *narrow, float *terms, float *sums) {
   for (size_t k = 0; k < s->members; k++) {
     ad_cast(narrow, s->dtype, noise[k], AD_F64, n);
-    ad_cast(terms, AD_F32, narrow, s->dtype, n);
-    for (size_t i = 0; i < n; i++) sums[i] = k ? sums[i] + terms[i] : terms[i];
+    ad_cast(terms + k * n, AD_F32, narrow, s->dtype, n);
   }
+  for (size_t i = 0; i < n; i++)
+    sums[i] = (float)in_tree_order(&(addends){terms, n, i}, addend_of, add_in_f32, 0, s->members);
   ad_cast(narrow, s->dtype, sums, AD_F32, n);
 }
 
@@ -408,7 +422,7 @@ static void same_bits(suite *s) {
       size_t n = sizes[z];
       set_dtype(s, dtypes[d]);
       char *expected = malloc(n * s->element);
-      float *terms = malloc(n * sizeof *terms), *sums = malloc(n * sizeof *sums);
+      float *terms = malloc(s->members * n * sizeof *terms), *sums = malloc(n * sizeof *sums);
       CHECK(expected && terms && sums);
       sum_in_order(s, n, expected, terms, sums);
       for (int c = 0; c < 8; c++) {

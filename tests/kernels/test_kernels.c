@@ -10,7 +10,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "kernels/kernels.h"
+#include "kernels/tree.h"
 #include "base/random.h"
+#include "tree_order.h"
 
 static const ad_dtype float_dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16};
 static const ad_reduction reductions[] = {AD_SUM, AD_MAX, AD_MIN};
@@ -327,17 +329,25 @@ static double reduce_two(ad_reduction reduction, double a, double b) {
   return reduction == AD_SUM ? a + b : reduction == AD_MAX ? (a > b ? a : b) : (a < b ? a : b);
 }
 
-/* One element, in source order, rounded to f32 after each step if that is the accumulate type. */
-static double reference(size_t count, size_t i, ad_dtype dtype, ad_dtype sum, ad_reduction reduction) {
-  double result = 0;
-  for (size_t j = 0; j < count; j++) {
-    double term;
-    ad_cast(&term, AD_F64, at(&inputs[j], dtype, i), dtype, 1);
-    if (sum == AD_F32) term = (float)term;
-    result = j ? reduce_two(reduction, result, term) : term;
-    if (sum == AD_F32) result = (float)result;
-  }
-  return result;
+typedef struct wanted_sum {
+  size_t i;  // of the element
+  ad_dtype dtype, sum;
+  ad_reduction reduction;
+  const void *const *sources;
+} wanted_sum;
+
+/* In f64, rounded to f32 after each step if that is the accumulate type. */
+static double term_of(const void *context, size_t j) {
+  const wanted_sum *w = context;
+  double term;
+  ad_cast(&term, AD_F64, (const char *)w->sources[j] + w->i * ad_dtype_size(w->dtype), w->dtype, 1);
+  return w->sum == AD_F32 ? (double)(float)term : term;
+}
+
+static double join(const void *context, double a, double b) {
+  const wanted_sum *w = context;
+  double result = reduce_two(w->reduction, a, b);
+  return w->sum == AD_F32 ? (double)(float)result : result;
 }
 
 static void assert_same_number(const void *found, const void *expected, ad_dtype dtype) {
@@ -347,27 +357,94 @@ static void assert_same_number(const void *found, const void *expected, ad_dtype
   assert_true((isnan(a) && isnan(b)) || a == b);
 }
 
-static void a_reduction_goes_in_source_order_in_the_accumulate_dtype(void **state) {
-  enum { N = 300 };
-  for (int d = 0; d < FLOATS; d++)
-    for (int r = 0; r < 3; r++)
-      for (size_t count = 1; count <= MOST_SOURCES; count++) {
-        ad_dtype dtype = float_dtypes[d], sum = count % 2 ? AD_F32 : AD_F64;
-        const void *sources[MOST_SOURCES];
-        for (size_t j = 0; j < count; j++) {
-          fill(&inputs[j], 10 + j, dtype);
-          sources[j] = inputs[j].bytes;
-        }
-        ad_kernels_choose(best);
-        void *out[1] = {results[0][0].bytes};
-        ad_reduce(out, 1, sources, count, &(ad_reducing){.dtype = dtype, .accumulate = sum, .reduction = reductions[r]},
-                  N);
-        for (size_t i = 0; i < N; i++) {
-          double expected = reference(count, i, dtype, sum, reductions[r]), rounded;
-          ad_cast(&rounded, dtype, &expected, AD_F64, 1);
-          assert_same_number(at(&results[0][0], dtype, i), &rounded, dtype);
-        }
+enum { MANY_SOURCES = 33, MANY_LENGTH = 300 };
+
+static const void *const *many_sources(ad_dtype dtype) {
+  static char memory[MANY_SOURCES][MANY_LENGTH * sizeof(double)];
+  static const void *sources[MANY_SOURCES];
+  for (size_t j = 0; j < MANY_SOURCES; j++) {
+    buffer filled;
+    fill(&filled, 10 + j, dtype);
+    memcpy(memory[j], filled.bytes, MANY_LENGTH * ad_dtype_size(dtype));
+    sources[j] = memory[j];
+  }
+  return sources;
+}
+
+/* `out` holds the reduction of `count` sources that stand for the indices from `first` on. */
+static void assert_in_order(const void *out, const wanted_sum *wanted, size_t first, size_t count) {
+  for (size_t i = 0; i < MANY_LENGTH; i++) {
+    wanted_sum w = *wanted;
+    w.i = i;
+    double expected = in_tree_order(&w, term_of, join, first, first + count), rounded;
+    ad_cast(&rounded, w.dtype, &expected, AD_F64, 1);
+    assert_same_number((const char *)out + i * ad_dtype_size(w.dtype), &rounded, w.dtype);
+  }
+}
+
+/* In registers, and in blocks. */
+static void a_reduction_goes_in_the_order_of_the_tree_in_the_accumulate_dtype(void **state) {
+  static const size_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33};
+  for (int turn = 0; turn < FLOATS * 3 * 2; turn++) {
+    wanted_sum w = {.dtype = float_dtypes[turn % FLOATS], .reduction = reductions[turn / FLOATS % 3]};
+    w.sum = turn < FLOATS * 3 && w.dtype != AD_F64 ? AD_F32 : AD_F64;
+    w.sources = many_sources(w.dtype);
+    for (int variant = 0; variant <= (int)best; variant++)
+      for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        void *out = results[variant][0].bytes;
+        ad_reducing how = {.dtype = w.dtype, .accumulate = w.sum, .reduction = w.reduction};
+        ad_kernels_choose((ad_variant)variant);
+        ad_reduce(&out, 1, w.sources, counts[c], &how, MANY_LENGTH);
+        assert_in_order(out, &w, 0, counts[c]);
       }
+  }
+}
+
+/* Cuts 0 .. count - 1 into parts of the tree, each time another way; a part of several is summed before. */
+static size_t cut_into_parts(size_t first, size_t count, uint64_t draw, uint32_t *leaves) {
+  size_t lower = count > 1 ? ad_tree_lower(first, count) : 0;
+  if (count == 1 || (draw >> (first + count) % 61 & 3) == 0) return leaves[0] = (uint32_t)count, 1;
+  size_t below = cut_into_parts(first, lower, draw, leaves);
+  return below + cut_into_parts(first + lower, count - lower, draw, leaves + below);
+}
+
+/* As a node does that sends the sum of its ranks' addends to another: it gets the bits of all addends summed at one
+ * place. */
+static void parts_of_the_tree_may_be_summed_before(void **state) {
+  static const size_t counts[] = {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 33};
+  static double partial[MANY_SOURCES][MANY_LENGTH];
+  for (int turn = 0; turn < 4 * (int)(sizeof counts / sizeof *counts) * FLOATS; turn++) {
+    size_t count = counts[turn / FLOATS % (sizeof counts / sizeof *counts)], done = 0;
+    ad_dtype dtype = float_dtypes[turn % FLOATS], sum = dtype == AD_F64 || turn % 3 == 0 ? AD_F64 : AD_F32;
+    const void *const *sources = many_sources(dtype);
+    const void *parts[MANY_SOURCES];
+    uint32_t leaves[MANY_SOURCES];
+    size_t part_count = cut_into_parts(0, count, ad_random_bits(4, 0, (uint64_t)turn), leaves);
+    ad_reducing how = {.dtype = dtype, .accumulate = sum, .out_dtype = sum};
+    ad_kernels_choose((ad_variant)(turn % ((int)best + 1)));
+    for (size_t p = 0; p < part_count; done += leaves[p++]) {
+      void *out = partial[p];
+      how.first = done;
+      parts[p] = leaves[p] == 1 ? sources[done] : out;
+      if (leaves[p] > 1) ad_reduce(&out, 1, sources + done, leaves[p], &how, MANY_LENGTH);
+    }
+    void *at_once = results[0][0].bytes, *of_parts = results[0][1].bytes;
+    how = (ad_reducing){.dtype = dtype, .accumulate = sum, .shift = -(turn % 3)};
+    ad_reduce(&at_once, 1, sources, count, &how, MANY_LENGTH);
+    how.leaves = leaves;
+    ad_reduce(&of_parts, 1, parts, part_count, &how, MANY_LENGTH);
+    assert_memory_equal(of_parts, at_once, MANY_LENGTH * ad_dtype_size(dtype));
+  }
+}
+
+static void the_tree_halves_its_indices_and_keeps_pairs_together(void **state) {
+  for (size_t first = 0; first < 40; first++)
+    for (size_t count = 2; count < 40; count++) {
+      size_t lower = ad_tree_lower(first, count);
+      assert_int_equal(lower, tree_cut(first, first + count) - first);
+      assert_true(lower >= 1 && lower < count && 2 * lower + 1 >= count && 2 * lower <= count + 1);
+      if (count % 2) assert_int_equal((first + lower) % 2, 0);
+    }
 }
 
 static void integers_sum_exactly_and_wrap_around(void **state) {
@@ -620,7 +697,9 @@ int main(void) {
       cmocka_unit_test(every_variant_casts_scales_and_accumulates_alike),
       cmocka_unit_test(every_variant_reduces_alike),
       cmocka_unit_test(every_variant_rounds_sums_of_two_alike),
-      cmocka_unit_test(a_reduction_goes_in_source_order_in_the_accumulate_dtype),
+      cmocka_unit_test(a_reduction_goes_in_the_order_of_the_tree_in_the_accumulate_dtype),
+      cmocka_unit_test(parts_of_the_tree_may_be_summed_before),
+      cmocka_unit_test(the_tree_halves_its_indices_and_keeps_pairs_together),
       cmocka_unit_test(integers_sum_exactly_and_wrap_around),
       cmocka_unit_test(the_outs_may_be_the_sources),
       cmocka_unit_test(every_nan_that_a_sum_makes_has_the_same_bits),

@@ -27,11 +27,15 @@ refused() {
   grep -qF -- "$words" "$work/out" || { cat "$work/out" >&2; fail "\"$words\" is not in what was said by: $*"; }
 }
 
-# Ranks below $1 are on the first node. Notes its process, becomes the program.
+# NODES PROGRAM...: NODES has a letter for each rank, which names its node; or as many as are on the first node, the
+# others on a second. Notes its process, becomes the program.
 cat >"$work/place" <<'PLACE'
 #!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
-[ "$rank" -lt "$1" ] && ADDEND_NODE=first || ADDEND_NODE=second
+case $1 in
+  *[a-z]*) ADDEND_NODE=$(printf %s "$1" | cut -c$((rank + 1))) ;;
+  *) [ "$rank" -lt "$1" ] && ADDEND_NODE=first || ADDEND_NODE=second ;;
+esac
 export ADDEND_NODE
 [ -z "${ADDEND_TEST_PIDS:-}" ] || echo $$ >"$ADDEND_TEST_PIDS/$rank"
 shift
@@ -39,15 +43,13 @@ exec "$@"
 PLACE
 chmod +x "$work/place"
 
-for ranks in 1 2 3 5; do
-  must "$build/addend" run -n "$ranks" -- "$build/mpi_sums"
-  expected=$(cut -d' ' -f1 "$work/out")
-  for first in "$ranks" $(((ranks + 1) / 2)); do
-    must timeout 200 "${launch[@]}" -n "$ranks" "$work/place" "$first" "$build/mpi_sums"
-    grep -q "^$expected mpi\$" "$work/out" || fail "other bits on $ranks ranks, $first of them on the first node: $(cat "$work/out")"
-  done
+# Nodes that are parts of the tree, that are cut by it, that have every other rank.
+for nodes in a aa ab aaa aab abc aabb abab aaaaa aaabb aaabbb aabbcc abbcca; do
+  expected=$("$build/addend" run -n ${#nodes} -- "$build/mpi_sums" | cut -d' ' -f1)
+  must timeout 200 "${launch[@]}" -n ${#nodes} "$work/place" "$nodes" "$build/mpi_sums"
+  grep -q "^$expected mpi\$" "$work/out" || fail "other bits on ranks placed as $nodes: $(cat "$work/out")"
 done
-echo "bits: as on shm, on one node and on two"
+echo "bits: as on shm, on one node and on several"
 
 recipe=$source/recipes/gpt-dp.yaml
 . "$source/tests/support/draw.sh"

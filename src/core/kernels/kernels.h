@@ -8,6 +8,7 @@
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
 #include <stddef.h>
+#include <stdint.h>
 #include "addend/dtype.h"
 #include "addend/status.h"
 #include "base/internal.h"
@@ -37,7 +38,7 @@ void ad_cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_d
 AD_INTERNAL void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor,
                                size_t n);
 /* How ad_reduce combines its sources: result[i] is the sum, maximum or minimum over j of (accumulate)sources[j][i], in
- * the order of the sources. */
+ * the order of the tree (tree.h). */
 typedef struct ad_reducing {
   ad_dtype dtype;      /* of the sources */
   ad_dtype accumulate; /* AD_F32 or AD_F64; for integers their own dtype */
@@ -46,6 +47,10 @@ typedef struct ad_reducing {
   int shift;          /* sums of floats: the result is the sum times 2^shift */
   int adds;           /* 1: the result is added to what stands in the outputs, whose dtype is `accumulate` */
   int past;           /* 1: outputs that are no sources are written past the caches */
+  size_t first;       /* the sources stand for the indices from this one on, which are one part of the tree */
+  /* For how many indices each source stands, which are one part of the tree; NULL: for one each. A source of several
+   * has their result already, in the accumulate dtype. */
+  const uint32_t *leaves;
 } ad_reducing;
 /* The core of every reduction: writes the result of n elements to out[k] for every k < out_count, in one pass that
  * reads each source once and writes each output once. source_count >= 1. An output either is one of the sources (the

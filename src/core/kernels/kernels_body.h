@@ -1,10 +1,11 @@
 /* The kernels, compiled once per variant under the name KERNELS. Every loop is written so that any vector width gives
- * the same bits: no sum is reassociated, no product is fused, and a NaN that arithmetic makes or meets becomes the one
- * canonical NaN (its payload would depend on the order in which an instruction takes its operands).
+ * the same bits: every sum goes by the tree of tree.h, no product is fused, and a NaN that arithmetic makes or meets
+ * becomes the one canonical NaN (its payload would depend on the order in which an instruction takes its operands).
  * Which variant runs is decided in kernels.c. */
 #include <stdint.h>
 #include <string.h>
 #include "kernels/kernels_table.h"
+#include "kernels/tree.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -199,7 +200,7 @@ typedef union block {
 INLINE size_t block_of(size_t left) { return left < BLOCK ? left : BLOCK; }
 
 /* The elements at `memory` in the accumulate type: themselves, or converted into `space`. */
-INLINE const void *loaded(converter load, const void *memory, block *space, size_t n) {
+INLINE const void *loaded(converter load, const void *memory, void *space, size_t n) {
   if (!load) return memory;
   load(space, memory, n);
   return space;
@@ -285,17 +286,20 @@ static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype 
 #define MIN_INTEGER(a, b) ((a) < (b) ? (a) : (b))
 #define SAME(value) (value)
 
-/* Folds one to four terms into `out`. Sums of integers are formed in the unsigned type, so that they wrap around. */
+/* Folds one to four terms, which stand for the indices from `first` on, into `out`. Sums of integers are formed in the
+ * unsigned type, so that they wrap around. */
 #define FOLD_LOOP(result) INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = result
 #define FOLD(name, type, canonical, op)                                                                    \
   INLINE type name##_two(type a, type b) { return op(a, b); }                                              \
-  static void name(void *out, const void *const *terms, size_t term_count, size_t n) {                     \
+  static void name(void *out, const void *const *terms, size_t first, size_t term_count, size_t n) {       \
     type *to = out;                                                                                        \
     const type *a = terms[0], *b = terms[1], *c = terms[2], *d = terms[3];                                 \
+    int pair_first = ad_tree_lower(first, 3) == 2;                                                         \
     if (term_count == 1) memmove(to, a, n * sizeof *to);                                                   \
     if (term_count == 2) FOLD_LOOP(canonical(name##_two(a[i], b[i])));                                     \
-    if (term_count == 3) FOLD_LOOP(canonical(name##_two(name##_two(a[i], b[i]), c[i])));                   \
-    if (term_count == 4) FOLD_LOOP(canonical(name##_two(name##_two(name##_two(a[i], b[i]), c[i]), d[i]))); \
+    if (term_count == 3 && pair_first) FOLD_LOOP(canonical(name##_two(name##_two(a[i], b[i]), c[i])));     \
+    if (term_count == 3 && !pair_first) FOLD_LOOP(canonical(name##_two(a[i], name##_two(b[i], c[i]))));    \
+    if (term_count == 4) FOLD_LOOP(canonical(name##_two(name##_two(a[i], b[i]), name##_two(c[i], d[i])))); \
   }
 FOLD(sum_f32, float, canonical_f32, SUM)
 FOLD(max_f32, float, canonical_f32, MAX)
@@ -311,7 +315,7 @@ FOLD(max_i64, int64_t, SAME, MAX_INTEGER)
 FOLD(min_i64, int64_t, SAME, MIN_INTEGER)
 
 enum { TERMS = 4 };  // folded at once; each needs a register and a stream of the prefetcher
-typedef void (*folder)(void *out, const void *const *terms, size_t term_count, size_t n);
+typedef void (*folder)(void *out, const void *const *terms, size_t first, size_t term_count, size_t n);
 static const folder folders[DTYPE_END][3] = {
     [AD_F32] = {[AD_SUM] = sum_f32, [AD_MAX] = max_f32, [AD_MIN] = min_f32},
     [AD_F64] = {[AD_SUM] = sum_f64, [AD_MAX] = max_f64, [AD_MIN] = min_f64},
@@ -372,9 +376,11 @@ static void cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype s
 typedef struct reducer {
   void *const *out;
   const void *const *sources;
+  const uint32_t *leaves;  // as in ad_reducing
   size_t out_count, source_count;
-  size_t size, out_size;  // bytes of an element
-  converter load, store;  // NULL: the dtype is the accumulate type
+  size_t first, index_count;        // the indices that the sources stand for
+  size_t size, sum_size, out_size;  // bytes of an element
+  converter load, store;            // NULL: the dtype is the accumulate type
   folder fold;
   int wide;  // sums form in f64
   double factor;
@@ -383,23 +389,84 @@ typedef struct reducer {
   int sum_in_out;  // the sum may form in out[0] itself
 } reducer;
 
-static int is_source(const reducer *r, const void *out, size_t from) {
-  for (size_t j = from; j < r->source_count; j++)
-    if (r->sources[j] == out) return 1;
+static int is_among(const void *out, const void *const *sources, size_t count) {
+  for (size_t j = 0; j < count; j++)
+    if (sources[j] == out) return 1;
   return 0;
 }
 
-static void fold_block(const reducer *r, void *sum, size_t at, size_t n) {
+static int is_source(const reducer *r, const void *out) { return is_among(out, r->sources, r->source_count); }
+
+/* A part of the tree: `count` indices from `first` on. The sources that stand for them begin at number `next`; whoever
+ * sums the part moves that on to the source after it. */
+typedef struct part {
+  size_t first, count, next;
+} part;
+
+static size_t leaves_of(const reducer *r, size_t source) { return r->leaves ? r->leaves[source] : 1; }
+
+/* The part as one source has it: its addends, or the sum of several, which is in the accumulate type already. */
+static const void *value_of_one(const reducer *r, part *p, void *space, size_t at, size_t n) {
+  const char *source = r->sources[p->next++];
+  if (p->count > 1) return source + at * r->sum_size;
+  return loaded(r->load, source + at * r->size, space, n);
+}
+
+/* 1 if every index of the part has a source of its own, and they are few enough to be folded at once. */
+static int are_few(const reducer *r, const part *p) {
+  if (p->count > TERMS) return 0;
+  for (size_t j = 0; j < p->count; j++)
+    if (leaves_of(r, p->next + j) != 1) return 0;
+  return 1;
+}
+
+static __attribute__((noinline)) void fold_few(const reducer *r, part *p, void *sum, size_t at, size_t n) {
   block space[TERMS];
   const void *terms[TERMS] = {sum};
-  for (size_t next = 0, first = 0; next < r->source_count;
-       first = 1) {  // terms[0] is the sum so far, once there is one
-    size_t count = first;
-    for (; count < TERMS && next < r->source_count; count++, next++)
-      terms[count] = loaded(r->load, (const char *)r->sources[next] + at * r->size, &space[count], n);
-    r->fold(sum, terms, count, n);
-    terms[0] = sum;
+  for (size_t j = 0; j < p->count; j++) {
+    part one = {p->first + j, 1, p->next};
+    terms[j] = value_of_one(r, &one, &space[j], at, n);
+    p->next = one.next;
   }
+  r->fold(sum, terms, p->first, p->count, n);
+}
+
+/* Returns where the sum of the part stands: at `sum`, or in the memory of a source. */
+static const void *fold_part(const reducer *r, part *p, void *sum, size_t at, size_t n) {
+  if (leaves_of(r, p->next) == p->count) return value_of_one(r, p, sum, at, n);
+  if (are_few(r, p)) {
+    fold_few(r, p, sum, at, n);
+    return sum;
+  }
+  block space;
+  size_t count = ad_tree_lower(p->first, p->count);
+  part lower = {p->first, count, p->next};
+  const void *terms[TERMS] = {fold_part(r, &lower, sum, at, n)};
+  part upper = {p->first + count, p->count - count, lower.next};
+  terms[1] = fold_part(r, &upper, &space, at, n);
+  p->next = upper.next;
+  r->fold(sum, terms, 0, 2, n);
+  return sum;
+}
+
+static void fold_block(const reducer *r, void *sum, size_t at, size_t n) {
+  part all = {r->first, r->index_count, 0};
+  const void *value = fold_part(r, &all, sum, at, n);
+  if (value != sum) memmove(sum, value, n * r->sum_size);
+}
+
+static size_t count_indices(const reducer *r) {
+  size_t count = 0;
+  for (size_t j = 0; j < r->source_count; j++) count += leaves_of(r, j);
+  return count;
+}
+
+/* How many sources are read before the first sum is written. */
+static size_t read_at_once(const reducer *r) {
+  size_t count = r->source_count;
+  if (r->leaves) return 0;
+  while (count > TERMS) count = ad_tree_lower(r->first, count);
+  return count;
 }
 
 static void write_out(const reducer *r, void *out, size_t at, const void *result, size_t n) {
@@ -407,14 +474,13 @@ static void write_out(const reducer *r, void *out, size_t at, const void *result
   if (to == result) return;
   if (r->adds)
     (r->wide ? add_scaled_f64 : add_scaled_f32)(to, to, result, r->factor, n);
-  else if (r->streamed && !is_source(r, out, 0))
+  else if (r->streamed && !is_source(r, out))
     stream_bytes(to, result, n * r->out_size);
   else
     memcpy(to, result, n * r->out_size);
 }
 
 static void reduce_block(const reducer *r, size_t at, size_t n) {
-  if (!n) return;
   block sum_space, result_space;
   void *first_out = (char *)r->out[0] + at * r->out_size;
   void *sum = r->sum_in_out ? first_out : &sum_space;
@@ -426,6 +492,15 @@ static void reduce_block(const reducer *r, size_t at, size_t n) {
     r->store(result, sum, n);
   }
   for (size_t k = 0; k < r->out_count; k++) write_out(r, r->out[k], at, result, n);
+}
+
+static __attribute__((noinline)) void reduce_blocks(reducer *r, size_t at, size_t n) {
+  r->index_count = count_indices(r);
+  // An out[0] that is a source must not be overwritten before it is read.
+  size_t read = read_at_once(r);
+  int read_later = is_among(r->out[0], r->sources + read, r->source_count - read);
+  r->sum_in_out = !r->store && !r->adds && !r->streamed && !read_later;
+  for (; at < n; at += BLOCK) reduce_block(r, at, block_of(n - at));
 }
 
 /* 2^shift, also where that is subnormal or infinite. */
@@ -446,21 +521,16 @@ static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_d
   if (out_dtype == AD_BF16) r->store = f32s_rounded;
 }
 
-/* A sum of floats that is written in the dtype of its sources, neither scaled nor added to anything. */
-static int is_plain_sum(const reducer *r, const ad_reducing *how) {
-  return how->reduction == AD_SUM && r->source_count > 1 && r->fold == sum_f32 && r->size == r->out_size &&
-         (!how->out_dtype || how->out_dtype == how->dtype) && !r->scales && !r->adds && !r->streamed;
-}
-
 /* The reduction of a single source that is added to nothing is a cast, where a cast forms its product in the same
  * dtype: f64 exactly if the accumulate dtype is f64. */
 static int is_cast(const reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
-  if (r->source_count != 1 || r->out_count != 1 || r->adds || !ad_dtype_is_float(how->dtype)) return 0;
+  if (r->source_count != 1 || r->leaves || r->out_count != 1 || r->adds || !ad_dtype_is_float(how->dtype)) return 0;
   return r->wide == (how->dtype == AD_F64 || out_dtype == AD_F64);
 }
 
-static size_t sum_in_registers(const reducer *r, ad_dtype dtype, size_t n) {
-  return register_sums[dtype] ? register_sums[dtype](r->out, r->out_count, r->sources, r->source_count, n) : 0;
+/* An output that is a source was just read, so that its lines are in a cache: streaming would save nothing. */
+static int is_streamed(const ad_reducing *how, const void *out, const void *const *sources, size_t source_count) {
+  return how->past && !how->adds && !is_among(out, sources, source_count);
 }
 
 INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
@@ -471,7 +541,10 @@ INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *co
       .sources = sources,
       .out_count = out_count,
       .source_count = source_count,
+      .leaves = how->leaves,
+      .first = how->first,
       .size = sizes[how->dtype],
+      .sum_size = sizes[integer ? how->dtype : how->accumulate],
       .out_size = sizes[out_dtype],
       .fold = folders[integer ? how->dtype : how->accumulate][how->reduction],
       .wide = !integer && how->accumulate == AD_F64,
@@ -480,11 +553,7 @@ INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *co
       .adds = how->adds,
   };
   if (!integer) choose_converters(&r, how, out_dtype);
-  // An output that is a source was just read, so that its lines are in a cache: streaming would save nothing.
-  r.streamed = how->past && !r.adds && !is_source(&r, out[0], 0);
-  // Terms are folded TERMS at a time. An out[0] that is a source of a later turn must not be overwritten by an earlier
-  // one.
-  r.sum_in_out = !r.store && !r.adds && !r.streamed && !is_source(&r, out[0], TERMS);
+  r.streamed = is_streamed(how, out[0], sources, source_count);
   return r;
 }
 
@@ -497,15 +566,29 @@ static void reduce_by_cast(const reducer *r, ad_dtype out_dtype, ad_dtype dtype,
     cast(r->out[0], out_dtype, r->sources[0], dtype, n);
 }
 
-static void reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
-                   const ad_reducing *how, size_t n) {
-  if (!out_count) return;
+static __attribute__((noinline)) void reduce_from(size_t done, void *const *out, size_t out_count,
+                                                  const void *const *sources, size_t source_count,
+                                                  const ad_reducing *how, size_t n) {
   ad_dtype out_dtype = how->out_dtype ? how->out_dtype : how->dtype;
   reducer r = plan_reduction(out, out_count, sources, source_count, how, out_dtype);
   if (is_cast(&r, how, out_dtype)) return reduce_by_cast(&r, out_dtype, how->dtype, n);
-  size_t done = is_plain_sum(&r, how) ? sum_in_registers(&r, how->dtype, n) : 0;
-  for (size_t at = done; at < n; at += BLOCK) reduce_block(&r, at, block_of(n - at));
+  reduce_blocks(&r, done, n);
   if (r.streamed) end_streaming();
+}
+
+/* A sum in f32 of floats that is written in the dtype of its sources, neither scaled nor added to anything. */
+static int is_plain_sum(const ad_reducing *how) {
+  return how->reduction == AD_SUM && how->accumulate == AD_F32 && !how->leaves && !how->shift && !how->adds &&
+         (!how->out_dtype || how->out_dtype == how->dtype) && register_sums[how->dtype];
+}
+
+static void reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
+                   const ad_reducing *how, size_t n) {
+  size_t done = 0;
+  if (!out_count) return;
+  if (source_count > 1 && is_plain_sum(how) && !is_streamed(how, out[0], sources, source_count))
+    done = register_sums[how->dtype](out, out_count, sources, how->first, source_count, n);
+  if (done < n) reduce_from(done, out, out_count, sources, source_count, how, n);
 }
 
 const kernel_table KERNELS = {

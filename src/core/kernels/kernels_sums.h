@@ -1,10 +1,10 @@
 /* Sums of f32, and of 16-bit floats in f32, that stay in registers from the loads to the stores. Part of
  * kernels_body.h, whose loops over blocks give the same bits. */
 
-/* Writes the sum of all sources to every output, which may be one of the sources. Does the first elements only, as many
- * as fill whole registers, and returns how many those are. */
-typedef size_t (*register_sum)(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
-                               size_t n);
+/* Writes the sum of all sources, which stand for the indices from `first` on, to every output, which may be one of the
+ * sources. Does the first elements only, as many as fill whole registers, and returns how many those are. */
+typedef size_t (*register_sum)(void *const *out, size_t out_count, const void *const *sources, size_t first,
+                               size_t source_count, size_t n);
 
 #if defined(HAS_LANES)
 /* Asks for the cache lines that will be written soon, ready to be written. A line that another core has then travels
@@ -17,7 +17,9 @@ INLINE void fetch_to_write(const void *at, const void *end, size_t bytes) {
 }
 
 /* Defines the register_sum `name` of one dtype. Two sources and at most two outputs, which is two ranks summing in
- * place, is a case of its own: its loop over the elements has no loops over sources and outputs inside. */
+ * place, is a case of its own: its loop over the elements has no loops over sources and outputs inside. Up to
+ * sixteen sources are summed without a call, and the loops of three, four and eight have no branches on how many there
+ * are. */
 #define REGISTER_SUM(name, type, load, pack, put, both)                                                               \
   static size_t name##_of_two(type *to, type *other, const type *from, const type *term, size_t n) {                  \
     size_t i = 0;                                                                                                     \
@@ -30,17 +32,54 @@ INLINE void fetch_to_write(const void *at, const void *end, size_t bytes) {
     }                                                                                                                 \
     return i;                                                                                                         \
   }                                                                                                                   \
-  static size_t name(void *const *out, size_t out_count, const void *const *sources, size_t source_count, size_t n) { \
+  INLINE lanes name##_at(const void *const *sources, size_t j, size_t i) {                                            \
+    return load((const type *)sources[j] + i);                                                                        \
+  }                                                                                                                   \
+  INLINE lanes name##_of_four(const void *const *sources, size_t i, size_t first, size_t count) {                     \
+    lanes a = name##_at(sources, 0, i);                                                                               \
+    if (count == 1) return a;                                                                                         \
+    lanes b = name##_at(sources, 1, i);                                                                               \
+    if (count == 2) return lanes_add(a, b);                                                                           \
+    lanes c = name##_at(sources, 2, i);                                                                               \
+    if (count == 4) return lanes_add(lanes_add(a, b), lanes_add(c, name##_at(sources, 3, i)));                        \
+    return ad_tree_lower(first, 3) == 1 ? lanes_add(a, lanes_add(b, c)) : lanes_add(lanes_add(a, b), c);              \
+  }                                                                                                                   \
+  INLINE lanes name##_of_eight(const void *const *sources, size_t i, size_t first, size_t count) {                    \
+    if (count <= 4) return name##_of_four(sources, i, first, count);                                                  \
+    size_t lower = ad_tree_lower(first, count);                                                                       \
+    return lanes_add(name##_of_four(sources, i, first, lower),                                                        \
+                     name##_of_four(sources + lower, i, first + lower, count - lower));                               \
+  }                                                                                                                   \
+  INLINE lanes name##_of_sixteen(const void *const *sources, size_t i, size_t first, size_t count) {                  \
+    if (count <= 8) return name##_of_eight(sources, i, first, count);                                                 \
+    size_t lower = ad_tree_lower(first, count);                                                                       \
+    return lanes_add(name##_of_eight(sources, i, first, lower),                                                       \
+                     name##_of_eight(sources + lower, i, first + lower, count - lower));                              \
+  }                                                                                                                   \
+  static lanes name##_of_many(const void *const *sources, size_t i, size_t first, size_t count) {                     \
+    if (count <= 16) return name##_of_sixteen(sources, i, first, count);                                              \
+    size_t lower = ad_tree_lower(first, count);                                                                       \
+    return lanes_add(name##_of_many(sources, i, first, lower),                                                        \
+                     name##_of_many(sources + lower, i, first + lower, count - lower));                               \
+  }                                                                                                                   \
+  INLINE size_t name##_to_all(void *const *out, size_t out_count, const void *const *sources, size_t first,           \
+                              size_t count, size_t n) {                                                               \
     size_t i = 0;                                                                                                     \
-    if (source_count == 2 && out_count <= 2)                                                                          \
-      return name##_of_two(out[0], out_count == 2 ? out[1] : NULL, sources[0], sources[1], n);                        \
     for (; i + LANES <= n; i += LANES) {                                                                              \
-      lanes sum = load((const type *)sources[0] + i);                                                                 \
-      for (size_t j = 1; j < source_count; j++) sum = lanes_add(sum, load((const type *)sources[j] + i));             \
-      __auto_type result = pack(sum);                                                                                 \
+      __auto_type result =                                                                                            \
+          pack(count <= 16 ? name##_of_sixteen(sources, i, first, count) : name##_of_many(sources, i, first, count)); \
       for (size_t k = 0; k < out_count; k++) put((type *)out[k] + i, result);                                         \
     }                                                                                                                 \
     return i;                                                                                                         \
+  }                                                                                                                   \
+  static size_t name(void *const *out, size_t out_count, const void *const *sources, size_t first, size_t count,      \
+                     size_t n) {                                                                                      \
+    if (count == 2 && out_count <= 2)                                                                                 \
+      return name##_of_two(out[0], out_count == 2 ? out[1] : NULL, sources[0], sources[1], n);                        \
+    if (count == 3) return name##_to_all(out, out_count, sources, first, 3, n);                                       \
+    if (count == 4) return name##_to_all(out, out_count, sources, first, 4, n);                                       \
+    if (count == 8) return name##_to_all(out, out_count, sources, first, 8, n);                                       \
+    return name##_to_all(out, out_count, sources, first, count, n);                                                   \
   }
 
 INLINE lanes sum_two_f32(const float *x, const float *y) {

@@ -9,6 +9,13 @@
 
 /* ---- channels ---- */
 
+static ad_status prepare_spanning(mpi_world *world, mpi_channel *channel) {
+  uint32_t node_of[SHM_RANKS_MAX];
+  for (uint32_t i = 0; i < channel->members; i++) node_of[i] = world->node_of[ad_shape_rank(&channel->shape, i)];
+  AD_TRY(ad_mpi_routes_make(channel->members, node_of, &channel->routes));
+  return ad_new((size_t)MPI_CALLS * channel->members, &channel->early);
+}
+
 static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
   mpi_channel *channel;
   AD_TRY(ad_new(1, &channel));
@@ -19,8 +26,9 @@ static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_
     if (ad_shape_rank(shape, i) == world->rank) channel->index = i;
     channel->is_local &= ad_mpi_on_node(world, channel, i);
   }
-  ad_status status = channel->is_local ? AD_OK : ad_new((size_t)MPI_CALLS * channel->members, &channel->early);
+  ad_status status = channel->is_local ? AD_OK : prepare_spanning(world, channel);
   if (status) {
+    ad_mpi_routes_free(&channel->routes);
     ad_release(channel);
     return status;
   }
@@ -44,6 +52,7 @@ void ad_mpi_channels_free(mpi_world *world) {
     world->channels = channel->next;
     for (size_t i = 0; channel->early && i < (size_t)MPI_CALLS * channel->members; i++) ad_release(channel->early[i]);
     ad_release(channel->early);
+    ad_mpi_routes_free(&channel->routes);
     ad_release(channel);
   }
 }
@@ -204,18 +213,20 @@ static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_
 
 static void tell_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
   const ad_call *call = c->call;
-  mpi_span addends = ad_mpi_addends_for(call, k), from = ad_mpi_result_from(call, k), values = {0};
+  mpi_span values = {0};
   if (call->op == AD_EXCHANGE) {
     tell_messages(world, c, k, told);
     return;
   }
   if (ad_mpi_is_small(call))
-    values = addends;
+    values = ad_mpi_addends_for(call, k);
   else if (call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL)
     values = ad_mpi_result_for(call, k);
   if (values.bytes > MAIL_INLINE) values.bytes = 0;
-  told->in = ad_shm_offset(world->shm, addends.at, addends.bytes);
-  told->out = ad_shm_offset(world->shm, from.at, from.bytes);
+  mpi_span output =
+      call->op == AD_ALL_TO_ALL ? ad_mpi_result_from(call, k) : ad_mpi_span(call->out, 1, 0, call->out_bytes);
+  told->in = ad_mpi_has_parts(call) ? ad_shm_offset(world->shm, call->in, call->in_bytes) : 0;
+  told->out = ad_shm_offset(world->shm, output.at, output.bytes);
   if (call->op == AD_ALL_TO_ALL) {
     told->elements = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
     told->expects = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);

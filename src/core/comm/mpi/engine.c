@@ -152,7 +152,8 @@ static void free_calls(mpi_world *world) {
   give_up(world);
   for (int i = 0; i < MPI_CALLS; i++) {
     ad_release(world->calls[i].members);
-    ad_release(world->calls[i].parts);
+    ad_release(world->calls[i].space);
+    ad_release(world->calls[i].partials);
     ad_release(world->calls[i].pack);
     ad_release(world->calls[i].requests);
   }

@@ -24,8 +24,9 @@ typedef struct mail_call {
   ad_axes axes;
   uint64_t sequence, number;
   ad_signature signature;
-  uint64_t in;   // offset in the node's file of the caller's addends for the receiver; 0: they lie elsewhere
-  uint64_t out;  // offset in the file of where the receiver's block or slice belongs; 0: elsewhere
+  uint64_t in;  // of a sum: offset in the node's file of the caller's input; 0: it lies elsewhere
+  uint64_t
+      out;  // offset in the file of the caller's output, of an all_to_all of the receiver's block there; 0: elsewhere
   uint64_t elements, expects;  // all_to_all: elements that the caller sends to the receiver, and expects from it
   uint32_t tag;                // of the messages in which large values follow
   uint32_t entries;            // exchange: messages between the two, in the table
@@ -44,9 +45,10 @@ typedef struct mail_message {
   uint32_t dtype, sends;
 } mail_message;
 
-typedef enum mpi_receipt { RECEIPT_READ = 1, RECEIPT_WRITTEN = 2 } mpi_receipt;
+typedef enum mpi_receipt { RECEIPT_READ, RECEIPT_WRITTEN, RECEIPTS } mpi_receipt;
 
-/* The sender has read this rank's addends in the file, or written into its output there. */
+/* The sender has read all that it needs of this rank's addends in the file, or written a block or slice into its output
+ * there. */
 typedef struct mail_receipt {
   mail head;
   uint32_t tag, what;

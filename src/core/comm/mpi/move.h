@@ -1,14 +1,37 @@
 /* Moving the values of a call between its members. */
 #ifndef COMM_MPI_MOVE_H
 #define COMM_MPI_MOVE_H
+#include "comm/mpi/traffic.h"
 #include "comm/mpi/world.h"
 
-/* Before the call is told: makes room for members, requests and received addends. */
+/* Before the call is told: makes room for members, requests, received addends and partial sums. */
 ad_status ad_mpi_reserve(mpi_call *c) AD_CHECKED;
 /* Moves the values that can be moved now; 1 when the call is complete. */
 int ad_mpi_move(mpi_world *world, mpi_call *c);
 /* Gives up all requests of the call. */
 void ad_mpi_abandon(mpi_world *world, mpi_call *c);
+
+/* ---- addends.c: a broadcast is a sum with the addends of one member ---- */
+
+ad_status ad_mpi_reserve_addends(mpi_call *c) AD_CHECKED;
+void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c);
+/* 1: this rank's partial sums for members of other nodes are on their way. */
+int ad_mpi_has_sent_partials(mpi_world *world, mpi_call *c);
+/* 1: all that this rank sums is here. */
+int ad_mpi_has_collected(mpi_world *world, mpi_call *c);
+/* Adds up what is here of this rank's slice, or of the whole of a small call. */
+void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes);
+/* Tells the members whose addends were read in the file. */
+void ad_mpi_say_what_is_read(mpi_world *world, const mpi_call *c);
+
+/* ---- results.c ---- */
+
+/* Gives what this rank has for others. */
+void ad_mpi_begin_distributing(mpi_world *world, mpi_call *c);
+/* Asks for what others have for this rank, as far as it can be received now. */
+void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c);
+/* 1: this rank has all that it needs, and nobody needs anything of it. */
+int ad_mpi_has_distributed(mpi_world *world, mpi_call *c);
 
 /* ---- pack.c ---- */
 

@@ -12,7 +12,7 @@ static void take_receipt(mpi_world *world, const mail_receipt *receipt) {
   mpi_call *c = ad_mpi_find_call(world, receipt->tag);
   if (!c) return;
   for (uint32_t k = 0; k < c->channel->members; k++)
-    if (ad_shape_rank(&c->channel->shape, k) == receipt->head.from) c->members[k].received |= (uint8_t)receipt->what;
+    if (ad_shape_rank(&c->channel->shape, k) == receipt->head.from) c->members[k].received[receipt->what]++;
 }
 
 static void take_error(mpi_world *world, const mail_error *error) {

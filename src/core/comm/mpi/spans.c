@@ -58,6 +58,22 @@ mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k) {
   return ad_mpi_out_part(call, k);
 }
 
+mpi_span ad_mpi_result_of(const ad_call *call, uint32_t k) {
+  if (is_sliced(call)) return ad_mpi_out_part(call, k);
+  size_t start = ad_call_out_start(call, k);
+  return ad_mpi_span(call->out, call->out_element, start, ad_call_out_start(call, k + 1) - start);
+}
+
+int ad_mpi_is_inline(const ad_call *call, size_t bytes) {
+  return (call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL) && bytes <= MAIL_INLINE;
+}
+
+int ad_mpi_is_for_all(const ad_call *call, uint32_t k) {
+  if (is_sliced(call)) return 1;
+  size_t block = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
+  return call->op == AD_ALL_GATHER && !ad_mpi_is_inline(call, block * call->out_element);
+}
+
 size_t ad_mpi_sent_bytes(const ad_call *call, uint32_t k) {
   size_t bytes = 0;
   for (size_t i = 0; i < call->message_count; i++)

@@ -23,6 +23,13 @@ mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k);
 /* The block or slice that this rank gives to member k, and where the one belongs that k gives to this rank. */
 mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k);
+/* Where what member k gives to all lies in the output of any member; ad_mpi_is_for_all is 1. */
+mpi_span ad_mpi_result_of(const ad_call *call, uint32_t k);
+/* 1 if a block or slice of so many bytes travels with the call itself. */
+int ad_mpi_is_inline(const ad_call *call, size_t bytes);
+/* 1 if member k gives the same to all members, by messages of their own: its slice of a result, its block of an
+ * all_gather. */
+int ad_mpi_is_for_all(const ad_call *call, uint32_t k);
 /* Bytes of an exchange's messages to member k. */
 size_t ad_mpi_sent_bytes(const ad_call *call, uint32_t k);
 /* 1: the values are few and travel with the call, and every member forms the whole result itself. */

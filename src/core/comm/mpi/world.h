@@ -1,15 +1,20 @@
 /* Engine mpi: ranks that an MPI launcher started, on one or more nodes. Ranks of one node share a memory file, and
  * groups that lie on one node run on engine shm; these files are for groups that span nodes. There, every member tells
  * every other its call by mail: a small message, with the values themselves if they are few. When all calls match,
- * large values move in slices: member k gets all addends of slice k, sums them in group order, and gives the result to
- * all. This header is a rank's own view of the world, of its channels and its calls.
+ * large values move in slices: member k gets the addends of slice k, or sums of those of one node, adds them up in the
+ * order of the tree, and gives the result to all. This header is a rank's own view of the world, of its channels and
+ * its calls.
  *
  *   launcher.c  which launcher started this process, and the module that speaks its MPI
  *   join.c      joining: same version everywhere, who shares a node, the node's memory file
  *   mail.c      small messages to any rank at any time: calls, receipts, errors, leavings, searches for circles
  *   channel.c   the calls of a group, told and matched
  *   spans.c     where in its buffers a call has what goes to whom
- *   move.c      the values: parts of sums and blocks, from whom to whom
+ *   routes.c    who sums what and who brings what to whom, so that little crosses between nodes
+ *   traffic.c   messages with values, and receipts for values that are read or written in the file
+ *   addends.c   sums: addends and partial sums come to those who sum them
+ *   results.c   results and blocks go to those who need them
+ *   move.c      the values of a call, from its start to its end
  *   pack.c      calls with segments as calls without
  *   progress.c  what moves on whenever a rank is inside a call: mail, values, the calls of the node
  *   search.c    searches for circles of waits
@@ -19,6 +24,7 @@
 #ifndef COMM_MPI_WORLD_H
 #define COMM_MPI_WORLD_H
 #include "comm/mpi/mail.h"
+#include "comm/mpi/routes.h"
 #include "comm/mpi/transport.h"
 #include "comm/shm/error.h"
 #include "comm/shm/world.h"
@@ -32,20 +38,28 @@ typedef struct mpi_channel {
   ad_group_shape shape;
   uint32_t members, index;
   int is_local;            // 1: all members are on one node, and engine shm carries out its calls
+  mpi_routes routes;       // of a group that spans nodes
   uint64_t next_sequence;  // of this rank's calls, if the group spans nodes
   mail_call **early;       // [MPI_CALLS][members]: calls that members told before this rank made its own
 } mpi_channel;
 
 /* What a call knows of one member. */
 typedef struct mpi_member {
-  mail_call *told;  // owned; NULL: not told yet; for this rank itself: its own call
-  const void *addends;
-  void *sending, *receiving;  // requests for parts of the sum
-  uint8_t awaited, received;  // receipts, as bits of mpi_receipt
-  uint8_t receives_result;    // 1: its block or slice is asked for, or there is none to ask for
+  mail_call *told;                                 // owned; NULL: not told yet; for this rank itself: its own call
+  const void *addends;                             // of this rank's slice: its own, or the sum of its part of the tree
+  void *sending;                                   // this rank's addends of its slice, to whoever reads them
+  void *receiving, *arriving;                      // its addends; its block or slice
+  uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts
+  uint8_t receives_result;                         // 1: its block or slice is asked for, or there is none to ask for
 } mpi_member;
 
-typedef enum mpi_stage { STAGE_TOLD, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_stage;
+/* A sum that this rank forms for a member of another node: its part of the tree, of that member's slice. */
+typedef struct mpi_partial {
+  uint32_t slice;
+  char *sum, *received;  // the latter: room for the addends of every member of the part, one after another
+} mpi_partial;
+
+typedef enum mpi_stage { STAGE_TOLD, STAGE_PARTIALS, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_stage;
 
 /* A call of a spanning group under way. */
 typedef struct mpi_call {
@@ -62,9 +76,13 @@ typedef struct mpi_call {
   mpi_stage stage;
   mpi_member *members;
   uint32_t member_places;
-  char *parts;  // received addends
-  size_t part_bytes;
-  void **requests;  // under way: of blocks, slices, messages
+  char *space;  // received addends and partial sums
+  size_t space_bytes, space_used;
+  mpi_partial *partials;
+  uint32_t partial_count, partial_places;
+  uint32_t passed_on;  // members, from this rank's own number on, whose blocks or slices are passed on to this node
+  uint32_t unasked;    // members whose block or slice is not asked for
+  void **requests;     // under way: of addends for partial sums; then of partial sums, blocks, slices, messages
   size_t request_count, request_places;
 } mpi_call;
 

@@ -1,0 +1,231 @@
+/* The addends of sums that span nodes, on their way to those who add them up. Member k sums slice k. Of its own node it
+ * takes every addend: from the shared file, or by message. Of another node it takes the sum of each part of the tree
+ * that one of that node's members formed for it, and the addends themselves where there is no such part. */
+#include <string.h>
+#include "base/memory.h"
+#include "comm/mpi/move.h"
+#include "comm/shm/memory.h"
+#include "kernels/kernels.h"
+
+static const mpi_routes *routes_of(const mpi_call *c) { return &c->channel->routes; }
+static uint32_t reader(const mpi_call *c, uint32_t i, uint32_t k) { return ad_mpi_reader(routes_of(c), c->call, i, k); }
+static int is_near(const mpi_call *c, uint32_t i) { return ad_mpi_same_node(routes_of(c), i, c->channel->index); }
+
+/* 1 if what comes from member i is the sum of its part of the tree, or nothing, since another member sends that. */
+static int gives_sum(const mpi_call *c, uint32_t i) {
+  return !is_near(c, i) && ad_mpi_sums_first(routes_of(c), c->call, i);
+}
+
+static size_t elements_of(const ad_call *call, uint32_t k) { return ad_mpi_in_part(call, k).bytes / call->element; }
+
+static size_t sum_bytes(const ad_call *call, uint32_t k) {
+  return elements_of(call, k) * ad_dtype_size(call->reducing.accumulate);
+}
+
+/* Of areas in `space`: each begins at a cache line. */
+static size_t padded(size_t bytes) { return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE; }
+
+/* ---- room ---- */
+
+static int forms_partial(const mpi_call *c, uint32_t k) {
+  uint32_t own = c->channel->index;
+  return k != own && reader(c, own, k) == own && ad_mpi_in_part(c->call, k).bytes;
+}
+
+static size_t partial_bytes(const mpi_call *c, uint32_t k) {
+  uint32_t addends = routes_of(c)->places[c->channel->index].count;
+  return padded(sum_bytes(c->call, k)) + addends * padded(ad_mpi_in_part(c->call, k).bytes);
+}
+
+static size_t own_bytes(const mpi_call *c, uint32_t i) {
+  uint32_t own = c->channel->index;
+  if (!gives_sum(c, i)) return padded(ad_mpi_in_part(c->call, own).bytes);
+  return reader(c, i, own) == i ? padded(sum_bytes(c->call, own)) : 0;
+}
+
+static ad_status reserve_space(mpi_call *c, size_t bytes) {
+  c->space_used = 0;
+  if (bytes <= c->space_bytes) return AD_OK;
+  ad_release(c->space);
+  c->space = NULL;
+  c->space_bytes = 0;
+  AD_TRY(ad_new(bytes, &c->space));
+  c->space_bytes = bytes;
+  return AD_OK;
+}
+
+static char *take_space(mpi_call *c, size_t bytes) {
+  char *space = c->space + c->space_used;
+  c->space_used += padded(bytes);
+  return space;
+}
+
+ad_status ad_mpi_reserve_addends(mpi_call *c) {
+  size_t bytes = 0;
+  uint32_t members = c->channel->members, partials = 0;
+  c->partial_count = 0;
+  if (!ad_op_reduces(c->call->op) || ad_mpi_is_small(c->call)) return AD_OK;
+  for (uint32_t k = 0; k < members; k++) {
+    if (k != c->channel->index) bytes += own_bytes(c, k);
+    if (!forms_partial(c, k)) continue;
+    bytes += partial_bytes(c, k);
+    partials++;
+  }
+  if (partials > c->partial_places) {
+    AD_TRY(ad_grow(&c->partials, c->partial_places, partials));
+    c->partial_places = partials;
+  }
+  AD_TRY(reserve_space(c, bytes));
+  for (uint32_t k = 0; k < members; k++) {
+    if (!forms_partial(c, k)) continue;
+    char *space = take_space(c, partial_bytes(c, k));
+    c->partials[c->partial_count++] = (mpi_partial){k, space, space + padded(sum_bytes(c->call, k))};
+  }
+  return AD_OK;
+}
+
+/* ---- giving and getting: what goes from one member to another by message goes slice by slice ---- */
+
+static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
+  const ad_call *call = c->call;
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    mpi_span addends = ad_mpi_addends_for(call, k);
+    if (!addends.bytes || reader(c, c->channel->index, k) != i) continue;
+    if (is_near(c, i) && ad_shm_offset(world->shm, call->in, call->in_bytes))
+      c->members[i].awaited[RECEIPT_READ] = 1;
+    else
+      c->members[k].sending = ad_mpi_send(world, c, i, PHASE_ADDENDS, addends);
+  }
+}
+
+/* The slice that this rank sums, as it lies in the inputs. A broadcast's lie as its outputs do, which all members
+ * have. */
+static mpi_span slice_in_input(const ad_call *call, uint32_t k, const char **input) {
+  int casts = call->op == AD_BROADCAST;
+  *input = casts ? call->out : call->in;
+  return casts ? ad_mpi_out_part(call, k) : ad_mpi_in_part(call, k);
+}
+
+/* Member i's addends of slice k in the file; NULL: they lie elsewhere. */
+static const char *in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
+  const mail_call *told = c->members[i].told;
+  const char *input;
+  if (!is_near(c, i) || !told->in) return NULL;
+  mpi_span slice = slice_in_input(c->call, k, &input);
+  return (const char *)ad_shm_at(world->shm, told->in) + (slice.at - input);
+}
+
+static char *room_for(const mpi_call *c, const mpi_partial *partial, uint32_t i) {
+  uint32_t number = i - routes_of(c)->places[c->channel->index].first;
+  return partial->received + number * padded(ad_mpi_in_part(c->call, partial->slice).bytes);
+}
+
+static void get_for_partial(mpi_world *world, mpi_call *c, const mpi_partial *partial, uint32_t i) {
+  mpi_span to = {room_for(c, partial, i), ad_mpi_in_part(c->call, partial->slice).bytes};
+  if (reader(c, i, partial->slice) != c->channel->index || in_file(world, c, i, partial->slice)) return;
+  ad_mpi_add_request(c, ad_mpi_receive(world, c, i, PHASE_ADDENDS, to));
+}
+
+static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
+  const ad_call *call = c->call;
+  const char *input;
+  uint32_t own = c->channel->index;
+  mpi_span to = slice_in_input(call, own, &input);
+  mpi_member *member = &c->members[i];
+  if (!to.bytes || !ad_mpi_contributes(call, i) || (gives_sum(c, i) && reader(c, i, own) != i)) return;
+  member->addends = in_file(world, c, i, own);
+  if (member->addends) return;
+  if (gives_sum(c, i)) to.bytes = sum_bytes(call, own);
+  if (call->op != AD_BROADCAST) to.at = take_space(c, to.bytes);
+  member->addends = to.at;
+  member->receiving = ad_mpi_receive(world, c, i, PHASE_ADDENDS, to);
+}
+
+static void get_addends(mpi_world *world, mpi_call *c, uint32_t i) {
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    if (k == c->channel->index) get_own(world, c, i);
+    if (n < c->partial_count && c->partials[n].slice == k) get_for_partial(world, c, &c->partials[n++], i);
+  }
+}
+
+void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c) {
+  uint32_t members = c->channel->members, index = c->channel->index;
+  for (uint32_t i = 1; i < members; i++) {
+    get_addends(world, c, (index + i) % members);
+    give_addends(world, c, (index + i) % members);
+  }
+  c->members[index].addends = ad_mpi_addends_for(c->call, index).at;
+}
+
+/* ---- adding up ---- */
+
+static void add_up_partial(mpi_world *world, mpi_call *c, const mpi_partial *partial) {
+  const ad_call *call = c->call;
+  const mpi_place *place = &routes_of(c)->places[c->channel->index];
+  const void *sources[SHM_RANKS_MAX];
+  void *sum = partial->sum;
+  ad_reducing how = call->reducing;
+  for (uint32_t j = 0; j < place->count; j++) {
+    uint32_t i = place->first + j;
+    if (i == c->channel->index)
+      sources[j] = ad_mpi_addends_for(call, partial->slice).at;
+    else if (!(sources[j] = in_file(world, c, i, partial->slice)))
+      sources[j] = room_for(c, partial, i);
+  }
+  how.out_dtype = how.accumulate;
+  how.first = place->first;
+  how.shift = how.adds = how.past = 0;
+  ad_reduce(&sum, 1, sources, place->count, &how, elements_of(call, partial->slice));
+  mpi_span from = {partial->sum, sum_bytes(call, partial->slice)};
+  ad_mpi_add_request(c, ad_mpi_send(world, c, partial->slice, PHASE_ADDENDS, from));
+}
+
+int ad_mpi_has_sent_partials(mpi_world *world, mpi_call *c) {
+  if (!ad_mpi_all_done(world, c)) return 0;
+  for (uint32_t n = 0; n < c->partial_count; n++) add_up_partial(world, c, &c->partials[n]);
+  return 1;
+}
+
+int ad_mpi_has_collected(mpi_world *world, mpi_call *c) {
+  int all = 1;
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    ad_mpi_is_done(world, &c->members[k].sending);
+    all &= ad_mpi_is_done(world, &c->members[k].receiving);
+  }
+  return all;
+}
+
+void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes) {
+  const ad_call *call = c->call;
+  const void *sources[SHM_RANKS_MAX];
+  uint32_t leaves[SHM_RANKS_MAX], count = 0, members = c->channel->members;
+  ad_reducing how = call->reducing;
+  int small = ad_mpi_is_small(call);
+  for (uint32_t i = 0; i < members; i += leaves[count++]) {
+    const mpi_place *place = &routes_of(c)->places[i];
+    int is_sum = !small && gives_sum(c, i);
+    leaves[count] = is_sum ? place->count : 1;
+    sources[count] = c->members[is_sum ? reader(c, i, c->channel->index) : i].addends;
+  }
+  if (count < members) how.leaves = leaves;
+  if (bytes) ad_reduce(&out, 1, sources, count, &how, bytes / call->out_element);
+}
+
+/* ---- who has read what ---- */
+
+/* 1 if this rank reads addends of member i, for its own slice or for another's. */
+static int reads(const mpi_call *c, uint32_t i) {
+  if (!ad_mpi_contributes(c->call, i)) return 0;
+  for (uint32_t k = 0; k < c->channel->members; k++) {
+    const char *input;
+    if (reader(c, i, k) == c->channel->index && slice_in_input(c->call, k, &input).bytes) return 1;
+  }
+  return 0;
+}
+
+void ad_mpi_say_what_is_read(mpi_world *world, const mpi_call *c) {
+  for (uint32_t i = 0; i < c->channel->members; i++)
+    if (i != c->channel->index && is_near(c, i) && c->members[i].told->in && reads(c, i))
+      ad_mpi_send_receipt(world, c, i, RECEIPT_READ);
+}
