@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,6 +23,7 @@ struct ad_safetensors {
   json_t *header;
   ad_safetensor *tensors; /* by name */
   size_t count;
+  _Atomic size_t last; /* the tensor that was found last: the next one is mostly this or the one behind it */
 };
 
 static const struct {
@@ -271,7 +274,15 @@ const ad_safetensor *ad_safetensors_at(const ad_safetensors *file, size_t index)
 
 const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char *name) {
   ad_safetensor key = {.name = name};
-  return bsearch(&key, file->tensors, file->count, sizeof key, by_name);
+  size_t last = atomic_load_explicit(&file->last, memory_order_relaxed);
+  const ad_safetensor *found = NULL;
+  for (size_t i = last; i < last + 2 && i < file->count && !found; i++)
+    if (!strcmp(file->tensors[i].name, name)) found = &file->tensors[i];
+  if (!found) found = bsearch(&key, file->tensors, file->count, sizeof key, by_name);
+  if (found)
+    atomic_store_explicit(&((ad_safetensors *)(uintptr_t)file)->last, (size_t)(found - file->tensors),
+                          memory_order_relaxed);
+  return found;
 }
 
 const char *ad_safetensors_metadata(const ad_safetensors *file, const char *key) {
