@@ -70,7 +70,19 @@ def averaged_again(model, microbatches, loss_of):
             parameter.grad /= dist.get_world_size()
 
 
+def flat_around_cut(forgotten=""):
+    """Layers that are cut by hand over tp, in flat buffers that are cut over dp."""
+
+    def parallelize(model, mesh):
+        arguments = {"copies": False}
+        model = proofs.megatron(model, mesh, lambda name: arguments if name == forgotten else {}, wrap=False)
+        return flat()(model, mesh)
+
+    return parallelize
+
+
 right("FullyShardedDataParallel", Job(flat(), DP))
+right("FullyShardedDataParallel around layers cut by hand", Job(flat_around_cut(), MIXED))
 right("FullyShardedDataParallel, SHARD_GRAD_OP", Job(flat("SHARD_GRAD_OP"), DP))
 right(
     "FullyShardedDataParallel, HYBRID_SHARD",
@@ -90,6 +102,17 @@ wrong(
     "reduction",
     "",
 )
+wrong(
+    "FullyShardedDataParallel around layers cut by hand, averaged again",
+    22,
+    Job(flat_around_cut(), MIXED, {"run": averaged_again}),
+    "reduction",
+    "",
+)
+wrong(
+    "FullyShardedDataParallel around layers cut by hand, no sum behind blocks.1.mlp.up", 5,
+    Job(flat_around_cut("blocks.1.mlp.up"), MIXED), "backward", "blocks.1.mlp.up",
+)  # fmt: skip
 
 
 # -- ring attention: keys and values go from rank to rank, in one batch of sends and receives

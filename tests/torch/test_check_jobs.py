@@ -1,16 +1,19 @@
 """`addend.torch.check` of jobs that are right, none of which it may call wrong, and of jobs with real mistakes, each of
-which it has to call wrong and to name where it was made. Arguments are words of the names of those to run."""
+which it has to call wrong and to name where it was made. Of the right ones some are drawn, of the mistakes one of each
+number in the catalogue. Arguments are words of the names of those to run; then nothing is drawn."""
 
 import sys
 import time
 import traceback
 
 import addend.torch
+import draws
 import proofs
 import proofs_models  # noqa: F401  its jobs are among those of proofs, as are the next ones
 import proofs_wrapped  # noqa: F401
 
 HANGS = 200  # seconds; many times what a job takes
+RIGHT_TAKEN = 12
 
 
 def checked(job, **arguments):
@@ -66,10 +69,27 @@ def held(name, function, *arguments):
     return True
 
 
+def cases_of_right():
+    return {name: (hold_right, job) for name, job in proofs.RIGHT.items()}
+
+
+def cases_of_wrong():
+    return {f"{mistake.catalogue}: {mistake.name}": (hold_wrong, mistake) for mistake in proofs.WRONG}
+
+
+def draw():
+    right, wrong = cases_of_right(), cases_of_wrong()
+    kinds = {name: mistake.catalogue for name, (_, mistake) in wrong.items()}
+    return [
+        *draws.draw_cases("right jobs for check", list(right), RIGHT_TAKEN),
+        *draws.draw_of_each("mistakes for check, one of each number", kinds),
+    ]
+
+
 def main(words):
-    found = [(name, hold_right, job) for name, job in proofs.RIGHT.items()]
-    found += [(f"{mistake.catalogue}: {mistake.name}", hold_wrong, mistake) for mistake in proofs.WRONG]
-    answers = [held(*case) for case in found if not words or any(word in case[0] for word in words)]
+    found = {**cases_of_right(), **cases_of_wrong()}
+    names = [name for name in found if any(word in name for word in words)] if words else draw()
+    answers = [held(name, *found[name]) for name in names]
     print(f"{sum(answers)} of {len(answers)} held")
     return 0 if answers and all(answers) else 1
 

@@ -1,15 +1,15 @@
 """Some of the jobs that judge.py draws: nothing false is said of the right ones nor of the wrong ones. All of them are
 taken where ADDEND_TEST_SEED is `all`."""
 
-import os
 import unittest
 
 import drawn_jobs
 import drawn_mistakes
+import draws
 import judge
 import pool
 
-SEED = os.environ.get("ADDEND_TEST_SEED", "1")
+SEED = draws.choose_seed()
 TAKEN = {"right": 200, "wrong": 100} if SEED == "all" else {"right": 12, "wrong": 8}
 DRAWN_BY = 1 if SEED == "all" else int(SEED)
 

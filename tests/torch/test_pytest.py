@@ -3,12 +3,13 @@ was."""
 
 import os
 import pathlib
-import random
 import re
 import subprocess
 import sys
 import tempfile
 import unittest
+
+import draws
 
 HANGS = 120  # seconds; several times what a run takes
 HEAD = """
@@ -148,10 +149,7 @@ def test_plain():
 
     def test_what_is_wrong_fails_with_the_table(self):
         """A planted mistake always; of what else ends a test two are drawn."""
-        drawn = random.Random(os.environ.get("ADDEND_TEST_SEED", "1"))
-        names = list(WRONG) if os.environ.get("ADDEND_TEST_SEED") == "all" else drawn.sample(sorted(WRONG), 2)
-        print(f"tests that fail: {len(names)} of {len(WRONG)} are taken, ADDEND_TEST_SEED=", end="")
-        print(os.environ.get("ADDEND_TEST_SEED", "1"), flush=True)
+        names = draws.draw_cases("tests that fail", list(WRONG), 2)
         status, said = self.run_tests(HEAD + MISTAKE + "".join(WRONG[name][0] for name in names), "-v")
         self.assertEqual(status, 1, said)
         told = dict(re.findall(r"^_+ (\w+) _+\n(.*?)(?=^_+ \w+ _+\n|^=)", said, re.M | re.S))

@@ -4,9 +4,10 @@ dumped step (docs/dumps.md); what was counted is `addend diff`'s arithmetic."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy
 
@@ -61,14 +62,21 @@ def _block(index: _match.Index) -> Optional[Tuple[List[int], List[int]]]:
     return first, count
 
 
+def _elements(index: _match.Index, shape: Tuple[int, ...]) -> NDArray[Any]:
+    """Where the elements of this part are in the whole's row of elements, in the part's own order."""
+    return numpy.arange(math.prod(shape)).reshape(shape)[numpy.ix_(*index)].reshape(-1)
+
+
 class Dump:
-    """A dumped step, each tensor with the part of the whole that it is."""
+    """A dumped step, each tensor with the part of the whole that it is. What was dumped as a row of its elements is a
+    part of the whole's row."""
 
     def __init__(self, folder: str, whole: Whole, parts: Sequence[Part], axes: Axes):
         self.axes, self.whole, self.parts = axes, whole, parts
         self.addends: Dict[str, Dict[Tuple[int, int], Tuple[_match.Index, NDArray[numpy.float64]]]] = {}
         self.sums: Dict[str, Dict[int, Tuple[_match.Index, NDArray[numpy.float64]]]] = {}
         self.types: Dict[str, Dict[str, str]] = {}
+        self._rows: Set[str] = set()
         self.averaged = parts[0].averaged
         self.microbatches = 0
         for file in sorted(os.listdir(folder)):
@@ -97,14 +105,24 @@ class Dump:
         self, name: str, rank: int, shape: List[int], held: Any, values: NDArray[numpy.float64]
     ) -> Optional[Tuple[_match.Index, NDArray[numpy.float64]]]:
         first, count = held
-        own = self.parts[rank].params.get(name)
-        if tuple(shape) == self.whole.weights[name].shape:
-            index = tuple(numpy.arange(f, f + c) for f, c in zip(first, count))
-        elif own is not None and own.index is not None and own.shape == tuple(shape):
-            index = own.index
+        box = tuple(numpy.arange(f, f + c) for f, c in zip(first, count))
+        own, whole = self.parts[rank].params.get(name), self.whole.weights[name].shape
+        if tuple(shape) == whole:
+            return box, values.reshape(count)
+        if own is None or own.index is None:
+            return None
+        if own.shape == tuple(shape):
+            index: _match.Index = tuple(part[at] for part, at in zip(own.index, box))
+        elif shape == [math.prod(own.shape)]:
+            self._rows.add(name)
+            index = (_elements(own.index, whole)[box[0]],)
         else:
             return None
         return index, values.reshape(count)
+
+    def _right(self, name: str) -> NDArray[numpy.float64]:
+        right = self.whole.gradients[name]
+        return right.reshape(-1) if name in self._rows else right
 
     def cut(self, name: str) -> FrozenSet[str]:
         """The axes along which ranks' addends are of other parts of the parameter."""
@@ -129,7 +147,7 @@ class Dump:
         return None
 
     def _fits(self, name: str, some: FrozenSet[str], cut: FrozenSet[str], bound: float) -> bool:
-        right, ranks = self.whole.gradients[name], sorted({rank for rank, _ in self.addends[name]})
+        right, ranks = self._right(name), sorted({rank for rank, _ in self.addends[name]})
         for fibre in self.axes.fibres(some | cut, ranks):
             total = numpy.zeros_like(right)
             for (rank, _), (index, values) in self.addends[name].items():
@@ -193,7 +211,7 @@ class Dump:
             "addend.rank": str(rank),
             "addend.mesh": str(self.axes),
             "addend.types": {name: text for name, text in types.items() if text},
-            "addend.shapes": {name: list(self.whole.weights[name].shape) for name in found},
+            "addend.shapes": {name: list(self._right(name).shape) for name in found},
             "addend.held": {name: _block(index) for name, (index, _) in found.items()},
             "addend.expect": str(1 / self.averaged),
         }

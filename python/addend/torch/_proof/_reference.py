@@ -154,5 +154,6 @@ def read(path: str, seed: int, steps: int) -> Whole:
         said.add(f"the reference was written with PyTorch {metadata['torch']}, the ranks have {torch.__version__}")
     return Whole(
         metadata["loss"], metadata["count"], weights, state, _tensors(found, "gradient/"), metadata["aliases"], after,
-        _record(metadata, found), said, metadata["batches"], metadata["own_error"], metadata["model"], metadata["batch"], path,
+        _record(metadata, found), said, metadata["batches"], metadata["own_error"], metadata["model"],
+        metadata["batch"], path,
     )  # fmt: skip
