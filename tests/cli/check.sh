@@ -57,6 +57,9 @@ Y
 draw_cases "meshes with mistakes" 1 "dp_replicate=3 dp_shard=1" "dp_replicate=2 dp_shard=2"
 for mesh in "${drawn[@]}"; do prove sabotage "$recipe" --set mesh="$mesh" --sabotage; done
 
+# A sum over four ranks and an axis of one: without the axis it is the same sum, bit for bit.
+prove one_of "$recipe" --set mesh="dp_replicate=2 dp_shard=1 tp=2" --set model.sequence_parallel=true --set model.layers=1 --sabotage
+
 # Some of the mistakes, drawn by a seed.
 one_layer=("$recipe" --set model.layers=1)
 prove all "${one_layer[@]}" --sabotage
