@@ -182,7 +182,8 @@ static double do_task(worker *self, const bench_task *task) {
   return task->iterations ? time_task(self, task) : look_at_result(self, task);
 }
 
-/* Of a path, a file's, which ranks of other hosts' networks see too; of another address, one that no file has. */
+/* The socket's name: of a path the file's, which ranks on other hosts' networks see too; of any other address one that
+ * no file has. */
 static socklen_t name_address(const char *address, struct sockaddr_un *out) {
   size_t length = strlen(address), start = address[0] == '/' ? 0 : 1;
   *out = (struct sockaddr_un){.sun_family = AF_UNIX};

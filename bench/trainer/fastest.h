@@ -5,8 +5,8 @@
 
 #include "addend/status.h"
 
-/* Of the rows that bench_measure_products made: for each dtype and kind of shape the way whose times, multiplied over
- * its shapes, are least. Writes it to the file. */
+/* Writes to the file, for each dtype and kind of shape, the way that was fastest in the rows of bench_measure_products:
+ * the one whose times, multiplied over the shapes of that kind, are least. A way that failed at one of them is none. */
 ad_status bench_write_fastest(const char *path, const json_t *rows) AD_CHECKED;
 
 #endif

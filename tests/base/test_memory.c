@@ -56,6 +56,27 @@ static void growing_keeps_the_old_and_zeroes_the_new(void **state) {
   ad_release(array);
 }
 
+static void room_is_kept_while_it_is_enough(void **state) {
+  char *memory = NULL;
+  size_t held = 0;
+  assert_int_equal(ad_make_room(&memory, &held, 0), AD_OK);
+  assert_non_null(memory);
+  assert_int_equal(ad_make_room(&memory, &held, 100), AD_OK);
+  assert_int_equal(held, 100);
+  char *before = memory;
+  memset(memory, 7, 100);
+  assert_int_equal(ad_make_room(&memory, &held, 60), AD_OK);
+  assert_ptr_equal(memory, before);
+  assert_int_equal(held, 100);
+  assert_int_equal(memory[99], 7);
+  assert_int_equal(ad_make_room(&memory, &held, 5000), AD_OK);
+  assert_int_equal(held, 5000);
+  for (int i = 0; i < 5000; i++) assert_int_equal(memory[i], 0);
+  assert_int_equal(ad_make_room(&memory, &held, SIZE_MAX), AD_MEMORY);
+  assert_null(memory);
+  assert_int_equal(held, 0);
+}
+
 static void a_string_is_copied_whole(void **state) {
   char text[] = "blocks.0.attn", *copy = NULL;
   assert_int_equal(ad_copy_string(text, &copy), AD_OK);
@@ -117,6 +138,7 @@ int main(void) {
       cmocka_unit_test(nothing_is_a_valid_pointer),
       cmocka_unit_test(too_much_is_refused_and_nothing_changes),
       cmocka_unit_test(growing_keeps_the_old_and_zeroes_the_new),
+      cmocka_unit_test(room_is_kept_while_it_is_enough),
       cmocka_unit_test(a_string_is_copied_whole),
       cmocka_unit_test(exactly_the_chosen_allocation_fails),
       cmocka_unit_test(one_allocation_fails_whichever_thread_makes_it),

@@ -262,6 +262,27 @@ static void what_is_right_stays_so_after_a_mistake(void **state) {
   run_ranks(8, right_after_wrong, &fan_in);
 }
 
+/* Ranks 0 and 3 have all that they and those of their copy need, so that their rows stay where they are; on the way
+ * back they are in one group with ranks whose rows move. */
+static int stays_one_way(ad_comm *comm, void *context) {
+  joined j = join(comm, context);
+  int stays = ad_bridge_is_local(j.bridge, ROWS);
+  ad_array there = j.destination, back = j.source_gradient;
+  CHECK(stays == (ad_comm_rank(comm) % 3 != 1));
+  if (stays) j.destination.data = j.source.data;
+  if (stays) j.source_gradient.data = j.destination_gradient.data;
+  for (int turn = 0; turn < 2; turn++) go_there_and_back(&j);
+  j.destination = there;
+  j.source_gradient = back;
+  part(&j);
+  return 0;
+}
+
+static void rows_may_stay_one_way_and_move_the_other(void **state) {
+  static sides crossed = {"dp=2 tp=3", "tp=3 dp=2", 6, 0, AD_I, ROWS, 0};
+  run_ranks(6, stays_one_way, &crossed);
+}
+
 /* ---- several batches under way at once ---- */
 
 enum { UNDER_WAY = 3, ROUNDS = 4, LONGEST_DELAY = 400 /* microseconds */ };
@@ -664,6 +685,7 @@ int main(void) {
       cmocka_unit_test(whether_rows_move_is_asked_of_each_batch),
       cmocka_unit_test(what_is_wrong_is_refused_after_what_was_right),
       cmocka_unit_test(what_is_right_stays_so_after_a_mistake),
+      cmocka_unit_test(rows_may_stay_one_way_and_move_the_other),
       cmocka_unit_test(what_is_posted_has_the_bits_of_what_is_waited_for),
       cmocka_unit_test(addends_that_were_not_summed_do_not_go_back),
       cmocka_unit_test(a_value_arrives_the_same_on_every_copy),

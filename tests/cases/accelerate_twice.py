@@ -3,7 +3,6 @@
 import functools
 import os
 
-import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 
@@ -40,16 +39,9 @@ def watched():
     return watch.report
 
 
-def batches(rank, _):
-    if rank is not None:
-        return [draw(rank, m) for m in range(MICROBATCHES)]
-    every = [draw(r, m) for r in range(WORLD) for m in range(MICROBATCHES)]
-    return [tuple(torch.cat(parts) for parts in zip(*every))]
-
-
 def checked():
     wrap = lambda model, _: accelerator().prepare(model)  # noqa: E731
-    return addend.torch.check(Net, wrap, batches, mean_loss, mesh={"dp": WORLD}, run=step)
+    return addend.torch.check(Net, wrap, case.batches_of(WORLD, MICROBATCHES), mean_loss, mesh={"dp": WORLD}, run=step)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,27 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "torch"))
 warnings.simplefilter("ignore")
 
+import torch  # noqa: E402
+
+import jobs  # noqa: E402
 import ranks  # noqa: E402
 
 
 def is_wrong():
     """Whether the job is run as it was, of one that is told; of the others the release is what differs."""
     return "wrong" in sys.argv[1:]
+
+
+def batches_of(world, microbatches):
+    """For `check`: of a rank its microbatches, of the whole all of them in one."""
+
+    def batches(rank, _):
+        if rank is not None:
+            return [jobs.draw(rank, m) for m in range(microbatches)]
+        every = [jobs.draw(r, m) for r in range(world) for m in range(microbatches)]
+        return [tuple(torch.cat(parts) for parts in zip(*every))]
+
+    return batches
 
 
 def by_watch(report):

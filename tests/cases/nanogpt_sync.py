@@ -1,7 +1,6 @@
 """build-nanogpt: `require_backward_grad_sync` is set between forward and backward of each microbatch, and
 DistributedDataParallel asks it in the forward."""
 
-import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,13 +35,6 @@ def watched():
     return watch.report
 
 
-def batches(rank, _):
-    if rank is not None:
-        return [draw(rank, m) for m in range(MICROBATCHES)]
-    every = [draw(r, m) for r in range(WORLD) for m in range(MICROBATCHES)]
-    return [tuple(torch.cat(parts) for parts in zip(*every))]
-
-
 def sum_and_count(model, batch):
     x, y = batch
     return (model(x) - y).square().sum(), y.numel()
@@ -50,7 +42,9 @@ def sum_and_count(model, batch):
 
 def checked():
     wrap = lambda model, _: DistributedDataParallel(model)  # noqa: E731
-    return addend.torch.check(Net, wrap, batches, sum_and_count, mesh={"dp": WORLD}, run=step)
+    return addend.torch.check(
+        Net, wrap, case.batches_of(WORLD, MICROBATCHES), sum_and_count, mesh={"dp": WORLD}, run=step
+    )
 
 
 if __name__ == "__main__":

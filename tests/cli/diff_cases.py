@@ -333,6 +333,9 @@ paired = Job("dp=4", [Param("w", [40])], microbatches=2)
 pair = lambda p, rank: {(r, 1): 1.0 for r in range(4) if r // 2 == rank // 2}
 verdict(judged(paired, counts=pair), "partial", None, range(4), factor=1, words="2 of 4 ranks are summed: each rank's copy has the addends of some "
         "ranks only, in microbatch 1 alone, its own among them")
+at_once = Job("dp=4", [Param("w", [40])])
+pair = lambda p, rank: {(r, 0): 1.0 for r in range(4) if r // 2 == rank // 2}
+verdict(judged(at_once, counts=pair), "partial", None, range(4), factor=1, words="addends of some ranks only, its own among them")
 crossed = lambda p, rank: {(r, 1): 1.0 for r in range(4) if r // 2 != rank // 2}
 verdict(judged(paired, counts=crossed), "wrong_group", None, range(4), words="addends of other ranks than their own group's")
 

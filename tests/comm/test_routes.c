@@ -105,6 +105,22 @@ static void every_addend_of_a_part_is_read_by_the_one_who_sends_its_sum(void **s
 }
 
 /* How many values of slice k come from other nodes. */
+/* A node's ranks share the work for other nodes: each forms and sends the sums of some slices, and passes some on. */
+static void the_members_of_a_node_take_turns(void **state) {
+  placed p = regular(2, 4);
+  ad_call sum = call_of(AD_ALL_REDUCE, p.members, AD_F32, AD_F32);
+  ad_call gather = call_of(AD_ALL_GATHER, p.members, AD_F32, AD_F32);
+  uint32_t reads = 0, relays = 0;
+  for (uint32_t k = 4; k < 8; k++) {
+    reads |= 1u << ad_mpi_reader(&p.routes, &sum, 0, k);
+    for (uint32_t i = 0; i < 4; i++)
+      if (ad_mpi_giver(&p.routes, &gather, k, i) == k) relays |= 1u << i;
+  }
+  assert_int_equal(reads, 0xf);
+  assert_int_equal(relays, 0xf);
+  ad_mpi_routes_free(&p.routes);
+}
+
 static uint32_t crossing(const placed *p, const ad_call *call, uint32_t k) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < p->members; i++) {
@@ -184,6 +200,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_member_belongs_to_the_largest_part_of_the_tree_on_its_node),
       cmocka_unit_test(every_addend_of_a_part_is_read_by_the_one_who_sends_its_sum),
+      cmocka_unit_test(the_members_of_a_node_take_turns),
       cmocka_unit_test(a_node_that_is_a_part_of_the_tree_sends_one_value),
       cmocka_unit_test(a_pair_on_a_node_of_an_uneven_world_is_a_part_of_the_tree),
       cmocka_unit_test(a_sum_crosses_only_if_it_is_no_longer_than_its_addends),

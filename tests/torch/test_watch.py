@@ -466,6 +466,39 @@ def run_raising(job):
     return said, hooks_of(job.model) - before, torch.autograd.backward is original, count
 
 
+class Turn(torch.autograd.Function):
+    """Hands back a gradient that lies column by column."""
+
+    @staticmethod
+    def forward(context, weight):
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.t().contiguous().t()
+
+
+class Turned(nn.Module):
+    """Its weight has more elements than are sampled."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.weight = nn.Parameter(torch.randn(80, 90))
+
+    def forward(self, x):
+        return (x @ Turn.apply(self.weight)).square().mean()
+
+
+def run_turned():
+    model, strides = DistributedDataParallel(Turned()), []
+    model.module.weight.register_hook(lambda gradient: strides.append(gradient.stride()))
+    torch.manual_seed(2 + dist.get_rank())
+    with contextlib.redirect_stdout(io.StringIO()), addend.torch.watch(model) as watch:
+        model(torch.randn(4, 80)).backward()
+    return strides[0], watch.report.ok, str(watch.report)
+
+
 def run_watched(names):
     """(job, report, what was printed) of each."""
     told = []
@@ -549,6 +582,11 @@ class Watch(unittest.TestCase):
             self.assertIn(said, report.document["messages"])
             for text in (str(report), report.full_table(), report.github(), report.html()):
                 self.assertIn(said, text)
+
+    def test_a_gradient_may_lie_otherwise_than_its_parameter(self):
+        for strides, right, text in ranks.run(2, run_turned):
+            self.assertEqual(strides, (1, 80))
+            self.assertTrue(right, text)
 
 
 class Dump(unittest.TestCase):

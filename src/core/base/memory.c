@@ -59,6 +59,16 @@ ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t siz
   return AD_OK;
 }
 
+ad_status ad_make_room(char **memory, size_t *held, size_t bytes) {
+  if (*memory && bytes <= *held) return AD_OK;
+  ad_release(*memory);
+  *memory = NULL;
+  *held = 0;
+  AD_TRY(ad_new(bytes, memory));
+  *held = bytes;
+  return AD_OK;
+}
+
 ad_status ad_copy_string(const char *text, char **out) {
   size_t size = strlen(text) + 1;
   char *copy;

@@ -12,6 +12,9 @@ AD_INTERNAL AD_CHECKED ad_status ad_new_bytes(size_t count, size_t size, void **
 /* Grows *array (may be NULL) to hold `count` elements of `size` bytes; new bytes are zero; on failure unchanged. */
 AD_INTERNAL AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t size);
 #define ad_grow(array, old_count, count) ad_grow_bytes((void **)(array), (old_count), (count), sizeof **(array))
+/* Makes *memory hold at least `bytes`, where it held *held; only new memory is zeroed, and what a smaller one held is
+ * lost. On failure both are empty. */
+AD_INTERNAL AD_CHECKED ad_status ad_make_room(char **memory, size_t *held, size_t bytes);
 AD_INTERNAL AD_CHECKED ad_status ad_copy_string(const char *text, char **out);
 AD_INTERNAL void ad_release(void *pointer); /* free; NULL allowed */
 

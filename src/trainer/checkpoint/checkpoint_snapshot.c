@@ -80,13 +80,7 @@ static ad_status list_pieces(ad_snapshot *snapshot, const ad_comm *comm, const a
 static ad_status make_room(ad_snapshot *snapshot) {
   size_t bytes = 0;
   for (size_t i = 0; i < snapshot->count; i++) bytes += snapshot->pieces[i].bytes;
-  if (snapshot->memory && bytes <= snapshot->bytes) return AD_OK;
-  ad_release(snapshot->memory);
-  snapshot->memory = NULL;
-  snapshot->bytes = 0;
-  AD_TRY(ad_new(bytes, &snapshot->memory));
-  snapshot->bytes = bytes;
-  return AD_OK;
+  return ad_make_room(&snapshot->memory, &snapshot->bytes, bytes);
 }
 
 static void copy_pieces(ad_snapshot *snapshot) {

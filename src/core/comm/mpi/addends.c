@@ -22,7 +22,7 @@ static size_t sum_bytes(const ad_call *call, uint32_t k) {
   return elements_of(call, k) * ad_dtype_size(call->reducing.accumulate);
 }
 
-/* Of areas in `space`: each begins at a cache line. */
+/* What an area in `space` takes: each begins at a cache line. */
 static size_t padded(size_t bytes) { return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE; }
 
 /* ---- room ---- */
@@ -41,17 +41,6 @@ static size_t own_bytes(const mpi_call *c, uint32_t i) {
   uint32_t own = c->channel->index;
   if (!gives_sum(c, i)) return padded(ad_mpi_in_part(c->call, own).bytes);
   return reader(c, i, own) == i ? padded(sum_bytes(c->call, own)) : 0;
-}
-
-static ad_status reserve_space(mpi_call *c, size_t bytes) {
-  c->space_used = 0;
-  if (bytes <= c->space_bytes) return AD_OK;
-  ad_release(c->space);
-  c->space = NULL;
-  c->space_bytes = 0;
-  AD_TRY(ad_new(bytes, &c->space));
-  c->space_bytes = bytes;
-  return AD_OK;
 }
 
 static char *take_space(mpi_call *c, size_t bytes) {
@@ -75,7 +64,8 @@ ad_status ad_mpi_reserve_addends(mpi_call *c) {
     AD_TRY(ad_grow(&c->partials, c->partial_places, partials));
     c->partial_places = partials;
   }
-  AD_TRY(reserve_space(c, bytes));
+  c->space_used = 0;
+  if (bytes) AD_TRY(ad_make_room(&c->space, &c->space_bytes, bytes));
   for (uint32_t k = 0; k < members; k++) {
     if (!forms_partial(c, k)) continue;
     char *space = take_space(c, partial_bytes(c, k));

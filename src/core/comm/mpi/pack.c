@@ -6,16 +6,6 @@
 
 static size_t starts_bytes(const ad_call *call) { return (call->members + 1) * sizeof(size_t); }
 
-static ad_status reserve(mpi_call *c, size_t bytes) {
-  if (bytes <= c->pack_bytes) return AD_OK;
-  ad_release(c->pack);
-  c->pack = NULL;
-  c->pack_bytes = 0;
-  AD_TRY(ad_new(bytes, &c->pack));
-  c->pack_bytes = bytes;
-  return AD_OK;
-}
-
 /* Copies every run of every member's block between the whole and the blocks. */
 static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blocks) {
   size_t element = call->element, run, in_whole;
@@ -46,7 +36,7 @@ ad_status ad_mpi_pack(mpi_call *c) {
   const ad_call *call = c->asked;
   if (!call->segment_count) return AD_OK;
   int scatters = call->op == AD_REDUCE_SCATTER;
-  AD_TRY(reserve(c, starts_bytes(call) + (scatters ? call->in_bytes : call->out_bytes)));
+  AD_TRY(ad_make_room(&c->pack, &c->pack_bytes, starts_bytes(call) + (scatters ? call->in_bytes : call->out_bytes)));
   c->packed = *call;
   c->call = &c->packed;
   describe_blocks(c, (size_t *)(void *)c->pack);

@@ -137,27 +137,39 @@ static void record_last(shm_world *world, const shm_call *c) {
   atomic_store_explicit(&record->calls, atomic_load_explicit(&record->calls, relaxed) + 1, memory_order_release);
 }
 
+// Bytes that pass through the member's staging buffer if the input is staged: an all_to_all keeps its own block.
+static size_t stream_bytes(const ad_call *call, size_t sent) {
+  if (call->op != AD_ALL_TO_ALL) return sent;
+  return sent - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element;
+}
+
+// Puts the input, and the table, to where the other members find them, and says where that is.
+static ad_status make_offer(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, shm_offer *offer) {
+  const ad_call *call = c->call;
+  size_t table_bytes = ad_shm_table_bytes(call);
+  void *table, *copy;
+  AD_TRY(place_table(world, c, slot, table_bytes, &table));
+  offer->out = place_output(world, call);
+  offer->place = place_input(world, call, offer, bytes + table_bytes);
+  AD_TRY(stage_at_once(world, c, bytes, offer, &copy));
+  if (!copy) copy = slot->payload + table_bytes;
+  if (needs_staging(call, offer)) AD_TRY(ad_shm_take_staging(world, &c->staging));
+  offer->in = input_at(world, c, offer->place, copy);
+  if (offer->place == SHM_INLINE) fill_inline(c, bytes, copy);
+  if (!table_bytes) return AD_OK;
+  offer->table = (uint64_t)((char *)table - world->base);
+  ad_shm_fill_table(world, c, offer, table);
+  return AD_OK;
+}
+
 ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   const ad_call *call = c->call;
   shm_slot *slot = ad_shm_slot(c, c->channel->index);
-  size_t table_bytes = ad_shm_table_bytes(call), bytes = sent_bytes(call);
-  void *table, *copy;
-  AD_TRY(place_table(world, c, slot, table_bytes, &table));
+  size_t bytes = sent_bytes(call);
   shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};
-  offer.out = place_output(world, call);
-  offer.place = place_input(world, call, &offer, bytes + table_bytes);
-  AD_TRY(stage_at_once(world, c, bytes, &offer, &copy));
-  if (!copy) copy = slot->payload + table_bytes;
-  if (needs_staging(call, &offer)) AD_TRY(ad_shm_take_staging(world, &c->staging));
+  AD_TRY(make_offer(world, c, slot, bytes, &offer));
   slot->chunks = ad_shm_chunks(call);  // of an inline input too: those of other members may lie elsewhere
-  if (table_bytes) offer.table = (uint64_t)((char *)table - world->base);
-  offer.in = input_at(world, c, offer.place, copy);
-  if (offer.place == SHM_INLINE) fill_inline(c, bytes, copy);
-  slot->stream =
-      call->op == AD_ALL_TO_ALL
-          ? bytes - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element
-          : bytes;
-  if (table_bytes) ad_shm_fill_table(world, c, &offer, table);
+  slot->stream = stream_bytes(call, bytes);
   slot->number = call->number;
   slot->axes = call->axes;
   ad_site_write(slot->site, call->site);
