@@ -43,8 +43,9 @@ AD_API AD_CHECKED ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dt
 #define ad_bridge_forward(...) ad_bridge_forward_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_forward_at(ad_bridge *bridge, const ad_array *source, ad_array *destination,
                                                  const char *site);
-/* destination's gradient -> source's. Where the bridge's `to` is R the gradient is summed first, in place: the
- * destination's gradient is then what is left of it. */
+/* destination's gradient -> source's. Where the bridge's `to` is R the gradient is summed first, in place or, where
+ * that leaves each rank the rows that are its own in the source, straight into the source's gradient: what the
+ * destination's gradient holds afterwards is not defined. */
 #define ad_bridge_backward(...) ad_bridge_backward_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_bridge_backward_at(ad_bridge *bridge, ad_array *destination, ad_array *source,
                                                   const char *site);

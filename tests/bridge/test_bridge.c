@@ -324,6 +324,15 @@ static void scale_by(ad_array *array, double factor) {
   for (size_t i = 0; array->layout.mesh && i < ad_array_numel(array); i++) ((double *)array->data)[i] *= factor;
 }
 
+/* The destination's gradient as it is posted: summed over its copies. */
+static void take_sum(const joined *j, ad_array *summed) {
+  const ad_array *addends_of = &j->destination_gradient;
+  if (!summed->layout.mesh) return;
+  ad_axes axes = partial_axes(addends_of) & ~partial_axes(summed);
+  copy_bits(summed, addends_of);
+  if (axes) CHECK_OK(ad_array_move_at(j->comm, addends_of, AD_MOVE_ALL_REDUCE, axes, AD_I, AD_F64, summed, NULL));
+}
+
 /* There and back by the calls that wait; each batch has other values. */
 static void take_wanted(joined *j, traveller *t, double factor) {
   fill(j, &j->source, 1);
@@ -333,8 +342,8 @@ static void take_wanted(joined *j, traveller *t, double factor) {
   copy_bits(&t->wanted_there, &j->destination);
   fill_addends(j, &j->destination_gradient);
   scale_by(&j->destination_gradient, factor);
+  take_sum(j, &t->summed);
   CHECK_OK(ad_bridge_backward_at(j->bridge, &j->destination_gradient, &j->source_gradient, NULL));
-  copy_bits(&t->summed, &j->destination_gradient);
   copy_bits(&t->wanted_back, &j->source_gradient);
 }
 
@@ -431,6 +440,60 @@ static void addends_that_were_not_summed_do_not_go_back(void **state) {
       strstr(ad_last_error(), "the gradient is P on `cp,tp`; this may repair it: all_reduce P->I before it goes back"));
   part(&j);
   ad_comm_close(comm);
+}
+
+/* ---- sums of the rows that a rank keeps ---- */
+
+typedef struct kept {
+  sides sides;
+  int is_kept;
+} kept;
+
+typedef struct seen_sum {
+  ad_move move;
+  int sums, routes;
+} seen_sum;
+
+static void see_sum(void *context, void *passing) {
+  seen_sum *seen = context;
+  seen->move = ((ad_transit_passing *)passing)->transit->move;
+  seen->sums++;
+}
+static void see_route(void *context, void *passing) { ((seen_sum *)context)->routes++; }
+
+static int sums_what_it_keeps(ad_comm *comm, void *context) {
+  const kept *k = context;
+  joined j = join(comm, &k->sides);
+  seen_sum seen = {0};
+  fill_addends(&j, &j.destination_gradient);
+  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){see_sum, &seen});
+  ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see_route, &seen});
+  CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  ad_seams_clear();
+  CHECK(seen.sums == ad_bridge_has_destination(j.bridge));
+  CHECK(!seen.sums || seen.move == (k->is_kept ? AD_MOVE_REDUCE_SCATTER : AD_MOVE_ALL_REDUCE));
+  CHECK(!k->is_kept || !seen.routes);
+  check_values(&j, &j.source_gradient, summed);
+  part(&j);
+  return 0;
+}
+
+static void rows_are_summed_where_they_are_kept(void **state) {
+  static kept worlds[] = {
+      {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 1},
+      {{"dp=8", "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0}, 1},
+      {{"dp=3", "cp=3", 3, 0, AD_I, ROWS, 0}, 1},
+      {{"dp=3", "cp=3", 3, 0, AD_I, 7, 1}, 1},
+      {{"dp=3", "cp=3", 3, 0, AD_I, 2, 1}, 1},      /* a rank without a row */
+      {{"dp=4", "dp=2 cp=2", 4, 0, AD_I, 7, 1}, 1}, /* 1 2 2 2 rows */
+      {{"dp=2 tp=2", "cp=2 tp=2", 4, 0, AD_I, ROWS, 0}, 1},
+      {{"dp=3", "dp=1 cp=2", 5, 3, AD_I, ROWS, 0}, 0},           /* other ranks */
+      {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0}, 0}, /* ranks of tp keep the same rows */
+      {{"dp=4 tp=2", "dp=2 tp=2 cp=2", 8, 0, AD_I, ROWS, 0}, 0}, /* slices lie in another order */
+      {{"dp=2 tp=2", "dp=2 cp=2", 4, 0, AD_I, ROWS, 0}, 0},      /* both keep all */
+  };
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
+    run_ranks(worlds[i].sides.ranks, sums_what_it_keeps, &worlds[i]);
 }
 
 /* What is R at the end of the bridge arrives as I; a conversion makes addends of its gradient. */
@@ -591,7 +654,8 @@ static void known_mistakes_show_where_it_is_said(void **state) {
     ON_CP = AD_NEED_SLICES_ON_CP | AD_NEED_SLICES_GATHERED_ON_CP
   };
   static planted worlds[] = {
-      {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, ORDER, NULL},
+      {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 0, NULL}, /* the sum leaves each rank its own slice */
+      {{"dp=4 tp=2", "dp=2 tp=2 cp=2", 8, 0, AD_I, ROWS, 0}, ORDER, NULL},
       {{"tp=2 dp=4", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 0, NULL},
       {{"dp=2 tp=4", "dp=4 cp=2 tp=1", 8, 0, AD_I, ROWS, 0}, ORDER | TOGETHER | ON_CP, NULL},
       {{"tp=4 dp=2", "cp=2 dp=4", 8, 0, AD_I, ROWS, 0}, TOGETHER | ON_CP, NULL},
@@ -688,6 +752,7 @@ int main(void) {
       cmocka_unit_test(rows_may_stay_one_way_and_move_the_other),
       cmocka_unit_test(what_is_posted_has_the_bits_of_what_is_waited_for),
       cmocka_unit_test(addends_that_were_not_summed_do_not_go_back),
+      cmocka_unit_test(rows_are_summed_where_they_are_kept),
       cmocka_unit_test(a_value_arrives_the_same_on_every_copy),
       cmocka_unit_test(backward_is_the_adjoint_of_forward),
       cmocka_unit_test(a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole),

@@ -113,9 +113,9 @@ Y
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
-sabotage() { # recipe, the mistakes of a bridge
-  local recipe=$1 planted=${2-}
-  prove $recipe --sabotage$count --seed "$seed"
+sabotage() { # recipe, the mistakes of a bridge, the model's mesh if not the recipe's
+  local recipe=$1 planted=${2-} mesh=${3-}
+  prove $recipe ${mesh:+mesh.model=$mesh} --sabotage$count --seed "$seed"
   python3 - "$recipe" "$planted" <<'Y'
 import json, sys
 recipe, planted = sys.argv[1:]
@@ -129,7 +129,8 @@ for name in of_bridge:
 Y
 }
 draw_cases "mistakes of bridges" 1 \
-  "ocr-fan-in-small slice-by-wrong-order-of-axes" \
+  "ocr-fan-in-small" \
+  "ocr-fan-in-small slice-by-wrong-order-of-axes dp=2+tp=2+cp=2" \
   "ocr-fan-out norm-over-other-mesh,slice-by-wrong-order-of-axes,slice-of-first-on-cp,slices-gathered-across-cp,zeros-for-slices-of-others" \
   "ocr-equal norm-over-other-mesh" \
   "ocr-cp-both norm-over-other-mesh,slice-by-wrong-order-of-axes" \

@@ -141,7 +141,7 @@ ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout
   AD_TRY(check(from, to, &own, &disjoint));
   AD_TRY(ad_new(1, &bridge));
   *bridge = (ad_bridge){.comm = comm, .from = *from, .to = *to, .options = own, .disjoint = disjoint};
-  bridge->known[AD_FORWARD].rows = bridge->known[AD_BACKWARD].rows = -1;
+  bridge->known[AD_FORWARD].rows = bridge->known[AD_BACKWARD].rows = bridge->kept_rows = -1;
   bridge->rows_multiple = ad_bridge_rows_multiple(from, to, &own);
   ad_status status = disjoint ? ad_mesh_create_both(from->mesh, to->mesh, &bridge->both) : AD_OK;
   if (status) {
@@ -267,13 +267,6 @@ static size_t row_of(const ad_array *array) {
   return row;
 }
 
-static int has_own_rows(const way *w, int64_t rank) {
-  ad_span here, there;
-  int64_t rows = batch_of(w);
-  int a = ad_layout_spans(w->from, 0, rows, rank, &here, 1), b = ad_layout_spans(w->to, 0, rows, rank, &there, 1);
-  return a == b && (!a || (here.first == there.first && here.count == there.count));
-}
-
 /* The ranks of the group that move rows among them. */
 static ad_group group_of(const ad_bridge *bridge, const way *w) {
   int64_t rank = ad_comm_rank(bridge->comm);
@@ -284,7 +277,7 @@ static ad_group group_of(const ad_bridge *bridge, const way *w) {
 static int is_local(const ad_bridge *bridge, const way *w, const ad_group *group) {
   if (bridge->disjoint) return 0;
   for (int64_t i = 0; i < ad_group_size(group); i++)
-    if (!has_own_rows(w, ad_group_rank(group, i))) return 0;
+    if (!ad_bridge_same_rows(w->from, w->to, batch_of(w), ad_group_rank(group, i))) return 0;
   return 1;
 }
 
@@ -442,29 +435,6 @@ ad_status ad_bridge_post_forward_at(ad_bridge *bridge, const ad_array *source, a
   return go_forward(bridge, source, &arrives, destination, site ? site : AD_NO_SITE, out);
 }
 
-/* Law 2: users of an R value left addends. After it the gradient is the same on every copy. */
-static ad_status sum_addends(const ad_bridge *bridge, ad_array *gradient, int ordinal, const char *site) {
-  ad_layout summed = gradient->layout;
-  ad_axes axes = ad_layout_axes_of(&summed, AD_P);
-  ad_axes asked = axes & (ad_mesh_named(summed.mesh) | ad_mesh_large(summed.mesh));
-  ad_layout_set(&summed, axes, AD_I);
-  if (asked) {
-    ad_transit transit = {
-        .move = AD_MOVE_ALL_REDUCE, .axes = asked, .to = AD_I, .site = site, .ordinal = ordinal, .backward = 1};
-    ad_array after = *gradient;
-    ad_layout_set(&after.layout, asked, AD_I);
-    AD_TRY(ad_transit_run(bridge->comm, &transit, gradient, &after));
-    ad_axes pending = ad_layout_axes_of(&after.layout, AD_P) & asked;
-    char text[128];
-    if (pending)
-      return ad_fail(AD_TYPE,
-                     "%s: bridge: the gradient is P on `%s`" AD_MAY_REPAIR "all_reduce P->I before it goes back", site,
-                     ad_axes_print(pending, text, sizeof text));
-  }
-  gradient->layout = summed;
-  return AD_OK;
-}
-
 static ad_status check_gradients(ad_bridge *bridge, const ad_array *destination, const ad_layout *to,
                                  const ad_array *source, const char *site) {
   ad_layout from = ad_layout_dual(&bridge->from);
@@ -487,8 +457,10 @@ ad_status ad_bridge_backward_numbered(ad_bridge *bridge, ad_array *destination, 
   ad_array summed = {0};
   AD_TRY(check_gradients(bridge, destination, &to, source, site));
   if (ad_bridge_has_destination(bridge)) {
+    if (ad_bridge_keeps_rows(bridge, destination->shape.dim[0]))
+      return ad_bridge_sum_kept(bridge, destination, source, ordinal, site);
     summed = *destination;
-    AD_TRY(sum_addends(bridge, &summed, ordinal, site));
+    AD_TRY(ad_bridge_sum(bridge, &summed, ordinal, site));
   }
   return go_back(bridge, &summed, source, site, NULL);
 }

@@ -32,6 +32,8 @@ struct ad_bridge {
   ad_mesh *both;          /* the ranks of disjoint sides */
   ad_known_way known[2];  /* forward, backward */
   ad_sizes checked[2][2]; /* [pass][1 where it arrives]: of the last array that was found right there */
+  int64_t kept_rows;      /* of the last batch that ad_bridge_keeps_rows was asked of; -1: none yet */
+  int keeps_rows;
 };
 
 /* Of copies on axes on which a layout is P (the gradient of an R) the first gets what comes over a bridge. */
@@ -43,6 +45,15 @@ AD_INTERNAL ad_status ad_bridge_backward_numbered(ad_bridge *bridge, ad_array *d
 
 AD_INTERNAL ad_axes
 ad_bridge_added(const ad_bridge *bridge); /* on which users of what arrives leave addends: `to` is R there */
+
+/* The addends of a destination's gradient, transition number `ordinal` of a tape, in one of two ways.
+ * ad_bridge_sum: in place, whole on every copy. ad_bridge_sum_kept: each rank gets the sum of those rows alone that are
+ * its own in the source, in the source's gradient, and nothing is left to send; for batches of which
+ * ad_bridge_keeps_rows says 1. `site` is not NULL. */
+ad_status ad_bridge_sum(const ad_bridge *bridge, ad_array *gradient, int ordinal, const char *site) AD_CHECKED;
+ad_status ad_bridge_sum_kept(const ad_bridge *bridge, const ad_array *gradient, ad_array *source, int ordinal,
+                             const char *site) AD_CHECKED;
+int ad_bridge_keeps_rows(ad_bridge *bridge, int64_t rows);
 
 /* What ad_bridge_create refuses, before there are ranks; and of what a batch's rows must be a multiple for
  * ad_bridge_describe: the parts of the side that has more, or 1. */

@@ -9,6 +9,12 @@ static ad_span part_of(const ad_layout *layout, int64_t rows, int64_t rank) {
   return ad_layout_spans(layout, 0, rows, rank, &span, 1) ? span : (ad_span){0, 0};
 }
 
+int ad_bridge_same_rows(const ad_layout *a, const ad_layout *b, int64_t rows, int64_t rank) {
+  ad_span here, there;
+  int of_a = ad_layout_spans(a, 0, rows, rank, &here, 1), of_b = ad_layout_spans(b, 0, rows, rank, &there, 1);
+  return of_a == of_b && (!of_a || (here.first == there.first && here.count == there.count));
+}
+
 static ad_axes cutting(const ad_layout *layout) { return ad_layout_cut_axes(layout); }
 
 static ad_group copies_of(const ad_layout *layout, int64_t rank) {

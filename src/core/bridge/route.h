@@ -19,5 +19,7 @@ AD_INTERNAL size_t ad_bridge_receives(const ad_layout *from, const ad_layout *to
                                       ad_route *routes, size_t max);
 AD_INTERNAL size_t ad_bridge_sends(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank,
                                    ad_route *routes, size_t max);
+/* Whether the rank holds the same rows of a batch in both layouts, both of whose meshes have it. */
+int ad_bridge_same_rows(const ad_layout *a, const ad_layout *b, int64_t rows, int64_t rank);
 
 #endif

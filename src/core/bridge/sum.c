@@ -1,0 +1,79 @@
+/* Law 2 on the way back over a bridge: users of a value that is R left addends, which are summed before rows go on. */
+#include "array/array.h"
+#include "array/transit.h"
+#include "base/error.h"
+#include "bridge/bridge.h"
+#include "layout/sentences.h"
+
+/* Axes that the mesh neither names nor fills have nothing to sum. */
+static ad_axes summed_axes(const ad_layout *gradient) {
+  return ad_layout_axes_of(gradient, AD_P) & (ad_mesh_named(gradient->mesh) | ad_mesh_large(gradient->mesh));
+}
+
+/* A planted mistake may leave addends as they are. */
+static ad_status check_summed(const ad_layout *after, ad_axes axes, const char *site) {
+  ad_axes pending = ad_layout_axes_of(after, AD_P) & axes;
+  char text[128];
+  if (!pending) return AD_OK;
+  return ad_fail(AD_TYPE, "%s: bridge: the gradient is P on `%s`" AD_MAY_REPAIR "all_reduce P->I before it goes back",
+                 site, ad_axes_print(pending, text, sizeof text));
+}
+
+/* ---- whole, on every copy ---- */
+
+ad_status ad_bridge_sum(const ad_bridge *bridge, ad_array *gradient, int ordinal, const char *site) {
+  ad_layout summed = gradient->layout;
+  ad_axes axes = summed_axes(&summed);
+  ad_layout_set(&summed, ad_layout_axes_of(&summed, AD_P), AD_I);
+  if (axes) {
+    ad_transit transit = {
+        .move = AD_MOVE_ALL_REDUCE, .axes = axes, .to = AD_I, .site = site, .ordinal = ordinal, .backward = 1};
+    ad_array after = *gradient;
+    ad_layout_set(&after.layout, axes, AD_I);
+    AD_TRY(ad_transit_run(bridge->comm, &transit, gradient, &after));
+    AD_TRY(check_summed(&after.layout, axes, site));
+  }
+  gradient->layout = summed;
+  return AD_OK;
+}
+
+/* ---- the rows that each rank keeps ---- */
+
+/* The destination's gradient once each of its copies has summed another part of the rows. */
+static ad_layout kept_of(const ad_layout *gradient) {
+  ad_layout kept = *gradient;
+  ad_layout_set(&kept, summed_axes(gradient), AD_S(0));
+  return kept;
+}
+
+/* Asked of all ranks among whom copies and parts lie, so that all of them find the same. */
+static int find_whether_kept(const ad_bridge *bridge, int64_t rows) {
+  ad_layout gradient = ad_layout_dual(&bridge->to), kept = kept_of(&gradient);
+  if (bridge->disjoint || !ad_layout_cut_axes(&gradient)) return 0;
+  if (!(summed_axes(&gradient) & ad_mesh_large(gradient.mesh))) return 0;
+  ad_group group = ad_mesh_group(kept.mesh, ad_layout_cut_axes(&kept), ad_comm_rank(bridge->comm));
+  for (int64_t i = 0; i < ad_group_size(&group); i++)
+    if (!ad_bridge_same_rows(&kept, &bridge->from, rows, ad_group_rank(&group, i))) return 0;
+  return 1;
+}
+
+int ad_bridge_keeps_rows(ad_bridge *bridge, int64_t rows) {
+  if (bridge->kept_rows != rows) bridge->keeps_rows = find_whether_kept(bridge, rows);
+  bridge->kept_rows = rows;
+  return bridge->keeps_rows;
+}
+
+ad_status ad_bridge_sum_kept(const ad_bridge *bridge, const ad_array *gradient, ad_array *source, int ordinal,
+                             const char *site) {
+  ad_transit transit = {.move = AD_MOVE_REDUCE_SCATTER,
+                        .axes = summed_axes(&gradient->layout),
+                        .to = AD_S(0),
+                        .site = site,
+                        .ordinal = ordinal,
+                        .backward = 1};
+  ad_array kept;
+  AD_TRY(ad_array_after_at(bridge->comm, gradient, transit.move, transit.axes, transit.to, &kept, site));
+  kept.data = source->data;
+  AD_TRY(ad_transit_run(bridge->comm, &transit, gradient, &kept));
+  return check_summed(&kept.layout, transit.axes, site);
+}
