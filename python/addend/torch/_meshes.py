@@ -143,6 +143,13 @@ def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
         return tensor.to_local().detach(), _box(tensor, tensor.placements)
 
 
+def is_held_once(tensor: torch.Tensor, mesh: Mesh) -> bool:
+    """Whether it is known that no two ranks of the mesh have the same part."""
+    if not is_dtensor(tensor) or not all(placement.is_shard() for placement in tensor.placements):
+        return False
+    return set(mesh.coords) <= set(tensor.device_mesh.mesh.flatten().tolist())
+
+
 def addend_placements(gradient: DTensor, used: torch.Tensor) -> Placements:
     """Where the parameter is whole and a backward gave a part of its gradient, that is an addend, zero elsewhere."""
     if not is_dtensor(used) or used.device_mesh != gradient.device_mesh:
