@@ -143,11 +143,20 @@ def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
         return tensor.to_local().detach(), _box(tensor, tensor.placements)
 
 
+_ranks: WeakKeyDictionary[DeviceMesh, frozenset[int]] = WeakKeyDictionary()  # they are long in finding
+
+
+def _ranks_of(mesh: DeviceMesh) -> frozenset[int]:
+    if mesh not in _ranks:
+        _ranks[mesh] = frozenset(mesh.mesh.flatten().tolist())
+    return _ranks[mesh]
+
+
 def is_held_once(tensor: torch.Tensor, mesh: Mesh) -> bool:
     """Whether it is known that no two ranks of the mesh have the same part."""
     if not is_dtensor(tensor) or not all(placement.is_shard() for placement in tensor.placements):
         return False
-    return set(mesh.coords) <= set(tensor.device_mesh.mesh.flatten().tolist())
+    return mesh.coords.keys() <= _ranks_of(tensor.device_mesh)
 
 
 def addend_placements(gradient: DTensor, used: torch.Tensor) -> Placements:
