@@ -353,6 +353,20 @@ def hooks_of(model):
     return found
 
 
+def values_told(step):
+    """{rank: {name: checksum}}"""
+    sums = [metadata for metadata in step.metadata.values() if metadata["addend.kind"] == "sum"]
+    return {int(metadata["addend.rank"]): json.loads(metadata["addend.values"]) for metadata in sums}
+
+
+def run_replicas_by_hand(folder):
+    """fully_shard knows of half of the ranks; the others have copies of what these have."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shard"))
+    model = fully_shard(nn.Linear(6, 4, bias=False), mesh=mesh["shard"])
+    with addend.torch.dump(model, folder, types={"*": "copies=R shard=R"}):
+        model(torch.randn(3, 6)).sum().backward()
+
+
 def run_dumps(names, folder):
     """Dumps each job with all elements and with a sample; what is left of hooks, for each."""
     left = []
@@ -600,6 +614,9 @@ class Dump(unittest.TestCase):
                     with self.subTest(job=name, sample=sample):
                         step = dumped.Step(os.path.join(folder, name, str(sample)))
                         self.hold_right(step, 1e-2 if "bf16" in name else 1e-5)
+                        self.hold_values(step)
+                        if name == "fsdp2":
+                            self.assertFalse(any(values_told(step).values()))
 
     def hold_right(self, step, bound):
         self.assertTrue(step.sums)
@@ -608,6 +625,22 @@ class Dump(unittest.TestCase):
             self.assertLess(step.residual(name), bound, name)
             for at, count in step.counts(name).items():
                 self.assertAlmostEqual(count, 1, delta=max(1e-2, 10 * bound), msg=(name, at))
+
+    def hold_values(self, step):
+        """What two ranks have the same part of, both tell a checksum of."""
+        told = values_told(step)
+        for name, parts in step.sums.items():
+            for part in parts:
+                if part.values and len([other for other in parts if other.box == part.box]) > 1:
+                    self.assertIn(name, told[part.rank])
+
+    @unittest.skipUnless(ranks.FSDP2, "this PyTorch has no fully_shard")
+    def test_replicas_beside_a_smaller_mesh_tell_their_values(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run(4, run_replicas_by_hand, folder)
+            step = dumped.Step(folder)
+            self.hold_values(step)
+            self.assertEqual([sorted(told) for told in values_told(step).values()], [["weight"]] * 4)
 
     def test_a_dumped_step_leaves_the_same_bits(self):
         with tempfile.TemporaryDirectory() as folder:

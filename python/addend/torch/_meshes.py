@@ -143,6 +143,22 @@ def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
         return tensor.to_local().detach(), _box(tensor, tensor.placements)
 
 
+_ranks: WeakKeyDictionary[DeviceMesh, frozenset[int]] = WeakKeyDictionary()  # they are long in finding
+
+
+def _ranks_of(mesh: DeviceMesh) -> frozenset[int]:
+    if mesh not in _ranks:
+        _ranks[mesh] = frozenset(mesh.mesh.flatten().tolist())
+    return _ranks[mesh]
+
+
+def is_held_once(tensor: torch.Tensor, mesh: Mesh) -> bool:
+    """Whether it is known that no two ranks of the mesh have the same part."""
+    if not is_dtensor(tensor) or not all(placement.is_shard() for placement in tensor.placements):
+        return False
+    return mesh.coords.keys() <= _ranks_of(tensor.device_mesh)
+
+
 def addend_placements(gradient: DTensor, used: torch.Tensor) -> Placements:
     """Where the parameter is whole and a backward gave a part of its gradient, that is an addend, zero elsewhere."""
     if not is_dtensor(used) or used.device_mesh != gradient.device_mesh:

@@ -254,7 +254,7 @@ class Step:
         self._divide_by_schedules()
         _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
         self._sums = _sums.take(self._watched, self._sampler, self._places, self._gradient, self._mesh)
-        self._values = _sums.values(self._watched, self._sampler, self._sums)
+        self._values = _sums.values(self._watched, self._sampler, self._sums, self._mesh)
         _sample.bring([*self._addends.pieces(), *(piece for piece, _ in self._sums.values())])
         self._global_norm = self._find_norm()
         return self._seen(self._sums)

@@ -41,11 +41,12 @@ def need_none(watched: Iterable[Watched]) -> None:
         raise ValueError(f"{_some(full)}: parameters hold gradients already: watch begins after zero_grad()")
 
 
-def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums) -> dict[str, str]:
-    """A checksum of each parameter's own values, of the elements that its sum was sampled at."""
+def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums, mesh: _meshes.Mesh) -> dict[str, str]:
+    """A checksum of each parameter's own values, of the elements that its sum was sampled at; of none that each rank
+    has a part of its own of, for there is nothing to hold it against."""
     names, taken = [], []
     for entry in watched:
-        if entry.name not in sums:
+        if entry.name not in sums or _meshes.is_held_once(entry.owned, mesh):
             continue
         piece, _ = sums[entry.name]
         local, box = _meshes.local_part(entry.owned if entry.flat is None else entry.flat.values())
