@@ -62,6 +62,23 @@ def array(tensor: torch.Tensor) -> NDArray[numpy.float64]:
 
 
 @dataclasses.dataclass
+class Call:
+    """Something that the job called in its forward, which may move numbers between ranks."""
+
+    name: str
+    where: str  # file:line
+    module: str  # the innermost that it was called in
+    ranks: bool = False  # whether it is told of a group or a mesh, or is a collective itself
+    plain: bool = False  # a collective of which autograd was not asked here
+    takes: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
+    gives: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
+    gradients_given: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of what it gives
+    gradients: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # that it hands back
+    forward: List[str] = dataclasses.field(default_factory=list)  # collectives inside it: "allreduce over tp"
+    backward: List[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
 class Record:
     """Picklable: what one process saw of one step."""
 
@@ -70,6 +87,7 @@ class Record:
     places: Dict[str, str] = dataclasses.field(default_factory=dict)  # file:line of a module's forward
     kinds: Dict[str, str] = dataclasses.field(default_factory=dict)  # the class of a module
     collectives: List[Tuple[str, str, str, str]] = dataclasses.field(default_factory=list)  # module, phase, what, where
+    calls: List[Call] = dataclasses.field(default_factory=list)
 
 
 class Trace:
