@@ -51,21 +51,11 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.up, self.down, self.last = nn.Linear(6, 8), nn.Linear(8, 12), nn.Linear(12, 8), nn.Linear(8, 3)
-        self.after_first = self.after_up = self.after_down = torch.clone
+        self.between = torch.clone
 
     def forward(self, x):
-        x = self.after_first(torch.tanh(self.first(x)))
-        x = self.after_up(torch.tanh(self.up(x)))
-        return self.last(self.after_down(self.down(x)))
-
-
-class Between(Net):
-    """The first layer's output goes to `between` as it is."""
-
-    def forward(self, x):
-        x = self.after_first(self.first(x))
-        x = self.after_up(torch.tanh(self.up(x)))
-        return self.last(self.after_down(self.down(x)))
+        x = self.between(self.first(x))
+        return self.last(self.down(self.up(x)))
 
 
 def whole(rank, mesh):
@@ -82,22 +72,68 @@ def own(x, mesh, dim):
     return nn.Parameter(x.detach().chunk(mesh.size(), dim)[mesh.get_local_rank()].clone())
 
 
-class Rows(nn.Module):
-    def __init__(self, linear, mesh):
-        super().__init__()
-        self.weight = own(linear.weight, mesh, 1)
-
-    def forward(self, x):
-        return F.linear(x, self.weight)
-
-
 class Columns(nn.Module):
     def __init__(self, linear, mesh, copy):
         super().__init__()
-        self.weight, self.bias, self.copy = own(linear.weight, mesh, 0), own(linear.bias, mesh, 0), copy
+        self.weight, self.bias = own(linear.weight, mesh, 0), own(linear.bias, mesh, 0)
+        self.mesh, self.copy = mesh, copy
 
     def forward(self, x):
-        return F.linear(self.copy(x), self.weight, self.bias)
+        return F.linear(self.copy(x, self.mesh), self.weight, self.bias)
+
+
+class Rows(nn.Module):
+    def __init__(self, linear, mesh, add):
+        super().__init__()
+        self.weight, self.bias, self.mesh, self.add = own(linear.weight, mesh, 1), linear.bias, mesh, add
+
+    def forward(self, x):
+        return self.add(F.linear(x, self.weight), self.mesh) + self.bias
+
+
+def nothing(x, mesh):
+    return x
+
+
+def copied(x, mesh):
+    return CopyIn.apply(x, mesh.get_group(), 1)
+
+
+def not_summed(x, mesh):
+    return CopyIn.apply(x, mesh.get_group(), 0)
+
+
+def summed_twice(x, mesh):
+    return CopyIn.apply(x, mesh.get_group(), 2)
+
+
+def converted(x, mesh):
+    return DTensor.from_local(x, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+
+
+def taken_for_whole(x, mesh):
+    x = DTensor.from_local(x, mesh, [Replicate()])
+    return x.to_local()
+
+
+def added(x, mesh):
+    return Sum.apply(x, mesh.get_group())
+
+
+def added_functionally(x, mesh):
+    """Summed in the backward, too."""
+    return functional.all_reduce(x, "sum", mesh.get_group())
+
+
+def added_in_place(x, mesh):
+    """Autograd is not told, and hands the gradient back as it is."""
+    dist.all_reduce(x, group=mesh.get_group())
+    return x
+
+
+def added_without_a_gradient(x, mesh):
+    x = x.detach()
+    return functional.all_reduce(x, "sum", mesh.get_group())
 
 
 def line_of(function):
@@ -106,42 +142,37 @@ def line_of(function):
     return f"test_check_places.py:{first + len(lines) - 1}"
 
 
-def cut(copy_between=None, copy_inside=None, add=None):
-    """Columns and rows over tp: what is called before the columns, in or outside of their module, and after the rows."""
+def columns_and_rows(between=nothing, inside=nothing, add=added):
+    """Over tp: what is called before the columns, outside or inside of their module, and after the rows."""
 
     def parallelize(model, mesh):
-        bias = model.down.bias
-        model.up = Columns(model.up, mesh, (copy_inside or (lambda x, mesh: x)).__get__(None, object) if False else
-                           (lambda x: (copy_inside or (lambda x, mesh: x))(x, mesh)))
-        model.down = Rows(model.down, mesh)
-        model.down.register_parameter("bias", bias)
-        model.after_first = lambda x: (copy_between or (lambda x, mesh: x))(x, mesh)
-        model.after_down = lambda x: (add or sum_up)(x, mesh) + bias
+        model.up, model.down = Columns(model.up, mesh, inside), Rows(model.down, mesh, add)
+        model.between = lambda x: between(x, mesh)
         return model
 
     return parallelize
 
 
-def sum_up(x, mesh):
-    return Sum.apply(x, mesh.get_group())
+class Row(nn.Module):
+    """Each rank's addend."""
+
+    def __init__(self, linear, mesh):
+        super().__init__()
+        self.weight, self.at = own(linear.weight, mesh, 1), mesh.get_local_rank()
+        self.bias = linear.bias
+
+    def forward(self, x):
+        own = x.chunk(x.shape[1] // self.weight.shape[1], 1)[self.at]
+        return F.linear(own, self.weight) + (self.bias if self.at == 0 else self.bias * 0)
 
 
-def copied(x, mesh):
-    return CopyIn.apply(x, mesh.get_group(), 1)
-
-
-def copied_only(x, mesh):
-    return CopyIn.apply(x, mesh.get_group(), 0)
-
-
-def copied_twice(x, mesh):
-    return CopyIn.apply(x, mesh.get_group(), 2)
-
-
-def proof(parallelize, make_model=Between, mesh=None):
-    return check(make_model, parallelize, whole, loss, mesh or {"tp": 2}, timeout=HANGS)
+def proof(parallelize, mesh=2):
+    return check(Net, parallelize, whole, loss, {"tp": mesh}, timeout=HANGS)
 
 
 if __name__ == "__main__":
-    for a in (dict(copy_between=copied), dict(copy_between=copied_only), dict(copy_between=copied_twice), dict(copy_inside=copied_only), dict()):
-        print(a); print(proof(cut(**a)))
+    import sys
+    for a in (dict(between=copied), dict(between=converted), dict(inside=copied),dict(inside=converted), dict(inside=copied, add=added_in_place),
+       dict(between=not_summed), dict(inside=not_summed), dict(between=summed_twice), dict(inside=summed_twice), dict(between=taken_for_whole), dict(inside=taken_for_whole),
+       dict(inside=copied, add=added_functionally), dict(inside=copied, add=added_without_a_gradient), dict(), dict(inside=copied, between=summed_twice)):
+        print({k: v.__name__ for k, v in a.items()}); print(str(proof(columns_and_rows(**a))).partition("\n\n")[2])

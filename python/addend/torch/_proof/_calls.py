@@ -79,13 +79,13 @@ class Calls:
         if call is None:
             return func(*args, **kwargs)
         call.ranks = name.startswith("DTensor.") or any(_names_ranks(value) for value in (*args, *kwargs.values()))
-        call.takes = _arrays((args, kwargs))
         self._open = call
         try:
+            call.takes = _arrays((args, kwargs))
             given = func(*args, **kwargs)
+            call.gives = _arrays(given)
         finally:
             self._open = None
-        call.gives = _arrays(given)
         node = next((tensor.grad_fn for tensor in tensors(given) if tensor.grad_fn is not None), None)
         if node is not None:
             node.register_prehook(functools.partial(self._enter_backward, call))
@@ -129,6 +129,8 @@ def _name(function: str) -> str:
 
 
 def _converted(calls: Calls, name: str, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():  # what is only looked at
+        return func(*args, **kwargs)
     return calls._run(name, func, args, kwargs)
 
 
