@@ -50,12 +50,12 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.up, self.down, self.last = nn.Linear(6, 8), nn.Linear(8, 12), nn.Linear(12, 8), nn.Linear(8, 3)
-        self.between = torch.clone
+        self.first, self.up, self.down, self.last = nn.Linear(6, 8), nn.Linear(8, 12), nn.Linear(12, 8, bias=False), nn.Linear(8, 3)
+        self.between = self.after = torch.clone
 
     def forward(self, x):
         x = self.between(self.first(x))
-        return self.last(self.down(self.up(x)))
+        return self.last(self.after(self.down(self.up(x))))
 
 
 def whole(rank, mesh):
@@ -85,10 +85,10 @@ class Columns(nn.Module):
 class Rows(nn.Module):
     def __init__(self, linear, mesh, add):
         super().__init__()
-        self.weight, self.bias, self.mesh, self.add = own(linear.weight, mesh, 1), linear.bias, mesh, add
+        self.weight, self.mesh, self.add = own(linear.weight, mesh, 1), mesh, add
 
     def forward(self, x):
-        return self.add(F.linear(x, self.weight), self.mesh) + self.bias
+        return self.add(F.linear(x, self.weight), self.mesh)
 
 
 def nothing(x, mesh):
@@ -136,43 +136,105 @@ def added_without_a_gradient(x, mesh):
     return functional.all_reduce(x, "sum", mesh.get_group())
 
 
+def halved(x, mesh):
+    """The sum is right; what is wrong is no call."""
+    x = added(x, mesh)
+    return x * 0.5 + x.detach() * 0.5
+
+
+def not_summed_twice(x, mesh):
+    x = not_summed(x, mesh)
+    return CopyIn.apply(x, mesh.get_group(), 0)
+
+
 def line_of(function):
     """The line of its last statement."""
     lines, first = inspect.getsourcelines(function)
     return f"test_check_places.py:{first + len(lines) - 1}"
 
 
-def columns_and_rows(between=nothing, inside=nothing, add=added):
-    """Over tp: what is called before the columns, outside or inside of their module, and after the rows."""
+def columns_and_rows(between=nothing, inside=nothing, add=added, after=nothing):
+    """Over tp: what is called before the columns, outside or inside of their module, and after the rows, inside or
+    outside."""
 
     def parallelize(model, mesh):
         model.up, model.down = Columns(model.up, mesh, inside), Rows(model.down, mesh, add)
         model.between = lambda x: between(x, mesh)
+        model.after = lambda x: after(x, mesh)
         return model
 
     return parallelize
-
-
-class Row(nn.Module):
-    """Each rank's addend."""
-
-    def __init__(self, linear, mesh):
-        super().__init__()
-        self.weight, self.at = own(linear.weight, mesh, 1), mesh.get_local_rank()
-        self.bias = linear.bias
-
-    def forward(self, x):
-        own = x.chunk(x.shape[1] // self.weight.shape[1], 1)[self.at]
-        return F.linear(own, self.weight) + (self.bias if self.at == 0 else self.bias * 0)
 
 
 def proof(parallelize, mesh=2):
     return check(Net, parallelize, whole, loss, {"tp": mesh}, timeout=HANGS)
 
 
+class Places(unittest.TestCase):
+    def right(self, **calls):
+        report = proof(columns_and_rows(**calls))
+        self.assertTrue(report.ok, report)
+        self.assertIsNone(report.begins)
+
+    def begins(self, where, function, name, **calls):
+        """It begins in `where`, and one call alone is named, in this function."""
+        report = proof(columns_and_rows(**calls))
+        self.assertFalse(report.ok, report)
+        self.assertEqual((report.begins.module, report.begins.place), (where, "backward"), report)
+        self.assertEqual(len(report.begins.calls), 1, report)
+        self.assertRegex(report.begins.calls[0], rf"^{name} \(.*{line_of(function)}[;)]", report)
+        self.assertIn(f"  in the call of {report.begins.calls[0]}", str(report))
+        return report
+
+    def test_right_jobs_with_such_calls(self):
+        self.right(between=copied)
+        self.right(inside=copied, after=added, add=nothing)
+        self.right(between=converted, add=added_in_place)
+        self.right(inside=converted, after=added_in_place, add=nothing)
+
+    def test_a_function_between_modules_whose_backward_lacks_its_sum(self):
+        report = self.begins("up", not_summed, "CopyIn.apply", between=not_summed)
+        self.assertEqual(report.begins.axes, ("tp",))
+
+    def test_a_function_in_a_module_whose_backward_lacks_its_sum(self):
+        self.begins("up", not_summed, "CopyIn.apply", inside=not_summed)
+
+    def test_a_function_whose_backward_sums_once_more(self):
+        report = self.begins("", summed_twice, "CopyIn.apply", between=summed_twice)
+        self.assertIn("hands back to `first` is 2 times what it should be", report.begins.text)
+        self.begins("up", summed_twice, "CopyIn.apply", inside=summed_twice)
+
+    def test_a_to_local_that_takes_an_addend_for_the_whole(self):
+        self.begins("up", taken_for_whole, "DTensor.to_local", between=taken_for_whole)
+        self.begins("up", taken_for_whole, "DTensor.to_local", inside=taken_for_whole)
+
+    def test_a_functional_collective_that_sums_again_in_the_backward(self):
+        self.begins("down", added_functionally, "all_reduce", inside=copied, add=added_functionally)
+        self.begins("", added_functionally, "all_reduce", inside=copied, add=nothing, after=added_functionally)
+
+    def test_a_functional_collective_without_a_backward(self):
+        calls = dict(inside=copied, add=nothing, after=added_without_a_gradient)
+        report = self.begins("", added_without_a_gradient, "all_reduce over tp", **calls)
+        self.assertIn("none comes to `down`", report.begins.text)
+
+    def test_collectives_of_both_phases_are_listed(self):
+        report = proof(columns_and_rows(inside=copied, add=added_functionally))
+        line = line_of(added_functionally)
+        for phase in ("forward", "backward"):
+            self.assertRegex("\n".join(report.begins.collectives), rf"{phase}, all_reduce over tp \(.*{line}\)")
+
+    def test_where_no_call_is_wrong_none_is_named(self):
+        report = proof(columns_and_rows())  # nothing sums what `up` hands back
+        self.assertEqual((report.begins.module, report.begins.calls), ("up", ()), report)
+        report = proof(columns_and_rows(inside=lambda x, mesh: copied(x, mesh) * 1.0 + x.detach() * 0, add=halved))
+        self.assertEqual((report.begins.module, report.begins.calls), ("down", ()), report)
+
+    def test_calls_that_cannot_be_told_apart_are_all_named(self):
+        report = proof(columns_and_rows(inside=not_summed_twice))
+        self.assertEqual(report.begins.module, "up", report)
+        self.assertEqual(len(report.begins.calls), 2, report)
+        self.assertIn("  in one of these calls, or in what is between them:", str(report))
+
+
 if __name__ == "__main__":
-    import sys
-    for a in (dict(between=copied), dict(between=converted), dict(inside=copied),dict(inside=converted), dict(inside=copied, add=added_in_place),
-       dict(between=not_summed), dict(inside=not_summed), dict(between=summed_twice), dict(inside=summed_twice), dict(between=taken_for_whole), dict(inside=taken_for_whole),
-       dict(inside=copied, add=added_functionally), dict(inside=copied, add=added_without_a_gradient), dict(), dict(inside=copied, between=summed_twice)):
-        print({k: v.__name__ for k, v in a.items()}); print(str(proof(columns_and_rows(**a))).partition("\n\n")[2])
+    unittest.main()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from addend.torch._loaded import is_dtensor
 from addend.torch._proof import _names
 from addend.torch._proof._trace import Call, Trace, array, tensors
 
@@ -98,6 +99,11 @@ class Calls:
     def _leave_backward(self, call: Call, given: Any, got: Any) -> None:
         self._open = None
         call.gradients_given, call.gradients = _arrays(got), _arrays(given)
+        call.told_whole = any(_is_whole(tensor) for tensor in tensors(got))
+
+    def place(self) -> str:
+        """file:line of a collective that is called now: in a backward that PyTorch has, of what it is the backward."""
+        return _names.called() or (self._open.where if self._open is not None else "") or _names.caller()
 
     def collective(self, what: str) -> Optional[Call]:
         """Notes a collective with the call that it is made in; a call of its own if it is in none."""
@@ -110,6 +116,11 @@ class Calls:
             call.ranks, call.plain = True, True
             call.forward.append(what)
         return call
+
+
+def _is_whole(gradient: torch.Tensor) -> bool:
+    """Whether a gradient says of itself that it is no addend."""
+    return is_dtensor(gradient) and not any(place.is_partial() for place in gradient.placements)
 
 
 class _Method:

@@ -95,7 +95,8 @@ class Collectives(TorchDispatchMode):
     def _run(self, func: Callable[..., Any], name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
         along = axes_of(ranks, self._axes)
         if self._trace is not None:
-            self._trace.collective(f"{name} over {along}")
+            where = self._calls.place() if self._calls is not None else _names.caller()
+            self._trace.collective(f"{name} over {along}", where)
         call = self._calls.collective(f"{name} over {along}") if self._calls is not None else None
         if call is not None:
             return _noted(call, func, args, kwargs)

@@ -122,16 +122,60 @@ class Places:
     def _is_it(self, site: Site, begins: Begins) -> bool:
         if begins.place == "forward":
             return self._forward(site, begins)
+        if self._adds(site) is not None:
+            return self._adds(site) is False
         if not site.before or not site.alone:
             return False
         wrong, axes = self._states(site.before)
         given = self._given(site)
-        if given is None or given[0]:
+        if given is None or given[0] or (given[1] and site.first.told_whole):
             return False
         if wrong:
             return True
         missing = frozenset(begins.axes) & axes
         return bool(missing) and begins.factor is None and not self._sums(site, missing)
+
+    def _adds(self, site: Site) -> Optional[bool]:
+        """Whether a call that sums over ranks, and is given the right gradient of the sum, hands it back as it is, as an
+        addend's has to be. None: it is no such call."""
+        calls = {rank: calls[0] for rank, calls in site.calls.items()}
+        if any(len(call.gradients_given) != 1 or len(call.gradients) != 1 for call in calls.values()):
+            return None
+        if not self._is_sum(calls) or not self._is_given_right(site, calls):
+            return None
+        given = [(call.gradients_given[0], call.gradients[0]) for call in calls.values()]
+        return all(_match.close(back, got, self.modules.bound, _match.largest(got)) for got, back in given)
+
+    def _is_sum(self, calls: Dict[int, Call]) -> bool:
+        axes, bound = self.modules.axes, self.modules.bound
+        if any(len(call.gives) != 1 or not call.takes for call in calls.values()):
+            return False
+        shapes = {array.shape for call in calls.values() for array in (call.takes[0], call.gives[0])}
+        if len(shapes) != 1:
+            return False
+        for some in axes.subsets():
+            fibres = axes.fibres(some, sorted(calls))
+            totals = {rank: sum(calls[other].takes[0] for other in fibre) for fibre in fibres for rank in fibre}
+            if all(len(fibre) > 1 for fibre in fibres) and all(
+                _match.close(calls[rank].gives[0], total, bound, _match.largest(total)) for rank, total in totals.items()
+            ):
+                return True
+        return False
+
+    def _is_given_right(self, site: Site, calls: Dict[int, Call]) -> bool:
+        """Whether what a call is given is the right gradient of a module's input, or of the output of its own module."""
+        if site.after:
+            wrong, axes = self._states(site.after)
+            return not wrong and not axes
+        module = site.module
+        if module not in self.modules.found or not self.modules.settled(module, "gout"):
+            return False
+        for rank, call in calls.items():
+            values = self.modules.ranks[rank].values
+            own = [value for key, value in values.items() if key[0] == module and key[2] == "gout"]
+            if not _has(own, call.gradients_given[0]):
+                return False
+        return True
 
     def _sums(self, site: Site, axes: FrozenSet[str]) -> bool:
         return site.over(self.modules.axes.text(axes), "backward")
@@ -169,13 +213,17 @@ class Places:
 
     def _is_not(self, site: Site, begins: Begins) -> bool:
         """Whether it is seen to do what is wanted of it."""
-        if begins.place == "forward" or not site.before or not site.alone:
+        if begins.place == "forward":
+            return False
+        if self._adds(site):
+            return True
+        if not site.before or not site.alone:
             return False
         if begins.axes and begins.factor is None and self._sums(site, frozenset(begins.axes)):
             return True
         wrong, axes = self._states(site.before)
         given = self._given(site)
-        return given is not None and (given[0] or not (wrong or axes))
+        return given is not None and (given[0] or bool(given[1] and site.first.told_whole) or not (wrong or axes))
 
 
 def _gradient(key: Key) -> Key:

@@ -74,6 +74,7 @@ class Call:
     gives: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
     gradients_given: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of what it gives
     gradients: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # that it hands back
+    told_whole: bool = False  # of what it gives a gradient came that says that it is no addend
     forward: List[str] = dataclasses.field(default_factory=list)  # collectives inside it: "allreduce over tp"
     backward: List[str] = dataclasses.field(default_factory=list)
 
@@ -162,11 +163,11 @@ class Trace:
             if tensor.requires_grad and torch.is_grad_enabled():
                 tensor.register_hook(functools.partial(self._keep_gradient, (name, call, "gout", i)))
 
-    def collective(self, what: str) -> None:
+    def collective(self, what: str, where: str) -> None:
         """Notes one that is called now."""
         backward = torch._C._current_graph_task_id() != -1
         inside = self.finished if backward else self.stack[-1] if self.stack else ""
-        self.record.collectives.append((inside, "backward" if backward else "forward", what, _names.caller()))
+        self.record.collectives.append((inside, "backward" if backward else "forward", what, where))
 
 
 def _weights_alone() -> bool:
