@@ -84,7 +84,7 @@ class Calls:
         try:
             call.takes = _arrays((args, kwargs))
             given = func(*args, **kwargs)
-            call.gives = _arrays(given)
+            call.gives = _arrays(_waited(name, given))
         finally:
             self._open = None
         node = next((tensor.grad_fn for tensor in tensors(given) if tensor.grad_fn is not None), None)
@@ -137,6 +137,14 @@ def _name(function: str) -> str:
     """An autograd Function as it is called; PyTorch makes one for each functional collective."""
     made = function.rpartition("_c10d_functional_")[2]
     return f"{function}.apply" if made == function else made.rpartition("_")[0].lstrip("_")
+
+
+def _waited(name: str, given: Any) -> List[torch.Tensor]:
+    """What a call gave, a functional collective when it is done."""
+    found = [tensor.detach() for tensor in tensors(given)]
+    if name.endswith(".apply") or name.startswith("DTensor."):
+        return found
+    return [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in found]
 
 
 def _converted(calls: Calls, name: str, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
