@@ -236,5 +236,35 @@ class Places(unittest.TestCase):
         self.assertIn("  in one of these calls, or in what is between them:", str(report))
 
 
+class SeveralBatches(unittest.TestCase):
+    """Where the whole is several batches, modules are searched only if each rank has one part of each."""
+
+    def report(self, pieces):
+        def batches(rank, mesh):
+            x, y = whole(None, None)[0]
+            pairs = list(zip(x[:4].chunk(2), y[:4].chunk(2)))
+            return pairs if rank is None else [pair for x, y in pairs for pair in zip(x.chunk(pieces), y.chunk(pieces))]
+
+        return check(Net, columns_and_rows(not_summed), batches, loss, {"tp": 2}, timeout=HANGS)
+
+    def test_one_part_of_each_is_searched(self):
+        report = self.report(1)
+        self.assertEqual((report.ok, report.begins.module), (False, "up"), report)
+        self.assertNotIn("modules were not compared", str(report))
+
+    def test_other_numbers_are_not_and_it_is_said(self):
+        report = self.report(2)
+        self.assertFalse(report.ok, report)
+        self.assertFalse(report["first.weight"].ok)
+        self.assertTrue(report["up.weight"].ok, report)
+        self.assertIn(
+            "modules were not compared: the whole is 2 batches, and rank 0 has 4, so that nothing says which of them "
+            "belong together",
+            report.messages,
+        )
+        self.assertEqual(report.tensors, {})
+        self.assertNotEqual(getattr(report.begins, "place", None), "backward")
+
+
 if __name__ == "__main__":
     unittest.main()
