@@ -201,7 +201,7 @@ class Modules:
             if is_inside(where, module):
                 inside[f"{when}, {what} ({line})"] = None
         names = tuple(name for name in self.axes.names if name in axes)
-        return Begins(module, place, text, names, factor, record.places.get(module, ""), tuple(inside)[:4])
+        return Begins(module, place, text, names, factor, record.places.get(module, ""), tuple(inside)[:8])
 
     def _outwards(self, name: str, kind: str, other: str, avoid: str) -> str:
         """The module that should have summed: the one that gives addends, or what is around it, where others like it
