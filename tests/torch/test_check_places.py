@@ -50,7 +50,12 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.first, self.up, self.down, self.last = nn.Linear(6, 8), nn.Linear(8, 12), nn.Linear(12, 8, bias=False), nn.Linear(8, 3)
+        self.first, self.up, self.down, self.last = (
+            nn.Linear(6, 8),
+            nn.Linear(8, 12),
+            nn.Linear(12, 8, bias=False),
+            nn.Linear(8, 3),
+        )
         self.between = self.after = torch.clone
 
     def forward(self, x):

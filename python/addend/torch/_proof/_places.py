@@ -40,7 +40,10 @@ class Site:
     def over(self, axes: str, phase: str) -> bool:
         """Whether it has a collective over these axes."""
         return any(
-            what.endswith(f" over {axes}") for some in self.calls.values() for call in some for what in getattr(call, phase)
+            what.endswith(f" over {axes}")
+            for some in self.calls.values()
+            for call in some
+            for what in getattr(call, phase)
         )
 
     @property
@@ -105,7 +108,11 @@ class Places:
                     if call.gradients and gradient is not None and not _has(call.gradients, gradient):
                         site.alone = False
             if (own and key[2] == "out") or (child and key[2] == "in"):
-                if any(_has(call.gives, value) for call in calls):
+                call = next((call for call in calls if _has(call.gives, value)), None)
+                gradient = record.values.get(_gradient(key))
+                if call is not None and (
+                    gradient is None or not call.gradients_given or _has(call.gradients_given, gradient)
+                ):
                     site.after.append(key)
 
     def _states(self, keys: Sequence[Key]) -> Tuple[bool, FrozenSet[str]]:
@@ -157,7 +164,8 @@ class Places:
             fibres = axes.fibres(some, sorted(calls))
             totals = {rank: sum(calls[other].takes[0] for other in fibre) for fibre in fibres for rank in fibre}
             if all(len(fibre) > 1 for fibre in fibres) and all(
-                _match.close(calls[rank].gives[0], total, bound, _match.largest(total)) for rank, total in totals.items()
+                _match.close(calls[rank].gives[0], total, bound, _match.largest(total))
+                for rank, total in totals.items()
             ):
                 return True
         return False
