@@ -1,5 +1,5 @@
-"""`addend.torch.check`: which call of the job's own is where it begins: an autograd Function, a conversion of a DTensor or
-a collective, in a module or between modules."""
+"""`addend.torch.check`: which call of the job's own is where it begins: an autograd Function, a conversion of a DTensor
+or a collective, in a module or between modules."""
 
 import inspect
 import unittest

@@ -3,7 +3,6 @@ collectives, each with what it takes and gives and the gradients of both. One st
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple

@@ -12,7 +12,7 @@ from addend.torch._proof import _match
 from addend.torch._proof._calls import sites
 from addend.torch._proof._report import Begins
 from addend.torch._proof._trace import Call, Key
-from addend.torch._proof._where import Modules
+from addend.torch._proof._where import Modules, Nothing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,10 +52,11 @@ class Site:
         return any(call.ranks or call.forward or call.backward for some in self.calls.values() for call in some)
 
     def __str__(self) -> str:
-        told = [f"in its {phase} {', '.join(dict.fromkeys(getattr(self.first, phase)))}" for phase in ("forward", "backward")
-                if getattr(self.first, phase) and not self.first.plain]  # fmt: skip
-        words = "; ".join(told)
-        return f"{self.name} ({self.where}{'; ' if words else ''}{words})"
+        words = [self.where]
+        for phase in ("forward", "backward") if not self.first.plain else ():
+            inside = dict.fromkeys(getattr(self.first, phase))
+            words += [f"in its {phase} {', '.join(inside)}"] if inside else []
+        return f"{self.name} ({'; '.join(words)})"
 
 
 class Places:
@@ -117,7 +118,7 @@ class Places:
 
     def _states(self, keys: Sequence[Key]) -> Tuple[bool, FrozenSet[str]]:
         """(whether gradients of these are wrong, the axes over which they are addends)"""
-        wrong, axes = False, frozenset()
+        wrong, axes = False, Nothing
         for key in keys:
             module = self.modules.found[key[0]]
             wrong = wrong or module.wrong(_BACK[key[2]]) or (key[2] == "out" and module.without)
@@ -143,8 +144,8 @@ class Places:
         return bool(missing) and begins.factor is None and not self._sums(site, missing)
 
     def _adds(self, site: Site) -> Optional[bool]:
-        """Whether a call that sums over ranks, and is given the right gradient of the sum, hands it back as it is, as an
-        addend's has to be. None: it is no such call."""
+        """Whether a call that sums over ranks, and is given the right gradient of the sum, hands it back as it is, as
+        an addend's has to be. None: it is no such call."""
         calls = {rank: calls[0] for rank, calls in site.calls.items()}
         if any(len(call.gradients_given) != 1 or len(call.gradients) != 1 for call in calls.values()):
             return None
@@ -162,7 +163,7 @@ class Places:
             return False
         for some in axes.subsets():
             fibres = axes.fibres(some, sorted(calls))
-            totals = {rank: sum(calls[other].takes[0] for other in fibre) for fibre in fibres for rank in fibre}
+            totals = {rank: _total([calls[other].takes[0] for other in fibre]) for fibre in fibres for rank in fibre}
             if all(len(fibre) > 1 for fibre in fibres) and all(
                 _match.close(calls[rank].gives[0], total, bound, _match.largest(total))
                 for rank, total in totals.items()
@@ -171,7 +172,7 @@ class Places:
         return False
 
     def _is_given_right(self, site: Site, calls: Dict[int, Call]) -> bool:
-        """Whether what a call is given is the right gradient of a module's input, or of the output of its own module."""
+        """Whether what a call is given is the right gradient of a module's input, or of its own module's output."""
         if site.after:
             wrong, axes = self._states(site.after)
             return not wrong and not axes
@@ -240,6 +241,11 @@ def _gradient(key: Key) -> Key:
 
 def _firsts(site: Site) -> List[Call]:
     return [calls[0] for calls in site.calls.values()]
+
+
+def _total(addends: Sequence[NDArray[numpy.float64]]) -> NDArray[numpy.float64]:
+    found: NDArray[numpy.float64] = numpy.sum(addends, axis=0)
+    return found
 
 
 def _has(some: Sequence[NDArray[numpy.float64]], value: NDArray[numpy.float64]) -> bool:
