@@ -17,6 +17,7 @@ from addend.torch import _parameters, _watch
 from addend.torch._loaded import is_dtensor, is_flat_fsdp
 from addend.torch._proof import _double, _mark, _match, _names
 from addend.torch._proof._axes import Axes
+from addend.torch._proof._calls import Calls
 from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
 from addend.torch._proof._trace import Record, Trace, array
 
@@ -406,10 +407,11 @@ class Rank:
         everywhere = {name for names in everyones for name in names}
         for part in self.parts:
             self.trace.attach(part, self.whole.record, everywhere)
-        mode = Collectives(self.axes, self.trace)
+        calls = Calls(self.trace)
+        mode = Collectives(self.axes, self.trace, calls=calls)
         folder, no_dump = os.path.join(self.folder, "dump"), ""
         try:
-            with self._dumped(folder) as dumped, mode:
+            with self._dumped(folder) as dumped, calls, mode:
                 self.step()
             no_dump = dumped[0] if dumped else ""
         finally:
