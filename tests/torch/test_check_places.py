@@ -10,7 +10,7 @@ import torch.distributed._functional_collectives as functional
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from addend.torch import check
 
@@ -43,6 +43,12 @@ class Sum(Function):
     @staticmethod
     def backward(context, gradient):
         return gradient, None
+
+
+class Mean(Sum):
+    @staticmethod
+    def forward(context, x, group):
+        return Sum.forward(context, x, group) / dist.get_world_size(group)
 
 
 class Net(nn.Module):
@@ -141,6 +147,37 @@ def added_without_a_gradient(x, mesh):
     return functional.all_reduce(x, "sum", mesh.get_group())
 
 
+def averaged(x, mesh):
+    """A mean where the sum is wanted, and the right backward of the sum."""
+    return Mean.apply(x, mesh.get_group())
+
+
+def not_added(x, mesh):
+    """It is called where the sum belongs."""
+    return CopyIn.apply(x, mesh.get_group(), 0)
+
+
+def added_by_conversion(x, mesh):
+    return DTensor.from_local(x, mesh, [Partial()]).full_tensor()
+
+
+def averaged_by_conversion(x, mesh):
+    x = DTensor.from_local(x, mesh, [Partial("avg")])
+    x = x.redistribute(placements=[Replicate()])
+    return x.to_local()
+
+
+def cut_and_gathered(x, mesh):
+    x = DTensor.from_local(x, mesh, [Replicate()]).redistribute(placements=[Shard(1)])
+    return x.full_tensor(grad_placements=[Partial()])
+
+
+def gathered_for_the_whole(x, mesh):
+    x = DTensor.from_local(x, mesh, [Replicate()])
+    x = x.redistribute(placements=[Shard(1)])
+    return x.full_tensor()  # grad_placements=[Partial()] is missing
+
+
 def halved(x, mesh):
     """The sum is right; what is wrong is no call."""
     x = added(x, mesh)
@@ -175,17 +212,21 @@ def proof(parallelize, mesh=2):
     return check(Net, parallelize, whole, loss, {"tp": mesh}, timeout=HANGS)
 
 
+def names_of(report):
+    return [call.partition(" (")[0] for call in report.begins.calls]
+
+
 class Places(unittest.TestCase):
     def right(self, **calls):
         report = proof(columns_and_rows(**calls))
         self.assertTrue(report.ok, report)
         self.assertIsNone(report.begins)
 
-    def begins(self, where, function, name, **calls):
+    def begins(self, where, function, name, place="backward", **calls):
         """It begins in `where`, and one call alone is named, in this function."""
         report = proof(columns_and_rows(**calls))
         self.assertFalse(report.ok, report)
-        self.assertEqual((report.begins.module, report.begins.place), (where, "backward"), report)
+        self.assertEqual((report.begins.module, report.begins.place), (where, place), report)
         self.assertEqual(len(report.begins.calls), 1, report)
         self.assertRegex(report.begins.calls[0], rf"^{name} \(.*{line_of(function)}[;)]", report)
         self.assertIn(f"  in the call of {report.begins.calls[0]}", str(report))
@@ -234,11 +275,84 @@ class Places(unittest.TestCase):
         report = proof(columns_and_rows(inside=lambda x, mesh: copied(x, mesh) * 1.0 + x.detach() * 0, add=halved))
         self.assertEqual((report.begins.module, report.begins.calls), ("down", ()), report)
 
+    def test_a_value_that_is_wrong_as_a_call_gives_it(self):
+        self.begins("", averaged, "Mean.apply", "forward", inside=copied, add=nothing, after=averaged)
+        calls = dict(inside=copied, add=nothing, after=averaged_by_conversion)
+        report = proof(columns_and_rows(**calls))
+        self.assertEqual((report.begins.module, report.begins.place), ("", "forward"), report)
+        self.assertEqual(names_of(report), ["DTensor.redistribute"], report)
+
+    def test_on_three_ranks(self):
+        report = proof(columns_and_rows(between=not_summed), mesh=3)
+        self.assertEqual((report.begins.module, names_of(report)), ("up", ["CopyIn.apply"]), report)
+        self.assertTrue(proof(columns_and_rows(inside=copied), mesh=3).ok)
+
+    def test_a_call_that_lacks_its_sum_in_the_forward(self):
+        report = self.begins("down", not_added, "CopyIn.apply", "forward", inside=copied, add=nothing, after=not_added)
+        self.assertEqual(report.begins.axes, ("tp",))
+
+    def test_a_wrong_value_that_no_call_gives(self):
+        report = proof(columns_and_rows(inside=copied, after=lambda x, mesh: 2 * x))
+        self.assertEqual((report.begins.place, report.begins.calls), ("forward", ()), report)
+
+    def test_conversions_to_the_whole(self):
+        self.right(inside=copied, add=nothing, after=added_by_conversion)
+        self.right(between=cut_and_gathered)
+        report = proof(columns_and_rows(between=gathered_for_the_whole))
+        self.assertEqual((report.begins.module, report.begins.place), ("", "backward"), report)
+        self.assertEqual(names_of(report), ["DTensor.redistribute", "DTensor.full_tensor"], report)
+
     def test_calls_that_cannot_be_told_apart_are_all_named(self):
         report = proof(columns_and_rows(inside=not_summed_twice))
         self.assertEqual(report.begins.module, "up", report)
         self.assertEqual(len(report.begins.calls), 2, report)
         self.assertIn("  in one of these calls, or in what is between them:", str(report))
+
+
+class TwoAxes(unittest.TestCase):
+    """Over tp as above, and each rank of dp has rows of its own."""
+
+    MESH = {"dp": 2, "tp": 2}
+
+    def report(self, count=5, **calls):  # ranks of dp do not have as many rows each
+        def parallelize(model, mesh):
+            model = columns_and_rows(**calls)(model, mesh["tp"])
+            return nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+
+        def rows(rank, mesh):
+            batch = tuple(value[:count] for value in whole(None, None)[0])
+            return [batch] if rank is None else [tuple(value[mesh.get_local_rank("dp") :: 2] for value in batch)]
+
+        return check(Net, parallelize, rows, loss, self.MESH, timeout=HANGS)
+
+    def names(self, where, place, name, **calls):
+        report = self.report(**calls)
+        self.assertFalse(report.ok, report)
+        self.assertEqual((report.begins.module, report.begins.place), (where, place), report)
+        self.assertEqual(names_of(report), [name], report)
+        return report
+
+    def test_right_jobs(self):
+        for calls in (dict(inside=copied), dict(between=converted, add=nothing, after=added_by_conversion)):
+            report = self.report(**calls)
+            self.assertTrue(report.ok, report)
+            self.assertIsNone(report.begins)
+
+    def test_a_missing_sum(self):
+        self.assertEqual(self.names("up", "backward", "CopyIn.apply", between=not_summed).begins.axes, ("tp",))
+
+    def test_a_sum_over_the_other_axis(self):
+        def summed_over_rows(x, mesh):
+            return CopyIn.apply(x, mesh._get_root_mesh().get_group("dp"), 1)
+
+        report = self.names("up", "backward", "CopyIn.apply", count=4, inside=summed_over_rows)
+        self.assertIn("in its backward allreduce over dp", report.begins.calls[0])
+
+    def test_a_sum_whose_backward_sums_again(self):
+        self.names("down", "backward", "all_reduce", inside=copied, add=added_functionally)
+
+    def test_a_mean_in_the_forward(self):
+        self.names("", "forward", "Mean.apply", inside=copied, add=nothing, after=averaged)
 
 
 class SeveralBatches(unittest.TestCase):

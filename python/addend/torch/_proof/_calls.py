@@ -47,9 +47,7 @@ class Calls:
         self._put(torch.autograd.Function, "apply", classmethod(applied))
         conversions = _tensor_class()
         for name in _CONVERSIONS if conversions is not None else ():
-            found = getattr(conversions, name)
-            wrapped: Any = functools.partial(_converted, self, f"DTensor.{name}", found)
-            self._put(conversions, name, staticmethod(wrapped) if name == "from_local" else _Method(wrapped))
+            self._put(conversions, name, self._converting(name, getattr(conversions, name)))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -62,6 +60,16 @@ class Calls:
     def _put(self, holder: Any, name: str, value: Any) -> None:
         self._before.append((holder, name, vars(holder).get(name)))
         setattr(holder, name, value)
+
+    def _converting(self, name: str, func: Callable[..., Any]) -> Any:
+        """A conversion of DTensors that is noted, but where no gradient is wanted: there it is only looked at."""
+
+        def convert(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return func(*args, **kwargs)
+            return self._run(f"DTensor.{name}", func, args, kwargs)
+
+        return staticmethod(convert) if name == "from_local" else convert
 
     def _begin(self, name: str) -> Optional[Call]:
         """None: it is called by another one, in the backward, or by PyTorch's own code."""
@@ -122,16 +130,6 @@ def _is_whole(gradient: torch.Tensor) -> bool:
     return is_dtensor(gradient) and not any(place.is_partial() for place in gradient.placements)
 
 
-class _Method:
-    """A function as a method, whatever it is made of."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __get__(self, instance: Any, kind: Any = None) -> Any:
-        return self._function if instance is None else functools.partial(self._function, instance)
-
-
 def _name(function: str) -> str:
     """An autograd Function as it is called; PyTorch makes one for each functional collective."""
     made = function.rpartition("_c10d_functional_")[2]
@@ -144,12 +142,6 @@ def _waited(name: str, given: Any) -> List[torch.Tensor]:
     if name.endswith(".apply") or name.startswith("DTensor."):
         return found
     return [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in found]
-
-
-def _converted(calls: Calls, name: str, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if not torch.is_grad_enabled():  # what is only looked at
-        return func(*args, **kwargs)
-    return calls._run(name, func, args, kwargs)
 
 
 def _arrays(value: Any) -> List[NDArray[numpy.float64]]:

@@ -4,7 +4,7 @@ of a DTensor or a collective. What such a call takes and gives is compared with 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 
@@ -21,6 +21,17 @@ _MOST = 4  # calls that are named
 _BACK = {"in": "gin", "out": "gout"}
 
 
+class State(NamedTuple):
+    """What some gradients are, as all ranks have them."""
+
+    wrong: bool
+    axes: FrozenSet[str]  # over which they are addends
+
+    @property
+    def right(self) -> bool:
+        return not self.wrong and not self.axes
+
+
 @dataclasses.dataclass
 class Site:
     """One line that calls one thing, on all ranks."""
@@ -34,8 +45,13 @@ class Site:
     alone: bool = True  # whether all of the gradient of what it takes is what it hands back
 
     @property
+    def firsts(self) -> Dict[int, Call]:
+        """The first call on each rank."""
+        return {rank: calls[0] for rank, calls in self.calls.items()}
+
+    @property
     def first(self) -> Call:
-        return next(iter(self.calls.values()))[0]
+        return next(iter(self.firsts.values()))
 
     def over(self, axes: str, phase: str) -> bool:
         """Whether it has a collective over these axes."""
@@ -50,6 +66,21 @@ class Site:
     def ranks(self) -> bool:
         """Whether it has to do with other ranks."""
         return any(call.ranks or call.forward or call.backward for some in self.calls.values() for call in some)
+
+    def link(self, key: Key, side: str, values: Dict[Key, NDArray[numpy.float64]]) -> None:
+        """Notes a module's value if the first rank's calls take it ("before"), or give it ("after")."""
+        value, gradient = values[key], values.get(_gradient(key))
+        calls = next(iter(self.calls.values()))
+        call = next((call for call in calls if _has(call.takes if side == "before" else call.gives, value)), None)
+        if call is None:
+            return
+        back = call.gradients if side == "before" else call.gradients_given
+        same = gradient is None or not back or _has(back, gradient)
+        if side == "before":
+            self.before.append(key)
+            self.alone = self.alone and same
+        elif same:
+            self.after.append(key)
 
     def __str__(self) -> str:
         words = [self.where]
@@ -73,15 +104,14 @@ class Places:
         around = self.modules.parent(begins.module) if begins.module else None
         beside = self._sites(around) if around is not None else []
         beside = [site for site in beside if any(key[0] == begins.module for key in (*site.before, *site.after))]
-        certain = [site for site in here + beside if self._is_it(site, begins)]
-        if certain:
-            return dataclasses.replace(begins, calls=tuple(str(site) for site in certain[:_MOST]))
-        possible = [site for site in here if site.ranks and not self._is_not(site, begins)]
-        if len(possible) < 2:
-            return begins  # one alone that is not seen to be wrong is not named
-        return dataclasses.replace(begins, calls=tuple(str(site) for site in possible[:_MOST]))
+        told = {str(site): self._begins_in(site, begins) for site in here + beside}
+        named = [text for text, begins_in in told.items() if begins_in]
+        if not named:
+            named = [str(site) for site in here if site.ranks and told[str(site)] is None]
+            named = named if len(named) > 1 else []  # one alone that is not seen to be wrong is not named
+        return dataclasses.replace(begins, calls=tuple(named[:_MOST]))
 
-    # -- what a call is given and gives
+    # -- what a call takes and gives
 
     def _sites(self, module: Optional[str]) -> List[Site]:
         found: Dict[Tuple[str, str, str], Site] = {}
@@ -94,163 +124,148 @@ class Places:
         return list(found.values())
 
     def _link(self, site: Site) -> None:
-        rank, calls = next(iter(site.calls.items()))
-        record = self.modules.ranks[rank]
+        record = self.modules.ranks[next(iter(site.calls))]
         for key in record.order:
-            if key[0] not in self.modules.found or key[2] not in _BACK:
-                continue
-            own, child = key[0] == site.module, self.modules.parent(key[0]) == site.module and key[0] != site.module
-            value = record.values[key]
-            if (own and key[2] == "in") or (child and key[2] == "out"):
-                call = next((call for call in calls if _has(call.takes, value)), None)
-                if call is not None:
-                    site.before.append(key)
-                    gradient = record.values.get(_gradient(key))
-                    if call.gradients and gradient is not None and not _has(call.gradients, gradient):
-                        site.alone = False
-            if (own and key[2] == "out") or (child and key[2] == "in"):
-                call = next((call for call in calls if _has(call.gives, value)), None)
-                gradient = record.values.get(_gradient(key))
-                if call is not None and (
-                    gradient is None or not call.gradients_given or _has(call.gradients_given, gradient)
-                ):
-                    site.after.append(key)
+            side = self._side(site.module, key)
+            if side:
+                site.link(key, side, record.values)
 
-    def _states(self, keys: Sequence[Key]) -> Tuple[bool, FrozenSet[str]]:
-        """(whether gradients of these are wrong, the axes over which they are addends)"""
+    def _side(self, module: str, key: Key) -> str:
+        """Whether a value is there before what `module` calls, or is made after it."""
+        name, kind = key[0], key[2]
+        if name not in self.modules.found or kind not in _BACK:
+            return ""
+        if name == module:
+            return "before" if kind == "in" else "after"
+        if self.modules.parent(name) == module:
+            return "after" if kind == "in" else "before"
+        return ""
+
+    # -- whether it is where it begins
+
+    def _begins_in(self, site: Site, begins: Begins) -> Optional[bool]:
+        """None: it cannot be told."""
+        return self._forward(site, begins) if begins.place == "forward" else self._backward(site, begins)
+
+    def _forward(self, site: Site, begins: Begins) -> Optional[bool]:
+        found = self.modules.found
+        if not site.before or any(found[key[0]].lost(key[2]) for key in site.before):
+            return None
+        if any(found[key[0]].lost(key[2]) for key in site.after):
+            return True
+        lacking = frozenset(begins.axes)
+        for keys in (site.before, site.after):
+            lacking &= frozenset().union(*(found[key[0]].pending(key[2]) for key in keys))
+        return True if lacking and not self._collects(site, lacking, "forward") else None
+
+    def _backward(self, site: Site, begins: Begins) -> Optional[bool]:
+        adds = self._adds(site)
+        if adds is not None:
+            return not adds
+        if not site.before or not site.alone:
+            return None
+        given, handed_back = self._given(site), self._state(site.before)
+        if given is not None and given.wrong:
+            return False
+        lacking = frozenset(begins.axes) & handed_back.axes if begins.factor is None else Nothing
+        if lacking and self._collects(site, lacking, "backward"):
+            return False
+        if given is None:
+            return None
+        if handed_back.wrong or lacking:
+            return True
+        return False if handed_back.right else None
+
+    def _collects(self, site: Site, axes: FrozenSet[str], phase: str) -> bool:
+        return site.over(self.modules.axes.text(axes), phase)
+
+    # -- gradients of what it takes and gives
+
+    def _state(self, keys: Sequence[Key]) -> State:
+        """What the gradients of these values are."""
         wrong, axes = False, Nothing
         for key in keys:
             module = self.modules.found[key[0]]
             wrong = wrong or module.wrong(_BACK[key[2]]) or (key[2] == "out" and module.without)
             axes |= module.pending(_BACK[key[2]])
-        return wrong, axes
+        return State(wrong, axes)
 
-    # -- whether it is where it begins
+    def _given(self, site: Site) -> Optional[State]:
+        """What the gradient is that it is given; None: it cannot be told."""
+        state = self._state(site.after) if site.after else self._given_a_copy(site)
+        if state is not None and state.axes and site.first.told_whole:
+            return State(True, Nothing)
+        return state
 
-    def _is_it(self, site: Site, begins: Begins) -> bool:
-        if begins.place == "forward":
-            return self._forward(site, begins)
-        if self._adds(site) is not None:
-            return self._adds(site) is False
-        if not site.before or not site.alone:
-            return False
-        wrong, axes = self._states(site.before)
-        given = self._given(site)
-        if given is None or given[0] or (given[1] and site.first.told_whole):
-            return False
-        if wrong:
-            return True
-        missing = frozenset(begins.axes) & axes
-        return bool(missing) and begins.factor is None and not self._sums(site, missing)
+    def _given_a_copy(self, site: Site) -> Optional[State]:
+        """The same of a call that gives what it takes: it is the gradient of the same value."""
+        key, calls = site.before[0], site.firsts
+        if any(not _copies(call) or len(call.gradients_given) != 1 for call in calls.values()):
+            return None
+        value, whole = self.modules.value(key), self.modules.whole.values.get(_gradient(key))
+        if value is None or whole is None or set(calls) - set(value.index):
+            return None
+        parts = {rank: call.gradients_given[0] for rank, call in calls.items()}
+        scales = {rank: self.modules.scale(rank, 0) for rank in parts}
+        found = _match.gradient_of(parts, value, whole, self.modules.axes, scales, self.modules.bound)
+        return State(found.wrong, found.axes if found.pending else Nothing)
+
+    # -- sums, of which what they take is an addend, whatever modules there are
 
     def _adds(self, site: Site) -> Optional[bool]:
         """Whether a call that sums over ranks, and is given the right gradient of the sum, hands it back as it is, as
         an addend's has to be. None: it is no such call."""
-        calls = {rank: calls[0] for rank, calls in site.calls.items()}
-        if any(len(call.gradients_given) != 1 or len(call.gradients) != 1 for call in calls.values()):
+        calls = list(site.firsts.values())
+        if any(len(call.gradients_given) != 1 or len(call.gradients) != 1 for call in calls):
             return None
-        if not self._is_sum(calls) or not self._is_given_right(site, calls):
+        if not self._is_sum(site.firsts) or not self._is_given_right(site):
             return None
-        given = [(call.gradients_given[0], call.gradients[0]) for call in calls.values()]
-        return all(_match.close(back, got, self.modules.bound, _match.largest(got)) for got, back in given)
+        pairs = [(call.gradients[0], call.gradients_given[0]) for call in calls]
+        return all(_match.close(back, given, self.modules.bound, _match.largest(given)) for back, given in pairs)
 
     def _is_sum(self, calls: Dict[int, Call]) -> bool:
-        axes, bound = self.modules.axes, self.modules.bound
+        """Whether what they give is, over some axes, the sum of what they take."""
         if any(len(call.gives) != 1 or not call.takes for call in calls.values()):
             return False
-        shapes = {array.shape for call in calls.values() for array in (call.takes[0], call.gives[0])}
-        if len(shapes) != 1:
-            return False
-        for some in axes.subsets():
-            fibres = axes.fibres(some, sorted(calls))
-            totals = {rank: _total([calls[other].takes[0] for other in fibre]) for fibre in fibres for rank in fibre}
-            if all(len(fibre) > 1 for fibre in fibres) and all(
-                _match.close(calls[rank].gives[0], total, bound, _match.largest(total))
-                for rank, total in totals.items()
-            ):
-                return True
-        return False
+        taken = {rank: call.takes[0] for rank, call in calls.items()}
+        given = {rank: call.gives[0] for rank, call in calls.items()}
+        return any(self._sums_over(some, taken, given) for some in self.modules.axes.subsets())
 
-    def _is_given_right(self, site: Site, calls: Dict[int, Call]) -> bool:
-        """Whether what a call is given is the right gradient of a module's input, or of its own module's output."""
+    def _sums_over(
+        self, some: FrozenSet[str], taken: Dict[int, NDArray[numpy.float64]], given: Dict[int, NDArray[numpy.float64]]
+    ) -> bool:
+        for fibre in self.modules.axes.fibres(some, sorted(taken)):
+            total = _match.summed(taken, fibre) if len(fibre) > 1 else None
+            if total is None:
+                return False
+            scale = _match.largest(total)
+            if not all(_match.close(given[rank], total, self.modules.bound, scale) for rank in fibre):
+                return False
+        return True
+
+    def _is_given_right(self, site: Site) -> bool:
+        """Whether it is given the right gradient of a value that modules have, or of its own module's output."""
         if site.after:
-            wrong, axes = self._states(site.after)
-            return not wrong and not axes
+            return self._state(site.after).right
         module = site.module
         if module not in self.modules.found or not self.modules.settled(module, "gout"):
             return False
-        for rank, call in calls.items():
+        for rank, call in site.firsts.items():
             values = self.modules.ranks[rank].values
             own = [value for key, value in values.items() if key[0] == module and key[2] == "gout"]
             if not _has(own, call.gradients_given[0]):
                 return False
         return True
 
-    def _sums(self, site: Site, axes: FrozenSet[str]) -> bool:
-        return site.over(self.modules.axes.text(axes), "backward")
-
-    def _given(self, site: Site) -> Optional[Tuple[bool, FrozenSet[str]]]:
-        """The same for the gradients that it is given; None: it cannot be told."""
-        if site.after:
-            return self._states(site.after)
-        found = self._copy(site)
-        return None if found is None else (found.wrong, found.axes if found.pending else frozenset())
-
-    def _copy(self, site: Site) -> Optional[_match.Gradient]:
-        """What a call is given that gives what it takes: the gradient of the same value."""
-        name, call, kind, i = site.before[0]
-        if any(not _same(call.takes, call.gives) or len(call.gradients_given) != 1 for call in _firsts(site)):
-            return None
-        key = (name, call, kind, i)
-        value, whole = self.modules.value(key), self.modules.whole.values.get(_gradient(key))
-        if value is None or whole is None or set(site.calls) - set(value.index):
-            return None
-        parts = {rank: calls[0].gradients_given[0] for rank, calls in site.calls.items()}
-        scales = {rank: self.modules.scale(rank, 0) for rank in parts}
-        return _match.gradient_of(parts, value, whole, self.modules.axes, scales, self.modules.bound)
-
-    def _forward(self, site: Site, begins: Begins) -> bool:
-        found = self.modules.found
-        right = bool(site.before) and not any(found[key[0]].lost(key[2]) for key in site.before)
-        if not right:
-            return False
-        if any(found[key[0]].lost(key[2]) for key in site.after):
-            return True
-        missing = frozenset(begins.axes) & frozenset().union(*(found[key[0]].pending(key[2]) for key in site.before))
-        after = frozenset().union(*(found[key[0]].pending(key[2]) for key in site.after))
-        return bool(missing & after) and not site.over(self.modules.axes.text(missing), "forward")
-
-    def _is_not(self, site: Site, begins: Begins) -> bool:
-        """Whether it is seen to do what is wanted of it."""
-        if begins.place == "forward":
-            return False
-        if self._adds(site):
-            return True
-        if not site.before or not site.alone:
-            return False
-        if begins.axes and begins.factor is None and self._sums(site, frozenset(begins.axes)):
-            return True
-        wrong, axes = self._states(site.before)
-        given = self._given(site)
-        return given is not None and (given[0] or bool(given[1] and site.first.told_whole) or not (wrong or axes))
-
 
 def _gradient(key: Key) -> Key:
     return (key[0], key[1], _BACK[key[2]], key[3])
-
-
-def _firsts(site: Site) -> List[Call]:
-    return [calls[0] for calls in site.calls.values()]
-
-
-def _total(addends: Sequence[NDArray[numpy.float64]]) -> NDArray[numpy.float64]:
-    found: NDArray[numpy.float64] = numpy.sum(addends, axis=0)
-    return found
 
 
 def _has(some: Sequence[NDArray[numpy.float64]], value: NDArray[numpy.float64]) -> bool:
     return any(numpy.array_equal(one, value) for one in some)
 
 
-def _same(a: Sequence[NDArray[numpy.float64]], b: Sequence[NDArray[numpy.float64]]) -> bool:
-    return len(a) >= 1 and len(b) == 1 and numpy.array_equal(a[0], b[0])
+def _copies(call: Call) -> bool:
+    """Whether it gives what it takes."""
+    return bool(call.takes) and len(call.gives) == 1 and numpy.array_equal(call.takes[0], call.gives[0])
