@@ -147,6 +147,17 @@ def added_without_a_gradient(x, mesh):
     return functional.all_reduce(x, "sum", mesh.get_group())
 
 
+def forked(x, mesh):
+    """What is beside the call hands an addend back, too."""
+    return copied(x, mesh) + x - x.detach()
+
+
+def used_twice(x, mesh):
+    """The call is given what is too much already."""
+    y = copied(x, mesh)
+    return y + y - y.detach()
+
+
 def averaged(x, mesh):
     """A mean where the sum is wanted, and the right backward of the sum."""
     return Mean.apply(x, mesh.get_group())
@@ -274,6 +285,11 @@ class Places(unittest.TestCase):
         self.assertEqual((report.begins.module, report.begins.calls), ("up", ()), report)
         report = proof(columns_and_rows(inside=lambda x, mesh: copied(x, mesh) * 1.0 + x.detach() * 0, add=halved))
         self.assertEqual((report.begins.module, report.begins.calls), ("down", ()), report)
+
+    def test_a_call_is_not_blamed_for_what_is_beside_it(self):
+        for between in (forked, used_twice):
+            report = proof(columns_and_rows(between=between))
+            self.assertEqual((report.begins.place, report.begins.calls), ("backward", ()), report)
 
     def test_a_value_that_is_wrong_as_a_call_gives_it(self):
         self.begins("", averaged, "Mean.apply", "forward", inside=copied, add=nothing, after=averaged)

@@ -70,6 +70,10 @@ class Whole:
     batch_mark: str = ""
     file: str = ""  # that it was read from
 
+    def first_name(self, name: str) -> str:
+        """What a tied parameter is called here, by any of its names."""
+        return next((first for first, others in self.aliases.items() if name in others), name)
+
     @property
     def floor(self) -> float:
         """A gradient whose every element is smaller is nothing but rounding, as that of a bias before a softmax."""
@@ -323,8 +327,15 @@ class Rank:
         return stack
 
     def named(self) -> Iterator[Tuple[str, nn.Parameter]]:
-        for part in self.parts:
-            yield from _names.parameters(part)
+        """Every parameter. One that is tied in one process has the name that it has there: of the stages of a pipeline
+        one has it under this name, and another under the other."""
+        own = {name: parameter for part in self.parts for name, parameter in _names.parameters(part)}
+        for name, parameter in own.items():
+            first = self.whole.first_name(name)
+            if first == name or first not in own:
+                yield first, parameter
+            elif own[first] is not parameter:
+                yield name, parameter
 
     def _averaged(self) -> float:
         """What DDP, fully_shard or FullyShardedDataParallel divides the sum by."""

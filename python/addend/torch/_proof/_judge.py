@@ -295,12 +295,13 @@ class Judge:
 
     def _reduction(self, late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Begins:
         name = next(iter(late))
-        text = f"{len(late)} parameters whose addends are right, first `{name}`"
+        count = "1 parameter" if len(late) == 1 else f"{len(late)} parameters"
+        text = f"{count} whose addends are right, first `{name}`"
         axes: Tuple[str, ...] = tuple(axis for axis in self.axes.names if axis in late[name])
         factor = None
         told = next((param for param in (diff.params if diff else ()) if not param.ok), None)
         if told is not None:
-            text = f"{len(late)} parameters whose addends are right, `{told.name}`: {told.text}"
+            text = f"{count} whose addends are right, `{told.name}`: {told.text}"
             name, factor = told.name, told.factor
             axes = tuple(told.axis.replace(",", " ").split()) if told.axis else axes
         owner = name.rpartition(".")[0]

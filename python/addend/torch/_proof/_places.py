@@ -156,7 +156,8 @@ class Places:
         lacking = frozenset(begins.axes)
         for keys in (site.before, site.after):
             lacking &= frozenset().union(*(found[key[0]].pending(key[2]) for key in keys))
-        return True if lacking and not self._collects(site, lacking, "forward") else None
+        sums = site.over(self.modules.axes.text(lacking), "forward")
+        return True if lacking and not sums else None
 
     def _backward(self, site: Site, begins: Begins) -> Optional[bool]:
         adds = self._adds(site)
@@ -168,16 +169,11 @@ class Places:
         if given is not None and given.wrong:
             return False
         lacking = frozenset(begins.axes) & handed_back.axes if begins.factor is None else Nothing
-        if lacking and self._collects(site, lacking, "backward"):
-            return False
         if given is None:
             return None
         if handed_back.wrong or lacking:
             return True
         return False if handed_back.right else None
-
-    def _collects(self, site: Site, axes: FrozenSet[str], phase: str) -> bool:
-        return site.over(self.modules.axes.text(axes), phase)
 
     # -- gradients of what it takes and gives
 
