@@ -306,6 +306,15 @@ def tied_blocks():
     return model
 
 
+def tied_head_first():
+    """One process calls the parameter head.weight."""
+    model = tied_blocks()
+    embed = model.embed
+    del model.embed
+    model.embed = embed
+    return model
+
+
 def sums_of_tied(times):
     def run(model, microbatches, loss_of):
         proofs.run_stages(model, microbatches, loss_of)
@@ -317,9 +326,9 @@ def sums_of_tied(times):
     return run
 
 
-def tied_job(times):
+def tied_job(times, make_model=tied_blocks):
     return Job(
-        proofs.staged("1F1B", proofs.one_each), PP, {"run": sums_of_tied(times)}, make_model=tied_blocks,
+        proofs.staged("1F1B", proofs.one_each), PP, {"run": sums_of_tied(times)}, make_model=make_model,
         batches=(whole, proofs.whole_on_each),
     )  # fmt: skip
 
@@ -339,6 +348,7 @@ right(
     ),
 )  # fmt: skip
 wrong("a pipeline whose ends are tied and not summed", 2, tied_job(0), "reduction", "embed")
+wrong("a pipeline whose ends are tied and not summed, head first", 2, tied_job(0, tied_head_first), "reduction", "head")
 wrong("a pipeline whose ends are tied and summed twice", 7, tied_job(2), "reduction", "embed")
 
 

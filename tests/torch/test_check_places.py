@@ -158,6 +158,12 @@ def used_twice(x, mesh):
     return y + y - y.detach()
 
 
+def halves_added(x, mesh):
+    """What the sum is given are addends, so that it is right to sum them; what it takes has a wrong gradient."""
+    half = 1.5 * x - x.detach()
+    return functional.all_reduce(half, "sum", mesh.get_group())
+
+
 def averaged(x, mesh):
     """A mean where the sum is wanted, and the right backward of the sum."""
     return Mean.apply(x, mesh.get_group())
@@ -287,7 +293,7 @@ class Places(unittest.TestCase):
         self.assertEqual((report.begins.module, report.begins.calls), ("down", ()), report)
 
     def test_a_call_is_not_blamed_for_what_is_beside_it(self):
-        for between in (forked, used_twice):
+        for between in (forked, used_twice, halves_added):
             report = proof(columns_and_rows(between=between))
             self.assertEqual((report.begins.place, report.begins.calls), ("backward", ()), report)
 
