@@ -127,6 +127,13 @@ def taken_for_whole(x, mesh):
     return x.to_local()
 
 
+def looked_at(x, mesh):
+    x = DTensor.from_local(x, mesh, [Replicate()])
+    with torch.no_grad():
+        x.to_local().mean()
+    return x.to_local()
+
+
 def added(x, mesh):
     return Sum.apply(x, mesh.get_group())
 
@@ -270,6 +277,7 @@ class Places(unittest.TestCase):
     def test_a_to_local_that_takes_an_addend_for_the_whole(self):
         self.begins("up", taken_for_whole, "DTensor.to_local", between=taken_for_whole)
         self.begins("up", taken_for_whole, "DTensor.to_local", inside=taken_for_whole)
+        self.begins("up", looked_at, "DTensor.to_local", between=looked_at)
 
     def test_a_functional_collective_that_sums_again_in_the_backward(self):
         self.begins("down", added_functionally, "all_reduce", inside=copied, add=added_functionally)
@@ -297,6 +305,14 @@ class Places(unittest.TestCase):
             report = proof(columns_and_rows(between=between))
             self.assertEqual((report.begins.place, report.begins.calls), ("backward", ()), report)
 
+    def test_what_hooks_call_in_the_backward_is_no_call_of_the_forward(self):
+        def parallelize(model, mesh):
+            model.last.bias.register_hook(lambda gradient: added(gradient, mesh) / mesh.size())
+            return columns_and_rows(between=forked)(model, mesh)
+
+        report = proof(parallelize)
+        self.assertEqual((report.begins.place, report.begins.calls), ("backward", ()), report)
+
     def test_a_value_that_is_wrong_as_a_call_gives_it(self):
         self.begins("", averaged, "Mean.apply", "forward", inside=copied, add=nothing, after=averaged)
         calls = dict(inside=copied, add=nothing, after=averaged_by_conversion)
@@ -320,9 +336,10 @@ class Places(unittest.TestCase):
     def test_conversions_to_the_whole(self):
         self.right(inside=copied, add=nothing, after=added_by_conversion)
         self.right(between=cut_and_gathered)
-        report = proof(columns_and_rows(between=gathered_for_the_whole))
-        self.assertEqual((report.begins.module, report.begins.place), ("", "backward"), report)
-        self.assertEqual(names_of(report), ["DTensor.redistribute", "DTensor.full_tensor"], report)
+        for after in (nothing, not_summed):  # a call that does nothing wrong there
+            report = proof(columns_and_rows(between=gathered_for_the_whole, after=after))
+            self.assertEqual((report.begins.module, report.begins.place), ("", "backward"), report)
+            self.assertEqual(names_of(report), ["DTensor.redistribute", "DTensor.full_tensor"], report)
 
     def test_calls_that_cannot_be_told_apart_are_all_named(self):
         report = proof(columns_and_rows(inside=not_summed_twice))
