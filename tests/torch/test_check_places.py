@@ -13,6 +13,8 @@ from torch.autograd import Function
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from addend.torch import check
+from addend.torch._proof._calls import Calls
+from addend.torch._proof._trace import Trace
 
 HANGS = 120  # seconds; many times what a proof takes
 
@@ -392,6 +394,17 @@ class TwoAxes(unittest.TestCase):
 
     def test_a_mean_in_the_forward(self):
         self.names("", "forward", "Mean.apply", inside=copied, add=nothing, after=averaged)
+
+
+class AsBefore(unittest.TestCase):
+    def test_what_calls_are_noted_by_is_taken_away_again(self):
+        def held():
+            return [vars(Function).get("apply"), *(vars(DTensor)[name] for name in ("to_local", "from_local"))]
+
+        before = held()
+        with Calls(Trace()):
+            self.assertNotEqual(held(), before)
+        self.assertEqual(held(), before)
 
 
 class SeveralBatches(unittest.TestCase):
