@@ -25,9 +25,7 @@ def make_model():
 def microbatches():
     generator = torch.Generator().manual_seed(2)
     words = [torch.randint(0, 50, (1, length), generator=generator) for length in LENGTHS]
-    return [
-        {"input_ids": w, "labels": labels_of(w), "position_ids": torch.arange(w.shape[1])[None].float()} for w in words
-    ]
+    return [{"input_ids": w, "labels": labels_of(w)} for w in words]
 
 
 def labels_of(words):
@@ -64,7 +62,7 @@ def summed(model, batches):
     """Of one process all of it: the sum of all tokens' losses, and how many there are."""
     total, count = 0, 0
     for batch in batches:
-        logits = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits
+        logits = model(input_ids=batch["input_ids"]).logits
         target = batch["labels"][0, 1:]
         total = total + torch.nn.functional.cross_entropy(logits[0, :-1], target, reduction="sum")
         count += target.numel()

@@ -913,14 +913,17 @@ wrong(
 PIECES = 4
 
 
-def staged(schedule_name, stages_of_rank):
+def staged(schedule_name, stages_of_rank, wrap=lambda part, mesh: part):
+    """Over pp; `wrap`(a stage's module, mesh) is what the stage has."""
+
     def parallelize(model, mesh):
         import copy
 
         from torch.distributed.pipelining import PipelineStage
         from torch.distributed.pipelining.schedules import get_schedule_class
 
-        world, rank = dist.get_world_size(), dist.get_rank()
+        group = mesh.get_group("pp")
+        world, rank = dist.get_world_size(group), dist.get_rank(group)
         made, count = [], world * len(stages_of_rank(0, world))
         for stage in stages_of_rank(rank, world):
             part = copy.deepcopy(model)
@@ -930,7 +933,7 @@ def staged(schedule_name, stages_of_rank):
                 part.embed = None
             if stage < count - 1:
                 part.norm = part.head = None
-            made.append(PipelineStage(part, stage, count, torch.device("cpu")))
+            made.append(PipelineStage(wrap(part, mesh), stage, count, torch.device("cpu"), group=group))
         kind = get_schedule_class(schedule_name)
         losses = {}
         schedule = kind(

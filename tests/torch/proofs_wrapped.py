@@ -259,6 +259,150 @@ for name, stages in SCHEDULES:
     )  # fmt: skip
 
 
+# -- stages in DistributedDataParallel
+
+
+def in_ddp(part, mesh):
+    return nn.parallel.DistributedDataParallel(part, process_group=mesh.get_group("dp"))
+
+
+def first_stage_alone(part, mesh):
+    """In the others the data ranks go on alone."""
+    return in_ddp(part, mesh) if part.embed is not None else part
+
+
+def doubled_in_ddp(part, mesh):
+    doubled_backward([part], None)
+    return in_ddp(part, mesh)
+
+
+def stages_in(wrap, loss=proofs.loss, **arguments):
+    return Job(
+        proofs.staged("1F1B", proofs.one_each, wrap), {"dp": 3, "pp": 2}, {"run": proofs.run_stages, **arguments},
+        make_model=proofs.four_blocks, loss=loss,
+    )  # fmt: skip
+
+
+right("a pipeline of stages in DDP", stages_in(in_ddp))
+wrong("a pipeline, one stage is not in DDP", 20, stages_in(first_stage_alone, averaged=3), "reduction", "")
+wrong(
+    "a pipeline of stages in DDP, a block hands back twice", 15, stages_in(doubled_in_ddp), "backward", "blocks.1.mlp"
+)
+wrong(
+    "a pipeline of stages in DDP, each piece is divided by its own count",
+    16,
+    stages_in(in_ddp, loss=proofs.own_mean),
+    "loss",
+    "",
+)
+
+
+# -- embeddings that the first stage and the last have together
+
+
+def tied_blocks():
+    model = proofs.four_blocks()
+    model.head.weight = model.embed.weight
+    return model
+
+
+def tied_head_first():
+    """One process calls the parameter head.weight."""
+    model = tied_blocks()
+    embed = model.embed
+    del model.embed
+    model.embed = embed
+    return model
+
+
+def sums_of_tied(times):
+    def run(model, microbatches, loss_of):
+        proofs.run_stages(model, microbatches, loss_of)
+        for module in model:
+            end = module.embed or module.head
+            for _ in range(times if end is not None else 0):
+                dist.all_reduce(end.weight.grad)
+
+    return run
+
+
+def tied_job(times, make_model=tied_blocks):
+    return Job(
+        proofs.staged("1F1B", proofs.one_each), PP, {"run": sums_of_tied(times)}, make_model=make_model,
+        batches=(whole, proofs.whole_on_each),
+    )  # fmt: skip
+
+
+def of_one_rank(modules, rank):
+    """Rank 0 has the first stage and the last."""
+    if rank == 0:
+        modules[1].head.weight = modules[0].embed.weight
+
+
+right("a pipeline whose ends are tied", tied_job(1))
+right(
+    "a pipeline whose ends are one parameter of one rank",
+    Job(
+        staged_wrongly("ZBVZeroBubble", proofs.there_and_back, of_one_rank), PP, {"run": proofs.run_stages},
+        make_model=tied_blocks, batches=(whole, proofs.whole_on_each),
+    ),
+)  # fmt: skip
+wrong("a pipeline whose ends are tied and not summed", 2, tied_job(0), "reduction", "embed")
+wrong("a pipeline whose ends are tied and not summed, head first", 2, tied_job(0, tied_head_first), "reduction", "head")
+wrong("a pipeline whose ends are tied and summed twice", 7, tied_job(2), "reduction", "embed")
+
+
+# -- attention as models have it, whose code has a number of heads and reads sizes
+
+
+class CountingAttention(Attention):
+    """`heads` is a number that parallelize divides; what is scaled by the width reads it, or, a mistake, reads the
+    width of a rank's own part."""
+
+    reads_own = False
+
+    def __init__(self):
+        super().__init__()
+        self.heads, self.width = 6, proofs.WIDTH
+
+    def forward(self, x):
+        q, k, v = self.wq(x), self.wk(x), self.wv(x)
+        width = q.shape[2] if self.reads_own else self.width
+        q, k, v = (y.view(*x.shape[:2], self.heads, -1).transpose(1, 2) for y in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=width**-0.5)
+        return self.wo(y.transpose(1, 2).flatten(2))
+
+
+def counting():
+    model = proofs.Decoder()
+    for block in model.blocks.values():
+        block.attention = CountingAttention()
+    return model
+
+
+def heads_divided(reads_own=False, divided=True):
+    def parallelize(model, mesh):
+        for block in model.blocks.values():
+            block.attention.heads //= mesh.size() if divided else 1
+        model.blocks["1"].attention.reads_own = reads_own
+        return proofs.dtensor_plain(model, mesh)
+
+    return parallelize
+
+
+def counting_job(**flags):
+    return Job(heads_divided(**flags), {"tp": 2}, make_model=counting, batches=(whole, proofs.whole_on_each))
+
+
+right("heads that are counted, DTensor", counting_job())
+wrong(
+    "attention that reads the width of its own part", 11, counting_job(reads_own=True), "forward", "blocks.1.attention"
+)  # fmt: skip
+wrong(
+    "heads are not divided, and are narrower for it", 11, counting_job(divided=False), "forward", "blocks.0.attention"
+)  # fmt: skip
+
+
 # -- the whole in several batches, of which each rank has a part of each
 
 

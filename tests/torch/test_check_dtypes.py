@@ -107,6 +107,34 @@ def checked(make_model=Net, parallelize=ddp, batches=(whole, cut), loss=loss, me
     return check(make_model, parallelize, batches, loss, mesh, **{"timeout": HANGS, **arguments})
 
 
+class Turned(Net):
+    """As rotary embeddings make angles from positions, which are integers; the frequencies are f64 as all buffers."""
+
+    def __init__(self, convert):
+        super().__init__()
+        self.convert = convert
+        self.register_buffer("frequencies", torch.rand(1, 6, generator=torch.Generator().manual_seed(1)))
+
+    def forward(self, x):
+        angles = self.convert(torch.arange(3)[:, None]) @ self.frequencies
+        return super().forward(x * angles.cos().sum(0))
+
+
+class Integers(unittest.TestCase):
+    def test_their_conversions_to_narrower_numbers_are_conversions_to_f64(self):
+        for convert in (
+            torch.Tensor.float,
+            torch.Tensor.bfloat16,
+            lambda x: x.to(torch.float32),
+            lambda x: x.to(dtype=torch.float32),
+            lambda x: x.type(torch.float32),
+        ):
+            report = checked(lambda convert=convert: Turned(convert))
+            self.assertTrue(report.ok, report)
+            self.assertEqual(report.bound, 1e-9)
+            self.assertIn("conversions to a narrower dtype are conversions to f64", report.messages)
+
+
 class NoDouble(unittest.TestCase):
     """Operations that take no f64 are computed in f32, named, and bound by one process's own error."""
 

@@ -90,10 +90,11 @@ class Dump:
             self.types.setdefault(name, dict(word.split("=") for word in text.split()))
         microbatch = int(metadata.get("addend.microbatch", 0))
         self.microbatches = max(self.microbatches, microbatch + 1)
-        for name, values in found.items():
+        for dumped, values in found.items():
+            name = self.whole.first_name(dumped)
             if name not in self.whole.weights:
                 continue
-            placed = self._placed(name, rank, shapes[name], held[name], values)
+            placed = self._placed(name, rank, shapes[dumped], held[dumped], values)
             if placed is None:
                 continue
             if metadata["addend.kind"] == "addend":

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from addend.torch._proof import _names
 from addend.torch._proof._axes import Axes
-from addend.torch._proof._trace import Trace
+from addend.torch._proof._calls import Calls
+from addend.torch._proof._trace import Call, Trace, array
 
 OPERATORS = ("left out", "doubled", "averaged")
 _NONE_TO_PLANT = ("send", "recv", "barrier", "wait", "wrap")  # of points between stages, and what moves no numbers
@@ -64,8 +65,15 @@ def axes_of(ranks: List[int], axes: Axes) -> str:
 class Collectives(TorchDispatchMode):
     """While it lasts. `seen` has those of the backward; one of them is made wrong if `plant` names it."""
 
-    def __init__(self, axes: Axes, trace: Optional[Trace] = None, plant: Optional[Tuple[Place, str]] = None):
+    def __init__(
+        self,
+        axes: Axes,
+        trace: Optional[Trace] = None,
+        plant: Optional[Tuple[Place, str]] = None,
+        calls: Optional[Calls] = None,
+    ):
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self._calls = calls
         self.seen: Dict[Place, Seen] = {}
         self._axes, self._trace, self._plant = axes, trace, plant
         self._counts: Dict[str, int] = {}
@@ -87,7 +95,11 @@ class Collectives(TorchDispatchMode):
     def _run(self, func: Callable[..., Any], name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
         along = axes_of(ranks, self._axes)
         if self._trace is not None:
-            self._trace.collective(f"{name} over {along}")
+            where = self._calls.place() if self._calls is not None else _names.caller()
+            self._trace.collective(f"{name} over {along}", where)
+        call = self._calls.collective(f"{name} over {along}") if self._calls is not None else None
+        if call is not None:
+            return _noted(call, func, args, kwargs)
         if torch._C._current_graph_task_id() == -1:
             return func(*args, **kwargs)
         place = Place(along, self._counts.get(along, 0))
@@ -120,6 +132,19 @@ class Collectives(TorchDispatchMode):
             else:
                 result.zero_()
         return out if functional else _finished(out, results)
+
+
+def _noted(call: Call, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The collective, and what it took and gave."""
+    call.takes = [array(tensor) for tensor in _tensors(args) if tensor.is_floating_point()]
+    out = func(*args, **kwargs)
+    if func.namespace != "c10d":
+        results = [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in _tensors(out)]
+    else:
+        (out[-1] if isinstance(out, (tuple, list)) else out).wait()
+        results = _tensors(args)
+    call.gives = [array(tensor) for tensor in results if tensor.is_floating_point()]
+    return out
 
 
 def _finished(out: Any, results: List[torch.Tensor]) -> Any:

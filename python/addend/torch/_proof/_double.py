@@ -144,7 +144,7 @@ class Double(TorchFunctionMode):
         if self._through:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if name in _METHODS and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+        if name in _METHODS and isinstance(args[0], torch.Tensor):
             self.said.add("conversions to a narrower dtype are conversions to f64")
             return args[0].double()
         if any(value in NARROW for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)):

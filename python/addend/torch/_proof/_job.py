@@ -17,6 +17,7 @@ from addend.torch import _parameters, _watch
 from addend.torch._loaded import is_dtensor, is_flat_fsdp
 from addend.torch._proof import _double, _mark, _match, _names
 from addend.torch._proof._axes import Axes
+from addend.torch._proof._calls import Calls
 from addend.torch._proof._collectives import OPERATORS, Collectives, Place, Seen
 from addend.torch._proof._trace import Record, Trace, array
 
@@ -68,6 +69,10 @@ class Whole:
     model_mark: str = ""  # checksums of the weights that make_model gave, and of the batch
     batch_mark: str = ""
     file: str = ""  # that it was read from
+
+    def first_name(self, name: str) -> str:
+        """What a tied parameter is called here, by any of its names."""
+        return next((first for first, others in self.aliases.items() if name in others), name)
 
     @property
     def floor(self) -> float:
@@ -322,8 +327,15 @@ class Rank:
         return stack
 
     def named(self) -> Iterator[Tuple[str, nn.Parameter]]:
-        for part in self.parts:
-            yield from _names.parameters(part)
+        """Every parameter. One that is tied in one process has the name that it has there: of the stages of a pipeline
+        one has it under this name, and another under the other."""
+        own = {name: parameter for part in self.parts for name, parameter in _names.parameters(part)}
+        for name, parameter in own.items():
+            first = self.whole.first_name(name)
+            if first == name or first not in own:
+                yield first, parameter
+            elif own[first] is not parameter:
+                yield name, parameter
 
     def _averaged(self) -> float:
         """What DDP, fully_shard or FullyShardedDataParallel divides the sum by."""
@@ -406,10 +418,11 @@ class Rank:
         everywhere = {name for names in everyones for name in names}
         for part in self.parts:
             self.trace.attach(part, self.whole.record, everywhere)
-        mode = Collectives(self.axes, self.trace)
+        calls = Calls(self.trace)
+        mode = Collectives(self.axes, self.trace, calls=calls)
         folder, no_dump = os.path.join(self.folder, "dump"), ""
         try:
-            with self._dumped(folder) as dumped, mode:
+            with self._dumped(folder) as dumped, calls, mode:
                 self.step()
             no_dump = dumped[0] if dumped else ""
         finally:

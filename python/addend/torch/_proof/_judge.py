@@ -14,6 +14,7 @@ from addend.torch._proof import _match
 from addend.torch._proof._addends import Dump
 from addend.torch._proof._axes import Axes
 from addend.torch._proof._job import STEPS, Held, Part, Task, Whole
+from addend.torch._proof._places import Places
 from addend.torch._proof._report import Begins, MatchReport, Param, Planted
 from addend.torch._proof._where import Modules
 
@@ -243,6 +244,8 @@ class Judge:
     def _begins(self, wrong: Sequence[str], loss_ok: bool) -> Tuple[Optional[Begins], Optional[addend.DiffReport]]:
         late, early, diff = self._addends(wrong)
         begins = self._search(early, late, loss_ok)
+        if begins is not None and self.modules is not None:
+            begins = Places(self.modules).narrowed(begins)
         if begins is None and late:
             begins = self._reduction(late, diff)
         if begins is None and not loss_ok:
@@ -292,12 +295,13 @@ class Judge:
 
     def _reduction(self, late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Begins:
         name = next(iter(late))
-        text = f"{len(late)} parameters whose addends are right, first `{name}`"
+        count = "1 parameter" if len(late) == 1 else f"{len(late)} parameters"
+        text = f"{count} whose addends are right, first `{name}`"
         axes: Tuple[str, ...] = tuple(axis for axis in self.axes.names if axis in late[name])
         factor = None
         told = next((param for param in (diff.params if diff else ()) if not param.ok), None)
         if told is not None:
-            text = f"{len(late)} parameters whose addends are right, `{told.name}`: {told.text}"
+            text = f"{count} whose addends are right, `{told.name}`: {told.text}"
             name, factor = told.name, told.factor
             axes = tuple(told.axis.replace(",", " ").split()) if told.axis else axes
         owner = name.rpartition(".")[0]

@@ -147,7 +147,15 @@ class Value:
         return False
 
 
-def _summed(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int]) -> Optional[NDArray[numpy.float64]]:
+def _copies(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int], bound: float) -> bool:
+    """Whether these ranks have the same numbers, not zeros: a mean, where a sum is wanted, and no addends."""
+    first = parts[fibre[0]]
+    scale = largest(first)
+    return bool(scale) and all(close(parts[rank], first, bound, scale) for rank in fibre)
+
+
+def summed(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int]) -> Optional[NDArray[numpy.float64]]:
+    """None: they are not of one shape."""
     if len({parts[rank].shape for rank in fibre}) > 1:
         return None
     total: NDArray[numpy.float64] = numpy.sum([parts[rank] for rank in fibre], axis=0)
@@ -174,7 +182,8 @@ def value_of(
     for some in axes.subsets():
         index = {}
         for fibre in axes.fibres(some, sorted(parts)):
-            total = _summed(parts, fibre) if len(fibre) > 1 else None
+            addends = len(fibre) > 1 and not _copies(parts, fibre, bound)
+            total = summed(parts, fibre) if addends else None
             found = locate(total, whole, bound, known.get(fibre[0])) if total is not None else None
             if found is None:
                 break
@@ -251,7 +260,7 @@ def _pending(
     for fibre in axes.fibres(some, sorted(parts)):
         if len(fibre) < 2 or any(not same(value.index[rank], value.index[fibre[0]]) for rank in fibre):
             return False
-        total = _summed(parts, fibre)
+        total = summed(parts, fibre)
         if total is None or not close(total, right[fibre[0]], bound, tops[fibre[0]]):
             return False
     return True

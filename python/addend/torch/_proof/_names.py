@@ -53,3 +53,24 @@ def caller() -> str:
         if not is_inside(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{line}"
     return ""
+
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_WAYS = tuple(  # through which a function that somebody calls comes to what it does
+    os.path.join(_TORCH, *way.split("/"))
+    for way in (
+        "distributed/distributed_c10d.py", "distributed/c10d_logger.py", "distributed/_functional_collectives.py",
+        "distributed/nn/functional.py", "distributed/tensor/_api.py", "_ops.py", "_library/", "_compile.py", "_dynamo/",
+        "_tensor.py", "overrides.py", "autograd/function.py", "utils/_contextlib.py", "utils/_python_dispatch.py",
+    )
+)  # fmt: skip
+
+
+def called() -> str:
+    """file:line of a call that is outside of PyTorch; empty if something in PyTorch, as a wrapper, made it."""
+    own = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    for frame, line in traceback.walk_stack(None):
+        file = frame.f_code.co_filename
+        if not file.startswith((own, "<", *_WAYS)):
+            return "" if is_inside(file) else f"{file}:{line}"
+    return ""

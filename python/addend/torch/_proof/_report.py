@@ -32,7 +32,8 @@ class Begins:
     axes: Tuple[str, ...] = ()
     factor: Optional[float] = None
     where: str = ""  # file:line of its forward
-    collectives: Tuple[str, ...] = ()  # called inside it
+    collectives: Tuple[str, ...] = ()  # called inside it: phase, operation, axes, file:line
+    calls: Tuple[str, ...] = ()  # autograd Functions, conversions, collectives: one is where it begins, if there is one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +132,11 @@ def _begins(begins: Begins) -> str:
         lines = [f"begins where the gradient of {what} is summed: {begins.text}"]
     if begins.where:
         lines.append(f"  {begins.where}")
+    if len(begins.calls) == 1:
+        lines.append(f"  in the call of {begins.calls[0]}")
+    elif begins.calls:
+        lines.append("  in one of these calls, or in what is between them:")
+        lines += [f"    {call}" for call in begins.calls]
     return "\n".join(lines + [f"  inside it: {call}" for call in begins.collectives])
 
 

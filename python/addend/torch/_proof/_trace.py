@@ -62,6 +62,24 @@ def array(tensor: torch.Tensor) -> NDArray[numpy.float64]:
 
 
 @dataclasses.dataclass
+class Call:
+    """Something that the job called in its forward, which may move numbers between ranks."""
+
+    name: str
+    where: str  # file:line
+    module: str  # the innermost that it was called in
+    ranks: bool = False  # whether it is told of a group or a mesh, or is a collective itself
+    plain: bool = False  # a collective of which autograd was not asked here
+    takes: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
+    gives: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
+    gradients_given: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of what it gives
+    gradients: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # that it hands back
+    told_whole: bool = False  # of what it gives a gradient came that says that it is no addend
+    forward: List[str] = dataclasses.field(default_factory=list)  # collectives inside it: "allreduce over tp"
+    backward: List[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
 class Record:
     """Picklable: what one process saw of one step."""
 
@@ -70,6 +88,7 @@ class Record:
     places: Dict[str, str] = dataclasses.field(default_factory=dict)  # file:line of a module's forward
     kinds: Dict[str, str] = dataclasses.field(default_factory=dict)  # the class of a module
     collectives: List[Tuple[str, str, str, str]] = dataclasses.field(default_factory=list)  # module, phase, what, where
+    calls: List[Call] = dataclasses.field(default_factory=list)
 
 
 class Trace:
@@ -144,11 +163,11 @@ class Trace:
             if tensor.requires_grad and torch.is_grad_enabled():
                 tensor.register_hook(functools.partial(self._keep_gradient, (name, call, "gout", i)))
 
-    def collective(self, what: str) -> None:
+    def collective(self, what: str, where: str) -> None:
         """Notes one that is called now."""
         backward = torch._C._current_graph_task_id() != -1
         inside = self.finished if backward else self.stack[-1] if self.stack else ""
-        self.record.collectives.append((inside, "backward" if backward else "forward", what, _names.caller()))
+        self.record.collectives.append((inside, "backward" if backward else "forward", what, where))
 
 
 def _weights_alone() -> bool:

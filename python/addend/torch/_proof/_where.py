@@ -29,6 +29,7 @@ class Module:
     backward: int = -1  # when its share of the backward was done
     params: List[str] = dataclasses.field(default_factory=list)  # its own that are wrong before any sum
     shown: Dict[str, str] = dataclasses.field(default_factory=dict)
+    without: bool = False  # whether no rank has a gradient of its output
     factor: Optional[float] = None  # of an output that is nothing but that many times the whole's
 
     def lost(self, kind: str) -> bool:
@@ -136,6 +137,10 @@ class Modules:
         """Which of the whole's batches a call was for."""
         return key[1] * self._batches // self._whole_calls[key[0]]
 
+    def value(self, key: Key) -> Optional[_match.Value]:
+        """What the tensor that a module takes or gives is, in the first microbatch."""
+        return self._values.get((key, 0))
+
     def scale(self, rank: int, microbatch: int) -> float:
         return self.scales.get((rank, microbatch), self._averaged[rank])
 
@@ -143,6 +148,8 @@ class Modules:
         for key, microbatch in self._keys(("gin", "gout")):
             value = self._values.get((_value_key(key), microbatch))
             parts = self._parts(key, microbatch)
+            if not parts and key[2] == "gout" and self._parts(_value_key(key), microbatch):
+                self.module(key[0]).without = True
             if value is None or not parts or any(rank not in value.index for rank in parts):
                 continue
             scales = {rank: self.scale(rank, microbatch + self._batch(key)) for rank in parts}
@@ -191,10 +198,10 @@ class Modules:
         record = next(iter(self.ranks.values()))
         inside: Dict[str, None] = {}
         for where, when, what, line in record.collectives:
-            if when == place and is_inside(where, module):
-                inside[f"{what} ({line})"] = None
+            if is_inside(where, module):
+                inside[f"{when}, {what} ({line})"] = None
         names = tuple(name for name in self.axes.names if name in axes)
-        return Begins(module, place, text, names, factor, record.places.get(module, ""), tuple(inside)[:4])
+        return Begins(module, place, text, names, factor, record.places.get(module, ""), tuple(inside)[:8])
 
     def _outwards(self, name: str, kind: str, other: str, avoid: str) -> str:
         """The module that should have summed: the one that gives addends, or what is around it, where others like it
@@ -328,13 +335,13 @@ class Modules:
         for name in early:
             owner = name.rpartition(".")[0]
             self.module(owner if owner in self.found else self.parent(owner) or "").params.append(name)
-        first = next((m for m in ordered if not m.wrong("gout") and (m.wrong("gin") or m.params)), None)
+        first = next((m for m in ordered if self._first_wrong(m)), None)
         first = first if early else None  # all addends are right: nothing that was handed back was wrong
         upstream = self._given_addends(ordered, late)
         if first is None or (upstream is not None and upstream.backward < first.backward):
             first = upstream or first
         if first is None:
-            return None
+            return self._between(ordered) if early else None
         start = self._unsummed(ordered, "backward", "gin", "gout", first.backward, first.name)
         if start is not None:
             axes = self.found[start].pending("gin")
@@ -342,6 +349,25 @@ class Modules:
             text += f"in the backward behind `{start}`"
             return self.begins("backward", start, text, axes, None)
         return self._described(first) if first is not upstream else self._given_addend(first)
+
+    def _first_wrong(self, module: Module) -> bool:
+        return not module.wrong("gout") and not module.without and (module.wrong("gin") or bool(module.params))
+
+    def _between(self, ordered: Sequence[Module]) -> Optional[Begins]:
+        """The module around one that is given a wrong gradient, or none, where its own is right."""
+        for module in ordered:
+            around = self.parent(module.name)
+            if around is None or not (module.wrong("gout") or module.without) or not self.settled(around, "gout"):
+                continue
+            if module.without:
+                text = f"the gradient of its output is right, and none comes to `{module.name}`"
+                return self.begins("backward", around, text, Nothing, None)
+            factors = {gradient.factor for gradient in module.gradients["gout"]}
+            factor = factors.pop() if len(factors) == 1 else None
+            text = f"the gradient of its output is right, what it hands back to `{module.name}` is "
+            text += "not" if factor is None else f"{factor:.6g} times what it should be{self._sizes(factor)}"
+            return self.begins("backward", around, text, self._fitting(factor) if factor else Nothing, factor)
+        return None
 
     def _given_addend(self, module: Module) -> Optional[Begins]:
         """The module around one whose output's gradient lacks a sum, if its own output's gradient lacks none."""

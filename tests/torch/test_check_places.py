@@ -1,0 +1,441 @@
+"""`addend.torch.check`: which call of the job's own is where it begins: an autograd Function, a conversion of a DTensor
+or a collective, in a module or between modules."""
+
+import inspect
+import unittest
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd import Function
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from addend.torch import check
+from addend.torch._proof._calls import Calls
+from addend.torch._proof._trace import Trace
+
+HANGS = 120  # seconds; many times what a proof takes
+
+
+class CopyIn(Function):
+    """Each rank goes on with something else."""
+
+    @staticmethod
+    def forward(context, x, group, sums):
+        context.group, context.sums = group, sums
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        gradient = gradient.clone()
+        for _ in range(context.sums):
+            dist.all_reduce(gradient, group=context.group)
+        return gradient, None, None
+
+
+class Sum(Function):
+    @staticmethod
+    def forward(context, x, group):
+        x = x.clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient, None
+
+
+class Mean(Sum):
+    @staticmethod
+    def forward(context, x, group):
+        return Sum.forward(context, x, group) / dist.get_world_size(group)
+
+
+class Net(nn.Module):
+    """`between` is called between two of its modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.up, self.down, self.last = (
+            nn.Linear(6, 8),
+            nn.Linear(8, 12),
+            nn.Linear(12, 8, bias=False),
+            nn.Linear(8, 3),
+        )
+        self.between = self.after = torch.clone
+
+    def forward(self, x):
+        x = self.between(self.first(x))
+        return self.last(self.after(self.down(self.up(x))))
+
+
+def whole(rank, mesh):
+    generator = torch.Generator().manual_seed(3)
+    return [(torch.randn(5, 6, generator=generator), torch.randn(5, 3, generator=generator))]
+
+
+def loss(model, batch):
+    x, y = batch
+    return (model(x) - y).square().sum(), y.numel()
+
+
+def own(x, mesh, dim):
+    return nn.Parameter(x.detach().chunk(mesh.size(), dim)[mesh.get_local_rank()].clone())
+
+
+class Columns(nn.Module):
+    def __init__(self, linear, mesh, copy):
+        super().__init__()
+        self.weight, self.bias = own(linear.weight, mesh, 0), own(linear.bias, mesh, 0)
+        self.mesh, self.copy = mesh, copy
+
+    def forward(self, x):
+        return F.linear(self.copy(x, self.mesh), self.weight, self.bias)
+
+
+class Rows(nn.Module):
+    def __init__(self, linear, mesh, add):
+        super().__init__()
+        self.weight, self.mesh, self.add = own(linear.weight, mesh, 1), mesh, add
+
+    def forward(self, x):
+        return self.add(F.linear(x, self.weight), self.mesh)
+
+
+def nothing(x, mesh):
+    return x
+
+
+def copied(x, mesh):
+    return CopyIn.apply(x, mesh.get_group(), 1)
+
+
+def not_summed(x, mesh):
+    return CopyIn.apply(x, mesh.get_group(), 0)
+
+
+def summed_twice(x, mesh):
+    return CopyIn.apply(x, mesh.get_group(), 2)
+
+
+def converted(x, mesh):
+    return DTensor.from_local(x, mesh, [Replicate()]).to_local(grad_placements=[Partial()])
+
+
+def taken_for_whole(x, mesh):
+    x = DTensor.from_local(x, mesh, [Replicate()])
+    return x.to_local()
+
+
+def looked_at(x, mesh):
+    x = DTensor.from_local(x, mesh, [Replicate()])
+    with torch.no_grad():
+        x.to_local().mean()
+    return x.to_local()
+
+
+def added(x, mesh):
+    return Sum.apply(x, mesh.get_group())
+
+
+def added_functionally(x, mesh):
+    """Summed in the backward, too."""
+    return functional.all_reduce(x, "sum", mesh.get_group())
+
+
+def added_in_place(x, mesh):
+    """Autograd is not told, and hands the gradient back as it is."""
+    dist.all_reduce(x, group=mesh.get_group())
+    return x
+
+
+def added_without_a_gradient(x, mesh):
+    x = x.detach()
+    return functional.all_reduce(x, "sum", mesh.get_group())
+
+
+def forked(x, mesh):
+    """What is beside the call hands an addend back, too."""
+    return copied(x, mesh) + x - x.detach()
+
+
+def used_twice(x, mesh):
+    """The call is given what is too much already."""
+    y = copied(x, mesh)
+    return y + y - y.detach()
+
+
+def halves_added(x, mesh):
+    """What the sum is given are addends, so that it is right to sum them; what it takes has a wrong gradient."""
+    half = 1.5 * x - x.detach()
+    return functional.all_reduce(half, "sum", mesh.get_group())
+
+
+def averaged(x, mesh):
+    """A mean where the sum is wanted, and the right backward of the sum."""
+    return Mean.apply(x, mesh.get_group())
+
+
+def not_added(x, mesh):
+    """It is called where the sum belongs."""
+    return CopyIn.apply(x, mesh.get_group(), 0)
+
+
+def added_by_conversion(x, mesh):
+    return DTensor.from_local(x, mesh, [Partial()]).full_tensor()
+
+
+def averaged_by_conversion(x, mesh):
+    x = DTensor.from_local(x, mesh, [Partial("avg")])
+    x = x.redistribute(placements=[Replicate()])
+    return x.to_local()
+
+
+def cut_and_gathered(x, mesh):
+    x = DTensor.from_local(x, mesh, [Replicate()]).redistribute(placements=[Shard(1)])
+    return x.full_tensor(grad_placements=[Partial()])
+
+
+def gathered_for_the_whole(x, mesh):
+    x = DTensor.from_local(x, mesh, [Replicate()])
+    x = x.redistribute(placements=[Shard(1)])
+    return x.full_tensor()  # grad_placements=[Partial()] is missing
+
+
+def halved(x, mesh):
+    """The sum is right; what is wrong is no call."""
+    x = added(x, mesh)
+    return x * 0.5 + x.detach() * 0.5
+
+
+def not_summed_twice(x, mesh):
+    x = not_summed(x, mesh)
+    return CopyIn.apply(x, mesh.get_group(), 0)
+
+
+def line_of(function):
+    """The line of its last statement."""
+    lines, first = inspect.getsourcelines(function)
+    return f"test_check_places.py:{first + len(lines) - 1}"
+
+
+def columns_and_rows(between=nothing, inside=nothing, add=added, after=nothing):
+    """Over tp: what is called before the columns, outside or inside of their module, and after the rows, inside or
+    outside."""
+
+    def parallelize(model, mesh):
+        model.up, model.down = Columns(model.up, mesh, inside), Rows(model.down, mesh, add)
+        model.between = lambda x: between(x, mesh)
+        model.after = lambda x: after(x, mesh)
+        return model
+
+    return parallelize
+
+
+def proof(parallelize, mesh=2):
+    return check(Net, parallelize, whole, loss, {"tp": mesh}, timeout=HANGS)
+
+
+def names_of(report):
+    return [call.partition(" (")[0] for call in report.begins.calls]
+
+
+class Places(unittest.TestCase):
+    def right(self, **calls):
+        report = proof(columns_and_rows(**calls))
+        self.assertTrue(report.ok, report)
+        self.assertIsNone(report.begins)
+
+    def begins(self, where, function, name, place="backward", **calls):
+        """It begins in `where`, and one call alone is named, in this function."""
+        report = proof(columns_and_rows(**calls))
+        self.assertFalse(report.ok, report)
+        self.assertEqual((report.begins.module, report.begins.place), (where, place), report)
+        self.assertEqual(len(report.begins.calls), 1, report)
+        self.assertRegex(report.begins.calls[0], rf"^{name} \(.*{line_of(function)}[;)]", report)
+        self.assertIn(f"  in the call of {report.begins.calls[0]}", str(report))
+        return report
+
+    def test_right_jobs_with_such_calls(self):
+        self.right(between=copied)
+        self.right(inside=copied, after=added, add=nothing)
+        self.right(between=converted, add=added_in_place)
+        self.right(inside=converted, after=added_in_place, add=nothing)
+
+    def test_a_function_between_modules_whose_backward_lacks_its_sum(self):
+        report = self.begins("up", not_summed, "CopyIn.apply", between=not_summed)
+        self.assertEqual(report.begins.axes, ("tp",))
+
+    def test_a_function_in_a_module_whose_backward_lacks_its_sum(self):
+        self.begins("up", not_summed, "CopyIn.apply", inside=not_summed)
+
+    def test_a_function_whose_backward_sums_once_more(self):
+        report = self.begins("", summed_twice, "CopyIn.apply", between=summed_twice)
+        self.assertIn("hands back to `first` is 2 times what it should be", report.begins.text)
+        self.begins("up", summed_twice, "CopyIn.apply", inside=summed_twice)
+
+    def test_a_to_local_that_takes_an_addend_for_the_whole(self):
+        self.begins("up", taken_for_whole, "DTensor.to_local", between=taken_for_whole)
+        self.begins("up", taken_for_whole, "DTensor.to_local", inside=taken_for_whole)
+        self.begins("up", looked_at, "DTensor.to_local", between=looked_at)
+
+    def test_a_functional_collective_that_sums_again_in_the_backward(self):
+        self.begins("down", added_functionally, "all_reduce", inside=copied, add=added_functionally)
+        self.begins("", added_functionally, "all_reduce", inside=copied, add=nothing, after=added_functionally)
+
+    def test_a_functional_collective_without_a_backward(self):
+        calls = dict(inside=copied, add=nothing, after=added_without_a_gradient)
+        report = self.begins("", added_without_a_gradient, "all_reduce over tp", **calls)
+        self.assertIn("none comes to `down`", report.begins.text)
+
+    def test_collectives_of_both_phases_are_listed(self):
+        report = proof(columns_and_rows(inside=copied, add=added_functionally))
+        line = line_of(added_functionally)
+        for phase in ("forward", "backward"):
+            self.assertRegex("\n".join(report.begins.collectives), rf"{phase}, all_reduce over tp \(.*{line}\)")
+
+    def test_where_no_call_is_wrong_none_is_named(self):
+        report = proof(columns_and_rows())  # nothing sums what `up` hands back
+        self.assertEqual((report.begins.module, report.begins.calls), ("up", ()), report)
+        report = proof(columns_and_rows(inside=lambda x, mesh: copied(x, mesh) * 1.0 + x.detach() * 0, add=halved))
+        self.assertEqual((report.begins.module, report.begins.calls), ("down", ()), report)
+
+    def test_a_call_is_not_blamed_for_what_is_beside_it(self):
+        for between in (forked, used_twice, halves_added):
+            report = proof(columns_and_rows(between=between))
+            self.assertEqual((report.begins.place, report.begins.calls), ("backward", ()), report)
+
+    def test_what_hooks_call_in_the_backward_is_no_call_of_the_forward(self):
+        def parallelize(model, mesh):
+            model.last.bias.register_hook(lambda gradient: added(gradient, mesh) / mesh.size())
+            return columns_and_rows(between=forked)(model, mesh)
+
+        report = proof(parallelize)
+        self.assertEqual((report.begins.place, report.begins.calls), ("backward", ()), report)
+
+    def test_a_value_that_is_wrong_as_a_call_gives_it(self):
+        self.begins("", averaged, "Mean.apply", "forward", inside=copied, add=nothing, after=averaged)
+        calls = dict(inside=copied, add=nothing, after=averaged_by_conversion)
+        report = proof(columns_and_rows(**calls))
+        self.assertEqual((report.begins.module, report.begins.place), ("", "forward"), report)
+        self.assertEqual(names_of(report), ["DTensor.redistribute"], report)
+
+    def test_on_three_ranks(self):
+        report = proof(columns_and_rows(between=not_summed), mesh=3)
+        self.assertEqual((report.begins.module, names_of(report)), ("up", ["CopyIn.apply"]), report)
+        self.assertTrue(proof(columns_and_rows(inside=copied), mesh=3).ok)
+
+    def test_a_call_that_lacks_its_sum_in_the_forward(self):
+        report = self.begins("down", not_added, "CopyIn.apply", "forward", inside=copied, add=nothing, after=not_added)
+        self.assertEqual(report.begins.axes, ("tp",))
+
+    def test_a_wrong_value_that_no_call_gives(self):
+        report = proof(columns_and_rows(inside=copied, after=lambda x, mesh: 2 * x))
+        self.assertEqual((report.begins.place, report.begins.calls), ("forward", ()), report)
+
+    def test_conversions_to_the_whole(self):
+        self.right(inside=copied, add=nothing, after=added_by_conversion)
+        self.right(between=cut_and_gathered)
+        for after in (nothing, not_summed):  # a call that does nothing wrong there
+            report = proof(columns_and_rows(between=gathered_for_the_whole, after=after))
+            self.assertEqual((report.begins.module, report.begins.place), ("", "backward"), report)
+            self.assertEqual(names_of(report), ["DTensor.redistribute", "DTensor.full_tensor"], report)
+
+    def test_calls_that_cannot_be_told_apart_are_all_named(self):
+        report = proof(columns_and_rows(inside=not_summed_twice))
+        self.assertEqual(report.begins.module, "up", report)
+        self.assertEqual(len(report.begins.calls), 2, report)
+        self.assertIn("  in one of these calls, or in what is between them:", str(report))
+
+
+class TwoAxes(unittest.TestCase):
+    """Over tp as above, and each rank of dp has rows of its own."""
+
+    MESH = {"dp": 2, "tp": 2}
+
+    def report(self, count=5, **calls):  # ranks of dp do not have as many rows each
+        def parallelize(model, mesh):
+            model = columns_and_rows(**calls)(model, mesh["tp"])
+            return nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+
+        def rows(rank, mesh):
+            batch = tuple(value[:count] for value in whole(None, None)[0])
+            return [batch] if rank is None else [tuple(value[mesh.get_local_rank("dp") :: 2] for value in batch)]
+
+        return check(Net, parallelize, rows, loss, self.MESH, timeout=HANGS)
+
+    def names(self, where, place, name, **calls):
+        report = self.report(**calls)
+        self.assertFalse(report.ok, report)
+        self.assertEqual((report.begins.module, report.begins.place), (where, place), report)
+        self.assertEqual(names_of(report), [name], report)
+        return report
+
+    def test_right_jobs(self):
+        for calls in (dict(inside=copied), dict(between=converted, add=nothing, after=added_by_conversion)):
+            report = self.report(**calls)
+            self.assertTrue(report.ok, report)
+            self.assertIsNone(report.begins)
+
+    def test_a_missing_sum(self):
+        self.assertEqual(self.names("up", "backward", "CopyIn.apply", between=not_summed).begins.axes, ("tp",))
+
+    def test_a_sum_over_the_other_axis(self):
+        def summed_over_rows(x, mesh):
+            return CopyIn.apply(x, mesh._get_root_mesh().get_group("dp"), 1)
+
+        report = self.names("up", "backward", "CopyIn.apply", count=4, inside=summed_over_rows)
+        self.assertIn("in its backward allreduce over dp", report.begins.calls[0])
+
+    def test_a_sum_whose_backward_sums_again(self):
+        self.names("down", "backward", "all_reduce", inside=copied, add=added_functionally)
+
+    def test_a_mean_in_the_forward(self):
+        self.names("", "forward", "Mean.apply", inside=copied, add=nothing, after=averaged)
+
+
+class AsBefore(unittest.TestCase):
+    def test_what_calls_are_noted_by_is_taken_away_again(self):
+        def held():
+            return [vars(Function).get("apply"), *(vars(DTensor)[name] for name in ("to_local", "from_local"))]
+
+        before = held()
+        with Calls(Trace()):
+            self.assertNotEqual(held(), before)
+        self.assertEqual(held(), before)
+
+
+class SeveralBatches(unittest.TestCase):
+    """Where the whole is several batches, modules are searched only if each rank has one part of each."""
+
+    def report(self, pieces):
+        def batches(rank, mesh):
+            x, y = whole(None, None)[0]
+            pairs = list(zip(x[:4].chunk(2), y[:4].chunk(2)))
+            return pairs if rank is None else [pair for x, y in pairs for pair in zip(x.chunk(pieces), y.chunk(pieces))]
+
+        return check(Net, columns_and_rows(not_summed), batches, loss, {"tp": 2}, timeout=HANGS)
+
+    def test_one_part_of_each_is_searched(self):
+        report = self.report(1)
+        self.assertEqual((report.ok, report.begins.module), (False, "up"), report)
+        self.assertNotIn("modules were not compared", str(report))
+
+    def test_other_numbers_are_not_and_it_is_said(self):
+        report = self.report(2)
+        self.assertFalse(report.ok, report)
+        self.assertFalse(report["first.weight"].ok)
+        self.assertTrue(report["up.weight"].ok, report)
+        self.assertIn(
+            "modules were not compared: the whole is 2 batches, and rank 0 has 4, so that nothing says which of them "
+            "belong together",
+            report.messages,
+        )
+        self.assertEqual(report.tensors, {})
+        self.assertNotEqual(getattr(report.begins, "place", None), "backward")
+
+
+if __name__ == "__main__":
+    unittest.main()
