@@ -224,12 +224,18 @@ static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *compl
   return complaints->count ? AD_OK : ad_dump_params_read(dump, complaints);
 }
 
+/* Pages that headers were read from. */
+static void forget_headers(const ad_dump *dump) {
+  for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
+}
+
 static ad_status end(ad_dump *dump, ad_status status, const ad_complaints *complaints, ad_dump *out) {
   if (!status) status = ad_complaints_end(complaints);
   if (status) {
     ad_dump_close(dump);
     return status;
   }
+  forget_headers(dump);
   *out = *dump;
   return AD_OK;
 }
