@@ -300,10 +300,12 @@ static void what_headers_have_in_common_is_shared(void **state) {
 }
 
 static void a_wrong_header_is_refused_beside_a_right_one(void **state) {
-  static const char *const wrong[] = {
-      "{\"__metadata__\": {\"x\": \"a\", \"x\": \"a\"}, " TENSOR, "{\"__metadata__\": {\"x\": 1}, " TENSOR,
-      "{\"__metadata__\": {\"x\": \"a\",}, " TENSOR,         "{\"__metadata__\": {\"x\": \"\\q\"}, " TENSOR,
-      "{\"__metadata__\": {\"x\" \"a\"}, " TENSOR,           "{\"__metadata__\": {\"x\": \"a\"}}, " TENSOR};
+  static const char *const wrong[] = {"{\"__metadata__\": {\"x\": \"a\", \"x\": \"a\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": 1}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"a\",}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"\\q\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\" \"a\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"a\"}}, " TENSOR};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ad_safetensors *file;
     int unused;

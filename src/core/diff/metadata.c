@@ -184,7 +184,8 @@ static ad_status read_all(ad_dump_file *file, int plain, int finite, const ad_du
   return status;
 }
 
-ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, int finite, const ad_dump_file *like, ad_dump_file *out) {
+ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, int finite, const ad_dump_file *like,
+                            ad_dump_file *out) {
   ad_dump_file file = {.tensors = tensors, .path = ad_safetensors_path(tensors), .microbatch = -1, .step = -1};
   ad_status status = read_all(&file, plain, finite, like);
   if (status) {

@@ -364,7 +364,8 @@ static ad_status check_piece(const ad_dump *dump, const ad_dump_param *param, co
   return there ? check_tensor(param, file, &piece.box, piece.tensor) : AD_OK;
 }
 
-/* Where nothing is cut a file that repeats another one has the same box, and nothing is wrong with it where nothing was with that. */
+/* Where nothing is cut a file that repeats another one has the same box, and nothing is wrong with it where nothing was
+ * with that. */
 static ad_status check_pieces(const ad_dump *dump, const ad_dump_param *param, ad_complaints *complaints) {
   int is_cut = cuts(dump, param), failed[] = {0, 0}; /* AD_DUMP_ADDEND, AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {

@@ -15,8 +15,8 @@ void ad_safetensors_forget(const ad_safetensors *file);
  * any. Reads all of the file. */
 AD_INTERNAL AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);
 
-/* As ad_safetensors_open. What the header has in common with that of `like` (NULL: none), a file that was opened before,
- * is not parsed again but shared with it, also when that is closed. */
+/* As ad_safetensors_open. What the header has in common with that of `like` (NULL: none), a file that was opened
+ * before, is not parsed again but shared with it, also when that is closed. */
 AD_CHECKED ad_status ad_safetensors_open_like(const char *path, const ad_safetensors *like, ad_safetensors **out);
 /* Whether the headers of both were found to list the same tensors, in one table. */
 int ad_safetensors_share(const ad_safetensors *a, const ad_safetensors *b);
