@@ -243,6 +243,76 @@ static void what_is_no_file_is_named(void **state) {
   assert_int_equal(ad_safetensors_open(folder, &file), AD_IO);
 }
 
+/* ---- headers that are shared ---- */
+
+/* A header and four bytes of data. */
+static void write_raw(const char *at, const char *header) {
+  size_t length = strlen(header);
+  FILE *file = fopen(at, "wb");
+  assert_non_null(file);
+  for (int i = 0; i < 8; i++) fputc(i ? 0 : (int)length, file);
+  fwrite(header, 1, length, file);
+  fwrite("\x01\x02\x03\x04", 1, 4, file);
+  assert_int_equal(fclose(file), 0);
+}
+
+#define TENSOR "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"
+static const char first_header[] = "{\"__metadata__\": {\"x\": \"a\\\\\", \"y\": \"{\\\"b\\\"\"}, " TENSOR;
+
+/* Opens a file with this header as like one with `first_header`. */
+static ad_status open_second(const char *header, ad_safetensors **out, int *shares, int *shares_y) {
+  ad_safetensors *first;
+  write_raw(path, first_header);
+  assert_int_equal(ad_safetensors_open(path, &first), AD_OK);
+  unlink(path);
+  write_raw(path, header);
+  ad_status status = ad_safetensors_open_like(path, first, out);
+  if (!status) *shares = ad_safetensors_share(first, *out);
+  if (!status) *shares_y = ad_safetensors_metadata(first, "y") == ad_safetensors_metadata(*out, "y");
+  ad_safetensors_close(first);
+  return status;
+}
+
+static void what_headers_have_in_common_is_shared(void **state) {
+  static const struct {
+    const char *header, *x, *y;
+    int shares, shares_y;
+  } cases[] = {
+      {first_header, "a\\", "{\"b\"", 1, 1},
+      {"{\"__metadata__\": {\"x\": \"a\", \"y\": \"{\\\"b\\\"\"}, " TENSOR, "a", "{\"b\"", 1, 1},
+      {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"c\"}, " TENSOR, NULL, "{\"b\"c", 1, 0},
+      {"{\"__metadata__\": {\"x\": \"}, \\\\\\\" \"}, " TENSOR, "}, \\\" ", NULL, 1, 0},
+      {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"\"},  " TENSOR, NULL, "{\"b\"", 0, 0},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_safetensors *file;
+    int shares, shares_y;
+    assert_int_equal(open_second(cases[i].header, &file, &shares, &shares_y), AD_OK);
+    const char *x = ad_safetensors_metadata(file, "x"), *y = ad_safetensors_metadata(file, "y");
+    assert_int_equal(shares, cases[i].shares);
+    assert_int_equal(shares_y, cases[i].shares_y);
+    assert_true(x == cases[i].x || !strcmp(x, cases[i].x));
+    assert_true(y == cases[i].y || !strcmp(y, cases[i].y));
+    assert_string_equal(ad_safetensors_at(file, 0)->name, "a");
+    assert_memory_equal(ad_safetensors_find(file, "a")->data, "\x01\x02\x03\x04", 4);
+    ad_safetensors_close(file);
+  }
+}
+
+static void a_wrong_header_is_refused_beside_a_right_one(void **state) {
+  static const char *const wrong[] = {"{\"__metadata__\": {\"x\": \"a\", \"x\": \"a\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": 1}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"a\",}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"\\q\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\" \"a\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"a\"}}, " TENSOR};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    ad_safetensors *file;
+    int unused;
+    assert_int_equal(open_second(wrong[i], &file, &unused, &unused), AD_INVALID);
+  }
+}
+
 static ad_status write_and_read(void) {
   ad_safetensors_writer *writer;
   ad_safetensors *file;
@@ -279,6 +349,8 @@ int main(void) {
       cmocka_unit_test(hostile_headers_are_refused),
       cmocka_unit_test(a_header_longer_than_the_file_is_refused),
       cmocka_unit_test(what_is_no_file_is_named),
+      cmocka_unit_test(what_headers_have_in_common_is_shared),
+      cmocka_unit_test(a_wrong_header_is_refused_beside_a_right_one),
       cmocka_unit_test(without_memory_nothing_is_left),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import addend
 import addend.torch
 import ranks
-from addend.torch import _collect, _gather, _report, _sample
+from addend.torch import _collect, _files, _gather, _report, _sample
 
 WIDTH, LAYERS = 64, 6
 
@@ -104,6 +104,17 @@ class Collect(unittest.TestCase):
                 self.assertEqual(seen, [len(seen)] * len(seen))
                 self.assertGreater(len(seen), 3)
             self.assertLess(parts[0][2], whole[0][2] / 2)
+
+    def test_what_is_judged_leaves_nothing_on_disk(self):
+        names, block = [f"p{i}" for i in range(8)], 4096
+        file = _files.Encoded(bytes(100), {name: bytes([1]) * (4 * block) for name in names})
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(_gather, "AT_ONCE", 1):
+            collection = _collect.Collection(folder, [("addend", 0, file)], names, None)
+            self.assertEqual(len(collection.chunks), len(names))
+            for _ in names:
+                collection.bring()
+                self.assertLessEqual(taken(folder), 6 * block)  # the header's, and those that a parameter reaches into
+                collection.drop()
 
     def test_a_dump_has_all_of_it(self):
         reports = []

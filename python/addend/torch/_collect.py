@@ -13,15 +13,18 @@ from addend.torch._gather import Group
 
 File = Tuple[str, "int | None", Encoded]  # kind, microbatch
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_BLOCK = 4096  # bytes; only whole ones are given back
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 
 
-def _punch(path: str, begin: int, length: int) -> None:
-    """What was written there takes no room any more, where the file system can do that."""
-    if _fallocate is None or not length:
+def _punch(path: str, kept: int, begin: int, end: int) -> None:
+    """What was written there takes no room any more, where the file system can do that. But for the first bytes, which
+    are `kept`, all that stands before it was punched: so the block that it begins in goes as well."""
+    begin = max(kept, begin - begin % _BLOCK)
+    if _fallocate is None or begin >= end:
         return
     with open(path, "r+b") as file:
-        _fallocate(file.fileno(), _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(begin), ctypes.c_long(length))
+        _fallocate(file.fileno(), _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(begin), ctypes.c_long(end - begin))
 
 
 class Collection:
@@ -107,7 +110,8 @@ class Collection:
         lengths = self._of_chunk(self._brought - 1)
         for rank, (ends, own) in enumerate(zip(self._at, lengths)):
             for file, (end, length) in enumerate(zip(ends, own)):
-                _punch(self._path(rank, file), end - length, length)
+                if length:
+                    _punch(self._path(rank, file), self._headers[rank][file], end - length, end)
 
     def bring_all(self) -> None:
         """What is left."""

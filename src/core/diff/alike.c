@@ -42,13 +42,37 @@ static int says_something(const ad_safetensor *tensor) {
   return bits >= CHANCE_BITS;
 }
 
+enum { FIRST_BYTES = 256 };
+
+/* Checksums of as many bytes of each of these addends. */
+static void sum_up(const ad_members *members, ad_mark *marks, size_t count, size_t most) {
+  for (size_t i = 0; i < count; i++) {
+    const ad_safetensor *tensor = members->columns[marks[i].column].piece.tensor;
+    marks[i].bits = ad_checksum(tensor->data, tensor->bytes < most ? tensor->bytes : most, 0);
+  }
+  qsort(marks, count, sizeof *marks, by_bits);
+}
+
+/* Of sorted marks those that are not alone; how many there are. */
+static size_t keep_repeated(ad_mark *marks, size_t count) {
+  size_t kept = 0;
+  for (size_t i = 0, end; i < count; i = end) {
+    for (end = i + 1; end < count && marks[end].bits == marks[i].bits;) end++;
+    if (end - i < 2) continue;
+    memmove(marks + kept, marks + i, (end - i) * sizeof *marks);
+    kept += end - i;
+  }
+  return kept;
+}
+
+/* Addends whose first bytes no other one has are not read to their end. */
 static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   *count = 0;
-  for (size_t i = 0; i < members->count; i++) {
-    const ad_safetensor *tensor = members->columns[i].piece.tensor;
-    if (says_something(tensor)) marks[(*count)++] = (ad_mark){ad_checksum(tensor->data, tensor->bytes, 0), i};
-  }
-  qsort(marks, *count, sizeof *marks, by_bits);
+  for (size_t i = 0; i < members->count; i++)
+    if (says_something(members->columns[i].piece.tensor)) marks[(*count)++] = (ad_mark){0, i};
+  sum_up(members, marks, *count, FIRST_BYTES);
+  *count = keep_repeated(marks, *count);
+  sum_up(members, marks, *count, SIZE_MAX);
 }
 
 /* The ranks of marks that are alike; how many there are. */

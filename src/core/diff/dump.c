@@ -41,17 +41,19 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
   return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: there is no safetensors file in it", path);
 }
 
-static ad_status open_file(const char *path, int plain, int finite, ad_dump_file *out) {
+/* `like`: NULL, or the file before it, as which most are. */
+static ad_status open_file(const char *path, int plain, int finite, const ad_dump_file *like, ad_dump_file *out) {
   ad_safetensors *tensors;
-  AD_TRY(ad_safetensors_open(path, &tensors));
-  return ad_dump_file_read(tensors, plain, finite, out);
+  AD_TRY(ad_safetensors_open_like(path, like ? like->tensors : NULL, &tensors));
+  return ad_dump_file_read(tensors, plain, finite, like, out);
 }
 
 static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, int finite, ad_dump_progress progress,
                             void *context, ad_complaints *complaints) {
   AD_TRY(ad_new(list->count, &dump->files));
   for (size_t i = 0; i < list->count; i++) {
-    ad_status status = open_file(list->entries[i].path, plain, finite, &dump->files[dump->count]);
+    const ad_dump_file *like = dump->count ? &dump->files[dump->count - 1] : NULL;
+    ad_status status = open_file(list->entries[i].path, plain, finite, like, &dump->files[dump->count]);
     if (!status) dump->count++;
     AD_TRY(ad_complaints_add(complaints, status));
     if (progress) progress(context, "files", (int64_t)i + 1, (int64_t)list->count);
@@ -222,12 +224,18 @@ static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *compl
   return complaints->count ? AD_OK : ad_dump_params_read(dump, complaints);
 }
 
+/* Pages that headers were read from. */
+static void forget_headers(const ad_dump *dump) {
+  for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
+}
+
 static ad_status end(ad_dump *dump, ad_status status, const ad_complaints *complaints, ad_dump *out) {
   if (!status) status = ad_complaints_end(complaints);
   if (status) {
     ad_dump_close(dump);
     return status;
   }
+  forget_headers(dump);
   *out = *dump;
   return AD_OK;
 }

@@ -54,7 +54,8 @@ ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump
 void ad_dump_tell_passed(const char *path, const char *what); /* of what in a folder is no file of its own */
 ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;
 void ad_dump_close(ad_dump *dump);
-/* Where the tensor of `param` in `file` lies: 0 in *there if it is not in it. AD_INVALID: it does not fit. */
+/* Where the tensor of `param` in `file` lies: 0 in *there if it is not in it. AD_INVALID: the
+ * file gives no box for it. That it fits was found when the dump was opened. */
 ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
                         int *there) AD_CHECKED;
 const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name); /* NULL: none */

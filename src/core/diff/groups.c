@@ -44,6 +44,7 @@ static ad_status fill(ad_parts *parts, const ad_part *part, const ad_box *own, i
   *place = TAKEN;
   for (int64_t rank = 0; rank < dump->mesh.world && *place == TAKEN; rank++)
     if (ad_stands_with(dump, rank, holder, ~axes)) AD_TRY(add_rank(parts, part, own, rank, members, place));
+  ad_members_measure(parts, members);
   return AD_OK;
 }
 

@@ -45,26 +45,44 @@ static ad_status read_positive(const ad_dump_file *file, const char *key, int ma
   return AD_OK;
 }
 
+/* What a file says, and the one that it is like. */
+typedef struct ad_saying {
+  ad_dump_file *file;
+  const ad_dump_file *like; /* NULL: none */
+} ad_saying;
+
+/* What the other file has of this text, if both have it from one header; `place`: in the file. NULL: read it. */
+static json_t *shared(const ad_saying *saying, const char *key, json_t *const *place) {
+  const char *base = (const char *)saying->file;
+  if (!saying->like || text_of(saying->like, key) != text_of(saying->file, key)) return NULL;
+  return *(json_t *const *)(const void *)((const char *)saying->like + ((const char *)place - base));
+}
+
 /* Left alone (NULL) where the key is not there. */
-static ad_status read_json(const ad_dump_file *file, const char *key, json_t **out) {
+static ad_status read_json(const ad_saying *saying, const char *key, json_t **out) {
+  const ad_dump_file *file = saying->file;
   const char *text = text_of(file, key);
   json_error_t error;
   if (!text) return AD_OK;
+  *out = json_incref(shared(saying, key, out));
+  if (*out) return AD_OK;
   *out = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
   return *out ? AD_OK : ad_fail(AD_INVALID, "%s: %s is no JSON: %s", file->path, key, error.text);
 }
 
-static ad_status read_map(const ad_dump_file *file, const char *key, json_t **out) {
-  AD_TRY(read_json(file, key, out));
+static ad_status read_map(const ad_saying *saying, const char *key, json_t **out) {
+  const ad_dump_file *file = saying->file;
+  AD_TRY(read_json(saying, key, out));
   if (*out && !json_is_object(*out)) return wrong(file, key, text_of(file, key), "a JSON object with names");
   return AD_OK;
 }
 
 /* A dtype's bare name, or JSON. */
-static ad_status read_reduce(ad_dump_file *file) {
+static ad_status read_reduce(const ad_saying *saying) {
+  ad_dump_file *file = saying->file;
   const char *text = text_of(file, "addend.reduce");
   if (!text) return AD_OK;
-  if (text[strspn(text, " ")] == '{') return read_map(file, "addend.reduce", &file->reduce);
+  if (text[strspn(text, " ")] == '{') return read_map(saying, "addend.reduce", &file->reduce);
   file->reduce = json_string(text);
   return AD_OK;
 }
@@ -73,11 +91,12 @@ static int is_factor(const json_t *value) {
   return json_is_number(value) && isfinite(json_number_value(value)) && json_number_value(value) != 0;
 }
 
-static ad_status read_expect(ad_dump_file *file) {
+static ad_status read_expect(const ad_saying *saying) {
+  ad_dump_file *file = saying->file;
   static const char key[] = "addend.expect", right[] = "a number that is not 0, or a JSON object of them by pattern";
   const char *pattern;
   json_t *value;
-  AD_TRY(read_json(file, key, &file->expect));
+  AD_TRY(read_json(saying, key, &file->expect));
   if (!file->expect || is_factor(file->expect)) return AD_OK;
   if (!json_is_object(file->expect)) return wrong(file, key, text_of(file, key), right);
   json_object_foreach(file->expect, pattern, value) if (!is_factor(value)) return wrong(file, key, pattern, right);
@@ -137,36 +156,38 @@ static ad_status read_numbers(ad_dump_file *file) {
   return AD_OK;
 }
 
-static ad_status read_maps(ad_dump_file *file) {
-  AD_TRY(read_map(file, "addend.types", &file->types));
-  AD_TRY(read_map(file, "addend.shapes", &file->shapes));
-  AD_TRY(read_map(file, "addend.held", &file->held));
-  AD_TRY(read_map(file, "DCP_SHARDING_INFO", &file->sharding));
-  AD_TRY(read_map(file, "addend.partial", &file->partial));
-  AD_TRY(read_map(file, "addend.inside", &file->inside));
-  AD_TRY(read_map(file, "addend.unjudged", &file->unjudged));
-  AD_TRY(read_map(file, "addend.values", &file->values));
-  AD_TRY(read_expect(file));
-  AD_TRY(read_reduce(file));
+static ad_status read_maps(const ad_saying *saying) {
+  ad_dump_file *file = saying->file;
+  AD_TRY(read_map(saying, "addend.types", &file->types));
+  AD_TRY(read_map(saying, "addend.shapes", &file->shapes));
+  AD_TRY(read_map(saying, "addend.held", &file->held));
+  AD_TRY(read_map(saying, "DCP_SHARDING_INFO", &file->sharding));
+  AD_TRY(read_map(saying, "addend.partial", &file->partial));
+  AD_TRY(read_map(saying, "addend.inside", &file->inside));
+  AD_TRY(read_map(saying, "addend.unjudged", &file->unjudged));
+  AD_TRY(read_map(saying, "addend.values", &file->values));
+  AD_TRY(read_expect(saying));
+  AD_TRY(read_reduce(saying));
   ad_status status = check_reduce(file);
   return status ? ad_fail_in(status, "%s: addend.reduce", file->path) : AD_OK;
 }
 
-static ad_status read_all(ad_dump_file *file, int plain, int finite) {
+static ad_status read_all(ad_dump_file *file, int plain, int finite, const ad_dump_file *like) {
   AD_TRY(read_version(file));
   AD_TRY(read_kind(file, plain));
   AD_TRY(read_place(file));
   AD_TRY(read_numbers(file));
-  AD_TRY(read_maps(file));
+  AD_TRY(read_maps(&(ad_saying){file, like}));
   if (finite) return AD_OK;
   ad_status status = ad_safetensors_check_values(file->tensors);
   ad_safetensors_forget(file->tensors);
   return status;
 }
 
-ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, int finite, ad_dump_file *out) {
+ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, int finite, const ad_dump_file *like,
+                            ad_dump_file *out) {
   ad_dump_file file = {.tensors = tensors, .path = ad_safetensors_path(tensors), .microbatch = -1, .step = -1};
-  ad_status status = read_all(&file, plain, finite);
+  ad_status status = read_all(&file, plain, finite, like);
   if (status) {
     ad_dump_file_close(&file);
     return status;

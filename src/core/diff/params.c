@@ -25,6 +25,24 @@ static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t
   return AD_OK;
 }
 
+/* Whether what both say is one text, which was parsed once. */
+static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
+  return before && ad_safetensors_share(file->tensors, before->tensors) && file->types == before->types &&
+         file->shapes == before->shapes && file->held == before->held && file->sharding == before->sharding &&
+         file->partial == before->partial && file->expect == before->expect && file->reduce == before->reduce &&
+         file->unjudged == before->unjudged;
+}
+
+static void find_repeats(ad_dump *dump) {
+  const ad_dump_file *before[] = {NULL, NULL}; /* AD_DUMP_ADDEND, AD_DUMP_SUM */
+  for (size_t i = 0; i < dump->count; i++) {
+    ad_dump_file *file = &dump->files[i];
+    if (file->kind == AD_DUMP_REFERENCE) continue;
+    file->repeats = repeats(file, before[file->kind]);
+    before[file->kind] = file;
+  }
+}
+
 /* Those of its tensors, and of what it says nothing can be told of. */
 static ad_status add_names(ad_dump *dump, const ad_dump_file *file, json_t *known, size_t *room) {
   const char *name;
@@ -40,7 +58,8 @@ static ad_status collect_names(ad_dump *dump) {
   size_t room = 0;
   ad_status status = known ? AD_OK : ad_fail(AD_MEMORY, "no memory for the parameters' names");
   for (size_t i = 0; i < dump->count && !status; i++)
-    if (dump->files[i].kind != AD_DUMP_REFERENCE) status = add_names(dump, &dump->files[i], known, &room);
+    if (dump->files[i].kind != AD_DUMP_REFERENCE && !dump->files[i].repeats)
+      status = add_names(dump, &dump->files[i], known, &room);
   json_decref(known);
   if (!status && dump->param_count) qsort(dump->params, dump->param_count, sizeof *dump->params, by_name);
   return status;
@@ -233,7 +252,8 @@ static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *pa
 static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
   ad_said said = {.shape = {.ndim = -1}, .expect = NAN};
   for (size_t i = 0; i < dump->count; i++)
-    if (dump->files[i].kind != AD_DUMP_REFERENCE) AD_TRY(merge_file(&dump->files[i], param->name, &said));
+    if (dump->files[i].kind != AD_DUMP_REFERENCE && !dump->files[i].repeats)
+      AD_TRY(merge_file(&dump->files[i], param->name, &said));
   return use(dump, &said, param);
 }
 
@@ -334,21 +354,32 @@ ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const a
   *there = tensor != NULL;
   if (!tensor) return AD_OK;
   *out = (ad_piece){.tensor = tensor, .rank = file->rank, .microbatch = file->microbatch < 0 ? 0 : file->microbatch};
-  AD_TRY(find_box(dump, param, file, tensor, &out->box));
-  return check_tensor(param, file, &out->box, tensor);
+  return find_box(dump, param, file, tensor, &out->box);
 }
 
+static ad_status check_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file) {
+  ad_piece piece;
+  int there;
+  AD_TRY(ad_dump_piece(dump, param, file, &piece, &there));
+  return there ? check_tensor(param, file, &piece.box, piece.tensor) : AD_OK;
+}
+
+/* Where nothing is cut a file that repeats another one has the same box, and nothing is wrong with it where nothing was
+ * with that. */
 static ad_status check_pieces(const ad_dump *dump, const ad_dump_param *param, ad_complaints *complaints) {
+  int is_cut = cuts(dump, param), failed[] = {0, 0}; /* AD_DUMP_ADDEND, AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {
-    ad_piece piece;
-    int there;
-    if (dump->files[i].kind != AD_DUMP_REFERENCE)
-      AD_TRY(ad_complaints_add(complaints, ad_dump_piece(dump, param, &dump->files[i], &piece, &there)));
+    const ad_dump_file *file = &dump->files[i];
+    size_t before = complaints->count;
+    if (file->kind == AD_DUMP_REFERENCE || (file->repeats && !is_cut && !failed[file->kind])) continue;
+    AD_TRY(ad_complaints_add(complaints, check_piece(dump, param, file)));
+    failed[file->kind] = complaints->count > before;
   }
   return AD_OK;
 }
 
 ad_status ad_dump_params_read(ad_dump *dump, ad_complaints *complaints) {
+  find_repeats(dump);
   AD_TRY(collect_names(dump));
   for (size_t p = 0; p < dump->param_count; p++) {
     size_t before = complaints->count;

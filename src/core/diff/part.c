@@ -1,10 +1,12 @@
 /* Finding a parameter's parts, and reading their values. */
 #include "diff/part.h"
 
+#include <math.h>
 #include <string.h>
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
+#include "base/roundoff.h"
 #include "files/output.h"
 
 /* ---- members: whose addends are summed ---- */
@@ -28,6 +30,34 @@ static ad_status add_column(ad_parts *parts, ad_members *members, int64_t rank, 
   return ad_sampled_find(&parts->sampled, parts->param, &column->piece.box, &column->piece.sampled);
 }
 
+/* Addends that were sums themselves, whose terms the job's sum may add in another order: in all as many as T, of which
+ * the largest absolute sum is S, are off by T u S. */
+static double inside_of(const ad_parts *parts, const ad_members *members) {
+  double terms = 0, size = 0;
+  for (size_t i = 0; i < members->count; i++) {
+    const ad_piece *piece = &members->columns[i].piece;
+    const ad_dump_file *file = parts->dump->addends[piece->rank * parts->dump->microbatches + piece->microbatch];
+    if (!file->inside) continue;
+    const json_t *inside = json_object_get(file->inside, parts->param->name);
+    terms += json_number_value(json_array_get(inside, 0));
+    size += json_number_value(json_array_get(inside, 1));
+  }
+  return terms * size;
+}
+
+void ad_members_measure(const ad_parts *parts, ad_members *members) {
+  ad_dtype before = 0;
+  members->unit = members->smallest = 0;
+  members->inside = inside_of(parts, members);
+  for (size_t i = 0; i < members->count; i++) {
+    ad_dtype dtype = members->columns[i].piece.tensor->dtype;
+    if (dtype == before) continue;
+    members->unit = fmax(members->unit, ad_unit_roundoff(dtype));
+    members->smallest = fmax(members->smallest, ad_smallest_number(dtype));
+    before = dtype;
+  }
+}
+
 static ad_status fill_members(ad_parts *parts, ad_members *members) {
   const ad_dump *dump = parts->dump;
   size_t most = (size_t)(ad_dump_axes_size(&dump->mesh, parts->param->summed) * dump->microbatches);
@@ -36,6 +66,7 @@ static ad_status fill_members(ad_parts *parts, ad_members *members) {
     if (ad_parts_key(parts, rank) != members->key) continue;
     for (int64_t m = 0; m < dump->microbatches; m++) AD_TRY(add_column(parts, members, rank, m));
   }
+  ad_members_measure(parts, members);
   return AD_OK;
 }
 

@@ -15,6 +15,8 @@ typedef struct ad_members {
   int64_t key;
   ad_column *columns; /* those that are there, by rank and microbatch */
   size_t count;
+  double unit, smallest; /* of the addends' dtypes the largest unit roundoff and the largest smallest number above 0 */
+  double inside;         /* what sums inside of the addends may be off before they are rounded: u times this */
 } ad_members;
 
 /* The same elements with the same bits, on one rank or several of the same members. */
@@ -54,6 +56,8 @@ void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *pi
 /* The same of its sum. At most AD_ROWS elements. */
 void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out);
 int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element); /* its index in the whole */
+/* Finds what of the addends' rounding depends on all of them, once they are listed. */
+void ad_members_measure(const ad_parts *parts, ad_members *members);
 /* The same number for all ranks that differ on axes of type R only. */
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank);
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part);

@@ -14,28 +14,17 @@ static void widen(ad_rounding *rounding, ad_dtype dtype) {
   rounding->smallest = fmax(rounding->smallest, ad_smallest_number(dtype));
 }
 
-/* Addends that were sums themselves, whose terms the job's sum may add in another order: in all as many as T, of which
- * the largest absolute sum is S, are off by T u S. */
-static double inside_of(const ad_parts *parts, const ad_members *members) {
-  double terms = 0, size = 0;
-  for (size_t i = 0; i < members->count; i++) {
-    const ad_piece *piece = &members->columns[i].piece;
-    const ad_dump_file *file = parts->dump->addends[piece->rank * parts->dump->microbatches + piece->microbatch];
-    const json_t *inside = json_object_get(file->inside, parts->param->name);
-    terms += json_number_value(json_array_get(inside, 0));
-    size += json_number_value(json_array_get(inside, 1));
-  }
-  return terms * size;
-}
-
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part) {
   const ad_members *members = ad_part_members(parts, part);
   ad_dtype sum = part->terms[0].tensor->dtype, reduce = parts->param->reduce;
   ad_rounding rounding = {.sum = ad_unit_roundoff(sum), .microbatches = parts->dump->microbatches};
   rounding.smallest = ad_smallest_number(sum);
   widen(&rounding, reduce ? reduce : sum);
-  rounding.inside = inside_of(parts, members);
-  for (size_t i = 0; i < members->count && !reduce; i++) widen(&rounding, members->columns[i].piece.tensor->dtype);
+  rounding.inside = members->inside;
+  if (!reduce) {
+    rounding.reduce = fmax(rounding.reduce, members->unit);
+    rounding.smallest = fmax(rounding.smallest, members->smallest);
+  }
   return rounding;
 }
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "files/header_text.h"
 
 struct ad_safetensors {
   char *path;
@@ -20,7 +21,8 @@ struct ad_safetensors {
   size_t mapped;
   const char *data; /* behind the header */
   size_t data_bytes;
-  json_t *header;
+  json_t *names; /* owns the tensors' names; shared by files that have the same tensors */
+  ad_header_text text;
   ad_safetensor *tensors; /* by name */
   size_t count;
   _Atomic size_t last; /* the tensor that was found last: the next one is mostly this or the one behind it */
@@ -144,14 +146,16 @@ static ad_status check_metadata(const ad_safetensors *file, const json_t *metada
 static ad_status read_tensors(ad_safetensors *file) {
   const char *name;
   json_t *entry;
-  AD_TRY(ad_new(json_object_size(file->header), &file->tensors));
-  json_object_foreach(file->header, name, entry) {
+  AD_TRY(ad_new(json_object_size(file->names), &file->tensors));
+  json_object_foreach(file->names, name, entry) {
     if (!strcmp(name, "__metadata__")) {
       AD_TRY(check_metadata(file, entry));
-      continue;
+      file->text.metadata = json_incref(entry);
+    } else {
+      AD_TRY(read_tensor(file, name, entry, &file->tensors[file->count]));
+      file->count++;
     }
-    AD_TRY(read_tensor(file, name, entry, &file->tensors[file->count]));
-    file->count++;
+    json_object_iter_set_new(file->names, json_object_key_to_iter(name), json_null()); /* only names are needed */
   }
   qsort(file->tensors, file->count, sizeof *file->tensors, by_place);
   AD_TRY(check_places(file));
@@ -174,19 +178,36 @@ static ad_status header_length(const unsigned char *bytes, size_t size, const ch
   return AD_OK;
 }
 
-static ad_status read_header(ad_safetensors *file, const char *bytes, size_t size) {
+/* The tensors of `like`, whose header lists the same ones, in a file of the same size. */
+static ad_status take_tensors(const ad_safetensors *like, ad_safetensors *file) {
+  AD_TRY(ad_new(like->count, &file->tensors));
+  file->count = like->count;
+  file->names = json_incref(like->names);
+  for (size_t i = 0; i < file->count; i++) {
+    file->tensors[i] = like->tensors[i];
+    file->tensors[i].data = file->data + ((const char *)like->tensors[i].data - like->data);
+  }
+  return AD_OK;
+}
+
+static ad_status read_header(ad_safetensors *file, const ad_safetensors *like, const char *bytes, size_t size) {
   size_t length = 0;
   json_error_t error;
   AD_TRY(header_length((const unsigned char *)bytes, size, file->path, &length));
   file->data = bytes + LENGTH_BYTES + length;
   file->data_bytes = size - LENGTH_BYTES - length;
-  file->header = json_loadb(bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &error);
-  if (!file->header)
+  if (like && like->data_bytes == file->data_bytes &&
+      ad_header_text_like(&like->text, bytes + LENGTH_BYTES, length, &file->text))
+    return take_tensors(like, file);
+  file->names = json_loadb(bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &error);
+  if (!file->names)
     return ad_fail(AD_INVALID, "%s: no safetensors file: its header is no JSON: %s at byte %d", file->path, error.text,
                    error.position);
-  if (!json_is_object(file->header))
+  if (!json_is_object(file->names))
     return ad_fail(AD_INVALID, "%s: no safetensors file: its header is no map", file->path);
-  return read_tensors(file);
+  AD_TRY(read_tensors(file));
+  ad_header_text_split(bytes + LENGTH_BYTES, length, &file->text);
+  return AD_OK;
 }
 
 /* ---- opening ---- */
@@ -207,7 +228,7 @@ ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path,
   AD_NEED(bytes, path, out);
   ad_safetensors *file;
   AD_TRY(new_file(path, &file));
-  ad_status status = read_header(file, bytes, size);
+  ad_status status = read_header(file, NULL, bytes, size);
   if (status) {
     ad_safetensors_close(file);
     return status;
@@ -220,7 +241,7 @@ static ad_status cannot_read(const char *path) {
   return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
 }
 
-static ad_status map_open_file(ad_safetensors *file, int opened) {
+static ad_status map_open_file(ad_safetensors *file, const ad_safetensors *like, int opened) {
   struct stat found;
   if (fstat(opened, &found)) return cannot_read(file->path);
   if (!S_ISREG(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be read: it is no regular file", file->path);
@@ -229,22 +250,26 @@ static ad_status map_open_file(ad_safetensors *file, int opened) {
   void *mapping = mmap(NULL, file->mapped, PROT_READ, MAP_PRIVATE, opened, 0);
   if (mapping == MAP_FAILED) return cannot_read(file->path);
   file->mapping = mapping;
-  return read_header(file, mapping, file->mapped);
+  return read_header(file, like, mapping, file->mapped);
 }
 
-static ad_status map_file(ad_safetensors *file) {
+static ad_status map_file(ad_safetensors *file, const ad_safetensors *like) {
   int opened = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (opened < 0) return cannot_read(file->path);
-  ad_status status = map_open_file(file, opened);
+  ad_status status = map_open_file(file, like, opened);
   close(opened);
   return status;
 }
 
 ad_status ad_safetensors_open(const char *path, ad_safetensors **out) {
+  return ad_safetensors_open_like(path, NULL, out);
+}
+
+ad_status ad_safetensors_open_like(const char *path, const ad_safetensors *like, ad_safetensors **out) {
   AD_NEED(path, out);
   ad_safetensors *file;
   AD_TRY(new_file(path, &file));
-  ad_status status = map_file(file);
+  ad_status status = map_file(file, like);
   if (status) {
     ad_safetensors_close(file);
     return status;
@@ -255,7 +280,8 @@ ad_status ad_safetensors_open(const char *path, ad_safetensors **out) {
 
 void ad_safetensors_close(ad_safetensors *file) {
   if (!file) return;
-  json_decref(file->header);
+  json_decref(file->names);
+  ad_header_text_clear(&file->text);
   if (file->mapping) munmap(file->mapping, file->mapped);
   ad_release(file->tensors);
   ad_release(file->path);
@@ -265,6 +291,8 @@ void ad_safetensors_close(ad_safetensors *file) {
 void ad_safetensors_forget(const ad_safetensors *file) {
   if (file->mapping) madvise(file->mapping, file->mapped, MADV_DONTNEED);
 }
+
+int ad_safetensors_share(const ad_safetensors *a, const ad_safetensors *b) { return a->names == b->names; }
 
 const char *ad_safetensors_path(const ad_safetensors *file) { return file->path; }
 size_t ad_safetensors_count(const ad_safetensors *file) { return file->count; }
@@ -277,7 +305,7 @@ const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char 
   size_t last = atomic_load_explicit(&file->last, memory_order_relaxed);
   const ad_safetensor *found = NULL;
   for (size_t i = last; i < last + 2 && i < file->count && !found; i++)
-    if (!strcmp(file->tensors[i].name, name)) found = &file->tensors[i];
+    if (file->tensors[i].name == name || !strcmp(file->tensors[i].name, name)) found = &file->tensors[i];
   if (!found) found = bsearch(&key, file->tensors, file->count, sizeof key, by_name);
   if (found)
     atomic_store_explicit(&((ad_safetensors *)(uintptr_t)file)->last, (size_t)(found - file->tensors),
@@ -286,5 +314,5 @@ const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char 
 }
 
 const char *ad_safetensors_metadata(const ad_safetensors *file, const char *key) {
-  return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
+  return json_string_value(json_object_get(file->text.metadata, key));
 }

@@ -15,6 +15,12 @@ void ad_safetensors_forget(const ad_safetensors *file);
  * any. Reads all of the file. */
 AD_INTERNAL AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);
 
+/* As ad_safetensors_open. What the header has in common with that of `like` (NULL: none), a file that was opened
+ * before, is not parsed again but shared with it, also when that is closed. */
+AD_CHECKED ad_status ad_safetensors_open_like(const char *path, const ad_safetensors *like, ad_safetensors **out);
+/* Whether the headers of both were found to list the same tensors, in one table. */
+int ad_safetensors_share(const ad_safetensors *a, const ad_safetensors *b);
+
 /* As ad_safetensors_open, for a file whose bytes are in memory already. They are borrowed until close; `path` only
  * stands in messages. */
 AD_CHECKED ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path, ad_safetensors **out);
