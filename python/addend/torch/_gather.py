@@ -12,7 +12,7 @@ from addend.torch import _exchange
 Group = Optional[dist.ProcessGroup]  # None: all ranks
 T = TypeVar("T")
 
-AT_ONCE = 2 << 20  # bytes that rank 0 receives at a time, from all ranks together
+AT_ONCE = 3 << 19  # bytes that rank 0 receives at a time, from all ranks together
 
 
 def everyones(value: T, group: Group) -> list[T]:
