@@ -204,8 +204,8 @@ static void close_inherited(void) {
 static void be(const bench_kind *kind, const char *address, const bench_scene *scene) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   close_inherited();
-  dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is the document's
   if (kind->is_peer) keep_quiet();
+  dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is the document's
   _exit(kind->be(kind, address, scene));
 }
 
