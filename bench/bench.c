@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "between.h"
 #include "errors.h"
 #include "library.h"
 #include "machine.h"
@@ -29,11 +30,12 @@ static void assemble(bench_orchestra *orchestra, const bench_case *next, int pee
   orchestra->ranks = next->ranks;
   orchestra->duty = next->duty;
   orchestra->model = next->model;
+  bench_scene scene = {.ranks = next->ranks, .model = next->model};
   for (int i = 0; i < bench_kind_count; i++) {
     orchestra->programs[i] = (bench_program){.process = -1};
     memset(orchestra->programs[i].rank, -1, sizeof orchestra->programs[i].rank);
     if ((bench_kinds[i].duties & (int)next->duty) && (peers || !bench_kinds[i].is_peer))
-      bench_start(&bench_kinds[i], next->ranks, next->model, &orchestra->programs[i]);
+      bench_start(&bench_kinds[i], &scene, &orchestra->programs[i]);
   }
 }
 
@@ -84,17 +86,26 @@ static json_t *describe_machine(void) {
   return machine;
 }
 
-ad_status bench_run(const bench_options *options, char **out) {
+static ad_status measure_here(const bench_options *options, json_t *document, json_t *rows) {
   ad_status status = AD_OK;
-  json_t *rows = json_array();
-  json_t *document =
-      json_pack("{so sf so}", "machine", describe_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
   measure_cases(options, rows);
   if (bench_wants(options, "startup")) status = measure_startup(rows);
   if (bench_wants(options, "errors") && status != AD_INTERRUPTED)
     bench_keep(&status, bench_measure_errors(options, rows));
   if (bench_trainer.measure && status != AD_INTERRUPTED)
     bench_keep(&status, bench_trainer.measure(options, document, rows));
+  return status;
+}
+
+ad_status bench_run(const bench_options *options, char **out) {
+  ad_status status;
+  json_t *rows = json_array();
+  json_t *document =
+      json_pack("{so sf so}", "machine", describe_machine(), "copy_gbps", bench_copy_gbps(), "rows", rows);
+  if (options->world_count)
+    status = bench_measure_between(options, rows);
+  else
+    status = measure_here(options, document, rows);
   *out = json_dumps(document, JSON_REAL_PRECISION(6) | JSON_COMPACT);
   json_decref(document);
   return *out ? status : AD_MEMORY;

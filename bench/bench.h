@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "addend/status.h"
+#include "hosts.h"
 
 enum { BENCH_COUNTS_MAX = 8, BENCH_ROUNDS_MAX = 9 };
 
@@ -12,10 +13,13 @@ enum { BENCH_SMALLEST = 1024 }; /* bytes */
 typedef struct bench_options {
   const char *op; /* only this one; NULL: all */
   int ranks[BENCH_COUNTS_MAX];
-  int rank_count;    /* 0: 2, 4 and 8; sharded_step, which takes gigabytes, exchange and attention on 2 and 4; errors
-                        on 3 too */
-  size_t largest;    /* bytes: larger sizes are left out; 0: none is */
-  int peers;         /* every installed one too */
+  int rank_count; /* 0: 2, 4 and 8; sharded_step, which takes gigabytes, exchange and attention on 2 and 4; errors
+                     on 3 too */
+  size_t largest; /* bytes: larger sizes are left out; 0: none is */
+  int peers;      /* every installed one too */
+  bench_world worlds[BENCH_COUNTS_MAX]; /* collectives between hosts instead */
+  int world_count;
+  const char *qdisc; /* what tc puts at every host's interface; NULL: nothing */
   const char *write; /* op products: the file for its table of the fastest ways; NULL: none */
   int quick;         /* fewer rounds, sizes up to 1 MiB */
   void (*progress)(const char *what, int done, int of);

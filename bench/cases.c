@@ -59,7 +59,7 @@ static const kind_of_case kinds[] = {
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-static const char *const others[] = {"startup", "errors"};
+static const char *const others[] = {"startup", "errors", "all_to_all"};
 enum { OTHERS = sizeof others / sizeof *others };
 
 static int is_there(bench_duty duty) { return duty & (BENCH_COLLECTIVES | BENCH_BRIDGE | bench_trainer.duties); }

@@ -11,14 +11,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-int bench_listen(char address[BENCH_WORD]) {
+int bench_listen(const char *folder, char address[BENCH_WORD]) {
   static int count;
-  snprintf(address, BENCH_WORD, "addend-bench-%d-%d", (int)getpid(), count++);
-  struct sockaddr_un name = {.sun_family = AF_UNIX};  // path[0] is 0: the name is of no file
-  size_t length = strlen(address);
-  memcpy(name.sun_path + 1, address, length);
+  struct sockaddr_un name;
+  if (folder)
+    snprintf(address, BENCH_WORD, "%s/%d", folder, count++);
+  else
+    snprintf(address, BENCH_WORD, "addend-bench-%d-%d", (int)getpid(), count++);
+  socklen_t size = bench_socket_name(address, &name);
   int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
   if (listener >= 0 && !bind(listener, (struct sockaddr *)&name, size) && !listen(listener, BENCH_RANKS_MAX))
     return listener;
   if (listener >= 0) close(listener);
@@ -76,11 +77,13 @@ void bench_gather(bench_program *program, int listener, double seconds) {
 static double collect(bench_program *program, double patience) {
   double slowest = 0, end = bench_now() + patience;
   int able = 1;
+  program->busy = 0;
   for (int i = 0; i < program->ranks; i++) {
     char line[BENCH_MESSAGE];
-    double left = end - bench_now();
+    double left = end - bench_now(), seconds = -1, busy = 0;
     if (hear(program->rank[i], left > 0 ? left : 0, line)) return bench_dismiss(program), -1;
-    double seconds = strtod(line, NULL);
+    sscanf(line, "%lf %lf", &seconds, &busy);
+    program->busy += busy;
     if (seconds < 0) able = 0;
     if (seconds > slowest) slowest = seconds;
   }

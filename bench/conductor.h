@@ -11,11 +11,13 @@ typedef struct bench_program {
   int ranks;
   pid_t process;             /* the one that started the ranks */
   int rank[BENCH_RANKS_MAX]; /* sockets, -1 while a rank has not joined */
+  double busy;               /* the processor's seconds of all ranks in the last task, of one iteration */
   int lives;                 /* 1: all ranks have joined, and it has failed at nothing since */
 } bench_program;
 
-/* A socket address for one program, and its socket. Returns -1 if there is none. */
-int bench_listen(char address[BENCH_WORD]);
+/* A socket address for one program, and its socket. `folder`: the address is a file there; NULL: of no file. Returns -1
+ * if there is none. */
+int bench_listen(const char *folder, char address[BENCH_WORD]);
 /* Waits until all ranks of a started program have joined; it does not live if they do not within `seconds`. */
 void bench_gather(bench_program *program, int listener, double seconds);
 /* All ranks do the task; returns the seconds of the slowest, or -1 if the program cannot do it. A program that does not

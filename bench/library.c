@@ -46,13 +46,19 @@ static void library_free(void *context, const bench_task *task, void *memory) {
     free(memory);
 }
 
+static ad_collective_op op_of(const char *op) {
+  if (!strcmp(op, "all_gather")) return AD_ALL_GATHER;
+  if (!strcmp(op, "all_to_all")) return AD_ALL_TO_ALL;
+  return strcmp(op, "all_reduce") ? AD_REDUCE_SCATTER : AD_ALL_REDUCE;
+}
+
 static ad_status run_collective(library_rank *self, const bench_task *task, const void *in, void *out) {
   ad_collective collective = {
       .size = sizeof collective, .group = self->everyone, .in = in, .out = out, .site = AD_HERE};
   AD_TRY(ad_dtype_parse(task->dtype, &collective.dtype));
   size_t numel = task->bytes / ad_dtype_size(collective.dtype);
-  int whole = !strcmp(task->op, "all_reduce");
-  collective.op = whole ? AD_ALL_REDUCE : !strcmp(task->op, "all_gather") ? AD_ALL_GATHER : AD_REDUCE_SCATTER;
+  collective.op = op_of(task->op);
+  int whole = collective.op == AD_ALL_REDUCE;
   collective.count = whole ? numel : numel / (size_t)ad_comm_size(self->comm);
   return ad_comm_run(self->comm, &collective);
 }

@@ -14,9 +14,10 @@
 #include <unistd.h>
 
 #include "floor.h"
+#include "link.h"
 #include "part.h"
 
-enum { PATH_BYTES = 1024, WORDS_MAX = 40, JOIN_SECONDS = 90 };
+enum { PATH_BYTES = 1024, WORDS_MAX = 80, JOIN_SECONDS = 90 };
 
 const char *bench_peer_path(const char *name, char *buffer, size_t size) {
   const char *folder = getenv("ADDEND_PEERS");
@@ -29,18 +30,18 @@ const char *bench_peer_path(const char *name, char *buffer, size_t size) {
   return buffer;
 }
 
-static int be_addend(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
-  return bench_library(address, ranks, model, 0);
+static int be_addend(const bench_kind *kind, const char *address, const bench_scene *scene) {
+  return bench_library(address, scene->ranks, scene->model, 0);
 }
-static int be_addend_plain(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
-  return bench_library(address, ranks, model, 1);
+static int be_addend_plain(const bench_kind *kind, const char *address, const bench_scene *scene) {
+  return bench_library(address, scene->ranks, scene->model, 1);
 }
 static size_t numel_of(const bench_model *model) { return bench_trainer.numel ? bench_trainer.numel(model) : 0; }
-static int be_slices(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
-  return bench_floor(address, ranks, BENCH_FLOOR_SLICES, numel_of(model));
+static int be_slices(const bench_kind *kind, const char *address, const bench_scene *scene) {
+  return bench_floor(address, scene->ranks, BENCH_FLOOR_SLICES, numel_of(scene->model));
 }
-static int be_slots(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
-  return bench_floor(address, ranks, BENCH_FLOOR_SLOTS, numel_of(model));
+static int be_slots(const bench_kind *kind, const char *address, const bench_scene *scene) {
+  return bench_floor(address, scene->ranks, BENCH_FLOOR_SLOTS, numel_of(scene->model));
 }
 
 /* What a peer says goes nowhere unless it is asked for: launchers are talkative when their ranks leave. */
@@ -50,15 +51,18 @@ static void keep_quiet(void) {
 }
 
 /* words: mpirun, program, then the launcher's own arguments. Variables are set by `warm_heap` before. */
-static int be_mpi(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
+static int be_mpi(const bench_kind *kind, const char *address, const bench_scene *scene) {
   char path[PATH_BYTES], count[16];
-  char *line[WORDS_MAX] = {kind->words[0]};
-  int n = 1, is_openmpi = !strcmp(kind->words[0], "mpirun.openmpi");
+  char *line[WORDS_MAX];
+  int is_openmpi = !strcmp(kind->words[0], "mpirun.openmpi");
+  int n = scene->hosts ? bench_hosts_enter_words(scene->hosts, 0, line) : 0;
+  line[n++] = kind->words[0];
   bench_peer_path(kind->words[1], path, sizeof path);
-  snprintf(count, sizeof count, "%d", ranks);
+  snprintf(count, sizeof count, "%d", scene->ranks);
   if (access(path, X_OK)) return 1;
   if (is_openmpi && geteuid() == 0) line[n++] = "--allow-run-as-root";
-  if (is_openmpi && ranks > sysconf(_SC_NPROCESSORS_ONLN)) line[n++] = "--oversubscribe";
+  if (is_openmpi && scene->ranks > sysconf(_SC_NPROCESSORS_ONLN)) line[n++] = "--oversubscribe";
+  if (scene->hosts) n += bench_hosts_launcher_words(scene->hosts, is_openmpi, line + n);
   for (int i = 2; kind->words[i]; i++) line[n++] = kind->words[i];
   char *end[] = {"-n", count, path, (char *)(size_t)address, NULL};
   memcpy(line + n, end, sizeof end);
@@ -67,12 +71,16 @@ static int be_mpi(const bench_kind *kind, const char *address, int ranks, const 
 }
 
 /* The heap keeps what was freed and uses huge pages, so that scratch buffers cost no page faults. */
-static int be_warm_mpi(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
+static int be_warm_mpi(const bench_kind *kind, const char *address, const bench_scene *scene) {
   setenv("GLIBC_TUNABLES",
          "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:glibc.malloc.top_pad=268435456:"
          "glibc.malloc.hugetlb=1",
          1);
-  return be_mpi(kind, address, ranks, model);
+  return be_mpi(kind, address, scene);
+}
+
+static int be_link(const bench_kind *kind, const char *address, const bench_scene *scene) {
+  return bench_link(address, scene->hosts);
 }
 
 /* A port that was free a moment ago. */
@@ -86,23 +94,46 @@ static int free_port(void) {
   return port;
 }
 
-static void be_python_rank(const bench_kind *kind, const char *address, const bench_model *model, const int place[3]) {
+/* Ranks that follow each other are on one host. Returns how many words enter it. */
+static int enter_for_gloo(const bench_hosts *hosts, int rank, char *line[]) {
+  setenv("GLOO_SOCKET_IFNAME", "eth", 1);
+  setenv("MASTER_ADDR", hosts->host[0].address, 1);
+  return bench_hosts_enter_words(hosts, rank / hosts->world.ranks, line);
+}
+
+static void be_python_rank(const bench_kind *kind, const char *address, const bench_scene *scene, const int place[3]) {
+  const bench_model *model = scene->model;
+  const bench_hosts *hosts = scene->hosts;
   char path[PATH_BYTES], numbers[8][16];
   int all[] = {place[0], place[1], place[2], model->layers, model->d_model, model->heads, model->seq, model->batch};
   for (int i = 0; i < 8; i++) snprintf(numbers[i], sizeof numbers[i], "%d", all[i]);
   bench_peer_path(kind->words[0], path, sizeof path);
-  const char *python = getenv("ADDEND_PEER_PYTHON") ? getenv("ADDEND_PEER_PYTHON") : "python3";
+  char *python = getenv("ADDEND_PEER_PYTHON");
+  char *line[WORDS_MAX], *words[] = {python ? python : "python3",
+                                     path,
+                                     (char *)(size_t)address,
+                                     numbers[0],
+                                     numbers[1],
+                                     numbers[2],
+                                     kind->words[1],
+                                     numbers[3],
+                                     numbers[4],
+                                     numbers[5],
+                                     numbers[6],
+                                     numbers[7],
+                                     NULL};
+  int n = hosts ? enter_for_gloo(hosts, place[0], line) : 0;
+  memcpy(line + n, words, sizeof words);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  execlp(python, python, path, address, numbers[0], numbers[1], numbers[2], kind->words[1], numbers[3], numbers[4],
-         numbers[5], numbers[6], numbers[7], (char *)NULL);
+  execvp(line[0], line);
   _exit(1);
 }
 
 /* words: script, what it is told. Ends when the first rank ends badly or all end. */
-static int be_python(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
+static int be_python(const bench_kind *kind, const char *address, const bench_scene *scene) {
   int port = free_port(), status = 0;
-  for (int rank = 0; rank < ranks; rank++)
-    if (fork() == 0) be_python_rank(kind, address, model, (int[]){rank, ranks, port});
+  for (int rank = 0; rank < scene->ranks; rank++)
+    if (fork() == 0) be_python_rank(kind, address, scene, (int[]){rank, scene->ranks, port});
   while (!status && wait(&status) > 0) continue;
   return status != 0;
 }
@@ -118,7 +149,8 @@ const bench_kind bench_kinds[] = {
      BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE | BENCH_ROUTING | BENCH_BRIDGE | BENCH_CROSSING,
      0, be_slices, NULL},
     {"floor", "slots", BENCH_COLLECTIVES, 0, be_slots, NULL},
-    {"openmpi", "as installed", BENCH_COLLECTIVES | BENCH_ROUTING | BENCH_BRIDGE, 1, be_mpi,
+    {"link", "TCP streams", BENCH_BETWEEN, 0, be_link, NULL},
+    {"openmpi", "as installed", BENCH_COLLECTIVES | BENCH_ROUTING | BENCH_BRIDGE | BENCH_BETWEEN, 1, be_mpi,
      WORDS("mpirun.openmpi", "mpi_openmpi")},
     {"openmpi_tuned", "warm heap, huge pages", BENCH_COLLECTIVES | BENCH_ROUTING | BENCH_BRIDGE, 1, be_warm_mpi,
      WORDS("mpirun.openmpi", "mpi_openmpi")},
@@ -130,14 +162,16 @@ const bench_kind bench_kinds[] = {
     {"openmpi_tuned", "warm heap, huge pages, halving and doubling", BENCH_COLLECTIVES, 1, be_warm_mpi,
      WORDS("mpirun.openmpi", "mpi_openmpi", TUNED, "coll_tuned_allreduce_algorithm", "6", "--mca",
            "coll_tuned_reduce_scatter_block_algorithm", "4", "--mca", "coll_tuned_allgather_algorithm", "3")},
-    {"mpich", "as installed", BENCH_COLLECTIVES | BENCH_ROUTING | BENCH_BRIDGE, 1, be_mpi,
+    {"mpich", "as installed", BENCH_COLLECTIVES | BENCH_ROUTING | BENCH_BRIDGE | BENCH_BETWEEN, 1, be_mpi,
      WORDS("mpirun.mpich", "mpi_mpich")},
-    {"gloo", "torch.distributed", BENCH_COLLECTIVES, 1, be_python, WORDS("torch_collectives.py", "collectives")},
+    {"gloo", "torch.distributed", BENCH_COLLECTIVES | BENCH_BETWEEN, 1, be_python,
+     WORDS("torch_collectives.py", "collectives")},
     {"gloo", "torch.distributed", BENCH_ROUTING, 1, be_python, WORDS("torch_exchange.py", "exchange")},
     {"gloo", "torch.distributed", BENCH_BRIDGE, 1, be_python, WORDS("torch_bridge.py", "bridge")},
-    {"addend_openmpi", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER, 1, be_mpi,
+    {"addend_openmpi", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_BETWEEN, 1, be_mpi,
      WORDS("mpirun.openmpi", "bench_rank")},
-    {"addend_mpich", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER, 1, be_mpi, WORDS("mpirun.mpich", "bench_rank")},
+    {"addend_mpich", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_BETWEEN, 1, be_mpi,
+     WORDS("mpirun.mpich", "bench_rank")},
     {"torch_ddp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "ddp")},
     {"torch_fsdp", "gloo", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "fsdp")},
     {"torch_ddp_compiled", "gloo, torch.compile", BENCH_TRAINING, 1, be_python,
@@ -167,29 +201,31 @@ static void close_inherited(void) {
   for (int fd = STDERR_FILENO + 1; fd < sysconf(_SC_OPEN_MAX); fd++) close(fd);
 }
 
-static void be(const bench_kind *kind, const char *address, int ranks, const bench_model *model) {
+static void be(const bench_kind *kind, const char *address, const bench_scene *scene) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   close_inherited();
-  dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is the document's
   if (kind->is_peer) keep_quiet();
-  _exit(kind->be(kind, address, ranks, model));
+  dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is the document's
+  _exit(kind->be(kind, address, scene));
 }
 
-/* What a decomposition on pools is compared with does all of it in one process. */
-static int processes(const bench_kind *kind, int ranks) {
-  return kind->is_peer && kind->duties == BENCH_DECOMPOSITION ? 1 : ranks;
+/* What a decomposition on pools is compared with does all of it in one process; a link has an end on each host. */
+static int processes(const bench_kind *kind, const bench_scene *scene) {
+  if (kind->be == be_link) return scene->hosts->world.hosts;
+  return kind->is_peer && kind->duties == BENCH_DECOMPOSITION ? 1 : scene->ranks;
 }
 
-void bench_start(const bench_kind *kind, int case_ranks, const bench_model *model, bench_program *out) {
+void bench_start(const bench_kind *kind, const bench_scene *given, bench_program *out) {
   char address[BENCH_WORD];
-  int ranks = processes(kind, case_ranks);
+  bench_scene scene = *given;
+  int ranks = scene.ranks = processes(kind, given);
   *out = (bench_program){.ranks = ranks, .process = -1};
   snprintf(out->name, sizeof out->name, "%s", kind->name);
   for (int i = 0; i < BENCH_RANKS_MAX; i++) out->rank[i] = -1;
-  int listener = bench_listen(address);
+  int listener = bench_listen(scene.hosts ? scene.hosts->folder : NULL, address);
   if (listener < 0) return;
   fflush(NULL);
   out->process = fork();
-  if (out->process == 0) be(kind, address, ranks, model);
+  if (out->process == 0) be(kind, address, &scene);
   bench_gather(out, listener, out->process > 0 ? JOIN_SECONDS : 0);
 }

@@ -2,6 +2,7 @@
 #ifndef BENCH_PROGRAMS_H
 #define BENCH_PROGRAMS_H
 #include "conductor.h"
+#include "hosts.h"
 #include "library.h"
 
 typedef enum bench_duty {
@@ -17,24 +18,32 @@ typedef enum bench_duty {
   BENCH_LAYER = 512,
   BENCH_BRIDGE = 1024,
   BENCH_DECOMPOSITION = 2048,
-  BENCH_CROSSING = 4096
+  BENCH_CROSSING = 4096,
+  BENCH_BETWEEN = 8192 /* collectives between hosts */
 } bench_duty;
+
+/* Who is started, and where. */
+typedef struct bench_scene {
+  int ranks;
+  const bench_model *model;
+  const bench_hosts *hosts; /* NULL: this machine */
+} bench_scene;
 
 /* Programs of one name are the same thing in different settings; the best of them counts. */
 typedef struct bench_kind {
   const char *name, *setting;
   int duties, is_peer;
   /* Called in a process of its own: becomes the program by exec, or does its work there; returns an exit status. */
-  int (*be)(const struct bench_kind *kind, const char *address, int ranks, const bench_model *model);
+  int (*be)(const struct bench_kind *kind, const char *address, const bench_scene *scene);
   char *const *words; /* what `be` needs to know */
 } bench_kind;
 
-enum { BENCH_KINDS_MAX = 30 };
+enum { BENCH_KINDS_MAX = 32 };
 extern const bench_kind bench_kinds[];
 extern const int bench_kind_count;
 
 /* Starts a program and waits until its ranks joined; out->lives is 0 if it is not installed or does not start. */
-void bench_start(const bench_kind *kind, int ranks, const bench_model *model, bench_program *out);
+void bench_start(const bench_kind *kind, const bench_scene *scene, bench_program *out);
 /* The folder of the peers' programs and scripts: $ADDEND_PEERS, or `peers` beside this program. Returns buffer. */
 const char *bench_peer_path(const char *name, char *buffer, size_t size);
 

@@ -223,6 +223,50 @@ static void print_training(FILE *to, const json_t *row) {
           json_string_value(json_object_get(row, "instructions")));
 }
 
+static void print_between_head(FILE *to, const json_t *row) {
+  const char *name;
+  json_t *seconds;
+  fprintf(to,
+          "between hosts; sent: by all hosts, over the least that the order of sums allows; of link: the network's own "
+          "time "
+          "for the least, over addend's; CPU: the processor's seconds of all ranks for 1 GB sent\n");
+  fprintf(to, "%-7s %-14s %-7s %9s %9s  %22s %7s %5s %6s", "hosts", "op", "storage", "size", "median", "min .. max",
+          "of link", "sent", "CPU");
+  json_object_foreach(json_object_get(row, "peers"), name, seconds) fprintf(to, " %14s %5s %6s", name, "sent", "CPU");
+  fprintf(to, "\n");
+}
+
+/* Bytes over the least, and the processor's seconds for 1 GB of them. */
+static void print_sent(FILE *to, const json_t *row, const char *name) {
+  double least = json_number_value(json_object_get(row, "least_bytes"));
+  double sent = json_number_value(json_object_get(json_object_get(row, "sent_bytes"), name));
+  double busy = json_number_value(json_object_get(json_object_get(row, "processor_seconds"), name));
+  if (sent > 0)
+    fprintf(to, " %5.2f %6.2f", sent / least, busy / sent * 1e9);
+  else
+    fprintf(to, " %5s %6s", "-", "-");
+}
+
+static void print_between(FILE *to, const json_t *row) {
+  char size[32], world[32];
+  const char *name;
+  json_t *seconds;
+  double own = json_number_value(json_object_get(row, "seconds_median"));
+  snprintf(world, sizeof world, "%lld x %lld", json_integer_value(json_object_get(row, "hosts")),
+           json_integer_value(json_object_get(row, "ranks_per_host")));
+  print_bytes(size, sizeof size, json_integer_value(json_object_get(row, "bytes")));
+  fprintf(to, "%-7s %-14s %-7s %9s", world, json_string_value(json_object_get(row, "op")),
+          json_string_value(json_object_get(row, "storage")), size);
+  print_spread(to, row);
+  fprintf(to, " %5.0f %%", 100 * json_number_value(json_object_get(row, "link_seconds")) / own);
+  print_sent(to, row, "addend");
+  json_object_foreach(json_object_get(row, "peers"), name, seconds) {
+    print_ratio(to, row, seconds, 14);
+    print_sent(to, row, name);
+  }
+  fprintf(to, "\n");
+}
+
 /* Rows that have columns of their own; all others are times beside those of a floor and of peers. */
 typedef struct row_kind {
   const char *op;
@@ -230,15 +274,19 @@ typedef struct row_kind {
   void (*row)(FILE *to, const json_t *row);
 } row_kind;
 
-/* The last is of every other operation. */
-static const row_kind kinds[] = {
-    {"train_step", print_training_head, print_training}, {"attention", print_attention_head, print_attention},
-    {"products", print_products_head, print_product},    {"errors", print_error_head, print_error},
-    {"memory", print_memory_head, print_memory},         {NULL, print_head, print_row}};
+/* Between hosts the operation does not matter; the last is of every other one. */
+static const row_kind kinds[] = {{"train_step", print_training_head, print_training},
+                                 {"attention", print_attention_head, print_attention},
+                                 {"products", print_products_head, print_product},
+                                 {"errors", print_error_head, print_error},
+                                 {"memory", print_memory_head, print_memory},
+                                 {"hosts", print_between_head, print_between},
+                                 {NULL, print_head, print_row}};
 
 static int kind_of(const json_t *row) {
+  const char *op = json_object_get(row, "hosts") ? "hosts" : json_string_value(json_object_get(row, "op"));
   int kind = 0;
-  while (kinds[kind].op && strcmp(json_string_value(json_object_get(row, "op")), kinds[kind].op) != 0) kind++;
+  while (kinds[kind].op && strcmp(op, kinds[kind].op) != 0) kind++;
   return kind;
 }
 

@@ -23,8 +23,11 @@ size_t bench_element(const char *dtype) {
 }
 
 int bench_is_collective(const char *op) {
-  return !strcmp(op, "all_reduce") || !strcmp(op, "reduce_scatter") || !strcmp(op, "all_gather");
+  return !strcmp(op, "all_reduce") || !strcmp(op, "reduce_scatter") || !strcmp(op, "all_gather") ||
+         !strcmp(op, "all_to_all");
 }
+
+int bench_warm_ups(const bench_task *task) { return task->iterations > 1 ? 1 + task->iterations / 10 : 0; }
 
 int bench_releases(const bench_task *task) { return !strcmp(task->storage, "zero3"); }
 
@@ -50,6 +53,7 @@ typedef struct buffers {
 typedef struct worker {
   const bench_team *team;
   int conductor;
+  double busy; /* the processor's seconds in one iteration of the last task that was timed */
   buffers held;
 } worker;
 
@@ -111,17 +115,25 @@ static int run_once(const worker *self, const bench_task *task) {
   return self->team->run(self->team->self, task, self->held.in, self->held.out);
 }
 
+/* Of all threads of this process. */
+static double processor_now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
 /* Seconds of one iteration, or -1. */
-static double time_task(const worker *self, const bench_task *task) {
-  int warm = task->iterations > 1 ? 1 + task->iterations / 10 : 0;
+static double time_task(worker *self, const bench_task *task) {
   if (self->team->barrier(self->team->self)) return -1;
-  for (int i = 0; i < warm; i++)
+  for (int i = 0; i < bench_warm_ups(task); i++)
     if (run_once(self, task)) return -1;
   if (self->team->barrier(self->team->self)) return -1;
-  double start = bench_now();
+  double start = bench_now(), started = processor_now();
   for (int i = 0; i < task->iterations; i++)
     if (run_once(self, task)) return -1;
-  return (bench_now() - start) / task->iterations;
+  double seconds = (bench_now() - start) / task->iterations;
+  self->busy = (processor_now() - started) / task->iterations;
+  return seconds;
 }
 
 /* Small whole numbers, exact in every dtype. bf16 is the upper half of an f32; f16 is left to the tests. */
@@ -155,6 +167,7 @@ static void fill(const worker *self, const bench_task *task) {
 
 static float expected(const bench_team *team, const bench_task *task, size_t block, size_t i) {
   if (!strcmp(task->op, "all_gather")) return addend_of((int)(i / block), i);
+  if (!strcmp(task->op, "all_to_all")) return addend_of((int)(i / block), block * (size_t)team->rank + i % block);
   return addend_of(team->ranks * (team->ranks + 1) / 2 - 1, i);
 }
 
@@ -182,19 +195,17 @@ static double do_task(worker *self, const bench_task *task) {
   return task->iterations ? time_task(self, task) : look_at_result(self, task);
 }
 
-/* The socket's name: of a path the file's, which ranks on other hosts' networks see too; of any other address one that
- * no file has. */
-static socklen_t name_address(const char *address, struct sockaddr_un *out) {
+unsigned bench_socket_name(const char *address, struct sockaddr_un *out) {
   size_t length = strlen(address), start = address[0] == '/' ? 0 : 1;
   *out = (struct sockaddr_un){.sun_family = AF_UNIX};
   if (start + length > sizeof out->sun_path - 1) return 0;
   memcpy(out->sun_path + start, address, length);
-  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + start + length + (start ? 0 : 1));
+  return (unsigned)(offsetof(struct sockaddr_un, sun_path) + start + length + (start ? 0 : 1));
 }
 
 static int join(const char *address) {
   struct sockaddr_un name;
-  socklen_t size = name_address(address, &name);
+  socklen_t size = bench_socket_name(address, &name);
   int conductor = size ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
   if (conductor < 0) return -1;
   if (!connect(conductor, (struct sockaddr *)&name, size)) return conductor;
@@ -212,7 +223,8 @@ static int serve(worker *self) {
     bench_task task;
     line[sizeof line - 1] = 0;
     if (bench_task_read(line, &task)) return 1;
-    snprintf(line, sizeof line, "%.9g", do_task(self, &task));
+    double seconds = do_task(self, &task);
+    snprintf(line, sizeof line, "%.9g %.9g", seconds, self->busy);
     if (say(self->conductor, line)) return 1;
   }
   return 0;

@@ -16,8 +16,8 @@ typedef struct bench_task {
   char dtype[BENCH_WORD];   /* of the value; of a train_step what it computes in, beside f32 parameters and gradients */
   char storage[BENCH_WORD]; /* of parameters, where there are any: "whole", "zero1", "zero2" or "zero3"; of a
                                parallel_step how ranks share it */
-  size_t bytes;             /* of the whole value: what all_reduce and reduce_scatter read, what all_gather gives; where
-                               rows go to experts, those of one rank */
+  size_t bytes; /* of the whole value: what all_reduce and reduce_scatter read, what all_gather gives; what one
+                   rank reads of an all_to_all, and where rows go to experts */
   int in_place;
   int iterations; /* 0: run it once on known numbers and look at the result */
 } bench_task;
@@ -43,8 +43,16 @@ int bench_releases(const bench_task *task); /* parameters are whole only while t
 void bench_task_print(const bench_task *task, char line[BENCH_MESSAGE]);
 int bench_task_read(const char *line, bench_task *out);
 
+/* How often a task is done before it is timed. */
+int bench_warm_ups(const bench_task *task);
+struct sockaddr_un;
+/* The socket's name: of a path the file's, which ranks on other hosts' networks see too; of any other address one that
+ * no file has. Returns its size; 0: it is too long. */
+unsigned bench_socket_name(const char *address, struct sockaddr_un *out);
+
 /* Binds this rank to a core where every rank can have one (Open MPI does so too), joins the conductor at `address` and
- * does what it asks until it hangs up. Returns an exit status. */
+ * does what it asks until it hangs up: seconds and the processor's seconds, of one iteration. Returns an exit status.
+ */
 int bench_work(const char *address, const bench_team *team);
 /* Seconds of a clock that only goes forward: the one clock of bench/. It is not base/clock.h, because peers are
  * compiled with worker.c and without addend. */

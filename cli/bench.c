@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
+#include "bench/between.h"
 #include "command.h"
 
 enum {
@@ -14,6 +15,8 @@ enum {
   KEY_OP = 'o',
   KEY_RANKS = 'r',
   KEY_LARGEST = 'l',
+  KEY_HOSTS = 'h',
+  KEY_QDISC = 'n',
   KEY_WRITE = 'w'
 };
 
@@ -28,6 +31,15 @@ static const struct argp_option options[] = {
      0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
+    {"hosts", KEY_HOSTS, "LIST", 0,
+     "Collectives and sharded steps between so many hosts of so many ranks each, for example 2x1,2x2,3x1: network "
+     "namespaces of this machine, which are made (root, iproute2, Open MPI or MPICH) and removed again",
+     0},
+    {"qdisc", KEY_QDISC, "WORDS", 0,
+     "With --hosts: a network like a real one: what tc puts at every host's interface, in its words, for example "
+     "'netem "
+     "rate 10gbit delay 25us', or without a delay 'tbf rate 10gbit burst 1mb latency 10ms'",
+     0},
     {"write", KEY_WRITE, "FILE", 0,
      "With --op products: write which library was fastest at which products to this file, which counts for programs "
      "that are started with ADDEND_PRODUCTS=FILE",
@@ -85,6 +97,48 @@ static void parse_largest(const char *argument, bench_options *bench, struct arg
     cli_wrong(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
 }
 
+/* "2x3": 2 hosts of 3 ranks; "2": of one. Returns the end of it. */
+static const char *parse_world(const char *at, bench_world *out) {
+  char *end;
+  long hosts = strtol(at, &end, 10), ranks = 1;
+  if (end == at) return at;
+  if (*end == 'x') ranks = strtol(at = end + 1, &end, 10);
+  *out = (bench_world){(int)hosts, (int)ranks};
+  return end == at || hosts < 2 || hosts > BENCH_HOSTS_MAX || ranks < 1 || hosts * ranks > 32 ? at : end;
+}
+
+static void parse_hosts(const char *argument, bench_options *bench, struct argp_state *state) {
+  const char *at = argument;
+  for (bench->world_count = 0; !bench->world_count || *at; bench->world_count++) {
+    bench_world world;
+    const char *end = parse_world(at, &world);
+    if (end == at || (*end && (*end != ',' || !end[1])) || bench->world_count == BENCH_COUNTS_MAX)
+      cli_wrong(state,
+                "--hosts takes up to %d worlds with commas between, each of 2 to %d hosts and 32 ranks at most, "
+                "for example 2x1,2x2 for two hosts of one rank and two of two; not '%s'",
+                BENCH_COUNTS_MAX, BENCH_HOSTS_MAX, argument);
+    bench->worlds[bench->world_count] = world;
+    at = *end ? end + 1 : end;
+  }
+}
+
+static int is_measured_between(const char *op) {
+  const char *known;
+  for (int i = 0; (known = bench_between_op(i)); i++)
+    if (!strcmp(known, op)) return 1;
+  return 0;
+}
+
+static void check_hosts(const bench_options *bench, struct argp_state *state) {
+  if (!bench->world_count && bench->qdisc) cli_wrong(state, "--qdisc is of the network between hosts; add --hosts");
+  if (!bench->world_count && bench->op && !strcmp(bench->op, "all_to_all"))
+    cli_wrong(state, "all_to_all is measured between hosts; add --hosts, for example --hosts 2x1");
+  if (bench->world_count && bench->op && !is_measured_between(bench->op))
+    cli_wrong(state, "%s is not measured between hosts; leave out --hosts", bench->op);
+  if (bench->world_count && bench->rank_count)
+    cli_wrong(state, "--ranks is of one host; --hosts says how many ranks are on each, for example --hosts 2x2");
+}
+
 static void check_write(const bench_options *bench, struct argp_state *state) {
   if (bench->write && (!bench->op || strcmp(bench->op, "products") != 0))
     cli_wrong(state, "--write writes what --op products measures; add --op products");
@@ -105,12 +159,17 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return parse_ranks(argument, &input->bench, state), 0;
     case KEY_LARGEST:
       return parse_largest(argument, &input->bench, state), 0;
+    case KEY_HOSTS:
+      return parse_hosts(argument, &input->bench, state), 0;
+    case KEY_QDISC:
+      return input->bench.qdisc = argument, 0;
     case KEY_WRITE:
       return input->bench.write = argument, 0;
     case ARGP_KEY_ARG:
       cli_wrong(state, "bench reads no recipe; what is '%s'?", argument);
       return 0;
     case ARGP_KEY_END:
+      check_hosts(&input->bench, state);
       return check_write(&input->bench, state), 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -142,9 +201,13 @@ const struct argp cli_bench_argp = {
         "exchanges between the pools. `attention` is attention alone, on one rank and around a ring, "
         "cut zigzag and plainly: its time, how evenly its arithmetic is spread, and how much of the time is waiting. "
         "`products` is matrix products on one "
-        "rank: as addend makes them, by each library, and oneDNN's own rate."
+        "rank: as addend makes them, by each library, and oneDNN's own rate. With --hosts collectives (all_to_all too) "
+        "and sharded steps go over a network: engine mpi beside plain TCP streams of the same bytes, and with --peers "
+        "beside the collectives of Open MPI, MPICH and gloo; with what the interfaces counted and the processor's "
+        "seconds."
         "\vExample: addend bench --peers --op all_reduce --ranks 2\n"
         "Example: addend bench --op products --write products.json\n"
+        "Example: sudo addend bench --peers --hosts 2x1,2x2 --qdisc 'netem rate 10gbit delay 25us'\n"
         "$ADDEND_PEER_PYTHON names a python3 that has torch; $ADDEND_PEERS the folder of the peers' programs, if not "
         "`peers` beside this program.",
 };

@@ -27,6 +27,10 @@ static int all_gather(const bench_task *task, const void *in, void *out, int blo
   return MPI_Allgather(task->in_place ? MPI_IN_PLACE : in, block, MPI_FLOAT, out, block, MPI_FLOAT, MPI_COMM_WORLD);
 }
 
+static int all_to_all(const void *in, void *out, int block) {
+  return MPI_Alltoall(in, block, MPI_FLOAT, out, block, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
 static int run(void *context, const bench_task *task, const void *in, void *out) {
   const bench_team *team = context;
   int numel = (int)(task->bytes / sizeof(float));
@@ -34,6 +38,7 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
   if (!strcmp(task->op, "all_reduce")) return all_reduce(task, in, out, numel);
   if (!strcmp(task->op, "reduce_scatter")) return reduce_scatter(task, in, out, numel / team->ranks);
   if (!strcmp(task->op, "all_gather")) return all_gather(task, in, out, numel / team->ranks);
+  if (!strcmp(task->op, "all_to_all")) return all_to_all(in, out, numel / team->ranks);
   if (!strcmp(task->op, "exchange")) return mpi_exchange(team, task);
   if (!strcmp(task->op, "bridge")) return mpi_bridge(team, task);
   return 1;

@@ -28,6 +28,9 @@ def prepare(task):
         return lambda: dist.all_gather_into_tensor(whole, own)
     if task.op == "reduce_scatter":
         return lambda: dist.reduce_scatter_tensor(own, whole)
+    if task.op == "all_to_all":
+        out = buffer("out", numel, dtype)
+        return lambda: dist.all_to_all_single(out, whole)
     return None
 
 

@@ -6,7 +6,9 @@ import sys
 import time
 
 ADDRESS, RANK, RANKS, PORT = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT=PORT)
+os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", MASTER_PORT=PORT)
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # set where ranks are on several hosts
+os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1")  # no processes of its own that outlive a rank
 
 
@@ -17,28 +19,30 @@ class Task:
 
 
 def seconds_of(task, prepare, barrier):
-    """`prepare(task)` gives a function that runs the task once, or None where the peer cannot do it."""
+    """Seconds of one iteration, and the processor's. `prepare(task)` gives a function that runs the task once, or None where the peer cannot do it."""
     run = prepare(task)
     if run is None:
-        return -1
+        return -1, 0
     for _ in range(1 + task.iterations // 10 if task.iterations > 1 else 0):
         run()
     barrier()
-    start = time.perf_counter()
+    start, started = time.perf_counter(), time.process_time()
     for _ in range(max(task.iterations, 1)):
         run()
-    return (time.perf_counter() - start) / task.iterations if task.iterations else 0
+    if not task.iterations:
+        return 0, 0
+    return (time.perf_counter() - start) / task.iterations, (time.process_time() - started) / task.iterations
 
 
 def work(prepare, barrier):
     conductor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    conductor.connect("\0" + ADDRESS)
+    conductor.connect(ADDRESS if ADDRESS.startswith("/") else "\0" + ADDRESS)
     conductor.send(f"{RANK}\0".encode())
     while line := conductor.recv(256):
         task = Task(line.rstrip(b"\0").decode())
         try:
-            seconds = seconds_of(task, prepare, barrier)
+            seconds, busy = seconds_of(task, prepare, barrier)
         except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
             print(f"{sys.argv[0]}: {task.op} {task.dtype}: {error}".splitlines()[0], file=sys.stderr)
-            seconds = -1
-        conductor.send(f"{seconds:.9g}\0".encode())
+            seconds, busy = -1, 0
+        conductor.send(f"{seconds:.9g} {busy:.9g}\0".encode())

@@ -288,7 +288,8 @@ wait $! || status=$?
 [ "$status" -eq 3 ] || [ "$status" -eq 143 ] || { cat "$log" >&2 && echo "bench, stopped: exit $status" >&2 && exit 1; }
 
 # A wrong call is refused with what would be right.
-for wrong in "--op all_reduc" "--ranks 2,x" "--ranks 0" "--largest many" "recipe.yaml"; do
+for wrong in "--hosts 1" "--hosts 2x" "--hosts 2x1," "--hosts 2x17" "--hosts 9" "--qdisc tbf" "--op all_to_all" "--hosts 2 --op products" \
+  "--hosts 2 --ranks 2" "--op all_reduc" "--ranks 2,x" "--ranks 0" "--largest many" "recipe.yaml"; do
   status=0
   # shellcheck disable=SC2086 # words
   "$addend" bench $wrong >/dev/null 2>&1 || status=$?

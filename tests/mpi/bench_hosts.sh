@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# `addend bench --hosts` measures between network namespaces, counts what their interfaces send, and leaves none of them behind,
+# however it ends. Times are not judged.
+#   bench_hosts.sh BUILD
+set -euo pipefail
+addend=$1/addend
+fail() { echo "failed: $*" >&2; exit 1; }
+if [ ! -e "$1/peers/bench_rank" ] || { ! command -v mpirun.openmpi && ! command -v mpirun.mpich; } >/dev/null; then
+  echo "skipped: neither Open MPI nor MPICH is installed here (script/setup --test installs them)"
+  exit 77
+fi
+if ! command -v ip >/dev/null || ! ip netns add "addend$$" 2>/dev/null; then
+  echo "skipped: no network namespaces here (needs iproute2 and root)"
+  exit 77
+fi
+ip netns del "addend$$"
+log=$(mktemp)
+trap 'rm -f -- "$log"' EXIT
+
+# Namespaces have the number of the process that made them.
+is_gone() { ! ip netns 2>/dev/null | grep -q "^addend-bench$1\b"; }
+gone_soon() { # NUMBER WORDS
+  for _ in $(seq 300); do
+    is_gone "$1" && return
+    sleep 0.2
+  done
+  fail "$2: namespaces are left: $(ip netns)"
+}
+could_not() { # WORDS VARIABLE=VALUE OPTION...
+  local words=$1 set=$2 status=0 bench
+  shift 2
+  env "$set" "$addend" bench --quick "$@" >/dev/null 2>"$log" &
+  bench=$!
+  wait $bench || status=$?
+  [ $status -eq 3 ] && grep -q -e "$words" "$log" || fail "bench $*: exit $status, not 3 with '$words': $(cat "$log")"
+  is_gone $bench || fail "bench $*: namespaces are left: $(ip netns)"
+}
+
+folders() { find /tmp -maxdepth 1 -name 'addend-hosts*' | wc -l; }
+before=$(folders)
+document=$("$addend" bench --hosts 2x1,2x2 --quick --json 2>"$log") || fail "$(cat "$log")"
+[ "$(folders)" -le "$before" ] || fail "a folder is left in /tmp"
+! grep -q "no result" "$log" || fail "$(cat "$log")"
+python3 - "$document" <<'PY'
+import json, sys
+rows = json.loads(sys.argv[1])["rows"]
+values = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}  # that must cross; of an all_to_all each rank's half
+for row in rows:
+    assert row["engine"] == "mpi" and row["hosts"] == 2 and row["ranks"] == 2 * row["ranks_per_host"], row
+    assert 0 < row["seconds_min"] <= row["seconds_median"] <= row["seconds_max"] and row["link_seconds"] > 0, row
+    assert row["peers"] == {} and row["qdisc"] is None and row["sent_bytes"].keys() == {"addend", "link"}, row
+    least = row["bytes"] * values.get(row["op"], row["ranks_per_host"])
+    assert row["least_bytes"] == least, row
+    for sent in row["sent_bytes"].values():  # up to 8 KiB a call travels whole
+        assert least <= sent and (row["bytes"] < 1 << 20 or sent <= 1.1 * least), row
+    assert row["processor_seconds"]["addend"] > 0 and row["processor_seconds"]["link"] > 0, row
+wanted = [(world, op, size) for world in (1, 2) for op in (*values, "all_to_all") for size in (4096, 1 << 20)]
+assert [(row["ranks_per_host"], row["op"], row["bytes"]) for row in rows] == wanted, rows
+PY
+
+# Three hosts of one rank hold no part of the tree together, of an odd size; steps; the table; a slow network.
+document=$("$addend" bench --hosts 3 --quick --json --op all_reduce --qdisc "tbf rate 1gbit burst 1mb latency 10ms" 2>"$log") || fail "$(cat "$log")"
+python3 - "$document" <<'PY'
+import json, sys
+for row in json.loads(sys.argv[1])["rows"]:
+    assert row["qdisc"] == "tbf rate 1gbit burst 1mb latency 10ms" and row["bytes"] % 12 == 0 and row["least_bytes"] == 4 * row["bytes"], row
+PY
+if grep -q sharded_step <<<"$("$addend" bench --help)"; then
+  "$addend" bench --hosts 2 --quick --op sharded_step 2>"$log" | grep -Eq '^2 x 1 +sharded_step +zero3 ' || fail "no steps: $(cat "$log")"
+fi
+
+# What cannot be measured is said, and is exit 3.
+could_not "tc qdisc add dev eth root tbf nonsense' failed: " ADDEND_PEERS= --hosts 2 --qdisc "tbf nonsense"
+could_not "ranks of engine mpi do not start" ADDEND_PEERS=/nowhere --hosts 2
+could_not "there is no program 'ip' here" PATH=/nowhere --hosts 2
+nobody=$(command -v setpriv || true)
+if [ -n "$nobody" ] && setpriv --reuid 65534 --clear-groups "$addend" --version >/dev/null 2>&1; then
+  status=0
+  setpriv --reuid 65534 --clear-groups "$addend" bench --quick --hosts 2 >/dev/null 2>"$log" || status=$?
+  [ $status -eq 3 ] && grep -q "takes root" "$log" || fail "without root: exit $status: $(cat "$log")"
+fi
+
+# However it ends, while ranks run: the programs and namespaces end with it.
+runs() { # NUMBER
+  local process
+  for process in $(ip netns pids "addend-bench$1-1" 2>/dev/null); do
+    ! grep -q bench_rank "/proc/$process/comm" 2>/dev/null || return 0
+  done
+  return 1
+}
+for signal in INT TERM KILL; do
+  env --default-signal=INT "$addend" bench --hosts 2 >/dev/null 2>"$log" &
+  bench=$!
+  for _ in $(seq 300); do
+    if runs $bench; then break; fi
+    sleep 0.1
+  done
+  runs $bench || fail "no ranks run: $(cat "$log")"
+  ranks=$(ip netns pids "addend-bench$bench-1")
+  python3 -c 'import os, signal, sys; os.kill(int(sys.argv[1]), getattr(signal, "SIG" + sys.argv[2]))' $bench $signal
+  wait $bench 2>/dev/null && fail "SIG$signal ends it with exit 0"
+  gone_soon $bench "SIG$signal"
+  for rank in $ranks; do
+    for _ in $(seq 100); do # a process that has ended and nobody asked about has no words
+      if ! grep -q . "/proc/$rank/cmdline" 2>/dev/null; then continue 2; fi
+      sleep 0.1
+    done
+    fail "SIG$signal: process $rank is left"
+  done
+done
+echo "bench --hosts: measures, counts and leaves nothing"
