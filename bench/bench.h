@@ -4,11 +4,15 @@
 #include <stddef.h>
 
 #include "addend/status.h"
-#include "hosts.h"
 
-enum { BENCH_COUNTS_MAX = 8, BENCH_ROUNDS_MAX = 9 };
+enum { BENCH_COUNTS_MAX = 8, BENCH_ROUNDS_MAX = 9, BENCH_HOSTS_MAX = 8 };
 
 enum { BENCH_SMALLEST = 1024 }; /* bytes */
+
+/* So many hosts with so many ranks on each. */
+typedef struct bench_world {
+  int hosts, ranks;
+} bench_world;
 
 typedef struct bench_options {
   const char *op; /* only this one; NULL: all */
@@ -27,7 +31,9 @@ typedef struct bench_options {
 
 /* The operations that can be measured, one by one; NULL after the last. */
 const char *bench_op(int index);
-/* 1 if `op` is one of them. */
+/* The operations that are measured between hosts, likewise. */
+const char *bench_between_op(int index);
+/* 1 if `op` is one of bench_op's. */
 int bench_has_op(const char *op);
 /* Gives the document of `addend bench --json`; the caller frees it with free(). NULL if there is no memory. Another
  * failure, AD_INTERRUPTED if it was asked to stop while ranks ran, leaves rows out. */

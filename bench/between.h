@@ -5,9 +5,8 @@
 
 #include "bench.h"
 
-/* The operations that are measured between hosts, one by one; NULL after the last. */
-const char *bench_between_op(int index);
-/* Adds a row for each of them, size and world of the options. A failure has been told on standard error. */
+/* Adds a row for each of bench_between_op's operations, size and world of the options. A failure has been told on
+ * standard error. */
 ad_status bench_measure_between(const bench_options *options, json_t *rows) AD_CHECKED;
 
 #endif

@@ -6,13 +6,9 @@
 #include <sys/types.h>
 
 #include "addend/status.h"
+#include "bench.h"
 
-enum { BENCH_HOSTS_MAX = 8, BENCH_HOST_WORD = 40, BENCH_PLACES = BENCH_HOSTS_MAX * (BENCH_HOST_WORD + 16) };
-
-/* So many hosts with so many ranks on each. */
-typedef struct bench_world {
-  int hosts, ranks;
-} bench_world;
+enum { BENCH_HOST_WORD = 40, BENCH_PLACES = BENCH_HOSTS_MAX * (BENCH_HOST_WORD + 16) };
 
 typedef struct bench_host {
   char space[BENCH_HOST_WORD], name[BENCH_HOST_WORD], address[BENCH_HOST_WORD];

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "bench/bench.h"
-#include "bench/between.h"
 #include "command.h"
 
 enum {
@@ -97,14 +96,15 @@ static void parse_largest(const char *argument, bench_options *bench, struct arg
     cli_wrong(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
 }
 
-/* "2x3": 2 hosts of 3 ranks; "2": of one. Returns the end of it. */
+/* "2x3": 2 hosts of 3 ranks; "2": of one. Returns the end of it; NULL: it is no such world. */
 static const char *parse_world(const char *at, bench_world *out) {
   char *end;
   long hosts = strtol(at, &end, 10), ranks = 1;
-  if (end == at) return at;
+  if (end == at) return NULL;
   if (*end == 'x') ranks = strtol(at = end + 1, &end, 10);
+  if (end == at || hosts < 2 || hosts > BENCH_HOSTS_MAX || ranks < 1 || hosts * ranks > 32) return NULL;
   *out = (bench_world){(int)hosts, (int)ranks};
-  return end == at || hosts < 2 || hosts > BENCH_HOSTS_MAX || ranks < 1 || hosts * ranks > 32 ? at : end;
+  return end;
 }
 
 static void parse_hosts(const char *argument, bench_options *bench, struct argp_state *state) {
@@ -112,7 +112,7 @@ static void parse_hosts(const char *argument, bench_options *bench, struct argp_
   for (bench->world_count = 0; !bench->world_count || *at; bench->world_count++) {
     bench_world world;
     const char *end = parse_world(at, &world);
-    if (end == at || (*end && (*end != ',' || !end[1])) || bench->world_count == BENCH_COUNTS_MAX)
+    if (!end || (*end && (*end != ',' || !end[1])) || bench->world_count == BENCH_COUNTS_MAX)
       cli_wrong(state,
                 "--hosts takes up to %d worlds with commas between, each of 2 to %d hosts and 32 ranks at most, "
                 "for example 2x1,2x2 for two hosts of one rank and two of two; not '%s'",
