@@ -224,6 +224,13 @@ static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *compl
   return complaints->count ? AD_OK : ad_dump_params_read(dump, complaints);
 }
 
+int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes) {
+  int64_t key = 0;
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    key = key * dump->mesh.size[axis] + (axes >> axis & 1 ? 0 : dump->position[rank][axis]);
+  return key;
+}
+
 /* Pages that headers were read from. */
 static void forget_headers(const ad_dump *dump) {
   for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);

@@ -58,6 +58,8 @@ void ad_dump_close(ad_dump *dump);
  * file gives no box for it. That it fits was found when the dump was opened. */
 ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
                         int *there) AD_CHECKED;
+/* The same number for all ranks that differ on these axes only. */
+int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes);
 const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name); /* NULL: none */
 
 #endif
