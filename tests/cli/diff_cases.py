@@ -633,10 +633,10 @@ assert "different norms" in document["norm"]["text"]
 
 
 # What is refused, by name.
-def refused(change, *words, status=2):
+def refused(change, *words, status=2, job=None, **how):
     path = os.path.join(work, "refused")
     shutil.rmtree(path, ignore_errors=True)
-    Job("dp=3", [Param("w", [6, 2], "dp=R"), Param("b", [3])]).save(path)
+    (job or Job("dp=3", [Param("w", [6, 2], "dp=R"), Param("b", [3])])).save(path, **how)
     change(path)
     result = run(path)
     assert result.returncode == status and not result.stdout, (result.returncode, result.stdout, result.stderr)
@@ -688,5 +688,33 @@ refused(again(two, {"addend.reduce": "f8"}), two, "addend.reduce")
 refused(lambda path: [os.remove(os.path.join(path, name)) for name in os.listdir(path)], "refused")
 assert run(os.path.join(work, "nowhere")).returncode == 2
 assert expect_of({"*": 1, "a.*": 2}, "a.b") == 2
+
+# Files whose maps and tensors are the same are read once, and checked once where nothing is cut. Here all files say the same, but
+# for one; what that one says counts, whichever kind it is of.
+same = {"addend.expect": '{"*": 1.0}', "addend.held": '{"w": [[0, 0], [6, 2]], "b": [[0], [3]]}'}
+every = [f"rank{rank:05}.{kind}.safetensors" for rank in range(3) for kind in ("addend.m0", "sum")]
+short = {"w": ("F32", [5, 2], [0.0] * 10), "b": ("F32", [3], [0.0] * 3)}
+for name in one, two:
+    refused(again(name, {"addend.held": '{"w": [[0, 0], [3, 2]], "b": [[0], [3]]}'}), name, "[6, 2], and should have [3, 2]", metadata=same)
+    refused(again(name, {"addend.expect": '{"*": 2.0}'}), name, "addend.expect", "another file says", metadata=same)
+    refused(again(name, {"addend.shapes": '{"w": [12], "b": [3]}'}), name, "[12]", "[6, 2]", metadata=same)
+refused(lambda path: [again(name, tensors=short)(path) for name in every], *every, metadata=same)
+refused(lambda path: [again(name, tensors=short)(path) for name in every if "sum" in name], *every[1::2], metadata=same)
+cut = Job("dp=2", [Param("w", [5, 2], "dp=S0")])  # a part of two rows, and one of three
+refused(again(one, tensors={"w": ("F32", [2, 2], [0.0] * 4)}), one, "should have [3, 2]", job=cut)
+said = {"addend.expect": '{"*": 1.0}', "addend.held": '{"w": [[0], [10]]}'}
+judged(part, status=0, counts=split, metadata={**said, "addend.partial": '{"w": "tp"}'})
+says = lambda kind, rank, m: {"addend.partial": '{"w": "tp"}'} if (kind, rank) == ("sum", 4) else {}
+judged(part, status=0, counts=split, metadata=said, extra=says)
+rounds = lambda kind, rank, m: {"addend.reduce": '{"*": "bf16"}'} if (kind, rank) == ("sum", 2) else {}
+judged(Job("dp=3", [Param("w", [10])]), status=0, after=coarse, metadata=said, extra=rounds)
+says = lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'} if (kind, rank) == ("addend", 1) else {}
+verdict(judged(Job("dp=3", [Param("w", [10])]), metadata=said, extra=says), "not_judged", words="cannot tell: it is compressed")
+# Nor does a file without maps repeat one that has other tensors.
+bare, path = {key: None for key in (*same, "addend.shapes", "addend.types")}, os.path.join(work, "bare")
+Job("dp=3", [Param("w", [6, 2])]).save(path)
+for name in every:
+    again(name, bare, {"w": ("F32", [3], [1.0 + 2 * ("sum" in name)] * 3), **({"v": ("F32", [2], [1.0] * 2)} if name == one else {})})(path)
+verdict(json.loads(run(path, "--allow-identical").stdout), "no_sum", words="has no sum", name="v")
 
 print(f"diff: {done} dumps judged")
