@@ -449,7 +449,7 @@ class Tiny(Job):
         return "F16" if rank == self.world - 1 else p.dtype
 
 
-tiny = Tiny("dp=3", [Param("w", [40])])
+tiny = Tiny("dp=3", [Param("w", [40])], expect=1 / 3)
 for r in range(3):
     tiny.addends[r, 0, "w"] = rounded("F16", [v * 1e-6 for v in tiny.addends[r, 0, "w"]])
 judged(tiny, status=0, after=lambda p, rank, values: rounded("F16", values))
