@@ -685,6 +685,7 @@ refused(again(one, {"addend.divisor": "-1"}), one, "addend.divisor")
 refused(again(one, {"addend.coord": "dp=0"}), "coord")
 refused(again(two, {"addend.held": '{"w": [[4, 0], [6, 2]]}'}), two, "addend.held")
 refused(again(two, {"addend.reduce": "f8"}), two, "addend.reduce")
+refused(again(one, {"DCP_SHARDING_INFO": '{"w": {"saved_offsets": [1, 0]}}'}), one, "DCP_SHARDING_INFO")
 refused(lambda path: [os.remove(os.path.join(path, name)) for name in os.listdir(path)], "refused")
 assert run(os.path.join(work, "nowhere")).returncode == 2
 assert expect_of({"*": 1, "a.*": 2}, "a.b") == 2

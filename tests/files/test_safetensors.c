@@ -363,6 +363,19 @@ static void a_header_may_have_more_texts_than_are_shared(void **state) {
   for (int keys = AD_HEADER_PAIRS - 1; keys <= AD_HEADER_PAIRS + 1; keys++) open_many(keys);
 }
 
+/* The bytes behind such a text are not its own. */
+static void a_text_that_ends_inside_of_a_value_is_not_read_on(void **state) {
+  static const char like[] = "{\"__metadata__\":{\"x\":\"abc}}defgh\"}}", cut[] = "{\"__metadata__\":{\"x\":\"abc}}";
+  ad_header_text first = {.metadata = json_object()}, second = {0};
+  char *exact = malloc(strlen(cut)); /* so that a sanitizer sees a read behind it */
+  ad_header_text_split(like, strlen(like), &first);
+  assert_int_equal(first.count, 1);
+  memcpy(exact, cut, strlen(cut));
+  assert_int_equal(ad_header_text_like(&first, exact, strlen(cut), &second), 0);
+  free(exact);
+  ad_header_text_clear(&first);
+}
+
 static ad_status write_and_read(void) {
   ad_safetensors_writer *writer;
   ad_safetensors *file;
@@ -403,6 +416,7 @@ int main(void) {
       cmocka_unit_test(a_wrong_header_is_refused_beside_a_right_one),
       cmocka_unit_test(what_is_more_than_a_header_is_refused_beside_a_right_one),
       cmocka_unit_test(a_header_may_have_more_texts_than_are_shared),
+      cmocka_unit_test(a_text_that_ends_inside_of_a_value_is_not_read_on),
       cmocka_unit_test(without_memory_nothing_is_left),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
