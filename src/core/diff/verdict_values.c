@@ -43,6 +43,7 @@ static size_t list_told(const ad_parts *parts, ad_values *told) {
   return count;
 }
 
+/* A box is 0 behind its last dimension. */
 static int by_box(const void *a, const void *b) {
   const ad_values *one = a, *other = b;
   int order = memcmp(&one->box, &other->box, sizeof one->box);
@@ -56,7 +57,7 @@ static int by_line(const void *a, const void *b) {
 
 static int same_values(const ad_values *a, const ad_values *b) { return !strcmp(a->values, b->values); }
 
-/* Whether two ranks that differ on this axis only have other values. Sorts the ranks. */
+/* Whether two of the ranks that differ on this axis only have different values. Sorts the ranks. */
 static int differ_beside(const ad_dump *dump, int axis, ad_values *told, size_t count) {
   for (size_t i = 0; i < count; i++) told[i].line = ad_dump_key(dump, told[i].rank, 1u << axis);
   qsort(told, count, sizeof *told, by_line);
@@ -76,8 +77,8 @@ typedef struct ad_unequal {
   uint32_t beside, any;
 } ad_unequal;
 
-/* Of values that are not all the same every axis on which their ranks lie apart has two that differ: of two such ranks
- * one has other values than any given rank. */
+/* For values that are not all the same. Two ranks whose values differ may lie alike on an axis; a third that lies
+ * elsewhere on it has other values than one of them: so they differ along every axis on which the ranks lie apart. */
 static void add_axes(const ad_dump *dump, ad_values *told, size_t count, ad_unequal *out) {
   for (int axis = 0; axis < dump->mesh.count; axis++) {
     if (!lie_apart(dump, axis, told, count)) continue;
