@@ -383,15 +383,15 @@ def unequal(job, p, told):
 draws = random.Random(7)
 for types in "", "b=S0":
     drawn = Job("a=2 b=3 c=2", [Param("w", [7], types)])
-    for most in 2, 3, 9, 20:
-        told = [draws.choice(["aa", "bb"]) if draws.randrange(20) < most else "aa" for _ in range(drawn.world)]
-        told = [{} if draws.randrange(20) < most else {"w": text} for text in told]
+    by_axis = [[{"w": f"at {drawn.place(r)[axis]}"} for r in range(drawn.world)] for axis in "abc"]
+    some = [[{"w": draws.choice(["aa", "aa", "bb"])} if draws.randrange(20) > most else {} for _ in range(drawn.world)] for most in (0, 5, 9, 15)]
+    for told in by_axis + some:
         axes, ranks = unequal(drawn, drawn.params[0], [own.get("w") for own in told])
         how = {"extra": lambda kind, rank, m: {"addend.values": json.dumps(told[rank])} if kind == "sum" else {}}
         verdict(judged(drawn, **how), "replicas_differ", axes, ranks) if ranks else judged(drawn, status=0, **how)
 # Two that lie beside no other: along all axes on which they lie apart.
-some = {2: {"w": "aa"}, 9: {"w": "bb"}}
-document = judged(drawn, extra=lambda kind, rank, m: {"addend.values": json.dumps(some[rank])} if kind == "sum" and rank in some else {})
+two_told = {2: {"w": "aa"}, 9: {"w": "bb"}}
+document = judged(drawn, extra=lambda kind, rank, m: {"addend.values": json.dumps(two_told[rank])} if kind == "sum" and rank in two_told else {})
 verdict(document, "replicas_differ", "a,c", [9])
 unjudged = judged(three, counts=times(three, 0.7), extra=lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'})
 verdict(unjudged, "not_judged", words="cannot tell: it is compressed")
