@@ -3,6 +3,7 @@ diff.sh with the program and an empty folder."""
 import itertools
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -363,6 +364,35 @@ assert any("values differ along dp before the step as well" in text for text in 
 parts = Job("dp=2 tp=2", [Param("w", [8, 5], "tp=S0")])  # ranks 0 and 2 have the same part
 judged(parts, status=0, extra=values(["aa", "bb", "aa", "bb"]))
 verdict(judged(parts, extra=values(["aa", "bb", "aa", "cc"])), "replicas_differ", "dp", [3])
+
+
+def unequal(job, p, told):
+    """By every pair of ranks that told of the same elements: the axes along which values differ, of ranks beside each other
+    if there are any; and the ranks that have not the first one's."""
+    beside, anywhere, ranks = set(), set(), []
+    for b in range(job.world):
+        same = [a for a in range(b) if told[a] and told[b] and job.own_box(p, a) == job.own_box(p, b)]
+        for a in same:
+            axes = {axis for axis, _ in job.axes if job.place(a)[axis] != job.place(b)[axis]} if told[a] != told[b] else set()
+            anywhere |= axes
+            beside |= axes if len(axes) == 1 else set()
+        ranks += [b] if same and told[b] != told[same[0]] else []
+    return ",".join(axis for axis, _ in job.axes if axis in (beside or anywhere)), ranks
+
+
+draws = random.Random(7)
+for types in "", "b=S0":
+    drawn = Job("a=2 b=3 c=2", [Param("w", [7], types)])
+    by_axis = [[{"w": f"at {drawn.place(r)[axis]}"} for r in range(drawn.world)] for axis in "abc"]
+    some = [[{"w": draws.choice(["aa", "aa", "bb"])} if draws.randrange(20) > most else {} for _ in range(drawn.world)] for most in (0, 5, 9, 15)]
+    for told in by_axis + some:
+        axes, ranks = unequal(drawn, drawn.params[0], [own.get("w") for own in told])
+        how = {"extra": lambda kind, rank, m: {"addend.values": json.dumps(told[rank])} if kind == "sum" else {}}
+        verdict(judged(drawn, **how), "replicas_differ", axes, ranks) if ranks else judged(drawn, status=0, **how)
+# Two that lie beside no other: along all axes on which they lie apart.
+two_told = {2: {"w": "aa"}, 9: {"w": "bb"}}
+document = judged(drawn, extra=lambda kind, rank, m: {"addend.values": json.dumps(two_told[rank])} if kind == "sum" and rank in two_told else {})
+verdict(document, "replicas_differ", "a,c", [9])
 unjudged = judged(three, counts=times(three, 0.7), extra=lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'})
 verdict(unjudged, "not_judged", words="cannot tell: it is compressed")
 assert unjudged["verdict"] == "wrong", unjudged["verdict"]  # of the others
@@ -396,6 +426,38 @@ verdict(judged(three, after=coarse), "rounding", factor=1, words="bf16")
 judged(three, status=0, after=coarse, extra=lambda kind, rank, m: {"addend.reduce": "bf16"} if kind == "sum" else {})
 judged(three, status=0, after=coarse,
        extra=lambda kind, rank, m: {"addend.reduce": '{"*": "bf16"}'} if kind == "sum" else {})
+
+
+class Mixed(Job):
+    """The last rank's addends are bf16."""
+    def addend_dtype(self, p, rank):
+        return "BF16" if rank == self.world - 1 else p.dtype
+
+
+# Addends' dtypes: the widest of them, be it one rank's; none where what adds them is named; of another group's as well.
+judged(Mixed("dp=3", [Param("w", [40])]), status=0, after=coarse)
+verdict(judged(Job("dp=3", [Param("w", [40], dtype="BF16", sum_dtype="F32")]), after=coarse,
+               extra=lambda kind, rank, m: {"addend.reduce": "f32"} if kind == "sum" else {}), "rounding", factor=1)
+mixed = Mixed("dp=3 tp=2", [Param("w", [40], "tp=I")])
+over_all = {(r, 0): 1.0 for r in range(6)}
+for r in range(6):
+    mixed.addends[r, 0, "w"] = rounded("BF16", [mixed.random.gauss(0, 1) for _ in range(40)])
+verdict(judged(mixed, counts=lambda p, rank: over_all, after=coarse), "wrong_group", "dp,tp", range(6))
+# Below the smallest number of the widest dtype nothing is kept: here the last rank's alone is f16.
+class Tiny(Job):
+    def addend_dtype(self, p, rank):
+        return "F16" if rank == self.world - 1 else p.dtype
+
+
+tiny = Tiny("dp=3", [Param("w", [40])], expect=1 / 3)
+for r in range(3):
+    tiny.addends[r, 0, "w"] = rounded("F16", [v * 1e-6 for v in tiny.addends[r, 0, "w"]])
+judged(tiny, status=0, after=lambda p, rank, values: rounded("F16", values))
+# Sums inside of an addend, of the last rank alone.
+inside = lambda kind, rank, m: {"addend.inside": '{"w": [10000, 1000]}'} if (kind, rank) == ("addend", 2) else {}
+near = lambda p, rank, values: [v + 0.3 * (p.name == "w") for v in values]
+verdict(judged(three, after=near), "unexplained", ranks=range(3))
+judged(three, status=0, after=near, extra=inside)
 # Another term.
 other = lambda p, rank, values: [v + ((i * 7919) % 13 - 6) / 10 for i, v in enumerate(values)]
 document = judged(job, after=other)
@@ -452,6 +514,15 @@ for dtype, numel, status in ("BF16", 1, 0), ("BF16", 2, 0), ("BF16", 3, 1), ("F1
     few = Job("dp=3", [Param("w", [numel], dtype=dtype)])
     few.addends[1, 0, "w"] = few.addends[0, 0, "w"]
     judged(few, status=status)
+# Addends that are alike in their beginning, and differ far behind it, are not equal; of equal ones every set is found.
+long = Job("dp=6", [Param("w", [200]), Param("v", [200])])
+for r in range(6):
+    long.addends[r, 0, "w"][:150] = long.addends[0, 0, "w"][:150]
+    long.addends[r, 0, "v"] = long.addends[r // 2 * 2, 0, "v"]
+long.addends[5, 0, "v"] = long.addends[3, 0, "v"] = long.addends[2, 0, "v"]
+document = judged(long)
+assert param(document)["pass"] and not param(document, "v")["pass"]
+assert [m.split(" hold")[0] for m in sorted(document["messages"])] == ["ranks 0 and 1", "ranks 2, 3 and 5"], document["messages"]
 # A reference knows what the sum should be.
 whole = os.path.join(work, "alike.safetensors")
 write(whole, {}, {p.name: ("F32", p.shape, alike.sum_of(p, 0, alike.right(p, 0))) for p in alike.params})
@@ -562,10 +633,10 @@ assert "different norms" in document["norm"]["text"]
 
 
 # What is refused, by name.
-def refused(change, *words, status=2):
+def refused(change, *words, status=2, job=None, **how):
     path = os.path.join(work, "refused")
     shutil.rmtree(path, ignore_errors=True)
-    Job("dp=3", [Param("w", [6, 2], "dp=R"), Param("b", [3])]).save(path)
+    (job or Job("dp=3", [Param("w", [6, 2], "dp=R"), Param("b", [3])])).save(path, **how)
     change(path)
     result = run(path)
     assert result.returncode == status and not result.stdout, (result.returncode, result.stdout, result.stderr)
@@ -614,8 +685,37 @@ refused(again(one, {"addend.divisor": "-1"}), one, "addend.divisor")
 refused(again(one, {"addend.coord": "dp=0"}), "coord")
 refused(again(two, {"addend.held": '{"w": [[4, 0], [6, 2]]}'}), two, "addend.held")
 refused(again(two, {"addend.reduce": "f8"}), two, "addend.reduce")
+refused(again(one, {"DCP_SHARDING_INFO": '{"w": {"saved_offsets": [1, 0]}}'}), one, "DCP_SHARDING_INFO")
 refused(lambda path: [os.remove(os.path.join(path, name)) for name in os.listdir(path)], "refused")
 assert run(os.path.join(work, "nowhere")).returncode == 2
 assert expect_of({"*": 1, "a.*": 2}, "a.b") == 2
+
+# Files whose maps and tensors are the same are read once, and checked once where nothing is cut. Here all files say the same, but
+# for one; what that one says counts, whichever kind it is of.
+same = {"addend.expect": '{"*": 1.0}', "addend.held": '{"w": [[0, 0], [6, 2]], "b": [[0], [3]]}'}
+every = [f"rank{rank:05}.{kind}.safetensors" for rank in range(3) for kind in ("addend.m0", "sum")]
+short = {"w": ("F32", [5, 2], [0.0] * 10), "b": ("F32", [3], [0.0] * 3)}
+for name in one, two:
+    refused(again(name, {"addend.held": '{"w": [[0, 0], [3, 2]], "b": [[0], [3]]}'}), name, "[6, 2], and should have [3, 2]", metadata=same)
+    refused(again(name, {"addend.expect": '{"*": 2.0}'}), name, "addend.expect", "another file says", metadata=same)
+    refused(again(name, {"addend.shapes": '{"w": [12], "b": [3]}'}), name, "[12]", "[6, 2]", metadata=same)
+refused(lambda path: [again(name, tensors=short)(path) for name in every], *every, metadata=same)
+refused(lambda path: [again(name, tensors=short)(path) for name in every if "sum" in name], *every[1::2], metadata=same)
+cut = Job("dp=2", [Param("w", [5, 2], "dp=S0")])  # a part of two rows, and one of three
+refused(again(one, tensors={"w": ("F32", [2, 2], [0.0] * 4)}), one, "should have [3, 2]", job=cut)
+said = {"addend.expect": '{"*": 1.0}', "addend.held": '{"w": [[0], [10]]}'}
+judged(part, status=0, counts=split, metadata={**said, "addend.partial": '{"w": "tp"}'})
+says = lambda kind, rank, m: {"addend.partial": '{"w": "tp"}'} if (kind, rank) == ("sum", 4) else {}
+judged(part, status=0, counts=split, metadata=said, extra=says)
+rounds = lambda kind, rank, m: {"addend.reduce": '{"*": "bf16"}'} if (kind, rank) == ("sum", 2) else {}
+judged(Job("dp=3", [Param("w", [10])]), status=0, after=coarse, metadata=said, extra=rounds)
+says = lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'} if (kind, rank) == ("addend", 1) else {}
+verdict(judged(Job("dp=3", [Param("w", [10])]), metadata=said, extra=says), "not_judged", words="cannot tell: it is compressed")
+# Nor does a file without maps repeat one that has other tensors.
+bare, path = {key: None for key in (*same, "addend.shapes", "addend.types")}, os.path.join(work, "bare")
+Job("dp=3", [Param("w", [6, 2])]).save(path)
+for name in every:
+    again(name, bare, {"w": ("F32", [3], [1.0 + 2 * ("sum" in name)] * 3), **({"v": ("F32", [2], [1.0] * 2)} if name == one else {})})(path)
+verdict(json.loads(run(path, "--allow-identical").stdout), "no_sum", words="has no sum", name="v")
 
 print(f"diff: {done} dumps judged")

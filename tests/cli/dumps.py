@@ -112,6 +112,9 @@ class Job:
             rank = rank * size + place[name]
         return rank
 
+    def addend_dtype(self, param, rank):
+        return param.dtype
+
     def own_box(self, param, rank):
         """The part that the types say: floor cuts, slower axes outside."""
         box = [[0] * len(param.shape), list(param.shape)]
@@ -146,7 +149,7 @@ class Job:
         expect = {"*": self.expect, **{p.name: p.expect for p in self.params if p.expect}}
         for rank in range(self.world):
             for m in range(self.microbatches):
-                tensors = {p.name: self.tensor(p, p.dtype, self.addends[rank, m, p.name], self.own_box(p, rank))
+                tensors = {p.name: self.tensor(p, self.addend_dtype(p, rank), self.addends[rank, m, p.name], self.own_box(p, rank))
                            for p in self.params if not (skip and skip("addend", rank, m, p.name))}
                 own = {"addend.kind": "addend", "addend.rank": str(rank)}
                 if self.microbatches > 1:

@@ -12,6 +12,7 @@
 #include "addend/diff.h"
 #include "addend/safetensors.h"
 #include "base/memory.h"
+#include "diff/dump.h"
 
 enum { RANKS = 3, ROWS = 4, FILES = 2 * RANKS };
 static char folder[] = "/tmp/addend_diff_XXXXXX", paths[FILES][64];
@@ -59,6 +60,33 @@ static void a_dump_is_judged(void **state) {
     free(json);
     free(table);
   }
+}
+
+/* The kilobytes of the dump's files that lie in this process's memory. */
+static long resident(void) {
+  FILE *maps = fopen("/proc/self/smaps", "r");
+  char line[512];
+  long all = 0, own = 0;
+  int is_ours = 0;
+  assert_non_null(maps);
+  while (fgets(line, sizeof line, maps)) {
+    if (strstr(line, folder)) is_ours = 1;
+    if (!is_ours || sscanf(line, "Rss: %ld kB", &own) != 1) continue;
+    all += own;
+    is_ours = 0;
+  }
+  fclose(maps);
+  return all;
+}
+
+static void an_open_dump_takes_no_pages_of_its_files(void **state) {
+  ad_dump dump;
+  write_dump(1);
+  assert_int_equal(ad_dump_open(files, FILES, 0, 1, NULL, NULL, &dump), AD_OK);
+  assert_int_equal(resident(), 0);
+  (void)*(const volatile char *)ad_safetensors_at(dump.files[0].tensors, 0)->data; /* which this would see */
+  assert_true(resident() > 0);
+  ad_dump_close(&dump);
 }
 
 enum { MICROBATCHES = 3, MANY = RANKS * (MICROBATCHES + 1) + 1, WIDE = 12 };
@@ -294,6 +322,7 @@ static int remove_folder(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_dump_is_judged),
+      cmocka_unit_test(an_open_dump_takes_no_pages_of_its_files),
       cmocka_unit_test(microbatches_of_other_weights_are_told_by_a_reference),
       cmocka_unit_test(equal_addends_tell_nothing_unless_they_are_allowed),
       cmocka_unit_test(a_folder_is_its_files),

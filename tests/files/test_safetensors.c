@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include "addend/safetensors.h"
 #include "base/memory.h"
+#include "files/header_text.h"
 #include "files/safetensors.h"
 
 static char folder[64], path[128];
@@ -250,12 +251,13 @@ static void write_raw(const char *at, const char *header) {
   size_t length = strlen(header);
   FILE *file = fopen(at, "wb");
   assert_non_null(file);
-  for (int i = 0; i < 8; i++) fputc(i ? 0 : (int)length, file);
+  for (int i = 0; i < 8; i++) fputc((int)(length >> 8 * i & 0xff), file);
   fwrite(header, 1, length, file);
   fwrite("\x01\x02\x03\x04", 1, 4, file);
   assert_int_equal(fclose(file), 0);
 }
 
+#define OTHER "\"a\":{\"dtype\":\"I32\",\"shape\":[1],\"data_offsets\":[0,4]}}"
 #define TENSOR "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"
 static const char first_header[] = "{\"__metadata__\": {\"x\": \"a\\\\\", \"y\": \"{\\\"b\\\"\"}, " TENSOR;
 
@@ -283,6 +285,14 @@ static void what_headers_have_in_common_is_shared(void **state) {
       {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"c\"}, " TENSOR, NULL, "{\"b\"c", 1, 0},
       {"{\"__metadata__\": {\"x\": \"}, \\\\\\\" \"}, " TENSOR, "}, \\\" ", NULL, 1, 0},
       {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"\"},  " TENSOR, NULL, "{\"b\"", 0, 0},
+      {"{\"__metadata__\": {\"z\": \"{\\\"b\\\"\"}, " TENSOR, NULL, NULL, 1, 0}, /* another key of that length */
+      {"{\"__metadata__\": {\"yy\": \"a\", \"y\": \"{\\\"c\\\"\"}, " TENSOR, NULL, "{\"c\"", 1, 0},
+      {"{\"__metadata__\": {\"\\u0079\": \"{\\\"b\\\"\"}, " TENSOR, NULL, "{\"b\"", 1, 0}, /* another way to write it */
+      {"{\"__metadata__\": {\"x\": \"a\\\\\\\\\", \"y\": \"\\\\\"}, " TENSOR, "a\\\\", "\\", 1, 0},
+      {"{\"__metadata__\": {\"x\\\\\": \"a\", \"y\": \"\\\\\\\"\"}, " TENSOR, NULL, "\\\"", 1, 0},
+      {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"\"}, " OTHER, NULL, "{\"b\"", 0, 0}, /* as long as the other tensor */
+      {"{\"__metadata__\": {}, " TENSOR, NULL, NULL, 0, 0},
+      {"{" TENSOR, NULL, NULL, 0, 0},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ad_safetensors *file;
@@ -301,6 +311,10 @@ static void what_headers_have_in_common_is_shared(void **state) {
 
 static void a_wrong_header_is_refused_beside_a_right_one(void **state) {
   static const char *const wrong[] = {"{\"__metadata__\": {\"x\": \"a\", \"x\": \"a\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"a\", \"\\u0078\": \"a\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"a\\\\\", \"x\": \"a\\\\\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"a\\\"}, " TENSOR,
+                                      "{\"__metadata__\": {\"x\": \"a\", \"y\"}, " TENSOR,
                                       "{\"__metadata__\": {\"x\": 1}, " TENSOR,
                                       "{\"__metadata__\": {\"x\": \"a\",}, " TENSOR,
                                       "{\"__metadata__\": {\"x\": \"\\q\"}, " TENSOR,
@@ -311,6 +325,55 @@ static void a_wrong_header_is_refused_beside_a_right_one(void **state) {
     int unused;
     assert_int_equal(open_second(wrong[i], &file, &unused, &unused), AD_INVALID);
   }
+}
+
+static void what_is_more_than_a_header_is_refused_beside_a_right_one(void **state) {
+  ad_safetensors *first, *file;
+  write_raw(path, first_header);
+  assert_int_equal(ad_safetensors_open(path, &first), AD_OK);
+  unlink(path);
+  write_raw(path, first_header);
+  FILE *more = fopen(path, "ab");
+  fwrite("\x05\x06\x07\x08", 1, 4, more);
+  assert_int_equal(fclose(more), 0);
+  assert_int_equal(ad_safetensors_open_like(path, first, &file), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "4 bytes after the last tensor"));
+  ad_safetensors_close(first);
+}
+
+/* Headers of `keys` keys, opened one like the other: as many as are kept are shared, more are read all the same. */
+static void open_many(int keys) {
+  char header[1024] = "{\"__metadata__\": {";
+  ad_safetensors *first, *second;
+  for (int key = 0; key < keys; key++)
+    snprintf(header + strlen(header), sizeof header - strlen(header), "%s\"k%d\":\"v\"", key ? "," : "", key);
+  snprintf(header + strlen(header), sizeof header - strlen(header), "}, " TENSOR);
+  write_raw(path, header);
+  assert_int_equal(ad_safetensors_open(path, &first), AD_OK);
+  assert_int_equal(ad_safetensors_open_like(path, first, &second), AD_OK);
+  assert_int_equal(ad_safetensors_share(first, second), keys <= AD_HEADER_PAIRS);
+  snprintf(header, sizeof header, "k%d", keys - 1);
+  assert_string_equal(ad_safetensors_metadata(second, header), "v");
+  assert_null(ad_safetensors_metadata(second, "k"));
+  ad_safetensors_close(first);
+  ad_safetensors_close(second);
+}
+
+static void a_header_may_have_more_texts_than_are_shared(void **state) {
+  for (int keys = AD_HEADER_PAIRS - 1; keys <= AD_HEADER_PAIRS + 1; keys++) open_many(keys);
+}
+
+/* The bytes behind such a text are not its own. */
+static void a_text_that_ends_inside_of_a_value_is_not_read_on(void **state) {
+  static const char like[] = "{\"__metadata__\":{\"x\":\"abc}}defgh\"}}", cut[] = "{\"__metadata__\":{\"x\":\"abc}}";
+  ad_header_text first = {.metadata = json_object()}, second = {0};
+  char *exact = malloc(strlen(cut)); /* so that a sanitizer sees a read behind it */
+  ad_header_text_split(like, strlen(like), &first);
+  assert_int_equal(first.count, 1);
+  memcpy(exact, cut, strlen(cut));
+  assert_int_equal(ad_header_text_like(&first, exact, strlen(cut), &second), 0);
+  free(exact);
+  ad_header_text_clear(&first);
 }
 
 static ad_status write_and_read(void) {
@@ -351,6 +414,9 @@ int main(void) {
       cmocka_unit_test(what_is_no_file_is_named),
       cmocka_unit_test(what_headers_have_in_common_is_shared),
       cmocka_unit_test(a_wrong_header_is_refused_beside_a_right_one),
+      cmocka_unit_test(what_is_more_than_a_header_is_refused_beside_a_right_one),
+      cmocka_unit_test(a_header_may_have_more_texts_than_are_shared),
+      cmocka_unit_test(a_text_that_ends_inside_of_a_value_is_not_read_on),
       cmocka_unit_test(without_memory_nothing_is_left),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

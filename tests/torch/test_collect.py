@@ -116,6 +116,22 @@ class Collect(unittest.TestCase):
                 self.assertLessEqual(taken(folder), 6 * block)  # the header's, and those that a parameter reaches into
                 collection.drop()
 
+    def test_what_is_dropped_takes_nothing_else_along(self):
+        names, header, length = [f"p{i}" for i in range(5)], b"h" * 5000, 3000
+        file = _files.Encoded(header, {name: bytes([1 + i]) * length for i, name in enumerate(names)})
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(_gather, "AT_ONCE", 1):
+            collection = _collect.Collection(folder, [("addend", 0, file)], names, None)
+            path = os.path.join(folder, _files.file_name(0, "addend", 0))
+            for i, name in enumerate(names):
+                collection.bring()
+                with open(path, "rb") as opened:
+                    self.assertEqual(opened.read(len(header)), header)
+                    opened.seek(i * length, os.SEEK_CUR)
+                    self.assertEqual(opened.read(length), file.data[name])
+                collection.drop()
+            with open(path, "rb") as opened:
+                self.assertEqual(opened.read(len(header)), header)
+
     def test_a_dump_has_all_of_it(self):
         reports = []
         for at_once in (64 << 20, 1 << 16):

@@ -44,7 +44,7 @@ static int says_something(const ad_safetensor *tensor) {
 
 enum { FIRST_BYTES = 256 };
 
-/* Checksums of as many bytes of each of these addends. */
+/* Gives each mark the checksum of its addend's first bytes, `most` at most, and sorts the marks. */
 static void sum_up(const ad_members *members, ad_mark *marks, size_t count, size_t most) {
   for (size_t i = 0; i < count; i++) {
     const ad_safetensor *tensor = members->columns[marks[i].column].piece.tensor;
@@ -53,7 +53,7 @@ static void sum_up(const ad_members *members, ad_mark *marks, size_t count, size
   qsort(marks, count, sizeof *marks, by_bits);
 }
 
-/* Of sorted marks those that are not alone; how many there are. */
+/* Keeps those of the sorted marks whose checksum another one has as well; returns how many there are. */
 static size_t keep_repeated(ad_mark *marks, size_t count) {
   size_t kept = 0;
   for (size_t i = 0, end; i < count; i = end) {

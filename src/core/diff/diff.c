@@ -143,12 +143,14 @@ static void doubt(const ad_diff_run *run, const ad_compared *compared, ad_verdic
   snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as after a sum that was made before", who);
 }
 
-static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, const ad_compared *compared) {
+static ad_status say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, const ad_compared *compared) {
   ad_verdict verdict;
+  uint32_t unequal;
   if (run->reference && !compared->there)
     json_array_append_new(run->messages, json_sprintf("the reference has no `%s`", parts->param->name));
   ad_verdict_find(parts, list, run->ranks, &verdict);
-  note(parts, ad_values_hold(parts, &verdict), run->unequal);
+  ad_status status = ad_values_hold(parts, &verdict, &unequal);
+  note(parts, unequal, run->unequal);
   doubt(run, compared, &verdict);
   answer(run, ad_diff_answer(&verdict, compared));
   json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, compared, &run->alike));
@@ -157,13 +159,14 @@ static void say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, 
   note(parts, ad_untried_axes(parts, list), run->untried);
   if (verdict.kind == AD_VERDICT_OWN_ONLY && !verdict.shown) note(parts, verdict.axes, run->unlike);
   ad_verdict_clear(&verdict);
+  return status;
 }
 
 static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
   ad_compared compared = {0};
   AD_TRY(ad_judge_parts(parts, &run->known, list));
   ad_status status = run->reference ? ad_reference_compare(parts, run->reference, &compared) : AD_OK;
-  if (!status) say_parts(run, parts, list, &compared);
+  if (!status) status = say_parts(run, parts, list, &compared);
   ad_compared_clear(&compared);
   return status;
 }

@@ -41,7 +41,7 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
   return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: there is no safetensors file in it", path);
 }
 
-/* `like`: NULL, or the file before it, as which most are. */
+/* `like`: NULL, or the file before it: most are like that. */
 static ad_status open_file(const char *path, int plain, int finite, const ad_dump_file *like, ad_dump_file *out) {
   ad_safetensors *tensors;
   AD_TRY(ad_safetensors_open_like(path, like ? like->tensors : NULL, &tensors));
@@ -224,7 +224,14 @@ static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *compl
   return complaints->count ? AD_OK : ad_dump_params_read(dump, complaints);
 }
 
-/* Pages that headers were read from. */
+int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes) {
+  int64_t key = 0;
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    key = key * dump->mesh.size[axis] + (axes >> axis & 1 ? 0 : dump->position[rank][axis]);
+  return key;
+}
+
+/* Gives back the pages that headers were read from. */
 static void forget_headers(const ad_dump *dump) {
   for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
 }

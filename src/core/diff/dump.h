@@ -50,14 +50,16 @@ ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference
                        void *context, ad_dump *out) AD_CHECKED;
 /* What --reference names: a file of whole gradients, or another dump, of which the sums are enough. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) AD_CHECKED;
-/* Adds a file, or those in a folder that are named as safetensors files are. AD_INVALID: there is none. */
 void ad_dump_tell_passed(const char *path, const char *what); /* of what in a folder is no file of its own */
+/* Adds a file, or those in a folder that are named as safetensors files are. AD_INVALID: there is none. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;
 void ad_dump_close(ad_dump *dump);
-/* Where the tensor of `param` in `file` lies: 0 in *there if it is not in it. AD_INVALID: the
- * file gives no box for it. That it fits was found when the dump was opened. */
+/* Where the tensor of `param` in `file` lies: 0 in *there if it is not in it. AD_INVALID: the file
+ * gives no box for it. That it fits was found when the dump was opened. */
 ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
                         int *there) AD_CHECKED;
+/* The same number for all ranks that differ on these axes only. */
+int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes);
 const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name); /* NULL: none */
 
 #endif

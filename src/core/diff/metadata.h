@@ -22,7 +22,7 @@ typedef struct ad_dump_file {
   json_t *expect, *reduce;       /* a number, a text, or a map by pattern; NULL: not said */
   json_t *inside;                /* addend.inside: lists by name; NULL: not said */
   json_t *unjudged, *values;     /* addend.unjudged, addend.values: maps by name of texts; NULL: not said */
-  int repeats;                   /* says of every parameter what the file of its kind before it says; has its tensors */
+  int repeats;                   /* says of every parameter what the file of its kind before it says */
 } ad_dump_file;
 
 /* Takes `tensors`, also on failure. AD_INVALID names file and key. `plain`: a file without addend.kind is a reference.

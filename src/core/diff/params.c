@@ -25,7 +25,7 @@ static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t
   return AD_OK;
 }
 
-/* Whether what both say is one text, which was parsed once. */
+/* Whether both have the same tensors and say the same of them: then what was parsed is shared. */
 static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
   return before && ad_safetensors_share(file->tensors, before->tensors) && file->types == before->types &&
          file->shapes == before->shapes && file->held == before->held && file->sharding == before->sharding &&

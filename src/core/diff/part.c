@@ -12,11 +12,7 @@
 /* ---- members: whose addends are summed ---- */
 
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank) {
-  const ad_dump_mesh *mesh = &parts->dump->mesh;
-  int64_t key = 0;
-  for (int axis = 0; axis < mesh->count; axis++)
-    key = key * mesh->size[axis] + (parts->param->summed >> axis & 1 ? 0 : parts->dump->position[rank][axis]);
-  return key;
+  return ad_dump_key(parts->dump, rank, parts->param->summed);
 }
 
 static ad_status add_column(ad_parts *parts, ad_members *members, int64_t rank, int64_t microbatch) {

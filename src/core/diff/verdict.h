@@ -50,8 +50,8 @@ typedef struct ad_verdict {
 /* `ranks`: world bytes. The verdict is for ad_verdict_clear. */
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out);
 void ad_verdict_clear(ad_verdict *verdict);
-/* verdict_values.c: a right verdict becomes another one where replicas' values differ before the step. Returns the axes
+/* verdict_values.c: a right verdict becomes another one where replicas' values differ before the step. *also: the axes
  * along which they do where it was wrong already; else 0. */
-uint32_t ad_values_hold(const ad_parts *parts, ad_verdict *verdict);
+ad_status ad_values_hold(const ad_parts *parts, ad_verdict *verdict, uint32_t *also) AD_CHECKED;
 
 #endif

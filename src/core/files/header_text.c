@@ -1,5 +1,5 @@
-/* Splitting headers, and taking over what another one has. Whatever is not as it mostly is gives 0: then the header is
- * parsed as a whole, which finds what is wrong with it. */
+/* Splitting headers, and taking over what another one has. Anything unusual in a header gives 0: then its reader parses
+ * the whole, and that finds what is wrong with it. */
 #include "files/header_text.h"
 
 #include <string.h>
@@ -60,12 +60,8 @@ static int take_same(ad_cursor *cursor, const ad_header_pair *same, ad_header_pa
   return 1;
 }
 
-static json_t *parse(const char *string, size_t length) {
-  json_t *value = json_loadb(string, length, JSON_DECODE_ANY, NULL);
-  if (json_is_string(value)) return value;
-  json_decref(value);
-  return NULL;
-}
+/* The text that a string stands for; NULL: it is no JSON. */
+static json_t *parse(const char *string, size_t length) { return json_loadb(string, length, JSON_DECODE_ANY, NULL); }
 
 /* The value under a key as it stands in the text; borrowed. */
 static json_t *value_of(const ad_header_text *text, const ad_header_pair *pair) {
@@ -75,7 +71,7 @@ static json_t *value_of(const ad_header_text *text, const ad_header_pair *pair) 
   return value;
 }
 
-/* 0: it is no text, or its key stands twice. */
+/* 0: the value (NULL) or its key is no text, or the key stands twice. */
 static int add_value(json_t *metadata, const ad_header_pair *pair, json_t *value) {
   json_t *key = parse(pair->key, pair->key_length);
   int added = key && value && !json_object_get(metadata, json_string_value(key)) &&
@@ -84,7 +80,8 @@ static int add_value(json_t *metadata, const ad_header_pair *pair, json_t *value
   return added;
 }
 
-/* `like`: NULL, or whose values are taken over where they are the same; `metadata`: NULL, or gets the values. */
+/* `like`: NULL, or the text whose values are taken over where they are the same; `metadata`: NULL, or gets the values.
+ */
 static int take_pair(ad_cursor *cursor, const ad_header_text *like, json_t *metadata, ad_header_pair *pair) {
   if (!take_string(cursor, &pair->key, &pair->key_length) || !take(cursor, ":")) return 0;
   skip_space(cursor);

@@ -1,4 +1,4 @@
-/* The text of a safetensors header as two: its metadata, pair by pair, and all behind them, the tensors. What one
+/* The text of a safetensors header in two parts: its metadata, pair by pair, and all behind them, the tensors. What one
  * file's header shares with another's is found by bytes, and was parsed with that one. */
 #ifndef FILES_HEADER_TEXT_H
 #define FILES_HEADER_TEXT_H
