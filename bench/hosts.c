@@ -126,6 +126,7 @@ static void remove_all(const bench_hosts *hosts) {
 static void keep(const bench_hosts *hosts, int alive) {
   char nothing;
   setpgid(0, 0);
+  signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
