@@ -264,11 +264,14 @@ int bench_hosts_enter_words(const bench_hosts *hosts, int host, char *line[]) {
   return sizeof words / sizeof *words;
 }
 
-/* Ranks that poll give way to each other where they are more than cores: a host takes all cores for its own. */
+/* Each host takes all cores for its own: its launcher would bind first ranks to the first core, all of them to one.
+ * Ranks that poll give way to each other where they are more than cores. */
 static int openmpi_words(const bench_hosts *hosts, char *line[]) {
   long ranks = (long)hosts->world.hosts * hosts->world.ranks;
   char *words[] = {"--hostfile",
                    (char *)(size_t)hosts->list,
+                   "--bind-to",
+                   "none",
                    "--mca",
                    "plm",
                    "rsh",
