@@ -112,11 +112,13 @@ static void parse_hosts(const char *argument, bench_options *bench, struct argp_
   for (bench->world_count = 0; !bench->world_count || *at; bench->world_count++) {
     bench_world world;
     const char *end = parse_world(at, &world);
-    if (!end || (*end && (*end != ',' || !end[1])) || bench->world_count == BENCH_COUNTS_MAX)
+    if (!end || (*end && (*end != ',' || !end[1])) || bench->world_count == BENCH_COUNTS_MAX) {
       cli_wrong(state,
                 "--hosts takes up to %d worlds with commas between, each of 2 to %d hosts and 32 ranks at most, "
                 "for example 2x1,2x2 for two hosts of one rank and two of two; not '%s'",
                 BENCH_COUNTS_MAX, BENCH_HOSTS_MAX, argument);
+      return;
+    }
     bench->worlds[bench->world_count] = world;
     at = *end ? end + 1 : end;
   }

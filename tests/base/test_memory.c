@@ -72,7 +72,9 @@ static void room_is_kept_while_it_is_enough(void **state) {
   assert_int_equal(ad_make_room(&memory, &held, 5000), AD_OK);
   assert_int_equal(held, 5000);
   for (int i = 0; i < 5000; i++) assert_int_equal(memory[i], 0);
-  assert_int_equal(ad_make_room(&memory, &held, SIZE_MAX), AD_MEMORY);
+  ad_memory_fail_at(1);
+  assert_int_equal(ad_make_room(&memory, &held, 6000), AD_MEMORY);
+  ad_memory_fail_at(0);
   assert_null(memory);
   assert_int_equal(held, 0);
 }
