@@ -478,6 +478,24 @@ static int sums_what_it_keeps(ad_comm *comm, void *context) {
   return 0;
 }
 
+/* In one batch each rank keeps what it sums, in the next one it does not. */
+static int keeps_in_turn(ad_comm *comm, void *context) {
+  static const kept turns[] = {{{.rows = 6}, 1}, {{.rows = 10}, 0}, {{.rows = 6}, 1}};
+  joined j = join(comm, context);
+  for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+    take_rows(&j, turns[i].sides.rows);
+    CHECK(ad_bridge_keeps_rows(j.bridge, turns[i].sides.rows) == turns[i].is_kept);
+    go_there_and_back(&j);
+  }
+  part(&j);
+  return 0;
+}
+
+static void whether_rows_are_kept_is_asked_of_each_batch(void **state) {
+  static sides world = {"dp=6", "dp=3 cp=2", 6, 0, AD_I, 6, 1};
+  run_ranks(world.ranks, keeps_in_turn, &world);
+}
+
 static void rows_are_summed_where_they_are_kept(void **state) {
   static kept worlds[] = {
       {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 1},
@@ -753,6 +771,7 @@ int main(void) {
       cmocka_unit_test(what_is_posted_has_the_bits_of_what_is_waited_for),
       cmocka_unit_test(addends_that_were_not_summed_do_not_go_back),
       cmocka_unit_test(rows_are_summed_where_they_are_kept),
+      cmocka_unit_test(whether_rows_are_kept_is_asked_of_each_batch),
       cmocka_unit_test(a_value_arrives_the_same_on_every_copy),
       cmocka_unit_test(backward_is_the_adjoint_of_forward),
       cmocka_unit_test(a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole),
