@@ -115,7 +115,7 @@ static int run_once(const worker *self, const bench_task *task) {
   return self->team->run(self->team->self, task, self->held.in, self->held.out);
 }
 
-/* Of all threads of this process. */
+/* The processor's seconds of all threads of this process. */
 static double processor_now(void) {
   struct timespec time;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

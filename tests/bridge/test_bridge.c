@@ -420,15 +420,15 @@ static void what_is_posted_has_the_bits_of_what_is_waited_for(void **state) {
 /* In the record of types too the addends stay addends. */
 static void leave_sum_out(void *context, void *passing) {
   ad_transit_passing *at = passing;
-  if (at->transit->move != AD_MOVE_ALL_REDUCE) return;
+  if (at->transit->move != AD_MOVE_ALL_REDUCE && at->transit->move != AD_MOVE_REDUCE_SCATTER) return;
   ad_layout_set(&at->out->layout, at->transit->axes, AD_P);
   at->handled = 1;
 }
 
-static void addends_that_were_not_summed_do_not_go_back(void **state) {
+static void refuse_addends_from(const char *source) {
   ad_comm *comm;
   must(ad_comm_open_dry(0, 8, &comm));
-  joined j = join(comm, &(sides){"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0});
+  joined j = join(comm, &(sides){source, "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0});
   must(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
   ad_layout to = ad_bridge_to(j.bridge);
   j.destination_gradient.layout = ad_layout_dual(&to);
@@ -442,6 +442,11 @@ static void addends_that_were_not_summed_do_not_go_back(void **state) {
   ad_comm_close(comm);
 }
 
+static void addends_that_were_not_summed_do_not_go_back(void **state) {
+  refuse_addends_from("dp=4 tp=2");
+  refuse_addends_from("dp=8"); /* each rank keeps its own rows */
+}
+
 /* ---- sums of the rows that a rank keeps ---- */
 
 typedef struct kept {
@@ -451,12 +456,15 @@ typedef struct kept {
 
 typedef struct seen_sum {
   ad_move move;
-  int sums, routes;
+  int sums, routes, ordinal, backward;
 } seen_sum;
 
 static void see_sum(void *context, void *passing) {
   seen_sum *seen = context;
-  seen->move = ((ad_transit_passing *)passing)->transit->move;
+  const ad_transit *transit = ((ad_transit_passing *)passing)->transit;
+  seen->move = transit->move;
+  seen->ordinal = transit->ordinal;
+  seen->backward = transit->backward;
   seen->sums++;
 }
 static void see_route(void *context, void *passing) { ((seen_sum *)context)->routes++; }
@@ -468,9 +476,10 @@ static int sums_what_it_keeps(ad_comm *comm, void *context) {
   fill_addends(&j, &j.destination_gradient);
   ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){see_sum, &seen});
   ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see_route, &seen});
-  CHECK_OK(ad_bridge_backward_at(j.bridge, &j.destination_gradient, &j.source_gradient, NULL));
+  CHECK_OK(ad_bridge_backward_numbered(j.bridge, &j.destination_gradient, &j.source_gradient, 5, "here"));
   ad_seams_clear();
   CHECK(seen.sums == ad_bridge_has_destination(j.bridge));
+  CHECK(!seen.sums || (seen.ordinal == 5 && seen.backward));
   CHECK(!seen.sums || seen.move == (k->is_kept ? AD_MOVE_REDUCE_SCATTER : AD_MOVE_ALL_REDUCE));
   CHECK(!k->is_kept || !seen.routes);
   check_values(&j, &j.source_gradient, summed);

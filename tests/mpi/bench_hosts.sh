@@ -88,6 +88,12 @@ runs() { # NUMBER
   done
   return 1
 }
+cores_of() { # NUMBER: on which cores the ranks of either host may run
+  local process
+  for process in $(ip netns pids "addend-bench$1-1" 2>/dev/null) $(ip netns pids "addend-bench$1-2" 2>/dev/null); do
+    if grep -q bench_rank "/proc/$process/comm" 2>/dev/null; then sed -n 's/^Cpus_allowed_list:\s*//p' "/proc/$process/status" 2>/dev/null; fi
+  done | sort -u
+}
 for signal in INT TERM KILL; do
   env --default-signal=INT "$addend" bench --hosts 2 >/dev/null 2>"$log" &
   bench=$!
@@ -97,6 +103,9 @@ for signal in INT TERM KILL; do
   done
   runs $bench || fail "no ranks run: $(cat "$log")"
   ranks=$(ip netns pids "addend-bench$bench-1")
+  cores=$(cores_of $bench)
+  [ "$(nproc)" -lt 2 ] || ! [[ $cores =~ ^[0-9]+$ ]] || { sleep 1; cores=$(cores_of $bench); }
+  [ "$(nproc)" -lt 2 ] || ! [[ $cores =~ ^[0-9]+$ ]] || fail "the ranks of both hosts run on core $cores alone"
   python3 -c 'import os, signal, sys; os.kill(int(sys.argv[1]), getattr(signal, "SIG" + sys.argv[2]))' $bench $signal
   wait $bench 2>/dev/null && fail "SIG$signal ends it with exit 0"
   gone_soon $bench "SIG$signal"

@@ -293,40 +293,54 @@ static ad_status take_messages(const ad_collective *collective, ad_call *call) {
   return AD_OK;
 }
 
-static ad_status measure(ad_call *call) {
-  size_t whole = 0, block = 0, received = 0;  // elements
+// Elements of a call.
+typedef struct extent {
+  size_t whole, block, received;  // of all members; of this one; that come to it in an all_to_all
+} extent;
+
+static ad_status find_extent(const ad_call *call, extent *out) {
   if (call->segment_count) {
-    whole = received = call->count;
-    block = ad_call_block(call, call->index);
+    *out = (extent){call->count, ad_call_block(call, call->index), call->count};
   } else if (call->in_starts) {
-    whole = call->in_starts[call->members];
-    received = call->out_starts[call->members];
-    block = call->in_starts[call->index + 1] - call->in_starts[call->index];
+    size_t block = call->in_starts[call->index + 1] - call->in_starts[call->index];
+    *out = (extent){call->in_starts[call->members], block, call->out_starts[call->members]};
   } else if (call->op != AD_BARRIER && call->op != AD_EXCHANGE) {
-    block = call->count;
-    if (__builtin_mul_overflow(call->count, (size_t)call->members, &whole)) return too_large(call);
-    received = whole;
+    out->block = call->count;
+    if (__builtin_mul_overflow(call->count, (size_t)call->members, &out->whole)) return too_large(call);
+    out->received = out->whole;
   }
-  size_t in = 0, out = 0;
+  return AD_OK;
+}
+
+// Elements that go in and come out on this member.
+static void find_sides(const ad_call *call, const extent *of, size_t *in, size_t *out) {
+  *in = *out = 0;
   switch (call->op) {
     case AD_ALL_REDUCE:
-      in = out = block;
+      *in = *out = of->block;
       break;
     case AD_REDUCE_SCATTER:
-      in = whole, out = block;
+      *in = of->whole, *out = of->block;
       break;
     case AD_ALL_GATHER:
-      in = block, out = whole;
+      *in = of->block, *out = of->whole;
       break;
     case AD_ALL_TO_ALL:
-      in = whole, out = received;
+      *in = of->whole, *out = of->received;
       break;
     case AD_BROADCAST:
-      in = call->index == call->root ? block : 0, out = block;
+      *in = call->index == call->root ? of->block : 0, *out = of->block;
       break;
     default:
       break;
   }
+}
+
+static ad_status measure(ad_call *call) {
+  extent of = {0};
+  size_t in, out;
+  AD_TRY(find_extent(call, &of));
+  find_sides(call, &of, &in, &out);
   if (__builtin_mul_overflow(in, call->element, &call->in_bytes) || call->in_bytes > SIZE_MAX / 4)
     return too_large(call);
   if (__builtin_mul_overflow(out, call->out_element, &call->out_bytes) || call->out_bytes > SIZE_MAX / 4)
