@@ -98,8 +98,6 @@ static void destroy(void *own) {
   free(p);
 }
 
-static ad_status open_data(void *own) { return AD_OK; }
-
 /* Rows by their number in the step's batch, so that every mesh sees the same ones. */
 static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   two_pools *p = own;
@@ -118,10 +116,6 @@ static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64
   return AD_OK;
 }
 
-static int has_held_out(const void *own) { return 0; }
-static size_t data_bytes(const void *own) { return 0; }
-static double flops(const void *own, int64_t samples) { return 6.0 * (IN + OUT) * MID * (double)samples; }
-
 static ad_status prove(void) {
   static const char *const modules[] = {"producer", "consumer", NULL};
   static const ad_program_kind kind = {.size = sizeof kind,
@@ -130,11 +124,7 @@ static ad_status prove(void) {
                                        .modules = modules,
                                        .create = create,
                                        .destroy = destroy,
-                                       .open = open_data,
-                                       .read = read_batch,
-                                       .has_held_out = has_held_out,
-                                       .data_bytes = data_bytes,
-                                       .flops = flops};
+                                       .read = read_batch};
   static const char *const wide[] = {"precision.compute=f64", "precision.param=f64"};
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
   ad_recipe *recipe;

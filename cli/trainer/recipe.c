@@ -64,6 +64,6 @@ void cli_say_what_is_drawn(const ad_recipe *recipe) {
   ad_recipe *first;
   if (ad_recipe_pretraining(recipe, &first) || !first) return;
   fprintf(stderr, "addend: the %s is drawn from the seed here; `addend train` trains it first\n",
-          recipe->program->pretraining->name);
+          recipe->program->course.pretraining->name);
   ad_recipe_destroy(first);
 }

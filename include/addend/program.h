@@ -62,6 +62,7 @@ typedef struct ad_program_setting {
   uint64_t seed;
   int64_t steps;     /* of the whole training */
   int64_t evaluated; /* samples that the held-out set has, or all where there are fewer; 0: there is none */
+  ad_dtype compute;  /* in which tapes compute: the recipe's, or f64 in a proof; 0 where no dtype could be read */
 } ad_program_setting;
 
 /* Where the samples of a batch come from. */
@@ -153,78 +154,102 @@ typedef struct ad_pretraining {
 typedef enum ad_deciding { AD_DECIDES, AD_OBEYS } ad_deciding;
 typedef enum ad_step_outcome { AD_STEP_TAKEN, AD_STEP_SKIPPED } ad_step_outcome;
 
+/* A program needs a name, keys, `create` and `read`. All else may be 0 or NULL. */
 struct ad_program_kind {
   size_t size;      /* sizeof(ad_program_kind) */
   const char *name; /* of model.kind */
   const char *help; /* one line for people */
   /* Names, NULL at the end. One: a recipe's mesh is a text; several: a map with these keys. Where a mesh has the axis
-   * `block` each block is a module of that name, on a mesh of the other axes: `create` adds them one after another. */
+   * `block` each block is a module of that name, on a mesh of the other axes: `create` adds them one after another.
+   * NULL: one, "model". */
   const char *const *modules;
   const ad_key *keys;
   size_t key_count;
   size_t options_size; /* of the struct that the keys fill */
-  /* Fills options that follow from others, after a recipe was read; a key that could not be read has left 0 or an empty
-   * value. NULL: none. */
-  void (*complete)(void *options);
-  /* What several keys say together, and with the meshes (one for each module). The only place where options are judged,
-   * but for the range of each value, which its key has. A value may lie out of its range, or be 0 or empty where it
-   * could not be read, and a mesh that could not be read is one of a single rank: that was told already, and nothing
-   * follows from it. setting->meshes is NULL. */
-  void (*check)(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
-                const ad_complaints *to);
-  /* Whether the files that the options name are there and long enough. NULL: it has none. */
-  void (*check_files)(const void *options, const ad_complaints *to);
-  /* Where the loss is no function whose slope the gradients are, so that a difference quotient says nothing of them:
-   * what is to be set that it is one; else NULL. NULL: it always is. */
-  const char *(*not_smooth)(const void *options);
   /* Adds modules, counts, losses and phases to `to` by the functions below; *own is handed to the others. Reads no
    * file. */
   ad_status (*create)(const void *options, ad_program *to, void **own);
-  void (*destroy)(void *own);   /* also after a create that failed, if it had set *own */
-  ad_status (*open)(void *own); /* reads its data; before the first `read` */
+  void (*destroy)(void *own); /* also after a create that failed, if it had set *own. NULL: *own is freed with free() */
+  ad_status (*open)(void *own); /* reads its data; before the first `read`. NULL: there is nothing to be opened */
   /* Reads this rank's share of a step's batch, all microbatches; held_out: AD_TRAINED_ON or one of the other two. The
    * batch follows from the step's number: a proof reads steps again, and its sabotage hands one rank that of another.
    * counted[c][m]: what count number c has on this rank in microbatch m. */
   ad_status (*read)(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted);
-  int (*has_held_out)(const void *own); /* also before open; NULL: 0 */
-  /* How many samples the part kept for validation has, after open. NULL: any number can be drawn. */
-  int64_t (*held_out_samples)(const void *own);
-  size_t (*data_bytes)(const void *own); /* memory of data and batch on this rank */
-  /* The arrays of a step's batch: all that makes one rank's share of it, and so the memory of its tapes, another size
-   * than the next one's. Number `index` with its name ("microbatch.0.tokens"; size 0: not wanted); NULL after the last.
-   * Modules that read one batch in slices of their own each have arrays of it, of one name. Without data before the
-   * first `read`. NULL: there are none. */
-  const ad_array *(*batch_array)(const void *own, size_t index, char *name, size_t size);
-  /* Arrays that are computed with and that no step changes (weights of a decoder that is explained): number `index`
-   * with its name, as above. Without data before `open`. NULL: there are none. */
-  const ad_array *(*constant_array)(const void *own, size_t index, char *name, size_t size);
-  double (*flops)(const void *own, int64_t samples); /* of matrix products, forward and backward, of so many samples */
-  /* Where the program chooses by numbers (experts by scores): the smallest distance in the present step between what
-   * was chosen and the best that was not; INFINITY: nothing was left. Below what rounding changes, another topology may
-   * choose otherwise. NULL: it chooses nothing. */
-  double (*margin)(const void *own);
-  /* These choices themselves, in an order that no mesh changes; below 0: another rank chose. From the first call on a
-   * step leaves its own there (AD_DECIDES), or takes what stands there instead (AD_OBEYS). NULL with `margin`. */
-  ad_status (*decisions)(void *own, ad_deciding deciding, int32_t **out, size_t *count);
-  /* After a step's updates, on all ranks: what changes once a step (states, by the step's numbers). AD_STEP_SKIPPED:
-   * nothing was updated. Collective. NULL: nothing does. */
-  ad_status (*after_step)(void *own, ad_step_outcome outcome);
-  /* Numbers of the step that was taken last, the same on all ranks, for metrics.jsonl: number `index` of them, with its
-   * name and how many it has; NULL after the last. NULL: there are none. */
-  const double *(*measured)(const void *own, size_t index, const char **name, size_t *count);
-  /* After the training, on all ranks: what was learned, on data that is held out, as a JSON document for the run's
-   * folder and its report. On the first rank *out is a text that is freed with free(), or NULL: nothing is to be shown.
-   * Collective. NULL: it shows nothing. */
-  ad_status (*show)(void *own, const ad_forward *forward, char **out);
-  /* Pairs of a name and a text for a report's summary, of which the NULL name ends the list. NULL: none. */
-  const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
-  /* What files hold that keys name: the key number `index` ("data.text") with its contents in a few words ("N bytes,
-   * xxh64 ..."), after open; NULL after the last. Checkpoints know a file by these and not by its name. NULL: none. */
-  const char *(*content)(const void *own, size_t index, char *buffer, size_t size);
-  const ad_pretraining *pretraining; /* NULL: none */
-  /* Why a run cannot go on from a checkpoint with another value of this key, in half a sentence ("states are kept for
-   * each microbatch"), where it is one that may else change (train.microbatches); NULL: it can. NULL: it always can. */
-  const char *(*fixed)(const void *own, const char *key);
+
+  /* What options say together, beyond the range of each, which its key has. */
+  struct {
+    /* Fills options that follow from others, after a recipe was read; a key that could not be read has left 0 or an
+     * empty value. NULL: none. */
+    void (*complete)(void *options);
+    /* What several keys say together, and with the meshes (one for each module). The only place where options are
+     * judged, but for the range of each value. A value may lie out of its range, or be 0 or empty where it could not be
+     * read, and a mesh that could not be read is one of a single rank: that was told already, and nothing follows from
+     * it. setting->meshes is NULL. NULL: each key says all. */
+    void (*check)(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                  const ad_complaints *to);
+    /* Whether the files that the options name are there and long enough. NULL: it has none. */
+    void (*check_files)(const void *options, const ad_complaints *to);
+    /* Where the loss is no function whose slope the gradients are, so that a difference quotient says nothing of them:
+     * what is to be set that it is one; else NULL. NULL: it always is. */
+    const char *(*not_smooth)(const void *options);
+  } rules;
+
+  /* What it reads. */
+  struct {
+    int (*has_held_out)(const void *own); /* also before open; NULL: 0 */
+    /* How many samples the part kept for validation has, after open. NULL: any number can be drawn. */
+    int64_t (*held_out_samples)(const void *own);
+    size_t (*bytes)(const void *own); /* memory of data and batch on this rank; NULL: it is too small to be counted */
+    /* The arrays of a step's batch: all that makes one rank's share of it, and so the memory of its tapes, another size
+     * than the next one's. Number `index` with its name ("microbatch.0.tokens"; size 0: not wanted); NULL after the
+     * last. Modules that read one batch in slices of their own each have arrays of it, of one name. Without data before
+     * the first `read`. NULL: there are none. */
+    const ad_array *(*batch_array)(const void *own, size_t index, char *name, size_t size);
+    /* Arrays that are computed with and that no step changes (weights of a decoder that is explained): number `index`
+     * with its name, as above. Without data before `open`. NULL: there are none. */
+    const ad_array *(*constant_array)(const void *own, size_t index, char *name, size_t size);
+    /* What files hold that keys name: the key number `index` ("data.text") with its contents in a few words ("N bytes,
+     * xxh64 ..."), after open; NULL after the last. Checkpoints know a file by these and not by its name. NULL: none.
+     */
+    const char *(*content)(const void *own, size_t index, char *buffer, size_t size);
+  } data;
+
+  /* Where it chooses by numbers (experts by scores). */
+  struct {
+    /* The smallest distance in the present step between what was chosen and the best that was not; INFINITY: nothing
+     * was left. Below what rounding changes, another topology may choose otherwise. NULL: it chooses nothing. */
+    double (*margin)(const void *own);
+    /* These choices themselves, in an order that no mesh changes; below 0: another rank chose. From the first call on a
+     * step leaves its own there (AD_DECIDES), or takes what stands there instead (AD_OBEYS). NULL with `margin`. */
+    ad_status (*decisions)(void *own, ad_deciding deciding, int32_t **out, size_t *count);
+  } choices;
+
+  /* What a run tells of it. */
+  struct {
+    double (*flops)(const void *own, int64_t samples); /* of matrix products, forward and backward, of so many samples;
+                                                        * NULL: not known */
+    /* Numbers of the step that was taken last, the same on all ranks, for metrics.jsonl: number `index` of them, with
+     * its name and how many it has; NULL after the last. NULL: there are none. */
+    const double *(*measured)(const void *own, size_t index, const char **name, size_t *count);
+    /* After the training, on all ranks: what was learned, on data that is held out, as a JSON document for the run's
+     * folder and its report. On the first rank *out is a text that is freed with free(), or NULL: nothing is to be
+     * shown. Collective. NULL: it shows nothing. */
+    ad_status (*show)(void *own, const ad_forward *forward, char **out);
+    /* Pairs of a name and a text for a report's summary, of which the NULL name ends the list. NULL: none. */
+    const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
+  } account;
+
+  /* What it does beside its steps. */
+  struct {
+    /* After a step's updates, on all ranks: what changes once a step (states, by the step's numbers). AD_STEP_SKIPPED:
+     * nothing was updated. Collective. NULL: nothing does. */
+    ad_status (*after_step)(void *own, ad_step_outcome outcome);
+    const ad_pretraining *pretraining; /* NULL: none */
+    /* Why a run cannot go on from a checkpoint with another value of this key, in half a sentence ("states are kept for
+     * each microbatch"), where it is one that may else change (train.microbatches); NULL: it can. NULL: it always can.
+     */
+    const char *(*fixed)(const void *own, const char *key);
+  } course;
 };
 
 /* Adds a kind of one's own, before recipes of it are read. It is borrowed. AD_INVALID if the name is taken. */

@@ -200,9 +200,8 @@ static inline void every_register(void) {
                                        .destroy = every_destroy,
                                        .open = every_open,
                                        .read = every_read,
-                                       .has_held_out = every_has_held_out,
-                                       .data_bytes = every_data_bytes,
-                                       .flops = every_flops};
+                                       .data = {.has_held_out = every_has_held_out, .bytes = every_data_bytes},
+                                       .account = {.flops = every_flops}};
   if (!ad_program_kind_find("every")) must(ad_program_register(&kind));
 }
 

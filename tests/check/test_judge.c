@@ -459,7 +459,7 @@ static ad_recipe *recipe_of_kind(void) {
 /* By twice what all gradients together may be off by a choice may be worse than one that was left. */
 static void a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by(void **state) {
   ad_recipe *recipe = recipe_of_kind();
-  kind.margin = own_margin;
+  kind.choices.margin = own_margin;
   scene *s = open_scene(recipe, 1);
   double allowed = 0, norms = 0;
   for (size_t i = 0; i < s->prover.param_count; i++) {
@@ -492,7 +492,7 @@ static void a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by(void **s
 /* In f64 the reference chooses itself, and its margin is told only. */
 static void in_f64_a_margin_is_told_and_not_judged(void **state) {
   ad_recipe *recipe = recipe_of_kind();
-  kind.margin = own_margin;
+  kind.choices.margin = own_margin;
   scene *s = open_scene(recipe, 0);
   margins[0] = -1;
   assert_true(judge(s));
@@ -503,7 +503,7 @@ static void in_f64_a_margin_is_told_and_not_judged(void **state) {
 static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
   for (int own = 0; own < 2; own++) {
     ad_recipe *recipe = recipe_of_kind();
-    kind.measured = own_measured;
+    kind.account.measured = own_measured;
     scene *s = open_scene(recipe, own);
     assert_int_equal(s->proof->judges_states, !own);
     for (int k = 0; k < 3 && !own; k++) {
@@ -540,7 +540,7 @@ static void one_bit_of_a_value_a_master_or_a_moment_decides(void **state) {
   for (int part = 0; part < AD_PART_KEPT; part++) {
     ad_recipe *recipe = small_recipe("dp_shard=1", "", "}\nprecision: {param: bf16");
     kind = *recipe->program;
-    kind.after_step = turn_a_bit;
+    kind.course.after_step = turn_a_bit;
     recipe->program = &kind;
     scene *s = open_scene(recipe, 1);
     for (size_t i = 0; i < s->prover.param_count; i++) {

@@ -70,9 +70,6 @@ static ad_status create(const void *options, ad_program *to, void **own) {
                 : ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "own", .run = run_phase});
 }
 
-static void destroy(void *own) { free(own); }
-static ad_status open_data(void *own) { return AD_OK; }
-
 static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   own_model *model = own;
   const ad_program_setting *setting = &model->setting;
@@ -89,10 +86,6 @@ static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64
   return AD_OK;
 }
 
-static int has_held_out(const void *own) { return 0; }
-static size_t data_bytes(const void *own) { return sizeof(own_model); }
-static double flops(const void *own, int64_t samples) { return (double)samples; }
-
 static void register_kind(void) {
   static const char *const modules[] = {"own", NULL};
   static const ad_key keys[] = {
@@ -107,12 +100,7 @@ static void register_kind(void) {
                                        .key_count = 3,
                                        .options_size = sizeof(own_options),
                                        .create = create,
-                                       .destroy = destroy,
-                                       .open = open_data,
-                                       .read = read_batch,
-                                       .has_held_out = has_held_out,
-                                       .data_bytes = data_bytes,
-                                       .flops = flops};
+                                       .read = read_batch};
   if (!ad_program_kind_find("own")) must(ad_program_register(&kind));
 }
 

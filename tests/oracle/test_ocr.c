@@ -98,7 +98,7 @@ static void compare_batch(const job *j, const ad_program *program, int64_t step)
   size_t row = (size_t)(step * j->recipe->train.global_batch), line = (size_t)options_of(j)->decoder.data.seq;
   const ad_array *array;
   char name[64];
-  for (size_t i = 0; (array = ad_ocr()->batch_array(ad_program_own(program), i, name, sizeof name)); i++) {
+  for (size_t i = 0; (array = ad_ocr()->data.batch_array(ad_program_own(program), i, name, sizeof name)); i++) {
     const char *kind = strrchr(name, '.') + 1;
     if (strcmp(kind, "tokens") && strcmp(kind, "targets")) continue;
     for (int64_t k = 0; k < array->local.dim[0]; k++)

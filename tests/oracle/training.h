@@ -177,7 +177,8 @@ static inline void judge_measured(const job *j, const ad_program *program, int s
   const char *own;
   char name[160];
   size_t count;
-  for (size_t i = 0; kind->measured && (values = kind->measured(ad_program_own(program), i, &own, &count)); i++) {
+  for (size_t i = 0;
+       kind->account.measured && (values = kind->account.measured(ad_program_own(program), i, &own, &count)); i++) {
     snprintf(name, sizeof name, "measured.%s", own);
     judge_numbers(j, name, step, values, count);
   }
@@ -235,7 +236,7 @@ static inline void take_step(const job *j, ad_run *run, int step, worst_errors *
 static inline void judge_held_out(const job *j, ad_run *run) {
   double loss;
   const ad_program *program = ad_run_program(run);
-  if (!ad_program_kind_of(program)->has_held_out(ad_program_own(program))) return;
+  if (!ad_program_kind_of(program)->data.has_held_out(ad_program_own(program))) return;
   CHECK_OK(ad_run_loss(run, 0, AD_HELD_OUT_DRAWN, &loss));
   judge_number(j, "held_out.loss", 0, loss);
 }

@@ -172,19 +172,18 @@ static const ad_array *columns_batch(const void *own, size_t index, char *name, 
 
 static int add_programs(void **state) {
   static const char *const modules[] = {"model", NULL};
-  static const ad_program_kind kind = {.size = sizeof kind,
-                                       .name = "columns",
-                                       .help = "one table",
-                                       .modules = modules,
-                                       .options_size = 8,
-                                       .create = columns_create_all,
-                                       .destroy = columns_destroy,
-                                       .open = columns_open,
-                                       .read = columns_read,
-                                       .has_held_out = columns_held_out,
-                                       .data_bytes = columns_bytes,
-                                       .batch_array = columns_batch,
-                                       .flops = columns_flops};
+  static const ad_program_kind kind = {
+      .size = sizeof kind,
+      .name = "columns",
+      .help = "one table",
+      .modules = modules,
+      .options_size = 8,
+      .create = columns_create_all,
+      .destroy = columns_destroy,
+      .open = columns_open,
+      .read = columns_read,
+      .data = {.has_held_out = columns_held_out, .bytes = columns_bytes, .batch_array = columns_batch},
+      .account = {.flops = columns_flops}};
   static ad_program_kind relay_kind;
   relay_kind = kind;
   relay_kind.name = "relay";
@@ -192,8 +191,8 @@ static int add_programs(void **state) {
   relay_kind.create = relay_create;
   relay_kind.destroy = relay_destroy;
   relay_kind.read = relay_read;
-  relay_kind.data_bytes = relay_bytes;
-  relay_kind.batch_array = NULL;
+  relay_kind.data.bytes = relay_bytes;
+  relay_kind.data.batch_array = NULL;
   return ad_program_register(&kind) || ad_program_register(&relay_kind);
 }
 

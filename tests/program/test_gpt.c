@@ -233,7 +233,7 @@ static void products_are_counted_once_forward_and_twice_backward(void **state) {
   for (int tied = 0; tied <= 1; tied++) {
     made m;
     create(&m, "dp=1", 1, tied);
-    double flops = ad_gpt()->flops(ad_program_own(m.program), 3);
+    double flops = ad_gpt()->account.flops(ad_program_own(m.program), 3);
     assert_true(fabs(flops - 3 * SEQ * 6 * (elements + attention)) < 1e-6);
     destroy(&m);
   }
@@ -339,9 +339,9 @@ static void what_a_batch_is_read_from_is_said(void **state) {
   must(ad_text_data_open((const char *const *)text_paths, 1, SEQ, 0, &data));
   snprintf(wanted, sizeof wanted, "%lld bytes", (long long)ad_text_data_bytes(data));
   const void *own = ad_program_own(f.made.program);
-  assert_string_equal(ad_gpt()->fact(own, 0, is, sizeof is), "text");
+  assert_string_equal(ad_gpt()->account.fact(own, 0, is, sizeof is), "text");
   assert_string_equal(is, wanted);
-  assert_string_equal(ad_gpt()->fact(own, 1, is, sizeof is), "batch");
+  assert_string_equal(ad_gpt()->account.fact(own, 1, is, sizeof is), "batch");
   assert_string_equal(is, "3 samples of 5 tokens in 2 microbatches");
   ad_text_data_close(data);
   close_fixture(&f);

@@ -71,7 +71,7 @@ static void a_token_is_multiplied_with_its_experts_alone(void **state) {
   double attention = 4 * 8 * 8 + SEQ * 8, experts = 8 * 6 + 3 * 2 * 8 * 10 + 3 * 8 * 5, head = 8 * AD_VOCABULARY_BYTES;
   must(ad_comm_open_dry(0, 1, &comm));
   must(try(&options, comm, "dp=1", &program));
-  double flops = ad_moe()->flops(ad_program_own(program), 3);
+  double flops = ad_moe()->account.flops(ad_program_own(program), 3);
   assert_true(fabs(flops - 3 * SEQ * 6 * (2 * (attention + experts) + head)) < 1e-6);
   ad_program_destroy(program);
   ad_comm_close(comm);

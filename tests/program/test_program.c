@@ -75,6 +75,8 @@ static void check(const void *options, const ad_program_setting *setting, const 
   if (setting->microbatches == 13) ad_complain(to, "train.microbatches", "is unlucky");
 }
 
+static ad_status read_nothing(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) { return AD_OK; }
+
 static const char *const module_names[] = {"first", "second", NULL};
 static const ad_key keys[] = {
     {"model.width", AD_KEY_INTEGER, .offset = offsetof(plan, width), .least = 1, .most = 8, .help = "a width"}};
@@ -84,9 +86,10 @@ static const ad_program_kind kind = {.size = sizeof kind,
                                      .keys = keys,
                                      .key_count = 1,
                                      .options_size = sizeof(plan),
-                                     .check = check,
                                      .create = create,
-                                     .destroy = destroy};
+                                     .destroy = destroy,
+                                     .read = read_nothing,
+                                     .rules = {.check = check}};
 
 static const char *const one_name[] = {"first", NULL};
 static const ad_program_kind kind_of_one = {.size = sizeof kind_of_one,
@@ -405,9 +408,10 @@ static void a_loss_is_handed_in_once(void **state) {
 
 static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   static const char *const nothing[] = {NULL};
-  static const ad_program_kind again = {.size = sizeof again, .name = "gpt", .modules = module_names},
-                               empty = {.size = sizeof empty, .name = "empty", .modules = nothing},
-                               older = {.size = sizeof older - 1, .name = "older", .modules = module_names};
+  static const ad_program_kind
+      again = {.size = sizeof again, .name = "gpt", .modules = module_names, .create = create, .read = read_nothing},
+      empty = {.size = sizeof empty, .name = "empty", .modules = nothing, .create = create, .read = read_nothing},
+      older = {.size = sizeof older - 1, .name = "older", .modules = module_names};
   assert_ptr_equal(ad_program_kind_find("gpt"), ad_gpt());
   assert_null(ad_program_kind_find("of-tests"));
   assert_null(ad_program_kind_find(NULL));

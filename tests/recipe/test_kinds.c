@@ -92,18 +92,20 @@ static ad_status create_pair(const void *options, ad_program *to, void **own) {
                       to, &(ad_phase){.size = sizeof(ad_phase), .name = "both", .module = 1, .run = no_phase});
 }
 
+static ad_status read_nothing(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) { return AD_OK; }
+
 static const char *const pair_modules[] = {"encoder", "model", NULL};
-static const ad_program_kind pair = {.size = sizeof pair,
-                                     .name = "pair",
-                                     .help = "two modules",
-                                     .modules = pair_modules,
-                                     .keys = pair_keys,
-                                     .key_count = sizeof pair_keys / sizeof *pair_keys,
-                                     .options_size = sizeof(pair_options),
-                                     .complete = complete_pair,
-                                     .check = check_pair,
-                                     .check_files = check_pair_files,
-                                     .create = create_pair};
+static const ad_program_kind pair = {
+    .size = sizeof pair,
+    .name = "pair",
+    .help = "two modules",
+    .modules = pair_modules,
+    .keys = pair_keys,
+    .key_count = sizeof pair_keys / sizeof *pair_keys,
+    .options_size = sizeof(pair_options),
+    .create = create_pair,
+    .read = read_nothing,
+    .rules = {.complete = complete_pair, .check = check_pair, .check_files = check_pair_files}};
 
 static int register_pair(void **state) { return ad_program_register(&pair); }
 

@@ -461,7 +461,7 @@ static void programs(void **state) {
   ad_program_setting setting = {.comm = comm, .meshes = meshes, .global_batch = 1, .microbatches = 1}, wrong = setting;
   refused(ad_program_register(NULL), "`kind` is NULL");
   refused(ad_program_register(&nameless), "`kind->name` is NULL");
-  refused(ad_program_register(&empty), "`kind->modules` is NULL");
+  refused(ad_program_register(&empty), "`kind->create` is NULL");
   assert_null(ad_program_kind_find(NULL));
   refused(ad_program_create(NULL, recipe->options, &setting, &program), "`kind` is NULL");
   refused(ad_program_create(ad_gpt(), NULL, &setting, &program), "`options` is NULL");

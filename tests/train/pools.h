@@ -271,9 +271,8 @@ static void pools_register(void) {
                                        .destroy = pools_destroy,
                                        .open = pools_open,
                                        .read = pools_read,
-                                       .has_held_out = pools_has_held_out,
-                                       .data_bytes = pools_data_bytes,
-                                       .flops = pools_flops};
+                                       .data = {.has_held_out = pools_has_held_out, .bytes = pools_data_bytes},
+                                       .account = {.flops = pools_flops}};
   if (!ad_program_kind_find("pools")) must(ad_program_register(&kind));
 }
 

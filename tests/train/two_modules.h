@@ -212,9 +212,8 @@ static void two_register(void) {
                                        .destroy = two_destroy,
                                        .open = two_open,
                                        .read = two_read,
-                                       .has_held_out = two_has_held_out,
-                                       .data_bytes = two_data_bytes,
-                                       .flops = two_flops};
+                                       .data = {.has_held_out = two_has_held_out, .bytes = two_data_bytes},
+                                       .account = {.flops = two_flops}};
   if (!ad_program_kind_find("two")) must(ad_program_register(&kind));
 }
 

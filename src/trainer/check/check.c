@@ -112,7 +112,7 @@ static ad_status check_options(const ad_check_options *options) {
 }
 
 static ad_status check_slope(const ad_recipe *recipe) {
-  const char *(*not_smooth)(const void *options) = recipe->program->not_smooth;
+  const char *(*not_smooth)(const void *options) = recipe->program->rules.not_smooth;
   const char *what = not_smooth ? not_smooth(recipe->options) : NULL;
   return what ? ad_fail(AD_INVALID, "--directional compares a loss's slope with its gradients: %s", what) : AD_OK;
 }

@@ -193,13 +193,13 @@ static ad_status dump_states(ad_prover *prover, int64_t step) {
 /* They are those of every step. */
 static ad_status dump_constants(ad_prover *prover) {
   dumped list = {0};
-  ad_status status = list_arrays(prover->run, ad_program_kind_of(prover->run->program)->constant_array, &list);
+  ad_status status = list_arrays(prover->run, ad_program_kind_of(prover->run->program)->data.constant_array, &list);
   return status || list.count ? dump(prover, "constants.safetensors", status, &list, NULL) : AD_OK;
 }
 
 static ad_status dump_inputs(ad_prover *prover, int64_t step) {
   dumped list = {0};
-  ad_status status = list_arrays(prover->run, ad_program_kind_of(prover->run->program)->batch_array, &list);
+  ad_status status = list_arrays(prover->run, ad_program_kind_of(prover->run->program)->data.batch_array, &list);
   return dump_of_step(prover, step, "inputs", status, &list, NULL);
 }
 

@@ -31,8 +31,9 @@ static ad_status own_decisions(const ad_prover *prover, int32_t **out, size_t *c
   const ad_program *program = ad_run_program(prover->run);
   const ad_program_kind *kind = ad_program_kind_of(program);
   *out = NULL;
-  return rounds(prover->job) && kind->decisions ? kind->decisions(ad_program_own(program), AD_DECIDES, out, count)
-                                                : AD_OK;
+  return rounds(prover->job) && kind->choices.decisions
+             ? kind->choices.decisions(ad_program_own(program), AD_DECIDES, out, count)
+             : AD_OK;
 }
 
 /* Where scores are nearly equal roundings choose, and each choice is a formula of its own: the reference computes the
@@ -502,9 +503,10 @@ static void compare_measured(ad_prover *prover) {
   const double *values;
   const char *name;
   size_t count;
-  for (size_t i = 0; kind->measured && (values = kind->measured(ad_program_own(dist), i, &name, &count)); i++) {
+  for (size_t i = 0;
+       kind->account.measured && (values = kind->account.measured(ad_program_own(dist), i, &name, &count)); i++) {
     double ratio, error;
-    ad_compare(values, kind->measured(ad_program_own(ref), i, &name, &count), AD_F64, count, 0, &ratio, &error);
+    ad_compare(values, kind->account.measured(ad_program_own(ref), i, &name, &count), AD_F64, count, 0, &ratio, &error);
     judge_state(prover, error);
   }
 }

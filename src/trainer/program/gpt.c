@@ -35,18 +35,16 @@ const ad_program_kind *ad_gpt(void) {
                                        .keys = ad_gpt_keys,
                                        .key_count = AD_GPT_KEY_COUNT,
                                        .options_size = sizeof(ad_gpt_options),
-                                       .check = ad_gpt_check,
-                                       .check_files = ad_gpt_check_files,
                                        .create = create,
                                        .destroy = destroy,
                                        .open = ad_text_decoder_open,
                                        .read = ad_text_decoder_read,
-                                       .has_held_out = ad_text_decoder_has_held_out,
-                                       .held_out_samples = ad_text_decoder_held_out_samples,
-                                       .data_bytes = ad_text_decoder_data_bytes,
-                                       .batch_array = ad_text_decoder_batch_array,
-                                       .flops = ad_text_decoder_flops,
-                                       .fact = ad_text_decoder_fact,
-                                       .content = ad_text_decoder_content};
+                                       .rules = {.check = ad_gpt_check, .check_files = ad_gpt_check_files},
+                                       .data = {.has_held_out = ad_text_decoder_has_held_out,
+                                                .held_out_samples = ad_text_decoder_held_out_samples,
+                                                .bytes = ad_text_decoder_data_bytes,
+                                                .batch_array = ad_text_decoder_batch_array,
+                                                .content = ad_text_decoder_content},
+                                       .account = {.flops = ad_text_decoder_flops, .fact = ad_text_decoder_fact}};
   return &kind;
 }

@@ -34,6 +34,11 @@ const ad_program_kind *ad_program_kind_find(const char *name) {
   return *kind;
 }
 
+const char *const *ad_program_kind_modules(const ad_program_kind *kind) {
+  static const char *const one[] = {"model", NULL};
+  return kind->modules ? kind->modules : one;
+}
+
 ad_status ad_program_kind_check(const ad_program_kind *kind) {
   if (kind->size == sizeof *kind) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -45,8 +50,9 @@ ad_status ad_program_kind_check(const ad_program_kind *kind) {
 ad_status ad_program_register(const ad_program_kind *kind) {
   AD_NEED(kind);
   AD_TRY(ad_program_kind_check(kind));
-  AD_NEED(kind->name, kind->modules);
-  if (!kind->modules[0]) return ad_fail(AD_INVALID, "program `%s` has no module; it needs one at least", kind->name);
+  AD_NEED(kind->name, kind->create, kind->read);
+  if (!ad_program_kind_modules(kind)[0])
+    return ad_fail(AD_INVALID, "program `%s` has no module; it needs one at least", kind->name);
   if (ad_program_kind_find(kind->name))
     return ad_fail(AD_INVALID, "program `%s` is there already; give this one another name", kind->name);
   if (kind_count == KINDS_MAX)

@@ -190,19 +190,12 @@ const ad_program_kind *ad_ocr(void) {
       .keys = ad_ocr_keys,
       .key_count = AD_OCR_KEY_COUNT,
       .options_size = sizeof(ad_ocr_options),
-      .complete = ad_ocr_complete,
-      .check = ad_ocr_check,
-      .check_files = ad_ocr_check_files,
       .create = create,
       .destroy = destroy,
       .open = open_data,
       .read = read_batch,
-      .show = show,
-      .has_held_out = has_held_out,
-      .data_bytes = data_bytes,
-      .batch_array = batch_array,
-      .flops = flops,
-      .fact = fact,
-      .content = content};
+      .rules = {.complete = ad_ocr_complete, .check = ad_ocr_check, .check_files = ad_ocr_check_files},
+      .data = {.has_held_out = has_held_out, .bytes = data_bytes, .batch_array = batch_array, .content = content},
+      .account = {.flops = flops, .show = show, .fact = fact}};
   return &kind;
 }

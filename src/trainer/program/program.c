@@ -3,6 +3,7 @@
 #include "program/program.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -17,7 +18,7 @@ const ad_program_kind *ad_program_kind_of(const ad_program *program) { return pr
 const ad_program_setting *ad_program_setting_of(const ad_program *program) { return &program->setting; }
 void *ad_program_own(const ad_program *program) { return program->own; }
 int ad_program_has_held_out(const ad_program *program) {
-  return program->kind->has_held_out && program->kind->has_held_out(program->own);
+  return program->kind->data.has_held_out && program->kind->data.has_held_out(program->own);
 }
 const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) {
   return ad_has(module, program->mesh_count, __func__, "module") ? program->meshes[module] : NULL;
@@ -271,13 +272,14 @@ static ad_status add_blocks(ad_program *program, size_t pool) {
 static ad_status create_meshes(ad_program *program, const ad_program_setting *setting) {
   size_t count = 0;
   int64_t first = 0;
-  while (program->kind->modules[count]) count++;
+  const char *const *names = ad_program_kind_modules(program->kind);
+  while (names[count]) count++;
   AD_TRY(ad_new(count, &program->pools));
   for (; program->pool_count < count; program->pool_count++) {
     ad_mesh **mesh = &program->pools[program->pool_count];
     ad_status status = ad_mesh_create_pool(setting->meshes[program->pool_count], first, mesh);
     if (!status) status = add_blocks(program, program->pool_count);
-    if (status) return ad_fail_in(status, "mesh of `%s`", program->kind->modules[program->pool_count]);
+    if (status) return ad_fail_in(status, "mesh of `%s`", names[program->pool_count]);
     if (setting->disjoint) first += ad_mesh_size(*mesh);
   }
   program->setting.meshes = NULL; /* the caller's */
@@ -301,8 +303,8 @@ static ad_status check(const ad_program *program) {
   ad_complaints to = {collect, &found};
   ad_keys_check(program->kind, program->options, &to);
   ad_keys_check_views(program->kind, program->options, program->pools[0], &to);
-  if (program->kind->check)
-    program->kind->check(program->options, &program->setting, (const ad_mesh *const *)program->pools, &to);
+  if (program->kind->rules.check)
+    program->kind->rules.check(program->options, &program->setting, (const ad_mesh *const *)program->pools, &to);
   if (!found.text.used) return AD_OK;
   return ad_fail(found.no_memory ? AD_MEMORY : AD_INVALID, "%s", buffer);
 }
@@ -310,7 +312,7 @@ static ad_status check(const ad_program *program) {
 /* Modules are those that the kind names, each on its mesh. */
 static ad_status check_modules(const ad_program *program) {
   for (size_t i = 0; i < program->mesh_count || i < program->module_count; i++) {
-    const char *name = i < program->mesh_count ? program->kind->modules[program->pool_of[i]] : NULL;
+    const char *name = i < program->mesh_count ? ad_program_kind_modules(program->kind)[program->pool_of[i]] : NULL;
     const ad_module_spec *spec = i < program->module_count ? &program->modules[i].spec : NULL;
     if (name && spec && !strcmp(name, spec->name) && spec->mesh == program->meshes[i]) continue;
     return ad_fail(AD_INVALID,
@@ -356,10 +358,11 @@ ad_status ad_program_create(const ad_program_kind *kind, const void *options, co
 
 void ad_program_destroy(ad_program *program) {
   if (!program) return;
-  if (program->own) program->kind->destroy(program->own);
+  if (program->own) (program->kind->destroy ? program->kind->destroy : free)(program->own);
   for (size_t i = 0; i < program->module_count; i++) release_module(&program->modules[i]);
   for (size_t i = 0; i < program->mesh_count; i++) ad_mesh_destroy(program->meshes[i]);
-  for (size_t i = 0; program->pools && program->kind->modules[i]; i++) ad_mesh_destroy(program->pools[i]);
+  for (size_t i = 0; program->pools && ad_program_kind_modules(program->kind)[i]; i++)
+    ad_mesh_destroy(program->pools[i]);
   ad_release(program->pools);
   ad_release(program->pool_of);
   ad_release(program->modules);

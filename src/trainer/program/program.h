@@ -76,6 +76,8 @@ ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *
                               int *arrived) AD_CHECKED;
 /* Of what crosses, or of its gradient, where values are `compute`. */
 ad_dtype ad_crossing_dtype(const ad_crossing_spec *crossing, ad_dtype compute, int backward);
+/* The names of its modules, NULL at the end. */
+const char *const *ad_program_kind_modules(const ad_program_kind *kind);
 /* AD_INVALID unless the record is one of this library's version. */
 ad_status ad_program_kind_check(const ad_program_kind *kind) AD_CHECKED;
 /* The number of a value; value_count if no phase gives it. */

@@ -150,7 +150,8 @@ static ad_program_setting setting_of(const ad_recipe *recipe, const ad_comm *com
                               .microbatches = recipe->train.microbatches,
                               .seed = (uint64_t)recipe->train.seed,
                               .steps = recipe->train.steps,
-                              .evaluated = recipe->evaluate.samples};
+                              .evaluated = recipe->evaluate.samples,
+                              .compute = ad_recipe_compute(recipe, 0)};
 }
 
 static int some_param_matches(const ad_program *program, const char *pattern) {
@@ -216,7 +217,7 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   ad_program *program;
   if (r->errors.status) return AD_OK;
-  ad_status status = ad_recipe_declare(r->recipe, comm, &program);
+  ad_status status = ad_recipe_declare(r->recipe, comm, 0, &program);
   if (status) return take_failure(r, "model", status);
   check_patterns(r, program);
   check_evaluated(r, program);
@@ -234,7 +235,7 @@ static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   ad_program_setting setting = setting_of(r->recipe, comm);
   ad_complaints to = complaints_of(r);
   if (ARE_READ(r, "mesh")) ad_keys_check_views(program, r->recipe->options, meshes[0], &to);
-  if (program->check) program->check(r->recipe->options, &setting, meshes, &to);
+  if (program->rules.check) program->rules.check(r->recipe->options, &setting, meshes, &to);
   ad_status status = check_made(r, comm);
   ad_comm_close(comm);
   return status;
@@ -300,5 +301,5 @@ void ad_reading_check_files(ad_reading *r) {
   const ad_program_kind *program = r->recipe->program;
   ad_complaints to = complaints_of(r);
   if (r->recipe->weights && ARE_READ(r, "model.weights")) ad_recipe_check_weights(r->recipe, !r->errors.status, &to);
-  if (program && program->check_files) program->check_files(r->recipe->options, &to);
+  if (program && program->rules.check_files) program->rules.check_files(r->recipe->options, &to);
 }

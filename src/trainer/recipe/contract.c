@@ -117,7 +117,12 @@ ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out) {
 
 /* ---- the program ---- */
 
-ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_program **out) {
+ad_dtype ad_recipe_compute(const ad_recipe *recipe, ad_dtype dtype) {
+  if (dtype) return dtype;
+  return recipe->precision.compute ? recipe->precision.compute : AD_F32;
+}
+
+ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) {
   const char **meshes;
   AD_TRY(ad_new(recipe->mesh_count, &meshes));
   for (size_t i = 0; i < recipe->mesh_count; i++) meshes[i] = recipe->meshes[i].text;
@@ -128,7 +133,8 @@ ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_pro
                                 .microbatches = recipe->train.microbatches,
                                 .seed = (uint64_t)recipe->train.seed,
                                 .steps = recipe->train.steps,
-                                .evaluated = recipe->evaluate.samples};
+                                .evaluated = recipe->evaluate.samples,
+                                .compute = ad_recipe_compute(recipe, dtype)};
   ad_status status = ad_program_create(recipe->program, recipe->options, &setting, out);
   ad_release(meshes);
   return status;
@@ -153,7 +159,7 @@ ad_status ad_recipe_specify(const ad_recipe *recipe, ad_program *program, ad_dty
 ad_status ad_recipe_program(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) {
   AD_NEED(recipe, comm, out);
   ad_program *program;
-  AD_TRY(ad_recipe_declare(recipe, comm, &program));
+  AD_TRY(ad_recipe_declare(recipe, comm, dtype, &program));
   ad_status status = ad_recipe_specify(recipe, program, dtype);
   if (status)
     ad_program_destroy(program);

@@ -8,8 +8,10 @@ ad_contract ad_contract_merge(ad_contract base, ad_contract over);
 /* Fills zero fields; a raw gradient has the dtype that the tape computes in. AD_INVALID if it means nothing or the
  * reducer would refuse it. */
 ad_status ad_recipe_complete(const ad_recipe *recipe, ad_contract *contract) AD_CHECKED;
+/* In which tapes compute: `dtype`, or 0: what the recipe says. */
+ad_dtype ad_recipe_compute(const ad_recipe *recipe, ad_dtype dtype);
 /* The program with its parameters as its layers declared them: without contracts and storage. */
-ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_program **out) AD_CHECKED;
+ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) AD_CHECKED;
 /* Gives every parameter its storage, and its contract or one with `dtype` everywhere. */
 ad_status ad_recipe_specify(const ad_recipe *recipe, ad_program *program, ad_dtype dtype) AD_CHECKED;
 /* How many ranks the meshes have together. */

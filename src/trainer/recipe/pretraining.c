@@ -50,7 +50,7 @@ static ad_status take_key(derivation *d, const ad_schema_entry *wanted) {
 }
 
 static int64_t steps_of(const ad_recipe *recipe) {
-  return *(const int64_t *)((const char *)recipe->options + recipe->program->pretraining->steps);
+  return *(const int64_t *)((const char *)recipe->options + recipe->program->course.pretraining->steps);
 }
 
 /* As the recipe has it, where it says so. */
@@ -89,7 +89,7 @@ static ad_status derive(derivation *d, ad_recipe **out) {
 
 ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_recipe **out) {
   AD_NEED(recipe, out);
-  derivation d = {.from = recipe, .pretraining = recipe->program->pretraining};
+  derivation d = {.from = recipe, .pretraining = recipe->program->course.pretraining};
   *out = NULL;
   if (!d.pretraining || !steps_of(recipe)) return AD_OK;
   ad_status status = derive(&d, out);

@@ -459,7 +459,7 @@ static ad_status make_room(ad_reading *r) {
   AD_TRY(ad_new(count, &recipe->meshes));
   recipe->mesh_count = count;
   for (size_t i = 0; program && count > 1 && i < count; i++)
-    AD_TRY(ad_copy_string(program->modules[i], &recipe->meshes[i].module));
+    AD_TRY(ad_copy_string(ad_program_kind_modules(program)[i], &recipe->meshes[i].module));
   return AD_OK;
 }
 

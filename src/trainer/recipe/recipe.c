@@ -129,7 +129,7 @@ static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(apply_sets(r, from, origins));
   AD_TRY(ad_reading_fill(r));
   AD_TRY(name_after_file(r->recipe));
-  if (r->recipe->program && r->recipe->program->complete) r->recipe->program->complete(r->recipe->options);
+  if (r->recipe->program && r->recipe->program->rules.complete) r->recipe->program->rules.complete(r->recipe->options);
   AD_TRY(ad_reading_check(r));
   if (from->with_files) ad_reading_check_files(r);
   AD_TRY(ad_recipe_errors_report(&r->errors));

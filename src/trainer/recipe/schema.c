@@ -137,9 +137,10 @@ static ad_status add_meshes(ad_schema *schema) {
     add(schema, &common[MESH], AD_HOME_MESHES);
     if (count == 1) break;
     ad_schema_entry *entry = &schema->entries[schema->count - 1];
-    size_t size = strlen(schema->program->modules[i]) + sizeof "mesh.";
+    const char *module = ad_program_kind_modules(schema->program)[i];
+    size_t size = strlen(module) + sizeof "mesh.";
     AD_TRY(ad_new(size, &entry->made));
-    snprintf(entry->made, size, "mesh.%s", schema->program->modules[i]);
+    snprintf(entry->made, size, "mesh.%s", module);
     entry->key.path = entry->made;
     entry->key.offset += i * sizeof(ad_recipe_mesh);
   }
@@ -173,7 +174,7 @@ static ad_status merge(ad_schema *schema) {
 
 size_t ad_schema_mesh_count(const ad_program_kind *program) {
   size_t count = 0;
-  while (program && program->modules[count]) count++;
+  while (program && ad_program_kind_modules(program)[count]) count++;
   return count ? count : 1;
 }
 

@@ -17,8 +17,8 @@ enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2, VALUE_SHOWN = 120 };
 static int find_content(const ad_run *run, const char *path, char content[CONTENT_SIZE]) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *key;
-  for (size_t i = 0; kind->content && (key = kind->content(ad_program_own(run->program), i, content, CONTENT_SIZE));
-       i++)
+  for (size_t i = 0;
+       kind->data.content && (key = kind->data.content(ad_program_own(run->program), i, content, CONTENT_SIZE)); i++)
     if (!strcmp(key, path)) return 1;
   return 0;
 }
@@ -143,7 +143,7 @@ static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there,
 
 static const char *why_fixed(const ad_run *run, const char *key) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  return kind->fixed ? kind->fixed(ad_program_own(run->program), key) : NULL;
+  return kind->course.fixed ? kind->course.fixed(ad_program_own(run->program), key) : NULL;
 }
 
 /* What no run can go on with, whatever it accepts. */

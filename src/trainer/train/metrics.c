@@ -44,8 +44,8 @@ static void write_measured(FILE *file, const ad_program *program) {
   const double *values;
   const char *name;
   size_t index = 0, count;
-  if (!kind->measured) return;
-  while ((values = kind->measured(ad_program_own(program), index, &name, &count))) {
+  if (!kind->account.measured) return;
+  while ((values = kind->account.measured(ad_program_own(program), index, &name, &count))) {
     fputs(index++ ? "," : ",\"measured\":{", file);
     write_values(file, name, values, count);
   }

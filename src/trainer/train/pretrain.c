@@ -14,7 +14,7 @@ static ad_status know_weights(const ad_recipe *recipe, ad_pretrain *to) {
   char *options;
   AD_TRY(ad_new(program->options_size, &options));
   memcpy(options, recipe->options, program->options_size);
-  memcpy(options + program->pretraining->weights, &weights, sizeof weights);
+  memcpy(options + program->course.pretraining->weights, &weights, sizeof weights);
   to->own = *recipe;
   to->own.options = options;
   return AD_OK;
@@ -23,7 +23,7 @@ static ad_status know_weights(const ad_recipe *recipe, ad_pretrain *to) {
 static ad_status create(const ad_recipe *recipe, const char *folder, ad_pretrain *to) {
   AD_TRY(ad_recipe_pretraining(recipe, &to->first));
   if (!to->first) return AD_OK;
-  AD_TRY(ad_path_in(folder, recipe->program->pretraining->name, &to->folder));
+  AD_TRY(ad_path_in(folder, recipe->program->course.pretraining->name, &to->folder));
   AD_TRY(ad_path_in(to->folder, "weights.safetensors", &to->weights));
   return know_weights(recipe, to);
 }

@@ -100,7 +100,8 @@ static json_t *facts_of(const ad_run *run) {
   json_t *facts = json_array();
   char text[256];
   const char *name;
-  for (size_t i = 0; kind->fact && (name = kind->fact(ad_program_own(run->program), i, text, sizeof text)); i++)
+  for (size_t i = 0;
+       kind->account.fact && (name = kind->account.fact(ad_program_own(run->program), i, text, sizeof text)); i++)
     json_array_append_new(facts, json_pack("[s, o]", name, ad_json_text(text)));
   return facts;
 }
@@ -113,15 +114,20 @@ static int put_uniform_loss(json_t *document, const ad_run *run) {
   return 0;
 }
 
+static int put_flops(json_t *document, const ad_run *run) {
+  double (*flops)(const void *own, int64_t samples) = ad_program_kind_of(run->program)->account.flops;
+  if (!flops) return 0;
+  return put(document, "flops_per_step",
+             json_real(flops(ad_program_own(run->program), run->recipe->train.global_batch)));
+}
+
 static int put_run(json_t *document, const ad_run *run) {
   const ad_recipe *recipe = run->recipe;
-  const ad_program_kind *kind = ad_program_kind_of(run->program);
-  double flops = kind->flops(ad_program_own(run->program), recipe->train.global_batch);
   return put_text(document, "engine", ad_comm_engine(run->comm)) |
          put_integer(document, "ranks", ad_comm_size(run->comm)) | put(document, "mesh", mesh_of(recipe)) |
          put_placement(document, run) | put_integer(document, "steps", recipe->train.steps) |
          put_integer(document, "parameters", (int64_t)run->param_count) |
-         put_integer(document, "elements", element_count(run)) | put(document, "flops_per_step", json_real(flops)) |
+         put_integer(document, "elements", element_count(run)) | put_flops(document, run) |
          put_uniform_loss(document, run) | put(document, "facts", facts_of(run));
 }
 

@@ -8,6 +8,7 @@
 #include "base/options.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/contract.h"
 #include "recipe/recipe.h"
 #include "tensor/tape.h"
 
@@ -37,10 +38,7 @@ static ad_status create_everyone(ad_run *run) {
 
 /* ---- modules ---- */
 
-ad_dtype ad_run_compute_dtype(const ad_run *run) {
-  if (run->options.dtype) return run->options.dtype;
-  return run->recipe->precision.compute ? run->recipe->precision.compute : AD_F32;
-}
+ad_dtype ad_run_compute_dtype(const ad_run *run) { return ad_recipe_compute(run->recipe, run->options.dtype); }
 
 /* Of the residual stream; 0: the tape's default. */
 static ad_dtype residual_dtype(const ad_run *run) { return run->options.dtype ? 0 : run->recipe->precision.residual; }
@@ -231,7 +229,8 @@ static ad_status create_program(ad_run *run) {
   AD_TRY(ad_run_check_world(run->comm, run->recipe));
   AD_TRY(ad_recipe_program(run->recipe, run->comm, run->options.dtype, &run->program));
   AD_TRY(create_everyone(run));
-  return ad_program_kind_of(run->program)->open(ad_program_own(run->program));
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  return kind->open ? kind->open(ad_program_own(run->program)) : AD_OK;
 }
 
 // What was made before a failure is given back by ad_run_destroy.
@@ -385,7 +384,8 @@ ad_status ad_run_refresh(ad_run *run, ad_written written) {
 }
 
 size_t ad_run_data_bytes(const ad_run *run) {
-  return ad_program_kind_of(run->program)->data_bytes(ad_program_own(run->program));
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  return kind->data.bytes ? kind->data.bytes(ad_program_own(run->program)) : 0;
 }
 
 size_t ad_run_tape_bytes(const ad_run *run) {

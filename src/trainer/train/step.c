@@ -521,8 +521,8 @@ static ad_status take_step(ad_run *run, ad_step_report *report) {
   AD_TRY(judge_norm(run, report));
   AD_TRY(update(run, report));
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  if (kind->after_step)
-    AD_TRY(kind->after_step(ad_program_own(run->program), report->skipped ? AD_STEP_SKIPPED : AD_STEP_TAKEN));
+  if (kind->course.after_step)
+    AD_TRY(kind->course.after_step(ad_program_own(run->program), report->skipped ? AD_STEP_SKIPPED : AD_STEP_TAKEN));
   return ad_comm_health(run->comm);
 }
 
@@ -594,7 +594,7 @@ ad_status ad_run_show(ad_run *run, char **out) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   ad_forward forward = {forward_alone, run, run->everyone, tell};
   *out = NULL;
-  return kind->show ? ad_run_tell(run, kind->show(ad_program_own(run->program), &forward, out)) : AD_OK;
+  return kind->account.show ? ad_run_tell(run, kind->account.show(ad_program_own(run->program), &forward, out)) : AD_OK;
 }
 
 /* ---- gradients before any reduction ---- */

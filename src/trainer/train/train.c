@@ -368,7 +368,7 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
 
 /* What is said of keys is said of the derived recipe's. */
 static ad_status tell_of_before(const ad_recipe *recipe, ad_status status) {
-  const char *name = recipe->program->pretraining->name;
+  const char *name = recipe->program->course.pretraining->name;
   return status == AD_INVALID ? ad_fail_in(status, "%s, whose train.* is %s.* in this recipe", name, name) : status;
 }
 
@@ -437,7 +437,7 @@ static ad_status train_before(training *t, ad_comm *comm, const ad_recipe *recip
   AD_TRY(ad_mesh_create(text, &world));
   ad_group everyone = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
   ad_status status = take_folder_for_all(t, comm, &everyone, recipe);
-  turn_to(t, comm, recipe->program->pretraining->name, t->pretrain.folder, first);
+  turn_to(t, comm, recipe->program->course.pretraining->name, t->pretrain.folder, first);
   if (!status) status = tell_of_before(recipe, ad_train(comm, first, &options));
   ad_mesh_destroy(world);
   return status;
