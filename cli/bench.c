@@ -57,22 +57,22 @@ static void parse_ranks(const char *argument, bench_options *bench, struct argp_
     char *end;
     long ranks = strtol(at, &end, 10);
     if (end == at || (*end && *end != ',') || ranks < 1 || ranks > 32 || bench->rank_count == BENCH_COUNTS_MAX)
-      cli_wrong(state, "--ranks takes up to %d numbers from 1 to 32 with commas between, not '%s'", BENCH_COUNTS_MAX,
-                argument);
+      ad_cli_wrong(state, "--ranks takes up to %d numbers from 1 to 32 with commas between, not '%s'", BENCH_COUNTS_MAX,
+                   argument);
     bench->ranks[bench->rank_count] = (int)ranks;
     at = *end ? end + 1 : end;
-    if (*end && !*at) cli_wrong(state, "--ranks ends in a comma: '%s'", argument);
+    if (*end && !*at) ad_cli_wrong(state, "--ranks ends in a comma: '%s'", argument);
   }
-  if (!bench->rank_count) cli_wrong(state, "--ranks names no number; for example --ranks 2,4,8");
+  if (!bench->rank_count) ad_cli_wrong(state, "--ranks names no number; for example --ranks 2,4,8");
 }
 
-const char *cli_bench_word(int key, int index) { return key == KEY_OP ? bench_op(index) : NULL; }
+const char *ad_cli_bench_word(int key, int index) { return key == KEY_OP ? bench_op(index) : NULL; }
 
 static void parse_op(const char *argument, bench_options *bench, struct argp_state *state) {
   if (!bench_has_op(argument)) {
-    const char *near = cli_nearest_word(argument, cli_bench_word, KEY_OP);
-    cli_wrong(state, "there is no operation '%s' to measure; %s%s%s", argument, near ? "did you mean " : "see --help",
-              near ? near : "", near ? "?" : "");
+    const char *near = ad_cli_nearest_word(argument, ad_cli_bench_word, KEY_OP);
+    ad_cli_wrong(state, "there is no operation '%s' to measure; %s%s%s", argument,
+                 near ? "did you mean " : "see --help", near ? near : "", near ? "?" : "");
   }
   bench->op = argument;
 }
@@ -93,7 +93,7 @@ static void parse_largest(const char *argument, bench_options *bench, struct arg
   char *end;
   bench->largest = strtoull(argument, &end, 10);
   if (*end || !isdigit((unsigned char)*argument) || bench->largest < BENCH_SMALLEST)
-    cli_wrong(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
+    ad_cli_wrong(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
 }
 
 /* "2x3": 2 hosts of 3 ranks; "2": of one. Returns the end of it; NULL: it is no such world. */
@@ -113,10 +113,10 @@ static void parse_hosts(const char *argument, bench_options *bench, struct argp_
     bench_world world;
     const char *end = parse_world(at, &world);
     if (!end || (*end && (*end != ',' || !end[1])) || bench->world_count == BENCH_COUNTS_MAX) {
-      cli_wrong(state,
-                "--hosts takes up to %d worlds with commas between, each of 2 to %d hosts and 32 ranks at most, "
-                "for example 2x1,2x2 for two hosts of one rank and two of two; not '%s'",
-                BENCH_COUNTS_MAX, BENCH_HOSTS_MAX, argument);
+      ad_cli_wrong(state,
+                   "--hosts takes up to %d worlds with commas between, each of 2 to %d hosts and 32 ranks at most, "
+                   "for example 2x1,2x2 for two hosts of one rank and two of two; not '%s'",
+                   BENCH_COUNTS_MAX, BENCH_HOSTS_MAX, argument);
       return;
     }
     bench->worlds[bench->world_count] = world;
@@ -132,18 +132,18 @@ static int is_measured_between(const char *op) {
 }
 
 static void check_hosts(const bench_options *bench, struct argp_state *state) {
-  if (!bench->world_count && bench->qdisc) cli_wrong(state, "--qdisc is of the network between hosts; add --hosts");
+  if (!bench->world_count && bench->qdisc) ad_cli_wrong(state, "--qdisc is of the network between hosts; add --hosts");
   if (!bench->world_count && bench->op && !strcmp(bench->op, "all_to_all"))
-    cli_wrong(state, "all_to_all is measured between hosts; add --hosts, for example --hosts 2x1");
+    ad_cli_wrong(state, "all_to_all is measured between hosts; add --hosts, for example --hosts 2x1");
   if (bench->world_count && bench->op && !is_measured_between(bench->op))
-    cli_wrong(state, "%s is not measured between hosts; leave out --hosts", bench->op);
+    ad_cli_wrong(state, "%s is not measured between hosts; leave out --hosts", bench->op);
   if (bench->world_count && bench->rank_count)
-    cli_wrong(state, "--ranks is of one host; --hosts says how many ranks are on each, for example --hosts 2x2");
+    ad_cli_wrong(state, "--ranks is of one host; --hosts says how many ranks are on each, for example --hosts 2x2");
 }
 
 static void check_write(const bench_options *bench, struct argp_state *state) {
   if (bench->write && (!bench->op || strcmp(bench->op, "products") != 0))
-    cli_wrong(state, "--write writes what --op products measures; add --op products");
+    ad_cli_wrong(state, "--write writes what --op products measures; add --op products");
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -168,7 +168,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_WRITE:
       return input->bench.write = argument, 0;
     case ARGP_KEY_ARG:
-      cli_wrong(state, "bench reads no recipe; what is '%s'?", argument);
+      ad_cli_wrong(state, "bench reads no recipe; what is '%s'?", argument);
       return 0;
     case ARGP_KEY_END:
       check_hosts(&input->bench, state);
@@ -178,7 +178,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   }
 }
 
-const struct argp cli_bench_argp = {
+const struct argp ad_cli_bench_argp = {
     .options = options,
     .parser = parse,
     .help_filter = say_ops,
@@ -214,22 +214,22 @@ const struct argp cli_bench_argp = {
         "`peers` beside this program.",
 };
 
-static void progress(const char *what, int done, int of) { cli_progress("bench", done, of, what); }
+static void progress(const char *what, int done, int of) { ad_cli_progress("bench", done, of, what); }
 
 static int print(const char *json, int as_json) {
-  if (as_json) return cli_print(json);
+  if (as_json) return ad_cli_print(json);
   char *table = bench_table(json);
-  int printed = table ? cli_print(table) : CLI_UNFINISHED;
+  int printed = table ? ad_cli_print(table) : CLI_UNFINISHED;
   free(table);
   return printed;
 }
 
-int cli_bench(int argc, char **argv) {
+int ad_cli_bench(int argc, char **argv) {
   bench_input input = {.bench = {.progress = progress}};
-  cli_parse(&cli_bench_argp, argc, argv, 0, &input);
+  ad_cli_parse(&ad_cli_bench_argp, argc, argv, 0, &input);
   char *json;
   ad_status measured = bench_run(&input.bench, &json);
-  cli_progress_end();
+  ad_cli_progress_end();
   if (!json) return fprintf(stderr, "addend: no memory is left for the measurement\n"), CLI_UNFINISHED;
   int status = print(json, input.json);
   free(json);

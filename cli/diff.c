@@ -50,15 +50,15 @@ static error_t add_file(diff_input *input, const char *path, struct argp_state *
   return 0;
 }
 
-const char *cli_diff_word(int key, int index) { return key == KEY_FORMAT ? formats[index] : NULL; }
+const char *ad_cli_diff_word(int key, int index) { return key == KEY_FORMAT ? formats[index] : NULL; }
 
 static diff_format format_of(const char *name, struct argp_state *state) {
   int at = 0;
   while (formats[at] && strcmp(formats[at], name) != 0) at++;
-  const char *near = formats[at] ? NULL : cli_nearest_word(name, cli_diff_word, KEY_FORMAT);
+  const char *near = formats[at] ? NULL : ad_cli_nearest_word(name, ad_cli_diff_word, KEY_FORMAT);
   if (!formats[at])
-    cli_wrong(state, "--format takes text, json, html or github, not '%s'%s%s%s", name, near ? "; did you mean " : "",
-              near ? near : "", near ? "?" : "");
+    ad_cli_wrong(state, "--format takes text, json, html or github, not '%s'%s%s%s", name,
+                 near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
   return (diff_format)at;
 }
 
@@ -68,7 +68,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_REFERENCE:
       return input->diff.reference = argument, 0;
     case KEY_HTML:
-      return input->html = cli_parse_out("--html", argument, "", state), 0;
+      return input->html = ad_cli_parse_out("--html", argument, "", state), 0;
     case KEY_IDENTICAL:
       return input->diff.allow_identical = 1, 0;
     case KEY_JSON:
@@ -80,14 +80,14 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_ARG:
       return add_file(input, argument, state);
     case ARGP_KEY_NO_ARGS:
-      cli_wrong(state, "name the files of a dump, or the folder that has them");
+      ad_cli_wrong(state, "name the files of a dump, or the folder that has them");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
 }
 
-const struct argp cli_diff_argp = {
+const struct argp ad_cli_diff_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "DUMP...",
@@ -101,12 +101,12 @@ const struct argp cli_diff_argp = {
 };
 
 static void progress(void *context, const char *what, int64_t done, int64_t of) {
-  cli_progress("diff", done, of, what);
+  ad_cli_progress("diff", done, of, what);
 }
 
 /* What is printed of a document. */
 static ad_status make(const diff_input *input, const char *json, char **out) {
-  ad_text_style style = cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT;
+  ad_text_style style = ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT;
   if (input->format == HTML) return ad_diff_html(json, out);
   if (input->format == GITHUB) return ad_diff_github(json, out);
   return input->all ? ad_diff_list(json, style, out) : ad_diff_table(json, style, out);
@@ -114,17 +114,17 @@ static ad_status make(const diff_input *input, const char *json, char **out) {
 
 static int print(const diff_input *input, const char *json) {
   char *text;
-  if (input->format == JSON) return cli_print(json);
+  if (input->format == JSON) return ad_cli_print(json);
   ad_status status = make(input, json, &text);
-  if (status) return cli_failed(status);
-  int printed = cli_print(text);
+  if (status) return ad_cli_failed(status);
+  int printed = ad_cli_print(text);
   free(text);
   return printed;
 }
 
 /* What cannot be read is a wrong call here: nothing is written but the answer. */
 static int failed(ad_status status) {
-  int result = cli_failed(status);
+  int result = ad_cli_failed(status);
   return status == AD_IO ? CLI_WRONG_CALL : result;
 }
 
@@ -132,19 +132,19 @@ static int diff(const diff_input *input) {
   int holds = 0;
   char *json;
   ad_status status = ad_diff(input->files, input->count, &input->diff, &holds, &json);
-  cli_progress_end();
+  ad_cli_progress_end();
   if (status) return failed(status);
   status = input->html ? ad_diff_page(json, input->html) : AD_OK;
   int unprinted = print(input, json);
   free(json);
-  if (status) return cli_failed(status);
+  if (status) return ad_cli_failed(status);
   if (unprinted) return unprinted;
   return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
 }
 
-int cli_diff(int argc, char **argv) {
+int ad_cli_diff(int argc, char **argv) {
   diff_input input = {.diff = {.size = sizeof input.diff, .progress = progress}};
-  cli_parse(&cli_diff_argp, argc, argv, 0, &input);
+  ad_cli_parse(&ad_cli_diff_argp, argc, argv, 0, &input);
   int result = diff(&input);
   free(input.files);
   return result;

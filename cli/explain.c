@@ -18,7 +18,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   return 0;
 }
 
-const struct argp cli_explain_argp = {
+const struct argp ad_cli_explain_argp = {
     .parser = parse,
     .args_doc = "[NAME...]",
     .doc =
@@ -31,17 +31,17 @@ const struct argp cli_explain_argp = {
 static int print(const char *name, const char *before) {
   char *text;
   ad_status status = ad_explain(name, &text);
-  if (status) return cli_failed(status);
+  if (status) return ad_cli_failed(status);
   fputs(before, stdout);
-  int printed = cli_print(text);
+  int printed = ad_cli_print(text);
   free(text);
   return printed;
 }
 
-int cli_explain(int argc, char **argv) {
+int ad_cli_explain(int argc, char **argv) {
   explain_input input = {0};
   int result = CLI_HOLDS;
-  cli_parse(&cli_explain_argp, argc, argv, 0, &input);
+  ad_cli_parse(&ad_cli_explain_argp, argc, argv, 0, &input);
   if (!input.count) return print(NULL, "");
   for (int i = 0; i < input.count && !result; i++) result = print(input.names[i], i ? "\n" : "");
   return result;

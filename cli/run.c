@@ -21,21 +21,21 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   run_input *input = state->input;
   switch (key) {
     case 'n':
-      return input->ranks = cli_parse_number(argument, "-n", 1, state), 0;
+      return input->ranks = ad_cli_parse_number(argument, "-n", 1, state), 0;
     case ARGP_KEY_ARG:
       input->program = &state->argv[state->next - 1];
       state->next = state->argc;
       return 0;
     case ARGP_KEY_END:
-      if (!input->program) cli_wrong(state, "name the program to start after --");
-      if (!input->ranks) cli_wrong(state, "say how many ranks with -n");
+      if (!input->program) ad_cli_wrong(state, "name the program to start after --");
+      if (!input->ranks) ad_cli_wrong(state, "say how many ranks with -n");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
 }
 
-const struct argp cli_run_argp = {
+const struct argp ad_cli_run_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "-- PROGRAM [ARGUMENT...]",
@@ -58,14 +58,14 @@ static void tell_alone(const run_input *input, const ad_launch_result *result) {
           ad_printable(input->program[0], program, sizeof program));
 }
 
-int cli_run(int argc, char **argv) {
+int ad_cli_run(int argc, char **argv) {
   run_input input = {0};
   signal(SIGPIPE, SIG_DFL); /* programs inherit what is ignored */
-  cli_parse(&cli_run_argp, argc, argv, ARGP_IN_ORDER, &input);
+  ad_cli_parse(&ad_cli_run_argp, argc, argv, ARGP_IN_ORDER, &input);
   ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
   ad_launch_result result = {.size = sizeof result};
   ad_status status = ad_launch(&launch, &result);
   if (!status) return tell_alone(&input, &result), CLI_HOLDS;
-  int exit_status = cli_failed(status);
+  int exit_status = ad_cli_failed(status);
   return status == AD_SYSTEM && result.exit_status == NOT_RUN ? CLI_WRONG_CALL : exit_status;
 }

@@ -32,14 +32,15 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_ARG:
       return ++*functions, 0;
     case ARGP_KEY_END:
-      if (*functions != 1) cli_wrong(state, "name one function that returns the arguments of check: MODULE:FUNCTION");
+      if (*functions != 1)
+        ad_cli_wrong(state, "name one function that returns the arguments of check: MODULE:FUNCTION");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
 }
 
-const struct argp cli_torch_check_argp = {
+const struct argp ad_cli_torch_check_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "MODULE:FUNCTION",
@@ -60,9 +61,9 @@ static const char program[] =
     "    sys.exit(3)\n"
     "main(sys.argv[1:])\n";
 
-int cli_torch_check(int argc, char **argv) {
+int ad_cli_torch_check(int argc, char **argv) {
   int functions = 0;
-  cli_parse(&cli_torch_check_argp, argc, argv, 0, &functions);
+  ad_cli_parse(&ad_cli_torch_check_argp, argc, argv, 0, &functions);
   const char *python = getenv("ADDEND_PYTHON");
   if (!python || !*python) python = "python3";
   if (argc > WORDS_MAX - WORDS_BEFORE) {

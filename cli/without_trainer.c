@@ -18,5 +18,5 @@ static int refuse(const char *unknown) {
   return 0;
 }
 
-const cli_trainer cli_trainer_part = {
+const ad_cli_trainer ad_cli_trainer_part = {
     .missing = "Without the trainer: train, check, plan and report are not in this program.", .refuse = refuse};

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "measured.h"
-#include "nn/layers.h"
+#include "nn/experts.h"
 #include "bench/routes.h"
 
 enum { HIDDEN = 1024, TOP_K = 2, PARAMS_MAX = 4 };

@@ -7,29 +7,6 @@
 
 #include "trainer.h"
 
-enum { VARIABLES_MAX = 4096 };
-
-/* OpenBLAS starts threads as soon as it is loaded, and a process that ends while they start may wait for them for ever;
- * where none can be started (ulimit -u) it interrupts the process. Ranks have one thread each, so this program starts
- * itself anew with one, before any library is initialised: that is what the section is for. setenv does not work yet
- * there, and sanitizers do not either. */
-__attribute__((no_sanitize("address", "undefined", "thread"))) static void load_without_blas_threads(
-    int argc, char **argv, char **environment) {
-  static char one_thread[] = "OPENBLAS_NUM_THREADS=1";
-  static char *with_it[VARIABLES_MAX + 2];
-  int count = 0;
-  for (; environment[count]; count++) {
-    if (count == VARIABLES_MAX) return;
-    for (int i = 0; environment[count][i] == one_thread[i]; i++)
-      if (one_thread[i] == '=') return;
-    with_it[count] = environment[count];
-  }
-  with_it[count] = one_thread;
-  execve("/proc/self/exe", argv, with_it); /* returns only where it is not possible */
-}
-__attribute__((section(".preinit_array"),
-               used)) static void (*const before_libraries)(int, char **, char **) = load_without_blas_threads;
-
 static int is_before_avx2(const char *core) {
   static const char *const cores[] = {
       "Prescott", "Core2",        "Penryn",    "Dunnington", "Nehalem",   "Sandybridge", "Atom",        "Athlon",
@@ -50,9 +27,12 @@ static const char *core_of_machine(void) {
   return NULL;
 }
 
-void cli_correct_blas_core(char **argv) {
-  const char *core = core_of_machine();
-  if (!core || getenv("OPENBLAS_CORETYPE") || !is_before_avx2(openblas_get_corename())) return;
-  if (setenv("OPENBLAS_CORETYPE", core, 1) == 0)
-    execv("/proc/self/exe", argv); /* returns only where it is not possible */
+static int has_set(const char *name, const char *value) { return !getenv(name) && setenv(name, value, 1) == 0; }
+
+/* Ranks have one thread each; the program `addend` sees to that before OpenBLAS starts any (cli/threads.c). */
+void ad_cli_correct_blas(char **argv) {
+  const char *core = is_before_avx2(openblas_get_corename()) ? core_of_machine() : NULL;
+  int is_other = has_set("OPENBLAS_NUM_THREADS", "1");
+  if (core) is_other |= has_set("OPENBLAS_CORETYPE", core);
+  if (is_other) execv("/proc/self/exe", argv); /* returns only where it is not possible */
 }

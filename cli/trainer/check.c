@@ -37,12 +37,12 @@ static const struct argp_option options[] = {
 };
 
 typedef struct check_input {
-  cli_recipe_options recipe;
+  ad_cli_recipe_options recipe;
   ad_check_options check;
   const char *out;
 } check_input;
 
-const char *cli_check_word(int key, int index) {
+const char *ad_cli_check_word(int key, int index) {
   static const char *const dtypes[] = {"f64", "f32", "recipe", NULL};
   return key == KEY_DTYPE ? dtypes[index] : NULL;
 }
@@ -51,7 +51,7 @@ static void parse_dtype(const char *argument, ad_check_options *check, struct ar
   check->recipe_dtype = strcmp(argument, "recipe") == 0;
   if (check->recipe_dtype) return;
   if (ad_dtype_parse(argument, &check->dtype) || (check->dtype != AD_F64 && check->dtype != AD_F32))
-    cli_wrong(state, "--dtype takes f64, f32 or recipe, not '%s'", argument);
+    ad_cli_wrong(state, "--dtype takes f64, f32 or recipe, not '%s'", argument);
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -60,28 +60,28 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT:
       return state->child_inputs[0] = &input->recipe, 0;
     case KEY_STEPS:
-      return input->check.steps = cli_parse_number(argument, "--steps", 1, state), 0;
+      return input->check.steps = ad_cli_parse_number(argument, "--steps", 1, state), 0;
     case KEY_DTYPE:
       return parse_dtype(argument, &input->check, state), 0;
     case KEY_DIRECTIONAL:
       return input->check.directional = 1, 0;
     case KEY_SABOTAGE:
       input->check.sabotage = 1;
-      if (argument) input->check.sabotage_count = cli_parse_number(argument, "--sabotage", 1, state);
+      if (argument) input->check.sabotage_count = ad_cli_parse_number(argument, "--sabotage", 1, state);
       return 0;
     case KEY_SEED:
-      input->check.sabotage_seed = (uint64_t)cli_parse_number(argument, "--seed", 1, state);
+      input->check.sabotage_seed = (uint64_t)ad_cli_parse_number(argument, "--seed", 1, state);
       return 0;
     case KEY_DUMP:
       return input->check.dump = argument, 0;
     case KEY_OUT:
-      return input->out = cli_parse_out("--out", argument, "check.json", state), 0;
+      return input->out = ad_cli_parse_out("--out", argument, "check.json", state), 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
 }
 
-const struct argp cli_check_argp = {
+const struct argp ad_cli_check_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "RECIPE",
@@ -91,36 +91,37 @@ const struct argp cli_check_argp = {
         "\vExample: addend check recipes/gpt-dp.yaml --steps 3 --sabotage\n"
         "Exit status: 0 proven, 1 not proven, nothing to prove or a sabotage survived, 2 wrong call or recipe, "
         "3 could not finish.",
-    .children = cli_recipe_children,
+    .children = ad_cli_recipe_children,
 };
 
 static void progress(void *context, const char *what, int64_t done, int64_t of) {
-  cli_progress("check", done, of, what);
+  ad_cli_progress("check", done, of, what);
 }
 
 static int print(const char *json, int as_json) {
   char *table;
-  if (as_json) return cli_print(json);
-  ad_status status = ad_check_table(json, cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT, &table);
-  if (status) return cli_failed(status);
-  int printed = cli_print(table);
+  if (as_json) return ad_cli_print(json);
+  ad_status status =
+      ad_check_table(json, ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT, &table);
+  if (status) return ad_cli_failed(status);
+  int printed = ad_cli_print(table);
   free(table);
   return printed;
 }
 
 static int deliver(const char *json, const check_input *input) {
-  int unwritten = input->out ? cli_write("the proof", json, input->out) : CLI_HOLDS;
+  int unwritten = input->out ? ad_cli_write("the proof", json, input->out) : CLI_HOLDS;
   return unwritten ? unwritten : print(json, input->recipe.json);
 }
 
 static int check(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json;
-  cli_on_request(SIG_DFL); /* a proof that is stopped leaves nothing to write */
-  cli_on_checkpoint(SIG_IGN);
+  ad_cli_on_request(SIG_DFL); /* a proof that is stopped leaves nothing to write */
+  ad_cli_on_checkpoint(SIG_IGN);
   ad_status status = ad_check(recipe, &input->check, &holds, &json);
-  cli_progress_end();
-  if (status) return cli_failed(status);
+  ad_cli_progress_end();
+  if (status) return ad_cli_failed(status);
   int undelivered = deliver(json, input);
   free(json);
   if (undelivered) return undelivered;
@@ -132,25 +133,25 @@ static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json = NULL;
   ad_comm *comm;
-  int failed = cli_join(recipe, &comm);
+  int failed = ad_cli_join(recipe, &comm);
   if (failed) return failed;
-  cli_on_request(SIG_DFL);
-  cli_on_checkpoint(SIG_IGN);
+  ad_cli_on_request(SIG_DFL);
+  ad_cli_on_checkpoint(SIG_IGN);
   ad_status status = ad_check_on(comm, recipe, &input->check, &holds, &json);
-  cli_progress_end();
-  int result = status ? cli_failed(status) : holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
+  ad_cli_progress_end();
+  int result = status ? ad_cli_failed(status) : holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
   int undelivered = json ? deliver(json, input) : CLI_HOLDS;
   free(json);
   ad_comm_close(comm);
   return undelivered ? undelivered : result;
 }
 
-int cli_check(int argc, char **argv) {
+int ad_cli_check(int argc, char **argv) {
   check_input input = {.check = {.size = sizeof input.check, .sabotage_seed = 1, .progress = progress}};
   ad_recipe *recipe;
-  int failed = cli_parse_recipe(&cli_check_argp, argc, argv, &input, &input.recipe, &recipe);
+  int failed = ad_cli_parse_recipe(&ad_cli_check_argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;
-  cli_say_what_is_drawn(recipe);
+  ad_cli_say_what_is_drawn(recipe);
   int result = ad_comm_launched() ? check_as_rank(recipe, &input) : check(recipe, &input);
   ad_recipe_destroy(recipe);
   return result;

@@ -8,7 +8,7 @@ static int fits(ad_comm *comm, const ad_recipe *recipe) {
   int64_t needed = 0, started = ad_comm_size(comm);
   char mesh[256];
   ad_status status = ad_recipe_world(recipe, &needed);
-  if (status) return cli_failed(status);
+  if (status) return ad_cli_failed(status);
   if (needed == started) return CLI_HOLDS;
   fprintf(stderr,
           "addend: the launcher started %" PRId64 " rank(s), the mesh \"%s\" of %s has %" PRId64 ": start %" PRId64
@@ -17,12 +17,13 @@ static int fits(ad_comm *comm, const ad_recipe *recipe) {
   return CLI_WRONG_CALL;
 }
 
-int cli_join(const ad_recipe *recipe, ad_comm **out) {
+int ad_cli_join(const ad_recipe *recipe, ad_comm **out) {
   ad_comm *comm;
   ad_status status = ad_comm_open(&comm);
   if (status) {
-    if (status != AD_INVALID) cli_speak();  // a wrong call is seen by all ranks alike, anything else by this one alone
-    return cli_failed(status);
+    if (status != AD_INVALID)
+      ad_cli_speak();  // a wrong call is seen by all ranks alike, anything else by this one alone
+    return ad_cli_failed(status);
   }
   int failed = fits(comm, recipe);
   if (failed)

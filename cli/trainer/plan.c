@@ -8,7 +8,7 @@
 enum { KEY_RANKS_PER_NODE = 'r', KEY_PICTURE = 'p', KEY_COMPARE = 'c' };
 
 typedef struct plan_input {
-  cli_recipe_options recipe;
+  ad_cli_recipe_options recipe;
   ad_plan_options options;
   const char *picture;
   char *compared; /* PATH=VALUE,... */
@@ -30,22 +30,22 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       state->child_inputs[0] = &input->recipe;
       return 0;
     case KEY_RANKS_PER_NODE:
-      return input->options.ranks_per_node = cli_parse_number(argument, "--ranks-per-node", 1, state), 0;
+      return input->options.ranks_per_node = ad_cli_parse_number(argument, "--ranks-per-node", 1, state), 0;
     case KEY_PICTURE:
-      return input->picture = cli_parse_out("--picture", argument, "", state), 0;
+      return input->picture = ad_cli_parse_out("--picture", argument, "", state), 0;
     case KEY_COMPARE:
       if (!strchr(argument, '=') || *argument == '=')
-        cli_wrong(state, "--compare takes a key and its values, like shard.zero=0,1,2,3, not '%s'", argument);
+        ad_cli_wrong(state, "--compare takes a key and its values, like shard.zero=0,1,2,3, not '%s'", argument);
       return input->compared = argument, 0;
     case ARGP_KEY_END:
-      if (input->compared && input->picture) cli_wrong(state, "--picture draws one plan: leave out --compare");
+      if (input->compared && input->picture) ad_cli_wrong(state, "--picture draws one plan: leave out --compare");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
 }
 
-const struct argp cli_plan_argp = {
+const struct argp ad_cli_plan_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "RECIPE",
@@ -55,7 +55,7 @@ const struct argp cli_plan_argp = {
         "runs and no data moves, so any world size will do."
         "\vExamples: addend plan recipes/gpt-text.yaml --set mesh=\"dp_replicate=64 dp_shard=64\"\n"
         "addend plan recipes/gpt-text.yaml --compare shard.zero=0,1,2,3",
-    .children = cli_recipe_children,
+    .children = ad_cli_recipe_children,
 };
 
 /* What was typed, so that a shell reads it as the same words. Caller frees; NULL: no memory. */
@@ -80,8 +80,8 @@ static char *command_of(int argc, char **argv) {
 static int draw(const ad_recipe *recipe, const plan_input *input, const char *command) {
   char *picture;
   ad_status status = ad_plan_picture(recipe, &input->options, command, &picture);
-  if (status) return cli_failed(status);
-  int unwritten = cli_write("the picture", picture, input->picture);
+  if (status) return ad_cli_failed(status);
+  int unwritten = ad_cli_write("the picture", picture, input->picture);
   free(picture);
   return unwritten;
 }
@@ -90,8 +90,8 @@ static int print(const ad_recipe *recipe, const plan_input *input) {
   char *text;
   ad_status status =
       input->recipe.json ? ad_plan_json(recipe, &input->options, &text) : ad_plan_table(recipe, &input->options, &text);
-  if (status) return cli_failed(status);
-  int printed = cli_print(text);
+  if (status) return ad_cli_failed(status);
+  int printed = ad_cli_print(text);
   free(text);
   return printed;
 }
@@ -125,7 +125,7 @@ static int no_memory(const plan_input *input) {
 
 static int read_one(const plan_input *input, const char *value, plans *to) {
   size_t length = (size_t)(end_of_value(value) - value), key = strcspn(input->compared, "=") + 1, at = to->count;
-  cli_recipe_options read = input->recipe;
+  ad_cli_recipe_options read = input->recipe;
   read.sets = malloc((read.set_count + 1) * sizeof *read.sets);
   to->sets[at] = read.sets ? malloc(key + length + 1) : NULL;
   if (!to->sets[at]) {
@@ -137,7 +137,7 @@ static int read_one(const plan_input *input, const char *value, plans *to) {
   read.sets[read.set_count++] = to->sets[at];
   to->values[at] = to->sets[at] + key;
   to->count++;
-  return cli_read_recipe(&read, &to->recipes[at]);
+  return ad_cli_read_recipe(&read, &to->recipes[at]);
 }
 
 static int read_all(const plan_input *input, plans *to) {
@@ -163,8 +163,8 @@ static int print_all(const plan_input *input, const plans *of) {
                                    .options = &input->options};
   ad_status status =
       input->recipe.json ? ad_plan_compare_json(&comparison, &text) : ad_plan_compare_table(&comparison, &text);
-  if (status) return cli_failed(status);
-  int printed = cli_print(text);
+  if (status) return ad_cli_failed(status);
+  int printed = ad_cli_print(text);
   free(text);
   return printed;
 }
@@ -183,19 +183,19 @@ static int compare(plan_input *input) {
 
 static int plan_one(plan_input *input, const char *command) {
   ad_recipe *recipe;
-  int failed = cli_read_recipe(&input->recipe, &recipe);
+  int failed = ad_cli_read_recipe(&input->recipe, &recipe);
   if (failed) return failed;
-  cli_say_what_is_drawn(recipe);
+  ad_cli_say_what_is_drawn(recipe);
   if (input->picture) failed = draw(recipe, input, command);
   if (!failed) failed = print(recipe, input);
   ad_recipe_destroy(recipe);
   return failed;
 }
 
-int cli_plan(int argc, char **argv) {
+int ad_cli_plan(int argc, char **argv) {
   plan_input input = {.options = {.size = sizeof input.options}};
   char *command = command_of(argc, argv); /* before words are put in another order */
-  cli_parse(&cli_plan_argp, argc, argv, 0, &input);
+  ad_cli_parse(&ad_cli_plan_argp, argc, argv, 0, &input);
   int failed = input.compared ? compare(&input) : plan_one(&input, command);
   free(command);
   return failed;

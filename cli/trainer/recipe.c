@@ -5,15 +5,19 @@
 
 #include "trainer.h"
 
-enum { KEY_SET = 's', KEY_JSON = 'j' };
+enum { KEY_SET = 's', KEY_JSON = 'j', KEY_PROGRAM = 'p' };
 
 static const struct argp_option options[] = {
     {"set", KEY_SET, "PATH=VALUE", 0, "Replace one key of the recipe; the value is YAML in flow style. Repeatable", 0},
+    {"program", KEY_PROGRAM, "FILE", 0,
+     "A shared object that brings the recipe's program: one of your own (docs/own-program.md). It is run, so name none "
+     "that you do not trust",
+     0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON document on standard output and nothing else there", 0},
     {0},
 };
 
-static int add_set(cli_recipe_options *input, const char *set, struct argp_state *state) {
+static int add_set(ad_cli_recipe_options *input, const char *set, struct argp_state *state) {
   const char **sets = realloc(input->sets, (input->set_count + 1) * sizeof *sets);
   if (!sets) {
     argp_failure(state, CLI_UNFINISHED, 0, "no memory for --set %s", set);
@@ -25,42 +29,46 @@ static int add_set(cli_recipe_options *input, const char *set, struct argp_state
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
-  cli_recipe_options *input = state->input;
+  ad_cli_recipe_options *input = state->input;
   switch (key) {
     case KEY_SET:
       return add_set(input, argument, state);
+    case KEY_PROGRAM:
+      if (input->program) ad_cli_wrong(state, "--program is given twice; one file brings all");
+      return input->program = argument, 0;
     case KEY_JSON:
       return input->json = 1, 0;
     case ARGP_KEY_ARG:
-      if (input->recipe) cli_wrong(state, "one recipe at a time: '%s' is the second", argument);
+      if (input->recipe) ad_cli_wrong(state, "one recipe at a time: '%s' is the second", argument);
       return input->recipe = argument, 0;
     case ARGP_KEY_NO_ARGS:
-      cli_wrong(state, "name a recipe, for example recipes/gpt-text.yaml");
+      ad_cli_wrong(state, "name a recipe, for example recipes/gpt-text.yaml");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
 }
 
-const struct argp cli_recipe_argp = {.options = options, .parser = parse};
-const struct argp_child cli_recipe_children[] = {{&cli_recipe_argp, 0, NULL, 0}, {0}};
+const struct argp ad_cli_recipe_argp = {.options = options, .parser = parse};
+const struct argp_child ad_cli_recipe_children[] = {{&ad_cli_recipe_argp, 0, NULL, 0}, {0}};
 
-int cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input, const cli_recipe_options *given,
-                     ad_recipe **out) {
-  cli_parse(argp, argc, argv, 0, input);
-  return cli_read_recipe(given, out);
+int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input, const ad_cli_recipe_options *given,
+                        ad_recipe **out) {
+  ad_cli_parse(argp, argc, argv, 0, input);
+  return ad_cli_read_recipe(given, out);
 }
 
-int cli_read_recipe(const cli_recipe_options *input, ad_recipe **out) {
-  ad_status status = ad_recipe_read(input->recipe, input->sets, input->set_count, out);
+int ad_cli_read_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
+  ad_status status = input->program ? ad_program_load(input->program) : AD_OK;
+  if (!status) status = ad_recipe_read(input->recipe, input->sets, input->set_count, out);
   free(input->sets);
   if (!status) return CLI_HOLDS;
-  if (!cli_hand_over(status, ad_last_error())) fprintf(stderr, "%s\n", ad_last_error());
-  cli_tell_ranks(status, ad_last_error());
+  if (!ad_cli_hand_over(status, ad_last_error())) fprintf(stderr, "%s\n", ad_last_error());
+  ad_cli_tell_ranks(status, ad_last_error());
   return CLI_WRONG_CALL;
 }
 
-void cli_say_what_is_drawn(const ad_recipe *recipe) {
+void ad_cli_say_what_is_drawn(const ad_recipe *recipe) {
   ad_recipe *first;
   if (ad_recipe_pretraining(recipe, &first) || !first) return;
   fprintf(stderr, "addend: the %s is drawn from the seed here; `addend train` trains it first\n",

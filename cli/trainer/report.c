@@ -32,18 +32,18 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
   report_input *input = state->input;
   switch (key) {
     case 'o':
-      return input->out = cli_parse_out("--out", argument, "report.html", state), 0;
+      return input->out = ad_cli_parse_out("--out", argument, "report.html", state), 0;
     case ARGP_KEY_ARG:
       return add_run(input, argument, state);
     case ARGP_KEY_NO_ARGS:
-      cli_wrong(state, "name the folder of a run, for example runs/gpt-text");
+      ad_cli_wrong(state, "name the folder of a run, for example runs/gpt-text");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
 }
 
-const struct argp cli_report_argp = {
+const struct argp ad_cli_report_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "RUN...",
@@ -61,12 +61,12 @@ static int report(const report_input *input) {
            CLI_WRONG_CALL;
   const char *out = input->out ? input->out : path;
   ad_status status = ad_report_write(input->runs, input->count, out);
-  return status ? cli_failed(status) : cli_print_path(out);
+  return status ? ad_cli_failed(status) : ad_cli_print_path(out);
 }
 
-int cli_report(int argc, char **argv) {
+int ad_cli_report(int argc, char **argv) {
   report_input input = {0};
-  cli_parse(&cli_report_argp, argc, argv, 0, &input);
+  ad_cli_parse(&ad_cli_report_argp, argc, argv, 0, &input);
   int result = report(&input);
   free(input.runs);
   return result;

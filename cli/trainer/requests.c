@@ -3,7 +3,7 @@
 
 #include "trainer.h"
 
-void cli_on_request(void (*handler)(int signal_number)) {
+void ad_cli_on_request(void (*handler)(int signal_number)) {
   struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, NULL);
@@ -12,7 +12,7 @@ void cli_on_request(void (*handler)(int signal_number)) {
   if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
 }
 
-void cli_on_checkpoint(void (*handler)(int signal_number)) {
+void ad_cli_on_checkpoint(void (*handler)(int signal_number)) {
   struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
   sigemptyset(&action.sa_mask);
   sigaction(SIGUSR1, &action, NULL);

@@ -32,7 +32,7 @@ static const struct argp_option options[] = {
 };
 
 typedef struct train_input {
-  cli_recipe_options recipe;
+  ad_cli_recipe_options recipe;
   const char *folder;
   int resume, force, overwrite, dumps;
   int64_t dump_step;
@@ -44,7 +44,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT:
       return state->child_inputs[0] = &input->recipe, 0;
     case 'o':
-      if (!*argument) cli_wrong(state, "--out takes the name of a folder");
+      if (!*argument) ad_cli_wrong(state, "--out takes the name of a folder");
       return input->folder = argument, 0;
     case KEY_RESUME:
       return input->resume = 1, 0;
@@ -53,18 +53,18 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_OVERWRITE:
       return input->overwrite = 1, 0;
     case KEY_DUMP_STEP:
-      return input->dumps = 1, input->dump_step = cli_parse_number(argument, "--dump-step", 0, state), 0;
+      return input->dumps = 1, input->dump_step = ad_cli_parse_number(argument, "--dump-step", 0, state), 0;
     case ARGP_KEY_END:
       if (input->overwrite && input->resume)
-        cli_wrong(state, "--resume goes on with a run, --overwrite replaces it: give one of them");
-      if (input->force && !input->resume) cli_wrong(state, "--force goes with --resume");
+        ad_cli_wrong(state, "--resume goes on with a run, --overwrite replaces it: give one of them");
+      if (input->force && !input->resume) ad_cli_wrong(state, "--force goes with --resume");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
   }
 }
 
-const struct argp cli_train_argp = {
+const struct argp ad_cli_train_argp = {
     .options = options,
     .parser = parse,
     .args_doc = "RECIPE",
@@ -73,7 +73,7 @@ const struct argp cli_train_argp = {
         "it in Perfetto), run.json (what was run), report.html and weights.safetensors in runs/NAME; with "
         "checkpoint.every in the recipe, or when it is stopped, also checkpoints, from which --resume goes on."
         "\vExample: addend train recipes/gpt-text.yaml --set train.steps=100 --set checkpoint.every=20",
-    .children = cli_recipe_children,
+    .children = ad_cli_recipe_children,
 };
 
 /* What the first rank's process tells the one that started it; shared memory. */
@@ -117,7 +117,7 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
     used += snprintf(text + used, sizeof text - (size_t)used, "held out %.4f  ", story->held_out.loss);
   snprintf(text + used, sizeof text - (size_t)used, "%.0f tokens/s  %d:%02d left", tokens_per_second,
            (int)seconds_left / 60, (int)seconds_left % 60);
-  cli_progress(story->what, report->step + 1, steps, text);
+  ad_cli_progress(story->what, report->step + 1, steps, text);
 }
 
 static void evaluated(void *context, int64_t step, const ad_evaluation *evaluation) {
@@ -126,7 +126,7 @@ static void evaluated(void *context, int64_t step, const ad_evaluation *evaluati
   story->held_out_step = step;
 }
 
-static void works(void *context, const char *what, int64_t done, int64_t of) { cli_progress(what, done, of, ""); }
+static void works(void *context, const char *what, int64_t done, int64_t of) { ad_cli_progress(what, done, of, ""); }
 
 static ad_status train_here(ad_comm *comm, const train_job *job) {
   ad_status status = ad_train(comm, job->recipe, &job->options);
@@ -144,8 +144,8 @@ static void stop_on_request(int signal_number) { ad_train_interrupt(); }
 static void checkpoint_on_request(int signal_number) { ad_train_checkpoint(); }
 
 static void listen_to_requests(void) {
-  cli_on_request(stop_on_request);
-  cli_on_checkpoint(checkpoint_on_request);
+  ad_cli_on_request(stop_on_request);
+  ad_cli_on_checkpoint(checkpoint_on_request);
 }
 
 /* By this command; those before --resume are not among them. */
@@ -172,7 +172,7 @@ static int print_summary(const train_job *job) {
   int printed = CLI_HOLDS;
   json_array_foreach(summary, i, line) {
     if (printed || !json_is_string(line)) continue;
-    printed = cli_print(ad_printable(json_string_value(line), shown, sizeof shown));
+    printed = ad_cli_print(ad_printable(json_string_value(line), shown, sizeof shown));
   }
   json_decref(summary);
   return printed;
@@ -207,7 +207,7 @@ static int print_document(const train_job *job) {
   json_decref(document);
   if (!text)
     return fprintf(stderr, "addend: the folder's name is no UTF-8: no JSON document can hold it\n"), CLI_UNFINISHED;
-  int printed = cli_print(text);
+  int printed = ad_cli_print(text);
   free(text);
   return printed;
 }
@@ -222,7 +222,7 @@ static int print_nothing_left(const train_job *job) {
   int64_t steps = job->recipe->train.steps;
   snprintf(text, sizeof text, "all %lld step%s taken before: nothing was left but to write the results; see %s\n",
            (long long)steps, steps == 1 ? " was" : "s were", folder_shown(job, folder));
-  return cli_print(text);
+  return ad_cli_print(text);
 }
 
 static int print_held_out(const train_story *story) {
@@ -231,7 +231,7 @@ static int print_held_out(const train_story *story) {
            held_out_words(&story->held_out, words, sizeof words), (long long)story->held_out.samples,
            story->held_out.samples == 1 ? "" : "s", (long long)story->held_out_step + 1,
            story->held_out_step ? "s" : "");
-  return cli_print(text);
+  return ad_cli_print(text);
 }
 
 static int print_story(const train_job *job, int json) {
@@ -243,7 +243,7 @@ static int print_story(const train_job *job, int json) {
   snprintf(text, sizeof text, "loss %.4f -> %.4f in %lld step%s%s, %.0f tokens/s; see %s/report.html\n",
            story->first_loss, story->last_loss, (long long)steps_taken(story), steps_taken(story) == 1 ? "" : "s",
            before, story->tokens_per_second, folder_shown(job, folder));
-  int printed = cli_print(text);
+  int printed = ad_cli_print(text);
   if (!printed && story->held_out.samples) printed = print_held_out(story);
   return printed ? printed : print_summary(job);
 }
@@ -256,7 +256,7 @@ static int print_stop(const train_job *job) {
            "interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n"
            "addend: its checkpoint is in %s/checkpoints; --resume goes on from it",
            (long long)story->steps, (long long)story->all_steps, folder, folder);
-  if (!cli_hand_over(AD_INTERRUPTED, text)) fprintf(stderr, "addend: %s\n", text);
+  if (!ad_cli_hand_over(AD_INTERRUPTED, text)) fprintf(stderr, "addend: %s\n", text);
   return CLI_UNFINISHED;
 }
 
@@ -265,7 +265,7 @@ static int launch(train_job *job, int json) {
   ad_status status = ad_recipe_world(job->recipe, &ranks);
   if (!status) status = ad_plan_fits(job->recipe);
   if (!status) status = ad_train_make_folder(job->recipe, &job->options);
-  if (status) return cli_failed(status);
+  if (status) return ad_cli_failed(status);
   ad_launch_options start = {.size = sizeof start,
                              .ranks = ranks,
                              .function = train_on_rank,
@@ -274,22 +274,22 @@ static int launch(train_job *job, int json) {
   ad_launch_result result = {.size = sizeof result};
   listen_to_requests();
   status = ad_launch(&start, &result);
-  cli_progress_end();
+  ad_cli_progress_end();
   if (job->story->stopped && (!status || status == AD_INTERRUPTED)) return print_stop(job);
   if (!status) return print_story(job, json);
-  return cli_failed(result.status == AD_INVALID ? AD_INVALID : status);
+  return ad_cli_failed(result.status == AD_INVALID ? AD_INVALID : status);
 }
 
 /* Started by mpirun or srun: the first rank has the story. */
 static int train_as_rank(train_job *job, int json) {
   ad_comm *comm;
-  int result = cli_join(job->recipe, &comm);
+  int result = ad_cli_join(job->recipe, &comm);
   if (result) return result;
   listen_to_requests();
   ad_status status = train_here(comm, job);
-  cli_progress_end();
+  ad_cli_progress_end();
   if (status)
-    result = cli_failed(status);
+    result = ad_cli_failed(status);
   else if (job->story->stopped)
     result = ad_comm_rank(comm) == 0 ? print_stop(job) : CLI_UNFINISHED;
   else if (ad_comm_rank(comm) == 0)
@@ -322,10 +322,10 @@ static int train(const ad_recipe *recipe, const train_input *input) {
   return result;
 }
 
-int cli_train(int argc, char **argv) {
+int ad_cli_train(int argc, char **argv) {
   train_input input = {0};
   ad_recipe *recipe;
-  int failed = cli_parse_recipe(&cli_train_argp, argc, argv, &input, &input.recipe, &recipe);
+  int failed = ad_cli_parse_recipe(&ad_cli_train_argp, argc, argv, &input, &input.recipe, &recipe);
   if (failed) return failed;
   int result = train(recipe, &input);
   ad_recipe_destroy(recipe);

@@ -4,7 +4,7 @@
 
 #include "trainer.h"
 
-int cli_write(const char *what, const char *text, const char *path) {
+int ad_cli_write(const char *what, const char *text, const char *path) {
   if (!ad_write_text(text, path)) return CLI_HOLDS;
   char printable[CLI_MESSAGE];
   const char *reason = strrchr(ad_last_error(), ':'); /* the message names the path again */

@@ -4,6 +4,7 @@
 #define ADDEND_ADDEND_H
 #include "addend/core.h"
 #include "addend/tensor.h"
+#include "addend/layers.h"
 #include "addend/module.h"
 #include "addend/data.h"
 #include "addend/checkpoint.h"
@@ -13,4 +14,5 @@
 #include "addend/train.h"
 #include "addend/plan.h"
 #include "addend/check.h"
+#include "addend/main.h"
 #endif

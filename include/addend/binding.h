@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-/* "0.1.0". */
+/* The version of these headers, and that of the library. */
+#define AD_HEADER_VERSION "0.1.0"
 AD_API const char *ad_version(void);
 /* The value of an enumerator or of a count by its name in these headers ("AD_F32", "AD_AXIS_COUNT", "AD_S(0)"), or the
  * size of a structure that callers fill in or read ("sizeof(ad_layout)"). AD_INVALID for any other text; *out is then

@@ -4,7 +4,9 @@
 #ifndef ADDEND_PROGRAM_H
 #define ADDEND_PROGRAM_H
 #include <stddef.h>
+#include "addend/binding.h"
 #include "addend/bridge.h"
+#include "addend/layers.h"
 #include "addend/module.h"
 
 #if defined(__cplusplus)
@@ -255,6 +257,39 @@ struct ad_program_kind {
 /* Adds a kind of one's own, before recipes of it are read. It is borrowed. AD_INVALID if the name is taken. */
 AD_API AD_CHECKED ad_status ad_program_register(const ad_program_kind *kind);
 
+/* ---- a program in a file of its own ---- */
+
+/* What a shared object says of itself. */
+typedef struct ad_program_object {
+  size_t size;                                       /* sizeof(ad_program_object) */
+  const char *version;                               /* AD_HEADER_VERSION */
+  const ad_program_kind *const *kinds;               /* NULL at the end */
+  ad_status (*library)(const ad_program_kind *kind); /* ad_program_register, as the object found it */
+} ad_program_object;
+
+/* Stands once in the C file of a shared object that `addend --program FILE` or ad_program_load is to take:
+ *
+ *   static const ad_program_kind *const kinds[] = {&classifier, NULL};
+ *   AD_PROGRAM_OBJECT(kinds);
+ *
+ * and costs nothing where the same file is built as a program. */
+#define AD_PROGRAM_OBJECT(kinds)                                                                                   \
+  AD_EXTERN_C AD_API const ad_program_object addend_program;                                                       \
+  AD_EXTERN_C_VALUE const ad_program_object addend_program = {sizeof(ad_program_object), AD_HEADER_VERSION, kinds, \
+                                                              ad_program_register}
+#if defined(__cplusplus)
+#define AD_EXTERN_C extern "C"
+#define AD_EXTERN_C_VALUE
+#else
+#define AD_EXTERN_C extern
+#define AD_EXTERN_C_VALUE
+#endif
+
+/* Loads a shared object and registers its kinds; it stays loaded. It is code that runs in this process: never take its
+ * name from a file that others wrote. AD_INVALID, with a sentence: there is no such file, it is no shared object, it
+ * brings no programs, it was built with the headers of another version, or linked with a library of its own. */
+AD_API AD_CHECKED ad_status ad_program_load(const char *path);
+
 /* ---- a program ---- */
 
 AD_API const ad_program_setting *ad_program_setting_of(const ad_program *program);
@@ -262,6 +297,10 @@ AD_API const ad_program_setting *ad_program_setting_of(const ad_program *program
 /* In create. Each copies what it is given, but for the names of counts, losses, phases and values, which are borrowed.
  */
 AD_API AD_CHECKED ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec);
+/* The same with what was declared (layers.h), on the mesh of the list; `norm_group` may be NULL. Releases the list,
+ * also where a declaration failed, whose status it returns. */
+AD_API AD_CHECKED ad_status ad_program_add_declared(ad_program *to, const char *name, const char *norm_group,
+                                                    ad_declarations *list);
 AD_API AD_CHECKED ad_status ad_program_add_count(ad_program *to, const ad_count_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *spec);
 /* After the phase that gives the value and before those that need it. */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/random.h"
-#include "nn/layers.h"
+#include "addend/layers.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 

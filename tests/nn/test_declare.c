@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/memory.h"
-#include "nn/layers.h"
+#include "addend/layers.h"
 
 static const ad_parallel plain = {0};
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include "array/transit.h"
 #include "base/seams.h"
-#include "nn/layers.h"
+#include "nn/experts.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../array/values.h"
-#include "nn/layers.h"
+#include "nn/experts.h"
 #include "ranks.h"
 
 enum { RANKS = 4, BATCH = 4, SEQUENCE = 3, WIDTH = 6, EXPERTS = 5, HIDDEN = 4, PARAMS_MAX = 8 };

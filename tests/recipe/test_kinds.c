@@ -212,8 +212,10 @@ static void no_other_program_knows_its_keys(void **state) {
 }
 
 static void kinds_are_listed_where_none_is_named(void **state) {
-  SAYS("r.yaml:1: model.kind: must be gpt, moe, ocr, decompose or pair, is diffuse",
-       "model: {kind: diffuse, experts: 8, heads: 0, width: 1}\nlosses: {weights: x}\nimages: 3\n" MESH TRAIN);
+  SAYS(
+      "r.yaml:1: model.kind: must be gpt, moe, ocr, decompose or pair, is diffuse; --program FILE brings one of your "
+      "own",
+      "model: {kind: diffuse, experts: 8, heads: 0, width: 1}\nlosses: {weights: x}\nimages: 3\n" MESH TRAIN);
   SAYS("r.yaml:1: model.kind: is missing: gpt, moe, ocr, decompose or pair", "model: {width: 4}\n" IMAGES MESH TRAIN);
 }
 

@@ -140,11 +140,11 @@ static void missing_keys_are_named_with_what_they_are(void **state) {
 
 static void without_a_program_only_the_keys_of_every_recipe_are_judged(void **state) {
   SAYS("r.yaml:1: model.kind: is missing: gpt, moe, ocr or decompose", "model: {layers: 2, d_model: 32}\n" MESH TRAIN);
-  SAYS("r.yaml:1: model.kind: must be gpt, moe, ocr or decompose, is diffuse",
+  SAYS("r.yaml:1: model.kind: must be gpt, moe, ocr or decompose, is diffuse; --program FILE brings one of your own",
        "model: {kind: diffuse, experts: 8, heads: none}\ndata: {images: [a]}\nlosses: {a: 1}\nsites: 3\n"
        "mesh: {encoder: dp=4, model: dp=2}\n" TRAIN);
   SAYS(
-      "r.yaml:1: model.kind: must be gpt, moe, ocr or decompose, is diffuse\n"
+      "r.yaml:1: model.kind: must be gpt, moe, ocr or decompose, is diffuse; --program FILE brings one of your own\n"
       "r.yaml:2: mesh: mesh \"dq=2\": unknown axis `dq`; the axes are pp, dp_replicate, dp_shard, cp, tp, block, "
       "efsdp, "
       "ep, etp, and dp for dp_shard\n"
@@ -154,8 +154,8 @@ static void without_a_program_only_the_keys_of_every_recipe_are_judged(void **st
       "r.yaml:5: train.steps: is missing: updates of the parameters",
       "model: {kind: diffuse, experts: 8}\nmesh: dq=2\nmodle: 3\nshard: {colour: 3}\n"
       "train: {global_batch: 6, setps: 10, lr: 1e-3}\n");
-  SET_SAYS("--set model.kind: must be gpt, moe, ocr or decompose, is diffuse", GOOD, "model.experts=8",
-           "data.images=[a]", "model.kind=diffuse");
+  SET_SAYS("--set model.kind: must be gpt, moe, ocr or decompose, is diffuse; --program FILE brings one of your own",
+           GOOD, "model.experts=8", "data.images=[a]", "model.kind=diffuse");
 }
 
 static void the_program_may_be_named_by_a_set_anywhere(void **state) {
@@ -165,8 +165,8 @@ static void the_program_may_be_named_by_a_set_anywhere(void **state) {
   assert_int_equal(gpt_of(r)->decoder.heads, 2);
   assert_true(gpt_of(r)->decoder.data.held_out == 0.5);
   ad_recipe_destroy(r);
-  SET_SAYS("--set model.kind: must be gpt, moe, ocr or decompose, is diffuse", GOOD, "model.kind=gpt",
-           "model.kind=diffuse");
+  SET_SAYS("--set model.kind: must be gpt, moe, ocr or decompose, is diffuse; --program FILE brings one of your own",
+           GOOD, "model.kind=gpt", "model.kind=diffuse");
 }
 
 static void unknown_keys_get_the_nearest_name(void **state) {
@@ -316,7 +316,7 @@ static void a_pattern_that_matches_nothing_is_a_mistake(void **state) {
 }
 
 static void what_this_version_cannot_do_is_said(void **state) {
-  SAYS("r.yaml:1: model.kind: must be gpt, moe, ocr or decompose, is diffuse",
+  SAYS("r.yaml:1: model.kind: must be gpt, moe, ocr or decompose, is diffuse; --program FILE brings one of your own",
        "model: {kind: diffuse, layers: 2, d_model: 32, heads: 4}\n" DATA MESH TRAIN);
   SAYS("r.yaml:3: mesh: must be a text, is a mapping", MODEL DATA "mesh: {encoder: dp=4, model: dp=2}\n" TRAIN);
   SET_SAYS("--set shard.zero: must be at most 3, is 4", GOOD, "shard.zero=4");

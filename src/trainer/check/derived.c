@@ -7,7 +7,7 @@
 #include "addend/train.h"
 #include "check/plants.h"
 #include "check/sabotage.h"
-#include "nn/layers.h"
+#include "nn/experts.h"
 #include "recipe/recipe.h"
 
 /* ---- the table ---- */

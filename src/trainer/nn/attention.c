@@ -1,6 +1,5 @@
 /* The attention layer: projections around the attention operation. Over tp the heads are cut, over cp the sequence. */
-#include "nn/layers.h"
-#include "nn/parallel.h"
+#include "addend/layers.h"
 
 static const double epsilon = 1e-5;
 
@@ -67,7 +66,7 @@ static ad_tensor *attended(ad_tape *t, const ad_attention_layer *layer, ad_tenso
 }
 
 ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, ad_tensor *x) {
-  x = ad_tp_enter(t, x, layer->parallel.sequence);             // R
+  x = ad_tp_enter(t, x, layer->parallel);                      // R
   ad_tensor *q = ad_linear_forward(t, params, &layer->wq, x);  // S2: heads
   ad_tensor *k = ad_linear_forward(t, params, &layer->wk, x);  // S2, or R
   ad_tensor *v = ad_linear_forward(t, params, &layer->wv, x);
@@ -75,5 +74,5 @@ ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_a
   k = gathered(t, layer, positioned(t, params, layer, layer->k_norm, k));
   v = gathered(t, layer, v);
   ad_tensor *y = ad_linear_forward(t, params, &layer->wo, attended(t, layer, q, k, v));  // P
-  return ad_tp_leave(t, y, layer->parallel.sequence);
+  return ad_tp_leave(t, y, layer->parallel);
 }

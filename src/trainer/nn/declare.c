@@ -1,5 +1,5 @@
 /* Building a model's list of parameters. */
-#include "nn/declare.h"
+#include "addend/layers.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* The embedding, which may also be the head. */
-#include "nn/layers.h"
-#include "nn/parallel.h"
+#include "addend/layers.h"
 
 ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, const ad_embedding_shape *shape,
                                         ad_parallel parallel) {
@@ -16,7 +15,7 @@ ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, c
 
 ad_tensor *ad_embedding_forward(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
                                 ad_tensor *tokens) {
-  return ad_tp_leave(t, ad_embedding(t, params[layer->table], tokens), layer->parallel.sequence);
+  return ad_tp_leave(t, ad_embedding(t, params[layer->table], tokens), layer->parallel);
 }
 
 ad_tensor *ad_embedding_logits(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer, ad_tensor *x) {

@@ -2,8 +2,7 @@
  * Where the gate is I on tp its scores enter by a conversion whose backward is the sum over tp; where it is R the
  * reducer sums. */
 #include <stdio.h>
-#include "nn/layers.h"
-#include "nn/parallel.h"
+#include "nn/experts.h"
 
 /* ---- parameters ---- */
 
@@ -192,8 +191,9 @@ static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
   ad_tape *t = at->t;
   if (!at->layer->shape.shared_hidden) return ad_from_rows(t, ad_all_gather(t, split, "tp", AD_I), at->x);
   ad_tensor *routed = ad_from_rows(t, ad_convert(t, split, "tp", AD_P), at->x);
-  ad_tensor *shared = ad_mlp_products(t, at->params, &at->layer->shared, ad_tp_enter(t, at->x, 0));
-  return ad_tp_leave(t, ad_add(t, routed, shared), 0);
+  const ad_parallel whole = {0};
+  ad_tensor *shared = ad_mlp_products(t, at->params, &at->layer->shared, ad_tp_enter(t, at->x, whole));
+  return ad_tp_leave(t, ad_add(t, routed, shared), whole);
 }
 
 static ad_tensor *split_forward(pass *at) {
@@ -211,8 +211,8 @@ static ad_tensor *split_forward(pass *at) {
 
 static ad_tensor *cut_forward(pass *at) {
   ad_tape *t = at->t;
-  int sequence = at->layer->shape.parallel.sequence;
-  ad_tensor *entered = ad_tp_enter(t, at->x, sequence);  // R
+  ad_parallel parallel = at->layer->shape.parallel;
+  ad_tensor *entered = ad_tp_enter(t, at->x, parallel);  // R
   at->batch = entered;
   ad_tensor *rows = ad_to_rows(t, entered);
   ad_tensor *scores =
@@ -221,7 +221,7 @@ static ad_tensor *cut_forward(pass *at) {
           : own_scores(at, rows);
   ad_tensor *y = ad_from_rows(t, routed_on_mesh(at, rows, scores, 0), entered);  // P
   if (at->layer->shape.shared_hidden) y = ad_add(t, y, ad_mlp_products(t, at->params, &at->layer->shared, entered));
-  return ad_tp_leave(t, y, sequence);
+  return ad_tp_leave(t, y, parallel);
 }
 
 ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,

@@ -1,8 +1,7 @@
 /* The linear layer, and the deviation that matrices start from. */
 #include <math.h>
 #include <stdio.h>
-#include "nn/layers.h"
-#include "nn/parallel.h"
+#include "addend/layers.h"
 
 double ad_deviation_keeping_size(int64_t in) { return 1 / sqrt((double)in); }
 

@@ -1,6 +1,5 @@
 /* The SwiGLU multilayer perceptron: gate and up cut by columns over tp, down by rows. */
-#include "nn/layers.h"
-#include "nn/parallel.h"
+#include "addend/layers.h"
 
 ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape) {
   ad_linear_shape in = {.in = shape->d_model,
@@ -27,6 +26,6 @@ ad_tensor *ad_mlp_products(ad_tape *t, ad_tensor *const *params, const ad_mlp_la
 }
 
 ad_tensor *ad_mlp_forward(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x) {
-  x = ad_tp_enter(t, x, layer->parallel.sequence);  // R
-  return ad_tp_leave(t, ad_mlp_products(t, params, layer, x), layer->parallel.sequence);
+  x = ad_tp_enter(t, x, layer->parallel);  // R
+  return ad_tp_leave(t, ad_mlp_products(t, params, layer, x), layer->parallel);
 }

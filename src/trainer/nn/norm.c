@@ -1,8 +1,7 @@
 /* The normalisation layer. Where the stream is I on tp its weight is I too: all ranks do the same work. Where the
  * stream is cut along the sequence each rank's rows leave an addend of the weight's gradient: the weight is R, and the
  * reducer sums (law 4), or it is I and each use converts it I->R, whose backward is the sum. */
-#include "nn/layers.h"
-#include "nn/parallel.h"
+#include "addend/layers.h"
 
 static const double epsilon = 1e-5;
 

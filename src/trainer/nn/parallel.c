@@ -1,6 +1,6 @@
 /* Entering and leaving tensor parallelism: the four conjugate operations of Megatron-LM (Shoeybi et al. 2019;
  * Korthikanti et al. 2022) as entries of law 2's table. */
-#include "nn/parallel.h"
+#include "addend/layers.h"
 
 int ad_tp_is_named(const ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
@@ -11,12 +11,13 @@ static ad_tensor *move(ad_tape *t, ad_tensor *x, ad_move how, ad_type to, const 
   return ad_tp_is_named(x) ? ad_move_at(t, x, how, "tp", to, site) : x;
 }
 
-ad_tensor *ad_tp_enter_at(ad_tape *t, ad_tensor *x, int sequence, const char *site) {
-  return move(t, x, sequence ? AD_MOVE_ALL_GATHER : AD_MOVE_CONVERT, AD_R, site);
+ad_tensor *ad_tp_enter_at(ad_tape *t, ad_tensor *x, ad_parallel parallel, const char *site) {
+  return move(t, x, parallel.sequence ? AD_MOVE_ALL_GATHER : AD_MOVE_CONVERT, AD_R, site);
 }
 
-ad_tensor *ad_tp_leave_at(ad_tape *t, ad_tensor *x, int sequence, const char *site) {
-  return sequence ? move(t, x, AD_MOVE_REDUCE_SCATTER, AD_S(1), site) : move(t, x, AD_MOVE_ALL_REDUCE, AD_I, site);
+ad_tensor *ad_tp_leave_at(ad_tape *t, ad_tensor *x, ad_parallel parallel, const char *site) {
+  return parallel.sequence ? move(t, x, AD_MOVE_REDUCE_SCATTER, AD_S(1), site)
+                           : move(t, x, AD_MOVE_ALL_REDUCE, AD_I, site);
 }
 
 ad_tensor *ad_tp_use_at(ad_tape *t, ad_tensor *weight, const char *site) {

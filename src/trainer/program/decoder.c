@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "base/memory.h"
-#include "nn/parallel.h"
+#include "addend/layers.h"
 #include "program/model.h"
 
 /* ---- the forward pass ---- */
@@ -44,7 +44,7 @@ ad_tensor *ad_decoder_logits(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   ad_tensor *const *params = d->leaves;
   for (int64_t i = 0; i < d->options->layers; i++) x = block_forward(d, t, i, x);
   x = ad_norm_forward(t, params, &d->final_norm, x);
-  x = ad_tp_enter(t, x, d->options->sequence_parallel);
+  x = ad_tp_enter(t, x, d->parallel);
   return d->options->tied ? ad_embedding_logits(t, params, &d->embedding, x)
                           : ad_linear_forward(t, params, &d->head, x);
 }
@@ -125,18 +125,12 @@ ad_status ad_decoder_declare(ad_decoder *d, const ad_decoder_options *options, c
 
 ad_status ad_decoder_create(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch, void *branch_own,
                             double expert_share, const char *name, size_t module, ad_program *to) {
-  const ad_mesh *mesh = ad_program_mesh(to, module);
-  ad_declarations params = ad_declarations_on(mesh);
+  ad_declarations params = ad_declarations_on(ad_program_mesh(to, module));
   ad_status status = ad_decoder_declare(d, options, branch, branch_own, expert_share, &params);
-  ad_module_spec spec = {.size = sizeof spec,
-                         .name = name,
-                         .mesh = mesh,
-                         .params = params.list,
-                         .param_count = params.count,
-                         .states = params.states,
-                         .state_count = params.state_count};
-  if (!status) status = ad_program_add_module(to, &spec);
-  ad_declarations_release(&params);
+  if (status)
+    ad_declarations_release(&params);
+  else
+    status = ad_program_add_declared(to, name, NULL, &params);
   return status;
 }
 

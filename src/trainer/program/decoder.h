@@ -2,7 +2,7 @@
  * what the second branch is, and what its tokens are. */
 #ifndef PROGRAM_DECODER_H
 #define PROGRAM_DECODER_H
-#include "nn/layers.h"
+#include "addend/layers.h"
 #include "program/decoder_keys.h"
 #include "program/model.h"
 

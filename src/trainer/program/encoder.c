@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "base/memory.h"
-#include "nn/parallel.h"
+#include "addend/layers.h"
 
 static const ad_parallel plain = {0};
 
@@ -62,22 +62,10 @@ static void count_products(ad_encoder *e, const ad_declarations *params) {
 }
 
 static ad_status add_module(ad_encoder *e, size_t module, ad_program *to) {
-  const ad_mesh *mesh = ad_program_mesh(to, module);
-  ad_declarations params = ad_declarations_on(mesh);
+  ad_declarations params = ad_declarations_on(ad_program_mesh(to, module));
   declare(e, &params);
-  ad_status status = params.status;
-  if (!status) {
-    count_products(e, &params);
-    ad_module_spec spec = {.size = sizeof spec,
-                           .name = e->shape.name,
-                           .mesh = mesh,
-                           .params = params.list,
-                           .param_count = params.count,
-                           .norm_group = e->shape.norm_group};
-    status = ad_program_add_module(to, &spec);
-  }
-  ad_declarations_release(&params);
-  return status;
+  count_products(e, &params);
+  return ad_program_add_declared(to, e->shape.name, e->shape.norm_group, &params);
 }
 
 ad_status ad_encoder_create(ad_encoder *e, const ad_encoder_shape *shape, size_t module, ad_program *to) {

@@ -3,7 +3,7 @@
 #ifndef PROGRAM_ENCODER_H
 #define PROGRAM_ENCODER_H
 #include "program/model.h"
-#include "nn/layers.h"
+#include "addend/layers.h"
 
 typedef struct ad_encoder_block {
   ad_norm_layer attention_norm, mlp_norm;

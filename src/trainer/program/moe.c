@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include "program/model.h"
 #include "base/memory.h"
+#include "nn/experts.h"
 #include "program/moe_keys.h"
 #include "program/moe_load.h"
 #include "program/text_decoder.h"

@@ -121,6 +121,21 @@ ad_status ad_program_add_module(ad_program *to, const ad_module_spec *given) {
   return AD_OK;
 }
 
+ad_status ad_program_add_declared(ad_program *to, const char *name, const char *norm_group, ad_declarations *list) {
+  AD_NEED(to, name, list);
+  ad_module_spec spec = {.size = sizeof spec,
+                         .name = name,
+                         .mesh = list->replicated.mesh,
+                         .params = list->list,
+                         .param_count = list->count,
+                         .states = list->states,
+                         .state_count = list->state_count,
+                         .norm_group = norm_group};
+  ad_status status = list->status ? list->status : ad_program_add_module(to, &spec);
+  ad_declarations_release(list);
+  return status;
+}
+
 ad_status ad_program_add_count(ad_program *to, const ad_count_spec *given) {
   ad_count_spec own, *spec = &own;
   AD_NEED_AS("to, spec", to, given);

@@ -44,7 +44,8 @@ static void check_name(ad_reading *r) {
 static void check_kind(ad_reading *r) {
   char known[PATH_SIZE];
   if (ARE_READ(r, "model.kind") && !r->recipe->program)
-    WRONG(r, "model.kind", "must be %s, is %s", ad_kinds_known(known, sizeof known), r->recipe->kind);
+    WRONG(r, "model.kind", "must be %s, is %s; --program FILE brings one of your own",
+          ad_kinds_known(known, sizeof known), r->recipe->kind);
 }
 
 static void check_placement(ad_reading *r) {

@@ -67,25 +67,11 @@ static void declare_site(ad_declarations *to, const ad_site *site) {
   to->unit++;
 }
 
-static ad_status add_module(ad_program *to, ad_declarations *list, const char *name, const char *norm_group) {
-  ad_module_spec spec = {.size = sizeof spec,
-                         .name = name,
-                         .mesh = list->replicated.mesh,
-                         .params = list->list,
-                         .param_count = list->count,
-                         .states = list->states,
-                         .state_count = list->state_count,
-                         .norm_group = norm_group};
-  ad_status status = list->status ? list->status : ad_program_add_module(to, &spec);
-  ad_declarations_release(list);
-  return status;
-}
-
 static ad_status add_block(ad_decomposition *d, size_t module, ad_program *to) {
   ad_declarations list = ad_declarations_on(ad_program_mesh(to, module));
   const ad_decompose_part *block = &d->parts[module];
   for (size_t i = 0; i < block->site_count; i++) declare_site(&list, &d->sites[block->first_site + i]);
-  return add_module(to, &list, "blocks", "blocks");
+  return ad_program_add_declared(to, "blocks", "blocks", &list);
 }
 
 static ad_status add_adv(ad_decomposition *d, ad_program *to) {
@@ -98,7 +84,7 @@ static ad_status add_adv(ad_decomposition *d, ad_program *to) {
     ad_declarations_release(&list);
     return status;
   }
-  return add_module(to, &list, "adv", "adv");
+  return ad_program_add_declared(to, "adv", "adv", &list);
 }
 
 static ad_status add_modules(ad_decomposition *d, ad_program *to) {

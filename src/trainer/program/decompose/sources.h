@@ -4,7 +4,7 @@
 #ifndef PROGRAM_SOURCES_H
 #define PROGRAM_SOURCES_H
 #include "program/model.h"
-#include "nn/declare.h"
+#include "addend/layers.h"
 
 /* One array of them, of one microbatch: numbers of states of its module. */
 typedef struct ad_source {

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "command.h"
+#include "cli/command.h"
 
 /* What else is there would be lost, or would do something that no file does: a device takes the bytes, a pipe without a
  * reader waits for ever. */
@@ -24,12 +24,12 @@ static int is_of_a_run(const char *name) {
   return 0;
 }
 
-const char *cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state) {
+const char *ad_cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state) {
   const char *slash = strrchr(argument, '/'), *name = slash ? slash + 1 : argument, *reason = no_file(argument);
-  if (!*argument) cli_wrong(state, "%s takes the name of a file", option);
+  if (!*argument) ad_cli_wrong(state, "%s takes the name of a file", option);
   if (!*name) reason = "a folder; name a file in it";
-  if (reason) cli_wrong(state, "%s %s: is %s", option, argument, reason);
+  if (reason) ad_cli_wrong(state, "%s %s: is %s", option, argument, reason);
   if (strcmp(name, own) != 0 && is_of_a_run(name))
-    cli_wrong(state, "%s %s: %s is another file of a run, and would be lost", option, argument, name);
+    ad_cli_wrong(state, "%s %s: %s is another file of a run, and would be lost", option, argument, name);
   return argument;
 }

@@ -1,22 +1,23 @@
 /* `addend --completions SHELL`: what completes commands, options and their values in bash, zsh and fish, made from the
  * tables that --help is made from and from the keys of recipes, so that it has what they have. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
+#include "cli/command.h"
 
 /* What stands behind an option, or where a command's own arguments stand. */
 typedef enum taking { NOTHING, ANYTHING, WORDS, KEYS, FILES, FOLDERS, RECIPES, DUMPS, PAGES, PROGRAM } taking;
 
 typedef struct shell {
   const char *name;
-  void (*print)(const cli_command *commands, int count, char *keys);
+  void (*print)(const ad_cli_command *commands, int count, char *keys);
 } shell;
 
 /* ---- what is taken, from the words of --help ---- */
 
-static taking taken_by(const cli_command *command, const struct argp_option *option) {
+static taking taken_by(const ad_cli_command *command, const struct argp_option *option) {
   if (!option->arg || option->flags & OPTION_ARG_OPTIONAL) return NOTHING;
   if (command->words && command->words(option->key, 0)) return WORDS;
   if (!strcmp(option->arg, "PATH=VALUE")) return KEYS;
@@ -24,7 +25,7 @@ static taking taken_by(const cli_command *command, const struct argp_option *opt
   return !strcmp(option->arg, "FILE") || !strcmp(option->arg, "REF") ? FILES : ANYTHING;
 }
 
-static taking arguments_of(const cli_command *command) {
+static taking arguments_of(const ad_cli_command *command) {
   static const struct {
     const char *begins;
     taking what;
@@ -35,7 +36,7 @@ static taking arguments_of(const cli_command *command) {
   return NOTHING;
 }
 
-static void print_words(const cli_command *command, const struct argp_option *option) {
+static void print_words(const ad_cli_command *command, const struct argp_option *option) {
   const char *word;
   for (int i = 0; (word = command->words(option->key, i)); i++) printf("%s%s", i ? " " : "", word);
 }
@@ -102,11 +103,11 @@ static const char *bash_kind(taking what) {
   return names[what];
 }
 
-static void print_bash_value(const cli_command *command, const struct argp_option *option) {
+static void print_bash_value(const ad_cli_command *command, const struct argp_option *option) {
   taking what = taken_by(command, option);
   if (what == NOTHING) return;
   printf("    %s:--%s", command->name, option->name);
-  if (cli_is_letter(option->key)) printf(" | %s:-%c", command->name, option->key);
+  if (ad_cli_is_letter(option->key)) printf(" | %s:-%c", command->name, option->key);
   fputs(") ", stdout);
   if (what == WORDS) {
     fputs("_addend_has words \"", stdout);
@@ -118,8 +119,8 @@ static void print_bash_value(const cli_command *command, const struct argp_optio
   puts("return ;;");
 }
 
-static void print_bash_command(const cli_command *command) {
-  cli_option_list list = cli_options_of(command->argp);
+static void print_bash_command(const ad_cli_command *command) {
+  ad_cli_option_list list = ad_cli_options_of(command->argp);
   taking what = arguments_of(command);
   printf("    %s:-*", command->name);
   if (what == NOTHING || what == PROGRAM) printf(" | %s:*", command->name);
@@ -135,7 +136,7 @@ static void print_bash_command(const cli_command *command) {
   }
 }
 
-static void print_bash(const cli_command *commands, int count, char *keys) {
+static void print_bash(const ad_cli_command *commands, int count, char *keys) {
   for (char *c = keys; *c; c++)
     if (*c == '\n') *c = ' ';
   printf("_addend_keys='%s'\n%s", keys, bash_head);
@@ -150,7 +151,7 @@ static void print_bash(const cli_command *commands, int count, char *keys) {
           commands[i].name);
   puts("  case $command:$previous in\n    --completions:*) _addend_has words \"bash zsh fish\"; return ;;");
   for (int i = 0; i < count; i++) {
-    cli_option_list list = cli_options_of(commands[i].argp);
+    ad_cli_option_list list = ad_cli_options_of(commands[i].argp);
     for (int k = 0; k < list.count; k++) print_bash_value(&commands[i], list.options[k]);
   }
   puts("  esac\n  case $command:$current in");
@@ -162,7 +163,7 @@ static void print_bash(const cli_command *commands, int count, char *keys) {
 
 static const char zsh_special[] = "[]:\\", zsh_quote[] = "'\\''";
 
-static void print_zsh_value(const cli_command *command, const struct argp_option *option) {
+static void print_zsh_value(const ad_cli_command *command, const struct argp_option *option) {
   taking what = taken_by(command, option);
   if (!option->arg) return;
   printf("%s:%s:", option->flags & OPTION_ARG_OPTIONAL ? ":" : "", option->arg);
@@ -177,7 +178,7 @@ static void print_zsh_value(const cli_command *command, const struct argp_option
 }
 
 /* A value stands in the next word or behind '='; one that may be left out behind '=' alone. --set may be repeated. */
-static void print_zsh_option(const cli_command *command, const struct argp_option *option) {
+static void print_zsh_option(const ad_cli_command *command, const struct argp_option *option) {
   int is_optional = option->flags & OPTION_ARG_OPTIONAL;
   const char *repeated = taken_by(command, option) == KEYS ? "*" : "";
   const char *value = !option->arg ? "" : is_optional ? "=-" : "=";
@@ -186,7 +187,7 @@ static void print_zsh_option(const cli_command *command, const struct argp_optio
   putchar(']');
   print_zsh_value(command, option);
   putchar('\'');
-  if (!cli_is_letter(option->key)) return;
+  if (!ad_cli_is_letter(option->key)) return;
   printf(" \\\n        '%s-%c%s[", repeated, option->key, !option->arg ? "" : is_optional ? "-" : "+");
   print_help(option->doc, zsh_special, zsh_quote);
   putchar(']');
@@ -202,8 +203,8 @@ static const char *zsh_arguments(taking what) {
   return specs[what];
 }
 
-static void print_zsh_command(const cli_command *command) {
-  cli_option_list list = cli_options_of(command->argp);
+static void print_zsh_command(const ad_cli_command *command) {
+  ad_cli_option_list list = ad_cli_options_of(command->argp);
   taking what = arguments_of(command);
   printf("    %s)\n      _arguments", command->name);
   for (int i = 0; i < list.count; i++) print_zsh_option(command, list.options[i]);
@@ -217,7 +218,7 @@ static void print_zsh_command(const cli_command *command) {
   puts("\n      ;;");
 }
 
-static void print_zsh(const cli_command *commands, int count, char *keys) {
+static void print_zsh(const ad_cli_command *commands, int count, char *keys) {
   puts("_addend() {\n  local -a commands keys\n  keys=(");
   fputs(keys, stdout);
   puts("  )\n  commands=(");
@@ -238,7 +239,7 @@ static void print_zsh(const cli_command *commands, int count, char *keys) {
 
 /* ---- fish ---- */
 
-static void print_fish_value(const cli_command *command, const struct argp_option *option) {
+static void print_fish_value(const ad_cli_command *command, const struct argp_option *option) {
   taking what = taken_by(command, option);
   if (what == NOTHING) return;
   if (what == FILES) {
@@ -254,16 +255,16 @@ static void print_fish_value(const cli_command *command, const struct argp_optio
   putchar('\'');
 }
 
-static void print_fish_option(const cli_command *command, const struct argp_option *option) {
+static void print_fish_option(const ad_cli_command *command, const struct argp_option *option) {
   printf("complete -c addend -n '__fish_seen_subcommand_from %s' -l %s", command->name, option->name);
-  if (cli_is_letter(option->key)) printf(" -s %c", option->key);
+  if (ad_cli_is_letter(option->key)) printf(" -s %c", option->key);
   print_fish_value(command, option);
   fputs(" -d '", stdout);
   print_help(option->doc, "\\", "\\'");
   puts("'");
 }
 
-static void print_fish_arguments(const cli_command *command) {
+static void print_fish_arguments(const ad_cli_command *command) {
   static const char *const from[] = {[FOLDERS] = "-a '(__fish_complete_directories)'",
                                      [RECIPES] = "-a '(__fish_complete_suffix .yaml .yml)'",
                                      [DUMPS] = "-a '(__fish_complete_suffix .safetensors)'"};
@@ -280,8 +281,8 @@ static void print_fish_arguments(const cli_command *command) {
   }
 }
 
-static void print_fish_command(const cli_command *command) {
-  cli_option_list list = cli_options_of(command->argp);
+static void print_fish_command(const ad_cli_command *command) {
+  ad_cli_option_list list = ad_cli_options_of(command->argp);
   printf("complete -c addend -n __fish_use_subcommand -a %s -d '", command->name);
   print_help(command->help, "\\", "\\'");
   puts("'");
@@ -289,7 +290,7 @@ static void print_fish_command(const cli_command *command) {
   for (int i = 0; i < list.count; i++) print_fish_option(command, list.options[i]);
 }
 
-static void print_fish(const cli_command *commands, int count, char *keys) {
+static void print_fish(const ad_cli_command *commands, int count, char *keys) {
   puts("set -g _addend_keys");
   for (char *key = strtok(keys, "\n"); key; key = strtok(NULL, "\n")) printf("set -a _addend_keys %s=\n", key);
   puts(
@@ -303,7 +304,39 @@ static void print_fish(const cli_command *commands, int count, char *keys) {
 
 /* ---- the call ---- */
 
-int cli_completions(const cli_command *commands, int count, const char *name) {
+/* Commands of another name are completed by functions of another name. In a shell's identifiers only letters, digits
+ * and _ are allowed. */
+static void print_renamed(const char *text, const char *program) {
+  static const char known[] = "addend";
+  for (const char *at; (at = strstr(text, known)); text = at + sizeof known - 1) {
+    int is_identifier = at > text && at[-1] == '_';
+    fwrite(text, 1, (size_t)(at - text), stdout);
+    for (const char *c = program; *c; c++) putchar(!is_identifier || isalnum((unsigned char)*c) ? *c : '_');
+  }
+  fputs(text, stdout);
+}
+
+static void print_completions(const shell *of, const ad_cli_command *commands, int count, char *keys) {
+  if (of->print == print_zsh) puts("#compdef addend");
+  printf("# Completion of the addend command in %s, made by `addend --completions %s`.\n", of->name, of->name);
+  of->print(commands, count, keys);
+}
+
+/* glibc's stdout is a variable: what is printed on it goes into memory for a while. */
+static int print_for(const char *program, const shell *of, const ad_cli_command *commands, int count, char *keys) {
+  char *text = NULL;
+  size_t size;
+  FILE *screen = stdout, *memory = open_memstream(&text, &size);
+  if (!memory) return fprintf(stderr, "addend: no memory for the completions\n"), CLI_UNFINISHED;
+  stdout = memory;
+  print_completions(of, commands, count, keys);
+  stdout = screen;
+  if (!fclose(memory)) print_renamed(text, program);
+  free(text);
+  return ad_cli_print("");
+}
+
+int ad_cli_completions(const char *program, const ad_cli_command *commands, int count, const char *name) {
   static const shell shells[] = {{"bash", print_bash}, {"zsh", print_zsh}, {"fish", print_fish}};
   const shell *found = NULL;
   char *keys = NULL, none[] = "";
@@ -313,11 +346,9 @@ int cli_completions(const cli_command *commands, int count, const char *name) {
     fprintf(stderr, "addend: --completions takes bash, zsh or fish, not '%s'\n", name ? name : "");
     return CLI_WRONG_CALL;
   }
-  ad_status status = cli_trainer_part.recipe_keys ? cli_trainer_part.recipe_keys(&keys) : AD_OK;
-  if (status) return cli_failed(status);
-  if (found->print == print_zsh) puts("#compdef addend");
-  printf("# Completion of the addend command in %s, made by `addend --completions %s`.\n", name, name);
-  found->print(commands, count, keys ? keys : none);
+  ad_status status = ad_cli_trainer_part.recipe_keys ? ad_cli_trainer_part.recipe_keys(&keys) : AD_OK;
+  if (status) return ad_cli_failed(status);
+  int printed = print_for(program, found, commands, count, keys ? keys : none);
   free(keys);
-  return cli_print("");
+  return printed;
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "command.h"
+#include "cli/command.h"
 
 static int own_errors = -1; /* where errors of a rank that does not speak would go; -1: it speaks */
 static int is_alone;
@@ -16,12 +16,12 @@ static const char *rank_in_environment(void) {
   return "0";
 }
 
-void cli_log(void *context, ad_log_level level, const char *message) {
+void ad_cli_log(void *context, ad_log_level level, const char *message) {
   dprintf(own_errors >= 0 ? own_errors : STDERR_FILENO, "addend: %s%s\n", level == AD_LOG_WARNING ? "warning: " : "",
           message);
 }
 
-void cli_ends_alone(void) { is_alone = 1; }
+void ad_cli_ends_alone(void) { is_alone = 1; }
 
 /* Until the launcher ends it, because the first rank has spoken and failed. */
 static void let_first_rank_end(void) {
@@ -29,18 +29,18 @@ static void let_first_rank_end(void) {
   if (!is_alone) sleep(SECONDS);
 }
 
-void cli_let_first_rank_speak(void) {
+void ad_cli_let_first_rank_speak(void) {
   if (!ad_comm_launched() || atol(rank_in_environment()) == 0) return;
   atexit(let_first_rank_end);
   own_errors = dup(STDERR_FILENO);
   if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) own_errors = -1;
 }
 
-void cli_speak(void) {
+void ad_cli_speak(void) {
   if (own_errors >= 0) dup2(own_errors, STDERR_FILENO);
 }
 
-void cli_tell_ranks(ad_status status, const char *message) {
+void ad_cli_tell_ranks(ad_status status, const char *message) {
   ad_comm *comm;
   if (!ad_comm_launched() || ad_comm_open(&comm)) return;
   ad_comm_fail(comm, status, message);

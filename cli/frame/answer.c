@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "command.h"
+#include "cli/command.h"
 
 /* Of a pipe. The error of a write that a library made long ago is not known any more, this is. */
 static int reader_is_gone(void) {
@@ -24,7 +24,7 @@ static int unwritten(int error) {
   return CLI_UNFINISHED;
 }
 
-int cli_print(const char *text) {
+int ad_cli_print(const char *text) {
   size_t length = strlen(text);
   int ends = !length || text[length - 1] == '\n';
   errno = 0;
@@ -33,17 +33,17 @@ int cli_print(const char *text) {
   return unwritten(errno);
 }
 
-int cli_print_path(const char *path) {
+int ad_cli_print_path(const char *path) {
   char printable[CLI_MESSAGE];
-  return cli_print(isatty(STDOUT_FILENO) ? ad_printable(path, printable, sizeof printable) : path);
+  return ad_cli_print(isatty(STDOUT_FILENO) ? ad_printable(path, printable, sizeof printable) : path);
 }
 
-int cli_hand_over(ad_status status, const char *text) {
+int ad_cli_hand_over(ad_status status, const char *text) {
   const char *fd = getenv(CLI_ERROR_FD);
   return fd && dprintf(atoi(fd), "%s %s", ad_status_name(status), text) > 0;
 }
 
-int cli_failed(ad_status status) {
-  if (!cli_hand_over(status, ad_last_error())) fprintf(stderr, "addend: %s\n", ad_last_error());
+int ad_cli_failed(ad_status status) {
+  if (!ad_cli_hand_over(status, ad_last_error())) fprintf(stderr, "addend: %s\n", ad_last_error());
   return status == AD_INVALID ? CLI_WRONG_CALL : CLI_UNFINISHED;
 }

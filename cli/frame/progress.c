@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "command.h"
+#include "cli/command.h"
 
 enum { BAR_WIDTH = 24 };
 static const double BAR_SECONDS = 0.05, QUIET_SECONDS = 5; /* between two lines */
@@ -18,14 +18,14 @@ static double now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-int cli_is_terminal(int fd) {
+int ad_cli_is_terminal(int fd) {
   const char *term = getenv("TERM");
   return isatty(fd) && !(term && !strcmp(term, "dumb"));
 }
 
-int cli_takes_colour(int fd) {
+int ad_cli_takes_colour(int fd) {
   const char *refused = getenv("NO_COLOR");
-  return cli_is_terminal(fd) && !(refused && *refused);
+  return ad_cli_is_terminal(fd) && !(refused && *refused);
 }
 
 static void print_bar(const char *label, int64_t done, int64_t of, const char *text) {
@@ -40,9 +40,9 @@ static void print_bar(const char *label, int64_t done, int64_t of, const char *t
 
 /* On a terminal the bar is drawn again at most every BAR_SECONDS. Elsewhere a line is printed every QUIET_SECONDS, the
  * first one not at once: short work prints none. */
-void cli_progress(const char *label, int64_t done, int64_t of, const char *text) {
+void ad_cli_progress(const char *label, int64_t done, int64_t of, const char *text) {
   static double last;
-  int terminal = cli_is_terminal(STDERR_FILENO);
+  int terminal = ad_cli_is_terminal(STDERR_FILENO);
   double time = now();
   if (last == 0 && !terminal) last = time;
   if (time - last < (terminal ? BAR_SECONDS : QUIET_SECONDS)) return;
@@ -54,6 +54,6 @@ void cli_progress(const char *label, int64_t done, int64_t of, const char *text)
 }
 
 /* A rank may have drawn the bar, so that this process cannot know whether there is one. */
-void cli_progress_end(void) {
-  if (cli_is_terminal(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+void ad_cli_progress_end(void) {
+  if (ad_cli_is_terminal(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
 }

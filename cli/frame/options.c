@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
+#include "cli/command.h"
 
 enum { KEY_HELP = 0x1000, KEY_USAGE };
 
@@ -19,25 +19,25 @@ static const struct argp_option of_argp[] = {
     {0},
 };
 
-static void add_options(const struct argp_option *options, cli_option_list *out) {
+static void add_options(const struct argp_option *options, ad_cli_option_list *out) {
   for (; options && options->name && out->count < CLI_OPTIONS_MAX; options++) out->options[out->count++] = options;
 }
 
-static void add_parser(const struct argp *argp, cli_option_list *out) {
+static void add_parser(const struct argp *argp, ad_cli_option_list *out) {
   add_options(argp->options, out);
   for (const struct argp_child *child = argp->children; child && child->argp; child++) add_parser(child->argp, out);
 }
 
-cli_option_list cli_options_of(const struct argp *argp) {
-  cli_option_list list = {.count = 0};
+ad_cli_option_list ad_cli_options_of(const struct argp *argp) {
+  ad_cli_option_list list = {.count = 0};
   add_parser(argp, &list);
   add_options(of_argp, &list);
   return list;
 }
 
-int cli_is_letter(int key) { return key > 0 && key < 0x80 && isalnum(key); }
+int ad_cli_is_letter(int key) { return key > 0 && key < 0x80 && isalnum(key); }
 
-const char *cli_nearest_word(const char *unknown, cli_words *words, int key) {
+const char *ad_cli_nearest_word(const char *unknown, ad_cli_words *words, int key) {
   const char *names[CLI_OPTIONS_MAX];
   size_t count = 0;
   while (count < CLI_OPTIONS_MAX && (names[count] = words(key, (int)count))) count++;
@@ -57,7 +57,7 @@ static int takes_value(const struct argp_option *option) {
   return option->flags & OPTION_ARG_OPTIONAL ? optional_argument : required_argument;
 }
 
-static getopt_tables tables_of(const cli_option_list *list, unsigned flags) {
+static getopt_tables tables_of(const ad_cli_option_list *list, unsigned flags) {
   getopt_tables tables = {0};
   char *letter = tables.shorts;
   if (flags & ARGP_IN_ORDER) *letter++ = '+';
@@ -65,7 +65,7 @@ static getopt_tables tables_of(const cli_option_list *list, unsigned flags) {
     const struct argp_option *option = list->options[i];
     int value = takes_value(option);
     tables.longs[i] = (struct option){option->name, value, NULL, option->key};
-    if (!cli_is_letter(option->key)) continue;
+    if (!ad_cli_is_letter(option->key)) continue;
     *letter++ = (char)option->key;
     for (int colon = 0; colon < value; colon++) *letter++ = ':';
   }
@@ -87,7 +87,7 @@ static const char *first_unknown(const getopt_tables *tables, int argc, char **w
 }
 
 /* Of "stesp=3" the option that is near "stesp". What several begin with is no mistake of a letter: argp lists them. */
-static const char *nearest_option(const cli_option_list *list, const char *unknown) {
+static const char *nearest_option(const ad_cli_option_list *list, const char *unknown) {
   const char *names[CLI_OPTIONS_MAX];
   char name[64];
   snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "="), unknown);
@@ -99,7 +99,7 @@ static const char *nearest_option(const cli_option_list *list, const char *unkno
 }
 
 static void refuse_unknown(const struct argp *argp, int argc, char **words, unsigned flags) {
-  cli_option_list list = cli_options_of(argp);
+  ad_cli_option_list list = ad_cli_options_of(argp);
   getopt_tables tables = tables_of(&list, flags);
   const char *unknown = first_unknown(&tables, argc, words);
   const char *near = unknown ? nearest_option(&list, unknown) : NULL;
@@ -109,7 +109,7 @@ static void refuse_unknown(const struct argp *argp, int argc, char **words, unsi
   exit(CLI_WRONG_CALL);
 }
 
-void cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
+void ad_cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags, void *input) {
   char **words = malloc(((size_t)argc + 1) * sizeof *words);
   if (words) {
     memcpy(words, argv, ((size_t)argc + 1) * sizeof *words);
@@ -121,7 +121,7 @@ void cli_parse(const struct argp *argp, int argc, char **argv, unsigned flags, v
 
 /* ---- values ---- */
 
-void cli_wrong(const struct argp_state *state, const char *format, ...) {
+void ad_cli_wrong(const struct argp_state *state, const char *format, ...) {
   char message[CLI_MESSAGE], printable[CLI_MESSAGE];
   va_list arguments;
   va_start(arguments, format);
@@ -130,11 +130,11 @@ void cli_wrong(const struct argp_state *state, const char *format, ...) {
   argp_error(state, "%s", ad_printable(message, printable, sizeof printable));
 }
 
-int64_t cli_parse_number(const char *argument, const char *option, int64_t least, struct argp_state *state) {
+int64_t ad_cli_parse_number(const char *argument, const char *option, int64_t least, struct argp_state *state) {
   char *end;
   errno = 0;
   long long number = strtoll(argument, &end, 10);
   if (*end || end == argument || number < least || errno)
-    cli_wrong(state, "%s takes a number from %lld on, not '%s'", option, (long long)least, argument);
+    ad_cli_wrong(state, "%s takes a number from %lld on, not '%s'", option, (long long)least, argument);
   return number;
 }

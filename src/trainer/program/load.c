@@ -1,0 +1,53 @@
+/* Programs that lie in shared objects of their own. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "addend/program.h"
+#include "base/error.h"
+
+enum { PATH_SIZE = 4096 };
+
+static const char SYMBOL[] = "addend_program";
+
+static ad_status check_version(const char *path, const ad_program_object *object) {
+  const char *version = object->size == sizeof *object ? object->version : "another version";
+  if (object->size == sizeof *object && !strcmp(version, ad_version())) return AD_OK;
+  return ad_fail(AD_INVALID, "%s was built with the headers of addend %s, this is %s: build it anew with this one's",
+                 path, version, ad_version());
+}
+
+/* Where it was linked with an archive, its programs would work on parts of a library that nobody else knows. */
+static ad_status check_library(const char *path, const ad_program_object *object) {
+  if (object->library == ad_program_register) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s was linked with a library of addend's of its own: link it without one, as `cc -shared "
+                 "-fPIC` does, and it has that of the program that loads it",
+                 path);
+}
+
+static ad_status take(const char *path, void *library) {
+  const ad_program_object *object = dlsym(library, SYMBOL);
+  if (!object)
+    return ad_fail(AD_INVALID, "%s brings no programs: AD_PROGRAM_OBJECT(kinds) stands in none of its files", path);
+  AD_TRY(check_version(path, object));
+  AD_TRY(check_library(path, object));
+  for (const ad_program_kind *const *kind = object->kinds; *kind; kind++) {
+    ad_status status = ad_program_register(*kind);
+    if (status) return ad_fail_in(status, "%s", path);
+  }
+  return AD_OK;
+}
+
+ad_status ad_program_load(const char *path) {
+  AD_NEED(path);
+  char here[PATH_SIZE]; /* a name without a slash is not looked for where libraries lie */
+  if (access(path, R_OK)) return ad_fail(AD_INVALID, "%s cannot be read: %s", path, strerror(errno));
+  snprintf(here, sizeof here, "%s%s", strchr(path, '/') ? "" : "./", path);
+  void *library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
+  if (!library) return ad_fail(AD_INVALID, "%s cannot be loaded as a program: %s", path, dlerror());
+  ad_status status = take(path, library);
+  if (status) dlclose(library);
+  return status;
+}
