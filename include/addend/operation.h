@@ -119,6 +119,33 @@ AD_API void ad_result_set_data(ad_tensor *out, void *data);
 AD_API void ad_slot_put(const ad_gradient_slot *slot, size_t i, double share);
 AD_API void ad_slot_put_all(const ad_gradient_slot *slot, size_t first, const void *shares, ad_dtype dtype, size_t n);
 
+/* ---- is it right ---- */
+/* On what ad_check_operation tries an operation. */
+typedef struct ad_operation_trial {
+  size_t size; /* sizeof(ad_operation_trial) */
+  const ad_shape
+      *shapes;     /* whole shapes of the operands: a few elements in each dimension, so that three ranks cut it */
+  size_t count;    /* of operands */
+  const void *own; /* the operation's own struct, as ad_operation_apply takes it */
+  /* What is drawn for operands: normal numbers, or, where these two differ, numbers from least to most: for what has no
+   * value everywhere (a logarithm). Where forward has a kink drawn numbers miss it. */
+  double least, most;
+  const int32_t *below; /* of indices: numbers below below[i], from 0 on; not read for others. NULL: there are none */
+  uint64_t constants;   /* bit i: operand i is a constant, beside those for which the operation has no gradient */
+  uint64_t seed;        /* of all that is drawn */
+} ad_operation_trial;
+/* Holds an operation to what its record says, in this process alone, in well under a second; for a test of it. AD_OK:
+ * it holds. Otherwise ad_last_error() names the promise that is broken, with operand, element and both numbers. In
+ * turn:
+ *   - what ad_operation promises of forward and backward, slot by slot; a slot that is NULL and written to all the same
+ *     is found in a child process, which ends by it;
+ *   - backward against central differences of forward, element by element, in f64 (not where `not_linear`);
+ *   - f32, and bf16 where the record has it, against f64: within 2e-5 and 3 % of the largest number;
+ *   - types: operands are laid out on up to six ranks in all ways that the rule lets through (R, I, P, each cut, plain
+ *     and zigzag; on two axes some of them, drawn), each rank computes its part, and what the rule says that the parts
+ *     are must make the value and the gradients of one process. So forward and backward do not communicate here. */
+AD_API AD_CHECKED ad_status ad_check_operation(const ad_operation *operation, const ad_operation_trial *trial);
+
 #if defined(__cplusplus)
 }
 #endif

@@ -473,7 +473,9 @@ static void the_sum_inside_a_logarithm_is_of_all_ranks(void **state) {
 static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *target = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_kl_divergence(d->tape, x, target), AD_INVALID, "kl_divergence: operand 2 carries a gradient, but the operation has none for it: it must be a constant", "a constant");
+  refused(d, ad_kl_divergence(d->tape, x, target), AD_INVALID,
+          "kl_divergence: operand 2 carries a gradient, but the operation has none for it: it must be a constant",
+          "a constant");
   x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
   target = ad_constant(d->tape, array_of(d, AD_F32, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8)));
   refused(d, ad_kl_divergence(d->tape, x, target), AD_TYPE, "operand 1 is S(2) on `tp`", "all_gather");
