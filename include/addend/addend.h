@@ -4,6 +4,7 @@
 #define ADDEND_ADDEND_H
 #include "addend/core.h"
 #include "addend/tensor.h"
+#include "addend/operation.h"
 #include "addend/layers.h"
 #include "addend/module.h"
 #include "addend/data.h"

@@ -30,6 +30,10 @@ AD_API AD_CHECKED ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const
 AD_API void ad_array_destroy(ad_comm *comm, ad_array *array); /* gives back what create took */
 AD_API size_t ad_array_numel(const ad_array *array);          /* elements of the local part */
 AD_API size_t ad_array_bytes(const ad_array *array);
+/* Element i of the local part, of any dtype, as a double, and putting one there, rounded to nearest even (a whole
+ * number as it is). For few elements: what goes over many does so over `data`. */
+AD_API double ad_array_get(const ad_array *array, size_t i);
+AD_API void ad_array_set(const ad_array *array, size_t i, double value);
 
 /* Law 2 on arrays. `after` checks the move and describes the result (data NULL); the caller gives it memory and calls
  * `move`, which executes it over `axes`. Moves that sum (all_reduce, reduce_scatter) write the result in out's dtype

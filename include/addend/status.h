@@ -45,6 +45,12 @@ AD_API const char *ad_status_sentence(ad_status status);
  * there are fewer: NULL, 0 for a size, -1 for a rank or a position. They leave a message here too. What
  * returns a status refuses a NULL that it needs, by its name; other functions take NULL only where they say so. */
 AD_API const char *ad_last_error(void);
+/* For code of one's own that fails inside a call of addend's (an operation, a program's functions): makes this the
+ * thread's last message, as printf would write it, and returns the status, which the code hands on. The sentence is for
+ * the person who must fix it: what, where, what would be right. A message of AD_MESSAGE_MAX bytes and more is cut.
+ *   if (delta <= 0) return ad_fail(AD_INVALID, "%s: huber: delta is %g, but must be above 0", site, delta); */
+AD_API ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
+enum { AD_MESSAGE_MAX = 2048 };
 /* A text from outside (a path, a name in a file) for a terminal: of control characters and of what is no UTF-8 each
  * byte is written as \xHH; what has no room in `buffer` is cut. Returns buffer. */
 AD_API const char *ad_printable(const char *text, char *buffer, size_t size);

@@ -38,7 +38,7 @@ static ad_status above_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status above_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status above_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_array *x = &out->operand[0]->array;
   double *grad = slot[0].data;
   for (size_t i = 0, next = 0; i < ad_array_numel(x); i++) {
@@ -48,14 +48,14 @@ static ad_status above_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
   return AD_OK;
 }
 
-static const operation above = {.name = "above",
-                                .dtypes = IN_F32_F64,
-                                .own_size = sizeof(above_numbers),
-                                .makes_memory = 1,
-                                .describe = above_describe,
-                                .scratch = above_scratch,
-                                .forward = above_forward,
-                                .backward = above_backward};
+static const ad_operation above = {.name = "above",
+                                   .dtypes = AD_IN_F32_F64,
+                                   .own_size = sizeof(above_numbers),
+                                   .makes_memory = 1,
+                                   .describe = above_describe,
+                                   .scratch = above_scratch,
+                                   .forward = above_forward,
+                                   .backward = above_backward};
 
 static void forward_may_make_the_memory_of_its_result(void **state) {
   world w = world_open();
@@ -97,7 +97,7 @@ static void a_plan_counts_with_the_shape_that_was_described(void **state) {
 static ad_status nothing_forward(ad_tape *tape, ad_tensor *out) { return AD_OK; }
 
 static void a_forward_that_makes_no_memory_is_found_out(void **state) {
-  operation forgetful = above;
+  ad_operation forgetful = above;
   forgetful.forward = nothing_forward;
   world w = world_open();
   ad_tape *tape = open_tape(&w, AD_F64);
@@ -119,16 +119,16 @@ static ad_status clip_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status clip_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) { return AD_OK; }
+static ad_status clip_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) { return AD_OK; }
 
 /* Passes gradients on, no larger than 1: the clipped sum of addends is not the sum of clipped addends. */
-static const operation clip = {.name = "clip",
-                               .dims = "...->...",
-                               .linearity = AD_MULTILINEAR,
-                               .dtypes = IN_F32_F64,
-                               .not_linear = 1,
-                               .forward = clip_forward,
-                               .backward = clip_backward};
+static const ad_operation clip = {.name = "clip",
+                                  .dims = "...->...",
+                                  .linearity = AD_MULTILINEAR,
+                                  .dtypes = AD_IN_F32_F64,
+                                  .not_linear = 1,
+                                  .forward = clip_forward,
+                                  .backward = clip_backward};
 
 static ad_status clip_on(const char *mesh_text, const char *layout_text, int carries) {
   ad_comm *comm;
@@ -163,7 +163,7 @@ static void what_is_not_linear_backward_is_refused_where_its_gradient_would_be_a
 
 /* ---- dtypes ---- */
 
-static ad_status apply_to(const operation *op, ad_dtype dtype) {
+static ad_status apply_to(const ad_operation *op, ad_dtype dtype) {
   world w = world_open();
   ad_tape *tape = open_tape(&w, dtype);
   double element_of_any_dtype = 0;
@@ -178,7 +178,7 @@ static ad_status apply_to(const operation *op, ad_dtype dtype) {
 }
 
 static void a_record_says_for_which_dtypes_it_has_arithmetic(void **state) {
-  operation narrow = clip;
+  ad_operation narrow = clip;
   narrow.dtypes = 1u << AD_F64;
   must(apply_to(&clip, AD_F32));
   must(apply_to(&narrow, AD_F64));

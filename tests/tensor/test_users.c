@@ -35,7 +35,7 @@ typedef struct composition {
 /* ---- what was recorded ---- */
 
 typedef struct seen {
-  const operation *op;
+  const ad_operation *op;
   unsigned dtypes;
 } seen;
 
@@ -468,7 +468,7 @@ static size_t seen_of(const char *name) {
 }
 
 /* In f64 no other dtype is on a tape. */
-static unsigned wanted_of(const operation *op) {
+static unsigned wanted_of(const ad_operation *op) {
   return op->dtypes & ~(strcmp(op->name, "to_dtype") ? 0u : 1u << AD_F64);
 }
 
@@ -490,7 +490,7 @@ static size_t add_written(const char *path, written *list, size_t count) {
   CHECK(file);
   while (fgets(line, sizeof line, file)) {
     written found = {.count = 1};
-    is_record |= !strncmp(line, "static const operation ", 23);
+    is_record |= !strncmp(line, "static const ad_operation ", 23);
     const char *name = strstr(line, ".name = \"");
     if (!is_record || !name || sscanf(name, ".name = \"%31[^\"]", found.name) != 1) continue;
     is_record = 0;

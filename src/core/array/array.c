@@ -24,6 +24,27 @@ size_t ad_array_numel(const ad_array *array) { return (size_t)ad_shape_numel(&ar
 
 size_t ad_array_bytes(const ad_array *array) { return ad_array_numel(array) * ad_dtype_size(array->dtype); }
 
+static void *element_of(const ad_array *array, size_t i) {
+  return (char *)array->data + i * ad_dtype_size(array->dtype);
+}
+
+double ad_array_get(const ad_array *array, size_t i) {
+  double value;
+  if (array->dtype == AD_I32) return *(const int32_t *)element_of(array, i);
+  if (array->dtype == AD_I64) return (double)*(const int64_t *)element_of(array, i);
+  ad_cast(&value, AD_F64, element_of(array, i), array->dtype, 1);
+  return value;
+}
+
+void ad_array_set(const ad_array *array, size_t i, double value) {
+  if (array->dtype == AD_I32)
+    *(int32_t *)element_of(array, i) = (int32_t)value;
+  else if (array->dtype == AD_I64)
+    *(int64_t *)element_of(array, i) = (int64_t)value;
+  else
+    ad_cast(element_of(array, i), array->dtype, &value, AD_F64, 1);
+}
+
 static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char *what, const char *site) {
   if (ad_mesh_has_rank(mesh, ad_comm_rank(comm))) return AD_OK;
   return ad_fail(AD_INVALID, "%s: %s: rank %lld is not on the mesh \"%s\" of ranks %lld to %lld", site, what,

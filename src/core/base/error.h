@@ -1,12 +1,10 @@
-/* Recording a failure: the one way for addend's own code to make an error. */
+/* Recording a failure: ad_fail (addend/status.h), and what addend's own code says beside it. */
 #ifndef BASE_ERROR_H
 #define BASE_ERROR_H
 #include <stddef.h>
 #include "addend/status.h"
 #include "base/internal.h"
 
-/* Records the message for ad_last_error() and returns `status`. Longer messages than AD_MESSAGE_MAX are cut. */
-AD_INTERNAL ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
 /* Puts "prefix: " before the message that is recorded already; returns `status`. For callers that know more of what was
  * going on (which file, which parameter). */
 AD_INTERNAL ad_status ad_fail_in(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
@@ -35,7 +33,6 @@ AD_INTERNAL int ad_has(size_t index, size_t count, const char *call, const char 
 #define AD_NO_SITE "a call without a site"
 /* Hands a message that is no error to the callback of ad_set_log. */
 AD_INTERNAL void ad_log(ad_log_level level, const char *format, ...) AD_PRINTF(2, 3);
-enum { AD_MESSAGE_MAX = 2048 };
 
 /* The static analyzer does not look into error.c. Without these it would believe that ad_fail may return AD_OK. */
 #if defined(__clang_analyzer__)

@@ -71,7 +71,7 @@ static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   return AD_OK;
 }
 
-static ad_status claim(ad_tape *tape, ad_tensor *tensor, gradient_slot *slot) {
+static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot) {
   if (!tensor->carries) return AD_OK;
   int is_leaf = !tensor->op;  // whose gradient goes nowhere and adds up over the starts
   slot->adds = 1;
@@ -95,7 +95,7 @@ static int takes_over(const ad_tensor *out) {
          operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0);
 }
 
-static ad_status claim_slots(ad_tape *tape, ad_tensor *out, gradient_slot *slot) {
+static ad_status claim_slots(ad_tape *tape, ad_tensor *out, ad_gradient_slot *slot) {
   if (takes_over(out)) {
     ad_tensor *operand = out->operand[0];
     operand->grad = describe_gradient(tape, operand);
@@ -150,7 +150,7 @@ static ad_status leave(ad_tape *tape, ad_tensor *out, int handed_over) {
 }
 
 static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
-  gradient_slot slot[OPERANDS_MAX] = {{.data = NULL}};
+  ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
   int handed_over = takes_over(out);
   AD_TRY(claim_slots(tape, out, slot));
   tape_mark mark = ad_tape_mark(tape);
@@ -196,7 +196,7 @@ static ad_status hand_over_unreached(const ad_tape *tape) {
 
 static ad_status seed(ad_tape *tape, const start *from, size_t i) {
   ad_tensor *output = from->outputs[i];
-  gradient_slot slot = {.data = NULL};
+  ad_gradient_slot slot = {.data = NULL};
   ad_array arrives = {0};
   if (arriving(from, i)) arrives = *arriving(from, i);  // may be the output's own, which claiming moves
   AD_TRY(claim(tape, output, &slot));

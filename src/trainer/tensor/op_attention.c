@@ -324,14 +324,14 @@ static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
 /* ---- backward ---- */
 
 /* Where the gradient of an operand forms: its own memory, or sums that are rounded into it; NULL if it has none. */
-static void *begin_gradient(const ad_tensor *out, int i, const gradient_slot *slot, size_t sample) {
+static void *begin_gradient(const ad_tensor *out, int i, const ad_gradient_slot *slot, size_t sample) {
   if (!slot->data) return NULL;
   void *sums = is_narrow(out) ? sums_of(out, i) : at_sample(array_of(out, i), slot->data, sample);
   if (is_narrow(out) || !slot->adds) memset(sums, 0, sums_bytes(out, i));
   return sums;
 }
 
-static void end_gradient(const ad_tensor *out, int i, const gradient_slot *slot, size_t sample, const void *sums) {
+static void end_gradient(const ad_tensor *out, int i, const ad_gradient_slot *slot, size_t sample, const void *sums) {
   if (!slot->data) return;
   void *to = at_sample(array_of(out, i), slot->data, sample);
   if (sums != to) ad_rows(out->array.dtype)->put_narrow(to, sums, 1, part_count(out, array_of(out, i)), slot->adds);
@@ -357,7 +357,7 @@ static ad_status backward_turns(const ad_tensor *out, const key_ring *ring, cons
 }
 
 static ad_status backward_on_ring(ad_tape *tape, ad_tensor *out, const attention_backward *work,
-                                  const gradient_slot *slot) {
+                                  const ad_gradient_slot *slot) {
   key_ring ring = ring_of(tape, out);
   const void *home[3] = {NULL};
   AD_TRY(fill_counts(out, &ring, out->scratch));
@@ -368,7 +368,7 @@ static ad_status backward_on_ring(ad_tape *tape, ad_tensor *out, const attention
 }
 
 static ad_status backward_on_whole(ad_tape *tape, const ad_tensor *out, size_t sample, const attention_backward *work,
-                                   const gradient_slot *slot) {
+                                   const ad_gradient_slot *slot) {
   attention_part part;
   AD_TRY(whole_part(tape, out, sample, &part));
   void *d_k = begin_gradient(out, K, &slot[K], sample), *d_v = begin_gradient(out, V, &slot[V], sample);
@@ -378,7 +378,7 @@ static ad_status backward_on_whole(ad_tape *tape, const ad_tensor *out, size_t s
   return AD_OK;
 }
 
-static ad_status backward_samples(ad_tape *tape, ad_tensor *out, size_t sample, const gradient_slot *slot) {
+static ad_status backward_samples(ad_tape *tape, ad_tensor *out, size_t sample, const ad_gradient_slot *slot) {
   const ad_array *q = array_of(out, Q);
   attention_backward work = {.dtype = out->array.dtype,
                              .q = at_sample(q, q->data, sample),
@@ -394,7 +394,7 @@ static ad_status backward_samples(ad_tape *tape, ad_tensor *out, size_t sample, 
   return AD_OK;
 }
 
-static ad_status attention_backward_pass(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status attention_backward_pass(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   size_t sample = 0, batch = (size_t)out->array.local.dim[0];
   tell_of_ring(tape, out, 1);
   if (tape->dry) return AD_OK;
@@ -405,16 +405,16 @@ static ad_status attention_backward_pass(ad_tape *tape, ad_tensor *out, const gr
   return AD_OK;
 }
 
-static const operation attention = {.name = "attention",
-                                    .dtypes = IN_ANY_FLOAT,
-                                    .own_size = sizeof(attention_numbers),
-                                    .runs_dry = 1,
-                                    .describe = attention_describe,
-                                    .check = attention_check,
-                                    .saved = attention_saved,
-                                    .scratch = attention_scratch,
-                                    .forward = attention_forward_pass,
-                                    .backward = attention_backward_pass};
+static const ad_operation attention = {.name = "attention",
+                                       .dtypes = AD_IN_ANY_FLOAT,
+                                       .own_size = sizeof(attention_numbers),
+                                       .runs_dry = 1,
+                                       .describe = attention_describe,
+                                       .check = attention_check,
+                                       .saved = attention_saved,
+                                       .scratch = attention_scratch,
+                                       .forward = attention_forward_pass,
+                                       .backward = attention_backward_pass};
 
 static ad_tensor *attend(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, attention_numbers numbers,
                          const char *site) {

@@ -38,7 +38,7 @@ static ad_status balance_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status balance_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status balance_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_tensor *shares = out->operand[0], *choices = out->operand[1];
   double slope = ad_element(out->array.dtype, out->grad.data, 0) * factor_of(out);
   for (size_t i = 0; i < ad_rows_of(shares); i++)
@@ -48,15 +48,15 @@ static ad_status balance_backward(ad_tape *tape, ad_tensor *out, const gradient_
   return AD_OK;
 }
 
-static const operation balance = {.name = "balance",
-                                  .dims = "ne,e->",
-                                  .linearity = AD_MULTILINEAR,
-                                  .whole = "e",
-                                  .unread = 1,
-                                  .dtypes = IN_F32_F64,
-                                  .own_size = sizeof(balance_numbers),
-                                  .forward = balance_forward,
-                                  .backward = balance_backward};
+static const ad_operation balance = {.name = "balance",
+                                     .dims = "ne,e->",
+                                     .linearity = AD_MULTILINEAR,
+                                     .whole = "e",
+                                     .unread = 1,
+                                     .dtypes = AD_IN_F32_F64,
+                                     .own_size = sizeof(balance_numbers),
+                                     .forward = balance_forward,
+                                     .backward = balance_backward};
 
 ad_tensor *ad_balance_at(ad_tape *tape, ad_tensor *shares, ad_tensor *choices, int64_t top_k, const char *site) {
   return ad_tape_apply(tape, &balance, (ad_tensor *[]){shares, choices}, 2, &(balance_numbers){(double)top_k}, site);

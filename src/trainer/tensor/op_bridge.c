@@ -29,7 +29,7 @@ static size_t bridge_scratch(const ad_tensor *out) {
   return x->carries ? ad_numel(x) * ad_dtype_size(x->grad_dtype) : 0;
 }
 
-static ad_status bridge_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status bridge_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_array arrives = out->operand[0]->grad;
   if (slot[0].adds) arrives.data = out->scratch;
   AD_TRY(
@@ -37,30 +37,30 @@ static ad_status bridge_backward(ad_tape *tape, ad_tensor *out, const gradient_s
   return slot[0].adds ? ad_array_add_at(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
-static const operation cross = {.name = "bridge",
-                                .dtypes = IN_ANY_FLOAT,
-                                .passes_on = 1,
-                                .own_size = sizeof(bridge_numbers),
-                                .runs_dry = 1,
-                                .scratch = bridge_scratch,
-                                .describe = bridge_describe,
-                                .forward = bridge_forward,
-                                .backward = bridge_backward};
+static const ad_operation cross = {.name = "bridge",
+                                   .dtypes = AD_IN_ANY_FLOAT,
+                                   .passes_on = 1,
+                                   .own_size = sizeof(bridge_numbers),
+                                   .runs_dry = 1,
+                                   .scratch = bridge_scratch,
+                                   .describe = bridge_describe,
+                                   .forward = bridge_forward,
+                                   .backward = bridge_backward};
 
 /* Where every rank has what it needs: value and gradient stay in their memory. */
 static int is_local(const ad_tensor *out) { return 1; }
 
-static const operation stay = {.name = "bridge",
-                               .dtypes = IN_ANY_FLOAT,
-                               .passes_on = 1,
-                               .own_size = sizeof(bridge_numbers),
-                               .runs_dry = 1,
-                               .hands_over = 1,
-                               .shares = is_local,
-                               .scratch = bridge_scratch,
-                               .describe = bridge_describe,
-                               .forward = bridge_forward,
-                               .backward = bridge_backward};
+static const ad_operation stay = {.name = "bridge",
+                                  .dtypes = AD_IN_ANY_FLOAT,
+                                  .passes_on = 1,
+                                  .own_size = sizeof(bridge_numbers),
+                                  .runs_dry = 1,
+                                  .hands_over = 1,
+                                  .shares = is_local,
+                                  .scratch = bridge_scratch,
+                                  .describe = bridge_describe,
+                                  .forward = bridge_forward,
+                                  .backward = bridge_backward};
 
 ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site) {
   if (!site) site = AD_NO_SITE;

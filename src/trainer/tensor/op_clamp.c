@@ -16,30 +16,30 @@ static ad_status lower_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 /* A gradient below 0 would raise x: one that lies under 0 can come back, but is pushed no further down. */
-static ad_status lower_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status lower_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   rows_of(out)->clamp_backward(slot->data, values(out, 0), out->grad.data, slow, ad_numel(out), slot->adds);
   return AD_OK;
 }
 
-static ad_status plain_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status plain_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   rows_of(out)->clamp_backward(slot->data, values(out, 0), out->grad.data, 0, ad_numel(out), slot->adds);
   return AD_OK;
 }
 
-static const operation lower = {.name = "lower",
-                                .dims = "...->...",
-                                .linearity = AD_NONLINEAR,
-                                .dtypes = IN_ANY_FLOAT,
-                                .not_linear = 1,
-                                .forward = lower_forward,
-                                .backward = lower_backward};
+static const ad_operation lower = {.name = "lower",
+                                   .dims = "...->...",
+                                   .linearity = AD_NONLINEAR,
+                                   .dtypes = AD_IN_ANY_FLOAT,
+                                   .not_linear = 1,
+                                   .forward = lower_forward,
+                                   .backward = lower_backward};
 
-static const operation plain_lower = {.name = "lower",
-                                      .dims = "...->...",
-                                      .linearity = AD_NONLINEAR,
-                                      .dtypes = IN_ANY_FLOAT,
-                                      .forward = lower_forward,
-                                      .backward = plain_backward};
+static const ad_operation plain_lower = {.name = "lower",
+                                         .dims = "...->...",
+                                         .linearity = AD_NONLINEAR,
+                                         .dtypes = AD_IN_ANY_FLOAT,
+                                         .forward = lower_forward,
+                                         .backward = plain_backward};
 
 ad_tensor *ad_lower_at(ad_tape *tape, ad_tensor *x, ad_slope slope, const char *site) {
   return ad_tape_apply(tape, slope == AD_SLOPE_PLAIN ? &plain_lower : &lower, &x, 1, NULL, site);
@@ -52,17 +52,17 @@ static ad_status upper_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status upper_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status upper_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   rows_of(out)->leak_backward(slot->data, values(out, 0), out->grad.data, slow, ad_numel(out), slot->adds);
   return AD_OK;
 }
 
-static const operation upper = {.name = "upper",
-                                .dims = "...->...",
-                                .linearity = AD_NONLINEAR,
-                                .dtypes = IN_ANY_FLOAT,
-                                .forward = upper_forward,
-                                .backward = upper_backward};
+static const ad_operation upper = {.name = "upper",
+                                   .dims = "...->...",
+                                   .linearity = AD_NONLINEAR,
+                                   .dtypes = AD_IN_ANY_FLOAT,
+                                   .forward = upper_forward,
+                                   .backward = upper_backward};
 
 ad_tensor *ad_upper_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &upper, &x, 1, NULL, site);
@@ -75,7 +75,7 @@ static ad_status mix_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status mix_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status mix_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   for (int i = 0; i < 2; i++)
     if (slot[i].data)
       rows_of(out)->mix_backward(slot[i].data, values(out, 1 - i), out->grad.data, ad_numel(out), slot[i].adds);
@@ -83,12 +83,12 @@ static ad_status mix_backward(ad_tape *tape, ad_tensor *out, const gradient_slot
 }
 
 /* Linear in neither: the 1 would count once for each addend. */
-static const operation mix = {.name = "mix",
-                              .dims = "...,...->...",
-                              .linearity = AD_NONLINEAR,
-                              .dtypes = IN_ANY_FLOAT,
-                              .forward = mix_forward,
-                              .backward = mix_backward};
+static const ad_operation mix = {.name = "mix",
+                                 .dims = "...,...->...",
+                                 .linearity = AD_NONLINEAR,
+                                 .dtypes = AD_IN_ANY_FLOAT,
+                                 .forward = mix_forward,
+                                 .backward = mix_backward};
 
 ad_tensor *ad_mix_at(ad_tape *tape, ad_tensor *x, ad_tensor *u, const char *site) {
   return ad_tape_apply(tape, &mix, (ad_tensor *[]){x, u}, 2, NULL, site);

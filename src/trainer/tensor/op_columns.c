@@ -50,9 +50,9 @@ static ad_status check_part(const ad_tensor *out, int i) {
 /* Types as of a sum: a part that is P beside one that is not would leave the latter once on each rank. */
 static ad_status layout_of_parts(const ad_tensor *out, ad_layout *layout) {
   static const char letters[] = "abcdef";
-  const ad_layout *layouts[OPERANDS_MAX];
-  int constant[OPERANDS_MAX], ndim = out->operand[0]->array.shape.ndim;
-  char dims[(OPERANDS_MAX + 1) * (AD_DIMS_MAX + 1) + 2], *end = dims;
+  const ad_layout *layouts[AD_OPERANDS_MAX];
+  int constant[AD_OPERANDS_MAX], ndim = out->operand[0]->array.shape.ndim;
+  char dims[(AD_OPERANDS_MAX + 1) * (AD_DIMS_MAX + 1) + 2], *end = dims;
   for (int i = 0; i < out->operand_count; i++) {
     layouts[i] = &out->operand[i]->array.layout;
     constant[i] = !out->operand[i]->carries;
@@ -84,7 +84,7 @@ static ad_status concat_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status concat_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status concat_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   columns from = {0, ad_columns(out), out->grad.data};
   for (int i = 0; i < out->operand_count; i++) {
     size_t width = ad_columns(out->operand[i]);
@@ -95,32 +95,32 @@ static ad_status concat_backward(ad_tape *tape, ad_tensor *out, const gradient_s
   return AD_OK;
 }
 
-static const operation concat = {.name = "concat",
-                                 .unread = UINT64_MAX,
-                                 .dtypes = IN_ANY_FLOAT,
-                                 .describe = concat_describe,
-                                 .forward = concat_forward,
-                                 .backward = concat_backward};
+static const ad_operation concat = {.name = "concat",
+                                    .unread = UINT64_MAX,
+                                    .dtypes = AD_IN_ANY_FLOAT,
+                                    .describe = concat_describe,
+                                    .forward = concat_forward,
+                                    .backward = concat_backward};
 
 /* More than one operation takes: groups of them, then those. */
 static ad_tensor *concat_groups(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site) {
-  ad_tensor *groups[OPERANDS_MAX];
+  ad_tensor *groups[AD_OPERANDS_MAX];
   size_t count = 0;
-  for (size_t first = 0; first < n; first += OPERANDS_MAX) {
-    size_t some = n - first < OPERANDS_MAX ? n - first : OPERANDS_MAX;
+  for (size_t first = 0; first < n; first += AD_OPERANDS_MAX) {
+    size_t some = n - first < AD_OPERANDS_MAX ? n - first : AD_OPERANDS_MAX;
     groups[count++] = ad_concat_at(tape, parts + first, some, site);
   }
   return ad_concat_at(tape, groups, count, site);
 }
 
 ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site) {
-  enum { PARTS_MAX = OPERANDS_MAX * OPERANDS_MAX };
+  enum { PARTS_MAX = AD_OPERANDS_MAX * AD_OPERANDS_MAX };
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, concat.name);
   if (!parts || !n || n > PARTS_MAX)
     return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: concat: of %zu values; 1 to %d can stand side by side", site,
                                       parts ? n : 0, PARTS_MAX));
-  if (n > OPERANDS_MAX) return concat_groups(tape, parts, n, site);
+  if (n > AD_OPERANDS_MAX) return concat_groups(tape, parts, n, site);
   return ad_tape_apply(tape, &concat, parts, (int)n, NULL, site);
 }
 
@@ -156,7 +156,7 @@ static ad_status slice_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 /* The columns that were not taken have a gradient of exactly zero. */
-static ad_status slice_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status slice_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   size_t width = ad_columns(out);
   if (!slot[0].adds) memset(slot[0].data, 0, ad_array_bytes(&out->operand[0]->array));
   put_columns(out->array.dtype, sliced(out, slot[0].data), (columns){0, width, out->grad.data}, width, ad_rows_of(out),
@@ -164,16 +164,16 @@ static ad_status slice_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
   return AD_OK;
 }
 
-static const operation slice = {.name = "slice",
-                                .dims = "...n->...n",
-                                .linearity = AD_MULTILINEAR,
-                                .whole = "n",
-                                .unread = 1,
-                                .dtypes = IN_ANY_FLOAT,
-                                .own_size = sizeof(slice_numbers),
-                                .describe = slice_describe,
-                                .forward = slice_forward,
-                                .backward = slice_backward};
+static const ad_operation slice = {.name = "slice",
+                                   .dims = "...n->...n",
+                                   .linearity = AD_MULTILINEAR,
+                                   .whole = "n",
+                                   .unread = 1,
+                                   .dtypes = AD_IN_ANY_FLOAT,
+                                   .own_size = sizeof(slice_numbers),
+                                   .describe = slice_describe,
+                                   .forward = slice_forward,
+                                   .backward = slice_backward};
 
 ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_t count, const char *site) {
   return ad_tape_apply(tape, &slice, &x, 1, &(slice_numbers){first, count}, site);

@@ -25,28 +25,28 @@ static ad_status count_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status count_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status count_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   put(out, out->grad.dtype, slot[0].data, out->grad.data, slot[0].adds);
   return AD_OK;
 }
 
-static const operation divide = {.name = "divide",
-                                 .dims = "...->...",
-                                 .linearity = AD_MULTILINEAR,
-                                 .dtypes = IN_ANY_FLOAT,
-                                 .passes_on = 1,
-                                 .own_size = sizeof(count_numbers),
-                                 .forward = count_forward,
-                                 .backward = count_backward};
+static const ad_operation divide = {.name = "divide",
+                                    .dims = "...->...",
+                                    .linearity = AD_MULTILINEAR,
+                                    .dtypes = AD_IN_ANY_FLOAT,
+                                    .passes_on = 1,
+                                    .own_size = sizeof(count_numbers),
+                                    .forward = count_forward,
+                                    .backward = count_backward};
 
-static const operation share = {.name = "share",
-                                .dims = "...->...",
-                                .linearity = AD_MULTILINEAR,
-                                .dtypes = IN_ANY_FLOAT,
-                                .passes_on = 1,
-                                .own_size = sizeof(count_numbers),
-                                .forward = count_forward,
-                                .backward = count_backward};
+static const ad_operation share = {.name = "share",
+                                   .dims = "...->...",
+                                   .linearity = AD_MULTILINEAR,
+                                   .dtypes = AD_IN_ANY_FLOAT,
+                                   .passes_on = 1,
+                                   .own_size = sizeof(count_numbers),
+                                   .forward = count_forward,
+                                   .backward = count_backward};
 
 /* ---- what a count must be ---- */
 

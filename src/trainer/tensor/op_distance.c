@@ -27,7 +27,7 @@ static const void *difference(const ad_tensor *out, size_t at) {
   return out->scratch;
 }
 
-static void *element_of(const gradient_slot *slot, size_t at) {
+static void *element_of(const ad_gradient_slot *slot, size_t at) {
   return (char *)slot->data + at * ad_dtype_size(slot->dtype);
 }
 
@@ -41,7 +41,7 @@ static ad_status squared_error_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status squared_error_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status squared_error_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   double slope = 2 * ad_element(out->array.dtype, out->grad.data, 0);
   for (size_t at = 0; at < ad_numel(out->operand[0]); at += PIECE) {
     const void *d = difference(out, at);
@@ -53,15 +53,15 @@ static ad_status squared_error_backward(ad_tape *tape, ad_tensor *out, const gra
   return AD_OK;
 }
 
-static const operation squared_error = {.name = "squared_error",
-                                        .dims = "...,...->",
-                                        .linearity = AD_NONLINEAR,
-                                        .dtypes = IN_ANY_FLOAT,
-                                        .raw = 1u << 0 | 1u << 1,
-                                        .result = LIKE_WIDE,
-                                        .scratch = difference_scratch,
-                                        .forward = squared_error_forward,
-                                        .backward = squared_error_backward};
+static const ad_operation squared_error = {.name = "squared_error",
+                                           .dims = "...,...->",
+                                           .linearity = AD_NONLINEAR,
+                                           .dtypes = AD_IN_ANY_FLOAT,
+                                           .raw = 1u << 0 | 1u << 1,
+                                           .result = AD_LIKE_WIDE,
+                                           .scratch = difference_scratch,
+                                           .forward = squared_error_forward,
+                                           .backward = squared_error_backward};
 
 ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site) {
   return ad_tape_apply(tape, &squared_error, (ad_tensor *[]){a, b}, 2, NULL, site);
@@ -98,12 +98,6 @@ static const void *wide_row(const ad_tensor *out, size_t row, int i) {
 
 static scaling *scaling_of(const ad_tensor *out, size_t row, int i) { return (scaling *)out->saved + 2 * row + i; }
 
-static ad_status divergence_check(const ad_tape *tape, const ad_tensor *out) {
-  if (!out->operand[TARGET]->carries) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: kl_divergence: the target carries a gradient, but is what is aimed at: a constant",
-                 out->site);
-}
-
 /* Leaves the exponentials in scratch memory. */
 static scaling scale(const ad_tensor *out, size_t row, int i) {
   const row_kernels *rows = ad_rows(out->array.dtype);
@@ -139,7 +133,7 @@ static ad_status divergence_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 /* (softmax of the logits - softmax of the target) times the loss's gradient. */
-static ad_status divergence_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status divergence_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = ad_columns(out->operand[LOGITS]);
   double slope = ad_element(out->array.dtype, out->grad.data, 0);
@@ -150,23 +144,23 @@ static ad_status divergence_backward(ad_tape *tape, ad_tensor *out, const gradie
     rows->put_exp(row, wide_row(out, i, LOGITS), logits->largest, slope / logits->sum, width,
                   is_wide && slot[LOGITS].adds);
     rows->put_exp(row, wide_row(out, i, TARGET), target->largest, -slope / target->sum, width, 1);
-    if (!is_wide) ad_put_shares(&slot[LOGITS], i * width, row, out->array.dtype, width);
+    if (!is_wide) ad_slot_put_all(&slot[LOGITS], i * width, row, out->array.dtype, width);
   }
   return AD_OK;
 }
 
-static const operation kl_divergence = {.name = "kl_divergence",
-                                        .dims = "...v,...v->",
-                                        .linearity = AD_NONLINEAR,
-                                        .whole = "v",
-                                        .dtypes = IN_ANY_FLOAT,
-                                        .raw = 1u << LOGITS,
-                                        .result = LIKE_WIDE,
-                                        .check = divergence_check,
-                                        .saved = divergence_saved,
-                                        .scratch = divergence_scratch,
-                                        .forward = divergence_forward,
-                                        .backward = divergence_backward};
+static const ad_operation kl_divergence = {.name = "kl_divergence",
+                                           .dims = "...v,...v->",
+                                           .linearity = AD_NONLINEAR,
+                                           .whole = "v",
+                                           .dtypes = AD_IN_ANY_FLOAT,
+                                           .fills = 1u << LOGITS,
+                                           .raw = 1u << LOGITS,
+                                           .result = AD_LIKE_WIDE,
+                                           .saved = divergence_saved,
+                                           .scratch = divergence_scratch,
+                                           .forward = divergence_forward,
+                                           .backward = divergence_backward};
 
 ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site) {
   return ad_tape_apply(tape, &kl_divergence, (ad_tensor *[]){logits, target}, 2, NULL, site);

@@ -23,20 +23,20 @@ static ad_status to_dtype_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status to_dtype_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
-  ad_put_shares(&slot[0], 0, out->grad.data, out->grad.dtype, ad_numel(out));
+static ad_status to_dtype_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  ad_slot_put_all(&slot[0], 0, out->grad.data, out->grad.dtype, ad_numel(out));
   return AD_OK;
 }
 
-static const operation to_dtype = {.name = "to_dtype",
-                                   .dims = "...->...",
-                                   .linearity = AD_MULTILINEAR,
-                                   .dtypes = IN_ANY_FLOAT,
-                                   .raw = 1u << 0,
-                                   .own_size = sizeof(dtype_numbers),
-                                   .describe = to_dtype_describe,
-                                   .forward = to_dtype_forward,
-                                   .backward = to_dtype_backward};
+static const ad_operation to_dtype = {.name = "to_dtype",
+                                      .dims = "...->...",
+                                      .linearity = AD_MULTILINEAR,
+                                      .dtypes = AD_IN_ANY_FLOAT,
+                                      .raw = 1u << 0,
+                                      .own_size = sizeof(dtype_numbers),
+                                      .describe = to_dtype_describe,
+                                      .forward = to_dtype_forward,
+                                      .backward = to_dtype_backward};
 
 ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const char *site) {
   if (!site) site = AD_NO_SITE;
@@ -61,24 +61,24 @@ static ad_status add_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status add_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status add_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   for (int i = 0; i < 2; i++) {
     if (slot[i].data && slot[i].data != out->grad.data)
-      ad_put_shares(&slot[i], 0, out->grad.data, out->grad.dtype, ad_numel(out));
+      ad_slot_put_all(&slot[i], 0, out->grad.data, out->grad.dtype, ad_numel(out));
   }
   return AD_OK;
 }
 
-static const operation add = {.name = "add",
-                              .dims = "...,...->...",
-                              .linearity = AD_ADDITIVE,
-                              .dtypes = IN_ANY_FLOAT,
-                              .either = 1u << 0 | 1u << 1,
-                              .raw = 1u << 0 | 1u << 1,
-                              .result = LIKE_WIDEST,
-                              .hands_over = 1,
-                              .forward = add_forward,
-                              .backward = add_backward};
+static const ad_operation add = {.name = "add",
+                                 .dims = "...,...->...",
+                                 .linearity = AD_ADDITIVE,
+                                 .dtypes = AD_IN_ANY_FLOAT,
+                                 .either = 1u << 0 | 1u << 1,
+                                 .raw = 1u << 0 | 1u << 1,
+                                 .result = AD_LIKE_WIDEST,
+                                 .hands_over = 1,
+                                 .forward = add_forward,
+                                 .backward = add_backward};
 
 ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site) {
   return ad_tape_apply(tape, &add, (ad_tensor *[]){a, b}, 2, NULL, site);
@@ -95,7 +95,7 @@ static ad_status add_row_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status add_row_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status add_row_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   size_t width = ad_columns(out), rows = ad_rows_of(out);
   if (slot[1].data && !slot[1].adds) memset(slot[1].data, 0, width * ad_dtype_size(slot[1].dtype));
   for (size_t i = 0; slot[1].data && i < rows; i++)
@@ -105,15 +105,15 @@ static ad_status add_row_backward(ad_tape *tape, ad_tensor *out, const gradient_
   return AD_OK;
 }
 
-static const operation add_row = {.name = "add_row",
-                                  .dims = "...n,n->...n",
-                                  .linearity = AD_ADDITIVE,
-                                  .dtypes = IN_ANY_FLOAT,
-                                  .wide = 1u << 1,
-                                  .unread = 1u << 1,
-                                  .hands_over = 1,
-                                  .forward = add_row_forward,
-                                  .backward = add_row_backward};
+static const ad_operation add_row = {.name = "add_row",
+                                     .dims = "...n,n->...n",
+                                     .linearity = AD_ADDITIVE,
+                                     .dtypes = AD_IN_ANY_FLOAT,
+                                     .wide = 1u << 1,
+                                     .unread = 1u << 1,
+                                     .hands_over = 1,
+                                     .forward = add_row_forward,
+                                     .backward = add_row_backward};
 
 ad_tensor *ad_add_row_at(ad_tape *tape, ad_tensor *x, ad_tensor *row, const char *site) {
   return ad_tape_apply(tape, &add_row, (ad_tensor *[]){x, row}, 2, NULL, site);
@@ -126,7 +126,7 @@ static ad_status multiply_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status multiply_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status multiply_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   for (int i = 0; i < 2; i++) {
     if (slot[i].data)
       rows_of(out)->put_product(slot[i].data, out->grad.data, value(out, 1 - i), ad_numel(out), slot[i].adds);
@@ -134,12 +134,12 @@ static ad_status multiply_backward(ad_tape *tape, ad_tensor *out, const gradient
   return AD_OK;
 }
 
-static const operation multiply = {.name = "multiply",
-                                   .dims = "...,...->...",
-                                   .linearity = AD_MULTILINEAR,
-                                   .dtypes = IN_ANY_FLOAT,
-                                   .forward = multiply_forward,
-                                   .backward = multiply_backward};
+static const ad_operation multiply = {.name = "multiply",
+                                      .dims = "...,...->...",
+                                      .linearity = AD_MULTILINEAR,
+                                      .dtypes = AD_IN_ANY_FLOAT,
+                                      .forward = multiply_forward,
+                                      .backward = multiply_backward};
 
 ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site) {
   return ad_tape_apply(tape, &multiply, (ad_tensor *[]){a, b}, 2, NULL, site);
@@ -158,19 +158,19 @@ static ad_status scale_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status scale_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status scale_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_rows(out->grad.dtype)->put(slot[0].data, out->grad.data, factor_of(out), ad_numel(out), slot[0].adds);
   return AD_OK;
 }
 
-static const operation scale = {.name = "scale",
-                                .dims = "...->...",
-                                .linearity = AD_MULTILINEAR,
-                                .dtypes = IN_ANY_FLOAT,
-                                .passes_on = 1,
-                                .own_size = sizeof(scale_numbers),
-                                .forward = scale_forward,
-                                .backward = scale_backward};
+static const ad_operation scale = {.name = "scale",
+                                   .dims = "...->...",
+                                   .linearity = AD_MULTILINEAR,
+                                   .dtypes = AD_IN_ANY_FLOAT,
+                                   .passes_on = 1,
+                                   .own_size = sizeof(scale_numbers),
+                                   .forward = scale_forward,
+                                   .backward = scale_backward};
 
 ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site) {
   return ad_tape_apply(tape, &scale, &a, 1, &(scale_numbers){factor}, site);
@@ -184,20 +184,20 @@ static ad_status sum_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status sum_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status sum_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   double slope = ad_element(out->array.dtype, out->grad.data, 0);
   ad_rows(slot[0].dtype)->fill(slot[0].data, slope, ad_numel(out->operand[0]), slot[0].adds);
   return AD_OK;
 }
 
-static const operation sum = {.name = "sum",
-                              .dims = "...->",
-                              .linearity = AD_MULTILINEAR,
-                              .dtypes = IN_ANY_FLOAT,
-                              .raw = 1u << 0,
-                              .result = LIKE_WIDE,
-                              .forward = sum_forward,
-                              .backward = sum_backward};
+static const ad_operation sum = {.name = "sum",
+                                 .dims = "...->",
+                                 .linearity = AD_MULTILINEAR,
+                                 .dtypes = AD_IN_ANY_FLOAT,
+                                 .raw = 1u << 0,
+                                 .result = AD_LIKE_WIDE,
+                                 .forward = sum_forward,
+                                 .backward = sum_backward};
 
 ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site) {
   return ad_tape_apply(tape, &sum, &a, 1, NULL, site);
@@ -215,20 +215,20 @@ static size_t swiglu_scratch(const ad_tensor *out) {
   return out->operand[0]->carries && out->operand[1]->carries ? 0 : ad_array_bytes(&out->array);
 }
 
-static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   void *d_gate = slot[0].data ? slot[0].data : out->scratch, *d_up = slot[1].data ? slot[1].data : out->scratch;
   rows_of(out)->swiglu_backward(d_gate, slot[0].adds, d_up, slot[1].adds, value(out, 0), value(out, 1), out->grad.data,
                                 ad_numel(out));
   return AD_OK;
 }
 
-static const operation swiglu = {.name = "swiglu",
-                                 .dims = "...,...->...",
-                                 .linearity = AD_NONLINEAR,
-                                 .dtypes = IN_ANY_FLOAT,
-                                 .scratch = swiglu_scratch,
-                                 .forward = swiglu_forward,
-                                 .backward = swiglu_backward};
+static const ad_operation swiglu = {.name = "swiglu",
+                                    .dims = "...,...->...",
+                                    .linearity = AD_NONLINEAR,
+                                    .dtypes = AD_IN_ANY_FLOAT,
+                                    .scratch = swiglu_scratch,
+                                    .forward = swiglu_forward,
+                                    .backward = swiglu_backward};
 
 ad_tensor *ad_swiglu_at(ad_tape *tape, ad_tensor *gate, ad_tensor *up, const char *site) {
   return ad_tape_apply(tape, &swiglu, (ad_tensor *[]){gate, up}, 2, NULL, site);
@@ -241,17 +241,17 @@ static ad_status gelu_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status gelu_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status gelu_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   rows_of(out)->gelu_backward(slot[0].data, value(out, 0), out->grad.data, ad_numel(out), slot[0].adds);
   return AD_OK;
 }
 
-static const operation gelu = {.name = "gelu",
-                               .dims = "...->...",
-                               .linearity = AD_NONLINEAR,
-                               .dtypes = IN_ANY_FLOAT,
-                               .forward = gelu_forward,
-                               .backward = gelu_backward};
+static const ad_operation gelu = {.name = "gelu",
+                                  .dims = "...->...",
+                                  .linearity = AD_NONLINEAR,
+                                  .dtypes = AD_IN_ANY_FLOAT,
+                                  .forward = gelu_forward,
+                                  .backward = gelu_backward};
 
 ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &gelu, &x, 1, NULL, site);

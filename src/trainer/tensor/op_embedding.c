@@ -53,7 +53,7 @@ static ad_status embedding_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status embedding_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status embedding_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_tensor *table = out->operand[0];
   size_t width = ad_columns(out), count = ad_rows_of(out), size = ad_dtype_size(slot[0].dtype);
   int span_count;
@@ -68,16 +68,16 @@ static ad_status embedding_backward(ad_tape *tape, ad_tensor *out, const gradien
   return AD_OK;
 }
 
-static const operation embedding = {.name = "embedding",
-                                    .dims = "vd,...->...d",
-                                    .linearity = AD_MULTILINEAR,
-                                    .dtypes = IN_ANY_FLOAT,
-                                    .raw = 1u << 0,
-                                    .indices = 1u << 1,
-                                    .unread = 1u << 0,
-                                    .check = embedding_check,
-                                    .forward = embedding_forward,
-                                    .backward = embedding_backward};
+static const ad_operation embedding = {.name = "embedding",
+                                       .dims = "vd,...->...d",
+                                       .linearity = AD_MULTILINEAR,
+                                       .dtypes = AD_IN_ANY_FLOAT,
+                                       .raw = 1u << 0,
+                                       .indices = 1u << 1,
+                                       .unread = 1u << 0,
+                                       .check = embedding_check,
+                                       .forward = embedding_forward,
+                                       .backward = embedding_backward};
 
 ad_tensor *ad_embedding_at(ad_tape *tape, ad_tensor *table, ad_tensor *indices, const char *site) {
   return ad_tape_apply(tape, &embedding, (ad_tensor *[]){table, indices}, 2, NULL, site);

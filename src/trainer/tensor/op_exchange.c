@@ -43,7 +43,7 @@ static size_t exchange_scratch(const ad_tensor *out) {
   return out->operand[0]->carries ? ad_array_bytes(&out->operand[0]->array) : 0;
 }
 
-static ad_status exchange_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status exchange_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_transit transit = transit_of(out, 1);
   ad_array arrives = out->operand[0]->grad;
   if (slot[0].adds) arrives.data = out->scratch;
@@ -51,28 +51,28 @@ static ad_status exchange_backward(ad_tape *tape, ad_tensor *out, const gradient
   return slot[0].adds ? ad_array_add_at(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
-static const operation exchange = {.name = "all_to_all",
-                                   .dtypes = IN_ANY_FLOAT,
-                                   .own_size = sizeof(exchange_numbers),
-                                   .runs_dry = 1,
-                                   .scratch = exchange_scratch,
-                                   .describe = exchange_describe,
-                                   .forward = exchange_forward,
-                                   .backward = exchange_backward};
+static const ad_operation exchange = {.name = "all_to_all",
+                                      .dtypes = AD_IN_ANY_FLOAT,
+                                      .own_size = sizeof(exchange_numbers),
+                                      .runs_dry = 1,
+                                      .scratch = exchange_scratch,
+                                      .describe = exchange_describe,
+                                      .forward = exchange_forward,
+                                      .backward = exchange_backward};
 
 /* Over one member rows and their gradients stay where they are; on engine dry more may be supposed to come. */
 static int shares(const ad_tensor *out) { return ad_shape_equal(&out->operand[0]->array.local, &out->array.local); }
 
-static const operation exchange_alone = {.name = "all_to_all",
-                                         .dtypes = IN_ANY_FLOAT,
-                                         .own_size = sizeof(exchange_numbers),
-                                         .hands_over = 1,
-                                         .runs_dry = 1,
-                                         .scratch = exchange_scratch,
-                                         .describe = exchange_describe,
-                                         .shares = shares,
-                                         .forward = exchange_forward,
-                                         .backward = exchange_backward};
+static const ad_operation exchange_alone = {.name = "all_to_all",
+                                            .dtypes = AD_IN_ANY_FLOAT,
+                                            .own_size = sizeof(exchange_numbers),
+                                            .hands_over = 1,
+                                            .runs_dry = 1,
+                                            .scratch = exchange_scratch,
+                                            .describe = exchange_describe,
+                                            .shares = shares,
+                                            .forward = exchange_forward,
+                                            .backward = exchange_backward};
 
 static ad_tensor *record(ad_tape *tape, ad_tensor *x, exchange_numbers numbers, const char *site) {
   const ad_mesh *mesh = x->array.layout.mesh;

@@ -60,7 +60,7 @@ static ad_status grouped_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 /* An expert without rows has a present, zero gradient. */
-static void backward_of_group(const ad_tensor *out, const gradient_slot *slot, const group_sizes *at) {
+static void backward_of_group(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
   ad_dtype dtype = out->array.dtype;
   const void *dy = ad_at(out, out->grad.data, at->first_row * (size_t)at->columns);
   gemm_operand w = {ad_at(out, out->operand[1]->array.data, at->matrix), at->columns, 1};
@@ -78,7 +78,7 @@ static void backward_of_group(const ad_tensor *out, const gradient_slot *slot, c
     memset(dw, 0, (size_t)(at->inner * at->columns) * size);
 }
 
-static ad_status grouped_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status grouped_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   group_sizes at = first_group(out);
   for (size_t e = 0; e < routing_of(out)->own_experts; e++, at.first_row += (size_t)at.rows) {
     take_group(out, e, &at);
@@ -87,17 +87,17 @@ static ad_status grouped_backward(ad_tape *tape, ad_tensor *out, const gradient_
   return AD_OK;
 }
 
-static const operation grouped_linear = {.name = "grouped_linear",
-                                         .dims = "nk,ekm->nm",
-                                         .linearity = AD_MULTILINEAR,
-                                         .whole = "ne",
-                                         .dtypes = IN_ANY_FLOAT,
-                                         .raw = 1u << 0 | 1u << 1,
-                                         .own_size = sizeof(grouped_numbers),
-                                         .describe = grouped_describe,
-                                         .check = grouped_check,
-                                         .forward = grouped_forward,
-                                         .backward = grouped_backward};
+static const ad_operation grouped_linear = {.name = "grouped_linear",
+                                            .dims = "nk,ekm->nm",
+                                            .linearity = AD_MULTILINEAR,
+                                            .whole = "ne",
+                                            .dtypes = AD_IN_ANY_FLOAT,
+                                            .raw = 1u << 0 | 1u << 1,
+                                            .own_size = sizeof(grouped_numbers),
+                                            .describe = grouped_describe,
+                                            .check = grouped_check,
+                                            .forward = grouped_forward,
+                                            .backward = grouped_backward};
 
 ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
                                 const char *site) {

@@ -24,7 +24,7 @@ static ad_status linear_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status linear_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status linear_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   linear_sizes size = sizes_of(out);
   ad_dtype dtype = out->array.dtype;
   gemm_operand dy = plain(out->grad.data, size.columns);
@@ -37,13 +37,13 @@ static ad_status linear_backward(ad_tape *tape, ad_tensor *out, const gradient_s
   return AD_OK;
 }
 
-static const operation linear = {.name = "linear",
-                                 .dims = "...k,kn->...n",
-                                 .linearity = AD_MULTILINEAR,
-                                 .dtypes = IN_ANY_FLOAT,
-                                 .raw = 1u << 0 | 1u << 1,
-                                 .forward = linear_forward,
-                                 .backward = linear_backward};
+static const ad_operation linear = {.name = "linear",
+                                    .dims = "...k,kn->...n",
+                                    .linearity = AD_MULTILINEAR,
+                                    .dtypes = AD_IN_ANY_FLOAT,
+                                    .raw = 1u << 0 | 1u << 1,
+                                    .forward = linear_forward,
+                                    .backward = linear_backward};
 
 ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site) {
   return ad_tape_apply(tape, &linear, (ad_tensor *[]){x, w}, 2, NULL, site);
@@ -60,7 +60,7 @@ static ad_status linear_transposed_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status linear_transposed_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status linear_transposed_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   linear_sizes size = sizes_of(out);
   ad_dtype dtype = out->array.dtype;
   gemm_operand x = plain(out->operand[0]->array.data, size.inner), w = plain(out->operand[1]->array.data, size.inner);
@@ -73,13 +73,13 @@ static ad_status linear_transposed_backward(ad_tape *tape, ad_tensor *out, const
   return AD_OK;
 }
 
-static const operation linear_transposed = {.name = "linear_transposed",
-                                            .dims = "...k,nk->...n",
-                                            .linearity = AD_MULTILINEAR,
-                                            .dtypes = IN_ANY_FLOAT,
-                                            .raw = 1u << 0 | 1u << 1,
-                                            .forward = linear_transposed_forward,
-                                            .backward = linear_transposed_backward};
+static const ad_operation linear_transposed = {.name = "linear_transposed",
+                                               .dims = "...k,nk->...n",
+                                               .linearity = AD_MULTILINEAR,
+                                               .dtypes = AD_IN_ANY_FLOAT,
+                                               .raw = 1u << 0 | 1u << 1,
+                                               .forward = linear_transposed_forward,
+                                               .backward = linear_transposed_backward};
 
 ad_tensor *ad_linear_transposed_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site) {
   return ad_tape_apply(tape, &linear_transposed, (ad_tensor *[]){x, w}, 2, NULL, site);

@@ -228,7 +228,7 @@ static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
 
 /* The gradient at the target of a row, unrounded: where values are narrow, softmax rounded before one is subtracted
  * would leave nothing of what is nearly right. */
-static double with_target(const ad_tensor *out, const gradient_slot *slot, size_t row, size_t at) {
+static double with_target(const ad_tensor *out, const ad_gradient_slot *slot, size_t row, size_t at) {
   const ad_tensor *logits = out->operand[0];
   ad_dtype wide = out->array.dtype;
   double largest = ad_element(wide, out->saved, 2 * row), sum = ad_element(wide, out->saved, 2 * row + 1);
@@ -239,7 +239,7 @@ static double with_target(const ad_tensor *out, const gradient_slot *slot, size_
 
 // (softmax - one at the target) times the loss's gradient; zero where nothing is counted. No byte moves: the rows' sums
 // are there since the forward pass.
-static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   if (tape->dry) return AD_OK;
   const ad_tensor *logits = out->operand[0];
   const row_kernels *rows = ad_rows(slot[0].dtype);
@@ -264,21 +264,21 @@ static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
   return AD_OK;
 }
 
-static const operation cross_entropy = {.name = "cross_entropy",
-                                        .dims = "...v,...->",
-                                        .linearity = AD_NONLINEAR,
-                                        .dtypes = IN_ANY_FLOAT,
-                                        .result = LIKE_WIDE,
-                                        .whole = "v",
-                                        .indices = 1u << 1,
-                                        .own_size = sizeof(loss_numbers),
-                                        .runs_dry = 1,
-                                        .describe = loss_describe,
-                                        .check = loss_check,
-                                        .saved = loss_saved,
-                                        .scratch = loss_scratch,
-                                        .forward = loss_forward,
-                                        .backward = loss_backward};
+static const ad_operation cross_entropy = {.name = "cross_entropy",
+                                           .dims = "...v,...->",
+                                           .linearity = AD_NONLINEAR,
+                                           .dtypes = AD_IN_ANY_FLOAT,
+                                           .result = AD_LIKE_WIDE,
+                                           .whole = "v",
+                                           .indices = 1u << 1,
+                                           .own_size = sizeof(loss_numbers),
+                                           .runs_dry = 1,
+                                           .describe = loss_describe,
+                                           .check = loss_check,
+                                           .saved = loss_saved,
+                                           .scratch = loss_scratch,
+                                           .forward = loss_forward,
+                                           .backward = loss_backward};
 
 /* What the statistics are gathered over, recorded like a transition of its own. */
 static loss_numbers numbers_for(ad_tape *tape, const ad_tensor *logits, const char *site) {

@@ -72,23 +72,23 @@ static size_t move_scratch(const ad_tensor *out) {
   return x->carries ? ad_numel(x) * ad_dtype_size(x->grad_dtype) : 0;
 }
 
-static ad_status move_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status move_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_array arrives = out->operand[0]->grad;
   if (slot[0].adds) arrives.data = out->scratch;
   AD_TRY(execute(tape, out, 1, &out->grad, &arrives));
   return slot[0].adds ? ad_array_add_at(&out->operand[0]->grad, &arrives, out->site) : AD_OK;
 }
 
-static const operation transition = {.name = "move",
-                                     .describe = move_describe,
-                                     .dtypes = IN_ANY_FLOAT,
-                                     .passes_on = 1,
-                                     .own_size = sizeof(move_numbers),
-                                     .runs_dry = 1,
-                                     .scratch = move_scratch,
-                                     .shares = move_shares,
-                                     .forward = move_forward,
-                                     .backward = move_backward};
+static const ad_operation transition = {.name = "move",
+                                        .describe = move_describe,
+                                        .dtypes = AD_IN_ANY_FLOAT,
+                                        .passes_on = 1,
+                                        .own_size = sizeof(move_numbers),
+                                        .runs_dry = 1,
+                                        .scratch = move_scratch,
+                                        .shares = move_shares,
+                                        .forward = move_forward,
+                                        .backward = move_backward};
 
 /* ---- over several axes ---- */
 

@@ -48,7 +48,7 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
 // The weight's gradient while its rows are summed, and a row for dx where x carries no gradient.
 static size_t norm_scratch(const ad_tensor *out) { return 2 * width_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
-static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = width_of(out), count = count_of(out);
   size_t row_bytes = width * ad_dtype_size(ad_wide_of(out));
@@ -60,23 +60,23 @@ static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
         dx, slot[0].adds, d_weight, row_of(out, i), out->operand[1]->array.data, ad_at(out, out->grad.data, i * width),
         ad_element(ad_wide_of(out), out->saved, i), width);
   }
-  if (slot[1].data) ad_put_shares(&slot[1], 0, d_weight, ad_wide_of(out), width);
+  if (slot[1].data) ad_slot_put_all(&slot[1], 0, d_weight, ad_wide_of(out), width);
   return AD_OK;
 }
 
-static const operation rms_norm = {.name = "rms_norm",
-                                   .dims = "...d,d->...d",
-                                   .linearity = AD_NONLINEAR,
-                                   .whole = "d",
-                                   .dtypes = IN_ANY_FLOAT,
-                                   .either = 1u << 0,
-                                   .wide = 1u << 1,
-                                   .result = LIKE_TAPE,
-                                   .own_size = sizeof(norm_numbers),
-                                   .saved = norm_saved,
-                                   .scratch = norm_scratch,
-                                   .forward = norm_forward,
-                                   .backward = norm_backward};
+static const ad_operation rms_norm = {.name = "rms_norm",
+                                      .dims = "...d,d->...d",
+                                      .linearity = AD_NONLINEAR,
+                                      .whole = "d",
+                                      .dtypes = AD_IN_ANY_FLOAT,
+                                      .either = 1u << 0,
+                                      .wide = 1u << 1,
+                                      .result = AD_LIKE_TAPE,
+                                      .own_size = sizeof(norm_numbers),
+                                      .saved = norm_saved,
+                                      .scratch = norm_scratch,
+                                      .forward = norm_forward,
+                                      .backward = norm_backward};
 
 ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site) {
   return ad_tape_apply(tape, &rms_norm, (ad_tensor *[]){x, weight}, 2, &(norm_numbers){epsilon}, site);
@@ -101,7 +101,7 @@ static size_t unweighted_scratch(const ad_tensor *out) {
 }
 
 // y = x r with dr/dx = -r^3 x / n, so dx = r (dy - y <dy, y> / n).
-static ad_status unweighted_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status unweighted_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = width_of(out), count = count_of(out);
   int is_narrow = ad_wide_of(out) != out->array.dtype;
@@ -117,16 +117,16 @@ static ad_status unweighted_backward(ad_tape *tape, ad_tensor *out, const gradie
   return AD_OK;
 }
 
-static const operation rms_norm_unweighted = {.name = "rms_norm_unweighted",
-                                              .dims = "...d->...d",
-                                              .linearity = AD_NONLINEAR,
-                                              .whole = "d",
-                                              .dtypes = IN_ANY_FLOAT,
-                                              .own_size = sizeof(norm_numbers),
-                                              .saved = norm_saved,
-                                              .scratch = unweighted_scratch,
-                                              .forward = unweighted_forward,
-                                              .backward = unweighted_backward};
+static const ad_operation rms_norm_unweighted = {.name = "rms_norm_unweighted",
+                                                 .dims = "...d->...d",
+                                                 .linearity = AD_NONLINEAR,
+                                                 .whole = "d",
+                                                 .dtypes = AD_IN_ANY_FLOAT,
+                                                 .own_size = sizeof(norm_numbers),
+                                                 .saved = norm_saved,
+                                                 .scratch = unweighted_scratch,
+                                                 .forward = unweighted_forward,
+                                                 .backward = unweighted_backward};
 
 ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double epsilon, const char *site) {
   return ad_tape_apply(tape, &rms_norm_unweighted, &x, 1, &(norm_numbers){epsilon}, site);
@@ -138,19 +138,19 @@ static ad_status head_norm_check(const ad_tape *tape, const ad_tensor *out) {
   return ad_check_heads(tape, out, out->operand[1]->array.shape.dim[0]);
 }
 
-static const operation head_norm = {.name = "head_norm",
-                                    .dims = "bsd,e->bsd",
-                                    .linearity = AD_NONLINEAR,
-                                    .whole = "e",
-                                    .dtypes = IN_ANY_FLOAT,
-                                    .wide = 1u << 1,
-                                    .result = LIKE_TAPE,
-                                    .own_size = sizeof(norm_numbers),
-                                    .check = head_norm_check,
-                                    .saved = norm_saved,
-                                    .scratch = norm_scratch,
-                                    .forward = norm_forward,
-                                    .backward = norm_backward};
+static const ad_operation head_norm = {.name = "head_norm",
+                                       .dims = "bsd,e->bsd",
+                                       .linearity = AD_NONLINEAR,
+                                       .whole = "e",
+                                       .dtypes = AD_IN_ANY_FLOAT,
+                                       .wide = 1u << 1,
+                                       .result = AD_LIKE_TAPE,
+                                       .own_size = sizeof(norm_numbers),
+                                       .check = head_norm_check,
+                                       .saved = norm_saved,
+                                       .scratch = norm_scratch,
+                                       .forward = norm_forward,
+                                       .backward = norm_backward};
 
 ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site) {
   return ad_tape_apply(tape, &head_norm, (ad_tensor *[]){x, weight}, 2, &(norm_numbers){epsilon}, site);

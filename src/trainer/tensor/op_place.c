@@ -76,12 +76,12 @@ static ad_status place_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 /* What was replaced has a gradient of exactly zero. */
-static ad_status place_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status place_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t whole = sample_of(&out->array), front = sample_of(&out->operand[1]->array);
   for (size_t i = 0; i < (size_t)out->array.local.dim[0]; i++) {
     const void *from = ad_at(out, out->grad.data, i * whole);
-    if (slot[1].data) ad_put_shares(&slot[1], i * front, from, out->grad.dtype, front);
+    if (slot[1].data) ad_slot_put_all(&slot[1], i * front, from, out->grad.dtype, front);
     if (!slot[0].data) continue;
     void *to = ad_at(out, slot[0].data, i * whole);
     if (!slot[0].adds) rows->fill(to, 0, front, 0);
@@ -90,14 +90,14 @@ static ad_status place_backward(ad_tape *tape, ad_tensor *out, const gradient_sl
   return AD_OK;
 }
 
-static const operation place = {.name = "place",
-                                .unread = 3,
-                                .dtypes = IN_ANY_FLOAT,
-                                .either = 1u << 1,
-                                .raw = 1u << 1,
-                                .describe = place_describe,
-                                .forward = place_forward,
-                                .backward = place_backward};
+static const ad_operation place = {.name = "place",
+                                   .unread = 3,
+                                   .dtypes = AD_IN_ANY_FLOAT,
+                                   .either = 1u << 1,
+                                   .raw = 1u << 1,
+                                   .describe = place_describe,
+                                   .forward = place_forward,
+                                   .backward = place_backward};
 
 ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, const char *site) {
   return ad_tape_apply(tape, &place, (ad_tensor *[]){x, front}, 2, NULL, site);

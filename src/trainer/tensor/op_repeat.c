@@ -12,7 +12,7 @@ static ad_status repeat_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status repeat_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status repeat_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_tensor *x = out->operand[0];
   size_t numel = ad_numel(x);
   if (!slot[0].adds) memset(slot[0].data, 0, ad_array_bytes(&x->array));
@@ -21,15 +21,15 @@ static ad_status repeat_backward(ad_tape *tape, ad_tensor *out, const gradient_s
   return AD_OK;
 }
 
-static const operation repeat = {.name = "repeat",
-                                 .dims = "...,ns->n...",
-                                 .linearity = AD_MULTILINEAR,
-                                 .whole = "s",
-                                 .indices = 1u << 1,
-                                 .unread = 1u << 0 | 1u << 1,
-                                 .dtypes = IN_F32_F64,
-                                 .forward = repeat_forward,
-                                 .backward = repeat_backward};
+static const ad_operation repeat = {.name = "repeat",
+                                    .dims = "...,ns->n...",
+                                    .linearity = AD_MULTILINEAR,
+                                    .whole = "s",
+                                    .indices = 1u << 1,
+                                    .unread = 1u << 0 | 1u << 1,
+                                    .dtypes = AD_IN_F32_F64,
+                                    .forward = repeat_forward,
+                                    .backward = repeat_backward};
 
 ad_tensor *ad_repeat_at(ad_tape *tape, ad_tensor *x, ad_tensor *samples, const char *site) {
   return ad_tape_apply(tape, &repeat, (ad_tensor *[]){x, samples}, 2, NULL, site);

@@ -70,20 +70,20 @@ static ad_status rotary_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status rotary_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status rotary_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   rotate_all(out, slot[0].data, out->grad.data, -1, slot[0].adds);
   return AD_OK;
 }
 
-static const operation rotary = {.name = "rotary",
-                                 .dims = "bsd->bsd",
-                                 .linearity = AD_MULTILINEAR,
-                                 .dtypes = IN_ANY_FLOAT,
-                                 .own_size = sizeof(rotary_numbers),
-                                 .check = rotary_check,
-                                 .saved = rotary_saved,
-                                 .forward = rotary_forward,
-                                 .backward = rotary_backward};
+static const ad_operation rotary = {.name = "rotary",
+                                    .dims = "bsd->bsd",
+                                    .linearity = AD_MULTILINEAR,
+                                    .dtypes = AD_IN_ANY_FLOAT,
+                                    .own_size = sizeof(rotary_numbers),
+                                    .check = rotary_check,
+                                    .saved = rotary_saved,
+                                    .forward = rotary_forward,
+                                    .backward = rotary_backward};
 
 ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site) {
   return ad_tape_apply(tape, &rotary, &x, 1, &(rotary_numbers){head_dim, base}, site);

@@ -40,20 +40,20 @@ static ad_status copy_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status copy_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status copy_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   if (slot[0].data != out->grad.data)
     ad_rows(out->grad.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
   return AD_OK;
 }
 
-static const operation to_rows = {.name = "to_rows",
-                                  .dtypes = IN_ANY_FLOAT,
-                                  .passes_on = 1,
-                                  .hands_over = 1,
-                                  .describe = to_rows_describe,
-                                  .shares = shares,
-                                  .forward = copy_forward,
-                                  .backward = copy_backward};
+static const ad_operation to_rows = {.name = "to_rows",
+                                     .dtypes = AD_IN_ANY_FLOAT,
+                                     .passes_on = 1,
+                                     .hands_over = 1,
+                                     .describe = to_rows_describe,
+                                     .shares = shares,
+                                     .forward = copy_forward,
+                                     .backward = copy_backward};
 
 ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &to_rows, &x, 1, NULL, site);
@@ -98,15 +98,15 @@ static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static const operation from_rows = {.name = "from_rows",
-                                    .dtypes = IN_ANY_FLOAT,
-                                    .passes_on = 1,
-                                    .own_size = sizeof(rows_numbers),
-                                    .hands_over = 1,
-                                    .describe = from_rows_describe,
-                                    .shares = shares,
-                                    .forward = copy_forward,
-                                    .backward = copy_backward};
+static const ad_operation from_rows = {.name = "from_rows",
+                                       .dtypes = AD_IN_ANY_FLOAT,
+                                       .passes_on = 1,
+                                       .own_size = sizeof(rows_numbers),
+                                       .hands_over = 1,
+                                       .describe = from_rows_describe,
+                                       .shares = shares,
+                                       .forward = copy_forward,
+                                       .backward = copy_backward};
 
 ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site) {
   return ad_tape_apply(tape, &from_rows, &x, 1, &(rows_numbers){like}, site);
@@ -183,18 +183,18 @@ static ad_status to_slots_forward(ad_tape *tape, ad_tensor *out) {
   take_rows(out, out->array.data, out->operand[0]->array.data, 0);
   return AD_OK;
 }
-static ad_status to_slots_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status to_slots_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   add_rows(out, slot[0].data, out->grad.data, slot[0].adds);
   return AD_OK;
 }
 
-static const operation to_slots = {.name = "to_slots",
-                                   .dtypes = IN_ANY_FLOAT,
-                                   .own_size = sizeof(slot_numbers),
-                                   .scratch = sums_scratch,
-                                   .describe = to_slots_describe,
-                                   .forward = to_slots_forward,
-                                   .backward = to_slots_backward};
+static const ad_operation to_slots = {.name = "to_slots",
+                                      .dtypes = AD_IN_ANY_FLOAT,
+                                      .own_size = sizeof(slot_numbers),
+                                      .scratch = sums_scratch,
+                                      .describe = to_slots_describe,
+                                      .forward = to_slots_forward,
+                                      .backward = to_slots_backward};
 
 static ad_status from_slots_describe(ad_tape *tape, ad_tensor *out) {
   return describe_rows(tape, out, slots_of(out)->slots, slots_of(out)->tokens);
@@ -203,25 +203,25 @@ static ad_status from_slots_forward(ad_tape *tape, ad_tensor *out) {
   add_rows(out, out->array.data, out->operand[0]->array.data, 0);
   return AD_OK;
 }
-static ad_status from_slots_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status from_slots_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   take_rows(out, slot[0].data, out->grad.data, slot[0].adds);
   return AD_OK;
 }
 
-static const operation from_slots = {.name = "from_slots",
-                                     .dtypes = IN_ANY_FLOAT,
-                                     .own_size = sizeof(slot_numbers),
-                                     .scratch = sums_scratch,
-                                     .describe = from_slots_describe,
-                                     .forward = from_slots_forward,
-                                     .backward = from_slots_backward};
+static const ad_operation from_slots = {.name = "from_slots",
+                                        .dtypes = AD_IN_ANY_FLOAT,
+                                        .own_size = sizeof(slot_numbers),
+                                        .scratch = sums_scratch,
+                                        .describe = from_slots_describe,
+                                        .forward = from_slots_forward,
+                                        .backward = from_slots_backward};
 
 /* A tape that failed before the choice was made has no routing. */
 static slot_numbers token_slots(const ad_routing *routing) {
   return routing ? (slot_numbers){routing->token_of_slot, routing->slots, routing->tokens, NULL} : (slot_numbers){0};
 }
 
-static ad_tensor *apply_slots(ad_tape *tape, const operation *op, ad_tensor *x, slot_numbers numbers,
+static ad_tensor *apply_slots(ad_tape *tape, const ad_operation *op, ad_tensor *x, slot_numbers numbers,
                               const char *site) {
   return ad_tape_apply(tape, op, &x, 1, &numbers, site);
 }
@@ -247,18 +247,18 @@ static ad_status weights_describe(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status weights_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status weights_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   slot_scores_passing passing = {slots_of(out)->routing, &out->grad};
   ad_seam_pass(AD_SEAM_SLOT_SCORES, &passing);
   return to_slots_backward(tape, out, slot);
 }
 
-static const operation slot_weights = {.name = "slot_weights",
-                                       .dtypes = IN_F32_F64,
-                                       .own_size = sizeof(slot_numbers),
-                                       .describe = weights_describe,
-                                       .forward = to_slots_forward,
-                                       .backward = weights_backward};
+static const ad_operation slot_weights = {.name = "slot_weights",
+                                          .dtypes = AD_IN_F32_F64,
+                                          .own_size = sizeof(slot_numbers),
+                                          .describe = weights_describe,
+                                          .forward = to_slots_forward,
+                                          .backward = weights_backward};
 
 ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site) {
   slot_numbers numbers = {0};
@@ -282,25 +282,25 @@ static ad_status scale_rows_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status scale_rows_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status scale_rows_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_columns(out);
   for (size_t i = 0; i < ad_rows_of(out); i++) {
     const void *dy = ad_at(out, out->grad.data, i * width), *x = ad_at(out, out->operand[0]->array.data, i * width);
     if (slot[0].data)
       ad_rows(dtype)->put(ad_at(out, slot[0].data, i * width), dy, factor_of(out, i), width, slot[0].adds);
-    if (slot[1].data) ad_put_share(&slot[1], i, ad_rows(dtype)->dot(dy, x, width));
+    if (slot[1].data) ad_slot_put(&slot[1], i, ad_rows(dtype)->dot(dy, x, width));
   }
   return AD_OK;
 }
 
-static const operation scale_rows = {.name = "scale_rows",
-                                     .dims = "...d,...->...d",
-                                     .linearity = AD_MULTILINEAR,
-                                     .dtypes = IN_ANY_FLOAT,
-                                     .wide = 1u << 1,
-                                     .forward = scale_rows_forward,
-                                     .backward = scale_rows_backward};
+static const ad_operation scale_rows = {.name = "scale_rows",
+                                        .dims = "...d,...->...d",
+                                        .linearity = AD_MULTILINEAR,
+                                        .dtypes = AD_IN_ANY_FLOAT,
+                                        .wide = 1u << 1,
+                                        .forward = scale_rows_forward,
+                                        .backward = scale_rows_backward};
 
 ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *factors, const char *site) {
   return ad_tape_apply(tape, &scale_rows, (ad_tensor *[]){x, factors}, 2, NULL, site);

@@ -21,7 +21,7 @@ static ad_status softmax_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 /* y (dy - sum(y dy)) */
-static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_columns(out);
   for (size_t i = 0; i < ad_rows_of(out); i++) {
@@ -29,19 +29,19 @@ static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const gradient_
     double centre = ad_rows(dtype)->dot(y, dy, width);
     for (size_t e = 0; e < width; e++) {
       double slope = ad_element(dtype, y, e) * (ad_element(dtype, dy, e) - centre);
-      ad_put_share(slot, i * width + e, slope);
+      ad_slot_put(slot, i * width + e, slope);
     }
   }
   return AD_OK;
 }
 
-static const operation softmax = {.name = "softmax",
-                                  .dims = "...e->...e",
-                                  .linearity = AD_NONLINEAR,
-                                  .whole = "e",
-                                  .dtypes = IN_F32_F64,
-                                  .forward = softmax_forward,
-                                  .backward = softmax_backward};
+static const ad_operation softmax = {.name = "softmax",
+                                     .dims = "...e->...e",
+                                     .linearity = AD_NONLINEAR,
+                                     .whole = "e",
+                                     .dtypes = AD_IN_F32_F64,
+                                     .forward = softmax_forward,
+                                     .backward = softmax_backward};
 
 ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &softmax, &x, 1, NULL, site);
@@ -56,21 +56,21 @@ static ad_status sigmoid_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status sigmoid_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status sigmoid_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   for (size_t i = 0; i < ad_numel(out); i++) {
     double y = ad_element(dtype, out->array.data, i), slope = ad_element(dtype, out->grad.data, i) * y * (1 - y);
-    ad_put_share(slot, i, slope);
+    ad_slot_put(slot, i, slope);
   }
   return AD_OK;
 }
 
-static const operation sigmoid = {.name = "sigmoid",
-                                  .dims = "...->...",
-                                  .linearity = AD_NONLINEAR,
-                                  .dtypes = IN_F32_F64,
-                                  .forward = sigmoid_forward,
-                                  .backward = sigmoid_backward};
+static const ad_operation sigmoid = {.name = "sigmoid",
+                                     .dims = "...->...",
+                                     .linearity = AD_NONLINEAR,
+                                     .dtypes = AD_IN_F32_F64,
+                                     .forward = sigmoid_forward,
+                                     .backward = sigmoid_backward};
 
 ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &sigmoid, &x, 1, NULL, site);
@@ -236,7 +236,7 @@ static ad_status choice_forward(ad_tape *tape, ad_tensor *out) {
 }
 
 /* To the chosen scores; the others get exactly zero. */
-static ad_status choice_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status choice_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_routing *routing = numbers_of(out)->routing;
   ad_dtype dtype = out->array.dtype;
   if (tape->dry) return AD_OK;
@@ -248,13 +248,13 @@ static ad_status choice_backward(ad_tape *tape, ad_tensor *out, const gradient_s
   return AD_OK;
 }
 
-static const operation choice = {.name = "top_k",
-                                 .dtypes = IN_F32_F64,
-                                 .own_size = sizeof(choice_numbers),
-                                 .runs_dry = 1,
-                                 .describe = choice_describe,
-                                 .forward = choice_forward,
-                                 .backward = choice_backward};
+static const ad_operation choice = {.name = "top_k",
+                                    .dtypes = AD_IN_F32_F64,
+                                    .own_size = sizeof(choice_numbers),
+                                    .runs_dry = 1,
+                                    .describe = choice_describe,
+                                    .forward = choice_forward,
+                                    .backward = choice_backward};
 
 static ad_tensor *apply_choice(ad_tape *tape, ad_tensor *scores, choice_numbers numbers, ad_routing **routing,
                                const char *site) {

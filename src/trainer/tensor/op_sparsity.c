@@ -28,27 +28,27 @@ static ad_status power_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status power_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status power_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const power_numbers *own = out->own;
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_numel(out), rows = ad_rows_of(out->operand[0]);
   for (size_t i = 0, at = 0; i < rows; i++)
     for (size_t c = 0; c < width; c++, at++) {
       double slope = own->p * pow(value(out, at) + own->epsilon, own->p - 1);
-      ad_put_share(slot, at, slope * ad_element(dtype, out->grad.data, c));
+      ad_slot_put(slot, at, slope * ad_element(dtype, out->grad.data, c));
     }
   return AD_OK;
 }
 
-static const operation power_sums = {.name = "power_sums",
-                                     .dims = "...c->c",
-                                     .linearity = AD_NONLINEAR,
-                                     .dtypes = IN_ANY_FLOAT,
-                                     .result = LIKE_WIDE,
-                                     .own_size = sizeof(power_numbers),
-                                     .scratch = power_scratch,
-                                     .forward = power_forward,
-                                     .backward = power_backward};
+static const ad_operation power_sums = {.name = "power_sums",
+                                        .dims = "...c->c",
+                                        .linearity = AD_NONLINEAR,
+                                        .dtypes = AD_IN_ANY_FLOAT,
+                                        .result = AD_LIKE_WIDE,
+                                        .own_size = sizeof(power_numbers),
+                                        .scratch = power_scratch,
+                                        .forward = power_forward,
+                                        .backward = power_backward};
 
 ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double p, const char *site) {
   return ad_tape_apply(tape, &power_sums, &x, 1, &(power_numbers){epsilon, p}, site);
@@ -83,24 +83,24 @@ static ad_status sparsity_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status sparsity_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status sparsity_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   double gradient = ad_element(dtype, out->grad.data, 0);
   for (size_t c = 0; c < ad_numel(out->operand[0]); c++) {
     double sum = value(out, c), slope = 1 + beta_of(out) * (log1p(sum) + sum / (1 + sum)) / M_LN2;
-    ad_put_share(slot, c, gradient * slope);
+    ad_slot_put(slot, c, gradient * slope);
   }
   return AD_OK;
 }
 
-static const operation sparsity = {.name = "sparsity",
-                                   .dims = "c->",
-                                   .linearity = AD_NONLINEAR,
-                                   .dtypes = IN_F32_F64,
-                                   .own_size = sizeof(sparsity_numbers),
-                                   .describe = sparsity_describe,
-                                   .forward = sparsity_forward,
-                                   .backward = sparsity_backward};
+static const ad_operation sparsity = {.name = "sparsity",
+                                      .dims = "c->",
+                                      .linearity = AD_NONLINEAR,
+                                      .dtypes = AD_IN_F32_F64,
+                                      .own_size = sizeof(sparsity_numbers),
+                                      .describe = sparsity_describe,
+                                      .forward = sparsity_forward,
+                                      .backward = sparsity_backward};
 
 ad_tensor *ad_sparsity_at(ad_tape *tape, ad_tensor *sums, double beta, const char *site) {
   return ad_tape_apply(tape, &sparsity, &sums, 1, &(sparsity_numbers){beta}, site);

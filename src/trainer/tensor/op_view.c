@@ -28,21 +28,21 @@ static ad_status view_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status view_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status view_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   if (slot[0].data != out->grad.data)
     ad_rows(out->grad.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
   return AD_OK;
 }
 
-static const operation view_operation = {.name = "view",
-                                         .describe = view_describe,
-                                         .hands_over = 1,
-                                         .dtypes = IN_ANY_FLOAT,
-                                         .passes_on = 1,
-                                         .own_size = sizeof(view_numbers),
-                                         .shares = view_shares,
-                                         .forward = view_forward,
-                                         .backward = view_backward};
+static const ad_operation view_operation = {.name = "view",
+                                            .describe = view_describe,
+                                            .hands_over = 1,
+                                            .dtypes = AD_IN_ANY_FLOAT,
+                                            .passes_on = 1,
+                                            .own_size = sizeof(view_numbers),
+                                            .shares = view_shares,
+                                            .forward = view_forward,
+                                            .backward = view_backward};
 
 ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, const char *site) {
   return ad_tape_apply(tape, &view_operation, &x, 1, &(view_numbers){view}, site);

@@ -32,7 +32,7 @@ static ad_status wire_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static ad_status wire_backward(ad_tape *tape, ad_tensor *out, const gradient_slot *slot) {
+static ad_status wire_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const wire_rounding *wire = out->own;
   if (!slot[0].data) return AD_OK;
   round_through(wire->gradient, wire->gradient_scale, out->grad.dtype, out->grad.data, out->grad.data, ad_numel(out),
@@ -42,16 +42,16 @@ static ad_status wire_backward(ad_tape *tape, ad_tensor *out, const gradient_slo
   return AD_OK;
 }
 
-static const operation wire = {.name = "wire",
-                               .dims = "...->...",
-                               .linearity = AD_NONLINEAR,
-                               .dtypes = IN_ANY_FLOAT,
-                               .passes_on = 1,
-                               .unread = 1,
-                               .own_size = sizeof(wire_rounding),
-                               .hands_over = 1,
-                               .forward = wire_forward,
-                               .backward = wire_backward};
+static const ad_operation wire = {.name = "wire",
+                                  .dims = "...->...",
+                                  .linearity = AD_NONLINEAR,
+                                  .dtypes = AD_IN_ANY_FLOAT,
+                                  .passes_on = 1,
+                                  .unread = 1,
+                                  .own_size = sizeof(wire_rounding),
+                                  .hands_over = 1,
+                                  .forward = wire_forward,
+                                  .backward = wire_backward};
 
 ad_tensor *ad_wire_at(ad_tape *tape, ad_tensor *x, const wire_rounding *rounding, const char *site) {
   return ad_tape_apply(tape, &wire, &x, 1, rounding, site);

@@ -74,7 +74,7 @@ static ad_tensor *converted(const trying *t) {
 static int is_taken(const trying *t) {
   const ad_operation_passing *call = t->call;
   ad_tape *tape = call->tape;
-  ad_tensor *operands[OPERANDS_MAX];
+  ad_tensor *operands[AD_OPERANDS_MAX];
   memcpy(operands, call->operands, (size_t)call->count * sizeof *operands);
   tape->status = AD_OK;
   ad_tensor *x = walk(tape, converted(t), &t->repair, call->site);
@@ -143,7 +143,7 @@ static void try_all_axes(trying *t, const ad_array *x) {
 }
 
 static void try_here(trying *t) {
-  const operation *op = t->depth ? t->calls[t->depth - 1]->op : t->call->op;
+  const ad_operation *op = t->depth ? t->calls[t->depth - 1]->op : t->call->op;
   ad_text site = ad_text_on(t->repair.site, sizeof t->repair.site);
   ad_text_add(&site, "%s", t->depth ? t->calls[t->depth - 1]->site : t->call->site);
   t->repair.op = op->name;
@@ -170,7 +170,7 @@ static int owns_all(const ad_operation_passing *call) {
 }
 
 /* Of a transition the sentence itself says what the table has. */
-static int is_move(const operation *op) {
+static int is_move(const ad_operation *op) {
   for (int move = 0; move < AD_MOVE_COUNT; move++)
     if (!strcmp(op->name, ad_move_name((ad_move)move))) return 1;
   return !strcmp(op->name, "move");

@@ -42,7 +42,7 @@ typedef struct ad_mending {
   ad_tensor *after;
   int transitions; /* on the tape then; fewer: it was reset */
   size_t calls;    /* that were recorded meanwhile */
-  ad_tensor *operands[OPERANDS_MAX];
+  ad_tensor *operands[AD_OPERANDS_MAX];
   int fired, is_inside;
 } ad_mending;
 void ad_repair_begin(ad_mending *mending);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "tensor/tape.h"
 
-enum { LETTERS = 128, DIMS_TEXT = (OPERANDS_MAX + 1) * (AD_DIMS_MAX + 2) + 8 };
+enum { LETTERS = 128, DIMS_TEXT = (AD_OPERANDS_MAX + 1) * (AD_DIMS_MAX + 2) + 8 };
 
 static const char dots[] = "...";
 
@@ -104,7 +104,7 @@ static ad_status shape_by_letters(const ad_tensor *out, const char *letters, ad_
 }
 
 static ad_dtype wanted_dtype(const ad_tape *tape, const ad_tensor *out, int i) {
-  const operation *op = out->op;
+  const ad_operation *op = out->op;
   ad_dtype is = out->operand[i]->array.dtype;
   if (op->indices >> i & 1) return AD_I32;
   if (op->wide >> i & 1) return ad_dtype_wide(tape->options.dtype);
@@ -123,11 +123,11 @@ static ad_dtype widest(const ad_tensor *out) {
 
 static ad_dtype result_of(const ad_tape *tape, const ad_tensor *out) {
   switch (out->op->result) {
-    case LIKE_TAPE:
+    case AD_LIKE_TAPE:
       return tape->options.dtype;
-    case LIKE_WIDE:
+    case AD_LIKE_WIDE:
       return ad_dtype_wide(tape->options.dtype);
-    case LIKE_WIDEST:
+    case AD_LIKE_WIDEST:
       return widest(out);
     default:
       return out->operand[0]->array.dtype;
@@ -151,7 +151,7 @@ ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad
   expand(out->op->dims, leading, letters);
   ad_shape shape;
   AD_TRY(shape_by_letters(out, letters, &shape));
-  int constant[OPERANDS_MAX];
+  int constant[AD_OPERANDS_MAX];
   for (int i = 0; i < out->operand_count; i++) constant[i] = !out->operand[i]->carries;
   ad_rule rule = {.size = sizeof rule,
                   .name = out->op->name,
@@ -165,7 +165,7 @@ ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad
 }
 
 ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out) {
-  const ad_layout *layouts[OPERANDS_MAX];
+  const ad_layout *layouts[AD_OPERANDS_MAX];
   for (int i = 0; i < out->operand_count; i++) layouts[i] = &out->operand[i]->array.layout;
   return ad_operation_describe_by(tape, out, layouts);
 }

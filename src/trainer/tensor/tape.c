@@ -307,7 +307,8 @@ static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *o
 
 static ad_status check_dtype(const ad_tensor *out) {
   ad_dtype dtype = out->operand[0]->array.dtype;
-  if (out->op->dtypes >> dtype & 1) return AD_OK;
+  unsigned dtypes = out->op->dtypes ? out->op->dtypes : AD_IN_F32_F64;
+  if (dtypes >> dtype & 1) return AD_OK;
   return ad_fail(AD_INVALID, "%s: %s: has no arithmetic for values of dtype %s", out->site, out->op->name,
                  ad_dtype_name(dtype));
 }
@@ -339,18 +340,31 @@ static ad_status check_raw(const ad_tensor *out) {
   return AD_OK;
 }
 
+/* A gradient that backward does not fill would be left out of the sum. */
+static ad_status check_fills(const ad_tensor *out) {
+  uint64_t fills = ad_operation_fills(out->op);
+  for (int i = 0; i < out->operand_count; i++) {
+    if (!out->operand[i]->carries || fills >> i & 1) continue;
+    return ad_fail(AD_INVALID,
+                   "%s: %s: operand %d carries a gradient, but the operation has none for it: it must be a constant",
+                   out->site, out->op->name, i + 1);
+  }
+  return AD_OK;
+}
+
 static ad_status describe(ad_tape *tape, ad_tensor *out) {
-  const operation *op = out->op;
+  const ad_operation *op = out->op;
   AD_TRY(check_dtype(out));
   AD_TRY(op->describe ? op->describe(tape, out) : ad_operation_describe(tape, out));
   out->grad_dtype = op->passes_on ? out->operand[0]->grad_dtype : out->array.dtype;
+  AD_TRY(check_fills(out));
   if (!op->passes_on) AD_TRY(check_raw(out));
   AD_TRY(check_linear(out));
   return op->check ? op->check(tape, out) : AD_OK;
 }
 
 static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
-  const operation *op = out->op;
+  const ad_operation *op = out->op;
   const ad_tensor *first = out->operand[0];
   int stays = !ad_is_parameter(first) || !first->from->acquire;  // else its memory goes with this use
   int made_by_forward = op->makes_memory && !tape->dry;
@@ -394,7 +408,7 @@ static ad_status record(const ad_operation_passing *call, ad_tensor **out) {
   return AD_OK;
 }
 
-ad_tensor *ad_tape_apply(ad_tape *tape, const operation *op, ad_tensor *const *operands, int count, const void *own,
+ad_tensor *ad_tape_apply(ad_tape *tape, const ad_operation *op, ad_tensor *const *operands, int count, const void *own,
                          const char *site) {
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, op->name);

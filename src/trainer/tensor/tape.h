@@ -52,7 +52,7 @@ typedef struct ad_record_passing {
 /* What passes the seams AD_SEAM_OPERANDS, where others may take the operands' place, and AD_SEAM_REFUSED. */
 typedef struct ad_operation_passing {
   ad_tape *tape;
-  const operation *op;
+  const ad_operation *op;
   ad_tensor *const *operands;
   int count;
   const void *own;
@@ -62,8 +62,6 @@ typedef struct ad_operation_passing {
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to);
 /* Values of this dtype stand on the tape: its own, or the wide one. */
 int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype);
-/* Memory until reset; on engine dry the bytes are counted and *out is NULL. */
-ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 /* A point to return to, for scratch memory. */
 typedef struct tape_mark {
   size_t arena, dry;

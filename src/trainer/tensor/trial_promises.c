@@ -1,0 +1,335 @@
+/* What a record promises of forward and backward (addend/operation.h), each by calling them. */
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/random.h"
+#include "products/gemm.h"
+#include "tensor/trial.h"
+
+enum { POISON = 0xff, KEPT_MAX = AD_OPERANDS_MAX + 3 };
+
+/* Memory that a call must leave as it is. */
+typedef struct kept {
+  char what[32];
+  const void *data;
+  void *copy;
+  size_t bytes;
+} kept;
+
+typedef struct scene {
+  const ad_trial *trial;
+  ad_tape *tape;
+  ad_tensor *out;
+  size_t count;   /* of operands */
+  uint64_t fills; /* those whose gradients backward leaves */
+  ad_gradient_slot slot[AD_OPERANDS_MAX];
+  void *all[AD_OPERANDS_MAX]; /* their gradients, from one call that filled all */
+  kept kept[KEPT_MAX];
+  size_t kept_count;
+} scene;
+
+static size_t gradient_bytes(const scene *s, size_t i) { return ad_trial_numel(s->trial, i) * sizeof(double); }
+static int is_filled(const scene *s, size_t i) { return (int)(s->fills >> i & 1); }
+
+/* ---- what must stay ---- */
+
+static ad_status copy_again(const scene *s, kept *of) {
+  AD_TRY(ad_tape_take(s->tape, of->bytes, &of->copy));
+  if (of->bytes) memcpy(of->copy, of->data, of->bytes);
+  return AD_OK;
+}
+
+static ad_status keep(scene *s, const char *what, const void *data, size_t bytes) {
+  kept *of = &s->kept[s->kept_count++];
+  *of = (kept){.data = data, .bytes = bytes};
+  snprintf(of->what, sizeof of->what, "%s", what);
+  return copy_again(s, of);
+}
+
+static ad_status keep_all(scene *s) {
+  const ad_tensor *out = s->out;
+  AD_TRY(keep(s, "the gradient that arrived", out->grad.data, ad_array_bytes(&out->grad)));
+  AD_TRY(keep(s, "what was saved", out->saved, out->op->saved ? out->op->saved(out) : 0));
+  AD_TRY(keep(s, "the result", out->array.data, ad_array_bytes(&out->array)));
+  for (size_t i = 0; i < s->count; i++) {
+    char name[32];
+    snprintf(name, sizeof name, "operand %zu", i + 1);
+    AD_TRY(keep(s, name, out->operand[i]->array.data, ad_array_bytes(&out->operand[i]->array)));
+  }
+  return AD_OK;
+}
+
+static ad_status all_stayed(const scene *s, const char *call) {
+  for (size_t i = 0; i < s->kept_count; i++) {
+    const kept *of = &s->kept[i];
+    if (of->bytes && memcmp(of->data, of->copy, of->bytes))
+      return ad_trial_fail(s->trial, "%s changes %s, and promises not to", call, of->what);
+  }
+  return AD_OK;
+}
+
+/* ---- forward, once more ---- */
+
+static ad_status call_forward(const scene *s) {
+  tape_mark mark = ad_tape_mark(s->tape);
+  AD_TRY(ad_tape_take_scratch(s->tape, s->out));
+  ad_status status = s->out->op->forward(s->tape, s->out);
+  ad_status products = ad_gemm_status();
+  if (!s->out->op->makes_memory) ad_tape_rewind(s->tape, mark);
+  return status ? status : products;
+}
+
+/* On one rank an operand is its whole value. */
+static ad_status operands_are_as_drawn(const scene *s) {
+  for (size_t i = 0; i < s->count; i++)
+    for (size_t k = 0; k < ad_trial_numel(s->trial, i); k++)
+      if (ad_array_get(&s->out->operand[i]->array, k) != s->trial->value[i][k])
+        return ad_trial_fail(s->trial, "forward changes operand %zu, and promises not to", i + 1);
+  return AD_OK;
+}
+
+static ad_status forward_is_repeatable(scene *s) {
+  ad_array *result = &s->out->array;
+  int shares = result->data == s->out->operand[0]->array.data;
+  if (!shares && ad_array_bytes(result)) memset(result->data, POISON, ad_array_bytes(result));
+  AD_TRY(operands_are_as_drawn(s));
+  AD_TRY(call_forward(s));
+  AD_TRY(operands_are_as_drawn(s));
+  kept *saved = &s->kept[1], *first = &s->kept[2];
+  first->data = result->data;
+  if (first->bytes != ad_array_bytes(result) || (first->bytes && memcmp(first->data, first->copy, first->bytes)))
+    return ad_trial_fail(s->trial,
+                         "forward promises that it may be called again, but the second call makes another result");
+  if (saved->bytes && memcmp(saved->data, saved->copy, saved->bytes))
+    return ad_trial_fail(s->trial,
+                         "forward promises that it may be called again, but the second call saves something else");
+  return AD_OK;
+}
+
+/* ---- backward ---- */
+
+static ad_status call_backward(const scene *s, const ad_gradient_slot *slot) {
+  tape_mark mark = ad_tape_mark(s->tape);
+  AD_TRY(ad_tape_take_scratch(s->tape, s->out));
+  ad_status status = s->out->op->backward(s->tape, s->out, slot);
+  ad_status products = ad_gemm_status();
+  ad_tape_rewind(s->tape, mark);
+  return status ? status : products;
+}
+
+static void poison(scene *s) {
+  for (size_t i = 0; i < s->count; i++) {
+    s->slot[i].adds = 0;
+    memset(s->slot[i].data, POISON, gradient_bytes(s, i));
+  }
+}
+
+/* How many of the gradient's elements nobody wrote. */
+static size_t unwritten(const scene *s, size_t i) {
+  size_t count = 0, n = ad_trial_numel(s->trial, i), bytes = gradient_bytes(s, i) / (n ? n : 1);
+  static const unsigned char poisoned[sizeof(double)] = {POISON, POISON, POISON, POISON,
+                                                         POISON, POISON, POISON, POISON};
+  for (size_t k = 0; k < n; k++) count += !memcmp((const char *)s->slot[i].data + k * bytes, poisoned, bytes);
+  return count;
+}
+
+static ad_status all_slots(scene *s) {
+  poison(s);
+  AD_TRY(call_backward(s, s->slot));
+  AD_TRY(all_stayed(s, "backward"));
+  for (size_t i = 0; i < s->count; i++) {
+    size_t left = unwritten(s, i);
+    if (!is_filled(s, i) && left != ad_trial_numel(s->trial, i))
+      return ad_trial_fail(s->trial, "backward fills the gradient of operand %zu, which the record does not name",
+                           i + 1);
+    if (is_filled(s, i) && left)
+      return ad_trial_fail(s->trial, "backward leaves %zu of %zu elements of the gradient of operand %zu unwritten",
+                           left, ad_trial_numel(s->trial, i), i + 1);
+    memcpy(s->all[i], s->slot[i].data, gradient_bytes(s, i));
+  }
+  return AD_OK;
+}
+
+static int is_same(const scene *s, size_t i) { return !memcmp(s->slot[i].data, s->all[i], gradient_bytes(s, i)); }
+
+static ad_status all_are_same(const scene *s, const char *when) {
+  for (size_t i = 0; i < s->count; i++)
+    if (is_filled(s, i) && !is_same(s, i))
+      return ad_trial_fail(s->trial, "backward %s leaves another gradient of operand %zu", when, i + 1);
+  return AD_OK;
+}
+
+static ad_status called_again(scene *s) {
+  poison(s);
+  AD_TRY(call_backward(s, s->slot));
+  return all_are_same(s, "promises that it may be called again, but the second call");
+}
+
+/* ---- adding to what is there ---- */
+
+static double base_of(const scene *s, size_t i, size_t k) {
+  return ad_random_normal(s->trial->given.seed, 3000 + i, k);
+}
+
+static ad_status adds_to_operand(const scene *s, size_t i) {
+  const double *sum = s->slot[i].data, *gradient = s->all[i];
+  for (size_t k = 0; k < ad_trial_numel(s->trial, i); k++) {
+    double wanted = base_of(s, i, k) + gradient[k], error = sum[k] - wanted;
+    if (error <= 1e-12 * (1 + fabs(gradient[k])) && error >= -1e-12 * (1 + fabs(gradient[k]))) continue;
+    return ad_trial_fail(s->trial,
+                         "backward does not add where the slot says so: element %zu of operand %zu is %g, not %g", k,
+                         i + 1, sum[k], wanted);
+  }
+  return AD_OK;
+}
+
+static ad_status adds(scene *s) {
+  for (size_t i = 0; i < s->count; i++) {
+    s->slot[i].adds = 1;
+    for (size_t k = 0; k < ad_trial_numel(s->trial, i); k++) ((double *)s->slot[i].data)[k] = base_of(s, i, k);
+  }
+  AD_TRY(call_backward(s, s->slot));
+  for (size_t i = 0; i < s->count; i++)
+    if (is_filled(s, i)) AD_TRY(adds_to_operand(s, i));
+  return AD_OK;
+}
+
+/* ---- what the record says besides ---- */
+
+/* Operands that backward does not read may hold anything. */
+static ad_status unread_are_unread(scene *s) {
+  for (size_t i = 0; i < s->count; i++) {
+    const ad_array *operand = &s->out->operand[i]->array;
+    int is_result = operand->data == s->out->array.data;
+    if (!(s->out->op->unread >> i & 1) || is_result) continue;
+    memset(operand->data, POISON, ad_array_bytes(operand));
+  }
+  poison(s);
+  ad_status status = call_backward(s, s->slot);
+  for (size_t i = 0; i < s->count; i++)
+    memcpy(s->out->operand[i]->array.data, s->kept[3 + i].copy, s->kept[3 + i].bytes);
+  AD_TRY(status);
+  return all_are_same(s, "reads an operand that the record says is unread: without it, it");
+}
+
+/* The gradient that arrived becomes operand 0's. */
+static ad_status hands_over(scene *s) {
+  if (!s->out->op->hands_over || !is_filled(s, 0)) return AD_OK;
+  void *own = s->slot[0].data;
+  poison(s);
+  memcpy(own, s->out->grad.data, gradient_bytes(s, 0));
+  void *arrived = s->out->grad.data;
+  s->out->grad.data = own;
+  ad_status status = call_backward(s, s->slot);
+  s->out->grad.data = arrived;
+  AD_TRY(status);
+  return all_are_same(s, "takes over the gradient that arrived, as hands_over says, and then");
+}
+
+/* ---- one slot at a time ---- */
+
+/* In a child process, which may die of it: its own signals, no core, no words. */
+static void alone_in_child(const scene *s, const ad_gradient_slot *slot) {
+  static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+  for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], SIG_DFL);
+  setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+  _exit(call_backward(s, slot) != AD_OK);
+}
+
+static ad_status judge_end(const scene *s, size_t i, int end) {
+  if (WIFSIGNALED(end))
+    return ad_trial_fail(
+        s->trial,
+        "backward does not leave out an operand whose slot is NULL: with the slot of operand %zu alone "
+        "it ends the process by signal %d",
+        i + 1, WTERMSIG(end));
+  if (WEXITSTATUS(end))
+    return ad_trial_fail(s->trial, "backward fails where only the slot of operand %zu has memory", i + 1);
+  return is_same(s, i)
+             ? AD_OK
+             : ad_trial_fail(s->trial, "backward leaves another gradient of operand %zu where the other slots are NULL",
+                             i + 1);
+}
+
+static ad_status slot_alone(const scene *s, size_t i) {
+  ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
+  slot[i] = s->slot[i];
+  int end;
+  pid_t child = fork();
+  if (child < 0) return ad_fail(AD_SYSTEM, "ad_check_operation: no child process could be made");
+  if (!child) alone_in_child(s, slot);
+  if (waitpid(child, &end, 0) != child) return ad_fail(AD_SYSTEM, "ad_check_operation: the child process was lost");
+  return judge_end(s, i, end);
+}
+
+static ad_status each_slot_alone(scene *s) {
+  poison(s);
+  for (size_t i = 0; i < s->count; i++)
+    if (is_filled(s, i)) AD_TRY(slot_alone(s, i));
+  return AD_OK;
+}
+
+/* ---- the scene ---- */
+
+static ad_status take_gradients(scene *s) {
+  for (size_t i = 0; i < s->count; i++) {
+    size_t bytes = gradient_bytes(s, i);
+    s->slot[i].dtype = s->out->operand[i]->array.dtype;
+    s->slot[i].data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);  // a child's, too
+    if (s->slot[i].data == MAP_FAILED) {
+      s->slot[i].data = NULL;
+      return ad_fail(AD_MEMORY, "ad_check_operation: no memory is left for a gradient");
+    }
+    AD_TRY(ad_tape_take(s->tape, bytes, &s->all[i]));
+  }
+  return AD_OK;
+}
+
+static void give_gradients(const scene *s) {
+  for (size_t i = 0; i < s->count; i++)
+    if (s->slot[i].data) munmap(s->slot[i].data, gradient_bytes(s, i));
+}
+
+static ad_status take_arriving(const scene *s) {
+  ad_tensor *out = s->out;
+  ad_layout dual = ad_layout_dual(&out->array.layout);
+  out->grad = ad_array_describe(s->trial->alone, out->grad_dtype, &out->array.shape, &dual);
+  return ad_trial_part(s->trial, s->tape, s->trial->arriving, 0, &out->grad);
+}
+
+static ad_status all_promises(scene *s) {
+  AD_TRY(take_arriving(s));
+  AD_TRY(take_gradients(s));
+  AD_TRY(keep_all(s));
+  AD_TRY(forward_is_repeatable(s));
+  AD_TRY(all_slots(s));
+  AD_TRY(called_again(s));
+  AD_TRY(adds(s));
+  AD_TRY(unread_are_unread(s));
+  AD_TRY(hands_over(s));
+  return each_slot_alone(s);
+}
+
+static ad_status on_tape(scene *s) {
+  ad_tried tried;
+  AD_TRY(ad_trial_record(s->trial, s->tape, NULL, &tried));
+  AD_TRY(ad_tape_status(s->tape));
+  s->out = tried.out;
+  ad_status status = all_promises(s);
+  give_gradients(s);
+  return status;
+}
+
+ad_status ad_trial_promises(const ad_trial *trial) {
+  scene s = {.trial = trial, .count = trial->given.count, .fills = ad_operation_fills(trial->op) & ~trial->op->indices};
+  AD_TRY(ad_trial_tape(trial, AD_F64, &s.tape));
+  ad_status status = on_tape(&s);
+  ad_tape_destroy(s.tape);
+  return status;
+}

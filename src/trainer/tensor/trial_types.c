@@ -1,0 +1,270 @@
+/* The rule of types: operands are laid out in all ways that it lets through, on ranks that are played one after another
+ * in this process, and what each rank makes must be its part of what one process makes. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "array/array.h"
+#include "array/part.h"
+#include "base/random.h"
+#include "layout/shown.h"
+#include "tensor/trial.h"
+
+static const char site[] = "ad_check_operation";
+
+enum {
+  RANKS = 6,      /* of the largest mesh */
+  WAYS_MAX = 600, /* that are tried on one axis, of all or drawn */
+  PAIRS = 64,     /* on two axes, drawn */
+  TYPES = 3 + 2 * AD_DIMS_MAX,
+  DRAWS = 4000, /* streams */
+  TEXT = 400
+};
+
+typedef struct player {
+  ad_comm *comm; /* engine dry, whose tape computes all the same */
+  ad_tape *tape;
+  ad_tried tried;
+  ad_array arriving;
+} player;
+
+typedef struct stage {
+  const ad_trial *trial;
+  ad_mesh *mesh;
+  size_t size; /* ranks */
+  player player[RANKS];
+  ad_layout layout[AD_OPERANDS_MAX];
+} stage;
+
+/* ---- ranks ---- */
+
+static ad_status open_player(stage *s, size_t rank) {
+  player *of = &s->player[rank];
+  ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
+  AD_TRY(ad_comm_open_dry((int64_t)rank, (int64_t)s->size, &of->comm));
+  AD_TRY(ad_tape_create(of->comm, s->mesh, &options, &of->tape));
+  of->tape->dry = 0;
+  return AD_OK;
+}
+
+static ad_status open_stage(stage *s, const char *mesh) {
+  AD_TRY(ad_mesh_create(mesh, &s->mesh));
+  s->size = (size_t)ad_mesh_size(s->mesh);
+  for (size_t i = 0; i < s->size; i++) AD_TRY(open_player(s, i));
+  return AD_OK;
+}
+
+static void close_stage(stage *s) {
+  for (size_t i = 0; i < RANKS; i++) {
+    ad_tape_destroy(s->player[i].tape);
+    if (s->player[i].comm) ad_comm_close(s->player[i].comm);
+  }
+  ad_mesh_destroy(s->mesh);
+}
+
+/* ---- parts against the whole ---- */
+
+static const char *print_layouts(const stage *s, char *text) {
+  size_t used = 0;
+  text[0] = 0;
+  for (size_t i = 0; i < s->trial->given.count && used < TEXT; i++) {
+    char one[160];
+    used += (size_t)snprintf(text + used, TEXT - used, "%s\"%s\"", i ? ", " : "",
+                             ad_layout_shown(&s->layout[i], one, sizeof one));
+  }
+  return text;
+}
+
+static ad_status differs(const stage *s, const ad_layout *layout, const char *what, size_t number, size_t rank,
+                         size_t i, double is, double wanted) {
+  char operands[TEXT], shown[160];
+  return ad_trial_fail(
+      s->trial,
+      "by its types, operands that are %s make %s%.0zu \"%s\" on \"%s\", but what the ranks have is not "
+      "that: element %zu of rank %zu%s is %g, and one process makes %g",
+      print_layouts(s, operands), what, number, ad_layout_shown(layout, shown, sizeof shown), ad_mesh_text(s->mesh), i,
+      rank, ad_layout_axes_of(layout, AD_P) ? ", summed over ranks," : "", is, wanted);
+}
+
+/* What one rank has, or where it is P all that have an addend of it together. */
+static double together(const ad_array *const *parts, const ad_group *group, size_t i) {
+  double sum = 0;
+  for (int64_t k = 0; k < ad_group_size(group); k++) sum += ad_array_get(parts[ad_group_rank(group, k)], i);
+  return sum;
+}
+
+static double largest(const double *numbers, size_t n) {
+  double most = 0;
+  for (size_t i = 0; i < n; i++) most = fmax(most, fabs(numbers[i]));
+  return most;
+}
+
+static ad_status part_is(const stage *s, const ad_array *const *parts, size_t rank, const double *whole,
+                         const char *what, size_t number) {
+  const ad_array *own = parts[rank];
+  ad_group group = ad_mesh_group(s->mesh, ad_layout_axes_of(&own->layout, AD_P), (int64_t)rank);
+  ad_layout everywhere = ad_layout_all(s->mesh, AD_R);
+  ad_array wanted = ad_array_describe(s->player[rank].comm, AD_F64, &own->shape, &own->layout);
+  AD_TRY(ad_tape_take(s->player[rank].tape, ad_array_bytes(&wanted), &wanted.data));
+  ad_part all, mine;
+  ad_part_of(&everywhere, &own->shape, (int64_t)rank, &all);
+  ad_part_of(&own->layout, &own->shape, (int64_t)rank, &mine);
+  ad_part_copy(wanted.data, &mine, whole, &all, &mine, sizeof(double));
+  double bound = 1e-10 * (1 + largest(whole, (size_t)ad_shape_numel(&own->shape)));
+  for (size_t i = 0; i < ad_array_numel(own); i++) {
+    double is = together(parts, &group, i), should = ad_array_get(&wanted, i);
+    if (!(fabs(is - should) <= bound)) return differs(s, &own->layout, what, number, rank, i, is, should);
+  }
+  return AD_OK;
+}
+
+static ad_status parts_are(const stage *s, const ad_array *const *parts, const double *whole, const char *what,
+                           size_t number) {
+  for (size_t rank = 0; rank < s->size; rank++) AD_TRY(part_is(s, parts, rank, whole, what, number));
+  return AD_OK;
+}
+
+static ad_status results_are_right(const stage *s) {
+  const ad_array *parts[RANKS] = {NULL};
+  for (size_t i = 0; i < s->size; i++) parts[i] = ad_tensor_array(s->player[i].tried.out);
+  if (!ad_shape_equal(&parts[0]->shape, &s->trial->shape))
+    return ad_trial_fail(s->trial, "the shape of the result is another one where operands are cut");
+  return parts_are(s, parts, s->trial->result, "a result that is", 0);
+}
+
+static ad_status gradients_are_right(const stage *s) {
+  for (size_t k = 0; k < s->trial->given.count; k++) {
+    const ad_array *parts[RANKS] = {NULL};
+    for (size_t i = 0; i < s->size; i++) parts[i] = ad_grad(s->player[i].tried.x[k]);
+    if (parts[0]) AD_TRY(parts_are(s, parts, s->trial->gradient[k], "a gradient of operand ", k + 1));
+  }
+  return AD_OK;
+}
+
+/* ---- one way to lay operands out ---- */
+
+/* The rule or a check of the operation's own does not let this way through. */
+static int is_refusal(ad_status status, size_t rank) {
+  return rank == 0 && (status == AD_TYPE || status == AD_INVALID);
+}
+
+static ad_status record_on_all(stage *s, int *legal) {
+  *legal = 1;
+  for (size_t i = 0; i < s->size; i++) {
+    player *of = &s->player[i];
+    ad_tape_reset(of->tape);
+    AD_TRY(ad_trial_record(s->trial, of->tape, s->layout, &of->tried));
+    ad_status status = ad_tape_status(of->tape);
+    if (is_refusal(status, i)) *legal = 0;
+    if (!*legal) return AD_OK;
+    if (status) return ad_fail_in(status, "%s, on rank %zu of \"%s\"", site, i, ad_mesh_text(s->mesh));
+  }
+  return AD_OK;
+}
+
+static ad_status backward_on(const stage *s, player *of) {
+  ad_layout dual = ad_layout_dual(&ad_tensor_array(of->tried.out)->layout);
+  of->arriving = ad_array_describe(of->comm, AD_F64, &s->trial->shape, &dual);
+  AD_TRY(ad_trial_part(s->trial, of->tape, s->trial->arriving, DRAWS, &of->arriving));
+  return ad_backward_from_at(of->tape, &of->tried.out, (const ad_array *[]){&of->arriving}, 1, AD_LAST_START, site);
+}
+
+static ad_status try_way(stage *s, int *legal) {
+  AD_TRY(record_on_all(s, legal));
+  if (!*legal) return AD_OK;
+  AD_TRY(results_are_right(s));
+  for (size_t i = 0; i < s->size; i++) AD_TRY(backward_on(s, &s->player[i]));
+  return gradients_are_right(s);
+}
+
+/* ---- all ways on one axis ---- */
+
+/* A way: a type for each operand. */
+typedef struct way {
+  ad_type type[AD_OPERANDS_MAX];
+} way;
+
+static size_t types_of(const ad_trial *trial, size_t operand, ad_type type[TYPES]) {
+  size_t count = 0;
+  int is_index = (int)(trial->op->indices >> operand & 1);
+  type[count++] = AD_R;
+  type[count++] = AD_I;
+  if (!is_index) type[count++] = AD_P;
+  for (int d = 0; d < trial->given.shapes[operand].ndim; d++) {
+    type[count++] = AD_S(d);
+    type[count++] = AD_S_ZIGZAG(d);
+  }
+  return count;
+}
+
+/* Way number `number`; one that is drawn where there are too many. */
+static way way_of(const ad_trial *trial, uint64_t number, int is_drawn) {
+  way out;
+  for (size_t i = 0; i < trial->given.count; i++) {
+    ad_type type[TYPES];
+    size_t count = types_of(trial, i, type);
+    uint64_t digit = is_drawn ? ad_random_bits(trial->given.seed, DRAWS + 1 + i, number) : number;
+    out.type[i] = type[digit % count];
+    number = is_drawn ? number : number / count;
+  }
+  return out;
+}
+
+static uint64_t ways_of(const ad_trial *trial) {
+  uint64_t ways = 1;
+  for (size_t i = 0; i < trial->given.count && ways <= WAYS_MAX; i++) {
+    ad_type type[TYPES];
+    ways *= types_of(trial, i, type);
+  }
+  return ways;
+}
+
+static void lay_out(stage *s, ad_axis axis, const way *of) {
+  for (size_t i = 0; i < s->trial->given.count; i++) ad_layout_set(&s->layout[i], AD_AXES(axis), of->type[i]);
+}
+
+static void lay_out_nothing(stage *s) {
+  for (size_t i = 0; i < s->trial->given.count; i++) s->layout[i] = ad_layout_all(s->mesh, AD_R);
+}
+
+/* Those that are let through are left in `legal`. */
+static ad_status on_one_axis(const ad_trial *trial, stage *s, way *legal, size_t *legal_count) {
+  AD_TRY(open_stage(s, "tp=3"));
+  uint64_t ways = ways_of(trial);
+  int is_drawn = ways > WAYS_MAX, is_legal;
+  for (uint64_t k = 0; k < (is_drawn ? WAYS_MAX : ways); k++) {
+    way one = way_of(trial, k, is_drawn);
+    lay_out_nothing(s);
+    lay_out(s, AD_TP, &one);
+    AD_TRY(try_way(s, &is_legal));
+    if (is_legal) legal[(*legal_count)++] = one;
+  }
+  return AD_OK;
+}
+
+static ad_status on_two_axes(const ad_trial *trial, stage *s, const way *legal, size_t count) {
+  AD_TRY(open_stage(s, "dp_shard=2 tp=3"));
+  int is_legal;
+  for (uint64_t k = 0; count && k < PAIRS; k++) {
+    uint64_t seed = trial->given.seed;
+    lay_out_nothing(s);
+    lay_out(s, AD_DP_SHARD, &legal[ad_random_below(seed, DRAWS, 2 * k, (int64_t)count)]);
+    lay_out(s, AD_TP, &legal[ad_random_below(seed, DRAWS, 2 * k + 1, (int64_t)count)]);
+    AD_TRY(try_way(s, &is_legal));
+  }
+  return AD_OK;
+}
+
+ad_status ad_trial_types(const ad_trial *trial) {
+  if (trial->op->makes_memory) return AD_OK;  // whose result has a shape of its own on each rank
+  stage one = {.trial = trial}, two = {.trial = trial};
+  size_t count = 0;
+  way *legal = ad_arena_take(trial->arena, WAYS_MAX * sizeof *legal);
+  if (!legal) return AD_MEMORY;
+  ad_status status = on_one_axis(trial, &one, legal, &count);
+  close_stage(&one);
+  AD_TRY(status);
+  status = on_two_axes(trial, &two, legal, count);
+  close_stage(&two);
+  return status;
+}

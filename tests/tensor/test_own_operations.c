@@ -1,0 +1,296 @@
+/* Operations that somebody else wrote, on the public header alone: how they compute, what the record of one must have,
+ * and how one of an older or a newer header is read. */
+#include "addend/operation.h"
+#include "world.h"
+
+static void assert_mentions(const char *text) {
+  if (!strstr(ad_last_error(), text)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), text);
+}
+
+/* ---- an operation: x [..., n] + factor * row [n]^2, and x is not read by backward ---- */
+
+typedef struct bend_numbers {
+  double factor;
+} bend_numbers;
+
+static double factor_of(const ad_tensor *out) { return ((const bend_numbers *)ad_operation_own(out))->factor; }
+
+static size_t bend_saved(const ad_tensor *out) { return ad_array_numel(ad_operand(out, 1)) * sizeof(double); }
+
+static ad_status bend_forward(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = ad_operand(out, 0), *row = ad_operand(out, 1), *y = ad_tensor_array(out);
+  double *squares = ad_operation_saved(out);
+  size_t width = ad_array_numel(row);
+  for (size_t i = 0; i < width; i++) squares[i] = ad_array_get(row, i) * ad_array_get(row, i);
+  for (size_t i = 0; i < ad_array_numel(y); i++)
+    ad_array_set(y, i, ad_array_get(x, i) + factor_of(out) * squares[i % width]);
+  if (width && squares[0] > 1e6)
+    return ad_fail(AD_NUMBER, "%s: bend: the first number is %g", ad_tensor_site(out), ad_array_get(row, 0));
+  return AD_OK;
+}
+
+static ad_status bend_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  const ad_array *row = ad_operand(out, 1), *grad = ad_result_grad(out);
+  double *sums = ad_operation_scratch(out);
+  size_t width = ad_array_numel(row);
+  for (size_t i = 0; i < width; i++) sums[i] = 0;
+  for (size_t i = 0; i < ad_array_numel(grad); i++) {
+    ad_slot_put(&slot[0], i, ad_array_get(grad, i));
+    sums[i % width] += 2 * factor_of(out) * ad_array_get(row, i % width) * ad_array_get(grad, i);
+  }
+  ad_slot_put_all(&slot[1], 0, sums, AD_F64, width);
+  return AD_OK;
+}
+
+static const ad_operation bend = {.size = sizeof bend,
+                                  .name = "bend",
+                                  .dims = "...n,n->...n",
+                                  .linearity = AD_NONLINEAR,
+                                  .dtypes = AD_IN_ANY_FLOAT,
+                                  .unread = 1u << 0,
+                                  .own_size = sizeof(bend_numbers),
+                                  .saved = bend_saved,
+                                  .scratch = bend_saved,
+                                  .forward = bend_forward,
+                                  .backward = bend_backward};
+
+static const bend_numbers half = {0.5};
+
+/* ---- what is recorded, with a world of its own ---- */
+
+typedef struct scene {
+  world w;
+  ad_tape *tape;
+  ad_array array[2];
+  ad_tensor *x[2];
+} scene;
+
+static scene scene_open(ad_dtype dtype) {
+  scene s = {.w = world_open()};
+  s.tape = open_tape(&s.w, dtype);
+  s.array[0] = random_array(&s.w, dtype, (ad_shape){2, {3, 2}}, 1, 0);
+  s.array[1] = random_array(&s.w, dtype, (ad_shape){1, {2}}, 2, 0);
+  for (int i = 0; i < 2; i++) s.x[i] = ad_input(s.tape, &s.array[i]);
+  return s;
+}
+
+static void scene_close(scene *s) {
+  ad_tape_destroy(s->tape);
+  for (int i = 0; i < 2; i++) free(s->array[i].data);
+  world_close(&s->w);
+}
+
+static void an_operation_of_ones_own_computes_and_has_its_gradient(void **state) {
+  scene s = scene_open(AD_F64);
+  ad_tensor *y = ad_operation_apply(s.tape, &bend, s.x, 2, &half);
+  must(ad_backward(s.tape, ad_sum(s.tape, y)));
+  assert_int_equal(ad_operand_count(y), 2);
+  assert_null(ad_operand(y, 2));
+  assert_mentions("operand 2; there are 2");
+  for (size_t i = 0; i < 6; i++) {
+    double r = element(&s.array[1], i % 2);
+    assert_true(fabs(element(ad_tensor_array(y), i) - (element(&s.array[0], i) + 0.5 * r * r)) < 1e-15);
+    assert_true(element(ad_grad(s.x[0]), i) == 1);
+  }
+  for (size_t i = 0; i < 2; i++) assert_true(fabs(element(ad_grad(s.x[1]), i) - 3 * element(&s.array[1], i)) < 1e-15);
+  scene_close(&s);
+}
+
+static void its_sentence_sticks_to_the_tape(void **state) {
+  scene s = scene_open(AD_F64);
+  ad_array_set(&s.array[1], 0, 2000);
+  assert_null(ad_tensor_array(ad_operation_apply_at(s.tape, &bend, s.x, 2, &half, "mine.c:7")));
+  assert_int_equal(ad_tape_status(s.tape), AD_NUMBER);
+  assert_string_equal(ad_last_error(), "mine.c:7: bend: the first number is 2000");
+  scene_close(&s);
+}
+
+static void numbers_of_an_array_are_read_and_put_in_any_dtype(void **state) {
+  static const ad_dtype dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16, AD_I32, AD_I64};
+  world w = world_open();
+  for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
+    int64_t memory[2] = {0};
+    ad_array array = ad_array_describe(w.comm, dtypes[k], &(ad_shape){1, {2}}, &w.layout);
+    array.data = memory;
+    ad_array_set(&array, 1, -7);
+    assert_true(ad_array_get(&array, 0) == 0);
+    assert_true(ad_array_get(&array, 1) == -7);
+  }
+  world_close(&w);
+}
+
+/* ---- what a record must have ---- */
+
+static void refused(const ad_operation *op, size_t count, const void *own, ad_status status, const char *words) {
+  scene s = scene_open(AD_F64);
+  assert_null(ad_tensor_array(ad_operation_apply_at(s.tape, op, s.x, count, own, "mine.c:7")));
+  assert_int_equal(ad_tape_status(s.tape), status);
+  assert_mentions("mine.c:7: ");
+  assert_mentions(words);
+  scene_close(&s);
+}
+
+#define WITHOUT(member, words)                     \
+  do {                                             \
+    ad_operation less = bend;                      \
+    less.member = 0;                               \
+    refused(&less, 2, &half, AD_INVALID, (words)); \
+  } while (0)
+
+static void a_record_that_lacks_what_it_must_have_is_refused(void **state) {
+  WITHOUT(name, "the record lacks a name");
+  WITHOUT(forward, "bend: the record lacks `forward`");
+  WITHOUT(backward, "bend: the record lacks `backward`");
+  WITHOUT(dims, "bend: the record lacks `dims`");
+  WITHOUT(size, "the field `size` is 0; set it to sizeof(ad_operation)");
+  refused(NULL, 2, &half, AD_INVALID, "the record is NULL");
+  refused(&bend, 2, NULL, AD_INVALID, "`own`");
+  refused(&bend, 0, &half, AD_INVALID, "of 0 operands; 1 to 64");
+  refused(&bend, 65, &half, AD_INVALID, "of 65 operands; 1 to 64");
+}
+
+static void with_dims(const char *dims, const char *words) {
+  ad_operation other = bend;
+  other.dims = dims;
+  refused(&other, 2, &half, AD_INVALID, words);
+}
+
+static void dims_that_mean_nothing_are_refused(void **state) {
+  with_dims("", "\"->\" is wanted");
+  with_dims("...n,n", "\"->\" is wanted");
+  with_dims("...n;n->...n", "\"->\" is wanted");
+  with_dims("...n,n->...n->n", "something else than letters is in the result");
+  with_dims("...n,n->...n,n", "something else than letters is in the result");
+  with_dims("n...,n->n", "\"->\" is wanted");
+  with_dims("...n->...n", "another number of operands");
+  with_dims("...n,n,n->...n", "another number of operands");
+  with_dims("...n,n->...m", "a letter that no operand has");
+  char long_one[1024];
+  memset(long_one, 'n', sizeof long_one);
+  long_one[sizeof long_one - 1] = 0;
+  with_dims(long_one, "it is too long");
+}
+
+static void no_tape_and_no_operands_are_refused(void **state) {
+  scene s = scene_open(AD_F64);
+  assert_null(ad_operation_apply(NULL, &bend, s.x, 2, &half));
+  assert_mentions("the tape is NULL");
+  ad_operation_apply(s.tape, &bend, NULL, 2, &half);
+  assert_int_equal(ad_tape_status(s.tape), AD_INVALID);
+  assert_mentions("the list of operands is NULL");
+  scene_close(&s);
+}
+
+/* ---- records of other headers ---- */
+
+/* What a later header would have: one member more. */
+static void a_record_of_a_newer_header_is_refused(void **state) {
+  struct {
+    ad_operation op;
+    int more;
+  } newer = {.op = bend};
+  newer.op.size = sizeof newer;
+  refused(&newer.op, 2, &half, AD_INVALID, "set it to sizeof(ad_operation)");
+}
+
+/* What an earlier header had ends before `describe`; what stands behind it is not the record's. */
+static void a_record_of_an_older_header_has_defaults(void **state) {
+  scene s = scene_open(AD_F64);
+  struct {
+    ad_operation op;
+  } older = {.op = bend};
+  older.op.size = offsetof(ad_operation, describe);
+  memset((char *)&older.op + older.op.size, 0xff, sizeof older.op - older.op.size);
+  ad_tensor *y = ad_operation_apply(s.tape, &older.op, s.x, 2, &half);
+  must(ad_backward(s.tape, ad_sum(s.tape, y)));
+  assert_true(element(ad_grad(s.x[0]), 5) == 1);
+  scene_close(&s);
+}
+
+/* ---- gradients that it does not fill ---- */
+
+static void an_operand_whose_gradient_is_not_filled_must_be_a_constant(void **state) {
+  ad_operation half_of_it = bend;
+  half_of_it.fills = 1u << 0;
+  refused(&half_of_it, 2, &half, AD_INVALID, "bend: operand 2 carries a gradient, but the operation has none for it");
+  scene s = scene_open(AD_F64);
+  ad_tensor *x[2] = {s.x[0], ad_constant(s.tape, &s.array[1])};
+  must(ad_backward(s.tape, ad_sum(s.tape, ad_operation_apply(s.tape, &half_of_it, x, 2, &half))));
+  assert_true(element(ad_grad(s.x[0]), 5) == 1);
+  scene_close(&s);
+}
+
+static void its_dtypes_are_f32_and_f64_where_it_says_nothing(void **state) {
+  ad_operation plain = bend;
+  plain.dtypes = 0;
+  for (int k = 0; k < 3; k++) {
+    static const ad_dtype dtypes[] = {AD_F64, AD_F32, AD_BF16};
+    scene s = scene_open(dtypes[k]);
+    ad_operation_apply(s.tape, &plain, s.x, 2, &half);
+    assert_int_equal(ad_tape_status(s.tape), k < 2 ? AD_OK : AD_INVALID);
+    scene_close(&s);
+  }
+}
+
+/* ---- a shape that dims cannot say: every other row ---- */
+
+static ad_status thin_describe(ad_tape *tape, ad_tensor *out) {
+  AD_TRY(ad_operation_describe(tape, out));
+  const ad_array *y = ad_tensor_array(out);
+  ad_shape shape = y->shape;
+  ad_layout layout = y->layout;
+  shape.dim[0] /= 2;
+  ad_result_set(out, y->dtype, &shape, &layout);
+  return AD_OK;
+}
+
+static ad_status thin_forward(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = ad_operand(out, 0), *y = ad_tensor_array(out);
+  for (size_t i = 0; i < ad_array_numel(y); i++) ad_array_set(y, i, ad_array_get(x, 2 * i));
+  return AD_OK;
+}
+
+static ad_status thin_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  for (size_t i = 0; i < ad_array_numel(ad_operand(out, 0)); i++)
+    ad_slot_put(slot, i,
+                i % 2 || i / 2 >= ad_array_numel(ad_result_grad(out)) ? 0 : ad_array_get(ad_result_grad(out), i / 2));
+  return AD_OK;
+}
+
+static const ad_operation thin = {.size = sizeof thin,
+                                  .name = "thin",
+                                  .dims = "n->n",
+                                  .whole = "n",
+                                  .describe = thin_describe,
+                                  .forward = thin_forward,
+                                  .backward = thin_backward};
+
+static void the_shape_of_a_result_may_be_described_by_hand(void **state) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F32);
+  ad_array array = random_array(&w, AD_F32, (ad_shape){1, {5}}, 1, 0);
+  ad_tensor *x = ad_input(tape, &array), *y = ad_operation_apply(tape, &thin, &x, 1, NULL);
+  must(ad_backward(tape, ad_sum(tape, y)));
+  assert_int_equal(ad_tensor_array(y)->shape.dim[0], 2);
+  for (size_t i = 0; i < 5; i++) assert_true(element(ad_grad(x), i) == (i == 0 || i == 2));
+  free(array.data);
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(an_operation_of_ones_own_computes_and_has_its_gradient),
+      cmocka_unit_test(its_sentence_sticks_to_the_tape),
+      cmocka_unit_test(numbers_of_an_array_are_read_and_put_in_any_dtype),
+      cmocka_unit_test(a_record_that_lacks_what_it_must_have_is_refused),
+      cmocka_unit_test(dims_that_mean_nothing_are_refused),
+      cmocka_unit_test(no_tape_and_no_operands_are_refused),
+      cmocka_unit_test(a_record_of_a_newer_header_is_refused),
+      cmocka_unit_test(a_record_of_an_older_header_has_defaults),
+      cmocka_unit_test(an_operand_whose_gradient_is_not_filled_must_be_a_constant),
+      cmocka_unit_test(its_dtypes_are_f32_and_f64_where_it_says_nothing),
+      cmocka_unit_test(the_shape_of_a_result_may_be_described_by_hand),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

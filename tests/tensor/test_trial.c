@@ -1,0 +1,360 @@
+/* ad_check_operation: it lets right operations through, those of a user and addend's own, and of each promise one that
+ * breaks it is found, with the promise in the message. */
+#include <stdio.h>
+#include "tensor/trial.h"
+#include "world.h"
+
+/* ---- an operation that is right ---- */
+
+typedef struct bend_numbers {
+  double factor;
+} bend_numbers;
+
+static double factor_of(const ad_tensor *out) { return ((const bend_numbers *)ad_operation_own(out))->factor; }
+static size_t width_of(const ad_tensor *out) { return ad_array_numel(ad_operand(out, 1)); }
+static size_t bend_saved(const ad_tensor *out) { return width_of(out) * sizeof(double); }
+
+/* y = x * row + factor * row^2; the squares are saved. */
+static ad_status bend_forward(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = ad_operand(out, 0), *row = ad_operand(out, 1), *y = ad_tensor_array(out);
+  double *squares = ad_operation_saved(out);
+  for (size_t i = 0; i < width_of(out); i++) squares[i] = ad_array_get(row, i) * ad_array_get(row, i);
+  for (size_t i = 0; i < ad_array_numel(y); i++)
+    ad_array_set(
+        y, i, ad_array_get(x, i) * ad_array_get(row, i % width_of(out)) + factor_of(out) * squares[i % width_of(out)]);
+  return AD_OK;
+}
+
+static ad_status bend_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  const ad_array *x = ad_operand(out, 0), *row = ad_operand(out, 1), *grad = ad_result_grad(out);
+  double *sums = ad_operation_scratch(out);
+  size_t width = width_of(out);
+  for (size_t i = 0; i < width; i++) sums[i] = 0;
+  for (size_t i = 0; i < ad_array_numel(grad); i++) {
+    double g = ad_array_get(grad, i), r = ad_array_get(row, i % width);
+    ad_slot_put(&slot[0], i, g * r);
+    sums[i % width] += g * (ad_array_get(x, i) + 2 * factor_of(out) * r);
+  }
+  ad_slot_put_all(&slot[1], 0, sums, AD_F64, width);
+  return AD_OK;
+}
+
+static const ad_operation bend = {.size = sizeof bend,
+                                  .name = "bend",
+                                  .dims = "...n,n->...n",
+                                  .linearity = AD_NONLINEAR,
+                                  .dtypes = AD_IN_ANY_FLOAT,
+                                  .own_size = sizeof(bend_numbers),
+                                  .saved = bend_saved,
+                                  .scratch = bend_saved,
+                                  .forward = bend_forward,
+                                  .backward = bend_backward};
+
+static const bend_numbers half = {0.5};
+static const ad_shape matrix_and_row[] = {{2, {5, 4}}, {1, {4}}};
+static const ad_operation_trial on_matrix = {
+    .size = sizeof on_matrix, .shapes = matrix_and_row, .count = 2, .own = &half, .seed = 1};
+
+static void holds(ad_status status) {
+  if (status) fail_msg("%s: %s", ad_status_name(status), ad_last_error());
+}
+
+static void an_operation_that_is_right_holds(void **state) { holds(ad_check_operation(&bend, &on_matrix)); }
+
+/* ---- those that break a promise ---- */
+
+static void breaks_on(const ad_operation *op, const ad_operation_trial *trial, const char *promise) {
+  assert_int_equal(ad_check_operation(op, trial), AD_INVALID);
+  if (!strstr(ad_last_error(), promise)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), promise);
+  print_message("%s\n", ad_last_error());
+}
+static void breaks(const ad_operation *op, const char *promise) { breaks_on(op, &on_matrix, promise); }
+
+static ad_status scales_its_gradient(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  const ad_array *grad = ad_result_grad(out);
+  AD_TRY(bend_backward(tape, out, slot));
+  for (size_t i = 0; i < ad_array_numel(grad); i++) ad_array_set(grad, i, 2 * ad_array_get(grad, i));
+  return AD_OK;
+}
+
+static ad_status uses_up_what_was_saved(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(bend_backward(tape, out, slot));
+  ((double *)ad_operation_saved(out))[1] = 0;
+  return AD_OK;
+}
+
+static ad_status changes_an_operand(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(bend_backward(tape, out, slot));
+  ad_array_set(ad_operand(out, 1), 0, 0);
+  return AD_OK;
+}
+
+static ad_status changes_the_result(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(bend_backward(tape, out, slot));
+  ad_array_set(ad_tensor_array(out), 0, 0);
+  return AD_OK;
+}
+
+/* Writes to both, whatever the slots say. */
+static ad_status ignores_that_a_slot_is_null(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(bend_backward(tape, out, slot));
+  double *first = slot[1].data;
+  first[0] += 0;
+  return AD_OK;
+}
+
+/* Needs what it leaves for the other operand. */
+static ad_status uses_another_slot(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(bend_backward(tape, out, slot));
+  if (!slot[0].data) ad_slot_put(&slot[1], 0, 1);
+  return AD_OK;
+}
+
+static ad_status fails_without_the_first_slot(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  return slot[0].data ? bend_backward(tape, out, slot) : ad_fail(AD_INVALID, "no slot");
+}
+
+static ad_status forgets_an_element(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  for (size_t i = 1; i < ad_array_numel(ad_result_grad(out)); i++) ad_slot_put(&slot[0], i, 1);
+  return AD_OK;
+}
+
+static ad_status always_overwrites(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  ad_gradient_slot over[2] = {slot[0], slot[1]};
+  over[0].adds = 0;
+  return bend_backward(tape, out, over);
+}
+
+static int calls;
+static ad_status is_another_each_time(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(bend_backward(tape, out, slot));
+  if (slot[0].data) ad_slot_put(&(ad_gradient_slot){slot[0].data, 0, slot[0].dtype}, 0, ++calls);
+  return AD_OK;
+}
+
+#define WITH_BACKWARD(function, promise) \
+  do {                                   \
+    ad_operation other = bend;           \
+    other.backward = (function);         \
+    breaks(&other, (promise));           \
+  } while (0)
+
+static void what_backward_must_leave_as_it_is(void **state) {
+  WITH_BACKWARD(scales_its_gradient, "bend: backward changes the gradient that arrived");
+  WITH_BACKWARD(uses_up_what_was_saved, "bend: backward changes what was saved");
+  WITH_BACKWARD(changes_an_operand, "bend: backward changes operand 2");
+  WITH_BACKWARD(changes_the_result, "bend: backward changes the result");
+}
+
+static void what_a_slot_says(void **state) {
+  WITH_BACKWARD(ignores_that_a_slot_is_null,
+                "backward does not leave out an operand whose slot is NULL: with the slot "
+                "of operand 1 alone it ends the process by signal 11");
+  WITH_BACKWARD(uses_another_slot, "leaves another gradient of operand 2 where the other slots are NULL");
+  WITH_BACKWARD(fails_without_the_first_slot, "backward fails where only the slot of operand 2 has memory");
+  WITH_BACKWARD(always_overwrites, "backward does not add where the slot says so: element 0 of operand 1");
+  WITH_BACKWARD(is_another_each_time, "backward promises that it may be called again");
+}
+
+static void every_element_is_filled_and_no_other_operands(void **state) {
+  ad_operation of_one = bend;
+  of_one.fills = 1u << 0;
+  breaks(&of_one, "backward fills the gradient of operand 2, which the record does not name");
+  of_one.backward = forgets_an_element;
+  breaks(&of_one, "backward leaves 1 of 20 elements of the gradient of operand 1 unwritten");
+}
+
+static ad_status counts_calls(ad_tape *tape, ad_tensor *out) {
+  AD_TRY(bend_forward(tape, out));
+  ad_array_set(ad_tensor_array(out), 3, ++calls);
+  return AD_OK;
+}
+
+static ad_status saves_a_count(ad_tape *tape, ad_tensor *out) {
+  AD_TRY(bend_forward(tape, out));
+  ((double *)ad_operation_saved(out))[0] = ++calls;
+  return AD_OK;
+}
+
+static ad_status works_in_place(ad_tape *tape, ad_tensor *out) {
+  AD_TRY(bend_forward(tape, out));
+  ad_array_set(ad_operand(out, 0), 0, 0);
+  return AD_OK;
+}
+
+static void forward_may_be_called_again(void **state) {
+  ad_operation other = bend;
+  other.forward = counts_calls;
+  breaks(&other, "forward promises that it may be called again, but the second call makes another result");
+  other.forward = saves_a_count;
+  breaks(&other, "forward promises that it may be called again, but the second call saves something else");
+  other.forward = works_in_place;
+  breaks(&other, "forward changes operand 1");
+}
+
+static ad_status clears_first(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  for (size_t i = 0; !slot[0].adds && i < ad_array_numel(ad_result_grad(out)); i++) ad_slot_put(&slot[0], i, 0);
+  return bend_backward(tape, out, slot);
+}
+
+static void what_is_unread_is_not_read(void **state) {
+  ad_operation other = bend;
+  other.unread = 1u << 0;
+  breaks(&other, "backward reads an operand that the record says is unread");
+  other.unread = 0;
+  other.hands_over = 1;
+  other.backward = clears_first;
+  breaks(&other, "backward takes over the gradient that arrived, as hands_over says");
+}
+
+/* ---- numbers ---- */
+
+static ad_status half_of_it(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  const ad_array *grad = ad_result_grad(out);
+  double kept[64];
+  for (size_t i = 0; i < ad_array_numel(grad); i++) kept[i] = ad_array_get(grad, i);
+  for (size_t i = 0; i < ad_array_numel(grad); i++) ad_array_set(grad, i, 0.5 * kept[i]);
+  ad_status status = bend_backward(tape, out, slot);
+  for (size_t i = 0; i < ad_array_numel(grad); i++) ad_array_set(grad, i, kept[i]);
+  return status;
+}
+
+/* Of one operand, in one dtype. */
+static ad_status rounds_in_f32(ad_tape *tape, ad_tensor *out) {
+  AD_TRY(bend_forward(tape, out));
+  const ad_array *y = ad_tensor_array(out);
+  for (size_t i = 0; y->dtype == AD_F32 && i < ad_array_numel(y); i++)
+    ad_array_set(y, i, 1e-3 * round(1e3 * ad_array_get(y, i)));
+  return AD_OK;
+}
+
+static void backward_is_the_derivative_of_forward_in_every_dtype(void **state) {
+  WITH_BACKWARD(half_of_it, "backward is not the derivative of forward: for element 0 of operand 1 it leaves");
+  ad_operation other = bend;
+  other.forward = rounds_in_f32;
+  breaks(&other, "in f32 element");
+  other = bend;
+  other.backward = half_of_it;
+  other.not_linear = 1;  // is not asked
+  holds(ad_check_operation(&other, &on_matrix));
+}
+
+/* ---- types ---- */
+
+static void the_rule_is_held_to_what_ranks_make(void **state) {
+  ad_operation other = bend;
+  other.linearity = AD_MULTILINEAR; /* it is not, in the row */
+  breaks(&other, "\"tp=P\" on \"tp=3\", but what the ranks have is not that");
+  other.linearity = AD_ADDITIVE;
+  breaks(&other, "operands that are \"tp=P\", \"tp=P\" make a result that is \"tp=P\"");
+}
+
+/* Each row minus its mean: needs all of a row. */
+static ad_status centre_forward(ad_tape *tape, ad_tensor *out) {
+  const ad_array *x = ad_operand(out, 0), *y = ad_tensor_array(out);
+  size_t width = (size_t)y->local.dim[1];
+  for (size_t row = 0; row < (size_t)y->local.dim[0]; row++) {
+    double mean = 0;
+    for (size_t i = 0; i < width; i++) mean += ad_array_get(x, row * width + i) / (double)width;
+    for (size_t i = 0; i < width; i++) ad_array_set(y, row * width + i, ad_array_get(x, row * width + i) - mean);
+  }
+  return AD_OK;
+}
+
+static ad_status centre_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  const ad_array *grad = ad_result_grad(out);
+  size_t width = (size_t)grad->local.dim[1];
+  for (size_t row = 0; row < (size_t)grad->local.dim[0]; row++) {
+    double mean = 0;
+    for (size_t i = 0; i < width; i++) mean += ad_array_get(grad, row * width + i) / (double)width;
+    for (size_t i = 0; i < width; i++) ad_slot_put(slot, row * width + i, ad_array_get(grad, row * width + i) - mean);
+  }
+  return AD_OK;
+}
+
+static const ad_operation centre = {.size = sizeof centre,
+                                    .name = "centre",
+                                    .dims = "mn->mn",
+                                    .linearity = AD_MULTILINEAR,
+                                    .whole = "n",
+                                    .unread = 1,
+                                    .forward = centre_forward,
+                                    .backward = centre_backward};
+
+static void a_dimension_that_must_be_whole_is_found(void **state) {
+  ad_operation_trial trial = on_matrix;
+  trial.count = 1;
+  holds(ad_check_operation(&centre, &trial));
+  ad_operation other = centre;
+  other.whole = NULL;
+  breaks_on(&other, &trial, "operands that are \"tp=S1\" make a result that is \"tp=S1\"");
+  other = centre;
+  other.whole = "nm";  // more than needed is no mistake
+  holds(ad_check_operation(&other, &trial));
+}
+
+/* Passes no gradient on that is larger than 1: of addends the sum is another. */
+static ad_status clip_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  for (size_t i = 0; i < ad_array_numel(ad_result_grad(out)); i++)
+    ad_slot_put(slot, i, fmin(fmax(ad_array_get(ad_result_grad(out), i), -1), 1));
+  return AD_OK;
+}
+
+static ad_status same_forward(ad_tape *tape, ad_tensor *out) {
+  for (size_t i = 0; i < ad_array_numel(ad_tensor_array(out)); i++)
+    ad_array_set(ad_tensor_array(out), i, ad_array_get(ad_operand(out, 0), i));
+  return AD_OK;
+}
+
+static void a_backward_that_is_not_linear_says_so(void **state) {
+  ad_operation clip = centre;
+  ad_operation_trial trial = on_matrix;
+  trial.count = 1;
+  clip.name = "clip";
+  clip.whole = NULL;
+  clip.forward = same_forward;
+  clip.backward = clip_backward;
+  clip.not_linear = 1;
+  holds(ad_check_operation(&clip, &trial));
+  clip.not_linear = 0;
+  breaks_on(&clip, &trial, "backward is not the derivative of forward");
+}
+
+/* ---- what is tried ---- */
+
+static void a_trial_that_means_nothing_is_refused(void **state) {
+  ad_operation_trial trial = on_matrix;
+  trial.size = 0;
+  breaks_on(&bend, &trial, "set it to sizeof(ad_operation_trial)");
+  trial = on_matrix;
+  trial.count = 0;
+  breaks_on(&bend, &trial, "shapes of 0 operands");
+  trial.count = 1;
+  breaks_on(&bend, &trial, "another number of operands");
+  ad_shape none[] = {{2, {0, 4}}, {1, {4}}};
+  trial = on_matrix;
+  trial.shapes = none;
+  breaks_on(&bend, &trial, "the shape of operand 1 has no elements");
+  trial = on_matrix;
+  trial.constants = 3;
+  breaks_on(&bend, &trial, "no operand of the trial carries a gradient");
+  breaks_on(NULL, &trial, "`operation` is NULL");
+  breaks_on(&bend, NULL, "`trial` is NULL");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(an_operation_that_is_right_holds),
+      cmocka_unit_test(what_backward_must_leave_as_it_is),
+      cmocka_unit_test(what_a_slot_says),
+      cmocka_unit_test(every_element_is_filled_and_no_other_operands),
+      cmocka_unit_test(forward_may_be_called_again),
+      cmocka_unit_test(what_is_unread_is_not_read),
+      cmocka_unit_test(backward_is_the_derivative_of_forward_in_every_dtype),
+      cmocka_unit_test(the_rule_is_held_to_what_ranks_make),
+      cmocka_unit_test(a_dimension_that_must_be_whole_is_found),
+      cmocka_unit_test(a_backward_that_is_not_linear_says_so),
+      cmocka_unit_test(a_trial_that_means_nothing_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
