@@ -49,6 +49,7 @@ if(AD_TRAINER)
   target_include_directories(ad_cli PRIVATE ${CMAKE_SOURCE_DIR} ${AD_TRAINER_INCLUDES})
   list(APPEND AD_OBJECTS_OF_trainer $<TARGET_OBJECTS:ad_cli>)
   list(APPEND AD_OBJECTS $<TARGET_OBJECTS:ad_cli>)
+  set(AD_OBJECTS_UP_TO_system ${AD_OBJECTS}) # whose tests need the whole library
 endif()
 include(cmake/Kernels.cmake)
 include(cmake/Pages.cmake)

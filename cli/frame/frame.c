@@ -13,8 +13,8 @@ enum { STACK_KIB = 1024 };
 
 static int commands_of(const ad_cli_program *program, ad_cli_command commands[CLI_COMMANDS_MAX]) {
   int before = ad_cli_trainer_part.count;
-  for (int i = 0; i < before; i++) commands[i] = ad_cli_trainer_part.commands[i];
-  for (int i = 0; i < program->count; i++) commands[before + i] = program->commands[i];
+  if (before) memcpy(commands, ad_cli_trainer_part.commands, (size_t)before * sizeof *commands);
+  if (program->count) memcpy(commands + before, program->commands, (size_t)program->count * sizeof *commands);
   return before + program->count;
 }
 

@@ -41,6 +41,14 @@ typedef struct ad_key {
   unsigned dtypes; /* of AD_KEY_DTYPE: those that it takes, AD_DTYPE_BIT of each; 0: every floating one */
 } ad_key;
 #define AD_DTYPE_BIT(dtype) (1u << (dtype))
+/* The keys of most programs: a value in `field` of the struct `options`, from least to most, that must be given where
+ * `fallback` is NULL. */
+#define AD_INTEGER_KEY(path, options, field, least, most, fallback, help) \
+  { path, AD_KEY_INTEGER, 0, offsetof(options, field), 0, least, most, 0, 0, fallback, NULL, help, 0 }
+#define AD_NUMBER_KEY(path, options, field, least, most, fallback, help) \
+  { path, AD_KEY_NUMBER, 0, offsetof(options, field), 0, least, most, 0, 0, fallback, NULL, help, 0 }
+#define AD_WORDS_KEY(path, options, field, fallback, help) \
+  { path, AD_KEY_TEXT, 0, offsetof(options, field), 0, 0, 0, 0, 0, fallback, NULL, help, 0 }
 
 /* Where a program says what is wrong with its options: each mistake with the key that it is best mended at:
  * "model.heads", "data.text[1]" for the second of a list, "mesh" or, where there are several modules, "mesh.MODULE". A
@@ -201,11 +209,11 @@ struct ad_program_kind {
     int (*has_held_out)(const void *own); /* also before open; NULL: 0 */
     /* How many samples the part kept for validation has, after open. NULL: any number can be drawn. */
     int64_t (*held_out_samples)(const void *own);
-    size_t (*bytes)(const void *own); /* memory of data and batch on this rank; NULL: it is too small to be counted */
+    size_t (*bytes)(const void *own); /* memory of data and batch on this rank; NULL: that of ad_program_add_batch */
     /* The arrays of a step's batch: all that makes one rank's share of it, and so the memory of its tapes, another size
      * than the next one's. Number `index` with its name ("microbatch.0.tokens"; size 0: not wanted); NULL after the
      * last. Modules that read one batch in slices of their own each have arrays of it, of one name. Without data before
-     * the first `read`. NULL: there are none. */
+     * the first `read`. NULL: those of ad_program_add_batch. */
     const ad_array *(*batch_array)(const void *own, size_t index, char *name, size_t size);
     /* Arrays that are computed with and that no step changes (weights of a decoder that is explained): number `index`
      * with its name, as above. Without data before `open`. NULL: there are none. */
@@ -310,6 +318,40 @@ AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase 
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
 /* The mesh of the kind's module number `pool`, with all its blocks: for counts that they have in common. */
 AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
+
+/* ---- batches that are read row by row ---- */
+
+typedef struct ad_batch ad_batch; /* belongs to its program */
+
+typedef struct ad_batch_field {
+  const char *name; /* borrowed */
+  ad_dtype dtype;
+  ad_shape row; /* of one sample; 0 dimensions: a number */
+} ad_batch_field;
+/* In create: for every microbatch an array [samples, row...] of each field, cut as `rows` says, with memory that is
+ * zero at first. A program has one batch at most. Where its kind says nothing else they are its data: their bytes, and
+ * the arrays that a dump has ("microbatch.0.x"). The fields are borrowed. */
+AD_API AD_CHECKED ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_batch_field *fields,
+                                                 size_t count, ad_batch **out);
+AD_API const ad_array *ad_batch_array(const ad_batch *batch, size_t field, size_t m); /* of microbatch m; borrowed */
+
+/* One sample of this rank's. */
+typedef struct ad_batch_row {
+  size_t size;            /* sizeof(ad_batch_row) */
+  const ad_array *fields; /* of its microbatch, in the order in which they were given */
+  size_t row;             /* where it stands in them, counted in rows */
+  int64_t sample; /* its number: step * global_batch + its place in the step's batch; of the held-out set, in it */
+  ad_held_out held_out;
+  int counts; /* 1, or 0 after the last sample of the held-out set; set it to 0 for one that is not to count */
+} ad_batch_row;
+typedef struct ad_row_reader {
+  ad_status (*read)(void *own, ad_batch_row *row);
+  void *own;
+} ad_row_reader;
+/* In the kind's `read`: hands every sample of this rank's to the reader, and counts those that count in each microbatch
+ * (`counted[0]` of `read`, where the count is one of samples). On engine dry nothing is read, and all count. */
+AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_held_out held_out,
+                                          const ad_row_reader *reader, int64_t *counted);
 
 /* ---- in a phase ---- */
 

@@ -12,7 +12,7 @@ from addend._documents import read
 from addend._errors import InvalidError
 from addend._library import checked, path_of, take_text
 from addend._program import run
-from addend._recipe import PathLike, Sets, sets_of
+from addend._recipe import PathLike, Sets, arguments_of
 
 _table = checked("ad_check_table", ctypes.c_char_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 
@@ -110,13 +110,15 @@ def check(
     directional: bool = False,
     dump: Optional[PathLike] = None,
     set: Sets = None,
+    program: Optional[PathLike] = None,
 ) -> CheckReport:  # noqa: A002 (the name is the command's)
     """Proves the recipe's distributed gradient, parameter by parameter, against one process on the same batch.
 
     `sabotage`: then plant mistakes and say what caught each; a number: so many of the derived ones, drawn by `seed`.
     `dtype`: "f64", "f32" or "recipe". `directional`: no reference, the loss's difference quotient instead. `dump`: a
     folder for what each step starts from and comes to. `set`: keys to replace, {"mesh": "dp=2 tp=2"} or
-    ["mesh='dp=2 tp=2'"]. A gradient that does not hold is no error: look at `ok`."""
+    ["mesh='dp=2 tp=2'"]. `program`: the shared object that brings the recipe's program, one of your own; it is code
+    that runs. A gradient that does not hold is no error: look at `ok`."""
     if dtype not in (None, "f64", "f32", "recipe"):
         raise InvalidError(f"dtype takes 'f64', 'f32' or 'recipe', not {dtype!r}")
     arguments: List[str] = ["check", "--json", "--steps", number("steps", steps)]
@@ -127,7 +129,5 @@ def check(
         arguments.append("--sabotage")
     elif sabotage is not False:
         arguments += ["--sabotage=" + number("sabotage", sabotage), "--seed", number("seed", seed)]
-    for given in sets_of(set):
-        arguments += ["--set", given]
-    status, text = run([*arguments, "--", path_of(recipe)])
+    status, text = run([*arguments, *arguments_of(recipe, set, program)])
     return _report(text, ok=status == 0)

@@ -46,8 +46,11 @@ def _trainer_path() -> Optional[Path]:
 
 
 def program_path() -> Path:
-    """The program `addend` of the same build, with the trainer's commands where the trainer is there."""
-    return (_trainer_path() or _core_path()).parent / "addend"
+    """The program `addend` of the same build, with the trainer's commands where the trainer is there. It lies beside
+    the library, or in the `bin` of what `cmake --install` made, where `lib/addend` is a folder."""
+    folder = (_trainer_path() or _core_path()).parent
+    places = [folder / "addend", *(parent / "bin" / "addend" for parent in list(folder.parents)[:2])]
+    return next((place for place in places if place.is_file()), places[0])
 
 
 def _load() -> ctypes.CDLL:
@@ -87,6 +90,12 @@ def _load_trainer(what: str) -> ctypes.CDLL:
             f"{what} needs addend's trainer, which could not be loaded: {error}; built anew it fits: {_GET_TRAINER}"
         ) from error
     return _trainer
+
+
+def show_to_all(what: str) -> None:
+    """What is loaded from now on finds the functions of both libraries."""
+    for path in (_core_path(), need_trainer(what)):
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
 
 Structure = TypeVar("Structure", bound=ctypes.Structure)

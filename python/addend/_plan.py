@@ -74,13 +74,20 @@ def _param(document: Mapping[str, Any]) -> PlanParam:
     return read(PlanParam, document, path=tuple(read(PlanStep, step) for step in document["path"]))
 
 
-def plan(recipe: PathLike, *, ranks_per_node: int = 0, picture: Optional[PathLike] = None, set: Sets = None) -> Plan:  # noqa: A002
+def plan(
+    recipe: PathLike,
+    *,
+    ranks_per_node: int = 0,
+    picture: Optional[PathLike] = None,
+    set: Sets = None,
+    program: Optional[PathLike] = None,
+) -> Plan:  # noqa: A002
     """The plan of a recipe, for any world size. `ranks_per_node`: consecutive ranks that share a machine; 0: all of
-    them. `picture`: a file for the SVG picture of who sends what to whom. `set`: as in `check`."""
+    them. `picture`: a file for the SVG picture of who sends what to whom. `set`, `program`: as in `check`."""
     need_trainer("addend.plan")
     options = _Options(ctypes.sizeof(_Options), ranks_per_node)
     text, table, drawn = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-    with opened(recipe, set) as read_recipe:
+    with opened(recipe, set, program) as read_recipe:
         _json(read_recipe, options, text)
         _table(read_recipe, options, table)
         if picture is not None:

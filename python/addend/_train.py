@@ -12,7 +12,7 @@ from addend._documents import read
 from addend._errors import InvalidError
 from addend._library import path_of
 from addend._program import run
-from addend._recipe import PathLike, Sets, sets_of
+from addend._recipe import PathLike, Sets, arguments_of, sets_of
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,14 @@ def train(
     overwrite: bool = False,
     dump_step: Optional[int] = None,
     set: Sets = None,
+    program: Optional[PathLike] = None,
 ) -> TrainResult:  # noqa: A002
     """Trains the recipe on ranks of this machine.
 
     `out`: the folder, runs/NAME if left out. `steps`: instead of train.steps. `resume` goes on from the newest
     checkpoint, with `force` also from one of another recipe; `overwrite` replaces the run that is there.
-    `dump_step`: writes each rank's addends and sums of that step to FOLDER/dump-N, for `diff`. `set`: as in `check`.
-    Ctrl-C ends it after the present step, with a checkpoint written, and is then raised."""
+    `dump_step`: writes each rank's addends and sums of that step to FOLDER/dump-N, for `diff`. `set`,
+    `program`: as in `check`. Ctrl-C ends it after the present step, with a checkpoint written, and is then raised."""
     if resume and overwrite:
         raise InvalidError("resume goes on with a run, overwrite replaces it: give one of them")
     if force and not resume:
@@ -64,9 +65,8 @@ def train(
     arguments += ["--dump-step", number("dump_step", dump_step, 0)] if dump_step is not None else []
     chosen = {"--resume": resume, "--force": force, "--overwrite": overwrite}
     arguments += [option for option, wanted in chosen.items() if wanted]
-    for given in sets_of(set) + ([f"train.steps={number('steps', steps)}"] if steps is not None else []):
-        arguments += ["--set", given]
-    _, text = run([*arguments, "--", path_of(recipe)])
+    sets = sets_of(set) + ([f"train.steps={number('steps', steps)}"] if steps is not None else [])
+    _, text = run([*arguments, *arguments_of(recipe, sets, program)])
     document = json.loads(text)
     loss = document["loss"]
     return read(

@@ -239,6 +239,8 @@ ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) {
 }
 
 /* Why the mutant is the same program, types apart; NULL if it is another. */
+static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I; }
+
 static const char *why_same_program(const ad_planting *planting) {
   const ad_place *place = &planting->place;
   int is_axis = planting->operator_ == AD_OPERATOR_MORE_AXES || planting->operator_ == AD_OPERATOR_FEWER_AXES;
@@ -246,6 +248,8 @@ static const char *why_same_program(const ad_planting *planting) {
   if (of_one) return "the types allow it over one rank, where it is the same program";
   if (place->move == AD_MOVE_DECLARE)
     return "a declaration moves no bytes, and every other type holds without this one";
+  if (planting->of_constant && is_same_on_all(place->from) && is_same_on_all(place->to))
+    return "no gradient comes back through it, and without one R and I are the same";
   return NULL;
 }
 

@@ -80,17 +80,14 @@ static int is_listed(const dumped *list, const char *name) {
   return 0;
 }
 
-typedef const ad_array *(*array_of)(const void *own, size_t index, char *name, size_t size);
+typedef const ad_array *(*array_of)(const ad_program *program, size_t index, char *name, size_t size);
 
 /* What several modules have slices of is whole once it is written of one. */
 static ad_status list_arrays(const ad_run *run, array_of array_at, dumped *list) {
   const ad_array *array;
   char name[NAME_SIZE];
-  for (size_t i = 0; array_at; i++) {
-    array = array_at(ad_program_own(run->program), i, name, sizeof name);
-    if (!array) return AD_OK;
+  for (size_t i = 0; (array = array_at(run->program, i, name, sizeof name)); i++)
     if (!is_listed(list, name)) AD_TRY(append(list, name, array));
-  }
   return AD_OK;
 }
 
@@ -193,13 +190,13 @@ static ad_status dump_states(ad_prover *prover, int64_t step) {
 /* They are those of every step. */
 static ad_status dump_constants(ad_prover *prover) {
   dumped list = {0};
-  ad_status status = list_arrays(prover->run, ad_program_kind_of(prover->run->program)->data.constant_array, &list);
+  ad_status status = list_arrays(prover->run, ad_program_constant_array, &list);
   return status || list.count ? dump(prover, "constants.safetensors", status, &list, NULL) : AD_OK;
 }
 
 static ad_status dump_inputs(ad_prover *prover, int64_t step) {
   dumped list = {0};
-  ad_status status = list_arrays(prover->run, ad_program_kind_of(prover->run->program)->data.batch_array, &list);
+  ad_status status = list_arrays(prover->run, ad_program_batch_array, &list);
   return dump_of_step(prover, step, "inputs", status, &list, NULL);
 }
 

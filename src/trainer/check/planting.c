@@ -463,6 +463,7 @@ static void pass_record(void *context, void *passing) {
   int is_other = place->phase != AD_PLACE_FORWARD || place->move != pass->move || place->ordinal != pass->ordinal;
   if (is_other || strcmp(place->what, pass->site)) return;
   planting->fired = 1;
+  planting->of_constant = !pass->carries;
   pass->axes = changed_axes(planting);
   pass->times = planting->operator_ == AD_OPERATOR_DOUBLED ? 2 : 1;
   if (planting->operator_ == AD_OPERATOR_LEFT_OUT || planting->operator_ == AD_OPERATOR_ONCE_EVERYWHERE)
@@ -470,7 +471,7 @@ static void pass_record(void *context, void *passing) {
 }
 
 void ad_planting_begin(ad_planting *planting) {
-  planting->executions = planting->fired = 0;
+  planting->executions = planting->fired = planting->of_constant = 0;
   if (planting->in_record && planting->place.phase == AD_PLACE_FORWARD)
     ad_seam_plant(AD_SEAM_RECORD, (ad_seam_slot){pass_record, planting});
   else

@@ -66,6 +66,7 @@ typedef struct ad_planting {
   ad_axis axis;
   int in_record; /* 1: the types tell of it, as if the program had been written so; 0: they claim what did not happen */
   int executions, fired; /* in this step; at all */
+  int of_constant;       /* fired on what carries no gradient */
 } ad_planting;
 /* From now on it is done, until the seams are lifted. In execution all arrays are f64 or i64. Borrows it. */
 void ad_planting_begin(ad_planting *planting);

@@ -58,12 +58,9 @@ static ad_status add_states(const ad_program *program, int is_written, ad_held_l
 }
 
 static ad_status add_batch(const ad_program *program, ad_held_list *to) {
-  const ad_program_kind *kind = ad_program_kind_of(program);
-  for (size_t i = 0; kind->data.batch_array; i++) {
-    const ad_array *array = kind->data.batch_array(ad_program_own(program), i, NULL, 0);
-    if (!array) return AD_OK;
+  const ad_array *array;
+  for (size_t i = 0; (array = ad_program_batch_array(program, i, NULL, 0)); i++)
     AD_TRY(add_held(to, (ad_held){array->shape, array->layout, 0, 0}));
-  }
   return AD_OK;
 }
 

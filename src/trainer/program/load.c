@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "addend/program.h"
 #include "base/error.h"
+#include "program/program.h"
 
 enum { PATH_SIZE = 4096 };
 
@@ -34,6 +35,7 @@ static ad_status take(const char *path, void *library) {
   AD_TRY(check_version(path, object));
   AD_TRY(check_library(path, object));
   for (const ad_program_kind *const *kind = object->kinds; *kind; kind++) {
+    if (ad_program_kind_find((*kind)->name) == *kind) continue;  // loaded before
     ad_status status = ad_program_register(*kind);
     if (status) return ad_fail_in(status, "%s", path);
   }

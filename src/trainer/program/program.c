@@ -371,9 +371,24 @@ ad_status ad_program_create(const ad_program_kind *kind, const void *options, co
   return AD_OK;
 }
 
+const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size) {
+  if (program->kind->data.batch_array) return program->kind->data.batch_array(program->own, index, name, size);
+  return ad_batch_list(program->batch, index, name, size);
+}
+
+const ad_array *ad_program_constant_array(const ad_program *program, size_t index, char *name, size_t size) {
+  const ad_program_kind *kind = program->kind;
+  return kind->data.constant_array ? kind->data.constant_array(program->own, index, name, size) : NULL;
+}
+
+size_t ad_program_data_bytes(const ad_program *program) {
+  return program->kind->data.bytes ? program->kind->data.bytes(program->own) : ad_batch_bytes(program->batch);
+}
+
 void ad_program_destroy(ad_program *program) {
   if (!program) return;
   if (program->own) (program->kind->destroy ? program->kind->destroy : free)(program->own);
+  ad_batch_destroy(program->batch);
   for (size_t i = 0; i < program->module_count; i++) release_module(&program->modules[i]);
   for (size_t i = 0; i < program->mesh_count; i++) ad_mesh_destroy(program->meshes[i]);
   for (size_t i = 0; program->pools && ad_program_kind_modules(program->kind)[i]; i++)

@@ -20,7 +20,8 @@ struct ad_program {
   ad_mesh **meshes; /* of the modules: of each block one */
   size_t *pool_of;  /* each of them */
   size_t mesh_count;
-  void *own; /* of the kind */
+  void *own;       /* of the kind */
+  ad_batch *batch; /* NULL: the kind has its own way */
   ad_planned_module *modules;
   size_t module_count;
   ad_count_spec *counts;
@@ -76,6 +77,14 @@ ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *
                               int *arrived) AD_CHECKED;
 /* Of what crosses, or of its gradient, where values are `compute`. */
 ad_dtype ad_crossing_dtype(const ad_crossing_spec *crossing, ad_dtype compute, int backward);
+void ad_batch_destroy(ad_batch *batch);
+/* Array number `index` of the program's batch with its name; NULL after the last. */
+const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size);
+const ad_array *ad_program_constant_array(const ad_program *program, size_t index, char *name, size_t size);
+size_t ad_program_data_bytes(const ad_program *program); /* of data and batch on this rank */
+/* The same of a batch; NULL: of none. */
+const ad_array *ad_batch_list(const ad_batch *batch, size_t index, char *name, size_t size);
+size_t ad_batch_bytes(const ad_batch *batch);
 /* The names of its modules, NULL at the end. */
 const char *const *ad_program_kind_modules(const ad_program_kind *kind);
 /* AD_INVALID unless the record is one of this library's version. */

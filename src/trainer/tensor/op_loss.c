@@ -287,7 +287,7 @@ static loss_numbers numbers_for(ad_tape *tape, const ad_tensor *logits, const ch
   ad_axes over = ad_layout_cutting(&logits->array.layout, last_dim(&logits->array));
   if (!over) return numbers;
   numbers.ordinal = tape->transitions++;
-  ad_record_passing passing = {site, AD_MOVE_ALL_GATHER, numbers.ordinal, over, 1};
+  ad_record_passing passing = {site, AD_MOVE_ALL_GATHER, numbers.ordinal, over, 1, logits->carries};
   ad_seam_pass(AD_SEAM_RECORD, &passing);
   numbers.over = passing.times ? passing.axes : 0;
   numbers.times = passing.times;

@@ -132,7 +132,7 @@ static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad
 }
 
 static ad_tensor *record(ad_tape *tape, ad_tensor *x, move_numbers at, const char *site) {
-  ad_record_passing passing = {site, at.move, at.ordinal, at.axes, 1};
+  ad_record_passing passing = {site, at.move, at.ordinal, at.axes, 1, x && x->carries};
   ad_seam_pass(AD_SEAM_RECORD, &passing);
   at.axes = passing.axes;
   for (int i = 0; i < passing.times; i++) x = ad_tape_apply(tape, &transition, &x, 1, &at, site);

@@ -47,6 +47,7 @@ typedef struct ad_record_passing {
   int ordinal;  /* of the transition on its tape */
   ad_axes axes; /* over which it is recorded */
   int times;    /* 1; 0: it is not */
+  int carries;  /* a gradient, of what is moved */
 } ad_record_passing;
 
 /* What passes the seams AD_SEAM_OPERANDS, where others may take the operands' place, and AD_SEAM_REFUSED. */

@@ -383,10 +383,7 @@ ad_status ad_run_refresh(ad_run *run, ad_written written) {
   return AD_OK;
 }
 
-size_t ad_run_data_bytes(const ad_run *run) {
-  const ad_program_kind *kind = ad_program_kind_of(run->program);
-  return kind->data.bytes ? kind->data.bytes(ad_program_own(run->program)) : 0;
-}
+size_t ad_run_data_bytes(const ad_run *run) { return ad_program_data_bytes(run->program); }
 
 size_t ad_run_tape_bytes(const ad_run *run) {
   size_t bytes = 0;

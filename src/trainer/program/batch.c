@@ -1,0 +1,107 @@
+/* Batches that a program reads row by row: memory of every microbatch, and which rows of the step's batch are whose. */
+#include <stdio.h>
+#include "addend/data.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "program/program.h"
+
+struct ad_batch {
+  ad_program_setting setting;
+  ad_layout rows;
+  const ad_batch_field *fields; /* the caller's */
+  size_t field_count;
+  ad_array *arrays; /* [microbatches][fields] */
+};
+
+static ad_comm *comm_of(const ad_batch *batch) { return (ad_comm *)(uintptr_t)batch->setting.comm; }
+
+static size_t array_count(const ad_batch *batch) { return (size_t)batch->setting.microbatches * batch->field_count; }
+
+static ad_array *array_of(const ad_batch *batch, size_t field, size_t m) {
+  return &batch->arrays[m * batch->field_count + field];
+}
+
+static ad_status create_array(const ad_batch *batch, size_t field, int64_t m) {
+  const ad_batch_field *of = &batch->fields[field];
+  ad_shape shape = {of->row.ndim + 1, {ad_cut(batch->setting.global_batch, m, batch->setting.microbatches).count}};
+  if (shape.ndim > AD_DIMS_MAX)
+    return ad_fail(AD_INVALID, "field `%s` of a batch: a row has %d dimensions, at most %d are possible", of->name,
+                   of->row.ndim, AD_DIMS_MAX - 1);
+  for (int d = 0; d < of->row.ndim; d++) shape.dim[d + 1] = of->row.dim[d];
+  return ad_array_create(comm_of(batch), of->dtype, &shape, &batch->rows, array_of(batch, field, (size_t)m));
+}
+
+static ad_status create_arrays(ad_batch *batch) {
+  AD_TRY(ad_new(array_count(batch), &batch->arrays));
+  for (int64_t m = 0; m < batch->setting.microbatches; m++)
+    for (size_t field = 0; field < batch->field_count; field++) AD_TRY(create_array(batch, field, m));
+  return AD_OK;
+}
+
+ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_batch_field *fields, size_t count,
+                               ad_batch **out) {
+  AD_NEED(to, rows, fields, out);
+  if (to->batch) return ad_fail(AD_INVALID, "program `%s` has a batch already; add its fields to that", to->kind->name);
+  AD_TRY(ad_new(1, &to->batch));
+  *to->batch = (ad_batch){.setting = to->setting, .rows = *rows, .fields = fields, .field_count = count};
+  AD_TRY(create_arrays(to->batch));
+  *out = to->batch;
+  return AD_OK;
+}
+
+void ad_batch_destroy(ad_batch *batch) {
+  if (!batch) return;
+  for (size_t i = 0; batch->arrays && i < array_count(batch); i++) ad_array_destroy(comm_of(batch), &batch->arrays[i]);
+  ad_release(batch->arrays);
+  ad_release(batch);
+}
+
+const ad_array *ad_batch_array(const ad_batch *batch, size_t field, size_t m) {
+  if (!ad_has(field, batch->field_count, __func__, "field") ||
+      !ad_has(m, (size_t)batch->setting.microbatches, __func__, "microbatch"))
+    return NULL;
+  return array_of(batch, field, m);
+}
+
+const ad_array *ad_batch_list(const ad_batch *batch, size_t index, char *name, size_t size) {
+  if (!batch || index >= array_count(batch)) return NULL;
+  if (size)
+    snprintf(name, size, "microbatch.%zu.%s", index / batch->field_count,
+             batch->fields[index % batch->field_count].name);
+  return &batch->arrays[index];
+}
+
+size_t ad_batch_bytes(const ad_batch *batch) {
+  size_t bytes = 0;
+  for (size_t i = 0; batch && i < array_count(batch); i++) bytes += ad_array_bytes(&batch->arrays[i]);
+  return bytes;
+}
+
+/* Samples of the set after its last one are there and do not count. */
+static int is_counted(const ad_batch *batch, int64_t sample, ad_held_out held_out) {
+  return held_out != AD_HELD_OUT_SET || sample < batch->setting.evaluated;
+}
+
+static ad_status read_microbatch(ad_batch *batch, int64_t step, int64_t m, ad_held_out held_out,
+                                 const ad_row_reader *reader, int64_t *counted) {
+  const ad_program_setting *s = &batch->setting;
+  ad_span mine = ad_batch_rows(&batch->rows, ad_comm_rank(s->comm), s->global_batch, s->microbatches, m);
+  ad_batch_row row = {.size = sizeof row, .fields = array_of(batch, 0, (size_t)m), .held_out = held_out};
+  *counted = 0;
+  for (int64_t i = 0; i < mine.count; i++) {
+    row.row = (size_t)i;
+    row.sample = step * s->global_batch + mine.first + i;
+    row.counts = is_counted(batch, row.sample, held_out);
+    if (row.fields->data) AD_TRY(reader->read(reader->own, &row));  // on engine dry there is no memory
+    *counted += row.counts;
+  }
+  return AD_OK;
+}
+
+ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_held_out held_out, const ad_row_reader *reader,
+                        int64_t *counted) {
+  AD_NEED(batch, reader, counted);
+  for (int64_t m = 0; m < batch->setting.microbatches; m++)
+    AD_TRY(read_microbatch(batch, step, m, held_out, reader, &counted[m]));
+  return AD_OK;
+}

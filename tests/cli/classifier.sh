@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# A model of one's own is a command: proven with all its mistakes on three topologies, trained, gone on with, planned; --help lists its
+# keys, completions are its own, and what is wrong with its file or its recipe is said.
+# Usage: classifier.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2 mine=$(dirname "$1")/example_classifier
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$source"
+recipe=examples/classifier.yaml
+fail() { echo "FAILED: $*" >&2 && exit 1; }
+
+prove() {
+  "$mine" check $recipe "$@" --sabotage --json >"$work/check.json" || fail "check $*: $(tail -c 300 "$work/check.json")"
+  python3 - "$work/check.json" <<'P'
+import json, sys
+d = json.load(open(sys.argv[1]))
+assert d["holds"] and d["survivors"] == 0 and len(d["params"]) == 4, d["reason"]
+assert all(p["max_rel_err"] <= 1e-12 for p in d["params"]), d["params"]
+caught = [s["caught_by"] for s in d["sabotage"]]
+assert caught.count("number") >= 20 and caught.count("type") >= 10, caught
+assert any("classifier.c" in s["name"] for s in d["sabotage"]) or "tp=" not in d["mesh"], "no mistake at a line of its own"
+print(f'{d["mesh"]}: {len(caught)} mistakes')
+P
+}
+prove
+prove --set mesh='dp_shard=2 tp=2' --set shard.zero=3
+prove --set mesh='dp_replicate=1 dp_shard=3 tp=1' --set shard.zero=2 --set train.global_batch=7
+"$mine" check $recipe --dtype recipe --set precision.compute=bf16 >/dev/null || fail "bf16"
+"$mine" check $recipe --directional >/dev/null || fail "--directional"
+
+# Trained: of the last fifty steps' rows 95 % hit.
+"$mine" train $recipe --set mesh='dp_shard=2 tp=2' --set shard.zero=3 --out "$work/run" >"$work/trained"
+python3 - "$work/run" <<'P'
+import json, sys
+steps = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
+hits = [s["losses"]["accuracy"] for s in steps[-50:]]
+assert len(steps) == 300 and sum(hits) / 50 >= 0.95, sum(hits) / 50
+assert steps[-1]["held_out_samples"] == 30 and steps[-1]["held_out_loss"] < 0.4, steps[-1]
+run = json.load(open(sys.argv[1] + "/run.json"))
+assert "flops_per_step" not in run and run["kind"] == "classifier", run
+P
+grep -q "held-out loss" "$work/trained" || fail "held-out loss"
+[ -s "$work/run/report.html" ] || fail "report.html"
+
+# It goes on, bit for bit, from half of the way.
+"$mine" train $recipe --set train.steps=300 --set checkpoint.every=150 --set checkpoint.keep=9 --out "$work/whole" >/dev/null
+cp -r "$work/whole" "$work/half"
+rm -rf "$work/half/checkpoints/"*299* "$work/half/checkpoints/"*300* "$work/half"/weights.safetensors
+[ "$(ls "$work/half/checkpoints" | wc -l)" = 1 ] || fail "one checkpoint is left: $(ls "$work/half/checkpoints")"
+"$mine" train $recipe --set train.steps=300 --set checkpoint.every=150 --set checkpoint.keep=9 --resume --out "$work/half" >/dev/null
+cmp "$work/whole/weights.safetensors" "$work/half/weights.safetensors" || fail "a run that went on has other weights"
+
+"$mine" plan $recipe --set mesh='dp_shard=64 tp=8' --set train.global_batch=4096 --set model.hidden=4096 --picture "$work/plan.svg" >"$work/plan"
+grep -q "dense.in" "$work/plan" && grep -q "<svg" "$work/plan.svg" || fail "plan"
+
+# Its own words.
+"$mine" --help >"$work/help"
+for word in "Usage: example_classifier" "model.kind: classifier" "model.hidden .*default 16" "data.rows .*must be given"; do
+  grep -q "$word" "$work/help" || fail "--help has no '$word'"
+done
+"$mine" check --help | grep -q "Usage: example_classifier check" || fail "usage of check"
+"$mine" --completions bash >"$work/completions"
+grep -q "complete -F _example_classifier example_classifier" "$work/completions" || fail "completions"
+grep -q "model.hidden" "$work/completions" || fail "completions have its keys"
+! grep -q "_addend" "$work/completions" || fail "completions have functions of addend's"
+bash -n "$work/completions"
+! "$mine" bench 2>"$work/error" || fail "bench is none of its commands"
+grep -q "is no command.*example_classifier --help" "$work/error" || fail "its name: $(cat "$work/error")"
+
+# What is wrong is said before any rank starts, or by the sentence of the file's own code.
+says() { # words, then what is called
+  local words=$1
+  shift
+  ! "$mine" "$@" >"$work/said" 2>&1 || fail "$* should not hold"
+  grep -q -- "$words" "$work/said" || fail "'$words' is not in: $(cat "$work/said")"
+}
+says "model.features: is missing" check $recipe --set model='{kind: classifier, classes: 3}'
+says "model.classes: must be .*, is 1" check $recipe --set model.classes=1
+says "/nowhere.csv cannot be opened" check $recipe --set data.rows=/nowhere.csv
+printf 'a,b,class\n1,2,0\n1,x,0\n' >"$work/bad.csv"
+says "bad.csv: row 1 is not 2 numbers and a class" check $recipe --set data.rows="$work/bad.csv" --set model.features=2
+says "row 3 is not 4 numbers and a class" check $recipe --set data.rows=<(head -4 examples/iris.csv | sed 's/,0$/,7/;1,3s/,7$/,0/')
+says "must be gpt.*classifier, is mine" train $recipe --set model.kind=mine
+"$addend" check $recipe >"$work/said" 2>&1 && fail "addend itself does not know it"
+grep -q -- "--program FILE brings one of your own" "$work/said" || fail "--program is not named"
+echo "classifier: all hold"

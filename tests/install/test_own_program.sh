@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# examples/classifier.c as a stranger builds it, knowing only what is installed: as a program, shared and from archives, in C and in
+# C++17; and as a shared object, which the installed `addend --program` and the Python package run. Objects that do not fit are
+# refused with a sentence.
+# Usage: test_own_program.sh SOURCE BUILD COMPILER
+set -euo pipefail
+source=$1 build=$2 compiler=$3
+work=$(mktemp -d "${TMPDIR:-/tmp}/addend own XXXXXX")
+trap 'rm -rf -- "$work"' EXIT
+fail() { echo "own program: $*" >&2 && exit 1; }
+cmake --install "$build" --prefix "$work/prefix" >"$work/install.log"
+PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name addend-train.pc)")
+export PKG_CONFIG_PATH
+libraries=$(dirname "$PKG_CONFIG_PATH")
+cp "$source/examples/classifier.c" "$source/examples/classifier.yaml" "$work"
+mkdir "$work/examples" && cp "$source/examples/iris.csv" "$work/examples"
+cd "$work"
+eval "cflags=($(pkg-config --cflags addend-train))"
+eval "shared=($(pkg-config --libs addend-train))"
+eval "static=($(pkg-config --static --libs addend-train | sed -E 's/-l(addend(_train)?)( |$)/-l:lib\1.a\3/g'))"
+strict=(-Wall -Wextra -Werror -Wno-unused-parameter)
+
+proven() { # what, then a command
+  local what=$1
+  shift
+  "$@" >printed 2>&1 || fail "$what: $(tail -n 3 printed)"
+  grep -q "^proven: 4 parameters" printed || fail "$what: $(tail -n 1 printed)"
+  echo "$what: $(tail -n 1 printed)"
+}
+three=(--set "mesh=dp_shard=2 tp=2" --set shard.zero=3 --sabotage=12)
+"$compiler" -std=c11 "${strict[@]}" "${cflags[@]}" classifier.c -o classifier "${shared[@]}"
+export LD_LIBRARY_PATH=$libraries
+proven "a program" ./classifier check classifier.yaml "${three[@]}"
+./classifier train classifier.yaml >trained && grep -q "^loss" trained || fail "training: $(cat trained)"
+unset LD_LIBRARY_PATH
+"$compiler" -std=c11 "${strict[@]}" "${cflags[@]}" classifier.c -o classifier_from_archives "${static[@]}"
+proven "from archives" ./classifier_from_archives check classifier.yaml "${three[@]}"
+for cxx in g++ clang++; do
+  command -v $cxx >/dev/null || continue
+  words=(-Wall -Wextra -Werror -Wno-unused-parameter -Wno-missing-field-initializers)
+  [ $cxx = g++ ] || words+=(-Wno-c99-designator)
+  $cxx -x c++ -std=c++17 "${words[@]}" "${cflags[@]}" classifier.c -o classifier_$cxx "${shared[@]}"
+  proven "in C++17 by $cxx" env LD_LIBRARY_PATH="$libraries" ./classifier_$cxx check classifier.yaml
+done
+
+# As a shared object, without a library of its own or linked with the shared one.
+addend=$work/prefix/bin/addend
+"$compiler" -std=c11 "${strict[@]}" -shared -fPIC "${cflags[@]}" classifier.c -o classifier.so
+proven "a shared object" "$addend" check classifier.yaml --program ./classifier.so "${three[@]}"
+proven "named without a slash" "$addend" check classifier.yaml --program classifier.so
+"$addend" plan classifier.yaml --program classifier.so --picture plan.svg >planned && [ -s plan.svg ] || fail "plan: $(cat planned)"
+"$addend" train classifier.yaml --program classifier.so --out run >trained && [ -s run/report.html ] || fail "train: $(cat trained)"
+"$addend" report run --out again.html >/dev/null && [ -s again.html ] || fail "report"
+"$compiler" -shared -fPIC "${cflags[@]}" classifier.c -o linked.so "${shared[@]}"
+proven "linked with the shared library" env LD_LIBRARY_PATH="$libraries" "$addend" check classifier.yaml --program linked.so
+
+refused() { # words, file
+  ! "$addend" check classifier.yaml --program "$2" >printed 2>&1 || fail "$2 should be refused"
+  grep -q -- "$1" printed || fail "$2: '$1' is not in: $(cat printed)"
+}
+refused "missing.so cannot be read: No such file" missing.so
+refused "classifier.c cannot be loaded as a program" classifier.c
+sed 's/^AD_PROGRAM_OBJECT.*//' classifier.c >none.c
+"$compiler" -shared -fPIC "${cflags[@]}" none.c -o none.so
+refused "none.so brings no programs: AD_PROGRAM_OBJECT" none.so
+sed 's/#include "addend\/addend.h"/&\n#undef AD_HEADER_VERSION\n#define AD_HEADER_VERSION "9.9.9"/' classifier.c >other.c
+"$compiler" -shared -fPIC "${cflags[@]}" other.c -o other.so
+refused "other.so was built with the headers of addend 9.9.9, this is $("$addend" --version | sed 's/addend //')" other.so
+sed 's/{.size = sizeof kind,/{.size = sizeof kind - 8,/' classifier.c >size.c
+"$compiler" -shared -fPIC "${cflags[@]}" size.c -o size.so
+refused "size.so: ad_program_kind: the field .size. is" size.so
+"$compiler" -shared -fPIC "${cflags[@]}" classifier.c -o archives.so -Wl,-Bsymbolic "${static[@]}"
+refused "archives.so was linked with a library of addend's of its own" archives.so
+printf 'name: c\nprogram: ./classifier.so\n' | cat - classifier.yaml | sed '/^name: classifier/d' >named.yaml
+! "$addend" check named.yaml --program ./classifier.so >printed 2>&1 || fail "a recipe names a program"
+grep -q "program: unknown key" printed || fail "a recipe that names a program: $(cat printed)"
+
+# From Python.
+python=$(bash "$source/tests/support/python.sh" --find numpy) || { echo "own program: Python was not tried: no NumPy" && exit 0; }
+PYTHONPATH=$source/python ADDEND_LIBRARY=$libraries/libaddend.so "$python" - <<'P'
+import addend
+report = addend.check("classifier.yaml", program="./classifier.so", set={"mesh": "dp=2"}, sabotage=4)
+assert report.ok and report.mesh == "dp=2" and len(report.params) == 4, report
+for mesh in ("dp=5", "dp=2 tp=2"):  # twice: it is loaded once
+    assert len(addend.plan("classifier.yaml", program="./classifier.so", set={"mesh": mesh}).params) == 4
+result = addend.train("classifier.yaml", program="./classifier.so", steps=200, out="python-run")
+assert result.last_loss < result.first_loss, result
+for function in (addend.check, addend.plan, addend.train):
+    try:
+        function("classifier.yaml", program="none.so")
+    except addend.InvalidError as error:
+        assert "brings no programs" in str(error), error
+    else:
+        raise AssertionError(function)
+print("from Python: all hold")
+P
