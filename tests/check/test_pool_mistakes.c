@@ -2,6 +2,7 @@
  * gradients of each pool are the reference's, what the diagnosis says, and where there is nothing to be seen. */
 #include <math.h>
 #include "alone.h"
+#include "draw.h"
 
 /* Losses; and whether samples share their sources. */
 enum { FAITHFULNESS = 1, STOCHASTIC = 2, SPARSITY = 4, ADVERSARIAL = 8, SHARED = 16 };
@@ -185,5 +186,11 @@ int main(void) {
       cmocka_unit_test(sources_of_a_sample_are_its_ranks_alone),
       cmocka_unit_test(sources_of_a_batch_are_all_ranks),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  enum { COUNT = sizeof tests / sizeof *tests };
+  struct CMUnitTest taken[COUNT] = {{0}};
+  draw d = draw_cases("mistakes of pools", COUNT, 0, COUNT);
+  size_t count = 0;
+  for (int i = 0; i < COUNT; i++)
+    if (is_drawn(&d, i)) taken[count++] = tests[i];
+  return _cmocka_run_group_tests("pool_mistakes", taken, count, NULL, NULL);
 }

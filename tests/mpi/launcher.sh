@@ -43,8 +43,10 @@ exec "$@"
 PLACE
 chmod +x "$work/place"
 
+. "$source/tests/support/draw.sh"
 # Nodes that are parts of the tree, that are cut by it, that have every other rank.
-for nodes in a aa ab aaa aab abc aabb abab aaaaa aaabb aaabbb aabbcc abbcca; do
+draw_cases "placings under $implementation" 4 a aa ab aaa aab abc aabb abab aaaaa aaabb aaabbb aabbcc abbcca
+for nodes in "${drawn[@]}"; do
   expected=$("$build/addend" run -n ${#nodes} -- "$build/mpi_sums" | cut -d' ' -f1)
   must timeout 200 "${launch[@]}" -n ${#nodes} "$work/place" "$nodes" "$build/mpi_sums"
   grep -q "^$expected mpi\$" "$work/out" || fail "other bits on ranks placed as $nodes: $(cat "$work/out")"
@@ -52,7 +54,6 @@ done
 echo "bits: as on shm, on one node and on several"
 
 recipe=$source/recipes/gpt-dp.yaml
-. "$source/tests/support/draw.sh"
 proves() { # RANKS, how many of them are on the first node (all: nothing is said of nodes), RECIPE, arguments with + for a space
   local ranks=$1 first=$2 name=$3 on=()
   shift 3
@@ -64,7 +65,7 @@ must "${launch[@]}" -n 3 "$build/addend" check "$recipe" --steps 2 --out "$work/
 # Parameters, matrices and sequence cut, rows of experts by counts, rows over a bridge, modules on ranks of their own: on one node,
 # and with rings, groups and sides that lie across two, or each on a node.
 unlike='ocr-disjoint --set mesh={encoder:+"dp=3",+model:+"cp=2"} --set train.global_batch=9 --set train.microbatches=3'
-draw_cases "proofs under $implementation" 2 \
+draw_cases "proofs under $implementation" 1 \
   "3 2 gpt-dp" "4 2 gpt-dp --set mesh=dp_replicate=2+dp_shard=2" \
   "12 all gpt-3d" "4 2 gpt-3d --set mesh=cp=2+tp=2" "4 2 gpt-tp-sp --set mesh=tp=2+dp_shard=2" \
   "4 all moe-dp2ep" "4 2 moe-tp2ep" \
@@ -148,7 +149,8 @@ for first in 3 2; do
   kill -CONT "$stopped"
   ends_when_killed 2
 done
-for rank in 1 6; do # of either pool
+draw_cases "killed ranks under $implementation" 1 1 6 # of either pool
+for rank in "${drawn[@]}"; do
   starts "$pools" 8 4
   ends_when_killed $rank
 done
