@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, Tuple, Type, TypeVar
 T = TypeVar("T")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _keys(cls: type) -> Tuple[Tuple[str, str], ...]:
     """Of its fields, names and keys."""
     return tuple((field.name, field.metadata.get("key", field.name)) for field in dataclasses.fields(cls))
@@ -20,7 +20,7 @@ def read(cls: Type[T], document: Mapping[str, Any], /, **given: Any) -> T:
     """`cls` from its keys in the document; `given` are fields that are no plain key. A field whose metadata has a `key`
     has that name there."""
     values: Dict[str, Any] = {}
-    for name, key in _keys(cls):
+    for name, key in _keys(cls):  # type: ignore[arg-type]
         if name not in given and key in document:
             values[name] = _frozen(document[key])
     return cls(**values, **given)

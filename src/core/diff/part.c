@@ -245,7 +245,10 @@ const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part) { 
 
 /* ---- reading ---- */
 
-enum { LINE = 64 /* bytes that memory gives at once */, EXPECTED = 1 << 14 /* bytes; the processor goes on by itself */ };
+enum {
+  LINE = 64 /* bytes that memory gives at once */,
+  EXPECTED = 1 << 14 /* bytes; the processor goes on by itself */
+};
 
 void ad_piece_expect(const ad_piece *piece, size_t elements) {
   const char *data = piece->tensor->data;
