@@ -41,6 +41,7 @@ mistake_of = [mistakes[i % len(mistakes)] if i < call.wrong else "" for i in ran
 shape = [1024, 1024]
 common = {"addend.version": "1", "addend.mesh": f"dp_replicate=2 dp_shard={call.ranks // 2}", "addend.step": "1",
           "addend.sample": str(call.sampled), "addend.shapes": json.dumps({name: shape for name in names}),
+          "addend.held": json.dumps({name: [[0] * len(shape), shape] for name in names}),
           "addend.expect": repr(1 / call.ranks)}
 random = numpy.random.default_rng(1)
 numel = call.params * call.sampled

@@ -161,10 +161,22 @@ static void a_multiple_is_added_to_its_elements_alone(void **state) {
   }
 }
 
+static void a_multiple_and_its_size_are_added_to_their_elements_alone(void **state) {
+  for (size_t n = 0; n <= LONGEST; n++) {
+    rows r = random_rows(), before = r;
+    ad_fit_kernels()->add_sized(r.x, r.u, -1.5, r.y, n);
+    for (size_t i = 0; i <= LONGEST; i++) {
+      assert_true(r.x[i] == before.x[i] + (i < n ? -1.5 * r.y[i] : 0));
+      assert_true(r.u[i] == before.u[i] + (i < n ? fabs(-1.5 * r.y[i]) : 0));
+    }
+  }
+}
+
 /* All loops one after the other, at both places of a pair of elements. */
 static rows run(const fit_kernels *kernels, size_t at, size_t n) {
   rows r = random_rows();
   kernels->add(r.x + at, 0.3, r.y + at, n);
+  kernels->add_sized(r.u + at, r.w + at, 0.7, r.v + at, n);
   kernels->turn(r.x + at, r.y + at, 0.28, 0.96, n);
   r.x[LONGEST] = kernels->pass(r.x + at, n, &(fit_passing){r.v + at, r.w + at, r.u + at, r.y + at});
   r.y[LONGEST] = kernels->dot(r.v + at, r.w + at, n);
@@ -192,6 +204,7 @@ int main(void) {
       cmocka_unit_test(a_row_loses_what_it_owes_and_is_then_multiplied),
       cmocka_unit_test(a_turn_keeps_the_length),
       cmocka_unit_test(a_multiple_is_added_to_its_elements_alone),
+      cmocka_unit_test(a_multiple_and_its_size_are_added_to_their_elements_alone),
       cmocka_unit_test(every_variant_gives_rows_of_the_same_bits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -124,6 +124,32 @@ static void equal_addends_have_no_count_of_their_own(void **state) {
   ad_fit_destroy(&fit);
 }
 
+/* Addends of which each has something of every other one: counts come back, whatever the rows that are worked on at
+ * once leave over. Errors are by the inverse of the Gram matrix, here (d - s) times one and s times all ones. */
+static void counts_come_back_of_any_number_of_addends(void **state) {
+  enum { MOST = 13 };
+  for (size_t n = 1; n <= MOST; n++) {
+    double gram[MOST * MOST], with_sum[MOST] = {0}, prior[MOST], rounded[MOST] = {0}, s = 0.25, d = 1;
+    ad_products products = {.n = n, .gram = gram, .with_sum = with_sum, .rounded = rounded, .rows = 100 + n};
+    for (size_t i = 0; i < n; i++) {
+      prior[i] = 1;
+      for (size_t j = 0; j < n; j++) gram[i + j * n] = i == j ? d : s;
+      for (size_t j = 0; j < n; j++) with_sum[i] += gram[i + j * n] * (double)(1 + j % 3);
+      products.sum_square += with_sum[i] * (double)(1 + i % 3);
+    }
+    products.sum_square += 1; /* in 100 rows nothing explains it */
+    ad_fit fit;
+    assert_int_equal(ad_fit_create(&products, prior, &fit), AD_OK);
+    assert_int_equal(fit.rank, n);
+    double own = (d + s * ((double)n - 2)) / ((d - s) * (d + s * ((double)n - 1))); /* the inverse's diagonal */
+    for (size_t j = 0; j < n; j++) {
+      assert_true(fabs(fit.counts[j] - (double)(1 + j % 3)) < 1e-12);
+      assert_true(fabs(fit.errors[j] / (0.1 * sqrt(own)) - 1) < 1e-9);
+    }
+    ad_fit_destroy(&fit);
+  }
+}
+
 /* ---- thresholds, each from both sides ---- */
 
 static void a_count_may_be_off_by_eight_of_its_errors_and_a_little(void **state) {
@@ -275,6 +301,7 @@ int main(void) {
       cmocka_unit_test(a_mesh_has_any_names),
       cmocka_unit_test(a_count_is_what_a_mistake_makes),
       cmocka_unit_test(equal_addends_have_no_count_of_their_own),
+      cmocka_unit_test(counts_come_back_of_any_number_of_addends),
       cmocka_unit_test(a_count_may_be_off_by_eight_of_its_errors_and_a_little),
       cmocka_unit_test(a_size_is_a_groups_within_a_ten_thousandth),
       cmocka_unit_test(nothing_is_missing_and_not_minus_nothing),

@@ -282,6 +282,7 @@ static void what_headers_have_in_common_is_shared(void **state) {
   } cases[] = {
       {first_header, "a\\", "{\"b\"", 1, 1},
       {"{\"__metadata__\": {\"x\": \"a\", \"y\": \"{\\\"b\\\"\"}, " TENSOR, "a", "{\"b\"", 1, 1},
+      {"{\"__metadata__\": {\"x\": \"a\", \"y\": \"{\\\"b\\\"\"}, " TENSOR "   ", "a", "{\"b\"", 1, 1}, /* filled up */
       {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"c\"}, " TENSOR, NULL, "{\"b\"c", 1, 0},
       {"{\"__metadata__\": {\"x\": \"}, \\\\\\\" \"}, " TENSOR, "}, \\\" ", NULL, 1, 0},
       {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"\"},  " TENSOR, NULL, "{\"b\"", 0, 0},

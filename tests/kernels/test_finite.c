@@ -32,7 +32,7 @@ static void fill(ad_dtype dtype) {
 }
 
 static void finite_values_are_passed_over(void **state) {
-  static const size_t counts[] = {0, 1, 4095, 4096, 4097, 8192, NUMEL};
+  static const size_t counts[] = {0, 1, 7, 8, 9, 1023, 4095, 4096, 4097, 8192, NUMEL};
   for (size_t d = 0; d < DTYPES; d++) {
     fill(dtypes[d]);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -41,7 +41,7 @@ static void finite_values_are_passed_over(void **state) {
 }
 
 static void the_first_that_is_not_is_found(void **state) {
-  static const size_t places[] = {0, 1, 4095, 4096, 8191, 8192, NUMEL - 1};
+  static const size_t places[] = {0, 1, 7, 8, 9, 1023, 4095, 4096, 8191, 8192, NUMEL - 1};
   const double values[] = {NAN, -NAN, INFINITY, -INFINITY};
   for (size_t d = 0; d < DTYPES; d++) {
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {

@@ -93,6 +93,19 @@ class Collect(unittest.TestCase):
         self.assertLess(len(half), 8)
         self.assertEqual(whole.tolist(), _sample.sampled("p", 50, 8).tolist())
 
+    def test_a_thinned_plan_takes_a_few_evenly_and_all_where_there_are_few(self):
+        for drawn in (1, 7, 8, 9, 15, 16, 17, 1023):
+            part, box = torch.arange(5000.0), _sample.Box((0,), (5000,))
+            plan = _sample.Sampler(drawn).plan("p", (5000,), part, box)
+            every, few = plan.take(part).values.tolist(), plan.thinned(8).take(part).values.tolist()
+            step = -(-drawn // 8)
+            self.assertEqual(few, every[::step])
+            self.assertLessEqual(len(few), 8)
+            self.assertGreaterEqual(2 * len(few), min(drawn, 8))
+            self.assertEqual(plan.take(part).values.tolist(), every)  # it is as it was
+        whole = _sample.Sampler(None).plan("p", (5000,), part, box)
+        self.assertEqual(whole.thinned(8).take(part).values.tolist(), part.tolist())
+
     def test_a_part_at_a_time_is_judged_as_all_at_once(self):
         for sabotaged in (False, True):
             whole = ranks.run(3, run_watched, 64 << 20, sabotaged)

@@ -243,6 +243,31 @@ def other_weights():
     return model, step, {}
 
 
+def sampled_twice(apart):
+    """Of 200 elements whose sums are looked at, fewer values are. `apart`: of ranks' weights."""
+    torch.manual_seed(0)
+    model = nn.Linear(40, 30, bias=False)
+    with torch.no_grad():
+        model.weight += apart * dist.get_rank()
+
+    def step():
+        torch.manual_seed(dist.get_rank())
+        (model(torch.randn(4, 40)).square().mean() / 2).backward()
+        dist.all_reduce(model.weight.grad)
+
+    return model, step, {"sample": 200, "expect": 1.0}
+
+
+@job(2)
+def other_weights_of_which_some_are_read():
+    return sampled_twice(0.1)
+
+
+@job(2)
+def equal_weights_of_which_some_are_read():
+    return sampled_twice(0.0)
+
+
 class Likely(nn.Module):
     """`b.weight` and, once wrappers' parts are gone from its name, `b.weight`."""
 
@@ -411,6 +436,9 @@ class Wrappers(unittest.TestCase):
         self.hold(
             "other_weights", "wrong", "replicas_differ", ["up.weight"], "values differ before the step along dp: rank 1"
         )
+        words = "values differ before the step along dp: rank 1"
+        self.hold("other_weights_of_which_some_are_read", "wrong", "replicas_differ", ["weight"], words)
+        self.assertTrue(self.reports["equal_weights_of_which_some_are_read"].ok)
 
     def test_names_are_kept_apart(self):
         names = {p.name for p in self.reports["names_that_would_be_one"].params}

@@ -59,10 +59,15 @@ def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def plain_names(model: nn.Module) -> dict[str, str]:
     """By the name that PyTorch gives. Two that would be one without their wrappers keep those."""
+    return _plain_names(model, named(model))
+
+
+def _plain_names(model: nn.Module, found: Sequence[tuple[str, nn.Parameter]]) -> dict[str, str]:
+    """`found`: as of named(model)."""
     prefixes = [
         f"{name}." if name else "" for name, ddp in model.named_modules() if isinstance(ddp, DistributedDataParallel)
     ]
-    plain = {name: _plain(name, prefixes) for name, _ in named(model)}
+    plain = {name: _plain(name, prefixes) for name, _ in found}
     counts = collections.Counter(plain.values())
     return {name: short if counts[short] == 1 else name for name, short in plain.items()}
 
@@ -157,9 +162,10 @@ def _of_flat(model: nn.Module) -> list[Watched]:
 
 def find(model: nn.Module) -> list[Watched]:
     """Every parameter of the model that wants a gradient, each once, in the model's order."""
-    names, replicated, sharded = plain_names(model), _replicated.find(model), _find_sharded(model)
-    in_buffers, watched = _flat.hidden(model), {}
-    for name, param in named(model):
+    replicated, sharded = _replicated.find(model), _find_sharded(model)
+    found = named(model)
+    names, in_buffers, watched = _plain_names(model, found), _flat.hidden(model), {}
+    for name, param in found:
         if not param.requires_grad or id(param) in in_buffers:
             continue
         plain = names[name]
@@ -185,6 +191,8 @@ def _expect_alike(watched: Sequence[Watched]) -> None:
 
 def own_group(model: nn.Module) -> Group:
     """Of a model that DDP wraps, where nothing says how its ranks lie in a larger job."""
+    if not isinstance(model, DistributedDataParallel):
+        return None
     placed = any(is_dtensor(param) or _part_of(param) for _, param in named(model))
-    group: Group = model.process_group if isinstance(model, DistributedDataParallel) and not placed else None
+    group: Group = None if placed else model.process_group
     return group

@@ -118,6 +118,12 @@ class Plan:
             and local.device == self.device
         )
 
+    def thinned(self, count: int) -> Plan:
+        """The same for as many of its elements that lie evenly among them, where they are drawn; else for all."""
+        if self.indices is None or len(self.indices) <= count:
+            return self
+        return dataclasses.replace(self, indices=self.indices[:: -(-len(self.indices) // count)].contiguous())
+
     def take(self, local: torch.Tensor) -> Piece:
         """A copy, without a graph."""
         local = local.detach()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Partial
 
 Sums = Dict[str, Tuple[Piece, List[str]]]  # the sample of this rank's part, the axes on which it is still a pending sum
+_VALUES = 64  # of a parameter's elements; replicas that began apart differ in nearly all, and each is read from afar
 GradientOf = Callable[[torch.Tensor], Optional[torch.Tensor]]
 
 
@@ -42,7 +43,7 @@ def need_none(watched: Iterable[Watched]) -> None:
 
 
 def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums, mesh: _meshes.Mesh) -> dict[str, str]:
-    """A checksum of each parameter's own values, of the elements that its sum was sampled at; of none that each rank
+    """A checksum of each parameter's own values, of a few elements that its sum was sampled at; of none that each rank
     has a part of its own of, for there is nothing to hold it against."""
     names, taken = [], []
     for entry in watched:
@@ -53,7 +54,7 @@ def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums, mesh: _mesh
         local, _, _ = as_real(local, box.count, box)
         if tuple(local.shape) == piece.box.count:  # else the gradient that gradient= gives lies elsewhere
             names.append(entry.name)
-            taken.append(sampler.take(entry.name, piece.whole, local, piece.box).values)
+            taken.append(sampler.plan(entry.name, piece.whole, local, piece.box).thinned(_VALUES).take(local).values)
     return dict(zip(names, _names.checksums(taken)))
 
 

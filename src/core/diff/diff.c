@@ -194,12 +194,13 @@ static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *no
   return status;
 }
 
-enum { REMEMBERED = 64 << 20 }; /* bytes: letting pages of many files go takes long */
+/* Bytes: letting the pages of many files go takes long, and a page that is touched brings 64 KiB of its file along. */
+enum { REMEMBERED = 64 << 20, REMEMBERED_OF_FILE = 128 << 10 };
 
 /* A parameter is looked at once: what was read of it need not stay in memory. */
 static void forget(ad_diff_run *run) {
   const ad_dump *dumps[] = {&run->dump, &run->other};
-  if (run->read < REMEMBERED) return;
+  if (run->read < REMEMBERED || run->read / REMEMBERED_OF_FILE < run->dump.count) return;
   run->read = 0;
   for (size_t d = 0; d < 2; d++)
     for (size_t i = 0; i < dumps[d]->count; i++) ad_safetensors_forget(dumps[d]->files[i].tensors);

@@ -218,19 +218,23 @@ static ad_status fit_by_vectors(const ad_products *products, const double *prior
 /* The sum of the inverse's diagonal is at least one over the least eigenvalue: below this none is nothing. */
 #define APART (1e-2 / NOTHING)
 
+enum { AT_ONCE = 4 }; /* rows: each earlier row that they need is read from far memory once for all of them */
+
 typedef struct ad_inverse {
   double *rows;    /* n x n: L, then its inverse, lower triangles; the Gram matrix of the unit addends is L L' */
   double *lengths; /* n; 1 for an addend that is zero */
   double *target, *variances;
+  double *left; /* AT_ONCE x n */
   size_t n;
 } ad_inverse;
 
 static ad_status inverse_create(const ad_products *products, ad_inverse *inverse) {
   size_t n = inverse->n = products->n;
   AD_TRY(ad_new(n * n, &inverse->rows));
-  AD_TRY(ad_new(3 * n, &inverse->lengths));
+  AD_TRY(ad_new((3 + AT_ONCE) * n, &inverse->lengths));
   inverse->target = inverse->lengths + n;
   inverse->variances = inverse->target + n;
+  inverse->left = inverse->variances + n;
   for (size_t j = 0; j < n; j++) {
     double square = products->gram[j + j * n];
     inverse->lengths[j] = square > 0 ? sqrt(square) : 1;
@@ -248,35 +252,67 @@ static void inverse_destroy(ad_inverse *inverse) {
   ad_release(inverse->lengths);
 }
 
+static size_t end_of_block(size_t begin, size_t n) { return begin + AT_ONCE < n ? begin + AT_ONCE : n; }
+
+/* Rows become those of L, as far as the earlier row j says. */
+static void factorize_by(ad_inverse *inverse, size_t j, size_t begin, size_t end) {
+  const fit_kernels *kernels = ad_fit_kernels();
+  const double *other = inverse->rows + j * inverse->n;
+  for (size_t i = begin; i < end; i++) {
+    double *row = inverse->rows + i * inverse->n;
+    row[j] = (row[j] - kernels->dot(row, other, j)) / other[j];
+  }
+}
+
+/* 0: row i is too much like earlier ones. */
+static int take_pivot(ad_inverse *inverse, size_t i) {
+  double *row = inverse->rows + i * inverse->n;
+  double pivot = row[i] - ad_fit_kernels()->dot(row, row, i);
+  row[i] = sqrt(pivot);
+  return pivot > NOTHING;
+}
+
 /* The rows become those of L. 0: addends are too much alike. */
 static int factorize(ad_inverse *inverse) {
-  const fit_kernels *kernels = ad_fit_kernels();
   size_t n = inverse->n;
-  for (size_t i = 0; i < n; i++) {
-    double *row = inverse->rows + i * n;
-    for (size_t j = 0; j < i; j++) {
-      const double *other = inverse->rows + j * n;
-      row[j] = (row[j] - kernels->dot(row, other, j)) / other[j];
+  for (size_t begin = 0, end; begin < n; begin = end) {
+    end = end_of_block(begin, n);
+    for (size_t j = 0; j < begin; j++) factorize_by(inverse, j, begin, end);
+    for (size_t i = begin; i < end; i++) {
+      if (!take_pivot(inverse, i)) return 0;
+      factorize_by(inverse, i, i + 1, end);
     }
-    double pivot = row[i] - kernels->dot(row, row, i);
-    if (!(pivot > NOTHING)) return 0;
-    row[i] = sqrt(pivot);
   }
   return 1;
 }
 
-/* Row by row: the inverse of L, and what its columns' squares sum to. Returns the sum of these. */
-static double invert(ad_inverse *inverse, double *scratch) {
+/* Takes row k of the inverse of L away from what is `left` of rows behind it. */
+static void invert_by(const ad_inverse *inverse, double *left, size_t k, size_t first, size_t begin, size_t end) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t n = inverse->n;
+  for (size_t i = begin; i < end; i++)
+    kernels->add(left + (i - first) * n, -inverse->rows[k + i * n], inverse->rows + k * n, k + 1);
+}
+
+static void invert_row(ad_inverse *inverse, const double *left, size_t i) {
+  double *row = inverse->rows + i * inverse->n, pivot = row[i];
+  for (size_t k = 0; k < i; k++) row[k] = left[k] / pivot;
+  row[i] = 1 / pivot;
+  for (size_t k = 0; k <= i; k++) inverse->variances[k] += row[k] * row[k];
+}
+
+/* The inverse of L, and what its columns' squares sum to. Returns the sum of these. */
+static double invert(ad_inverse *inverse) {
+  size_t n = inverse->n;
   double all = 0;
-  for (size_t i = 0; i < n; i++) {
-    double *row = inverse->rows + i * n, pivot = row[i];
-    memset(scratch, 0, i * sizeof *scratch);
-    for (size_t k = 0; k < i; k++) kernels->add(scratch, -row[k], inverse->rows + k * n, k + 1);
-    for (size_t k = 0; k < i; k++) row[k] = scratch[k] / pivot;
-    row[i] = 1 / pivot;
-    for (size_t k = 0; k <= i; k++) inverse->variances[k] += row[k] * row[k];
+  for (size_t begin = 0, end; begin < n; begin = end) {
+    end = end_of_block(begin, n);
+    memset(inverse->left, 0, AT_ONCE * n * sizeof *inverse->left);
+    for (size_t k = 0; k < begin; k++) invert_by(inverse, inverse->left, k, begin, begin, end);
+    for (size_t i = begin; i < end; i++) {
+      invert_row(inverse, inverse->left + (i - begin) * n, i);
+      invert_by(inverse, inverse->left, i, begin, i + 1, end);
+    }
   }
   for (size_t k = 0; k < n; k++) all += inverse->variances[k];
   return all;
@@ -315,7 +351,7 @@ static void find_errors_apart(const ad_products *products, ad_inverse *inverse, 
 static ad_status fit_apart(const ad_products *products, const double *prior, ad_fit *fit, int *done) {
   ad_inverse inverse = {0};
   ad_status status = inverse_create(products, &inverse);
-  *done = !status && factorize(&inverse) && invert(&inverse, inverse.target) < APART;
+  *done = !status && factorize(&inverse) && invert(&inverse) < APART;
   if (*done) {
     solve_apart(products, &inverse, prior, fit);
     find_errors_apart(products, &inverse, fit);

@@ -18,6 +18,8 @@ typedef struct fit_kernels {
   double (*dot)(const double *x, const double *y, size_t n);
   /* y += factor * x */
   void (*add)(double *y, double factor, const double *x, size_t n);
+  /* y += factor * x and sizes += |factor * x| */
+  void (*add_sized)(double *y, double *sizes, double factor, const double *x, size_t n);
   /* x = cosine * x + sine * y and y = cosine * y - sine * x */
   void (*turn)(double *x, double *y, double cosine, double sine, size_t n);
   /* Elements 0..i-1 of row i: row -= v[i]*w + w[i]*v, then product += u[i]*row; returns row . u */

@@ -96,6 +96,14 @@ static void add(double *restrict y, double factor, const double *restrict x, siz
   for (size_t i = 0; i < n; i++) y[i] += factor * x[i];
 }
 
+static void add_sized(double *restrict y, double *restrict sizes, double factor, const double *restrict x, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    double value = factor * x[i];
+    y[i] += value;
+    sizes[i] += __builtin_fabs(value);
+  }
+}
+
 static void turn(double *restrict x, double *restrict y, double cosine, double sine, size_t n) {
   for (size_t i = 0; i < n; i++) {
     double was = x[i];
@@ -112,4 +120,4 @@ static double pass(double *restrict row, size_t i, const fit_passing *passing) {
   return dot(row, u, i);
 }
 
-const fit_kernels KERNELS = {.gram = gram, .dot = dot, .add = add, .turn = turn, .pass = pass};
+const fit_kernels KERNELS = {.gram = gram, .dot = dot, .add = add, .add_sized = add_sized, .turn = turn, .pass = pass};

@@ -41,12 +41,14 @@ int ad_known_affords(double *spent, size_t n, size_t rows) {
 /* The rank that lies to `from` as `rank` lies to `holder`. */
 static int64_t rank_beside(const ad_known *known, int64_t rank, int64_t holder, int64_t from) {
   const ad_dump *dump = known->dump;
-  int32_t place[AD_DUMP_AXES] = {0};
+  int64_t place = 0;
+  if (holder == from) return rank;
   for (int axis = 0; axis < dump->mesh.count; axis++) {
     int64_t size = dump->mesh.size[axis], on = dump->position[rank][axis] - dump->position[holder][axis];
-    place[axis] = (int32_t)((dump->position[from][axis] + on + size) % size);
+    int64_t at = dump->position[from][axis] + on;
+    place = place * size + (at < 0 ? at + size : at >= size ? at - size : at);
   }
-  return known->rank_at[place_of(&dump->mesh, place)];
+  return known->rank_at[place];
 }
 
 /* 0: an addend of the part's was none of theirs. */

@@ -156,13 +156,21 @@ static int leads(const ad_parts *parts, int64_t rank) {
   return 1;
 }
 
-static ad_status take_parts(ad_parts *parts, ad_part **part_of) {
+/* All pieces first: while one rank's sum is read, the next rank's is on its way. */
+static ad_status take_parts(ad_parts *parts, size_t *counts, ad_part **part_of) {
   ad_piece *terms = parts->terms;
-  for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
-    size_t count = 0;
-    if (leads(parts, rank)) AD_TRY(find_terms(parts, rank, terms, &count));
-    if (count) AD_TRY(take_part(parts, rank, terms, count, &part_of[rank]));
-    terms += count;
+  int64_t world = parts->dump->mesh.world;
+  for (int64_t rank = 0; rank < world; rank++) {
+    if (leads(parts, rank)) AD_TRY(find_terms(parts, rank, terms, &counts[rank]));
+    terms += counts[rank];
+  }
+  const ad_piece *end = terms;
+  terms = parts->terms;
+  for (int64_t rank = 0; rank < world; rank++) {
+    const ad_piece *next = terms + counts[rank];
+    if (next < end) ad_piece_expect(next, (size_t)parts->param->sample);
+    if (counts[rank]) AD_TRY(take_part(parts, rank, terms, counts[rank], &part_of[rank]));
+    terms += counts[rank];
   }
   return AD_OK;
 }
@@ -179,11 +187,16 @@ static void list_holders(ad_parts *parts, ad_part *const *part_of) {
 static ad_status find_parts(ad_parts *parts) {
   size_t world = (size_t)parts->dump->mesh.world;
   ad_part **part_of;
+  size_t *counts;
   AD_TRY(ad_new(world, &parts->parts));
   AD_TRY(ad_new(world, &parts->terms));
   AD_TRY(ad_new(world, &parts->holders));
   AD_TRY(ad_new(world, &part_of));
-  ad_status status = take_parts(parts, part_of);
+  ad_status status = ad_new(world, &counts);
+  if (!status) {
+    status = take_parts(parts, counts, part_of);
+    ad_release(counts);
+  }
   if (!status) list_holders(parts, part_of);
   ad_release(part_of);
   return status;
@@ -206,7 +219,8 @@ static ad_status check_cover(const ad_parts *parts) {
 
 ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_parts *out) {
   ad_parts parts = {.dump = dump, .param = param};
-  ad_status status = ad_new(AD_ROWS, &parts.buffer);
+  ad_status status = ad_new(5 * AD_ROWS, &parts.buffer);
+  if (!status) parts.rows = parts.buffer + AD_ROWS;
   if (!status) status = find_parts(&parts);
   if (!status) status = check_cover(&parts);
   if (status) {
@@ -230,6 +244,19 @@ void ad_parts_destroy(ad_parts *parts) {
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part) { return &parts->members[part->members]; }
 
 /* ---- reading ---- */
+
+enum {
+  LINE = 64 /* bytes that memory gives at once */,
+  EXPECTED = 1 << 14 /* bytes; the processor goes on by itself */
+};
+
+void ad_piece_expect(const ad_piece *piece, size_t elements) {
+  const char *data = piece->tensor->data;
+  size_t bytes = elements * ad_dtype_size(piece->tensor->dtype);
+  if (bytes > piece->tensor->bytes) bytes = piece->tensor->bytes;
+  if (bytes > EXPECTED) bytes = EXPECTED;
+  for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch(data + at, 0, 2);
+}
 
 /* `count` values from element `at` of a tensor on, as f64; a mapped file need not be aligned. */
 static void read_run(const ad_safetensor *tensor, size_t at, size_t count, double *out) {
@@ -280,6 +307,11 @@ static void read_whole(const ad_shape *shape, const ad_part *part, const ad_piec
 
 static void read_sampled(const ad_part *part, const ad_piece *piece, size_t begin, size_t end, double *out) {
   const int64_t *wanted = part->sampled->numbers, *there = piece->sampled->numbers;
+  if (begin == end) return;
+  if (piece->sampled == part->sampled) {
+    read_run(piece->tensor, begin, end - begin, out);
+    return;
+  }
   size_t place = ad_sample_place(piece->sampled, wanted[begin]);
   while (begin < end) {
     size_t run = 1;

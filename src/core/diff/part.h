@@ -43,6 +43,7 @@ typedef struct ad_parts {
   int64_t *holders;
   ad_sampled_lists sampled;
   double *buffer; /* AD_ROWS values */
+  double *rows;   /* 4 * AD_ROWS, for one test at a time */
 } ad_parts;
 
 enum { AD_ROWS = 4096 }; /* elements that are looked at at once */
@@ -50,6 +51,8 @@ enum { AD_ROWS = 4096 }; /* elements that are looked at at once */
 /* AD_INVALID: a sum has elements that an addend of its members lacks. */
 ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_parts *out) AD_CHECKED;
 void ad_parts_destroy(ad_parts *parts);
+/* The first elements of a piece are read soon: brings their bytes nearer. */
+void ad_piece_expect(const ad_piece *piece, size_t elements);
 /* Elements [begin, end) of a part, from a tensor whose box contains the part's. */
 void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
                   double *out);

@@ -12,7 +12,8 @@ const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged) {
 }
 
 int ad_counts_close(double a, double b, double error) {
-  return fabs(a - b) <= fmax(ad_count_tolerance(error), 1e-4 * fabs(b));
+  double difference = fabs(a - b);
+  return difference <= 1e-4 * fabs(b) || difference <= ad_count_tolerance(error);
 }
 
 const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t size) {

@@ -86,13 +86,27 @@ static void say_factor(ad_case *c, double factor) {
 
 /* ---- by microbatch ---- */
 
+/* The first addend of this rank or of one behind it: they stand by rank. */
+static size_t first_from(const ad_members *members, int64_t rank) {
+  size_t low = 0, high = members->count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (members->columns[middle].piece.rank < rank)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
 /* The one count of the addends of a microbatch (rank -1) or of a rank (microbatch -1); NaN: they differ, or are none.
  */
 static double count_of(const ad_case *c, int64_t rank, int64_t microbatch) {
   const ad_members *members = ad_case_members(c, c->first);
   double value = NAN;
-  for (size_t i = 0; i < members->count; i++) {
+  for (size_t i = first_from(members, rank); i < members->count; i++) {
     const ad_piece *piece = &members->columns[i].piece;
+    if (rank >= 0 && piece->rank > rank) break;
     double error = c->first->why.errors[i], count = c->first->why.counts[i];
     if (isinf(error) || (rank >= 0 && piece->rank != rank) || (microbatch >= 0 && piece->microbatch != microbatch))
       continue;
@@ -176,10 +190,10 @@ static uint32_t axis_of_marked(const ad_case *c) {
   for (int axis = 0; axis < c->dump->mesh.count; axis++) {
     int differs = 0;
     if (!(ad_large_axes(&c->dump->mesh, c->parts->param->summed) >> axis & 1)) continue;
-    for (size_t i = 0; i < members->count; i++)
-      for (size_t j = 0; j < i; j++) {
+    for (size_t i = 0; i < members->count && !differs; i++)
+      for (size_t j = 0; j < i && !differs; j++) {
         int64_t a = members->columns[i].piece.rank, b = members->columns[j].piece.rank;
-        differs |= c->dump->position[a][axis] == c->dump->position[b][axis] && c->out->ranks[a] != c->out->ranks[b];
+        differs = c->dump->position[a][axis] == c->dump->position[b][axis] && c->out->ranks[a] != c->out->ranks[b];
       }
     if (!differs) axes |= 1u << axis;
   }

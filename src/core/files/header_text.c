@@ -107,9 +107,16 @@ static int take_pairs(ad_cursor *cursor, const ad_header_text *like, ad_header_t
   return take(cursor, "}");
 }
 
+/* Writers fill headers with spaces up to a multiple of some bytes: how many that takes differs between files whose
+ * tensors are the same. */
+static size_t without_filling(const char *text, size_t length) {
+  while (length && text[length - 1] == ' ') length--;
+  return length;
+}
+
 void ad_header_text_split(const char *text, size_t length, ad_header_text *out) {
   ad_header_text split = {0};
-  ad_cursor cursor = {text, text + length};
+  ad_cursor cursor = {text, text + without_filling(text, length)};
   if (!out->metadata || !take_pairs(&cursor, NULL, &split)) return;
   split.metadata = out->metadata;
   *out = split;
@@ -117,6 +124,7 @@ void ad_header_text_split(const char *text, size_t length, ad_header_text *out) 
 
 int ad_header_text_like(const ad_header_text *like, const char *text, size_t length, ad_header_text *out) {
   ad_header_text own = {0};
+  length = without_filling(text, length);
   ad_cursor cursor = {text, text + length};
   if (!like->rest || length < like->rest_length) return 0;
   if (memcmp(text + length - like->rest_length, like->rest, like->rest_length) != 0) return 0;

@@ -18,7 +18,8 @@ typedef struct ad_header_text {
   json_t *metadata; /* texts by key; NULL: none */
   ad_header_pair pairs[AD_HEADER_PAIRS];
   size_t count;
-  const char *rest; /* behind the last pair, from the "}" on; NULL: it could not be split */
+  const char *rest; /* behind the last pair, from the "}" to the last one, without spaces that fill the header up;
+                       NULL: it could not be split */
   size_t rest_length;
 } ad_header_text;
 

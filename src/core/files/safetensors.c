@@ -16,6 +16,10 @@
 #include "files/header_text.h"
 
 struct ad_safetensors {
+  /* What a search needs comes first: where files are many each is far from the processor when it is asked. */
+  ad_safetensor *tensors; /* by name */
+  size_t count;
+  _Atomic size_t last; /* the tensor that was found last: the next one is mostly this or the one behind it */
   char *path;
   void *mapping; /* NULL: the bytes are the caller's */
   size_t mapped;
@@ -23,9 +27,6 @@ struct ad_safetensors {
   size_t data_bytes;
   json_t *names; /* owns the tensors' names; shared by files that have the same tensors */
   ad_header_text text;
-  ad_safetensor *tensors; /* by name */
-  size_t count;
-  _Atomic size_t last; /* the tensor that was found last: the next one is mostly this or the one behind it */
 };
 
 static const struct {
@@ -304,8 +305,11 @@ const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char 
   ad_safetensor key = {.name = name};
   size_t last = atomic_load_explicit(&file->last, memory_order_relaxed);
   const ad_safetensor *found = NULL;
-  for (size_t i = last; i < last + 2 && i < file->count && !found; i++)
-    if (file->tensors[i].name == name || !strcmp(file->tensors[i].name, name)) found = &file->tensors[i];
+  size_t end = last + 2 < file->count ? last + 2 : file->count;
+  for (size_t i = last; i < end && !found; i++) /* files that have the same tensors share their names */
+    if (file->tensors[i].name == name) found = &file->tensors[i];
+  for (size_t i = last; i < end && !found; i++)
+    if (!strcmp(file->tensors[i].name, name)) found = &file->tensors[i];
   if (!found) found = bsearch(&key, file->tensors, file->count, sizeof key, by_name);
   if (found)
     atomic_store_explicit(&((ad_safetensors *)(uintptr_t)file)->last, (size_t)(found - file->tensors),

@@ -39,9 +39,9 @@ size_t ad_first_not_finite(const void *data, ad_dtype dtype, size_t n) {
   size_t size = ad_dtype_size(dtype);
   const char *bytes = data;
   size_t at = 0;
-  while (n - at >= BLOCK && !has_one(bytes + at * size, dtype, BLOCK)) at += BLOCK;
+  while (at < n && !has_one(bytes + at * size, dtype, n - at < BLOCK ? n - at : BLOCK)) at += BLOCK;
   while (at < n && !has_one(bytes + at * size, dtype, 1)) at++;
-  return at;
+  return at < n ? at : n;
 }
 
 double ad_largest_overflow(const void *to, ad_dtype to_dtype, const void *from, ad_dtype dtype, size_t n) {
