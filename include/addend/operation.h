@@ -143,7 +143,7 @@ typedef struct ad_operation_trial {
  *   - f32, and bf16 where the record has it, against f64: within 2e-5 and 3 % of the largest number;
  *   - types: operands are laid out on up to six ranks in all ways that the rule lets through (R, I, P, each cut, plain
  *     and zigzag; on two axes some of them, drawn), each rank computes its part, and what the rule says that the parts
- *     are must make the value and the gradients of one process. So forward and backward do not communicate here. */
+ *     are must make the value and the gradients of one process. Ways in which it communicates are left out. */
 AD_API AD_CHECKED ad_status ad_check_operation(const ad_operation *operation, const ad_operation_trial *trial);
 
 #if defined(__cplusplus)
