@@ -162,13 +162,23 @@ AD_API ad_tensor *ad_attention_all_at(ad_tape *tape, ad_tensor *q, ad_tensor *k,
 /* silu(gate) * up, elementwise. Shazeer 2020. */
 AD_API ad_tensor *ad_swiglu_at(ad_tape *tape, ad_tensor *gate, ad_tensor *up, const char *site);
 AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 0.5 x (1 + erf(x / sqrt 2)) */
+/* Functions of each element by itself, in any layout that has no P. The slope of relu at 0 is 0; what ln and sqrt make
+ * of a number that they are not defined for is no number, and infinite at 0. Sigmoid has no arithmetic in bf16, for
+ * scores decide: take it of what is wide. */
+AD_API ad_tensor *ad_relu_at(ad_tape *tape, ad_tensor *x, const char *site); /* max(x, 0) */
+AD_API ad_tensor *ad_tanh_at(ad_tape *tape, ad_tensor *x, const char *site);
+AD_API ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site); /* 1 / (1 + exp(-x)) */
+AD_API ad_tensor *ad_exp_at(ad_tape *tape, ad_tensor *x, const char *site);
+AD_API ad_tensor *ad_ln_at(ad_tape *tape, ad_tensor *x, const char *site); /* natural */
+AD_API ad_tensor *ad_sqrt_at(ad_tape *tape, ad_tensor *x, const char *site);
 /* Sum over positions with target >= 0 of -log softmax(logits)[target]: the numerator only; logits [batch, seq,
  * vocabulary], targets i32 [batch, seq]. Where the vocabulary is cut the ranks gather three numbers of each row, and
  * the result is I: as all_gather S->I of the logits would make it, which then never exist on one rank. */
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* ---- distances ---- */
-/* The sum over all elements of (a - b)^2: the numerator. */
+/* The sum over all elements of (a - b)^2: the numerator. The mean squared error is that divided (ad_divide) by the
+ * count of all elements of the step, or by another count that the mean shall be over. */
 AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
 /* The sum over positions of KL(softmax(target) || softmax(logits)): the numerator. Both [..., vocabulary], which is
  * whole; the target is a constant. */
@@ -181,7 +191,6 @@ AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tenso
  * until the tape's reset. The same on all ranks on whose axes its scores are R or I. */
 typedef struct ad_routing ad_routing;
 AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* over the last dimension */
-AD_API ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site); /* elementwise */
 /* x [..., d] as rows [n, d]: on axes that cut any dimension but the last each rank has rows of its own, V. And back:
  * the shape and the cuts of `like`, whose rows they were. */
 AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
@@ -222,7 +231,6 @@ AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *ro
 AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
                                        const char *site);
 #define ad_softmax(...) ad_softmax_at(__VA_ARGS__, AD_HERE)
-#define ad_sigmoid(...) ad_sigmoid_at(__VA_ARGS__, AD_HERE)
 #define ad_to_rows(...) ad_to_rows_at(__VA_ARGS__, AD_HERE)
 #define ad_from_rows(...) ad_from_rows_at(__VA_ARGS__, AD_HERE)
 #define ad_top_k(...) ad_top_k_at(__VA_ARGS__, AD_HERE)
@@ -289,6 +297,12 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_attention_all(...) ad_attention_all_at(__VA_ARGS__, AD_HERE)
 #define ad_swiglu(...) ad_swiglu_at(__VA_ARGS__, AD_HERE)
 #define ad_gelu(...) ad_gelu_at(__VA_ARGS__, AD_HERE)
+#define ad_relu(...) ad_relu_at(__VA_ARGS__, AD_HERE)
+#define ad_tanh(...) ad_tanh_at(__VA_ARGS__, AD_HERE)
+#define ad_sigmoid(...) ad_sigmoid_at(__VA_ARGS__, AD_HERE)
+#define ad_exp(...) ad_exp_at(__VA_ARGS__, AD_HERE)
+#define ad_ln(...) ad_ln_at(__VA_ARGS__, AD_HERE)
+#define ad_sqrt(...) ad_sqrt_at(__VA_ARGS__, AD_HERE)
 #define ad_cross_entropy(...) ad_cross_entropy_at(__VA_ARGS__, AD_HERE)
 #define ad_all_reduce(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_ALL_REDUCE, (axes), (to), AD_HERE)
 #define ad_reduce_scatter(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_REDUCE_SCATTER, (axes), (to), AD_HERE)

@@ -1,5 +1,6 @@
-"""Makes fixtures/operations anew: attention, the loss, a router and the losses of a decomposition alone, as PyTorch's own
-operations compute them, in f64 on one thread. The whole is computed; test_operations.c compares what each rank has of it.
+"""Makes fixtures/operations anew: attention, the loss, a router, the losses of a decomposition and small operations alone, as
+PyTorch's own operations compute them, in f64 on one thread. The whole is computed; test_operations.c, test_decomposition.c and
+test_small.c compare what each rank has of it.
 
 Written from the documents alone: include/addend/tensor.h (ad_attention, ad_attention_all, ad_cross_entropy, ad_top_k and what
 stands with it, ad_lower, ad_upper, ad_mix, ad_power_sums, ad_sparsity, ad_squared_error, ad_kl_divergence), and model.h for how
@@ -218,6 +219,45 @@ def decomposition():
     return inputs | out
 
 
+# ---- small operations ----
+
+SMALL = (5, 6, 4)
+
+
+def small_inputs():
+    """`positive` is where logarithms and roots are defined; `x` has a 0, a kink of relu."""
+    inputs = {"x": 3 * drawn("small x", *SMALL), "other": 2 * drawn("small other", *SMALL),
+              "positive": 2.5 + 2 * drawn("small positive", *SMALL), "row": 2 * drawn("small row", SMALL[-1])}
+    inputs["x"][1, 2, 3] = 0
+    return inputs
+
+
+SMALL_OPERATIONS = {
+    "relu": (F.relu, "x"),
+    "tanh": (torch.tanh, "x"),
+    "sigmoid": (torch.sigmoid, "x"),
+    "exp": (torch.exp, "x"),
+    "ln": (torch.log, "positive"),
+    "sqrt": (torch.sqrt, "positive"),
+    "add_row": (torch.add, "x", "row"),
+    "squared_error": (lambda a, b: F.mse_loss(a, b, reduction="sum"), "x", "other"),
+}
+
+
+def small():
+    """Of each operation what comes out, and the gradients of its operands for one of what comes out (of a loss: 1)."""
+    inputs = small_inputs()
+    out = dict(inputs)
+    for name, (operation, *operands) in SMALL_OPERATIONS.items():
+        x = {key: torch.tensor(inputs[key], requires_grad=True) for key in operands}
+        value = operation(*x.values())
+        slope = 2 * drawn(f"small {name}", *value.shape) if value.ndim else np.ones(())
+        (value * torch.tensor(slope)).sum().backward()
+        out |= {f"{name}.out": value.detach().numpy()} | ({f"{name}.slope": slope} if value.ndim else {})
+        out |= {f"{name}.gradient.{key}": x[key].grad.numpy() for key in operands}
+    return out
+
+
 # ---- files ----
 
 def write(name, tensors):
@@ -240,6 +280,7 @@ def main():
     for name, tensors in routers():
         write(name, tensors)
     write("decomposition", decomposition())
+    write("small", small())
 
 
 if __name__ == "__main__":

@@ -242,6 +242,12 @@ static ad_tensor *self_attention_all(ad_tape *t, ad_tensor *const *x) {
 static ad_tensor *swiglu(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[1]); }
 static ad_tensor *swiglu_of_one(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[0]); }
 static ad_tensor *gelu(ad_tape *t, ad_tensor *const *x) { return ad_gelu(t, x[0]); }
+static ad_tensor *relu(ad_tape *t, ad_tensor *const *x) { return ad_relu(t, x[0]); }
+static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
+static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
+static ad_tensor *above_one(ad_tape *t, ad_tensor *x) { return ad_exp(t, ad_multiply(t, x, x)); }
+static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, above_one(t, x[0])); }
+static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, above_one(t, x[0])); }
 static ad_tensor *cross_entropy(ad_tape *t, ad_tensor *const *x) { return ad_cross_entropy(t, x[0], x[1]); }
 static ad_tensor *tied(ad_tape *t, ad_tensor *const *x) {
   return ad_linear_transposed(t, ad_embedding(t, x[0], x[1]), x[0]);
@@ -285,6 +291,12 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(swiglu, SHAPE2(7, 45), SHAPE2(7, 45));
   CHECK(swiglu_of_one, SHAPE2(7, 45));
   CHECK(gelu, SHAPE2(7, 5));
+  CHECK(relu, SHAPE2(7, 50));
+  CHECK(hyperbolic_tangent, SHAPE2(7, 50));
+  CHECK(sigmoid, SHAPE2(7, 5));
+  CHECK(exponential, SHAPE2(7, 5));
+  CHECK(logarithm, SHAPE2(7, 5));
+  CHECK(square_root, SHAPE2(7, 5));
   CHECK(scale_rows, SHAPE3(2, 3, 5), SHAPE2(2, 3));
   CHECK(scale_rows, SHAPE2(3, 5), SHAPE1(3));
   CHECK(plain_lower, SHAPE2(7, 5));
@@ -633,6 +645,7 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(slice, SHAPE3(0, 3, 7));
   CHECK(plain_lower, SHAPE2(0, 5));
   CHECK(upper, SHAPE2(0, 5));
+  CHECK(relu, SHAPE2(0, 5));
   CHECK(mix, SHAPE2(0, 5), SHAPE2(0, 5));
   CHECK(repeat, SHAPE2(3, 5), INDICES2(0, 3, 11));
   CHECK(power_sums, SHAPE3(0, 9, 13));

@@ -51,6 +51,11 @@ static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squ
 static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) { return ad_kl_divergence(t, x[0], x[1]); }
 static ad_tensor *softmax(ad_tape *t, ad_tensor *const *x) { return ad_softmax(t, x[0]); }
 static ad_tensor *sigmoid(ad_tape *t, ad_tensor *const *x) { return ad_sigmoid(t, x[0]); }
+static ad_tensor *relu(ad_tape *t, ad_tensor *const *x) { return ad_relu(t, x[0]); }
+static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
+static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
+static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, x[0]); }
+static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, x[0]); }
 static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_RETURNS); }
 static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_PLAIN); }
 static ad_tensor *upper(ad_tape *t, ad_tensor *const *x) { return ad_upper(t, x[0]); }
@@ -74,6 +79,12 @@ static void operations_on_elements_hold(void **state) {
   CHECK(swiglu, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)));
   CHECK(gelu, SHAPES(SHAPE(2, 5, 4)));
   CHECK(sigmoid, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(relu, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(relu, SHAPES(SHAPE(2, 3, 100)));  // more than a piece
+  CHECK(hyperbolic_tangent, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(exponential, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(logarithm, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 3);
+  CHECK(square_root, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 3);
   CHECK(softmax, SHAPES(SHAPE(2, 5, 4)));
   CHECK(lower, SHAPES(SHAPE(2, 5, 4)));
   CHECK(plain_lower, SHAPES(SHAPE(2, 5, 4)));

@@ -269,6 +269,12 @@ OF_TWO(repeat)
 OF_TWO(cross_entropy)
 OF_ONE(sum)
 OF_ONE(gelu)
+OF_ONE(relu)
+static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
+static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
+static ad_tensor *above_one(ad_tape *t, ad_tensor *x) { return ad_exp(t, ad_multiply(t, x, x)); }
+static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, above_one(t, x[0])); }
+static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, above_one(t, x[0])); }
 OF_ONE(upper)
 OF_ONE(softmax)
 OF_ONE(sigmoid)
@@ -341,6 +347,11 @@ static const composition any_float[] = {
     {"sum", sum, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"swiglu", swiglu, {{SHAPE(2, 3, 45), VALUE, 0}, {SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"gelu", gelu, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"relu", relu, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"tanh", hyperbolic_tangent, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"exp", exponential, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"ln", logarithm, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"sqrt", square_root, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"lower", lower, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"plain_lower", plain_lower, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"upper", upper, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
@@ -492,7 +503,9 @@ static size_t add_written(const char *path, written *list, size_t count) {
     written found = {.count = 1};
     is_record |= !strncmp(line, "static const ad_operation ", 23);
     const char *name = strstr(line, ".name = \"");
-    if (!is_record || !name || sscanf(name, ".name = \"%31[^\"]", found.name) != 1) continue;
+    int is_listed = sscanf(line, "  X(%31[a-z_], AD_IN", found.name) == 1;  // a function of one number
+    int is_named = is_record && name && sscanf(name, ".name = \"%31[^\"]", found.name) == 1;
+    if (!is_listed && !is_named) continue;
     is_record = 0;
     size_t i = 0;
     while (i < count && strcmp(list[i].name, found.name)) i++;

@@ -1,0 +1,142 @@
+/* Small operations compute what PyTorch's do (generate_operations.py): each rank's part of the value and of every
+ * gradient is held against its part of the whole that was computed there, on one rank and wherever operands are cut. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "bench.h"
+
+enum { OPERANDS = 3 };
+
+typedef struct small {
+  const char *name; /* in the fixture */
+  ad_tensor *(*f)(ad_tape *tape, ad_tensor *const *x);
+  const char *operand[OPERANDS]; /* in the fixture */
+  const char *layout[OPERANDS];  /* on the mesh where this is tried */
+} small;
+
+typedef struct place {
+  const char *mesh;
+  const small *of;
+  size_t count;
+} place;
+
+/* The sum of what comes out times what the fixture multiplies it by; a loss as it is. */
+static ad_tensor *loss_of(const bench *b, const char *name, ad_tensor *out, ad_array *slope) {
+  char key[64];
+  const ad_array *value = ad_tensor_array(out);
+  *slope = (ad_array){.data = NULL};
+  if (!value || !value->shape.ndim) return out;
+  ad_layout constant = value->layout;
+  ad_layout_set(&constant, ad_layout_axes_of(&value->layout, AD_P), AD_R);
+  snprintf(key, sizeof key, "%s.slope", name);
+  *slope = part_of(b, key, &constant);
+  return ad_sum(b->tape, ad_multiply(b->tape, out, ad_constant(b->tape, slope)));
+}
+
+/* Where every rank has the same sum one of them counts. */
+static ad_tensor *once(const bench *b, ad_tensor *loss) {
+  char axes[128];
+  ad_axes same = ad_layout_axes_of(&ad_tensor_array(loss)->layout, AD_R) & ad_mesh_named(b->mesh);
+  return same ? ad_once(b->tape, loss, ad_axes_print(same, axes, sizeof axes)) : loss;
+}
+
+static void judge_small(bench *b, const small *of) {
+  char key[64];
+  ad_array array[OPERANDS], slope;
+  ad_tensor *x[OPERANDS];
+  size_t count = 0;
+  for (; count < OPERANDS && of->operand[count]; count++) {
+    ad_layout layout = parsed(b, of->layout[count]);
+    array[count] = part_of(b, of->operand[count], &layout);
+    x[count] = ad_input(b->tape, &array[count]);
+  }
+  ad_tensor *out = of->f(b->tape, x);
+  CHECK_OK(ad_tape_status(b->tape));
+  ad_tensor *loss = loss_of(b, of->name, out, &slope);
+  CHECK_OK(ad_tape_status(b->tape));
+  CHECK_OK(ad_backward(b->tape, once(b, loss)));
+  snprintf(key, sizeof key, "%s.out", of->name);
+  judge_whole(b, key, ad_tensor_array(out));
+  for (size_t i = 0; i < count; i++) {
+    snprintf(key, sizeof key, "%s.gradient.%s", of->name, of->operand[i]);
+    judge_whole(b, key, ad_grad(x[i]));
+    free(array[i].data);
+  }
+  free(slope.data);
+}
+
+static int compute(ad_comm *comm, void *context) {
+  const place *at = context;
+  bench b = bench_open(comm, "small", at->mesh);
+  for (size_t i = 0; i < at->count; i++) {
+    judge_small(&b, &at->of[i]);
+    ad_tape_reset(b.tape);
+  }
+  bench_close(&b);
+  return 0;
+}
+
+static void try_at(const char *mesh_text, const small *of, size_t count) {
+  ad_mesh *mesh;
+  place at = {mesh_text, of, count};
+  assert_int_equal(ad_mesh_create(mesh_text, &mesh), AD_OK);
+  int64_t ranks = ad_mesh_size(mesh);
+  ad_mesh_destroy(mesh);
+  run_ranks(ranks, compute, &at);
+}
+#define TRY_AT(mesh, list) try_at((mesh), (list), sizeof(list) / sizeof *(list))
+
+/* ---- the operations ---- */
+
+static ad_tensor *relu(ad_tape *t, ad_tensor *const *x) { return ad_relu(t, x[0]); }
+static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
+static ad_tensor *sigmoid(ad_tape *t, ad_tensor *const *x) { return ad_sigmoid(t, x[0]); }
+static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
+static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, x[0]); }
+static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, x[0]); }
+static ad_tensor *add_row(ad_tape *t, ad_tensor *const *x) { return ad_add_row(t, x[0], x[1]); }
+static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
+
+static void operations_of_a_whole_are_those_of_pytorch(void **state) {
+  static const small list[] = {
+      {"relu", relu, {"x"}, {"tp=I"}},
+      {"tanh", hyperbolic_tangent, {"x"}, {"tp=I"}},
+      {"sigmoid", sigmoid, {"x"}, {"tp=R"}},
+      {"exp", exponential, {"x"}, {"tp=I"}},
+      {"ln", logarithm, {"positive"}, {"tp=R"}},
+      {"sqrt", square_root, {"positive"}, {"tp=I"}},
+      {"add_row", add_row, {"x", "row"}, {"tp=I", "tp=I"}},
+      {"squared_error", squared_error, {"x", "other"}, {"tp=R", "tp=R"}},
+  };
+  TRY_AT("tp=1", list);
+  TRY_AT("tp=2", list);
+}
+
+static void operations_of_cut_values_are_those_of_pytorch(void **state) {
+  static const small list[] = {
+      {"relu", relu, {"x"}, {"dp_shard=S0 tp=S2"}},
+      {"tanh", hyperbolic_tangent, {"x"}, {"dp_shard=S1z tp=S0"}},
+      {"sigmoid", sigmoid, {"x"}, {"dp_shard=S2 tp=S1"}},
+      {"exp", exponential, {"x"}, {"dp_shard=S0 tp=S0"}},
+      {"ln", logarithm, {"positive"}, {"dp_shard=S0 tp=R"}},
+      {"sqrt", square_root, {"positive"}, {"dp_shard=S0 tp=S1"}},
+      {"add_row", add_row, {"x", "row"}, {"dp_shard=S0 tp=S2", "dp_shard=R tp=S0"}},
+      {"add_row", add_row, {"x", "row"}, {"dp_shard=S1 tp=I", "dp_shard=R tp=I"}},
+      {"squared_error", squared_error, {"x", "other"}, {"dp_shard=S0 tp=S2", "dp_shard=S0 tp=S2"}},
+  };
+  TRY_AT("dp_shard=3 tp=2", list);
+  TRY_AT("dp_shard=1 tp=5", list);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(operations_of_a_whole_are_those_of_pytorch),
+      cmocka_unit_test(operations_of_cut_values_are_those_of_pytorch),
+  };
+  if (chdir(AD_TEST_SOURCE)) return 1;  // fixtures are seen from there
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
