@@ -106,8 +106,11 @@ AD_API void *ad_operation_saved(const ad_tensor *out);
 AD_API void *ad_operation_scratch(const ad_tensor *out);
 AD_API const char *ad_tensor_site(const ad_tensor *out); /* where it was recorded, for messages */
 
-/* In `describe`: by the record's dims, and by hand. */
+/* In `describe`: by the record's dims; by others, made for this call (along a dimension that the caller names); and by
+ * hand. */
 AD_API AD_CHECKED ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out);
+AD_API AD_CHECKED ad_status ad_operation_describe_as(const ad_tape *tape, ad_tensor *out, const char *dims,
+                                                     const char *whole);
 AD_API void ad_result_set(ad_tensor *out, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout);
 /* In forward: memory until reset; on engine dry the bytes are counted and *out is NULL. ad_result_set_data makes it the
  * result's, of makes_memory. */

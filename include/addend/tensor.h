@@ -120,6 +120,12 @@ AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *coun
  * linear in its sums enters: it is defined per microbatch over all ranks, and weighs what its microbatch weighs. */
 AD_API ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_t m, const char *site);
 AD_API ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site); /* over all dimensions -> scalar */
+/* Along one dimension, which goes: [a, b, c] over 1 -> [a, c]. Sum and mean (by the whole size of the dimension) are
+ * wide; where the dimension is cut each rank has an addend, P. */
+AD_API ad_tensor *ad_sum_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
+AD_API ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
+/* The largest along a dimension that is whole. Its gradient goes to the largest alone, of equal ones to the first. */
+AD_API ad_tensor *ad_max_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
 /* x [..., k] with w [k, n] -> [..., n]: the product y = x w. */
 AD_API ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
 /* x [..., k] with w [n, k] -> [..., n]: y = x w^T, for a head that is tied to its embedding. */
@@ -282,6 +288,9 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_divide(...) ad_divide_at(__VA_ARGS__, AD_HERE)
 #define ad_share(...) ad_share_at(__VA_ARGS__, AD_HERE)
 #define ad_sum(...) ad_sum_at(__VA_ARGS__, AD_HERE)
+#define ad_sum_over(...) ad_sum_over_at(__VA_ARGS__, AD_HERE)
+#define ad_mean_over(...) ad_mean_over_at(__VA_ARGS__, AD_HERE)
+#define ad_max_over(...) ad_max_over_at(__VA_ARGS__, AD_HERE)
 #define ad_linear(...) ad_linear_at(__VA_ARGS__, AD_HERE)
 #define ad_linear_transposed(...) ad_linear_transposed_at(__VA_ARGS__, AD_HERE)
 #define ad_embedding(...) ad_embedding_at(__VA_ARGS__, AD_HERE)

@@ -225,10 +225,12 @@ SMALL = (5, 6, 4)
 
 
 def small_inputs():
-    """`positive` is where logarithms and roots are defined; `x` has a 0, a kink of relu."""
+    """`positive` is where logarithms and roots are defined; `x` has a 0, a kink of relu; in `tied` the largest of a row is
+    there more than once."""
     inputs = {"x": 3 * drawn("small x", *SMALL), "other": 2 * drawn("small other", *SMALL),
               "positive": 2.5 + 2 * drawn("small positive", *SMALL), "row": 2 * drawn("small row", SMALL[-1])}
     inputs["x"][1, 2, 3] = 0
+    inputs["tied"] = np.round(2 * inputs["x"]) / 2
     return inputs
 
 
@@ -240,6 +242,9 @@ SMALL_OPERATIONS = {
     "ln": (torch.log, "positive"),
     "sqrt": (torch.sqrt, "positive"),
     "add_row": (torch.add, "x", "row"),
+    **{f"sum_over.{d}": (lambda x, d=d: x.sum(d), "x") for d in range(3)},
+    **{f"mean_over.{d}": (lambda x, d=d: x.mean(d), "x") for d in range(3)},
+    **{f"max_over.{d}": (lambda x, d=d: x.max(d).values, "tied") for d in range(3)},
     "squared_error": (lambda a, b: F.mse_loss(a, b, reduction="sum"), "x", "other"),
 }
 

@@ -98,6 +98,15 @@ static ad_tensor *sigmoid(ad_tape *t, ad_tensor *const *x) { return ad_sigmoid(t
 static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
 static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, x[0]); }
 static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, x[0]); }
+static ad_tensor *sum_over_0(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 0); }
+static ad_tensor *sum_over_1(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
+static ad_tensor *sum_over_2(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 2); }
+static ad_tensor *mean_over_0(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 0); }
+static ad_tensor *mean_over_1(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 1); }
+static ad_tensor *mean_over_2(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 2); }
+static ad_tensor *max_over_0(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 0); }
+static ad_tensor *max_over_1(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
+static ad_tensor *max_over_2(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 2); }
 static ad_tensor *add_row(ad_tape *t, ad_tensor *const *x) { return ad_add_row(t, x[0], x[1]); }
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
 
@@ -109,6 +118,15 @@ static void operations_of_a_whole_are_those_of_pytorch(void **state) {
       {"exp", exponential, {"x"}, {"tp=I"}},
       {"ln", logarithm, {"positive"}, {"tp=R"}},
       {"sqrt", square_root, {"positive"}, {"tp=I"}},
+      {"sum_over.0", sum_over_0, {"x"}, {"tp=I"}},
+      {"sum_over.1", sum_over_1, {"x"}, {"tp=I"}},
+      {"sum_over.2", sum_over_2, {"x"}, {"tp=I"}},
+      {"mean_over.0", mean_over_0, {"x"}, {"tp=I"}},
+      {"mean_over.1", mean_over_1, {"x"}, {"tp=I"}},
+      {"mean_over.2", mean_over_2, {"x"}, {"tp=I"}},
+      {"max_over.0", max_over_0, {"tied"}, {"tp=I"}},
+      {"max_over.1", max_over_1, {"tied"}, {"tp=I"}},
+      {"max_over.2", max_over_2, {"tied"}, {"tp=I"}},
       {"add_row", add_row, {"x", "row"}, {"tp=I", "tp=I"}},
       {"squared_error", squared_error, {"x", "other"}, {"tp=R", "tp=R"}},
   };
@@ -124,6 +142,15 @@ static void operations_of_cut_values_are_those_of_pytorch(void **state) {
       {"exp", exponential, {"x"}, {"dp_shard=S0 tp=S0"}},
       {"ln", logarithm, {"positive"}, {"dp_shard=S0 tp=R"}},
       {"sqrt", square_root, {"positive"}, {"dp_shard=S0 tp=S1"}},
+      {"sum_over.0", sum_over_0, {"x"}, {"dp_shard=S0 tp=S2"}},
+      {"sum_over.1", sum_over_1, {"x"}, {"dp_shard=S0 tp=S1z"}},
+      {"sum_over.2", sum_over_2, {"x"}, {"dp_shard=S1 tp=S1"}},
+      {"mean_over.0", mean_over_0, {"x"}, {"dp_shard=S0 tp=S0"}},
+      {"mean_over.1", mean_over_1, {"x"}, {"dp_shard=S0 tp=S2"}},
+      {"mean_over.2", mean_over_2, {"x"}, {"dp_shard=S0 tp=S2"}},
+      {"max_over.0", max_over_0, {"tied"}, {"dp_shard=S1 tp=S2"}},
+      {"max_over.1", max_over_1, {"tied"}, {"dp_shard=S0 tp=S2"}},
+      {"max_over.2", max_over_2, {"tied"}, {"dp_shard=S0 tp=S1z"}},
       {"add_row", add_row, {"x", "row"}, {"dp_shard=S0 tp=S2", "dp_shard=R tp=S0"}},
       {"add_row", add_row, {"x", "row"}, {"dp_shard=S1 tp=I", "dp_shard=R tp=I"}},
       {"squared_error", squared_error, {"x", "other"}, {"dp_shard=S0 tp=S2", "dp_shard=S0 tp=S2"}},

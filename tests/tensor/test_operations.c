@@ -242,6 +242,9 @@ static ad_tensor *self_attention_all(ad_tape *t, ad_tensor *const *x) {
 static ad_tensor *swiglu(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[1]); }
 static ad_tensor *swiglu_of_one(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[0]); }
 static ad_tensor *gelu(ad_tape *t, ad_tensor *const *x) { return ad_gelu(t, x[0]); }
+static ad_tensor *sum_over(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
+static ad_tensor *mean_over(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 1); }
+static ad_tensor *max_over(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
 static ad_tensor *relu(ad_tape *t, ad_tensor *const *x) { return ad_relu(t, x[0]); }
 static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
 static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
@@ -297,6 +300,9 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(exponential, SHAPE2(7, 5));
   CHECK(logarithm, SHAPE2(7, 5));
   CHECK(square_root, SHAPE2(7, 5));
+  CHECK(sum_over, SHAPE3(2, 3, 5));
+  CHECK(mean_over, SHAPE3(2, 3, 5));
+  CHECK(max_over, SHAPE3(2, 3, 5));
   CHECK(scale_rows, SHAPE3(2, 3, 5), SHAPE2(2, 3));
   CHECK(scale_rows, SHAPE2(3, 5), SHAPE1(3));
   CHECK(plain_lower, SHAPE2(7, 5));
@@ -646,6 +652,10 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(plain_lower, SHAPE2(0, 5));
   CHECK(upper, SHAPE2(0, 5));
   CHECK(relu, SHAPE2(0, 5));
+  CHECK(sum_over, SHAPE2(0, 5));
+  CHECK(mean_over, SHAPE2(0, 5));
+  CHECK(max_over, SHAPE2(0, 5));
+  CHECK(sum_over, SHAPE3(2, 0, 5));
   CHECK(mix, SHAPE2(0, 5), SHAPE2(0, 5));
   CHECK(repeat, SHAPE2(3, 5), INDICES2(0, 3, 11));
   CHECK(power_sums, SHAPE3(0, 9, 13));

@@ -31,6 +31,11 @@ static ad_tensor *multiply(ad_tape *t, ad_tensor *const *x) { return ad_multiply
 static ad_tensor *scale_rows(ad_tape *t, ad_tensor *const *x) { return ad_scale_rows(t, x[0], x[1]); }
 static ad_tensor *scale(ad_tape *t, ad_tensor *const *x) { return ad_scale(t, x[0], -1.75); }
 static ad_tensor *sum(ad_tape *t, ad_tensor *const *x) { return ad_sum(t, x[0]); }
+static ad_tensor *sum_over_0(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 0); }
+static ad_tensor *sum_over_2(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 2); }
+static ad_tensor *mean_over_1(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 1); }
+static ad_tensor *max_over_0(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 0); }
+static ad_tensor *max_over_1(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
 static ad_tensor *linear(ad_tape *t, ad_tensor *const *x) { return ad_linear(t, x[0], x[1]); }
 static ad_tensor *linear_transposed(ad_tape *t, ad_tensor *const *x) { return ad_linear_transposed(t, x[0], x[1]); }
 static ad_tensor *embedding(ad_tape *t, ad_tensor *const *x) { return ad_embedding(t, x[0], x[1]); }
@@ -101,6 +106,15 @@ static void products_and_norms_hold(void **state) {
   CHECK(head_norm, SHAPES(SHAPE(3, 2, 3, 12), SHAPE(1, 4)));
 }
 
+static void reductions_hold(void **state) {
+  CHECK(sum_over_0, SHAPES(SHAPE(3, 5, 4, 3)));
+  CHECK(sum_over_0, SHAPES(SHAPE(1, 5)));
+  CHECK(sum_over_2, SHAPES(SHAPE(3, 5, 4, 3)));
+  CHECK(mean_over_1, SHAPES(SHAPE(3, 5, 4, 3)));
+  CHECK(max_over_0, SHAPES(SHAPE(3, 5, 4, 3)));
+  CHECK(max_over_1, SHAPES(SHAPE(2, 5, 4)));
+}
+
 static void columns_and_attention_hold(void **state) {
   CHECK(place, SHAPES(SHAPE(3, 4, 5, 3), SHAPE(3, 4, 2, 3)));
   CHECK(concat, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 1), SHAPE(2, 5, 3)));
@@ -126,6 +140,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(operations_on_elements_hold),
       cmocka_unit_test(products_and_norms_hold),
+      cmocka_unit_test(reductions_hold),
       cmocka_unit_test(columns_and_attention_hold),
       cmocka_unit_test(losses_and_scores_hold),
   };

@@ -470,6 +470,20 @@ static void the_sum_inside_a_logarithm_is_of_all_ranks(void **state) {
   refused(d, ad_sparsity(d->tape, x, 0.5), AD_INVALID, "[6, 4, 8]", "1 dimensions");
 }
 
+static void the_largest_is_looked_for_in_a_whole_dimension_that_there_is(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
+  refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over: operand 1 is S(2) on `tp`", "all_gather");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
+  refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over: operand 1 is P on `tp`", "all_reduce");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 0));
+  refused(d, ad_max_over(d->tape, x, 2), AD_INVALID, "max_over: dimension 2 has no elements", "none");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_sum_over(d->tape, x, 3), AD_INVALID, "sum_over: there is no dimension 3", "[6, 4, 8]");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_mean_over(d->tape, x, -1), AD_INVALID, "mean_over: there is no dimension -1", "[6, 4, 8]");
+}
+
 static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *target = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
@@ -732,6 +746,7 @@ int main(void) {
       TEST(what_a_refused_call_takes_is_listed_in_one_order),
       TEST(what_is_linear_in_neither_takes_no_addends),
       TEST(the_sum_inside_a_logarithm_is_of_all_ranks),
+      TEST(the_largest_is_looked_for_in_a_whole_dimension_that_there_is),
       TEST(a_divergence_is_from_a_constant_of_whole_rows),
       TEST(columns_that_stand_side_by_side_are_of_one_type),
       TEST(columns_that_do_not_fit_are_named),

@@ -270,6 +270,9 @@ OF_TWO(cross_entropy)
 OF_ONE(sum)
 OF_ONE(gelu)
 OF_ONE(relu)
+static ad_tensor *sum_over(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
+static ad_tensor *mean_over(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 2); }
+static ad_tensor *max_over(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
 static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
 static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
 static ad_tensor *above_one(ad_tape *t, ad_tensor *x) { return ad_exp(t, ad_multiply(t, x, x)); }
@@ -347,6 +350,9 @@ static const composition any_float[] = {
     {"sum", sum, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"swiglu", swiglu, {{SHAPE(2, 3, 45), VALUE, 0}, {SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"gelu", gelu, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"sum_over", sum_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"mean_over", mean_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"max_over", max_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"relu", relu, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"tanh", hyperbolic_tangent, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"exp", exponential, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
