@@ -146,6 +146,10 @@ AD_API ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, con
  * it. Law 3 as for ad_add: all P, or none. And back: columns first .. first + count - 1 of the last dimension. */
 AD_API ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site);
 AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_t count, const char *site);
+/* The same along any dimension, whole likewise, numbered from 0. */
+AD_API ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
+AD_API ad_tensor *ad_slice_along_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count,
+                                    const char *site);
 /* x [...] once for each of the samples, indices i32 [n, seq] -> [n, ...]. Where samples are cut x is R, and each rank's
  * samples leave an addend of its gradient. */
 AD_API ad_tensor *ad_repeat_at(ad_tape *tape, ad_tensor *x, ad_tensor *samples, const char *site);
@@ -300,6 +304,8 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_place(...) ad_place_at(__VA_ARGS__, AD_HERE)
 #define ad_concat(...) ad_concat_at(__VA_ARGS__, AD_HERE)
 #define ad_slice(...) ad_slice_at(__VA_ARGS__, AD_HERE)
+#define ad_concat_along(...) ad_concat_along_at(__VA_ARGS__, AD_HERE)
+#define ad_slice_along(...) ad_slice_along_at(__VA_ARGS__, AD_HERE)
 #define ad_repeat(...) ad_repeat_at(__VA_ARGS__, AD_HERE)
 #define ad_rotary(...) ad_rotary_at(__VA_ARGS__, AD_HERE)
 #define ad_attention(...) ad_attention_at(__VA_ARGS__, AD_HERE)

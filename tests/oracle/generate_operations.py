@@ -245,6 +245,12 @@ SMALL_OPERATIONS = {
     **{f"sum_over.{d}": (lambda x, d=d: x.sum(d), "x") for d in range(3)},
     **{f"mean_over.{d}": (lambda x, d=d: x.mean(d), "x") for d in range(3)},
     **{f"max_over.{d}": (lambda x, d=d: x.max(d).values, "tied") for d in range(3)},
+    "concat_along.0": (lambda a, b: torch.cat([a, b], 0), "x", "other"),
+    "concat_along.1": (lambda a, b: torch.cat([a, b], 1), "x", "other"),
+    "concat_along.2": (lambda a, b: torch.cat([a, b], 2), "x", "other"),
+    "slice_along.0": (lambda x: x[1:4], "x"),
+    "slice_along.1": (lambda x: x[:, 2:5], "x"),
+    "slice_along.2": (lambda x: x[..., 1:3], "x"),
     "squared_error": (lambda a, b: F.mse_loss(a, b, reduction="sum"), "x", "other"),
 }
 

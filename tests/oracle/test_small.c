@@ -107,6 +107,12 @@ static ad_tensor *mean_over_2(ad_tape *t, ad_tensor *const *x) { return ad_mean_
 static ad_tensor *max_over_0(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 0); }
 static ad_tensor *max_over_1(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
 static ad_tensor *max_over_2(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 2); }
+static ad_tensor *concat_along_0(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 2, 0); }
+static ad_tensor *concat_along_1(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 2, 1); }
+static ad_tensor *concat_along_2(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 2, 2); }
+static ad_tensor *slice_along_0(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 0, 1, 3); }
+static ad_tensor *slice_along_1(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 1, 2, 3); }
+static ad_tensor *slice_along_2(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 2, 1, 2); }
 static ad_tensor *add_row(ad_tape *t, ad_tensor *const *x) { return ad_add_row(t, x[0], x[1]); }
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
 
@@ -127,6 +133,12 @@ static void operations_of_a_whole_are_those_of_pytorch(void **state) {
       {"max_over.0", max_over_0, {"tied"}, {"tp=I"}},
       {"max_over.1", max_over_1, {"tied"}, {"tp=I"}},
       {"max_over.2", max_over_2, {"tied"}, {"tp=I"}},
+      {"concat_along.0", concat_along_0, {"x", "other"}, {"tp=I", "tp=I"}},
+      {"slice_along.0", slice_along_0, {"x"}, {"tp=R"}},
+      {"concat_along.1", concat_along_1, {"x", "other"}, {"tp=I", "tp=I"}},
+      {"slice_along.1", slice_along_1, {"x"}, {"tp=R"}},
+      {"concat_along.2", concat_along_2, {"x", "other"}, {"tp=I", "tp=I"}},
+      {"slice_along.2", slice_along_2, {"x"}, {"tp=R"}},
       {"add_row", add_row, {"x", "row"}, {"tp=I", "tp=I"}},
       {"squared_error", squared_error, {"x", "other"}, {"tp=R", "tp=R"}},
   };
@@ -151,6 +163,12 @@ static void operations_of_cut_values_are_those_of_pytorch(void **state) {
       {"max_over.0", max_over_0, {"tied"}, {"dp_shard=S1 tp=S2"}},
       {"max_over.1", max_over_1, {"tied"}, {"dp_shard=S0 tp=S2"}},
       {"max_over.2", max_over_2, {"tied"}, {"dp_shard=S0 tp=S1z"}},
+      {"concat_along.0", concat_along_0, {"x", "other"}, {"dp_shard=S1 tp=S2", "dp_shard=S1 tp=S2"}},
+      {"slice_along.0", slice_along_0, {"x"}, {"dp_shard=S1 tp=S2"}},
+      {"concat_along.1", concat_along_1, {"x", "other"}, {"dp_shard=S0 tp=S2", "dp_shard=S0 tp=S2"}},
+      {"slice_along.1", slice_along_1, {"x"}, {"dp_shard=S0 tp=S2"}},
+      {"concat_along.2", concat_along_2, {"x", "other"}, {"dp_shard=S0 tp=S1z", "dp_shard=S0 tp=S1z"}},
+      {"slice_along.2", slice_along_2, {"x"}, {"dp_shard=S0 tp=S1z"}},
       {"add_row", add_row, {"x", "row"}, {"dp_shard=S0 tp=S2", "dp_shard=R tp=S0"}},
       {"add_row", add_row, {"x", "row"}, {"dp_shard=S1 tp=I", "dp_shard=R tp=I"}},
       {"squared_error", squared_error, {"x", "other"}, {"dp_shard=S0 tp=S2", "dp_shard=S0 tp=S2"}},

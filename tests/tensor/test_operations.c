@@ -245,6 +245,10 @@ static ad_tensor *gelu(ad_tape *t, ad_tensor *const *x) { return ad_gelu(t, x[0]
 static ad_tensor *sum_over(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
 static ad_tensor *mean_over(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 1); }
 static ad_tensor *max_over(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
+static ad_tensor *concat_along(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 3, 1); }
+static ad_tensor *slices_along(ad_tape *t, ad_tensor *const *x) {
+  return ad_multiply(t, ad_slice_along(t, x[0], 1, 0, 4), ad_slice_along(t, x[0], 1, 3, 4));
+}
 static ad_tensor *relu(ad_tape *t, ad_tensor *const *x) { return ad_relu(t, x[0]); }
 static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
 static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
@@ -323,6 +327,8 @@ static void columns_have_their_gradients(void **state) {
   CHECK(concat, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
   CHECK(concat, SHAPE1(5), SHAPE1(0), SHAPE1(4));
   CHECK(concat_of_one, SHAPE2(3, 5));
+  CHECK(concat_along, SHAPE3(2, 3, 5), SHAPE3(2, 1, 5), SHAPE3(2, 0, 5));
+  CHECK(slices_along, SHAPE3(2, 7, 3));
   CHECK(slice, SHAPE3(2, 3, 7));
   CHECK(slices, SHAPE3(2, 3, 7));
   CHECK(slice_later, SHAPE3(2, 3, 7));
@@ -432,6 +438,8 @@ static void operations_of_programs_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(concat, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
   CHECK_BF16(concat, WIDE2(3, 5), WIDE2(3, 1), WIDE2(3, 4));
   CHECK_BF16(slices, SHAPE3(2, 3, 7));
+  CHECK_BF16(slices_along, SHAPE3(2, 7, 3));
+  CHECK_BF16(concat_along, WIDE3(2, 3, 5), WIDE3(2, 1, 5), WIDE3(2, 2, 5));
   CHECK_BF16(plain_lower, SHAPE2(7, 5));
   CHECK_BF16(upper, SHAPE2(7, 5));
   CHECK_BF16(mix, SHAPE2(7, 5), SHAPE2(7, 5));

@@ -45,6 +45,10 @@ static ad_tensor *head_norm(ad_tape *t, ad_tensor *const *x) { return ad_head_no
 static ad_tensor *place(ad_tape *t, ad_tensor *const *x) { return ad_place(t, x[0], x[1]); }
 static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
 static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 2, 3); }
+static ad_tensor *concat_along_0(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 2, 0); }
+static ad_tensor *concat_along_1(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 2, 1); }
+static ad_tensor *slice_along_0(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 0, 1, 3); }
+static ad_tensor *slice_along_1(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 1, 2, 2); }
 static ad_tensor *repeat(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[1]); }
 static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, x[0], 4, 100); }
 static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
@@ -119,6 +123,10 @@ static void columns_and_attention_hold(void **state) {
   CHECK(place, SHAPES(SHAPE(3, 4, 5, 3), SHAPE(3, 4, 2, 3)));
   CHECK(concat, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 1), SHAPE(2, 5, 3)));
   CHECK(slice, SHAPES(SHAPE(2, 4, 6)));
+  CHECK(concat_along_0, SHAPES(SHAPE(2, 3, 4), SHAPE(2, 2, 4)));
+  CHECK(concat_along_1, SHAPES(SHAPE(3, 4, 2, 3), SHAPE(3, 4, 3, 3)));
+  CHECK(slice_along_0, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(slice_along_1, SHAPES(SHAPE(3, 4, 5, 3)));
   CHECK(repeat, SHAPES(SHAPE(2, 3, 4), SHAPE(2, 5, 2)), .below = (const int32_t[]){0, 9});
   CHECK(rotary, SHAPES(SHAPE(3, 2, 5, 12)));
   CHECK(attention, SHAPES(SHAPE(3, 2, 5, 12), SHAPE(3, 2, 5, 12), SHAPE(3, 2, 5, 12)));

@@ -484,6 +484,27 @@ static void the_largest_is_looked_for_in_a_whole_dimension_that_there_is(void **
   refused(d, ad_mean_over(d->tape, x, -1), AD_INVALID, "mean_over: there is no dimension -1", "[6, 4, 8]");
 }
 
+static void stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=S1", SHAPE(3, 6, 4, 8));
+  refused(d, ad_slice_along(d->tape, x, 1, 0, 2), AD_TYPE, "slice: operand 1 is S(1) on `tp`", "all_gather");
+  x = leaf(d, "dp=S0 tp=S1", SHAPE(3, 6, 4, 8));
+  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 1), AD_TYPE, "concat: operand 1 is S(1) on `tp`",
+          "all_gather");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_slice_along(d->tape, x, 1, 3, 2), AD_INVALID, "slice: 2 elements from 3 on of dimension 1",
+          "there are 4");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_slice_along(d->tape, x, -1, 0, 2), AD_INVALID, "slice: there is no dimension", "[6, 4, 8]");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 3), AD_INVALID, "concat: there is no dimension 3",
+          "[6, 4, 8]");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  ad_tensor *other = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 3, 7));
+  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, other}, 2, 1), AD_INVALID, "[6, 3, 7]",
+          "equal but for dimension 1");
+}
+
 static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *target = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
@@ -747,6 +768,7 @@ int main(void) {
       TEST(what_is_linear_in_neither_takes_no_addends),
       TEST(the_sum_inside_a_logarithm_is_of_all_ranks),
       TEST(the_largest_is_looked_for_in_a_whole_dimension_that_there_is),
+      TEST(stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is),
       TEST(a_divergence_is_from_a_constant_of_whole_rows),
       TEST(columns_that_stand_side_by_side_are_of_one_type),
       TEST(columns_that_do_not_fit_are_named),
