@@ -150,6 +150,13 @@ AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_
 AD_API ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
 AD_API ad_tensor *ad_slice_along_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count,
                                     const char *site);
+/* x with two of its dimensions in each other's place; cuts go along. Two equal ones: x. */
+AD_API ad_tensor *ad_transpose_at(ad_tape *tape, ad_tensor *x, int dim, int other_dim, const char *site);
+/* The same elements in another shape, of as many; no byte moves. A cut stays where the cut dimension begins where one
+ * of the new shape does and its parts are the same elements: [8, 6] cut S0 is [4, 2, 6] or [48] cut S0 over 2 or 4
+ * ranks, and S1 is [8, 2, 3] cut S1. AD_TYPE where it is not so, for instance [8, 6] cut S1 as [48], or parts that are
+ * uneven and would be others: gather first. */
+AD_API ad_tensor *ad_reshape_at(ad_tape *tape, ad_tensor *x, const ad_shape *shape, const char *site);
 /* x [...] once for each of the samples, indices i32 [n, seq] -> [n, ...]. Where samples are cut x is R, and each rank's
  * samples leave an addend of its gradient. */
 AD_API ad_tensor *ad_repeat_at(ad_tape *tape, ad_tensor *x, ad_tensor *samples, const char *site);
@@ -306,6 +313,8 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_slice(...) ad_slice_at(__VA_ARGS__, AD_HERE)
 #define ad_concat_along(...) ad_concat_along_at(__VA_ARGS__, AD_HERE)
 #define ad_slice_along(...) ad_slice_along_at(__VA_ARGS__, AD_HERE)
+#define ad_transpose(...) ad_transpose_at(__VA_ARGS__, AD_HERE)
+#define ad_reshape(...) ad_reshape_at(__VA_ARGS__, AD_HERE)
 #define ad_repeat(...) ad_repeat_at(__VA_ARGS__, AD_HERE)
 #define ad_rotary(...) ad_rotary_at(__VA_ARGS__, AD_HERE)
 #define ad_attention(...) ad_attention_at(__VA_ARGS__, AD_HERE)

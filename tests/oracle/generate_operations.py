@@ -251,6 +251,12 @@ SMALL_OPERATIONS = {
     "slice_along.0": (lambda x: x[1:4], "x"),
     "slice_along.1": (lambda x: x[:, 2:5], "x"),
     "slice_along.2": (lambda x: x[..., 1:3], "x"),
+    "transpose.01": (lambda x: x.transpose(0, 1), "x"),
+    "transpose.02": (lambda x: x.transpose(0, 2), "x"),
+    "transpose.21": (lambda x: x.transpose(2, 1), "x"),
+    "reshape.join": (lambda x: x.reshape(5, 24), "x"),
+    "reshape.split": (lambda x: x.reshape(5, 2, 3, 1, 4), "x"),
+    "reshape.other": (lambda x: x.reshape(3, 8, 5), "x"),
     "squared_error": (lambda a, b: F.mse_loss(a, b, reduction="sum"), "x", "other"),
 }
 

@@ -113,6 +113,14 @@ static ad_tensor *concat_along_2(ad_tape *t, ad_tensor *const *x) { return ad_co
 static ad_tensor *slice_along_0(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 0, 1, 3); }
 static ad_tensor *slice_along_1(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 1, 2, 3); }
 static ad_tensor *slice_along_2(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 2, 1, 2); }
+static ad_tensor *transpose_01(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 0, 1); }
+static ad_tensor *transpose_02(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 0, 2); }
+static ad_tensor *transpose_21(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 2, 1); }
+static ad_tensor *joined(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){2, {5, 24}}); }
+static ad_tensor *split(ad_tape *t, ad_tensor *const *x) {
+  return ad_reshape(t, x[0], &(ad_shape){5, {5, 2, 3, 1, 4}});
+}
+static ad_tensor *other(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){3, {3, 8, 5}}); }
 static ad_tensor *add_row(ad_tape *t, ad_tensor *const *x) { return ad_add_row(t, x[0], x[1]); }
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
 
@@ -139,6 +147,12 @@ static void operations_of_a_whole_are_those_of_pytorch(void **state) {
       {"slice_along.1", slice_along_1, {"x"}, {"tp=R"}},
       {"concat_along.2", concat_along_2, {"x", "other"}, {"tp=I", "tp=I"}},
       {"slice_along.2", slice_along_2, {"x"}, {"tp=R"}},
+      {"transpose.01", transpose_01, {"x"}, {"tp=I"}},
+      {"transpose.02", transpose_02, {"x"}, {"tp=R"}},
+      {"transpose.21", transpose_21, {"x"}, {"tp=I"}},
+      {"reshape.join", joined, {"x"}, {"tp=I"}},
+      {"reshape.split", split, {"x"}, {"tp=R"}},
+      {"reshape.other", other, {"x"}, {"tp=I"}},
       {"add_row", add_row, {"x", "row"}, {"tp=I", "tp=I"}},
       {"squared_error", squared_error, {"x", "other"}, {"tp=R", "tp=R"}},
   };
@@ -169,6 +183,11 @@ static void operations_of_cut_values_are_those_of_pytorch(void **state) {
       {"slice_along.1", slice_along_1, {"x"}, {"dp_shard=S0 tp=S2"}},
       {"concat_along.2", concat_along_2, {"x", "other"}, {"dp_shard=S0 tp=S1z", "dp_shard=S0 tp=S1z"}},
       {"slice_along.2", slice_along_2, {"x"}, {"dp_shard=S0 tp=S1z"}},
+      {"transpose.01", transpose_01, {"x"}, {"dp_shard=S0 tp=S2"}},
+      {"transpose.02", transpose_02, {"x"}, {"dp_shard=S0 tp=S1z"}},
+      {"transpose.21", transpose_21, {"x"}, {"dp_shard=S2 tp=S1"}},
+      {"reshape.join", joined, {"x"}, {"dp_shard=S0 tp=S0"}},
+      {"reshape.split", split, {"x"}, {"dp_shard=S0 tp=S2"}},
       {"add_row", add_row, {"x", "row"}, {"dp_shard=S0 tp=S2", "dp_shard=R tp=S0"}},
       {"add_row", add_row, {"x", "row"}, {"dp_shard=S1 tp=I", "dp_shard=R tp=I"}},
       {"squared_error", squared_error, {"x", "other"}, {"dp_shard=S0 tp=S2", "dp_shard=S0 tp=S2"}},

@@ -249,6 +249,8 @@ static ad_tensor *concat_along(ad_tape *t, ad_tensor *const *x) { return ad_conc
 static ad_tensor *slices_along(ad_tape *t, ad_tensor *const *x) {
   return ad_multiply(t, ad_slice_along(t, x[0], 1, 0, 4), ad_slice_along(t, x[0], 1, 3, 4));
 }
+static ad_tensor *transpose(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 1, 0); }
+static ad_tensor *reshape(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){2, {3, 10}}); }
 static ad_tensor *relu(ad_tape *t, ad_tensor *const *x) { return ad_relu(t, x[0]); }
 static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
 static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
@@ -307,6 +309,8 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(sum_over, SHAPE3(2, 3, 5));
   CHECK(mean_over, SHAPE3(2, 3, 5));
   CHECK(max_over, SHAPE3(2, 3, 5));
+  CHECK(transpose, SHAPE3(2, 3, 5));
+  CHECK(reshape, SHAPE3(2, 3, 5));
   CHECK(scale_rows, SHAPE3(2, 3, 5), SHAPE2(2, 3));
   CHECK(scale_rows, SHAPE2(3, 5), SHAPE1(3));
   CHECK(plain_lower, SHAPE2(7, 5));
@@ -438,6 +442,8 @@ static void operations_of_programs_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(concat, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
   CHECK_BF16(concat, WIDE2(3, 5), WIDE2(3, 1), WIDE2(3, 4));
   CHECK_BF16(slices, SHAPE3(2, 3, 7));
+  CHECK_BF16(transpose, SHAPE3(2, 3, 5));
+  CHECK_BF16(reshape, WIDE3(2, 3, 5));
   CHECK_BF16(slices_along, SHAPE3(2, 7, 3));
   CHECK_BF16(concat_along, WIDE3(2, 3, 5), WIDE3(2, 1, 5), WIDE3(2, 2, 5));
   CHECK_BF16(plain_lower, SHAPE2(7, 5));
@@ -660,6 +666,7 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(plain_lower, SHAPE2(0, 5));
   CHECK(upper, SHAPE2(0, 5));
   CHECK(relu, SHAPE2(0, 5));
+  CHECK(transpose, SHAPE3(2, 0, 5));
   CHECK(sum_over, SHAPE2(0, 5));
   CHECK(mean_over, SHAPE2(0, 5));
   CHECK(max_over, SHAPE2(0, 5));

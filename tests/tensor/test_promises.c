@@ -49,6 +49,20 @@ static ad_tensor *concat_along_0(ad_tape *t, ad_tensor *const *x) { return ad_co
 static ad_tensor *concat_along_1(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 2, 1); }
 static ad_tensor *slice_along_0(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 0, 1, 3); }
 static ad_tensor *slice_along_1(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 1, 2, 2); }
+static ad_tensor *transpose_01(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 0, 1); }
+static ad_tensor *transpose_20(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 2, 0); }
+static ad_tensor *transpose_11(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 1, 1); }
+static ad_tensor *transpose_13(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 1, 3); }
+static ad_tensor *reshape_split(ad_tape *t, ad_tensor *const *x) {
+  return ad_reshape(t, x[0], &(ad_shape){4, {6, 2, 6, 4}});
+}
+static ad_tensor *reshape_join(ad_tape *t, ad_tensor *const *x) {
+  return ad_reshape(t, x[0], &(ad_shape){2, {12, 24}});
+}
+static ad_tensor *reshape_flat(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){1, {288}}); }
+static ad_tensor *reshape_ones(ad_tape *t, ad_tensor *const *x) {
+  return ad_reshape(t, x[0], &(ad_shape){6, {1, 12, 1, 6, 4, 1}});
+}
 static ad_tensor *repeat(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[1]); }
 static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, x[0], 4, 100); }
 static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
@@ -127,6 +141,14 @@ static void columns_and_attention_hold(void **state) {
   CHECK(concat_along_1, SHAPES(SHAPE(3, 4, 2, 3), SHAPE(3, 4, 3, 3)));
   CHECK(slice_along_0, SHAPES(SHAPE(2, 5, 4)));
   CHECK(slice_along_1, SHAPES(SHAPE(3, 4, 5, 3)));
+  CHECK(transpose_01, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(transpose_20, SHAPES(SHAPE(3, 5, 4, 3)));
+  CHECK(transpose_11, SHAPES(SHAPE(3, 5, 4, 3)));
+  CHECK(transpose_13, SHAPES(SHAPE(4, 2, 4, 3, 5)));
+  CHECK(reshape_split, SHAPES(SHAPE(3, 12, 6, 4)));
+  CHECK(reshape_join, SHAPES(SHAPE(3, 12, 6, 4)));
+  CHECK(reshape_flat, SHAPES(SHAPE(3, 12, 6, 4)));
+  CHECK(reshape_ones, SHAPES(SHAPE(3, 12, 6, 4)));
   CHECK(repeat, SHAPES(SHAPE(2, 3, 4), SHAPE(2, 5, 2)), .below = (const int32_t[]){0, 9});
   CHECK(rotary, SHAPES(SHAPE(3, 2, 5, 12)));
   CHECK(attention, SHAPES(SHAPE(3, 2, 5, 12), SHAPE(3, 2, 5, 12), SHAPE(3, 2, 5, 12)));

@@ -505,6 +505,32 @@ static void stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is
           "equal but for dimension 1");
 }
 
+static ad_tensor *reshaped(dry_world *d, const char *layout, ad_shape to) {
+  return ad_reshape(d->tape, leaf(d, layout, SHAPE(3, 6, 4, 8)), &to);
+}
+
+/* dp is of three ranks, tp of two. */
+static void a_cut_stays_where_its_parts_are_the_same_elements(void **state) {
+  dry_world *d = *state;
+  const ad_array *y = ad_tensor_array(reshaped(d, "dp=S0 tp=S2", SHAPE(5, 3, 2, 4, 8, 1)));
+  assert_types(y, AD_S(0), AD_S(3));
+  y = ad_tensor_array(reshaped(d, "dp=S0 tp=P", SHAPE(1, 192)));
+  assert_types(y, AD_S(0), AD_P);
+  y = ad_tensor_array(reshaped(d, "dp=S0 tp=S1", SHAPE(4, 1, 6, 2, 16)));
+  assert_types(y, AD_S(1), AD_S(2));
+  refused(d, reshaped(d, "dp=S0 tp=S2", SHAPE(2, 6, 32)), AD_TYPE,
+          "reshape: operand 1 of shape [6, 4, 8] is S(2) on `tp`, and in shape [6, 32] no dimension begins there",
+          "all_gather S(2)->I");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 4, 48)), AD_TYPE, "is S(0) on `dp_shard`", "parts would be others");
+  refused(d, reshaped(d, "dp=S0 tp=S0", SHAPE(2, 3, 64)), AD_TYPE, "S(0)", "parts would be others");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 6, 31)), AD_INVALID, "[6, 4, 8] has 192 elements", "[6, 31] has 186");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, -6, -32)), AD_INVALID, "reshape: a shape has 0 to 6 dimensions",
+          "below 0");
+  refused(d, ad_reshape(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 4)), NULL), AD_INVALID, "reshape", "NULL");
+  ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_transpose(d->tape, x, 0, 3), AD_INVALID, "transpose: there is no dimension 3", "[6, 4, 8]");
+}
+
 static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *target = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
@@ -769,6 +795,7 @@ int main(void) {
       TEST(the_sum_inside_a_logarithm_is_of_all_ranks),
       TEST(the_largest_is_looked_for_in_a_whole_dimension_that_there_is),
       TEST(stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is),
+      TEST(a_cut_stays_where_its_parts_are_the_same_elements),
       TEST(a_divergence_is_from_a_constant_of_whole_rows),
       TEST(columns_that_stand_side_by_side_are_of_one_type),
       TEST(columns_that_do_not_fit_are_named),

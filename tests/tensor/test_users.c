@@ -270,6 +270,8 @@ OF_TWO(cross_entropy)
 OF_ONE(sum)
 OF_ONE(gelu)
 OF_ONE(relu)
+static ad_tensor *transpose(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 1, 0); }
+static ad_tensor *reshape(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){2, {3, 10}}); }
 static ad_tensor *sum_over(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
 static ad_tensor *mean_over(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 2); }
 static ad_tensor *max_over(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
@@ -353,6 +355,8 @@ static const composition any_float[] = {
     {"sum_over", sum_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"mean_over", mean_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"max_over", max_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"transpose", transpose, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"reshape", reshape, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"relu", relu, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"tanh", hyperbolic_tangent, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"exp", exponential, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
