@@ -137,6 +137,17 @@ AD_API ad_tensor *ad_embedding_at(ad_tape *tape, ad_tensor *table, ad_tensor *in
 AD_API ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
 /* The same without a weight. */
 AD_API ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double epsilon, const char *site);
+/* (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * weight + bias over the last dimension, which is whole; x
+ * [..., d], weight and bias [d]. Ba et al. 2016. */
+AD_API ad_tensor *ad_layer_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, ad_tensor *bias, double epsilon,
+                                   const char *site);
+/* x [samples, ...] with each element 0 with this probability, from 0 on and below 1, and else divided by one minus it.
+ * Element i of a sample is 0 where its number of ad_array_uniform (array.h) is below the probability: of the seed, the
+ * name (another one for each place of a model), the step, the number of the sample (`first` is that of x's first one)
+ * and i. So every mesh, every way to cut a batch into microbatches and every dtype drops the same. AD_TYPE where x is
+ * V, for then each rank has values of its own. */
+AD_API ad_tensor *ad_dropout_at(ad_tape *tape, ad_tensor *x, double probability, uint64_t seed, const char *name,
+                                int64_t step, int64_t first, const char *site);
 /* ad_rms_norm over each head of x [batch, seq, heads*head_dim], weight [head_dim]; cuts fall between heads. */
 AD_API ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
 /* x [batch, seq, d] with its first n rows replaced by front [batch, n, d]: embeddings of something else than tokens.
@@ -307,6 +318,8 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_embedding(...) ad_embedding_at(__VA_ARGS__, AD_HERE)
 #define ad_rms_norm(...) ad_rms_norm_at(__VA_ARGS__, AD_HERE)
 #define ad_rms_norm_unweighted(...) ad_rms_norm_unweighted_at(__VA_ARGS__, AD_HERE)
+#define ad_layer_norm(...) ad_layer_norm_at(__VA_ARGS__, AD_HERE)
+#define ad_dropout(...) ad_dropout_at(__VA_ARGS__, AD_HERE)
 #define ad_head_norm(...) ad_head_norm_at(__VA_ARGS__, AD_HERE)
 #define ad_place(...) ad_place_at(__VA_ARGS__, AD_HERE)
 #define ad_concat(...) ad_concat_at(__VA_ARGS__, AD_HERE)

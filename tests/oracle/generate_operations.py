@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from safetensors.numpy import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from draws import uniform
 from generate import CLOSE, FIXTURES, prepare, random_bits, xxh64
 
 FOLDER = FIXTURES / "operations"
@@ -228,7 +229,8 @@ def small_inputs():
     """`positive` is where logarithms and roots are defined; `x` has a 0, a kink of relu; in `tied` the largest of a row is
     there more than once."""
     inputs = {"x": 3 * drawn("small x", *SMALL), "other": 2 * drawn("small other", *SMALL),
-              "positive": 2.5 + 2 * drawn("small positive", *SMALL), "row": 2 * drawn("small row", SMALL[-1])}
+              "positive": 2.5 + 2 * drawn("small positive", *SMALL), "row": 2 * drawn("small row", SMALL[-1]),
+              "bias": 2 * drawn("small bias", SMALL[-1])}
     inputs["x"][1, 2, 3] = 0
     inputs["tied"] = np.round(2 * inputs["x"]) / 2
     return inputs
@@ -257,8 +259,16 @@ SMALL_OPERATIONS = {
     "reshape.join": (lambda x: x.reshape(5, 24), "x"),
     "reshape.split": (lambda x: x.reshape(5, 2, 3, 1, 4), "x"),
     "reshape.other": (lambda x: x.reshape(3, 8, 5), "x"),
+    "layer_norm": (lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias, 1e-5), "x", "row", "bias"),
+    "dropout": (lambda x: x * torch.tensor(dropped("small dropout", 3, SMALL) >= 0.3) / (1 - 0.3), "x"),
     "squared_error": (lambda a, b: F.mse_loss(a, b, reduction="sum"), "x", "other"),
 }
+
+
+def dropped(name, step, shape):
+    """The numbers by which elements stay or go: of each sample its own (array.h, ad_array_uniform)."""
+    of_sample = math.prod(shape[1:])
+    return np.array([uniform(7, name, step, sample, of_sample) for sample in range(shape[0])]).reshape(shape)
 
 
 def small():

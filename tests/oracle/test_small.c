@@ -121,6 +121,10 @@ static ad_tensor *split(ad_tape *t, ad_tensor *const *x) {
   return ad_reshape(t, x[0], &(ad_shape){5, {5, 2, 3, 1, 4}});
 }
 static ad_tensor *other(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){3, {3, 8, 5}}); }
+static ad_tensor *layer_norm(ad_tape *t, ad_tensor *const *x) { return ad_layer_norm(t, x[0], x[1], x[2], 1e-5); }
+static ad_tensor *dropout(ad_tape *t, ad_tensor *const *x) {
+  return ad_dropout(t, x[0], 0.3, 7, "small dropout", 3, 0);
+}
 static ad_tensor *add_row(ad_tape *t, ad_tensor *const *x) { return ad_add_row(t, x[0], x[1]); }
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
 
@@ -153,6 +157,8 @@ static void operations_of_a_whole_are_those_of_pytorch(void **state) {
       {"reshape.join", joined, {"x"}, {"tp=I"}},
       {"reshape.split", split, {"x"}, {"tp=R"}},
       {"reshape.other", other, {"x"}, {"tp=I"}},
+      {"layer_norm", layer_norm, {"x", "row", "bias"}, {"tp=I", "tp=I", "tp=I"}},
+      {"dropout", dropout, {"x"}, {"tp=R"}},
       {"add_row", add_row, {"x", "row"}, {"tp=I", "tp=I"}},
       {"squared_error", squared_error, {"x", "other"}, {"tp=R", "tp=R"}},
   };
@@ -188,6 +194,10 @@ static void operations_of_cut_values_are_those_of_pytorch(void **state) {
       {"transpose.21", transpose_21, {"x"}, {"dp_shard=S2 tp=S1"}},
       {"reshape.join", joined, {"x"}, {"dp_shard=S0 tp=S0"}},
       {"reshape.split", split, {"x"}, {"dp_shard=S0 tp=S2"}},
+      {"layer_norm", layer_norm, {"x", "row", "bias"}, {"dp_shard=S0 tp=S1z", "dp_shard=R tp=R", "dp_shard=R tp=R"}},
+      {"layer_norm", layer_norm, {"x", "row", "bias"}, {"dp_shard=S1 tp=I", "dp_shard=R tp=I", "dp_shard=R tp=I"}},
+      {"dropout", dropout, {"x"}, {"dp_shard=S0 tp=S2"}},
+      {"dropout", dropout, {"x"}, {"dp_shard=S1z tp=S0"}},
       {"add_row", add_row, {"x", "row"}, {"dp_shard=S0 tp=S2", "dp_shard=R tp=S0"}},
       {"add_row", add_row, {"x", "row"}, {"dp_shard=S1 tp=I", "dp_shard=R tp=I"}},
       {"squared_error", squared_error, {"x", "other"}, {"dp_shard=S0 tp=S2", "dp_shard=S0 tp=S2"}},

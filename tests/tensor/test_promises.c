@@ -41,6 +41,8 @@ static ad_tensor *linear_transposed(ad_tape *t, ad_tensor *const *x) { return ad
 static ad_tensor *embedding(ad_tape *t, ad_tensor *const *x) { return ad_embedding(t, x[0], x[1]); }
 static ad_tensor *rms_norm(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm(t, x[0], x[1], 1e-5); }
 static ad_tensor *rms_norm_unweighted(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm_unweighted(t, x[0], 1e-5); }
+static ad_tensor *layer_norm(ad_tape *t, ad_tensor *const *x) { return ad_layer_norm(t, x[0], x[1], x[2], 1e-5); }
+static ad_tensor *dropout(ad_tape *t, ad_tensor *const *x) { return ad_dropout(t, x[0], 0.3, 7, "dropped", 2, 0); }
 static ad_tensor *head_norm(ad_tape *t, ad_tensor *const *x) { return ad_head_norm(t, x[0], x[1], 1e-5); }
 static ad_tensor *place(ad_tape *t, ad_tensor *const *x) { return ad_place(t, x[0], x[1]); }
 static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
@@ -121,6 +123,8 @@ static void products_and_norms_hold(void **state) {
   CHECK(embedding, SHAPES(SHAPE(2, 7, 4), SHAPE(2, 4, 3)), .below = (const int32_t[]){0, 7});
   CHECK(rms_norm, SHAPES(SHAPE(2, 5, 4), SHAPE(1, 4)));
   CHECK(rms_norm_unweighted, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(layer_norm, SHAPES(SHAPE(2, 5, 4), SHAPE(1, 4), SHAPE(1, 4)));
+  CHECK(dropout, SHAPES(SHAPE(3, 5, 4, 3)));
   CHECK(head_norm, SHAPES(SHAPE(3, 2, 3, 12), SHAPE(1, 4)));
 }
 

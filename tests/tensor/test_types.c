@@ -531,6 +531,33 @@ static void a_cut_stays_where_its_parts_are_the_same_elements(void **state) {
   refused(d, ad_transpose(d->tape, x, 0, 3), AD_INVALID, "transpose: there is no dimension 3", "[6, 4, 8]");
 }
 
+static void a_layer_norm_is_of_whole_rows(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), *row = leaf(d, "dp=R tp=S0", SHAPE(1, 8));
+  refused(d, ad_layer_norm(d->tape, x, row, row, 1e-5), AD_TYPE, "layer_norm: operand 1 is S(1) on `tp`", "all_gather");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), row = leaf(d, "dp=R tp=I", SHAPE(1, 8));
+  ad_tensor *short_one = leaf(d, "dp=R tp=I", SHAPE(1, 7));
+  refused(d, ad_layer_norm(d->tape, x, row, short_one, 1e-5), AD_INVALID, "layer_norm", "operand 3 (shape [7])");
+}
+
+static void dropout_is_of_parts_of_one_whole(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=V tp=I", SHAPE(2, 6, 8));
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_TYPE, "dropout: operand 1 is V on `dp_", "declare V->S(0)");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
+  assert_types(ad_tensor_array(ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0)), AD_S(0), AD_P);
+  static const double no_probabilities[] = {1, -0.25, NAN};
+  for (size_t i = 0; i < 3; i++) {
+    x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8));
+    refused(d, ad_dropout(d->tape, x, no_probabilities[i], 1, "a", 0, 0), AD_INVALID, "dropout: the probability is",
+            "below 1");
+  }
+  x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8));
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, NULL, 0, 0), AD_INVALID, "dropout", "the name is NULL");
+  x = ad_sum(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)));
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_INVALID, "dropout: a scalar", "samples");
+}
+
 static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *target = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
@@ -796,6 +823,8 @@ int main(void) {
       TEST(the_largest_is_looked_for_in_a_whole_dimension_that_there_is),
       TEST(stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is),
       TEST(a_cut_stays_where_its_parts_are_the_same_elements),
+      TEST(a_layer_norm_is_of_whole_rows),
+      TEST(dropout_is_of_parts_of_one_whole),
       TEST(a_divergence_is_from_a_constant_of_whole_rows),
       TEST(columns_that_stand_side_by_side_are_of_one_type),
       TEST(columns_that_do_not_fit_are_named),

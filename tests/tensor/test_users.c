@@ -270,6 +270,8 @@ OF_TWO(cross_entropy)
 OF_ONE(sum)
 OF_ONE(gelu)
 OF_ONE(relu)
+static ad_tensor *layer_norm(ad_tape *t, ad_tensor *const *x) { return ad_layer_norm(t, x[0], x[1], x[2], 1e-5); }
+static ad_tensor *dropout(ad_tape *t, ad_tensor *const *x) { return ad_dropout(t, x[0], 0.3, 7, "dropped", 2, 0); }
 static ad_tensor *transpose(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 1, 0); }
 static ad_tensor *reshape(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){2, {3, 10}}); }
 static ad_tensor *sum_over(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
@@ -357,6 +359,13 @@ static const composition any_float[] = {
     {"max_over", max_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"transpose", transpose, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"reshape", reshape, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"layer_norm",
+     layer_norm,
+     {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(1, 5), WIDE, 0}, {SHAPE(1, 5), WIDE, 0}},
+     0,
+     0,
+     0},
+    {"dropout", dropout, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"relu", relu, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"tanh", hyperbolic_tangent, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"exp", exponential, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
