@@ -1,6 +1,7 @@
 /* ad_check_operation: it lets right operations through, those of a user and addend's own, and of each promise one that
  * breaks it is found, with the promise in the message. */
 #include <stdio.h>
+#include "base/memory.h"
 #include "tensor/trial.h"
 #include "world.h"
 
@@ -355,6 +356,19 @@ static void a_trial_that_means_nothing_is_refused(void **state) {
   breaks_on(&bend, NULL, "`trial` is NULL");
 }
 
+/* Wherever memory ends the call ends with that, and is as it was. */
+static void without_memory_it_says_so(void **state) {
+  ad_status status = AD_MEMORY;
+  long n = 0;
+  while (status == AD_MEMORY) {
+    ad_memory_fail_at(++n);
+    status = ad_check_operation(&bend, &on_matrix);
+    ad_memory_fail_at(0);
+  }
+  holds(status);
+  assert_true(n > 10);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_operation_that_is_right_holds),
@@ -369,6 +383,7 @@ int main(void) {
       cmocka_unit_test(a_dimension_that_must_be_whole_is_found),
       cmocka_unit_test(a_backward_that_is_not_linear_says_so),
       cmocka_unit_test(a_trial_that_means_nothing_is_refused),
+      cmocka_unit_test(without_memory_it_says_so),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
