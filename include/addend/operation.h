@@ -106,8 +106,11 @@ AD_API void *ad_operation_saved(const ad_tensor *out);
 AD_API void *ad_operation_scratch(const ad_tensor *out);
 AD_API const char *ad_tensor_site(const ad_tensor *out); /* where it was recorded, for messages */
 
-/* In `describe`: by the record's dims, and by hand. */
+/* In `describe`: by the record's dims; by others, made for this call (along a dimension that the caller names); and by
+ * hand. */
 AD_API AD_CHECKED ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out);
+AD_API AD_CHECKED ad_status ad_operation_describe_as(const ad_tape *tape, ad_tensor *out, const char *dims,
+                                                     const char *whole);
 AD_API void ad_result_set(ad_tensor *out, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout);
 /* In forward: memory until reset; on engine dry the bytes are counted and *out is NULL. ad_result_set_data makes it the
  * result's, of makes_memory. */
@@ -143,7 +146,7 @@ typedef struct ad_operation_trial {
  *   - f32, and bf16 where the record has it, against f64: within 2e-5 and 3 % of the largest number;
  *   - types: operands are laid out on up to six ranks in all ways that the rule lets through (R, I, P, each cut, plain
  *     and zigzag; on two axes some of them, drawn), each rank computes its part, and what the rule says that the parts
- *     are must make the value and the gradients of one process. So forward and backward do not communicate here. */
+ *     are must make the value and the gradients of one process. Ways in which it communicates are left out. */
 AD_API AD_CHECKED ad_status ad_check_operation(const ad_operation *operation, const ad_operation_trial *trial);
 
 #if defined(__cplusplus)

@@ -120,6 +120,12 @@ AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *coun
  * linear in its sums enters: it is defined per microbatch over all ranks, and weighs what its microbatch weighs. */
 AD_API ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_t m, const char *site);
 AD_API ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site); /* over all dimensions -> scalar */
+/* Along one dimension, which goes: [a, b, c] over 1 -> [a, c]. Sum and mean (by the whole size of the dimension) are
+ * wide; where the dimension is cut each rank has an addend, P. */
+AD_API ad_tensor *ad_sum_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
+AD_API ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
+/* The largest along a dimension that is whole. Its gradient goes to the largest alone, of equal ones to the first. */
+AD_API ad_tensor *ad_max_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
 /* x [..., k] with w [k, n] -> [..., n]: the product y = x w. */
 AD_API ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
 /* x [..., k] with w [n, k] -> [..., n]: y = x w^T, for a head that is tied to its embedding. */
@@ -131,6 +137,17 @@ AD_API ad_tensor *ad_embedding_at(ad_tape *tape, ad_tensor *table, ad_tensor *in
 AD_API ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
 /* The same without a weight. */
 AD_API ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double epsilon, const char *site);
+/* (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * weight + bias over the last dimension, which is whole; x
+ * [..., d], weight and bias [d]. Ba et al. 2016. */
+AD_API ad_tensor *ad_layer_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, ad_tensor *bias, double epsilon,
+                                   const char *site);
+/* x [samples, ...] with each element 0 with this probability, from 0 on and below 1, and else divided by one minus it.
+ * Element i of a sample is 0 where its number of ad_array_uniform (array.h) is below the probability: of the seed, the
+ * name (another one for each place of a model), the step, the number of the sample (`first` is that of x's first one)
+ * and i. So every mesh, every way to cut a batch into microbatches and every dtype drops the same. AD_TYPE where x is
+ * V, for then each rank has values of its own. */
+AD_API ad_tensor *ad_dropout_at(ad_tape *tape, ad_tensor *x, double probability, uint64_t seed, const char *name,
+                                int64_t step, int64_t first, const char *site);
 /* ad_rms_norm over each head of x [batch, seq, heads*head_dim], weight [head_dim]; cuts fall between heads. */
 AD_API ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
 /* x [batch, seq, d] with its first n rows replaced by front [batch, n, d]: embeddings of something else than tokens.
@@ -140,6 +157,17 @@ AD_API ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, con
  * it. Law 3 as for ad_add: all P, or none. And back: columns first .. first + count - 1 of the last dimension. */
 AD_API ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site);
 AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_t count, const char *site);
+/* The same along any dimension, whole likewise, numbered from 0. */
+AD_API ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
+AD_API ad_tensor *ad_slice_along_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count,
+                                    const char *site);
+/* x with two of its dimensions in each other's place; cuts go along. Two equal ones: x. */
+AD_API ad_tensor *ad_transpose_at(ad_tape *tape, ad_tensor *x, int dim, int other_dim, const char *site);
+/* The same elements in another shape, of as many; no byte moves. A cut stays where the cut dimension begins where one
+ * of the new shape does and its parts are the same elements: [8, 6] cut S0 is [4, 2, 6] or [48] cut S0 over 2 or 4
+ * ranks, and S1 is [8, 2, 3] cut S1. AD_TYPE where it is not so, for instance [8, 6] cut S1 as [48], or parts that are
+ * uneven and would be others: gather first. */
+AD_API ad_tensor *ad_reshape_at(ad_tape *tape, ad_tensor *x, const ad_shape *shape, const char *site);
 /* x [...] once for each of the samples, indices i32 [n, seq] -> [n, ...]. Where samples are cut x is R, and each rank's
  * samples leave an addend of its gradient. */
 AD_API ad_tensor *ad_repeat_at(ad_tape *tape, ad_tensor *x, ad_tensor *samples, const char *site);
@@ -162,13 +190,23 @@ AD_API ad_tensor *ad_attention_all_at(ad_tape *tape, ad_tensor *q, ad_tensor *k,
 /* silu(gate) * up, elementwise. Shazeer 2020. */
 AD_API ad_tensor *ad_swiglu_at(ad_tape *tape, ad_tensor *gate, ad_tensor *up, const char *site);
 AD_API ad_tensor *ad_gelu_at(ad_tape *tape, ad_tensor *x, const char *site); /* 0.5 x (1 + erf(x / sqrt 2)) */
+/* Functions of each element by itself, in any layout that has no P. The slope of relu at 0 is 0; what ln and sqrt make
+ * of a number that they are not defined for is no number, and infinite at 0. Sigmoid has no arithmetic in bf16, for
+ * scores decide: take it of what is wide. */
+AD_API ad_tensor *ad_relu_at(ad_tape *tape, ad_tensor *x, const char *site); /* max(x, 0) */
+AD_API ad_tensor *ad_tanh_at(ad_tape *tape, ad_tensor *x, const char *site);
+AD_API ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site); /* 1 / (1 + exp(-x)) */
+AD_API ad_tensor *ad_exp_at(ad_tape *tape, ad_tensor *x, const char *site);
+AD_API ad_tensor *ad_ln_at(ad_tape *tape, ad_tensor *x, const char *site); /* natural */
+AD_API ad_tensor *ad_sqrt_at(ad_tape *tape, ad_tensor *x, const char *site);
 /* Sum over positions with target >= 0 of -log softmax(logits)[target]: the numerator only; logits [batch, seq,
  * vocabulary], targets i32 [batch, seq]. Where the vocabulary is cut the ranks gather three numbers of each row, and
  * the result is I: as all_gather S->I of the logits would make it, which then never exist on one rank. */
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* ---- distances ---- */
-/* The sum over all elements of (a - b)^2: the numerator. */
+/* The sum over all elements of (a - b)^2: the numerator. The mean squared error is that divided (ad_divide) by the
+ * count of all elements of the step, or by another count that the mean shall be over. */
 AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
 /* The sum over positions of KL(softmax(target) || softmax(logits)): the numerator. Both [..., vocabulary], which is
  * whole; the target is a constant. */
@@ -181,7 +219,6 @@ AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tenso
  * until the tape's reset. The same on all ranks on whose axes its scores are R or I. */
 typedef struct ad_routing ad_routing;
 AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* over the last dimension */
-AD_API ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site); /* elementwise */
 /* x [..., d] as rows [n, d]: on axes that cut any dimension but the last each rank has rows of its own, V. And back:
  * the shape and the cuts of `like`, whose rows they were. */
 AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
@@ -222,7 +259,6 @@ AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *ro
 AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
                                        const char *site);
 #define ad_softmax(...) ad_softmax_at(__VA_ARGS__, AD_HERE)
-#define ad_sigmoid(...) ad_sigmoid_at(__VA_ARGS__, AD_HERE)
 #define ad_to_rows(...) ad_to_rows_at(__VA_ARGS__, AD_HERE)
 #define ad_from_rows(...) ad_from_rows_at(__VA_ARGS__, AD_HERE)
 #define ad_top_k(...) ad_top_k_at(__VA_ARGS__, AD_HERE)
@@ -274,21 +310,36 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_divide(...) ad_divide_at(__VA_ARGS__, AD_HERE)
 #define ad_share(...) ad_share_at(__VA_ARGS__, AD_HERE)
 #define ad_sum(...) ad_sum_at(__VA_ARGS__, AD_HERE)
+#define ad_sum_over(...) ad_sum_over_at(__VA_ARGS__, AD_HERE)
+#define ad_mean_over(...) ad_mean_over_at(__VA_ARGS__, AD_HERE)
+#define ad_max_over(...) ad_max_over_at(__VA_ARGS__, AD_HERE)
 #define ad_linear(...) ad_linear_at(__VA_ARGS__, AD_HERE)
 #define ad_linear_transposed(...) ad_linear_transposed_at(__VA_ARGS__, AD_HERE)
 #define ad_embedding(...) ad_embedding_at(__VA_ARGS__, AD_HERE)
 #define ad_rms_norm(...) ad_rms_norm_at(__VA_ARGS__, AD_HERE)
 #define ad_rms_norm_unweighted(...) ad_rms_norm_unweighted_at(__VA_ARGS__, AD_HERE)
+#define ad_layer_norm(...) ad_layer_norm_at(__VA_ARGS__, AD_HERE)
+#define ad_dropout(...) ad_dropout_at(__VA_ARGS__, AD_HERE)
 #define ad_head_norm(...) ad_head_norm_at(__VA_ARGS__, AD_HERE)
 #define ad_place(...) ad_place_at(__VA_ARGS__, AD_HERE)
 #define ad_concat(...) ad_concat_at(__VA_ARGS__, AD_HERE)
 #define ad_slice(...) ad_slice_at(__VA_ARGS__, AD_HERE)
+#define ad_concat_along(...) ad_concat_along_at(__VA_ARGS__, AD_HERE)
+#define ad_slice_along(...) ad_slice_along_at(__VA_ARGS__, AD_HERE)
+#define ad_transpose(...) ad_transpose_at(__VA_ARGS__, AD_HERE)
+#define ad_reshape(...) ad_reshape_at(__VA_ARGS__, AD_HERE)
 #define ad_repeat(...) ad_repeat_at(__VA_ARGS__, AD_HERE)
 #define ad_rotary(...) ad_rotary_at(__VA_ARGS__, AD_HERE)
 #define ad_attention(...) ad_attention_at(__VA_ARGS__, AD_HERE)
 #define ad_attention_all(...) ad_attention_all_at(__VA_ARGS__, AD_HERE)
 #define ad_swiglu(...) ad_swiglu_at(__VA_ARGS__, AD_HERE)
 #define ad_gelu(...) ad_gelu_at(__VA_ARGS__, AD_HERE)
+#define ad_relu(...) ad_relu_at(__VA_ARGS__, AD_HERE)
+#define ad_tanh(...) ad_tanh_at(__VA_ARGS__, AD_HERE)
+#define ad_sigmoid(...) ad_sigmoid_at(__VA_ARGS__, AD_HERE)
+#define ad_exp(...) ad_exp_at(__VA_ARGS__, AD_HERE)
+#define ad_ln(...) ad_ln_at(__VA_ARGS__, AD_HERE)
+#define ad_sqrt(...) ad_sqrt_at(__VA_ARGS__, AD_HERE)
 #define ad_cross_entropy(...) ad_cross_entropy_at(__VA_ARGS__, AD_HERE)
 #define ad_all_reduce(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_ALL_REDUCE, (axes), (to), AD_HERE)
 #define ad_reduce_scatter(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_REDUCE_SCATTER, (axes), (to), AD_HERE)

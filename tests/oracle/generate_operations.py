@@ -1,5 +1,6 @@
-"""Makes fixtures/operations anew: attention, the loss, a router and the losses of a decomposition alone, as PyTorch's own
-operations compute them, in f64 on one thread. The whole is computed; test_operations.c compares what each rank has of it.
+"""Makes fixtures/operations anew: attention, the loss, a router, the losses of a decomposition and small operations alone, as
+PyTorch's own operations compute them, in f64 on one thread. The whole is computed; test_operations.c, test_decomposition.c and
+test_small.c compare what each rank has of it.
 
 Written from the documents alone: include/addend/tensor.h (ad_attention, ad_attention_all, ad_cross_entropy, ad_top_k and what
 stands with it, ad_lower, ad_upper, ad_mix, ad_power_sums, ad_sparsity, ad_squared_error, ad_kl_divergence), and model.h for how
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from safetensors.numpy import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from draws import uniform
 from generate import CLOSE, FIXTURES, prepare, random_bits, xxh64
 
 FOLDER = FIXTURES / "operations"
@@ -218,6 +220,71 @@ def decomposition():
     return inputs | out
 
 
+# ---- small operations ----
+
+SMALL = (5, 6, 4)
+
+
+def small_inputs():
+    """`positive` is where logarithms and roots are defined; `x` has a 0, a kink of relu; in `tied` the largest of a row is
+    there more than once."""
+    inputs = {"x": 3 * drawn("small x", *SMALL), "other": 2 * drawn("small other", *SMALL),
+              "positive": 2.5 + 2 * drawn("small positive", *SMALL), "row": 2 * drawn("small row", SMALL[-1]),
+              "bias": 2 * drawn("small bias", SMALL[-1])}
+    inputs["x"][1, 2, 3] = 0
+    inputs["tied"] = np.round(2 * inputs["x"]) / 2
+    return inputs
+
+
+SMALL_OPERATIONS = {
+    "relu": (F.relu, "x"),
+    "tanh": (torch.tanh, "x"),
+    "sigmoid": (torch.sigmoid, "x"),
+    "exp": (torch.exp, "x"),
+    "ln": (torch.log, "positive"),
+    "sqrt": (torch.sqrt, "positive"),
+    "add_row": (torch.add, "x", "row"),
+    **{f"sum_over.{d}": (lambda x, d=d: x.sum(d), "x") for d in range(3)},
+    **{f"mean_over.{d}": (lambda x, d=d: x.mean(d), "x") for d in range(3)},
+    **{f"max_over.{d}": (lambda x, d=d: x.max(d).values, "tied") for d in range(3)},
+    "concat_along.0": (lambda a, b: torch.cat([a, b], 0), "x", "other"),
+    "concat_along.1": (lambda a, b: torch.cat([a, b], 1), "x", "other"),
+    "concat_along.2": (lambda a, b: torch.cat([a, b], 2), "x", "other"),
+    "slice_along.0": (lambda x: x[1:4], "x"),
+    "slice_along.1": (lambda x: x[:, 2:5], "x"),
+    "slice_along.2": (lambda x: x[..., 1:3], "x"),
+    "transpose.01": (lambda x: x.transpose(0, 1), "x"),
+    "transpose.02": (lambda x: x.transpose(0, 2), "x"),
+    "transpose.21": (lambda x: x.transpose(2, 1), "x"),
+    "reshape.join": (lambda x: x.reshape(5, 24), "x"),
+    "reshape.split": (lambda x: x.reshape(5, 2, 3, 1, 4), "x"),
+    "reshape.other": (lambda x: x.reshape(3, 8, 5), "x"),
+    "layer_norm": (lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias, 1e-5), "x", "row", "bias"),
+    "dropout": (lambda x: x * torch.tensor(dropped("small dropout", 3, SMALL) >= 0.3) / (1 - 0.3), "x"),
+    "squared_error": (lambda a, b: F.mse_loss(a, b, reduction="sum"), "x", "other"),
+}
+
+
+def dropped(name, step, shape):
+    """The numbers by which elements stay or go: of each sample its own (array.h, ad_array_uniform)."""
+    of_sample = math.prod(shape[1:])
+    return np.array([uniform(7, name, step, sample, of_sample) for sample in range(shape[0])]).reshape(shape)
+
+
+def small():
+    """Of each operation what comes out, and the gradients of its operands for one of what comes out (of a loss: 1)."""
+    inputs = small_inputs()
+    out = dict(inputs)
+    for name, (operation, *operands) in SMALL_OPERATIONS.items():
+        x = {key: torch.tensor(inputs[key], requires_grad=True) for key in operands}
+        value = operation(*x.values())
+        slope = 2 * drawn(f"small {name}", *value.shape) if value.ndim else np.ones(())
+        (value * torch.tensor(slope)).sum().backward()
+        out |= {f"{name}.out": value.detach().numpy()} | ({f"{name}.slope": slope} if value.ndim else {})
+        out |= {f"{name}.gradient.{key}": x[key].grad.numpy() for key in operands}
+    return out
+
+
 # ---- files ----
 
 def write(name, tensors):
@@ -240,6 +307,7 @@ def main():
     for name, tensors in routers():
         write(name, tensors)
     write("decomposition", decomposition())
+    write("small", small())
 
 
 if __name__ == "__main__":

@@ -242,6 +242,23 @@ static ad_tensor *self_attention_all(ad_tape *t, ad_tensor *const *x) {
 static ad_tensor *swiglu(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[1]); }
 static ad_tensor *swiglu_of_one(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[0]); }
 static ad_tensor *gelu(ad_tape *t, ad_tensor *const *x) { return ad_gelu(t, x[0]); }
+static ad_tensor *sum_over(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
+static ad_tensor *mean_over(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 1); }
+static ad_tensor *max_over(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
+static ad_tensor *concat_along(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 3, 1); }
+static ad_tensor *slices_along(ad_tape *t, ad_tensor *const *x) {
+  return ad_multiply(t, ad_slice_along(t, x[0], 1, 0, 4), ad_slice_along(t, x[0], 1, 3, 4));
+}
+static ad_tensor *transpose(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 1, 0); }
+static ad_tensor *reshape(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){2, {3, 10}}); }
+static ad_tensor *layer_norm(ad_tape *t, ad_tensor *const *x) { return ad_layer_norm(t, x[0], x[1], x[2], 1e-5); }
+static ad_tensor *dropout(ad_tape *t, ad_tensor *const *x) { return ad_dropout(t, x[0], 0.3, 7, "dropped", 2, 0); }
+static ad_tensor *relu(ad_tape *t, ad_tensor *const *x) { return ad_relu(t, x[0]); }
+static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
+static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
+static ad_tensor *above_one(ad_tape *t, ad_tensor *x) { return ad_exp(t, ad_multiply(t, x, x)); }
+static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, above_one(t, x[0])); }
+static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, above_one(t, x[0])); }
 static ad_tensor *cross_entropy(ad_tape *t, ad_tensor *const *x) { return ad_cross_entropy(t, x[0], x[1]); }
 static ad_tensor *tied(ad_tape *t, ad_tensor *const *x) {
   return ad_linear_transposed(t, ad_embedding(t, x[0], x[1]), x[0]);
@@ -285,6 +302,18 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(swiglu, SHAPE2(7, 45), SHAPE2(7, 45));
   CHECK(swiglu_of_one, SHAPE2(7, 45));
   CHECK(gelu, SHAPE2(7, 5));
+  CHECK(relu, SHAPE2(7, 50));
+  CHECK(hyperbolic_tangent, SHAPE2(7, 50));
+  CHECK(sigmoid, SHAPE2(7, 5));
+  CHECK(exponential, SHAPE2(7, 5));
+  CHECK(logarithm, SHAPE2(7, 5));
+  CHECK(square_root, SHAPE2(7, 5));
+  CHECK(sum_over, SHAPE3(2, 3, 5));
+  CHECK(mean_over, SHAPE3(2, 3, 5));
+  CHECK(max_over, SHAPE3(2, 3, 5));
+  CHECK(transpose, SHAPE3(2, 3, 5));
+  CHECK(reshape, SHAPE3(2, 3, 5));
+  CHECK(dropout, SHAPE3(2, 3, 50));
   CHECK(scale_rows, SHAPE3(2, 3, 5), SHAPE2(2, 3));
   CHECK(scale_rows, SHAPE2(3, 5), SHAPE1(3));
   CHECK(plain_lower, SHAPE2(7, 5));
@@ -305,6 +334,8 @@ static void columns_have_their_gradients(void **state) {
   CHECK(concat, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
   CHECK(concat, SHAPE1(5), SHAPE1(0), SHAPE1(4));
   CHECK(concat_of_one, SHAPE2(3, 5));
+  CHECK(concat_along, SHAPE3(2, 3, 5), SHAPE3(2, 1, 5), SHAPE3(2, 0, 5));
+  CHECK(slices_along, SHAPE3(2, 7, 3));
   CHECK(slice, SHAPE3(2, 3, 7));
   CHECK(slices, SHAPE3(2, 3, 7));
   CHECK(slice_later, SHAPE3(2, 3, 7));
@@ -351,6 +382,8 @@ static void norms_have_their_gradients(void **state) {
   CHECK(rms_norm, SHAPE3(2, 3, 37), SHAPE1(37));
   CHECK(rms_norm, SHAPE2(4, 2), SHAPE1(2));
   CHECK(rms_norm_unweighted, SHAPE3(2, 3, 37));
+  CHECK(layer_norm, SHAPE3(2, 3, 37), SHAPE1(37), SHAPE1(37));
+  CHECK(layer_norm, SHAPE2(4, 2), SHAPE1(2), SHAPE1(2));
   CHECK(rms_norm_unweighted, SHAPE2(4, 2));
 }
 
@@ -414,6 +447,13 @@ static void operations_of_programs_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(concat, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
   CHECK_BF16(concat, WIDE2(3, 5), WIDE2(3, 1), WIDE2(3, 4));
   CHECK_BF16(slices, SHAPE3(2, 3, 7));
+  CHECK_BF16(layer_norm, SHAPE3(2, 3, 37), WIDE1(37), WIDE1(37));
+  CHECK_BF16(layer_norm, WIDE2(6, 37), WIDE1(37), WIDE1(37));
+  CHECK_BF16(dropout, SHAPE3(2, 3, 5));
+  CHECK_BF16(transpose, SHAPE3(2, 3, 5));
+  CHECK_BF16(reshape, WIDE3(2, 3, 5));
+  CHECK_BF16(slices_along, SHAPE3(2, 7, 3));
+  CHECK_BF16(concat_along, WIDE3(2, 3, 5), WIDE3(2, 1, 5), WIDE3(2, 2, 5));
   CHECK_BF16(plain_lower, SHAPE2(7, 5));
   CHECK_BF16(upper, SHAPE2(7, 5));
   CHECK_BF16(mix, SHAPE2(7, 5), SHAPE2(7, 5));
@@ -633,12 +673,44 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(slice, SHAPE3(0, 3, 7));
   CHECK(plain_lower, SHAPE2(0, 5));
   CHECK(upper, SHAPE2(0, 5));
+  CHECK(relu, SHAPE2(0, 5));
+  CHECK(layer_norm, SHAPE3(0, 3, 5), SHAPE1(5), SHAPE1(5));
+  CHECK(dropout, SHAPE3(2, 0, 5));
+  CHECK(transpose, SHAPE3(2, 0, 5));
+  CHECK(sum_over, SHAPE2(0, 5));
+  CHECK(mean_over, SHAPE2(0, 5));
+  CHECK(max_over, SHAPE2(0, 5));
+  CHECK(sum_over, SHAPE3(2, 0, 5));
   CHECK(mix, SHAPE2(0, 5), SHAPE2(0, 5));
   CHECK(repeat, SHAPE2(3, 5), INDICES2(0, 3, 11));
   CHECK(power_sums, SHAPE3(0, 9, 13));
   CHECK(sparsity, SHAPE3(0, 9, 13));
   CHECK(squared_error, SHAPE2(0, 5), SHAPE2(0, 5));
   CHECK(kl_divergence, SHAPE3(0, 9, 13));
+}
+
+/* Which elements stay depends on the number of their sample in the step, not on the microbatch that it is in. */
+static void microbatches_drop_what_the_whole_batch_drops(void **state) {
+  enum { SAMPLES = 5, OF_SAMPLE = 40, FIRST = 2 };
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array x = random_array(&w, AD_F64, (ad_shape){2, {SAMPLES, OF_SAMPLE}}, 1, 0);
+  ad_array rest = ad_array_describe(w.comm, AD_F64, &(ad_shape){2, {SAMPLES - FIRST, OF_SAMPLE}}, &w.layout);
+  rest.data = (double *)x.data + FIRST * OF_SAMPLE;
+  const double *whole = ad_tensor_array(ad_dropout(t, ad_constant(t, &x), 0.25, 7, "a", 3, 0))->data;
+  const double *part = ad_tensor_array(ad_dropout(t, ad_constant(t, &rest), 0.25, 7, "a", 3, FIRST))->data;
+  const double *step = ad_tensor_array(ad_dropout(t, ad_constant(t, &x), 0.25, 7, "a", 4, 0))->data;
+  const double *none = ad_tensor_array(ad_dropout(t, ad_constant(t, &x), 0, 7, "a", 3, 0))->data;
+  must(ad_tape_status(t));
+  size_t dropped = 0;
+  for (size_t i = 0; i < SAMPLES * OF_SAMPLE; i++) dropped += whole[i] == 0;
+  assert_in_range(dropped, 30, 70);  // of 200 a quarter
+  assert_memory_equal(whole + FIRST * OF_SAMPLE, part, (SAMPLES - FIRST) * OF_SAMPLE * sizeof *part);
+  assert_memory_not_equal(whole, step, SAMPLES * OF_SAMPLE * sizeof *step);
+  assert_memory_equal(none, x.data, ad_array_bytes(&x));
+  free(x.data);
+  ad_tape_destroy(t);
+  world_close(&w);
 }
 
 /* ---- linear operations ---- */
@@ -813,6 +885,7 @@ int main(void) {
       cmocka_unit_test(gradients_of_parameters_are_not_rounded_to_bf16),
       cmocka_unit_test(values_used_several_times_have_their_gradients),
       cmocka_unit_test(nothing_is_done_to_no_rows),
+      cmocka_unit_test(microbatches_drop_what_the_whole_batch_drops),
       cmocka_unit_test(linear_operations_are_adjoint_to_their_backward),
       cmocka_unit_test(attention_is_the_softmax_average_of_what_came_before),
       cmocka_unit_test(attention_to_all_is_the_softmax_average_of_the_sequence),

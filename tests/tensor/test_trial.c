@@ -1,6 +1,7 @@
 /* ad_check_operation: it lets right operations through, those of a user and addend's own, and of each promise one that
  * breaks it is found, with the promise in the message. */
 #include <stdio.h>
+#include "base/memory.h"
 #include "tensor/trial.h"
 #include "world.h"
 
@@ -249,6 +250,19 @@ static void the_rule_is_held_to_what_ranks_make(void **state) {
   breaks(&other, "operands that are \"tp=P\", \"tp=P\" make a result that is \"tp=P\"");
 }
 
+static ad_status fails_where_it_is_cut(ad_tape *tape, ad_tensor *out) {
+  int is_cut = ad_layout_cut_axes(&ad_tensor_array(out)->layout) != 0;
+  return is_cut ? ad_fail(AD_TYPE, "mine.c: it is cut") : bend_forward(tape, out);
+}
+
+/* What the rule lets through must work. */
+static void a_forward_that_fails_is_no_refusal(void **state) {
+  ad_operation other = bend;
+  other.forward = fails_where_it_is_cut;
+  assert_int_equal(ad_check_operation(&other, &on_matrix), AD_TYPE);
+  assert_non_null(strstr(ad_last_error(), "on rank 0 of \"tp=3\": mine.c: it is cut"));
+}
+
 /* Each row minus its mean: needs all of a row. */
 static ad_status centre_forward(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = ad_operand(out, 0), *y = ad_tensor_array(out);
@@ -342,6 +356,19 @@ static void a_trial_that_means_nothing_is_refused(void **state) {
   breaks_on(&bend, NULL, "`trial` is NULL");
 }
 
+/* Wherever memory ends the call ends with that, and is as it was. */
+static void without_memory_it_says_so(void **state) {
+  ad_status status = AD_MEMORY;
+  long n = 0;
+  while (status == AD_MEMORY) {
+    ad_memory_fail_at(++n);
+    status = ad_check_operation(&bend, &on_matrix);
+    ad_memory_fail_at(0);
+  }
+  holds(status);
+  assert_true(n > 10);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_operation_that_is_right_holds),
@@ -352,9 +379,11 @@ int main(void) {
       cmocka_unit_test(what_is_unread_is_not_read),
       cmocka_unit_test(backward_is_the_derivative_of_forward_in_every_dtype),
       cmocka_unit_test(the_rule_is_held_to_what_ranks_make),
+      cmocka_unit_test(a_forward_that_fails_is_no_refusal),
       cmocka_unit_test(a_dimension_that_must_be_whole_is_found),
       cmocka_unit_test(a_backward_that_is_not_linear_says_so),
       cmocka_unit_test(a_trial_that_means_nothing_is_refused),
+      cmocka_unit_test(without_memory_it_says_so),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

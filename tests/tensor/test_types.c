@@ -470,6 +470,94 @@ static void the_sum_inside_a_logarithm_is_of_all_ranks(void **state) {
   refused(d, ad_sparsity(d->tape, x, 0.5), AD_INVALID, "[6, 4, 8]", "1 dimensions");
 }
 
+static void the_largest_is_looked_for_in_a_whole_dimension_that_there_is(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
+  refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over: operand 1 is S(2) on `tp`", "all_gather");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
+  refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over: operand 1 is P on `tp`", "all_reduce");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 0));
+  refused(d, ad_max_over(d->tape, x, 2), AD_INVALID, "max_over: dimension 2 has no elements", "none");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_sum_over(d->tape, x, 3), AD_INVALID, "sum_over: there is no dimension 3", "[6, 4, 8]");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_mean_over(d->tape, x, -1), AD_INVALID, "mean_over: there is no dimension -1", "[6, 4, 8]");
+}
+
+static void stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=S1", SHAPE(3, 6, 4, 8));
+  refused(d, ad_slice_along(d->tape, x, 1, 0, 2), AD_TYPE, "slice: operand 1 is S(1) on `tp`", "all_gather");
+  x = leaf(d, "dp=S0 tp=S1", SHAPE(3, 6, 4, 8));
+  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 1), AD_TYPE, "concat: operand 1 is S(1) on `tp`",
+          "all_gather");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_slice_along(d->tape, x, 1, 3, 2), AD_INVALID, "slice: 2 elements from 3 on of dimension 1",
+          "there are 4");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_slice_along(d->tape, x, -1, 0, 2), AD_INVALID, "slice: there is no dimension", "[6, 4, 8]");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 3), AD_INVALID, "concat: there is no dimension 3",
+          "[6, 4, 8]");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  ad_tensor *other = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 3, 7));
+  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, other}, 2, 1), AD_INVALID, "[6, 3, 7]",
+          "equal but for dimension 1");
+}
+
+static ad_tensor *reshaped(dry_world *d, const char *layout, ad_shape to) {
+  return ad_reshape(d->tape, leaf(d, layout, SHAPE(3, 6, 4, 8)), &to);
+}
+
+/* dp is of three ranks, tp of two. */
+static void a_cut_stays_where_its_parts_are_the_same_elements(void **state) {
+  dry_world *d = *state;
+  const ad_array *y = ad_tensor_array(reshaped(d, "dp=S0 tp=S2", SHAPE(5, 3, 2, 4, 8, 1)));
+  assert_types(y, AD_S(0), AD_S(3));
+  y = ad_tensor_array(reshaped(d, "dp=S0 tp=P", SHAPE(1, 192)));
+  assert_types(y, AD_S(0), AD_P);
+  y = ad_tensor_array(reshaped(d, "dp=S0 tp=S1", SHAPE(4, 1, 6, 2, 16)));
+  assert_types(y, AD_S(1), AD_S(2));
+  refused(d, reshaped(d, "dp=S0 tp=S2", SHAPE(2, 6, 32)), AD_TYPE,
+          "reshape: operand 1 of shape [6, 4, 8] is S(2) on `tp`, and in shape [6, 32] no dimension begins there",
+          "all_gather S(2)->I");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 4, 48)), AD_TYPE, "is S(0) on `dp_shard`", "parts would be others");
+  refused(d, reshaped(d, "dp=S0 tp=S0", SHAPE(2, 3, 64)), AD_TYPE, "S(0)", "parts would be others");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 6, 31)), AD_INVALID, "[6, 4, 8] has 192 elements", "[6, 31] has 186");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, -6, -32)), AD_INVALID, "reshape: a shape has 0 to 6 dimensions",
+          "below 0");
+  refused(d, ad_reshape(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 4)), NULL), AD_INVALID, "reshape", "NULL");
+  ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_transpose(d->tape, x, 0, 3), AD_INVALID, "transpose: there is no dimension 3", "[6, 4, 8]");
+}
+
+static void a_layer_norm_is_of_whole_rows(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), *row = leaf(d, "dp=R tp=S0", SHAPE(1, 8));
+  refused(d, ad_layer_norm(d->tape, x, row, row, 1e-5), AD_TYPE, "layer_norm: operand 1 is S(1) on `tp`", "all_gather");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8)), row = leaf(d, "dp=R tp=I", SHAPE(1, 8));
+  ad_tensor *short_one = leaf(d, "dp=R tp=I", SHAPE(1, 7));
+  refused(d, ad_layer_norm(d->tape, x, row, short_one, 1e-5), AD_INVALID, "layer_norm", "operand 3 (shape [7])");
+}
+
+static void dropout_is_of_parts_of_one_whole(void **state) {
+  dry_world *d = *state;
+  ad_tensor *x = leaf(d, "dp=V tp=I", SHAPE(2, 6, 8));
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_TYPE, "dropout: operand 1 is V on `dp_", "declare V->S(0)");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
+  assert_types(ad_tensor_array(ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0)), AD_S(0), AD_P);
+  static const double no_probabilities[] = {1, -0.25, NAN};
+  for (size_t i = 0; i < 3; i++) {
+    x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8));
+    refused(d, ad_dropout(d->tape, x, no_probabilities[i], 1, "a", 0, 0), AD_INVALID, "dropout: the probability is",
+            "below 1");
+  }
+  x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8));
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, NULL, 0, 0), AD_INVALID, "dropout", "the name is NULL");
+  x = ad_sum(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)));
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_INVALID, "dropout: a scalar", "samples");
+}
+
 static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *target = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
@@ -732,6 +820,11 @@ int main(void) {
       TEST(what_a_refused_call_takes_is_listed_in_one_order),
       TEST(what_is_linear_in_neither_takes_no_addends),
       TEST(the_sum_inside_a_logarithm_is_of_all_ranks),
+      TEST(the_largest_is_looked_for_in_a_whole_dimension_that_there_is),
+      TEST(stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is),
+      TEST(a_cut_stays_where_its_parts_are_the_same_elements),
+      TEST(a_layer_norm_is_of_whole_rows),
+      TEST(dropout_is_of_parts_of_one_whole),
       TEST(a_divergence_is_from_a_constant_of_whole_rows),
       TEST(columns_that_stand_side_by_side_are_of_one_type),
       TEST(columns_that_do_not_fit_are_named),

@@ -269,6 +269,19 @@ OF_TWO(repeat)
 OF_TWO(cross_entropy)
 OF_ONE(sum)
 OF_ONE(gelu)
+OF_ONE(relu)
+static ad_tensor *layer_norm(ad_tape *t, ad_tensor *const *x) { return ad_layer_norm(t, x[0], x[1], x[2], 1e-5); }
+static ad_tensor *dropout(ad_tape *t, ad_tensor *const *x) { return ad_dropout(t, x[0], 0.3, 7, "dropped", 2, 0); }
+static ad_tensor *transpose(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 1, 0); }
+static ad_tensor *reshape(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){2, {3, 10}}); }
+static ad_tensor *sum_over(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
+static ad_tensor *mean_over(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 2); }
+static ad_tensor *max_over(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
+static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
+static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
+static ad_tensor *above_one(ad_tape *t, ad_tensor *x) { return ad_exp(t, ad_multiply(t, x, x)); }
+static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, above_one(t, x[0])); }
+static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, above_one(t, x[0])); }
 OF_ONE(upper)
 OF_ONE(softmax)
 OF_ONE(sigmoid)
@@ -341,6 +354,23 @@ static const composition any_float[] = {
     {"sum", sum, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"swiglu", swiglu, {{SHAPE(2, 3, 45), VALUE, 0}, {SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"gelu", gelu, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"sum_over", sum_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"mean_over", mean_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"max_over", max_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"transpose", transpose, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"reshape", reshape, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"layer_norm",
+     layer_norm,
+     {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(1, 5), WIDE, 0}, {SHAPE(1, 5), WIDE, 0}},
+     0,
+     0,
+     0},
+    {"dropout", dropout, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"relu", relu, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"tanh", hyperbolic_tangent, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"exp", exponential, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"ln", logarithm, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
+    {"sqrt", square_root, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"lower", lower, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"plain_lower", plain_lower, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"upper", upper, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
@@ -492,7 +522,9 @@ static size_t add_written(const char *path, written *list, size_t count) {
     written found = {.count = 1};
     is_record |= !strncmp(line, "static const ad_operation ", 23);
     const char *name = strstr(line, ".name = \"");
-    if (!is_record || !name || sscanf(name, ".name = \"%31[^\"]", found.name) != 1) continue;
+    int is_listed = sscanf(line, "  X(%31[a-z_], AD_IN", found.name) == 1;  // a function of one number
+    int is_named = is_record && name && sscanf(name, ".name = \"%31[^\"]", found.name) == 1;
+    if (!is_listed && !is_named) continue;
     is_record = 0;
     size_t i = 0;
     while (i < count && strcmp(list[i].name, found.name)) i++;

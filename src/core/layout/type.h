@@ -7,8 +7,8 @@
 enum { AD_TYPE_TEXT_MAX = 24 }; /* room for ad_type_print */
 
 AD_INTERNAL int ad_type_is_zigzag(ad_type type);
-ad_type ad_type_cut_like(ad_type type, int dim); /* the same kind of cut, along `dim` */
-ad_type ad_type_kind(ad_type type);              /* AD_S(0) for every cut, else the type: as in the transition table */
+AD_INTERNAL ad_type ad_type_cut_like(ad_type type, int dim); /* the same kind of cut, along `dim` */
+ad_type ad_type_kind(ad_type type); /* AD_S(0) for every cut, else the type: as in the transition table */
 int ad_type_is_known(ad_type type);
 
 enum { AD_SHAPE_FAULT_MAX = 96 }; /* room for ad_shape_fault */

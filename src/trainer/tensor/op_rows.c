@@ -5,6 +5,7 @@
 #include "base/seams.h"
 #include "layout/nest.h"
 #include "layout/sentences.h"
+#include "layout/type.h"
 #include "tensor/routing.h"
 #include "tensor/tape.h"
 
@@ -16,7 +17,7 @@ static ad_layout layout_of_rows(const ad_array *x) {
   int last = x->shape.ndim - 1;
   for (int dim = 0; dim < last; dim++) ad_layout_set(&layout, ad_layout_cutting(&layout, dim), AD_V);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_type_dim(layout.type[axis]) == last) layout.type[axis] = AD_S(1);
+    if (ad_type_dim(layout.type[axis]) == last) layout.type[axis] = ad_type_cut_like(layout.type[axis], 1);
   return layout;
 }
 
@@ -89,7 +90,8 @@ static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
     int dim = ad_type_dim(like->layout.type[axis]), was_cut = dim >= 0 && dim < last;
     AD_TRY(check_row_type(out, &wanted, (ad_axis)axis, was_cut));
     if (was_cut) continue;
-    layout.type[axis] = ad_type_dim(x->layout.type[axis]) == 1 ? AD_S(last) : x->layout.type[axis];
+    ad_type is = x->layout.type[axis];
+    layout.type[axis] = ad_type_dim(is) == 1 ? ad_type_cut_like(is, last) : is;
     layout.depth[axis] = x->layout.depth[axis];
   }
   ad_shape shape = like->shape;

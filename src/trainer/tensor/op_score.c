@@ -1,4 +1,5 @@
-/* Scores of a router: softmax or sigmoid of its logits, and the choice of the k best for each token. */
+/* Scores of a router: softmax of its logits (sigmoid is in op_functions.c), and the choice of the k best for each
+ * token. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -45,35 +46,6 @@ static const ad_operation softmax = {.name = "softmax",
 
 ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &softmax, &x, 1, NULL, site);
-}
-
-/* ---- sigmoid ---- */
-
-static ad_status sigmoid_forward(ad_tape *tape, ad_tensor *out) {
-  ad_dtype dtype = out->array.dtype;
-  for (size_t i = 0; i < ad_numel(out); i++)
-    ad_set_element(dtype, out->array.data, i, 1 / (1 + exp(-ad_element(dtype, out->operand[0]->array.data, i))));
-  return AD_OK;
-}
-
-static ad_status sigmoid_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
-  ad_dtype dtype = out->array.dtype;
-  for (size_t i = 0; i < ad_numel(out); i++) {
-    double y = ad_element(dtype, out->array.data, i), slope = ad_element(dtype, out->grad.data, i) * y * (1 - y);
-    ad_slot_put(slot, i, slope);
-  }
-  return AD_OK;
-}
-
-static const ad_operation sigmoid = {.name = "sigmoid",
-                                     .dims = "...->...",
-                                     .linearity = AD_NONLINEAR,
-                                     .dtypes = AD_IN_F32_F64,
-                                     .forward = sigmoid_forward,
-                                     .backward = sigmoid_backward};
-
-ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site) {
-  return ad_tape_apply(tape, &sigmoid, &x, 1, NULL, site);
 }
 
 /* ---- the k best ---- */

@@ -52,11 +52,11 @@ static void expand(const char *dims, const char *leading, char *out) {
   *out = 0;
 }
 
-static ad_status wrong_ndim(const ad_tensor *out, int i, const char *term) {
+static ad_status wrong_ndim(const ad_tensor *out, int i, const char *term, const char *dims) {
   char shape[96];
   return ad_fail(AD_INVALID, "%s: %s: operand %d has shape %s, but %d dimensions (%.*s of \"%s\") are wanted",
                  out->site, out->op->name, i + 1, ad_shape_print(&out->operand[i]->array.shape, shape, sizeof shape),
-                 count_letters(term), (int)strcspn(term, ",-"), term, out->op->dims);
+                 count_letters(term), (int)strcspn(term, ",-"), term, dims);
 }
 
 typedef struct binding {
@@ -84,12 +84,12 @@ static ad_status bind_operand(const ad_tensor *out, int i, const char *term, bin
   return AD_OK;
 }
 
-static ad_status shape_by_letters(const ad_tensor *out, const char *letters, ad_shape *shape) {
+static ad_status shape_by_letters(const ad_tensor *out, const char *letters, const char *dims, ad_shape *shape) {
   binding bound;
   memset(&bound, 0, sizeof bound);
   const char *term = letters;
   for (int i = 0; i < out->operand_count; i++, term = next_term(term)) {
-    if (count_letters(term) != out->operand[i]->array.shape.ndim) return wrong_ndim(out, i, term);
+    if (count_letters(term) != out->operand[i]->array.shape.ndim) return wrong_ndim(out, i, term, dims);
     AD_TRY(bind_operand(out, i, term, &bound));
   }
   term = strchr(letters, '>') + 1;
@@ -144,30 +144,37 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts) {
+/* By the rule that these letters give, of operands that lie so. */
+static ad_status describe(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts, const char *dims,
+                          const char *whole) {
   AD_TRY(check_dtypes(tape, out));
   char leading[AD_DIMS_MAX + 1], letters[DIMS_TEXT] = {0};
-  free_letters(out->op->dims, leading_dims(out->op->dims, out), leading);
-  expand(out->op->dims, leading, letters);
+  free_letters(dims, leading_dims(dims, out), leading);
+  expand(dims, leading, letters);
   ad_shape shape;
-  AD_TRY(shape_by_letters(out, letters, &shape));
+  AD_TRY(shape_by_letters(out, letters, dims, &shape));
   int constant[AD_OPERANDS_MAX];
   for (int i = 0; i < out->operand_count; i++) constant[i] = !out->operand[i]->carries;
-  ad_rule rule = {.size = sizeof rule,
-                  .name = out->op->name,
-                  .dims = letters,
-                  .linearity = out->op->linearity,
-                  .whole = out->op->whole};
+  ad_rule rule = {
+      .size = sizeof rule, .name = out->op->name, .dims = letters, .linearity = out->op->linearity, .whole = whole};
   ad_layout layout;
   AD_TRY(ad_layout_propagate_at(&rule, layouts, constant, (size_t)out->operand_count, &layout, out->site));
   out->array = ad_array_describe(tape->comm, result_of(tape, out), &shape, &layout);
   return AD_OK;
 }
 
-ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out) {
+ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts) {
+  return describe(tape, out, layouts, out->op->dims, out->op->whole);
+}
+
+ad_status ad_operation_describe_as(const ad_tape *tape, ad_tensor *out, const char *dims, const char *whole) {
   const ad_layout *layouts[AD_OPERANDS_MAX];
   for (int i = 0; i < out->operand_count; i++) layouts[i] = &out->operand[i]->array.layout;
-  return ad_operation_describe_by(tape, out, layouts);
+  return describe(tape, out, layouts, dims, whole);
+}
+
+ad_status ad_operation_describe(const ad_tape *tape, ad_tensor *out) {
+  return ad_operation_describe_as(tape, out, out->op->dims, out->op->whole);
 }
 
 size_t ad_columns(const ad_tensor *tensor) {

@@ -82,7 +82,7 @@ ad_status ad_trial_record(const ad_trial *trial, ad_tape *tape, const ad_layout 
   for (size_t i = 0; i < trial->given.count; i++) {
     const ad_layout *layout = layouts ? &layouts[i] : &trial->same;
     out->array[i] = ad_array_describe(ad_tape_comm(tape), dtype_of(trial, tape, i), &trial->given.shapes[i], layout);
-    AD_TRY(ad_trial_part(trial, tape, trial->value[i], OF_OPERANDS + i, &out->array[i]));
+    if (!tape->dry) AD_TRY(ad_trial_part(trial, tape, trial->value[i], OF_OPERANDS + i, &out->array[i]));
     out->x[i] = leaf_of(trial, tape, i, &out->array[i]);
   }
   out->out = trial->apply(tape, out->x, trial->context);

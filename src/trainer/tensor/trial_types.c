@@ -7,6 +7,7 @@
 #include "array/array.h"
 #include "array/part.h"
 #include "base/random.h"
+#include "base/seams.h"
 #include "layout/shown.h"
 #include "tensor/trial.h"
 
@@ -26,6 +27,7 @@ typedef struct player {
   ad_tape *tape;
   ad_tried tried;
   ad_array arriving;
+  uint64_t bytes; /* that went through comm before this way was tried */
 } player;
 
 typedef struct stage {
@@ -33,32 +35,38 @@ typedef struct stage {
   ad_mesh *mesh;
   size_t size; /* ranks */
   player player[RANKS];
+  player judge; /* on whose tape nothing is computed: what it refuses is no way to lay operands out */
+  int transits; /* of the way that is tried */
   ad_layout layout[AD_OPERANDS_MAX];
 } stage;
 
 /* ---- ranks ---- */
 
-static ad_status open_player(stage *s, size_t rank) {
-  player *of = &s->player[rank];
+static void close_player(player *of) {
+  ad_tape_destroy(of->tape);
+  if (of->comm) ad_comm_close(of->comm);
+  *of = (player){0};
+}
+
+static ad_status open_player(const stage *s, size_t rank, player *of) {
   ad_tape_options options = {.size = sizeof options, .dtype = AD_F64};
   AD_TRY(ad_comm_open_dry((int64_t)rank, (int64_t)s->size, &of->comm));
-  AD_TRY(ad_tape_create(of->comm, s->mesh, &options, &of->tape));
-  of->tape->dry = 0;
-  return AD_OK;
+  return ad_tape_create(of->comm, s->mesh, &options, &of->tape);
 }
 
 static ad_status open_stage(stage *s, const char *mesh) {
   AD_TRY(ad_mesh_create(mesh, &s->mesh));
   s->size = (size_t)ad_mesh_size(s->mesh);
-  for (size_t i = 0; i < s->size; i++) AD_TRY(open_player(s, i));
-  return AD_OK;
+  for (size_t i = 0; i < s->size; i++) {
+    AD_TRY(open_player(s, i, &s->player[i]));
+    s->player[i].tape->dry = 0;
+  }
+  return open_player(s, 0, &s->judge);
 }
 
 static void close_stage(stage *s) {
-  for (size_t i = 0; i < RANKS; i++) {
-    ad_tape_destroy(s->player[i].tape);
-    if (s->player[i].comm) ad_comm_close(s->player[i].comm);
-  }
+  for (size_t i = 0; i < RANKS; i++) close_player(&s->player[i]);
+  close_player(&s->judge);
   ad_mesh_destroy(s->mesh);
 }
 
@@ -143,20 +151,39 @@ static ad_status gradients_are_right(const stage *s) {
 
 /* ---- one way to lay operands out ---- */
 
-/* The rule or a check of the operation's own does not let this way through. */
-static int is_refusal(ad_status status, size_t rank) {
-  return rank == 0 && (status == AD_TYPE || status == AD_INVALID);
+/* Ranks that are played one after another cannot talk to each other: what was made then means nothing. */
+static int talked(const stage *s) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < s->size; i++) bytes += ad_comm_bytes(s->player[i].comm) - s->player[i].bytes;
+  return bytes || s->transits;
 }
 
-static ad_status record_on_all(stage *s, int *legal) {
-  *legal = 1;
+static void count_transit(void *context, void *passing) { ++*(int *)context; }
+
+/* An operation that communicates tells the others that it failed, after which a communicator can only be closed. */
+static ad_status reopen_if_broken(stage *s) {
+  if (!ad_comm_health(s->judge.comm)) return AD_OK;
+  close_player(&s->judge);
+  return open_player(s, 0, &s->judge);
+}
+
+/* Whether the rule, and what the operation checks besides, let this way through. Nothing is computed. */
+static ad_status judge_way(stage *s, int *legal) {
+  ad_tape_reset(s->judge.tape);
+  AD_TRY(ad_trial_record(s->trial, s->judge.tape, s->layout, &s->judge.tried));
+  ad_status status = ad_tape_status(s->judge.tape);
+  *legal = !status;
+  if (!status || status == AD_TYPE || status == AD_INVALID) return reopen_if_broken(s);
+  return status;
+}
+
+static ad_status record_on_all(stage *s) {
   for (size_t i = 0; i < s->size; i++) {
     player *of = &s->player[i];
+    of->bytes = ad_comm_bytes(of->comm);
     ad_tape_reset(of->tape);
     AD_TRY(ad_trial_record(s->trial, of->tape, s->layout, &of->tried));
     ad_status status = ad_tape_status(of->tape);
-    if (is_refusal(status, i)) *legal = 0;
-    if (!*legal) return AD_OK;
     if (status) return ad_fail_in(status, "%s, on rank %zu of \"%s\"", site, i, ad_mesh_text(s->mesh));
   }
   return AD_OK;
@@ -169,12 +196,27 @@ static ad_status backward_on(const stage *s, player *of) {
   return ad_backward_from_at(of->tape, &of->tried.out, (const ad_array *[]){&of->arriving}, 1, AD_LAST_START, site);
 }
 
-static ad_status try_way(stage *s, int *legal) {
-  AD_TRY(record_on_all(s, legal));
+/* Each rank has a value of its own, of which there is no whole. */
+static int is_varying(const stage *s) {
+  return ad_layout_axes_of(&ad_tensor_array(s->player[0].tried.out)->layout, AD_V) != 0;
+}
+
+static ad_status make_and_compare(stage *s, int *legal) {
+  AD_TRY(judge_way(s, legal));
   if (!*legal) return AD_OK;
+  s->transits = 0;
+  AD_TRY(record_on_all(s));
+  if (talked(s) || is_varying(s)) return AD_OK;
   AD_TRY(results_are_right(s));
   for (size_t i = 0; i < s->size; i++) AD_TRY(backward_on(s, &s->player[i]));
-  return gradients_are_right(s);
+  return talked(s) ? AD_OK : gradients_are_right(s);
+}
+
+static ad_status try_way(stage *s, int *legal) {
+  ad_seam_slot before = ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){count_transit, &s->transits});
+  ad_status status = make_and_compare(s, legal);
+  ad_seam_plant(AD_SEAM_TRANSIT, before);
+  return status;
 }
 
 /* ---- all ways on one axis ---- */
@@ -199,7 +241,7 @@ static size_t types_of(const ad_trial *trial, size_t operand, ad_type type[TYPES
 
 /* Way number `number`; one that is drawn where there are too many. */
 static way way_of(const ad_trial *trial, uint64_t number, int is_drawn) {
-  way out;
+  way out = {{AD_R}};
   for (size_t i = 0; i < trial->given.count; i++) {
     ad_type type[TYPES];
     size_t count = types_of(trial, i, type);

@@ -1,0 +1,91 @@
+/* Functions of one number, of every element by itself: one list has them, one forward and one backward run them. They
+ * are computed in f64, piece by piece, and rounded once. */
+#include <math.h>
+#include "tensor/tape.h"
+
+enum { PIECE = 256 };
+
+/* X(name, dtypes, y of x, slope of x and y), y as it was rounded. Where the slope would be lost in the rounding of y
+ * it is made of x. */
+#define FUNCTIONS(X)                                        \
+  X(relu, AD_IN_ANY_FLOAT, x < 0 ? 0 : x, x <= 0 ? 0 : 1)   \
+  X(tanh, AD_IN_ANY_FLOAT, tanh(x), 1 - tanh(x) * tanh(x))  \
+  X(sigmoid, AD_IN_F32_F64, 1 / (1 + exp(-x)), y * (1 - y)) \
+  X(exp, AD_IN_ANY_FLOAT, exp(x), y)                        \
+  X(ln, AD_IN_ANY_FLOAT, log(x), 1 / x)                     \
+  X(sqrt, AD_IN_ANY_FLOAT, sqrt(x), 0.5 / y)
+
+typedef struct function {
+  ad_operation op;                     /* first, so that a record leads to its function */
+  void (*values)(double *v, size_t n); /* x becomes y */
+  void (*shares)(double *d, const double *x, const double *y, size_t n); /* d times the slope */
+} function;
+
+#define LOOPS(name, dtypes, value, slope)                                                  \
+  static void name##_values(double *v, size_t n) {                                         \
+    for (size_t i = 0; i < n; i++) {                                                       \
+      double x = v[i];                                                                     \
+      v[i] = (value);                                                                      \
+    }                                                                                      \
+  }                                                                                        \
+  static void name##_shares(double *d, const double *of, const double *result, size_t n) { \
+    for (size_t i = 0; i < n; i++) {                                                       \
+      double x = of[i], y = result[i];                                                     \
+      (void)x, (void)y;                                                                    \
+      d[i] *= (slope);                                                                     \
+    }                                                                                      \
+  }
+FUNCTIONS(LOOPS)
+#undef LOOPS
+
+static const function *function_of(const ad_tensor *out) { return (const function *)(const void *)out->op; }
+
+static size_t piece_at(const ad_tensor *out, size_t at) {
+  size_t left = ad_numel(out) - at;
+  return left < PIECE ? left : PIECE;
+}
+
+/* A piece of an array in f64. */
+static void read_piece(double *to, const ad_array *from, size_t at, size_t n) {
+  ad_cast(to, AD_F64, (const char *)from->data + at * ad_dtype_size(from->dtype), from->dtype, n);
+}
+
+static ad_status forward(ad_tape *tape, ad_tensor *out) {
+  double piece[PIECE];
+  for (size_t at = 0; at < ad_numel(out); at += PIECE) {
+    size_t n = piece_at(out, at);
+    read_piece(piece, &out->operand[0]->array, at, n);
+    function_of(out)->values(piece, n);
+    ad_cast(ad_at(out, out->array.data, at), out->array.dtype, piece, AD_F64, n);
+  }
+  return AD_OK;
+}
+
+static ad_status backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  double x[PIECE], y[PIECE], d[PIECE];
+  for (size_t at = 0; at < ad_numel(out); at += PIECE) {
+    size_t n = piece_at(out, at);
+    read_piece(x, &out->operand[0]->array, at, n);
+    read_piece(y, &out->array, at, n);
+    read_piece(d, &out->grad, at, n);
+    function_of(out)->shares(d, x, y, n);
+    ad_slot_put_all(slot, at, d, AD_F64, n);
+  }
+  return AD_OK;
+}
+
+#define RECORDS(called, in, value, slope)                                      \
+  static const function of_##called = {{.name = #called,                       \
+                                        .dims = "...->...",                    \
+                                        .linearity = AD_NONLINEAR,             \
+                                        .dtypes = (in),                        \
+                                        .raw = 1u << 0,                        \
+                                        .forward = forward,                    \
+                                        .backward = backward},                 \
+                                       called##_values,                        \
+                                       called##_shares};                       \
+  ad_tensor *ad_##called##_at(ad_tape *tape, ad_tensor *x, const char *site) { \
+    return ad_tape_apply(tape, &of_##called.op, &x, 1, NULL, site);            \
+  }
+FUNCTIONS(RECORDS)
+#undef RECORDS
