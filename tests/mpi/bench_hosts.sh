@@ -94,14 +94,23 @@ cores_of() { # NUMBER: on which cores the ranks of either host may run
     if grep -q bench_rank "/proc/$process/comm" 2>/dev/null; then sed -n 's/^Cpus_allowed_list:\s*//p' "/proc/$process/status" 2>/dev/null; fi
   done | sort -u
 }
+# What tc says of the interface of every host, and that --qdisc is what it has there.
+shaped() { # NUMBER
+  local host words
+  for host in 1 2; do
+    words=$(ip netns exec "addend-bench$1-$host" tc qdisc show dev eth)
+    [[ $words == "qdisc tbf "*" root "*"rate 3Gbit "*" lat 10ms"* ]] || fail "the interface of host $host has '$words', not what --qdisc says"
+  done
+}
 for signal in INT TERM KILL; do
-  env --default-signal=INT "$addend" bench --hosts 2 >/dev/null 2>"$log" &
+  env --default-signal=INT "$addend" bench --hosts 2 --qdisc "tbf rate 3gbit burst 1mb latency 10ms" >/dev/null 2>"$log" &
   bench=$!
   for _ in $(seq 300); do
     if runs $bench; then break; fi
     sleep 0.1
   done
   runs $bench || fail "no ranks run: $(cat "$log")"
+  shaped $bench
   ranks=$(ip netns pids "addend-bench$bench-1")
   cores=$(cores_of $bench)
   [ "$(nproc)" -lt 2 ] || ! [[ $cores =~ ^[0-9]+$ ]] || { sleep 1; cores=$(cores_of $bench); }
