@@ -23,10 +23,13 @@ typedef struct between_op {
 static const between_op ops[] = {
     {"all_reduce", "whole", 1, 1, 1, 0}, {"reduce_scatter", "whole", 1, 0, 0, 0}, {"all_gather", "whole", 0, 1, 0, 0},
     {"all_to_all", "whole", 0, 0, 0, 0}, {"sharded_step", "zero2", 1, 1, 1, 1},   {"sharded_step", "zero3", 1, 2, 1, 1},
+    {"train_step", "zero2", 1, 1, 1, 1},
 };
 enum { OPS = sizeof ops / sizeof *ops };
 
-static int is_there(const between_op *op) { return !op->trains || (bench_trainer.duties & BENCH_SHARDED); }
+static int is_there(const between_op *op) {
+  return !op->trains || (bench_trainer.duties & (BENCH_SHARDED | BENCH_TRAINING));
+}
 
 const char *bench_between_op(int index) {
   for (int i = 0; i < OPS; i++)
@@ -61,7 +64,7 @@ typedef struct player {
   bench_program program;
   const bench_kind *kind;
   bench_task task;
-  double seconds[BENCH_ROUNDS_MAX], busy[BENCH_ROUNDS_MAX], sent[BENCH_ROUNDS_MAX];
+  double seconds[BENCH_ROUNDS_MAX], busy[BENCH_ROUNDS_MAX], sent[BENCH_ROUNDS_MAX], waiting[BENCH_ROUNDS_MAX];
   int rounds; /* 0: it cannot do this task */
 } player;
 
@@ -126,6 +129,7 @@ static void take_turn(const stage *s, player *p) {
   if (seconds <= 0) return;
   p->sent[p->rounds] = (double)(bench_hosts_sent(&s->hosts) - before) / calls;
   p->busy[p->rounds] = p->program.busy;
+  p->waiting[p->rounds] = p->program.waiting;
   p->seconds[p->rounds++] = seconds;
 }
 
@@ -159,6 +163,9 @@ static void add_player(json_t *row, player *p, const player *own) {
   if (p != own && !is_link(p->kind)) json_object_set_new(json_object_get(row, "peers"), name, number(p, p->seconds));
 }
 
+/* A training step has a report of its own. */
+static int counts_waiting(const between_op *op) { return !strcmp(op->op, "train_step"); }
+
 static json_t *row_of(stage *s, player *own, const between_op *op) {
   json_t *row = bench_row(&own->task, members_of(s), own->seconds, own->rounds);
   const char *qdisc = s->options->qdisc;
@@ -169,6 +176,7 @@ static json_t *row_of(stage *s, player *own, const between_op *op) {
                            "processor_seconds", "link_seconds");
   json_object_update(row, more);
   json_decref(more);
+  if (counts_waiting(op)) json_object_set_new(row, "wait_seconds", number(own, own->waiting));
   for (int i = 0; i < s->count; i++) add_player(row, &s->players[i], own);
   return row;
 }

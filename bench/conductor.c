@@ -77,13 +77,14 @@ void bench_gather(bench_program *program, int listener, double seconds) {
 static double collect(bench_program *program, double patience) {
   double slowest = 0, end = bench_now() + patience;
   int able = 1;
-  program->busy = 0;
+  program->busy = program->waiting = 0;
   for (int i = 0; i < program->ranks; i++) {
     char line[BENCH_MESSAGE];
-    double left = end - bench_now(), seconds = -1, busy = 0;
+    double left = end - bench_now(), seconds = -1, busy = 0, waiting = 0;
     if (hear(program->rank[i], left > 0 ? left : 0, line)) return bench_dismiss(program), -1;
-    sscanf(line, "%lf %lf", &seconds, &busy);
+    sscanf(line, "%lf %lf %lf", &seconds, &busy, &waiting);
     program->busy += busy;
+    program->waiting += waiting / program->ranks;
     if (seconds < 0) able = 0;
     if (seconds > slowest) slowest = seconds;
   }

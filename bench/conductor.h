@@ -12,7 +12,8 @@ typedef struct bench_program {
   pid_t process;             /* the one that started the ranks */
   int rank[BENCH_RANKS_MAX]; /* sockets, -1 while a rank has not joined */
   double busy;               /* the processor's seconds of all ranks in the last task, of one iteration */
-  int lives;                 /* 1: all ranks have joined, and it has failed at nothing since */
+  double waiting; /* seconds that a rank waited in one iteration of it, the mean; 0: it does not count them */
+  int lives;      /* 1: all ranks have joined, and it has failed at nothing since */
 } bench_program;
 
 /* A socket address for one program, and its socket. `folder`: the address is a file there; NULL: of no file. Returns -1

@@ -101,6 +101,11 @@ static int barrier(void *context) {
   return ad_comm_barrier(self->comm, &self->everyone) != AD_OK;
 }
 
+static double waited(void *context) {
+  library_rank *self = context;
+  return self->trained ? bench_trainer.waited(self->trained) : 0;
+}
+
 static int work(library_rank *self) {
   bench_team team = {.self = self,
                      .rank = (int)ad_comm_rank(self->comm),
@@ -108,7 +113,8 @@ static int work(library_rank *self) {
                      .alloc = library_alloc,
                      .free = library_free,
                      .run = run,
-                     .barrier = barrier};
+                     .barrier = barrier,
+                     .waited = waited};
   int status = bench_work(self->address, &team);
   let_go(self);
   return status;

@@ -18,6 +18,8 @@ typedef struct bench_part {
   /* One task of these duties, on this rank; *held is NULL at the first. */
   ad_status (*run)(ad_comm *comm, const bench_model *model, int plain, const bench_task *task, bench_held **held);
   void (*let_go)(bench_held *held); /* NULL allowed */
+  /* Seconds that training steps waited for sums of gradients since this was asked last, as their reports say. */
+  double (*waited)(bench_held *held);
   /* Adds to the row how products of this case are made. */
   void (*add_products)(json_t *row, const bench_case *measured);
   void (*add_machine)(json_t *machine);

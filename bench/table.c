@@ -260,6 +260,8 @@ static void print_between(FILE *to, const json_t *row) {
   print_spread(to, row);
   fprintf(to, " %5.0f %%", 100 * json_number_value(json_object_get(row, "link_seconds")) / own);
   print_sent(to, row, "addend");
+  if (json_object_get(row, "wait_seconds"))
+    fprintf(to, "  waits %.1f %%", 100 * json_number_value(json_object_get(row, "wait_seconds")) / own);
   json_object_foreach(json_object_get(row, "peers"), name, seconds) {
     print_ratio(to, row, seconds, 14);
     print_sent(to, row, name);

@@ -53,7 +53,8 @@ typedef struct buffers {
 typedef struct worker {
   const bench_team *team;
   int conductor;
-  double busy; /* the processor's seconds in one iteration of the last task that was timed */
+  double busy;    /* the processor's seconds in one iteration of the last task that was timed */
+  double waiting; /* likewise what the program counts as waiting */
   buffers held;
 } worker;
 
@@ -122,17 +123,21 @@ static double processor_now(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+static double take_waited(const worker *self) { return self->team->waited ? self->team->waited(self->team->self) : 0; }
+
 /* Seconds of one iteration, or -1. */
 static double time_task(worker *self, const bench_task *task) {
   if (self->team->barrier(self->team->self)) return -1;
   for (int i = 0; i < bench_warm_ups(task); i++)
     if (run_once(self, task)) return -1;
   if (self->team->barrier(self->team->self)) return -1;
+  (void)take_waited(self);
   double start = bench_now(), started = processor_now();
   for (int i = 0; i < task->iterations; i++)
     if (run_once(self, task)) return -1;
   double seconds = (bench_now() - start) / task->iterations;
   self->busy = (processor_now() - started) / task->iterations;
+  self->waiting = take_waited(self) / task->iterations;
   return seconds;
 }
 
@@ -224,7 +229,7 @@ static int serve(worker *self) {
     line[sizeof line - 1] = 0;
     if (bench_task_read(line, &task)) return 1;
     double seconds = do_task(self, &task);
-    snprintf(line, sizeof line, "%.9g %.9g", seconds, self->busy);
+    snprintf(line, sizeof line, "%.9g %.9g %.9g", seconds, self->busy, self->waiting);
     if (say(self->conductor, line)) return 1;
   }
   return 0;

@@ -33,6 +33,9 @@ typedef struct bench_team {
   void (*free)(void *self, const bench_task *task, void *memory);
   int (*run)(void *self, const bench_task *task, const void *in, void *out);
   int (*barrier)(void *self);
+  /* Seconds that this rank waited for sums since it was asked last, as the program itself counts them; NULL: it does
+   * not count. */
+  double (*waited)(void *self);
 } bench_team;
 
 size_t bench_element(const char *dtype); /* bytes of one */
@@ -51,8 +54,8 @@ struct sockaddr_un;
 unsigned bench_socket_name(const char *address, struct sockaddr_un *out);
 
 /* Binds this rank to a core where every rank can have one (Open MPI does so too), joins the conductor at `address` and
- * does what it asks until it hangs up: seconds and the processor's seconds, of one iteration. Returns an exit status.
- */
+ * does what it asks until it hangs up: seconds, the processor's seconds and seconds of waiting, of one iteration.
+ * Returns an exit status. */
 int bench_work(const char *address, const bench_team *team);
 /* Seconds of a clock that only goes forward: the one clock of bench/. It is not base/clock.h, because peers are
  * compiled with worker.c and without addend. */

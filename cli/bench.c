@@ -31,7 +31,8 @@ static const struct argp_option options[] = {
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
     {"hosts", KEY_HOSTS, "LIST", 0,
-     "Collectives and sharded steps between so many hosts of so many ranks each, for example 2x1,2x2,3x1: network "
+     "Collectives, sharded and training steps between so many hosts of so many ranks each, for example 2x1,2x2,3x1: "
+     "network "
      "namespaces of this machine, which are made (root, iproute2, Open MPI or MPICH) and removed again",
      0},
     {"qdisc", KEY_QDISC, "WORDS", 0,
@@ -206,7 +207,8 @@ const struct argp ad_cli_bench_argp = {
         "rank: as addend makes them, by each library, and oneDNN's own rate. With --hosts collectives (all_to_all too) "
         "and sharded steps go over a network: engine mpi beside plain TCP streams of the same bytes, and with --peers "
         "beside the collectives of Open MPI, MPICH and gloo; with what the interfaces counted and the processor's "
-        "seconds."
+        "seconds. `train_step` is then a step with ZeRO-2, and says for how much of it ranks waited for sums of "
+        "gradients."
         "\vExample: addend bench --peers --op all_reduce --ranks 2\n"
         "Example: addend bench --op products --write products.json\n"
         "Example: sudo addend bench --peers --hosts 2x1,2x2 --qdisc 'netem rate 10gbit delay 25us'\n"

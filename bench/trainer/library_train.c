@@ -33,9 +33,10 @@ bench_setting bench_setting_of(const bench_model *model, const char *axis, int64
 
 /* Two ranks share each matrix; where there are more, parameters are cut over the pairs, as FSDP cuts them. */
 bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int splits_batch) {
-  int shards = !strcmp(task->storage, "fsdp_tp");
-  bench_setting setting = bench_setting_of(model, shards ? "dp_shard" : "dp_replicate", ranks);
+  int shards = !strcmp(task->storage, "fsdp_tp"), zero = !strncmp(task->storage, "zero", 4);
+  bench_setting setting = bench_setting_of(model, shards || zero ? "dp_shard" : "dp_replicate", ranks);
   if (shards) setting.storage = "zero3";
+  if (zero) setting.storage = task->storage;
   if (!strcmp(task->op, "train_step")) setting.compute = task->dtype;
   if (strcmp(task->op, "parallel_step") != 0 || splits_batch) return setting;
   snprintf(setting.mesh, sizeof setting.mesh, "dp_shard=%lld tp=2", (long long)ranks / 2);
@@ -76,6 +77,7 @@ struct bench_steps {
   ad_recipe *recipe;
   ad_run *run;
   int64_t step;
+  double waited;
 };
 
 ad_status bench_steps_create(ad_comm *comm, ad_recipe *recipe, bench_steps **out) {
@@ -97,5 +99,13 @@ void bench_steps_destroy(bench_steps *steps) {
 
 ad_status bench_steps_run(bench_steps *steps) {
   ad_step_report report;
-  return ad_run_step(steps->run, steps->step++, &report);
+  AD_TRY(ad_run_step(steps->run, steps->step++, &report));
+  steps->waited += report.wait_seconds;
+  return AD_OK;
+}
+
+double bench_steps_waited(bench_steps *steps) {
+  double waited = steps->waited;
+  steps->waited = 0;
+  return waited;
 }

@@ -107,6 +107,8 @@ static ad_status run(ad_comm *comm, const bench_model *model, int plain, const b
   return run_task(*held, task);
 }
 
+static double waited(bench_held *held) { return held->steps ? bench_steps_waited(held->steps) : 0; }
+
 /* ---- sizes ---- */
 
 static size_t pools_numel(const bench_model *model, bench_duty duty, const char *storage, int ranks) {
@@ -180,6 +182,7 @@ const bench_part bench_trainer = {.duties = ~(BENCH_COLLECTIVES | BENCH_BRIDGE),
                                   .pools_numel = pools_numel,
                                   .run = run,
                                   .let_go = let_go,
+                                  .waited = waited,
                                   .add_products = add_products,
                                   .add_machine = add_machine,
                                   .measure = measure};

@@ -69,6 +69,18 @@ if grep -q sharded_step <<<"$("$addend" bench --help)"; then
   "$addend" bench --hosts 2 --quick --op sharded_step 2>"$log" | grep -Eq '^2 x 1 +sharded_step +zero3 ' || fail "no steps: $(cat "$log")"
 fi
 
+# A training step says what its own report says of waiting, for a step.
+if grep -q sharded_step <<<"$("$addend" bench --help)"; then
+  document=$("$addend" bench --hosts 2 --quick --json --op train_step 2>"$log") || fail "$(cat "$log")"
+  python3 - "$document" <<'PY'
+import json, sys
+[row] = json.loads(sys.argv[1])["rows"]
+assert row["op"] == "train_step" and row["storage"] == "zero2" and row["least_bytes"] == 2 * row["bytes"] and row["hosts"] == 2, row
+assert 0 < row["wait_seconds"] < row["seconds_median"], row
+assert row["least_bytes"] <= row["sent_bytes"]["addend"] <= 1.1 * row["least_bytes"], row
+PY
+fi
+
 # What cannot be measured is said, and is exit 3.
 could_not "tc qdisc add dev eth root tbf nonsense' failed: " ADDEND_PEERS= --hosts 2 --qdisc "tbf nonsense"
 could_not "ranks of engine mpi do not start" ADDEND_PEERS=/nowhere --hosts 2
