@@ -75,7 +75,7 @@ typedef struct ad_operation {
   /* ---- memory ---- */
   size_t own_size; /* of the record's own struct, for what the operation knows beside its operands */
   size_t (*saved)(const ad_tensor *out);   /* bytes kept from forward to backward */
-  size_t (*scratch)(const ad_tensor *out); /* bytes for the time of one forward or backward */
+  size_t (*scratch)(const ad_tensor *out); /* bytes for the time of one forward or backward, whatever slots it has */
   int (*shares)(const ad_tensor *out);     /* the result's memory is operand 0's */
   /* Forward gives the result's memory (ad_tape_take) and may say its local shape only then; `describe` gives the shape
    * that a plan counts with. Its scratch memory stays until reset. */

@@ -126,6 +126,12 @@ static ad_status always_overwrites(ad_tape *tape, ad_tensor *out, const ad_gradi
   return bend_backward(tape, out, over);
 }
 
+static ad_status needs_more_scratch(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(bend_backward(tape, out, slot));
+  if (!slot[0].data) ((double *)ad_operation_scratch(out))[8 + width_of(out)] = 1;
+  return AD_OK;
+}
+
 static int calls;
 static ad_status is_another_each_time(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   AD_TRY(bend_backward(tape, out, slot));
@@ -152,6 +158,12 @@ static void what_a_slot_says(void **state) {
                 "backward does not leave out an operand whose slot is NULL: with the slot "
                 "of operand 1 alone it ends the process by signal 11");
   WITH_BACKWARD(uses_another_slot, "leaves another gradient of operand 2 where the other slots are NULL");
+#if defined(AD_SANITIZED) /* its words come from the child's run time */
+#define SAID ""
+#else
+#define SAID "bend: backward writes beyond the scratch memory that the record asks for"
+#endif
+  WITH_BACKWARD(needs_more_scratch, "backward fails where only the slot of operand 2 has memory: " SAID);
   WITH_BACKWARD(fails_without_the_first_slot, "backward fails where only the slot of operand 2 has memory");
   WITH_BACKWARD(always_overwrites, "backward does not add where the slot says so: element 0 of operand 1");
   WITH_BACKWARD(is_another_each_time, "backward promises that it may be called again");

@@ -210,15 +210,23 @@ static ad_status swiglu_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-// Both gradients come from one exponential; the one of an operand that carries none goes to scratch memory.
-static size_t swiglu_scratch(const ad_tensor *out) {
-  return out->operand[0]->carries && out->operand[1]->carries ? 0 : ad_array_bytes(&out->array);
+enum { SWIGLU_PIECE = 256 };
+
+static void *piece_of(const ad_tensor *out, const ad_gradient_slot *slot, size_t at, void *unused) {
+  return slot->data ? ad_at(out, slot->data, at) : unused;
 }
 
+/* Both gradients come from one exponential; that of an operand whose slot has no memory is thrown away, piece by piece.
+ */
 static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
-  void *d_gate = slot[0].data ? slot[0].data : out->scratch, *d_up = slot[1].data ? slot[1].data : out->scratch;
-  rows_of(out)->swiglu_backward(d_gate, slot[0].adds, d_up, slot[1].adds, value(out, 0), value(out, 1), out->grad.data,
-                                ad_numel(out));
+  double unused[SWIGLU_PIECE];
+  size_t all = ad_numel(out), piece = slot[0].data && slot[1].data ? all : SWIGLU_PIECE;
+  for (size_t at = 0; at < all; at += piece) {
+    size_t n = all - at < piece ? all - at : piece;
+    rows_of(out)->swiglu_backward(piece_of(out, &slot[0], at, unused), slot[0].adds,
+                                  piece_of(out, &slot[1], at, unused), slot[1].adds, ad_at(out, value(out, 0), at),
+                                  ad_at(out, value(out, 1), at), ad_at(out, out->grad.data, at), n);
+  }
   return AD_OK;
 }
 
@@ -226,7 +234,6 @@ static const ad_operation swiglu = {.name = "swiglu",
                                     .dims = "...,...->...",
                                     .linearity = AD_NONLINEAR,
                                     .dtypes = AD_IN_ANY_FLOAT,
-                                    .scratch = swiglu_scratch,
                                     .forward = swiglu_forward,
                                     .backward = swiglu_backward};
 

@@ -12,7 +12,7 @@
 #include "products/gemm.h"
 #include "tensor/trial.h"
 
-enum { POISON = 0xff, KEPT_MAX = AD_OPERANDS_MAX + 3 };
+enum { POISON = 0xff, KEPT_MAX = AD_OPERANDS_MAX + 3, GUARD = 1 << 12 };
 
 /* Memory that a call must leave as it is. */
 typedef struct kept {
@@ -32,6 +32,7 @@ typedef struct scene {
   void *all[AD_OPERANDS_MAX]; /* their gradients, from one call that filled all */
   kept kept[KEPT_MAX];
   size_t kept_count;
+  char *said; /* by a child process that failed */
 } scene;
 
 static size_t gradient_bytes(const scene *s, size_t i) { return ad_trial_numel(s->trial, i) * sizeof(double); }
@@ -114,11 +115,29 @@ static ad_status forward_is_repeatable(scene *s) {
 
 /* ---- backward ---- */
 
+/* Scratch memory, and behind it memory that nobody may write. */
+static ad_status take_guarded(const scene *s, unsigned char **guard) {
+  size_t bytes = s->out->op->scratch ? s->out->op->scratch(s->out) : 0;
+  AD_TRY(ad_tape_take(s->tape, bytes + GUARD, &s->out->scratch));
+  *guard = (unsigned char *)s->out->scratch + bytes;
+  memset(*guard, POISON, GUARD);
+  return AD_OK;
+}
+
+static ad_status check_guard(const scene *s, const unsigned char *guard) {
+  for (size_t i = 0; i < GUARD; i++)
+    if (guard[i] != POISON)
+      return ad_trial_fail(s->trial, "backward writes beyond the scratch memory that the record asks for");
+  return AD_OK;
+}
+
 static ad_status call_backward(const scene *s, const ad_gradient_slot *slot) {
+  unsigned char *guard;
   tape_mark mark = ad_tape_mark(s->tape);
-  AD_TRY(ad_tape_take_scratch(s->tape, s->out));
+  AD_TRY(take_guarded(s, &guard));
   ad_status status = s->out->op->backward(s->tape, s->out, slot);
   ad_status products = ad_gemm_status();
+  if (!status) status = check_guard(s, guard);
   ad_tape_rewind(s->tape, mark);
   return status ? status : products;
 }
@@ -239,7 +258,9 @@ static void alone_in_child(const scene *s, const ad_gradient_slot *slot) {
   static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
   for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], SIG_DFL);
   setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-  _exit(call_backward(s, slot) != AD_OK);
+  ad_status status = call_backward(s, slot);
+  if (status) memcpy(s->said, ad_last_error(), strlen(ad_last_error()) + 1);
+  _exit(status != AD_OK);
 }
 
 static ad_status judge_end(const scene *s, size_t i, int end) {
@@ -250,7 +271,7 @@ static ad_status judge_end(const scene *s, size_t i, int end) {
         "it ends the process by signal %d",
         i + 1, WTERMSIG(end));
   if (WEXITSTATUS(end))
-    return ad_trial_fail(s->trial, "backward fails where only the slot of operand %zu has memory", i + 1);
+    return ad_trial_fail(s->trial, "backward fails where only the slot of operand %zu has memory: %s", i + 1, s->said);
   return is_same(s, i)
              ? AD_OK
              : ad_trial_fail(s->trial, "backward leaves another gradient of operand %zu where the other slots are NULL",
@@ -277,21 +298,26 @@ static ad_status each_slot_alone(scene *s) {
 
 /* ---- the scene ---- */
 
+/* Memory that a child process shares. */
+static ad_status take_shared(size_t bytes, void **out) {
+  void *taken = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (taken == MAP_FAILED) return ad_fail(AD_MEMORY, "ad_check_operation: no memory is left for a gradient");
+  *out = taken;
+  return AD_OK;
+}
+
 static ad_status take_gradients(scene *s) {
+  AD_TRY(take_shared(AD_MESSAGE_MAX, (void **)&s->said));
   for (size_t i = 0; i < s->count; i++) {
-    size_t bytes = gradient_bytes(s, i);
     s->slot[i].dtype = s->out->operand[i]->array.dtype;
-    s->slot[i].data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);  // a child's, too
-    if (s->slot[i].data == MAP_FAILED) {
-      s->slot[i].data = NULL;
-      return ad_fail(AD_MEMORY, "ad_check_operation: no memory is left for a gradient");
-    }
-    AD_TRY(ad_tape_take(s->tape, bytes, &s->all[i]));
+    AD_TRY(take_shared(gradient_bytes(s, i), &s->slot[i].data));
+    AD_TRY(ad_tape_take(s->tape, gradient_bytes(s, i), &s->all[i]));
   }
   return AD_OK;
 }
 
 static void give_gradients(const scene *s) {
+  if (s->said) munmap(s->said, AD_MESSAGE_MAX);
   for (size_t i = 0; i < s->count; i++)
     if (s->slot[i].data) munmap(s->slot[i].data, gradient_bytes(s, i));
 }
