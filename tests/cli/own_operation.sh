@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The program of docs/own-operation.md compiles as it stands there, without a warning, and holds; with a wrong slope it does not.
+# The program of docs/own-operation.md compiles as it stands there, as C without a warning and as C++, and holds; with a wrong slope
+# it does not.
 set -eu
 addend=$1 source=$2
 build=$(dirname "$addend")
@@ -13,6 +14,7 @@ awk '/^```c$/{on=1;next} /^```$/{on=0} on' "$source/docs/own-operation.md" > "$f
 compile() { ${CC:-cc} -std=c11 -Wall -Wextra -Werror -I"$source/include" "$1" -o "$folder/huber" -L"$build" -laddend_train -laddend -lm -Wl,-rpath,"$build"; }
 compile "$folder/huber.c"
 "$folder/huber" | grep -qx 'huber holds'
+${CXX:-c++} -std=c++17 -x c++ -Wall -Werror -I"$source/include" -c "$folder/huber.c" -o "$folder/huber.o"
 sed 's/-delta), delta));/-delta), 2 * delta));/' "$folder/huber.c" > "$folder/wrong.c"
 ! cmp -s "$folder/huber.c" "$folder/wrong.c"
 compile "$folder/wrong.c"

@@ -531,6 +531,15 @@ static void a_cut_stays_where_its_parts_are_the_same_elements(void **state) {
   refused(d, ad_transpose(d->tape, x, 0, 3), AD_INVALID, "transpose: there is no dimension 3", "[6, 4, 8]");
 }
 
+static void a_function_of_one_number_takes_no_addends(void **state) {
+  dry_world *d = *state;
+  refused(d, ad_relu(d->tape, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8))), AD_TYPE, "relu: operand 1 is P on `tp`",
+          "all_reduce");
+  refused(d, ad_ln(d->tape, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8))), AD_TYPE, "ln: operand 1 is P on `tp`",
+          "all_reduce");
+  assert_types(ad_tensor_array(ad_tanh(d->tape, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)))), AD_S(0), AD_S(1));
+}
+
 static void a_layer_norm_is_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), *row = leaf(d, "dp=R tp=S0", SHAPE(1, 8));
@@ -823,6 +832,7 @@ int main(void) {
       TEST(the_largest_is_looked_for_in_a_whole_dimension_that_there_is),
       TEST(stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is),
       TEST(a_cut_stays_where_its_parts_are_the_same_elements),
+      TEST(a_function_of_one_number_takes_no_addends),
       TEST(a_layer_norm_is_of_whole_rows),
       TEST(dropout_is_of_parts_of_one_whole),
       TEST(a_divergence_is_from_a_constant_of_whole_rows),
