@@ -200,12 +200,17 @@ static key_part part_of(const problem *p, size_t index) {
   return part;
 }
 
+/* Sums, which lie head after head, of `count` rows to the rows of a value from `first` on. */
+static void put_sums(const problem *p, value *to, size_t heads, const float *sums, size_t first, size_t count) {
+  for (size_t unit = 0; unit < BATCH * heads; unit++)
+    for (size_t i = 0; i < count; i++)
+      memcpy(to->wide + ((unit / heads * p->setting.seq + first + i) * heads + unit % heads) * HEAD_DIM,
+             sums + (unit * count + i) * HEAD_DIM, HEAD_DIM * sizeof(float));
+}
+
 static void put_gradients(problem *p, const key_part *part) {
-  for (size_t batch = 0; batch < BATCH; batch++) {
-    size_t from = batch * part->count * KV_WIDTH, to = (batch * p->setting.seq + part->first) * KV_WIDTH;
-    memcpy(p->d_k.wide + to, part->d_k + from, part->count * KV_WIDTH * sizeof(float));
-    memcpy(p->d_v.wide + to, part->d_v + from, part->count * KV_WIDTH * sizeof(float));
-  }
+  put_sums(p, &p->d_k, KV_HEADS, part->d_k, part->first, part->count);
+  put_sums(p, &p->d_v, KV_HEADS, part->d_v, part->first, part->count);
 }
 
 static void release_part(key_part *part) {
@@ -215,16 +220,24 @@ static void release_part(key_part *part) {
   free(part->d_v);
 }
 
-static void compute(problem *p) {
-  size_t rows = BATCH * HEADS * p->setting.seq;
-  row_state state = {zeros(rows, sizeof(float)), zeros(rows, sizeof(float))};
-  size_t bytes = ad_attention_scratch_bytes(AD_BF16, p->setting.seq);
-  void *scores = malloc(bytes);
-  CHECK(scores);
-  memset(scores, 0xff, bytes);  // which is no number
-  attention_forward forward = {sizes_of(&p->setting), AD_BF16, p->q.half, p->out.wide, state, scores};
-  attention_backward backward = {sizes_of(&p->setting), AD_BF16, p->q.half,   p->out.half,
-                                 p->d_out.half,         state,   p->d_q.wide, scores};
+/* Scratch memory that is no number, and what follows it, which stays as it is. */
+enum { BEHIND = 64 };
+
+static char *scratch_of(size_t bytes) {
+  char *scratch = malloc(bytes + BEHIND);
+  CHECK(scratch);
+  memset(scratch, 0xff, bytes + BEHIND);
+  return scratch;
+}
+
+static void release_scratch(char *scratch, size_t bytes) {
+  for (size_t i = 0; i < BEHIND; i++) CHECK(scratch[bytes + i] == (char)0xff);
+  free(scratch);
+}
+
+static void compute_out(problem *p, row_state state, char *scratch) {
+  float *sums = zeros(p->out.count, sizeof(float));
+  attention_forward forward = {sizes_of(&p->setting), AD_BF16, p->q.half, sums, state, scratch};
   ad_attention_begin(&forward);
   for (size_t i = 0; i < p->setting.parts; i++) {
     key_part part = part_of(p, p->setting.parts - 1 - i);
@@ -232,14 +245,33 @@ static void compute(problem *p) {
     release_part(&part);
   }
   ad_attention_end(&forward);
-  ad_rows(AD_BF16)->put_narrow(p->out.half, p->out.wide, 1, p->out.count, 0);
+  put_sums(p, &p->out, HEADS, sums, 0, p->setting.seq);
+  ad_attention_round(p->out.half, AD_BF16, sums, (head_sizes){BATCH, p->setting.seq, WIDTH, HEADS, HEAD_DIM}, 0);
+  free(sums);
+}
+
+static void compute_gradients(problem *p, row_state state, char *scratch) {
+  float *d_q = zeros(p->d_q.count, sizeof(float));
+  attention_backward backward = {sizes_of(&p->setting), AD_BF16, p->q.half, p->out.half,
+                                 p->d_out.half,         state,   d_q,       scratch};
   for (size_t i = 0; i < p->setting.parts; i++) {
     key_part part = part_of(p, i);
     ad_attention_back(&backward, &part.part, part.d_k, part.d_v);
     put_gradients(p, &part);
     release_part(&part);
   }
-  free(scores);
+  put_sums(p, &p->d_q, HEADS, d_q, 0, p->setting.seq);
+  free(d_q);
+}
+
+static void compute(problem *p) {
+  size_t seq = p->setting.seq, rows = BATCH * HEADS * seq;
+  size_t bytes = ad_attention_scratch_bytes(AD_BF16, seq, (seq + p->setting.parts - 1) / p->setting.parts, HEAD_DIM);
+  row_state state = {zeros(rows, sizeof(float)), zeros(rows, sizeof(float))};
+  char *scratch = scratch_of(bytes);
+  compute_out(p, state, scratch);
+  compute_gradients(p, state, scratch);
+  release_scratch(scratch, bytes);
   free(state.maximum);
   free(state.sum);
 }
@@ -425,6 +457,7 @@ static void the_operation_rounds_once_at_its_end(void **state) {
     cut_into(3, "cp=3", "cp=S1z", s, 1);
     cut_into(4, "cp=4", "cp=S1z", (setting){.seq = 3, .sees_all = sees_all, .spread = 1}, 1); /* ranks without a row */
     cut_into(8, "cp=8", "cp=S1", s, 1);
+    cut_into(2, "cp=2", "cp=S2", s, 1); /* heads */
   }
 }
 

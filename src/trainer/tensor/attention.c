@@ -1,9 +1,10 @@
 /* The arithmetic of attention, a block of rows of one head at a time. Heads are read where they lie in [batch, rows,
- * heads * head_dim]: no copies. */
+ * heads * head_dim]; but those of narrow dtypes are copied, one at a time, to be matrices without gaps. */
 #include "tensor/attention.h"
 
 #include <math.h>
 #include <string.h>
+#include "array/array.h"
 #include "products/gemm.h"
 
 /* Rows whose scores exist at a time, and the positions that they are of: a block stays in the second cache. What is
@@ -84,9 +85,12 @@ static double score_factor(const block *at) { return 1 / sqrt((double)at->head_d
 
 typedef void (*block_function)(const block *at, void *context);
 
+static size_t kv_head_of(const attention_sizes *size, size_t unit) {
+  return (size->first_head + unit % size->heads) / size->sharing - size->first_kv_head;
+}
+
 static block head_of(const attention_sizes *size, ad_dtype dtype, size_t columns, size_t unit) {
-  size_t batch = unit / size->heads, head = unit % size->heads;
-  size_t kv_head = (size->first_head + head) / size->sharing - size->first_kv_head;
+  size_t batch = unit / size->heads, head = unit % size->heads, kv_head = kv_head_of(size, unit);
   return (block){.dtype = dtype,
                  .wide = ad_dtype_wide(dtype),
                  .head_dim = size->head_dim,
@@ -137,6 +141,54 @@ static void each(const attention_sizes *size, ad_dtype dtype, const positions *c
     each_block(head_of(size, dtype, columns->count, unit), size, columns, run, context);
 }
 
+/* ---- a narrow head by itself ---- */
+
+/* Libraries multiply narrow matrices two or three times as fast where neither operands nor the result have gaps. So a
+ * head's rows are copied to the beginning of the scratch memory, and to what follows it is all heads that there are. */
+
+static attention_sizes one_head(const attention_sizes *all) {
+  attention_sizes one = *all;
+  one.batch = one.heads = one.kv_heads = one.sharing = 1;
+  one.width = one.kv_width = all->head_dim;
+  one.first_head = one.first_kv_head = 0;
+  return one;
+}
+
+static size_t copy_bytes(ad_dtype dtype, size_t rows, size_t head_dim) {
+  return ad_padded(rows * head_dim * ad_dtype_size(dtype));
+}
+
+/* Rows of a head that begins at element `first`, to where `next` is, which moves behind them. */
+static const void *copy_rows(const block *head, const void *from, size_t first, size_t stride, size_t rows,
+                             char **next) {
+  char *copy = *next;
+  size_t bytes = head->head_dim * ad_dtype_size(head->dtype);
+  for (size_t i = 0; i < rows; i++) memcpy(copy + i * bytes, element(head->dtype, from, first + i * stride), bytes);
+  *next += copy_bytes(head->dtype, rows, head->head_dim);
+  return copy;
+}
+
+static const void *copy_q(const block *head, const attention_sizes *size, const void *from, char **next) {
+  return copy_rows(head, from, head->q_at, size->width, size->rows.count, next);
+}
+
+static attention_part copy_part(const block *head, const attention_sizes *size, const attention_part *part,
+                                char **next) {
+  attention_part copy = *part;
+  copy.k = copy_rows(head, part->k, head->kv_at, size->kv_width, part->columns.count, next);
+  copy.v = copy_rows(head, part->v, head->kv_at, size->kv_width, part->columns.count, next);
+  return copy;
+}
+
+static row_state state_of(const block *head, row_state all) {
+  return (row_state){element(head->wide, all.maximum, head->state_at), element(head->wide, all.sum, head->state_at)};
+}
+
+/* Sums of a narrow dtype are [batch, heads, rows, head_dim]. NULL of NULL. */
+static void *head_sums(const block *head, void *sums, size_t first_row) {
+  return sums ? element(head->wide, sums, first_row * head->head_dim) : NULL;
+}
+
 /* ---- forward ---- */
 
 static size_t row_count(const attention_sizes *size) { return size->batch * size->heads * size->rows.count; }
@@ -168,8 +220,8 @@ static void *read_at(const block *at, void *scratch, size_t piece) {
  * brought to the new maximum. */
 static void take_row(const block *at, const attention_forward *all, size_t row) {
   const row_kernels *wide = ad_rows(at->wide);
-  void *scores = scores_row(at, at->wide, scores_at(at, all->scores, 0), row);
-  void *exponentials = scores_row(at, at->dtype, read_at(at, all->scores, 0), row);
+  void *scores = scores_row(at, at->wide, scores_at(at, all->scratch, 0), row);
+  void *exponentials = scores_row(at, at->dtype, read_at(at, all->scratch, 0), row);
   void *out = q_row(at, at->wide, all->out, row);
   size_t seen = seen_by(at, row), index = at->state_at + at->row + row;
   double before = ad_element(at->wide, all->state.maximum, index), sum = ad_element(at->wide, all->state.sum, index);
@@ -190,15 +242,42 @@ static void forward_block(const block *at, void *context) {
   const forward_work *work = context;
   const attention_forward *all = work->all;
   products(at, score_factor(at), q_operand(at, all->q), kv_operand(at, work->part->k, 1),
-           scores_at(at, all->scores, 0));
+           scores_at(at, all->scratch, 0));
   for (size_t row = 0; row < at->rows; row++) take_row(at, all, row);
-  add_product(at, at->rows, at->columns, (gemm_operand){read_at(at, all->scores, 0), (int64_t)at->columns, 0},
+  add_product(at, at->rows, at->columns, (gemm_operand){read_at(at, all->scratch, 0), (int64_t)at->columns, 0},
               kv_operand(at, work->part->v, 0), q_row(at, at->wide, all->out, 0), at->width);
 }
 
-void ad_attention_add(const attention_forward *at, const attention_part *part) {
+static void add_part(const attention_forward *at, const attention_part *part) {
   forward_work work = {at, part};
   each(&at->size, at->dtype, &part->columns, forward_block, &work);
+}
+
+static void add_to_head(const block *head, const attention_forward *all, const attention_part *part) {
+  char *next = all->scratch;
+  attention_forward one = *all;
+  attention_part copy = copy_part(head, &all->size, part, &next);
+  one.size = one_head(&all->size);
+  one.q = copy_q(head, &all->size, all->q, &next);
+  one.out = head_sums(head, all->out, head->state_at);
+  one.state = state_of(head, all->state);
+  one.scratch = next;
+  add_part(&one, &copy);
+}
+
+void ad_attention_add(const attention_forward *at, const attention_part *part) {
+  if (ad_dtype_wide(at->dtype) == at->dtype) {
+    add_part(at, part);
+    return;
+  }
+  for (size_t unit = 0; unit < at->size.batch * at->size.heads; unit++) {
+    block head = head_of(&at->size, at->dtype, part->columns.count, unit);
+    add_to_head(&head, at, part);
+  }
+}
+
+static void *sums_row(const block *head, void *sums, size_t row) {
+  return head->dtype == head->wide ? q_row(head, head->wide, sums, row) : head_sums(head, sums, head->state_at + row);
 }
 
 void ad_attention_end(const attention_forward *at) {
@@ -206,7 +285,7 @@ void ad_attention_end(const attention_forward *at) {
   for (size_t unit = 0; unit < size->batch * size->heads; unit++) {
     block head = head_of(size, at->dtype, 0, unit);
     for (size_t row = 0; row < size->rows.count; row++) {
-      void *out = q_row(&head, head.wide, at->out, row);
+      void *out = sums_row(&head, at->out, row);
       ad_rows(head.wide)->put_divided(out, out, ad_element(head.wide, at->state.sum, head.state_at + row),
                                       size->head_dim, 0);
     }
@@ -229,8 +308,8 @@ static int is_alone(const block *at, size_t row) { return horizon(at, row) == 1;
  * is that of out * d_out over the head. */
 static void score_gradients(const block *at, const attention_backward *all) {
   const row_kernels *kernels = ad_rows(at->dtype);
-  void *scores = scores_at(at, all->scores, 0), *slopes = scores_at(at, all->scores, 1);
-  void *p = read_at(at, all->scores, 0), *d = read_at(at, all->scores, 1);
+  void *scores = scores_at(at, all->scratch, 0), *slopes = scores_at(at, all->scratch, 1);
+  void *p = read_at(at, all->scratch, 0), *d = read_at(at, all->scratch, 1);
   for (size_t row = 0; row < at->rows; row++) {
     size_t seen = seen_by(at, row), index = at->state_at + at->row + row;
     void *p_row = scores_row(at, at->dtype, p, row), *d_row = scores_row(at, at->dtype, d, row);
@@ -249,10 +328,10 @@ static void backward_block(const block *at, void *context) {
   const backward_work *work = context;
   const attention_backward *all = work->all;
   int64_t stride = (int64_t)at->columns;
-  const void *p = read_at(at, all->scores, 0), *d = read_at(at, all->scores, 1);
+  const void *p = read_at(at, all->scratch, 0), *d = read_at(at, all->scratch, 1);
   products(at, score_factor(at), q_operand(at, all->q), kv_operand(at, work->part->k, 1),
-           scores_at(at, all->scores, 0));
-  products(at, 1, q_operand(at, all->d_out), kv_operand(at, work->part->v, 1), scores_at(at, all->scores, 1));
+           scores_at(at, all->scratch, 0));
+  products(at, 1, q_operand(at, all->d_out), kv_operand(at, work->part->v, 1), scores_at(at, all->scratch, 1));
   score_gradients(at, all);
   if (all->d_q)
     add_product(at, at->rows, at->columns, (gemm_operand){d, stride, 0}, kv_operand(at, work->part->k, 0),
@@ -265,13 +344,52 @@ static void backward_block(const block *at, void *context) {
                 element(at->wide, work->d_v, at->kv_at), at->kv_width);
 }
 
-void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v) {
+static void back_part(const attention_backward *at, const attention_part *part, void *d_k, void *d_v) {
   backward_work work = {at, part, d_k, d_v};
   each(&at->size, at->dtype, &part->columns, backward_block, &work);
 }
 
-size_t ad_attention_scratch_bytes(ad_dtype dtype, size_t columns) {
+static void back_of_head(const block *head, size_t kv_row, const attention_backward *all, const attention_part *part,
+                         void *d_k, void *d_v) {
+  char *next = all->scratch;
+  attention_backward one = *all;
+  attention_part copy = copy_part(head, &all->size, part, &next);
+  one.size = one_head(&all->size);
+  one.q = copy_q(head, &all->size, all->q, &next);
+  one.out = copy_q(head, &all->size, all->out, &next);
+  one.d_out = copy_q(head, &all->size, all->d_out, &next);
+  one.d_q = head_sums(head, all->d_q, head->state_at);
+  one.state = state_of(head, all->state);
+  one.scratch = next;
+  back_part(&one, &copy, head_sums(head, d_k, kv_row), head_sums(head, d_v, kv_row));
+}
+
+void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v) {
+  if (ad_dtype_wide(at->dtype) == at->dtype) {
+    back_part(at, part, d_k, d_v);
+    return;
+  }
+  size_t columns = part->columns.count;
+  for (size_t unit = 0; unit < at->size.batch * at->size.heads; unit++) {
+    block head = head_of(&at->size, at->dtype, columns, unit);
+    back_of_head(&head, (unit / at->size.heads * at->size.kv_heads + kv_head_of(&at->size, unit)) * columns, at, part,
+                 d_k, d_v);
+  }
+}
+
+void ad_attention_round(void *to, ad_dtype dtype, const void *sums, head_sizes of, int adds) {
+  ad_dtype wide = ad_dtype_wide(dtype);
+  size_t heads = wide == dtype ? 1 : of.heads, length = wide == dtype ? of.width : of.head_dim;
+  for (size_t unit = 0; unit < of.batch * heads; unit++)
+    for (size_t row = 0; row < of.seq; row++)
+      ad_rows(dtype)->put_narrow(element(dtype, to, (unit / heads * of.seq + row) * of.width + unit % heads * length),
+                                 element(wide, sums, (unit * of.seq + row) * length), 1, length, adds);
+}
+
+size_t ad_attention_scratch_bytes(ad_dtype dtype, size_t rows, size_t columns, size_t head_dim) {
   ad_dtype wide = ad_dtype_wide(dtype);
   size_t scores = BLOCK_ROWS * most_columns(dtype, columns);
-  return 2 * scores * (ad_dtype_size(wide) + (dtype == wide ? 0 : ad_dtype_size(dtype)));
+  if (dtype == wide) return 2 * scores * ad_dtype_size(wide);
+  return 2 * scores * (ad_dtype_size(wide) + ad_dtype_size(dtype)) + 3 * copy_bytes(dtype, rows, head_dim) +
+         2 * copy_bytes(dtype, columns, head_dim);
 }

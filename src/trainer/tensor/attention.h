@@ -5,7 +5,10 @@
  * q, k, v and what products read are of the dtype; scores, the softmax and all sums (the result and the gradients) are
  * of its wide one, R. So with bf16 only what a product reads is rounded: probabilities and the scores' gradients. The
  * sum of a row is that of its exponentials before, and kept apart from its maximum: the logarithm of the one added to
- * the other would be rounded at the size of the scores. */
+ * the other would be rounded at the size of the scores.
+ *
+ * Sums lie as the values do that they are of; but where the dtype is not its own wide one head after head, [batch,
+ * heads, rows, head_dim]. */
 #ifndef TENSOR_ATTENTION_H
 #define TENSOR_ATTENTION_H
 #include "tensor/heads.h"
@@ -36,28 +39,31 @@ typedef struct attention_forward {
   attention_sizes size;
   ad_dtype dtype;
   const void *q;
-  void *out; /* R; between parts: times the row's sum */
+  void *out; /* R, sums; between parts: times the row's sum */
   row_state state;
-  void *scores; /* scratch, ad_attention_scratch_bytes */
+  void *scratch; /* ad_attention_scratch_bytes */
 } attention_forward;
 void ad_attention_begin(const attention_forward *at);
 void ad_attention_add(const attention_forward *at, const attention_part *part);
 void ad_attention_end(const attention_forward *at);
 
-/* All gradients are R and added to. d_q NULL: it is not wanted. */
+/* All gradients are R, sums, and added to. d_q NULL: it is not wanted. */
 typedef struct attention_backward {
   attention_sizes size;
   ad_dtype dtype;
   const void *q, *out, *d_out;
   row_state state;
   void *d_q;
-  void *scores; /* scratch, as forward */
+  void *scratch; /* as forward */
 } attention_backward;
 /* d_k, d_v shaped as the part's k and v; either may be NULL. */
 void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v);
 
-/* Scores of a block against a part of up to `columns` positions and, in backward, their gradients; where the dtype is
- * not its own wide one also both as the products read them. */
-size_t ad_attention_scratch_bytes(ad_dtype dtype, size_t columns);
+/* Puts sums, rounded to the dtype, into rows, [batch, seq, width], or adds them to what is there. */
+void ad_attention_round(void *to, ad_dtype dtype, const void *sums, head_sizes of, int adds);
+
+/* For up to so many rows of q and columns of a part: scores of a block and, in backward, their gradients; where the
+ * dtype is not its own wide one also both as the products read them, and one head of all that is read. */
+size_t ad_attention_scratch_bytes(ad_dtype dtype, size_t rows, size_t columns, size_t head_dim);
 
 #endif

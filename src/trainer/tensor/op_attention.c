@@ -162,9 +162,10 @@ static size_t row_bytes(const ad_tensor *out) {
 // The maximum and the sum of every row of every head.
 static size_t attention_saved(const ad_tensor *out) { return 2 * row_bytes(out); }
 
-/* The ring's counts, its memory, one part's scores and, of each operand, the sums that its gradient forms in. */
+/* The ring's counts, its memory, what the arithmetic of one part takes and, of each operand, the sums that its gradient
+ * forms in. */
 typedef struct scratch {
-  size_t counts, ring, scores, sums[3]; /* bytes */
+  size_t counts, ring, arithmetic, sums[3]; /* bytes */
 } scratch;
 
 /* The most positions that a rank holds of k: of a zigzag cut two chunks of the longest. */
@@ -180,7 +181,8 @@ static size_t sums_bytes(const ad_tensor *out, int i) {
 static scratch scratch_of(const ad_tensor *out) {
   const ad_array *k = array_of(out, K);
   int64_t members = ring_members(out);
-  scratch sizes = {.scores = ad_padded(ad_attention_scratch_bytes(k->dtype, most_columns(out)))};
+  scratch sizes = {.arithmetic = ad_padded(ad_attention_scratch_bytes(k->dtype, (size_t)out->array.local.dim[1],
+                                                                      most_columns(out), (size_t)head_dim_of(out)))};
   for (int i = Q; is_narrow(out) && i <= (members > 1 ? Q : V); i++) sizes.sums[i] = ad_padded(sums_bytes(out, i));
   if (members == 1) return sizes;
   key_ring ring = {.dtype = k->dtype,
@@ -193,19 +195,26 @@ static scratch scratch_of(const ad_tensor *out) {
 
 static size_t attention_scratch(const ad_tensor *out) {
   scratch sizes = scratch_of(out);
-  return sizes.counts + sizes.ring + sizes.scores + sizes.sums[Q] + sizes.sums[K] + sizes.sums[V];
+  return sizes.counts + sizes.ring + sizes.arithmetic + sizes.sums[Q] + sizes.sums[K] + sizes.sums[V];
 }
 
-static void *scores_of(const ad_tensor *out) {
+static void *arithmetic_of(const ad_tensor *out) {
   scratch sizes = scratch_of(out);
   return out->scratch ? (char *)out->scratch + sizes.counts + sizes.ring : NULL;
 }
 
 static void *sums_of(const ad_tensor *out, int i) {
   scratch sizes = scratch_of(out);
-  char *sums = (char *)scores_of(out) + sizes.scores;
+  char *sums = (char *)arithmetic_of(out) + sizes.arithmetic;
   for (int before = Q; before < i; before++) sums += sizes.sums[before];
   return sums;
+}
+
+/* Sums that are there at once to the rows that they are of. */
+static void round_sums(const ad_tensor *out, const ad_array *array, void *to, const void *sums, int adds) {
+  size_t seq = (size_t)array->local.dim[1], width = (size_t)array->local.dim[2], head_dim = (size_t)head_dim_of(out);
+  head_sizes of = {samples_at_once(out), seq, width, width / head_dim, head_dim};
+  ad_attention_round(to, array->dtype, sums, of, adds);
 }
 
 /* ---- the parts of the keys ---- */
@@ -300,12 +309,12 @@ static ad_status forward_samples(ad_tape *tape, ad_tensor *out, size_t sample) {
                             .q = at_sample(q, q->data, sample),
                             .out = is_narrow(out) ? sums_of(out, Q) : to,
                             .state = state_of(out, sample),
-                            .scores = scores_of(out)};
+                            .scratch = arithmetic_of(out)};
   AD_TRY(take_sizes(tape, out, &work.size));
   ad_attention_begin(&work);
   AD_TRY(ring_members(out) > 1 ? forward_on_ring(tape, out, &work) : forward_on_whole(tape, out, sample, &work));
   ad_attention_end(&work);
-  if (is_narrow(out)) ad_rows(out->array.dtype)->put_narrow(to, work.out, 1, part_count(out, &out->array), 0);
+  if (is_narrow(out)) round_sums(out, &out->array, to, work.out, 0);
   return AD_OK;
 }
 
@@ -334,7 +343,7 @@ static void *begin_gradient(const ad_tensor *out, int i, const ad_gradient_slot 
 static void end_gradient(const ad_tensor *out, int i, const ad_gradient_slot *slot, size_t sample, const void *sums) {
   if (!slot->data) return;
   void *to = at_sample(array_of(out, i), slot->data, sample);
-  if (sums != to) ad_rows(out->array.dtype)->put_narrow(to, sums, 1, part_count(out, array_of(out, i)), slot->adds);
+  if (sums != to) round_sums(out, array_of(out, i), to, sums, slot->adds);
 }
 
 static void clear_gradients(const key_ring *ring, int64_t turn) {
@@ -386,7 +395,7 @@ static ad_status backward_samples(ad_tape *tape, ad_tensor *out, size_t sample, 
                              .d_out = at_sample(&out->array, out->grad.data, sample),
                              .state = state_of(out, sample),
                              .d_q = begin_gradient(out, Q, &slot[Q], sample),
-                             .scores = scores_of(out)};
+                             .scratch = arithmetic_of(out)};
   AD_TRY(take_sizes(tape, out, &work.size));
   AD_TRY(ring_members(out) > 1 ? backward_on_ring(tape, out, &work, slot)
                                : backward_on_whole(tape, out, sample, &work, slot));
