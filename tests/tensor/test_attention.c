@@ -344,6 +344,7 @@ typedef struct cut {
   const char *mesh, *layout;
   setting setting;
   int results; /* of the same operands */
+  int gathers; /* every rank brings all keys and values together; otherwise they go around */
 } cut;
 
 static ad_array own_part(ad_comm *comm, const ad_layout *layout, const value *whole, int64_t width) {
@@ -382,6 +383,10 @@ static void start_backward(ad_tape *t, ad_tensor *const *y, const ad_array *d_ou
   CHECK_OK(ad_backward_from(t, y, gradients, (size_t)results, AD_LAST_START));
 }
 
+static ad_tensor *keys(ad_tape *t, const cut *c, ad_tensor *own) {
+  return c->gathers ? ad_all_gather(t, own, "cp", AD_R) : own;
+}
+
 typedef struct rank_case {
   ad_mesh *mesh;
   ad_layout layout;
@@ -401,9 +406,10 @@ static rank_case run_rank(ad_comm *comm, const cut *c, const problem *p, int car
   CHECK_OK(ad_tape_create(comm, r.mesh, &options, &r.tape));
   for (int i = 0; i < GIVEN; i++) r.own[i] = own_part(comm, &r.layout, given[i], widths[i]);
   for (int i = 0; i < 3; i++) r.x[i] = carry >> i & 1 ? ad_input(r.tape, &r.own[i]) : ad_constant(r.tape, &r.own[i]);
+  ad_tensor *k = keys(r.tape, c, r.x[1]), *v = keys(r.tape, c, r.x[2]);
   for (int i = 0; i < c->results; i++)
-    r.y[i] = c->setting.sees_all ? ad_attention_all(r.tape, r.x[0], r.x[1], r.x[2], HEAD_DIM)
-                                 : ad_attention(r.tape, r.x[0], r.x[1], r.x[2], HEAD_DIM);
+    r.y[i] = c->setting.sees_all ? ad_attention_all(r.tape, r.x[0], k, v, HEAD_DIM)
+                                 : ad_attention(r.tape, r.x[0], k, v, HEAD_DIM);
   r.own[3].layout = ad_layout_dual(&r.layout);
   start_backward(r.tape, r.y, &r.own[3], c->results);
   return r;
@@ -423,7 +429,7 @@ static int one_rank(ad_comm *comm, void *context) {
   bring_together(comm, &r.layout, ad_tensor_array(r.y[0]), &p.out);
   for (int i = 0; i < 3; i++) bring_together(comm, &r.layout, ad_grad(r.x[i]), gradients[i]);
   for (int i = 0; i < 3 && c->results == 2; i++) halve(gradients[i]);
-  judge(&p, c->results);
+  judge(&p, c->results + c->gathers);
   end_rank(&r);
   return 0;
 }
@@ -445,7 +451,7 @@ static int some_carry(ad_comm *comm, void *context) {
 }
 
 static void cut_into(int64_t ranks, const char *mesh, const char *layout, setting s, int results) {
-  cut c = {mesh, layout, s, results};
+  cut c = {mesh, layout, s, results, 0};
   run_ranks(ranks, one_rank, &c);
 }
 
@@ -458,6 +464,14 @@ static void the_operation_rounds_once_at_its_end(void **state) {
     cut_into(4, "cp=4", "cp=S1z", (setting){.seq = 3, .sees_all = sees_all, .spread = 1}, 1); /* ranks without a row */
     cut_into(8, "cp=8", "cp=S1", s, 1);
     cut_into(2, "cp=2", "cp=S2", s, 1); /* heads */
+  }
+}
+
+/* Ranks have fewer rows than columns. Each rounds its addends to the gradients of keys and values before they meet. */
+static void gathered_keys_serve_the_rows_of_each_rank(void **state) {
+  for (int sees_all = 0; sees_all < 2; sees_all++) {
+    cut c = {"cp=3", "cp=S1z", {.seq = 91, .sees_all = sees_all, .spread = 1}, 1, 1};
+    run_ranks(3, one_rank, &c);
   }
 }
 
@@ -478,7 +492,7 @@ static void gradients_are_added_to_what_is_there(void **state) {
 }
 
 static void operands_that_carry_no_gradient_are_left_alone(void **state) {
-  cut c = {"cp=1", "cp=S1", {.seq = 20, .spread = 1}, 1};
+  cut c = {"cp=1", "cp=S1", {.seq = 20, .spread = 1}, 1, 0};
   run_ranks(1, some_carry, &c);
   c.mesh = "cp=2";
   run_ranks(2, some_carry, &c);
@@ -491,6 +505,7 @@ int main(void) {
       cmocka_unit_test(a_long_row_is_taken_in_runs),
       cmocka_unit_test(large_scores_keep_their_sums),
       cmocka_unit_test(the_operation_rounds_once_at_its_end),
+      cmocka_unit_test(gathered_keys_serve_the_rows_of_each_rank),
       cmocka_unit_test(a_ring_holds_under_a_hostile_engine),
       cmocka_unit_test(gradients_are_added_to_what_is_there),
       cmocka_unit_test(operands_that_carry_no_gradient_are_left_alone),
