@@ -2,7 +2,7 @@
  * directions: fan-in, fan-out, equal and ragged, the sequence of either cut (generate_ocr.py). */
 #include <unistd.h>
 #include "data/lines.h"
-#include "program/model.h"
+#include "program/ocr/ocr.h"
 #include "training.h"
 #include "program/program.h"
 #include "train/run.h"

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <cmocka.h>
-#include "program/model.h"
+#include "program/decoder/options.h"
 #include "addend/train.h"
 #include "data/text.h"
 #include "module/module.h"

@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "program/decompose/keys.h"
 #include "program/decompose/showing.h"
-#include "program/model.h"
+#include "program/decompose/model.h"
 #include "tensor/tape.h"
 
 size_t ad_module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }

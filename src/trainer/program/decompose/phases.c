@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "program/decompose/components.h"
 #include "program/decompose/decompose.h"
-#include "program/model.h"
+#include "program/decompose/model.h"
 #include "tensor/explained.h"
 #include "tensor/operation.h"
 #include "tensor/tape.h"

@@ -7,8 +7,8 @@
 #include "base/memory.h"
 #include "files/output.h"
 #include "files/safetensors.h"
-#include "program/gpt_keys.h"
-#include "program/model.h"
+#include "program/gpt/keys.h"
+#include "program/gpt/gpt.h"
 #include "program/weights.h"
 
 /* ---- sites ---- */
