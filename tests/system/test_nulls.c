@@ -153,6 +153,11 @@ static void arrays(void **state) {
   refused(ad_array_whole_at(NULL, &array, &out, NULL), "`comm` is NULL");
   refused(ad_array_whole_at(comm, NULL, &out, NULL), "`in` is NULL");
   refused(ad_array_whole_at(comm, &array, NULL, NULL), "`out` is NULL");
+  refused(ad_array_whole_for_at(NULL, &group, mesh, &array, &out, NULL), "`comm` is NULL");
+  refused(ad_array_whole_for_at(comm, NULL, mesh, &array, &out, NULL), "`all` is NULL");
+  refused(ad_array_whole_for_at(comm, &group, NULL, &array, &out, NULL), "`mesh` is NULL");
+  refused(ad_array_whole_for_at(comm, &group, mesh, NULL, &out, NULL), "`in` is NULL");
+  refused(ad_array_whole_for_at(comm, &group, mesh, &array, NULL, NULL), "`out` is NULL");
   refused(ad_array_uniform_at(NULL, 1, "u", 0, 0, &out, NULL), "`comm` is NULL");
   refused(ad_array_uniform_at(comm, 1, NULL, 0, 0, &out, NULL), "`name` is NULL");
   refused(ad_array_uniform_at(comm, 1, "u", 0, 0, NULL, NULL), "`array` is NULL");

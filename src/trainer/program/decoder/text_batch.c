@@ -2,9 +2,7 @@
 #include "program/decoder/text_batch.h"
 
 #include <stdio.h>
-#include "array/array.h"
-#include "base/error.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "data/text.h"
 
 ad_layout ad_text_batch_layout(const ad_mesh *mesh) {

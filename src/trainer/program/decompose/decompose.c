@@ -5,9 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "array/array.h"
-#include "base/error.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "program/decompose/keys.h"
 #include "program/decompose/showing.h"
 #include "program/decompose/model.h"

@@ -3,8 +3,7 @@
 
 #include <fnmatch.h>
 #include <string.h>
-#include "base/error.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "mesh/blocks.h"
 #include "program/gpt/keys.h"
 #include "program/decompose/model.h"

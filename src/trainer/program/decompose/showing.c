@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include "base/error.h"
 #include "data/text.h"
 #include "program/decompose/findings.h"
 

@@ -4,10 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "array/array.h"
-#include "base/error.h"
 #include "kernels/kernels.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "base/seams.h"
 #include "program/decompose/model.h"
 #include "program/decoder/text_batch.h"

@@ -2,9 +2,8 @@
 #include "program/decompose/target.h"
 
 #include <string.h>
-#include "base/error.h"
 #include "kernels/kernels.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "files/output.h"
 #include "files/safetensors.h"
 #include "program/gpt/keys.h"

@@ -1,6 +1,6 @@
-/* The program gpt: a decoder whose second branch is an MLP. Its recipe keys are in gpt_keys.c. */
+/* The program gpt: a decoder whose second branch is an MLP. Its recipe keys are in keys.c. */
 #include "program/gpt/gpt.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "program/gpt/keys.h"
 #include "program/decoder/mlp_branch.h"
 #include "program/decoder/text_decoder.h"

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 
-#include "base/text.h"
 #include "mesh/group.h"
 #include "program/keys.h"
 #include "program/moe/moe.h"
@@ -102,12 +101,13 @@ static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t 
 static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
   enum { NAMED_MAX = 8 };
   char named[NAMED_MAX * 64] = "", one[64];
-  ad_text text = ad_text_on(named, sizeof named);
+  size_t used = 0;
   int64_t tp = ad_mesh_axis_size(mesh, AD_TP), etps[] = {1, tp};
   int count = 0;
   for (int i = 0; i < (tp > 1 ? 2 : 1); i++)
     for (int64_t ep = options->experts; ep >= 1 && count < NAMED_MAX; ep--)
-      if (would_do(options, mesh, ep, etps[i], one)) ad_text_add(&text, "%s\"%s\"", count++ ? ", " : "", one);
+      if (would_do(options, mesh, ep, etps[i], one))
+        used += (size_t)snprintf(named + used, sizeof named - used, "%s\"%s\"", count++ ? ", " : "", one);
   if (count) ad_complain(to, "views.sparse", "with this mesh these would do: %s", named);
 }
 

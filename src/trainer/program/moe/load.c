@@ -4,11 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "array/array.h"
 #include "array/transit.h"
-#include "base/error.h"
-#include "base/memory.h"
-#include "layout/sentences.h"
+#include "addend/memory.h"
 #include "program/moe/moe.h"
 #include "program/decoder/text_batch.h"
 
@@ -102,8 +99,8 @@ static ad_status check_summed(const ad_array *all) {
   ad_axes pending = ad_layout_axes_of(&all->layout, AD_P);
   if (!pending) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "tokens of the experts: they are P on `%s`: each rank has counted its own" AD_MAY_REPAIR
-                 "all_reduce P->R",
+                 "tokens of the experts: they are P on `%s`: each rank has counted its own; this may repair "
+                 "it: all_reduce P->R",
                  ad_axes_print(pending, axes, sizeof axes));
 }
 

@@ -1,8 +1,8 @@
-/* The program moe: a decoder whose second branch is a mixture of experts. Its recipe keys are in moe_keys.c. */
+/* The program moe: a decoder whose second branch is a mixture of experts. Its recipe keys are in keys.c. */
 #include <math.h>
 #include <stdio.h>
 #include "program/moe/moe.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "nn/experts.h"
 #include "program/moe/keys.h"
 #include "program/moe/load.h"

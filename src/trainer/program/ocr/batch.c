@@ -3,9 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "array/array.h"
-#include "base/error.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "data/lines.h"
 #include "data/text.h"
 #include "program/ocr/ocr.h"
@@ -78,11 +76,12 @@ static ad_array *array_of(ad_ocr_microbatch *one, size_t i) {
   return arrays[i];
 }
 
+static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; } /* to whole cache lines */
+
 static size_t memory_of(const ad_ocr_batch *batch) {
   size_t bytes = 0;
   for (size_t i = 0; i < batch->count * arrays_of_microbatch; i++)
-    bytes +=
-        ad_padded(ad_array_bytes(array_of(&batch->microbatches[i / arrays_of_microbatch], i % arrays_of_microbatch)));
+    bytes += padded(ad_array_bytes(array_of(&batch->microbatches[i / arrays_of_microbatch], i % arrays_of_microbatch)));
   return bytes;
 }
 
@@ -93,7 +92,7 @@ static ad_status take_memory(ad_ocr_batch *batch) {
   for (size_t i = 0; i < batch->count * arrays_of_microbatch; i++) {
     ad_array *array = array_of(&batch->microbatches[i / arrays_of_microbatch], i % arrays_of_microbatch);
     array->data = at;
-    at += ad_padded(ad_array_bytes(array));
+    at += padded(ad_array_bytes(array));
   }
   AD_TRY(ad_new((size_t)batch->options->lines.chars, &batch->characters));
   return ad_new((size_t)(batch->options->lines.height * batch->options->lines.width), &batch->picture);

@@ -1,8 +1,8 @@
 /* The program ocr: an encoder of pictures and a decoder of text, each on a mesh of its own, joined by a bridge. Its
- * recipe keys are in ocr_keys.c. */
+ * recipe keys are in keys.c. */
 #include <stdio.h>
 #include "program/ocr/ocr.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "data/lines.h"
 #include "program/decoder/encoder.h"
 #include "program/decoder/mlp_branch.h"

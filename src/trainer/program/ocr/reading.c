@@ -4,9 +4,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include "array/array.h"
-#include "base/error.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "data/lines.h"
 #include "program/ocr/ocr.h"
 #include "program/ocr/keys.h"
