@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include "program/decoder/options.h"
 #include "addend/train.h"
-#include "data/text.h"
+#include "addend/data.h"
 #include "module/module.h"
 #include "program/program.h"
 #include "train/run.h"

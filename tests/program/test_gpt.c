@@ -12,7 +12,7 @@
 #include "program/gpt/gpt.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "data/text.h"
+#include "addend/data.h"
 #include "program/program.h"
 #include "program/decoder/text_batch.h"
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include <jansson.h>
-#include "data/lines.h"
+#include "addend/data.h"
 #include "program/ocr/ocr.h"
 #include "program/ocr/keys.h"
 #include "program/ocr/reading.h"

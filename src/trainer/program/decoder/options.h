@@ -2,7 +2,7 @@
 #ifndef PROGRAM_DECODER_OPTIONS_H
 #define PROGRAM_DECODER_OPTIONS_H
 #include "addend/program.h"
-#include "data/text.h"
+#include "addend/data.h"
 
 /* A decoder of bytes, complete: whoever writes these formulas down gets the same numbers. No dropout.
  *

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 #include "addend/memory.h"
-#include "data/text.h"
+#include "addend/data.h"
 
 ad_layout ad_text_batch_layout(const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);

@@ -5,7 +5,6 @@
 #include "addend/array.h"
 #include "addend/data.h"
 #include "addend/program.h"
-#include "data/text.h"
 
 typedef struct ad_text_microbatch {
   ad_span rows;             /* of the step's global batch */

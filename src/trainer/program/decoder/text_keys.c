@@ -2,7 +2,7 @@
 #include "program/decoder/text_keys.h"
 
 #include <stdio.h>
-#include "data/text.h"
+#include "addend/data.h"
 
 /* Returns how many cannot be used. */
 static size_t check_paths(const ad_text_options *text, const ad_complaints *to) {

@@ -3,7 +3,6 @@
 #define PROGRAM_DECODER_TEXT_KEYS_H
 #include "addend/data.h"
 #include "addend/program.h"
-#include "data/text.h"
 
 #define AD_TEXT_KEY(name, kind, ...) \
   { "data." name, kind, __VA_ARGS__ }

@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "addend/memory.h"
-#include "data/lines.h"
-#include "data/text.h"
+#include "addend/data.h"
 #include "program/ocr/ocr.h"
 #include "program/ocr/keys.h"
 

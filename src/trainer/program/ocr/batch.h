@@ -1,7 +1,7 @@
 /* This rank's share of a batch of drawn lines: patches for the encoder's mesh, tokens and targets for the model's. */
 #ifndef PROGRAM_OCR_BATCH_H
 #define PROGRAM_OCR_BATCH_H
-#include "data/lines.h"
+#include "addend/data.h"
 #include "program/ocr/ocr.h"
 
 typedef struct ad_ocr_microbatch {

@@ -3,8 +3,7 @@
 
 #include <stdio.h>
 #include "bridge/bridge.h"
-#include "data/lines.h"
-#include "data/text.h"
+#include "addend/data.h"
 #include "program/ocr/ocr.h"
 #include "program/decoder/text_keys.h"
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include "program/ocr/ocr.h"
 #include "addend/memory.h"
-#include "data/lines.h"
+#include "addend/data.h"
 #include "program/decoder/encoder.h"
 #include "program/decoder/mlp_branch.h"
 #include "program/ocr/batch.h"

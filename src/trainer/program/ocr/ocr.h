@@ -1,7 +1,7 @@
 /* What the program `ocr` computes. */
 #ifndef PROGRAM_OCR_OCR_H
 #define PROGRAM_OCR_OCR_H
-#include "data/lines.h"
+#include "addend/data.h"
 #include "program/decoder/options.h"
 
 /* Reads lines of text from pictures: an encoder and a decoder joined by a bridge.

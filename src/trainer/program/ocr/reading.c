@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "addend/memory.h"
-#include "data/lines.h"
+#include "addend/data.h"
 #include "program/ocr/ocr.h"
 #include "program/ocr/keys.h"
 #include "rows/rows.h"
