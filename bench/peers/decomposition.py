@@ -1,4 +1,4 @@
-"""A decomposition of a small decoder's matrices in PyTorch, the formulas of src/trainer/program/model.h: four losses, an importance
+"""A decomposition of a small decoder's matrices in PyTorch, the formulas of src/trainer/program/decompose/model.h: four losses, an importance
 network, an adversary whose sources climb, AdamW with a clip for each pool. Weights and sources are dictionaries by addend's names,
 matrices [in, out]."""
 import math

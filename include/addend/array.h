@@ -72,6 +72,11 @@ AD_API AD_CHECKED ad_status ad_array_add_at(ad_array *to, const ad_array *from, 
  * `out->data` holds the whole shape. For proofs and checkpoints, not for steps. */
 #define ad_array_whole(...) ad_array_whole_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_whole_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site);
+/* The same on every rank of `all`, which has all ranks of `mesh`, that of the array: ranks that are not on it have no
+ * part, so that their `in` is NULL, or only described. *out then describes what out->data holds. */
+#define ad_array_whole_for(...) ad_array_whole_for_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh,
+                                                  const ad_array *in, ad_array *out, const char *site);
 /* Fills this rank's part of [samples, ...], f32 or f64, with numbers in [0, 1). Each depends on the seed, the name, the
  * step, the number of its sample (`first` is that of the array's first one) and its place in the sample alone: all
  * meshes, all ways to cut a batch into microbatches, and both dtypes have the same. Element e of sample i, counted row

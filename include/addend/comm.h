@@ -32,6 +32,7 @@ AD_API int64_t ad_comm_size(const ad_comm *comm);
 /* All ranks on one axis: "dp_shard=4". The comm's own, for those who need no other. */
 AD_API const ad_mesh *ad_comm_mesh(const ad_comm *comm);
 AD_API const char *ad_comm_engine(const ad_comm *comm); /* "shm", "mpi", "dry", ... */
+AD_API int ad_comm_is_dry(const ad_comm *comm);         /* values have shapes and layouts only */
 
 /* Memory that all ranks of the node see, 64-byte aligned, zeroed: collectives on buffers in it need no staging copies.
  * AD_MEMORY when there is none left. Freed with ad_comm_free or by ad_comm_close. Local: no rank waits for another. */

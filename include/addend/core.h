@@ -2,6 +2,7 @@
 #ifndef ADDEND_CORE_H
 #define ADDEND_CORE_H
 #include "addend/status.h"
+#include "addend/memory.h"
 #include "addend/dtype.h"
 #include "addend/mesh.h"
 #include "addend/layout.h"

@@ -12,6 +12,24 @@ enum { AD_VOCABULARY_BYTES = 256 };
 
 typedef enum ad_data_part { AD_TRAINING_PART, AD_HELD_OUT_PART } ad_data_part; /* of a text */
 
+/* ---- a text ---- */
+
+/* The text of a recipe: its `data` keys. */
+typedef struct ad_text_options {
+  char **text; /* files and folders */
+  size_t text_count;
+  int64_t seq;   /* tokens of a sample */
+  double *valid; /* fraction f of each sample's tokens that count, the first floor(f * seq + 0.5); cyclic by the
+                    sample's index in the step's batch, so that it begins anew with every step; none: all count */
+  size_t valid_count;
+  double held_out; /* fraction h at the end of every file that is kept for validation: its last floor(h * bytes) */
+} ad_text_options;
+
+/* Whether ad_text_data_open would find enough text, without reading it: its errors, and its message. */
+AD_API AD_CHECKED ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double held_out);
+/* Whether one path names at least one readable file. AD_IO otherwise. */
+AD_API AD_CHECKED ad_status ad_text_path_check(const char *path);
+
 typedef struct ad_text_data ad_text_data;
 /* Reads files, and folders recursively in name order; regular files only; a symbolic link is followed where it is named
  * itself and passed over inside a folder (its target would count twice). AD_IO names the path that is missing, empty or
@@ -19,8 +37,15 @@ typedef struct ad_text_data ad_text_data;
  * trained on is one text, the files' bytes one after another in that order; so is what is held out. */
 AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t count, int64_t seq, double held_out,
                                               ad_text_data **out);
+/* The same without reading any file: the sizes are known, and which tokens count, but not the tokens. For plans. */
+AD_API AD_CHECKED ad_status ad_text_data_open_unread(const char *const *paths, size_t count, int64_t seq,
+                                                     double held_out, ad_text_data **out);
 AD_API void ad_text_data_close(ad_text_data *text);
 AD_API int64_t ad_text_data_bytes(const ad_text_data *text);
+/* xxhash64 of all bytes of all files and where each file ends, whatever part is held out; 0: not read. */
+AD_API uint64_t ad_text_data_checksum(const ad_text_data *text);
+/* The bytes of a part, the text's; NULL: not read. */
+AD_API const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part of, int64_t *size);
 
 /* How global batches are drawn: the samples that all ranks together read in one step.
  *
@@ -66,6 +91,56 @@ AD_API int64_t ad_text_data_samples(const ad_text_data *text, ad_data_part of);
  * microbatches, then by the layout's cuts of dimension 0. */
 AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,
                              int64_t m);
+
+/* ---- pictures of a text's lines ---- */
+
+/* Which lines, and how they are drawn: what the keys `data` of a recipe of `ocr` say. */
+typedef struct ad_line_options {
+  char **text; /* files and folders, as in ad_text_options */
+  size_t text_count;
+  double held_out; /* as in ad_text_options */
+  char **fonts;    /* files; each line is drawn in one of them */
+  size_t font_count;
+  char *held_out_font;   /* one more for lines of the held-out part alone; NULL: none */
+  int64_t chars;         /* a line has at most as many characters, and at least half of them where they fit */
+  int64_t height, width; /* of a picture, in pixels */
+  double *sizes;         /* [least, most] pixels of the em */
+  size_t size_count;
+  double *weights; /* [least, most] ems by which strokes are wider than the font has them, below 0 narrower; none: as
+                      the font has them. -0.03 to 0.05 can be read; at 0.1 a bold font's letters close up */
+  size_t weight_count;
+  double rotation; /* degrees at most, either way; less where a line would leave the picture */
+  double noise;    /* standard deviation of what is added to every pixel */
+  int blank;       /* 1: the same characters with empty pictures, to see what is known without reading */
+} ad_line_options;
+typedef struct ad_line_data ad_line_data;
+
+/* Whether ad_line_data_open would take this font with these options: its errors, and its message. */
+AD_API AD_CHECKED ad_status ad_line_font_check(const ad_line_options *options, const char *path);
+/* Reads the text, as ad_text_data_open does, and every font once. The options are not kept. AD_IO names a file that
+ * cannot be read, or that is no font with all printable ASCII characters; AD_INVALID the option that is out of its
+ * range, the font whose largest characters leave the picture, a text that is too short, a held-out font that is one of
+ * the others. */
+AD_API AD_CHECKED ad_status ad_line_data_open(const ad_line_options *options, ad_line_data **out);
+AD_API void ad_line_data_close(ad_line_data *lines);
+AD_API int64_t ad_line_data_bytes(const ad_line_data *lines); /* of the text's files */
+/* xxhash64: as ad_text_data_checksum, and of all fonts in their order, the held-out one last. */
+AD_API uint64_t ad_line_data_checksum(const ad_line_data *lines);
+AD_API uint64_t ad_line_data_font_checksum(const ad_line_data *lines);
+typedef struct ad_line {
+  int64_t count; /* of its characters */
+  size_t font;   /* in which they are drawn; options.font_count: the held-out one */
+} ad_line;
+/* Draws line number `index` of the part that is trained on, or of the held-out part: a function of (seed, of,
+ * index) alone. characters [chars]: printable ASCII, no space first or last, every run of other bytes one space; zeros
+ * after the last. picture [height, width]: 0 is paper, 1 is ink. The line is cut where the picture ends. Lines of the
+ * two parts overlap nowhere; where a text repeats itself both may still say the same.
+ *
+ * The line's own seed is a draw (seed, stream, index) with the stream XXH64("line"), of the held-out part XXH64("line
+ * held out"); all else is drawn with that. One thread at a time may draw. Without a held-out part its lines are empty.
+ * AD_INVALID: the font has an outline that cannot be drawn. */
+AD_API AD_CHECKED ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, ad_data_part of, uint64_t index,
+                                              ad_line *out, uint8_t *characters, float *picture);
 
 #if defined(__cplusplus)
 }

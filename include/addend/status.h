@@ -50,6 +50,9 @@ AD_API const char *ad_last_error(void);
  * the person who must fix it: what, where, what would be right. A message of AD_MESSAGE_MAX bytes and more is cut.
  *   if (delta <= 0) return ad_fail(AD_INVALID, "%s: huber: delta is %g, but must be above 0", site, delta); */
 AD_API ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
+#if defined(__clang_analyzer__) /* which would believe that it may return AD_OK */
+#define ad_fail(status, ...) ((ad_fail)(status, __VA_ARGS__), (status))
+#endif
 enum { AD_MESSAGE_MAX = 2048 };
 /* A text from outside (a path, a name in a file) for a terminal: of control characters and of what is no UTF-8 each
  * byte is written as \xHH; what has no room in `buffer` is cut. Returns buffer. */

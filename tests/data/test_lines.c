@@ -14,7 +14,6 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "files/file.h"
-#include "data/lines.h"
 #include "data/typeset.h"
 #include "ranks.h"
 

@@ -13,7 +13,6 @@
 #include <cmocka.h>
 #include "addend/data.h"
 #include "base/memory.h"
-#include "data/text.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 

@@ -1,6 +1,6 @@
 """Makes the fixtures decompose-* anew: decompositions of a decoder, with the sources of their adversary, as generate.py makes
 those of gpt, and what is found at their end. Formulas, streams of draws and where things begin are those of
-src/trainer/program/model.h and docs/pools.md.
+src/trainer/program/decompose/model.h and docs/pools.md.
 """
 import fnmatch
 import math

@@ -1,8 +1,8 @@
 /* An encoder of pictures and a decoder that reads them train as they do in PyTorch, joined by a bridge in each of its
  * directions: fan-in, fan-out, equal and ragged, the sequence of either cut (generate_ocr.py). */
 #include <unistd.h>
-#include "data/lines.h"
-#include "program/model.h"
+#include "addend/data.h"
+#include "program/ocr/ocr.h"
 #include "training.h"
 #include "program/program.h"
 #include "train/run.h"

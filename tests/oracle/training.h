@@ -9,9 +9,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <cmocka.h>
-#include "program/model.h"
+#include "program/decoder/options.h"
 #include "addend/train.h"
-#include "data/text.h"
+#include "addend/data.h"
 #include "module/module.h"
 #include "program/program.h"
 #include "train/run.h"

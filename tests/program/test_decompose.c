@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "program/model.h"
+#include "program/gpt/gpt.h"
+#include "program/decompose/model.h"
 #include "addend/safetensors.h"
 #include "program/decompose/target.h"
 #include "program/program.h"

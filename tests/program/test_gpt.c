@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "program/model.h"
+#include "program/gpt/gpt.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "data/text.h"
+#include "addend/data.h"
 #include "program/program.h"
-#include "program/text_batch.h"
+#include "program/decoder/text_batch.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 

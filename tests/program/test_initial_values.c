@@ -1,5 +1,5 @@
 /* Shapes, initial values and decay of the parameters of moe, ocr and decompose, on paper, as
- * src/trainer/program/model.h has them. Those of gpt are in test_gpt.c. */
+ * the programs' headers have them. Those of gpt are in test_gpt.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -8,7 +8,9 @@
 #include <math.h>
 #include <string.h>
 #include <cmocka.h>
-#include "program/model.h"
+#include "program/moe/moe.h"
+#include "program/ocr/ocr.h"
+#include "program/decompose/model.h"
 #include "program/program.h"
 
 static void must(ad_status status) {

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <cmocka.h>
 #include "array/transit.h"
-#include "program/model.h"
+#include "program/moe/moe.h"
 #include "base/memory.h"
 #include "base/seams.h"
-#include "program/moe_keys.h"
-#include "program/moe_load.h"
+#include "program/moe/keys.h"
+#include "program/moe/load.h"
 #include "program/program.h"
 #include "ranks.h"
 #include "tensor/routing.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
-#include "program/model.h"
+#include "program/ocr/ocr.h"
 #include "program/program.h"
 
 static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};

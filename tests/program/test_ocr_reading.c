@@ -9,10 +9,10 @@
 #include <string.h>
 #include <cmocka.h>
 #include <jansson.h>
-#include "data/lines.h"
-#include "program/model.h"
-#include "program/ocr_keys.h"
-#include "program/ocr_reading.h"
+#include "addend/data.h"
+#include "program/ocr/ocr.h"
+#include "program/ocr/keys.h"
+#include "program/ocr/reading.h"
 
 static void must(ad_status status) {
   if (status) fail_msg("%s", ad_last_error());

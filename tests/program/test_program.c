@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "program/model.h"
+#include "program/gpt/gpt.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "program/program.h"

@@ -10,7 +10,7 @@
 #include "array/array.h"
 #include "base/random.h"
 #include "program/decompose/sources.h"
-#include "program/model.h"
+#include "program/decompose/model.h"
 
 enum { ROWS = 7, WIDTH = 5, NUMEL = ROWS * WIDTH, STEPS = 4 };
 

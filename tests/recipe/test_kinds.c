@@ -11,7 +11,10 @@
 #include <cmocka.h>
 #include "addend/comm.h"
 #include "addend/data.h"
-#include "program/model.h"
+#include "program/gpt/gpt.h"
+#include "program/moe/moe.h"
+#include "program/ocr/ocr.h"
+#include "program/decompose/model.h"
 #include "addend/recipe.h"
 #include "base/memory.h"
 #include "program/program.h"

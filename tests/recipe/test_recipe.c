@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "addend/comm.h"
-#include "program/model.h"
+#include "program/gpt/gpt.h"
 #include "addend/recipe.h"
 #include "base/memory.h"
 #include "program/program.h"

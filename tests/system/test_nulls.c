@@ -16,7 +16,7 @@
 #include "mesh/object.h"
 #include "module/module.h"
 #include "optim/adamw.h"
-#include "program/model.h"
+#include "program/gpt/gpt.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
 #include "reduce/contract.h"
@@ -153,6 +153,11 @@ static void arrays(void **state) {
   refused(ad_array_whole_at(NULL, &array, &out, NULL), "`comm` is NULL");
   refused(ad_array_whole_at(comm, NULL, &out, NULL), "`in` is NULL");
   refused(ad_array_whole_at(comm, &array, NULL, NULL), "`out` is NULL");
+  refused(ad_array_whole_for_at(NULL, &group, mesh, &array, &out, NULL), "`comm` is NULL");
+  refused(ad_array_whole_for_at(comm, NULL, mesh, &array, &out, NULL), "`all` is NULL");
+  refused(ad_array_whole_for_at(comm, &group, NULL, &array, &out, NULL), "`mesh` is NULL");
+  refused(ad_array_whole_for_at(comm, &group, mesh, NULL, &out, NULL), "`in` is NULL");
+  refused(ad_array_whole_for_at(comm, &group, mesh, &array, NULL, NULL), "`out` is NULL");
   refused(ad_array_uniform_at(NULL, 1, "u", 0, 0, &out, NULL), "`comm` is NULL");
   refused(ad_array_uniform_at(comm, 1, NULL, 0, 0, &out, NULL), "`name` is NULL");
   refused(ad_array_uniform_at(comm, 1, "u", 0, 0, NULL, NULL), "`array` is NULL");
@@ -330,6 +335,21 @@ static void data_and_files(void **state) {
   refused(ad_text_data_open(NULL, 1, 4, 0, &text), "`paths` is NULL");
   refused(ad_text_data_open(nowhere, 1, 4, 0, &text), "`paths[i]` is NULL");
   refused(ad_text_data_open(somewhere, 1, 4, 0, NULL), "`out` is NULL");
+  refused(ad_text_data_open_unread(NULL, 1, 4, 0, &text), "`paths` is NULL");
+  refused(ad_text_data_open_unread(somewhere, 1, 4, 0, NULL), "`out` is NULL");
+  refused(ad_text_data_check(NULL, 1, 4, 0), "`paths` is NULL");
+  refused(ad_text_data_check(nowhere, 1, 4, 0), "`paths[i]` is NULL");
+  refused(ad_text_path_check(NULL), "`path` is NULL");
+  ad_line_options drawn = {0};
+  ad_line_data *lines = NULL;
+  ad_line line;
+  uint8_t characters[1];
+  float picture[1];
+  refused(ad_line_font_check(NULL, "font"), "`options` is NULL");
+  refused(ad_line_font_check(&drawn, NULL), "`path` is NULL");
+  refused(ad_line_data_open(NULL, &lines), "`options` is NULL");
+  refused(ad_line_data_open(&drawn, NULL), "`out` is NULL");
+  refused(ad_line_data_draw(NULL, 1, AD_TRAINING_PART, 0, &line, characters, picture), "`lines` is NULL");
   refused(ad_safetensors_open(NULL, &file), "`path` is NULL");
   refused(ad_safetensors_open("x", NULL), "`out` is NULL");
   refused(ad_safetensors_parse(NULL, 8, "x", &file), "`bytes` is NULL");

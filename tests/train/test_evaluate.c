@@ -3,7 +3,7 @@
 
 #include <math.h>
 #include <unistd.h>
-#include "data/text.h"
+#include "addend/data.h"
 #include "module/module.h"
 #include "train/run.h"
 
@@ -220,7 +220,7 @@ static void a_set_has_no_sample_twice(void **state) {
   char *seen_already = calloc((size_t)all, 1);
   ad_batch_options options = {.size = sizeof options, .seed = 5, .global_batch = 1, .held_out = 1, .set = all};
   int64_t size;
-  const uint8_t *bytes = ad_text_data_part(data, 1, &size);
+  const uint8_t *bytes = ad_text_data_part(data, AD_HELD_OUT_PART, &size);
   assert_true(all > 50 && all == (size - 1) / 40);
   for (int64_t i = 0; i < all + 2; i++) {
     int32_t tokens[40], targets[40];

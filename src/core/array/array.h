@@ -5,8 +5,6 @@
 #include "addend/array.h"
 #include "base/internal.h"
 
-/* On engine dry values have shapes and layouts only. */
-static inline int ad_comm_is_dry(const ad_comm *comm) { return !strcmp(ad_comm_engine(comm), "dry"); }
 static inline ad_group ad_array_group(const ad_comm *comm, const ad_array *array, ad_axes axes) {
   return ad_mesh_group(array->layout.mesh, axes, ad_comm_rank(comm));
 }
@@ -30,10 +28,5 @@ AD_INTERNAL ad_status ad_square_sum_named(ad_comm *comm, const ad_group *group, 
 /* The same of a packed array. Its layout may cut it by S(0) alone. */
 ad_array ad_array_describe_packed(const ad_comm *comm, ad_dtype dtype, const ad_segment *segments, size_t count,
                                   const ad_layout *layout);
-/* The same on every rank of `all`, which has all ranks of `mesh`, that of the array: the others' `in` is NULL, or only
- * described. *out then describes what out->data holds. */
-#define ad_array_whole_for(comm, all, mesh, in, out) ad_array_whole_for_at((comm), (all), (mesh), (in), (out), AD_HERE)
-AD_INTERNAL AD_CHECKED ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh,
-                                                       const ad_array *in, ad_array *out, const char *site);
 
 #endif

@@ -36,7 +36,6 @@ AD_INTERNAL void ad_log(ad_log_level level, const char *format, ...) AD_PRINTF(2
 
 /* The static analyzer does not look into error.c. Without these it would believe that ad_fail may return AD_OK. */
 #if defined(__clang_analyzer__)
-#define ad_fail(status, ...) ((ad_fail)(status, __VA_ARGS__), (status))
 #define ad_fail_in(status, ...) ((ad_fail_in)(status, __VA_ARGS__), (status))
 #define ad_fail_alike(status, ...) ((ad_fail_alike)(status, __VA_ARGS__), (status))
 #endif

@@ -40,6 +40,7 @@ static int allocation_size(size_t count, size_t size, size_t *out) {
 }
 
 ad_status ad_new_bytes(size_t count, size_t size, void **out) {
+  AD_NEED(out);
   size_t bytes;
   void *memory = allocation_size(count, size, &bytes) && may_allocate() ? calloc(1, bytes) : NULL;
   if (!memory) return no_memory(count, size);

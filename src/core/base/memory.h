@@ -1,14 +1,11 @@
-/* Allocation for addend's own objects. Every allocation of the library passes here, so that a test can fail the n-th.
- */
+/* Allocation for addend's own objects, beside addend/memory.h. Every allocation of the library passes here, so that a
+ * test can fail the n-th. */
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 #include <stddef.h>
-#include "addend/status.h"
+#include "addend/memory.h"
 #include "base/internal.h"
 
-/* Zeroed memory; *out unchanged and AD_MEMORY with a message on failure. count or size 0 gives a valid pointer. */
-AD_INTERNAL AD_CHECKED ad_status ad_new_bytes(size_t count, size_t size, void **out);
-#define ad_new(count, out) ad_new_bytes((count), sizeof **(out), (void **)(out))
 /* Grows *array (may be NULL) to hold `count` elements of `size` bytes; new bytes are zero; on failure unchanged. */
 AD_INTERNAL AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t size);
 #define ad_grow(array, old_count, count) ad_grow_bytes((void **)(array), (old_count), (count), sizeof **(array))
@@ -16,7 +13,6 @@ AD_INTERNAL AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, s
  * lost. On failure both are empty. */
 AD_INTERNAL AD_CHECKED ad_status ad_make_room(char **memory, size_t *held, size_t bytes);
 AD_INTERNAL AD_CHECKED ad_status ad_copy_string(const char *text, char **out);
-AD_INTERNAL void ad_release(void *pointer); /* free; NULL allowed */
 
 /* For libraries that have no error for memory that they cannot have: asks whether the process may have so many more MiB
  * now. AD_MEMORY says that `what` needs them and where the limits are. Nothing is kept. */

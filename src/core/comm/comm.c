@@ -86,6 +86,7 @@ int64_t ad_comm_rank(const ad_comm *comm) { return comm->rank; }
 int64_t ad_comm_size(const ad_comm *comm) { return comm->size; }
 const ad_mesh *ad_comm_mesh(const ad_comm *comm) { return comm->mesh; }
 const char *ad_comm_engine(const ad_comm *comm) { return comm->engine->name; }
+int ad_comm_is_dry(const ad_comm *comm) { return !strcmp(ad_comm_engine(comm), "dry"); }
 uint64_t ad_comm_bytes(const ad_comm *comm) { return comm->bytes; }
 
 static int is_under_way(const void *context, uint64_t number) {

@@ -1,6 +1,6 @@
 /* Lines of a text, each drawn in a font: which characters, in which font, size, weight and at which angle. How outlines
  * become pixels is in typeset.c. */
-#include "data/lines.h"
+#include "addend/data.h"
 
 #include <math.h>
 #include <string.h>
@@ -9,7 +9,6 @@
 #include "base/random.h"
 #include "data/font.h"
 #include "files/output.h"
-#include "data/text.h"
 #include "data/typeset.h"
 
 /* 26.6 pixels. The margin keeps what rounding to 1/64 moves inside the picture. */
@@ -100,7 +99,7 @@ static int64_t collapse(const uint8_t *bytes, int64_t size, uint8_t *out) {
 
 static ad_status take_part(const ad_text_data *text, int held_out, const char *what, int64_t chars, part *out) {
   int64_t size;
-  const uint8_t *bytes = ad_text_data_part(text, held_out, &size);
+  const uint8_t *bytes = ad_text_data_part(text, held_out ? AD_HELD_OUT_PART : AD_TRAINING_PART, &size);
   AD_TRY(ad_new((size_t)size, &out->characters));
   out->size = collapse(bytes, size, out->characters);
   if (out->size > chars || !size) return AD_OK;
@@ -243,6 +242,7 @@ void ad_line_data_close(ad_line_data *lines) {
 }
 
 ad_status ad_line_font_check(const ad_line_options *options, const char *path) {
+  AD_NEED(options, path);
   ad_line_data lines = {0};
   ad_font font;
   AD_TRY(take_options(options, &lines));
@@ -316,6 +316,7 @@ static ad_status draw_picture(ad_line_data *lines, uint64_t seed, double size, f
 
 ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, ad_data_part of, uint64_t index, ad_line *out,
                             uint8_t *characters, float *picture) {
+  AD_NEED(lines, out, characters, picture);
   int held_out = of == AD_HELD_OUT_PART;
   const part *from = held_out ? &lines->validation : &lines->train;
   *out = (ad_line){0};

@@ -1,10 +1,9 @@
 /* Text as training data: bytes of files, cut into samples at random places that depend on the global sample index
  * alone. */
-#include "data/text.h"
+#include "addend/data.h"
 
 #include <math.h>
 #include <string.h>
-#include "addend/data.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -60,7 +59,14 @@ static ad_status find_files(const char *const *paths, size_t count, int64_t seq,
   return check_sizes(files, seq, held_out);
 }
 
+static ad_status need_paths(const char *const *paths, size_t count) {
+  if (count) AD_NEED_AS("paths", paths);
+  for (size_t i = 0; i < count; i++) AD_NEED_AS("paths[i]", paths[i]);
+  return AD_OK;
+}
+
 ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double held_out) {
+  AD_TRY(need_paths(paths, count));
   ad_file_list files = {0};
   ad_status status = find_files(paths, count, seq, held_out, &files);
   ad_file_list_clear(&files);
@@ -68,6 +74,7 @@ ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq
 }
 
 ad_status ad_text_path_check(const char *path) {
+  AD_NEED(path);
   ad_file_list files = {0};
   ad_status status = ad_file_list_add(&files, path);
   ad_file_list_clear(&files);
@@ -130,8 +137,7 @@ static ad_status find_text(const char *const *paths, size_t count, double held_o
 static ad_status open_text(const char *const *paths, size_t count, int64_t seq, double held_out, int reads,
                            ad_text_data **out) {
   AD_NEED(out);
-  if (count) AD_NEED(paths);
-  for (size_t i = 0; i < count; i++) AD_NEED(paths[i]);
+  AD_TRY(need_paths(paths, count));
   ad_text_data *text;
   AD_TRY(ad_new(1, &text));
   text->seq = seq;
@@ -161,8 +167,8 @@ void ad_text_data_close(ad_text_data *text) {
 
 uint64_t ad_text_data_checksum(const ad_text_data *text) { return text->checksum; }
 
-const uint8_t *ad_text_data_part(const ad_text_data *text, int held_out, int64_t *size) {
-  const part *from = part_of(text, held_out);
+const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part of, int64_t *size) {
+  const part *from = part_of(text, of == AD_HELD_OUT_PART);
   *size = from->size;
   return from->bytes;
 }

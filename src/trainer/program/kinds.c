@@ -1,7 +1,10 @@
 /* The kinds of programs that recipes know: those of this folder, then those that were registered. */
 #include <pthread.h>
 #include <string.h>
-#include "program/model.h"
+#include "program/gpt/gpt.h"
+#include "program/moe/moe.h"
+#include "program/ocr/ocr.h"
+#include "program/decompose/model.h"
 #include "base/error.h"
 #include "program/program.h"
 

@@ -5,12 +5,10 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "array/array.h"
-#include "base/error.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "program/decompose/keys.h"
 #include "program/decompose/showing.h"
-#include "program/model.h"
+#include "program/decompose/model.h"
 #include "tensor/tape.h"
 
 size_t ad_module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }

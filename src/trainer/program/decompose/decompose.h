@@ -2,11 +2,11 @@
 #ifndef PROGRAM_DECOMPOSE_H
 #define PROGRAM_DECOMPOSE_H
 #include "program/decompose/components.h"
-#include "program/encoder.h"
+#include "program/decoder/encoder.h"
 #include "program/decompose/sources.h"
 #include "program/decompose/target.h"
-#include "program/model.h"
-#include "program/text_batch.h"
+#include "program/decompose/model.h"
+#include "program/decoder/text_batch.h"
 
 enum { AD_POOL_CI, AD_POOL_BLOCKS, AD_POOL_ADV };
 enum { AD_LOSS_FAITHFULNESS, AD_LOSS_STOCHASTIC, AD_LOSS_SPARSITY, AD_LOSS_ADVERSARIAL };

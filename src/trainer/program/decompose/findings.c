@@ -2,10 +2,8 @@
 #include "program/decompose/findings.h"
 
 #include <string.h>
-#include "array/array.h"
-#include "base/error.h"
 #include "kernels/kernels.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "program/decompose/random_components.h"
 #include "products/gemm.h"
 #include "tensor/operation.h"

@@ -3,11 +3,10 @@
 
 #include <fnmatch.h>
 #include <string.h>
-#include "base/error.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "mesh/blocks.h"
-#include "program/gpt_keys.h"
-#include "program/model.h"
+#include "program/gpt/keys.h"
+#include "program/decompose/model.h"
 
 #define AT(field) offsetof(ad_decompose_options, field)
 #define COEFFICIENT(loss, help_text)                                                                              \

@@ -1,8 +1,8 @@
 /* The recipe keys of decompose: the part of its record that knows no tape. */
 #ifndef PROGRAM_DECOMPOSE_KEYS_H
 #define PROGRAM_DECOMPOSE_KEYS_H
-#include "program/model.h"
-#include "program/decoder_keys.h"
+#include "program/decompose/model.h"
+#include "program/decoder/keys.h"
 #include "program/decompose/target.h"
 
 enum { AD_DECOMPOSE_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT + 32 };

@@ -3,11 +3,10 @@
  * the target with masked components. Gradients go back the same ways, and no number of ranks is in any of them. */
 #include <stdio.h>
 #include <string.h>
-#include "array/array.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "program/decompose/components.h"
 #include "program/decompose/decompose.h"
-#include "program/model.h"
+#include "program/decompose/model.h"
 #include "tensor/explained.h"
 #include "tensor/operation.h"
 #include "tensor/tape.h"
@@ -24,7 +23,9 @@ static const ad_text_microbatch *microbatch_of(ad_decomposition *d, const ad_pha
 
 static ad_status take_room(const ad_comm *comm, ad_kept_memory *memory, size_t bytes) {
   if (bytes <= memory->bytes) return AD_OK;
-  if (!ad_comm_is_dry(comm)) AD_TRY(ad_grow(&memory->at, memory->bytes, bytes));
+  ad_release(memory->at);
+  *memory = (ad_kept_memory){0};
+  if (!ad_comm_is_dry(comm)) AD_TRY(ad_new(bytes, &memory->at));
   memory->bytes = bytes;
   return AD_OK;
 }

@@ -5,8 +5,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include "base/error.h"
-#include "data/text.h"
+#include "addend/data.h"
 #include "program/decompose/findings.h"
 
 enum { USED = 8 };
@@ -38,7 +37,7 @@ static const ad_text_data *text_of(const ad_decomposition *d) {
 static double unigram_entropy(const ad_findings *found) {
   double count[AD_VOCABULARY_BYTES], sum = 0;
   int64_t size = 0;
-  const uint8_t *text = ad_text_data_part(text_of(found->decomposition), 0, &size);
+  const uint8_t *text = ad_text_data_part(text_of(found->decomposition), AD_TRAINING_PART, &size);
   for (size_t i = 0; i < AD_VOCABULARY_BYTES; i++) count[i] = 1;
   for (int64_t i = 0; i < size; i++) count[text[i]]++;
   for (size_t i = 0; i < AD_VOCABULARY_BYTES; i++)

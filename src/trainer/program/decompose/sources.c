@@ -4,13 +4,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "array/array.h"
-#include "base/error.h"
 #include "kernels/kernels.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "base/seams.h"
-#include "program/model.h"
-#include "program/text_batch.h"
+#include "program/decompose/model.h"
+#include "program/decoder/text_batch.h"
 #include "tensor/operation.h"
 #include "rows/rows.h"
 #include "tensor/tape.h"

@@ -3,7 +3,7 @@
  * microbatch share are the same on every rank, and so is their gradient: the sum over all samples. */
 #ifndef PROGRAM_SOURCES_H
 #define PROGRAM_SOURCES_H
-#include "program/model.h"
+#include "program/decompose/model.h"
 #include "addend/layers.h"
 
 /* One array of them, of one microbatch: numbers of states of its module. */

@@ -2,13 +2,12 @@
 #include "program/decompose/target.h"
 
 #include <string.h>
-#include "base/error.h"
 #include "kernels/kernels.h"
-#include "base/memory.h"
+#include "addend/memory.h"
 #include "files/output.h"
 #include "files/safetensors.h"
-#include "program/gpt_keys.h"
-#include "program/model.h"
+#include "program/gpt/keys.h"
+#include "program/gpt/gpt.h"
 #include "program/weights.h"
 
 /* ---- sites ---- */

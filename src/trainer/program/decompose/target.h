@@ -1,8 +1,8 @@
 /* A decoder of text whose weights do not change, and whose products with matrices can be looked into and replaced. */
 #ifndef PROGRAM_TARGET_H
 #define PROGRAM_TARGET_H
-#include "program/model.h"
-#include "program/mlp_branch.h"
+#include "program/gpt/gpt.h"
+#include "program/decoder/mlp_branch.h"
 
 /* A product x W of the decoder: W [in, out]. */
 typedef struct ad_site {

@@ -1,0 +1,67 @@
+/* What the decoder computes that gpt, moe and ocr are built on and decompose explains. */
+#ifndef PROGRAM_DECODER_OPTIONS_H
+#define PROGRAM_DECODER_OPTIONS_H
+#include "addend/program.h"
+#include "addend/data.h"
+
+/* A decoder of bytes, complete: whoever writes these formulas down gets the same numbers. No dropout.
+ *
+ *   x = embedding.weight[token]                                     [batch, seq, d_model]
+ *   in each block i:  x = x + attention(norm(x; blocks.i.norm.attn))
+ *                     x = x + mlp(norm(x; blocks.i.norm.mlp))
+ *   logits = norm(x; final.norm.weight) head.weight, or, tied (the default of recipes), times embedding.weight
+ * transposed
+ *
+ *   norm(x; w)   = w * x / sqrt(mean(x^2) + 1e-5), over d_model (RMSNorm)
+ *   attention(x) = (softmax(q k^T / sqrt(head_dim)) v) wo, head by head, each token seeing itself and those before it;
+ *                  q = rotary(x wq), k = rotary(x wk), v = x wv; head h has columns [h, h + 1) * head_dim of q, and of
+ *                  k and v those of head floor(h * kv_heads / heads); head_dim = d_model / heads
+ *                  with qk_norm: q = rotary(norm(x wq; q_norm)), k = rotary(norm(x wk; k_norm)), the norm over each
+ *                  head's head_dim elements
+ *   rotary       turns the pair (j, j + head_dim / 2) of a head by position * rotary_base^(-2 j / head_dim), positions
+ *                from 0: (a, b) becomes (a cos - b sin, a sin + b cos)
+ *   mlp(x)       = (silu(x gate) * (x up)) down (SwiGLU)
+ *   with bias each product with wq, wk, wv, wo, gate, up, down adds its bias
+ *
+ * Matrices are [in, out], a row vector times a matrix: PyTorch's Linear keeps the transpose, and a square one that was
+ * not turned fits unnoticed. Weights that a recipe names (model.weights) have exactly these tensors, no other. Names,
+ * shapes, the deviation of the initial values, which are normal around 0, and the layout on tp, where r is R and i is
+ * I:
+ *
+ *   embedding.weight                     [256, d_model]         1 / sqrt(d_model)                       S0
+ *   blocks.i.norm.attn, .norm.mlp        [d_model]              all 1                                   I, or (1)
+ *   blocks.i.attn.wq                     [d_model, d_model]     1 / sqrt(d_model)                       S1
+ *   blocks.i.attn.wk, .wv                [d_model, kv_width]    1 / sqrt(d_model)                       S1, or (2)
+ *   blocks.i.attn.wo                     [d_model, d_model]     1 / sqrt(d_model) / sqrt(2 layers)      S0
+ *   blocks.i.attn.q_norm, .k_norm        [head_dim]             all 1, with qk_norm                     R
+ *   blocks.i.mlp.gate, .up               [d_model, d_hidden]    1 / sqrt(d_model)                       S1
+ *   blocks.i.mlp.down                    [d_hidden, d_model]    1 / sqrt(d_hidden) / sqrt(2 layers)     S0
+ *   wq_bias, wk_bias, wv_bias, gate_bias, up_bias beside their matrices: [out], all 0, with bias        S0, or (2)
+ *   wo_bias, down_bias                   [d_model]              all 0, with bias                        R
+ *   final.norm.weight                    [d_model]              all 1                                   I, or (1)
+ *   head.weight (not if tied)            [d_model, 256]         1 / sqrt(d_model)                       S1
+ *
+ *   kv_width = kv_heads * head_dim. (1) with sequence_parallel R, or, with convert_norms, I and converted at each use.
+ *   (2) R where tp does not divide kv_heads.
+ *
+ * Element e of a value, counted row by row, is deviation * sqrt(-2 ln(1 - u)) cos(2 pi v), with u and v the first 53
+ * bits, as fractions, of the two 64-bit numbers of the draw (seed, stream XXH64(name), index e) that data.h describes.
+ * The name is the one of the list, without that of a module: in programs of several, parameters of one name and shape
+ * begin alike.
+ *
+ * The loss is cross-entropy, summed over the counted tokens of the step and divided by their number. Weight decay
+ * applies to all matrices but embedding.weight. Parameters are R on dp and cp. The batch is S0 on dp and S1z on cp, the
+ * residual stream on tp is I or, with sequence_parallel, S1: docs/types.md. */
+typedef struct ad_decoder_options {
+  int64_t layers, d_model, heads;
+  int tied;                             /* 1, the default of recipes: the head is the embedding */
+  double rotary_base;                   /* slowest rotation of the positions */
+  int64_t kv_heads;                     /* heads of k and v; 0: as many as of q */
+  int qk_norm;                          /* 1: queries and keys are normalised head by head */
+  int bias;                             /* 1: the products of attention and MLP have biases */
+  int sequence_parallel, convert_norms; /* how norms and stream lie on tp */
+  int gather_keys;                      /* 1: over cp keys and values are gathered; 0: they go around the ring */
+  ad_text_options data;
+} ad_decoder_options;
+
+#endif

@@ -1,0 +1,149 @@
+/* Reading a rank's share of a step's batch of text. Which sample stands where is decided in io/. */
+#include "program/decoder/text_batch.h"
+
+#include <stdio.h>
+#include "addend/memory.h"
+#include "addend/data.h"
+
+ad_layout ad_text_batch_layout(const ad_mesh *mesh) {
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, ad_mesh_named(mesh), AD_I);
+  ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));
+  ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
+  ad_layout_set(&layout, ad_mesh_named(mesh) & AD_AXES(AD_CP), AD_S_ZIGZAG(1));
+  return layout;
+}
+
+ad_layout ad_text_count_layout(const ad_mesh *mesh) {
+  ad_layout layout = ad_text_batch_layout(mesh);
+  ad_layout_set(&layout, ad_layout_cut_axes(&layout), AD_P);
+  return layout;
+}
+
+static ad_text_microbatch describe(const ad_program_setting *setting, const ad_layout *layout, int64_t seq, int64_t m) {
+  ad_shape shape = {2, {ad_cut(setting->global_batch, m, setting->microbatches).count, seq}};
+  ad_array array = ad_array_describe(setting->comm, AD_I32, &shape, layout);
+  ad_span rows = ad_batch_rows(layout, ad_comm_rank(setting->comm), setting->global_batch, setting->microbatches, m);
+  return (ad_text_microbatch){.rows = rows, .tokens = array, .targets = array};
+}
+
+static void describe_all(const ad_program_setting *setting, const ad_layout *layout, ad_text_batch *batch) {
+  for (size_t m = 0; m < batch->count; m++)
+    batch->microbatches[m] = describe(setting, layout, batch->text->seq, (int64_t)m);
+}
+
+static void place(ad_text_batch *batch) {
+  int32_t *next = batch->memory;
+  for (size_t m = 0; m < batch->count; m++) {
+    ad_text_microbatch *microbatch = &batch->microbatches[m];
+    size_t numel = ad_array_numel(&microbatch->tokens);
+    microbatch->tokens.data = next;
+    microbatch->targets.data = next + numel;
+    next += 2 * numel;
+  }
+}
+
+/* Which positions of the sequence this rank reads. */
+static ad_status take_positions(const ad_program_setting *setting, const ad_layout *layout, ad_text_batch *batch) {
+  int64_t rank = ad_comm_rank(setting->comm), seq = batch->text->seq;
+  int count = ad_layout_spans(layout, 1, seq, rank, NULL, 0);
+  AD_TRY(ad_new((size_t)count + 1, &batch->positions));  // NULL would mean all of them
+  ad_layout_spans(layout, 1, seq, rank, batch->positions, count);
+  batch->options.spans = batch->positions;
+  batch->options.span_count = (size_t)count;
+  return AD_OK;
+}
+
+ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layout *layout, const ad_text_options *text,
+                               ad_text_batch *out) {
+  ad_text_batch batch = {.comm = setting->comm,
+                         .text = text,
+                         .options = {.size = sizeof(ad_batch_options),
+                                     .seed = setting->seed,
+                                     .global_batch = setting->global_batch,
+                                     .valid = text->valid,
+                                     .valid_count = text->valid_count},
+                         .count = (size_t)setting->microbatches,
+                         .evaluated = setting->evaluated};
+  ad_status status = take_positions(setting, layout, &batch);
+  if (!status) status = ad_new(batch.count, &batch.microbatches);
+  if (!status) describe_all(setting, layout, &batch);
+  if (status)
+    ad_text_batch_destroy(&batch);
+  else
+    *out = batch;
+  return status;
+}
+
+void ad_text_batch_destroy(ad_text_batch *batch) {
+  ad_text_data_close(batch->data);
+  ad_release(batch->microbatches);
+  ad_release(batch->positions);
+  ad_release(batch->memory);
+  *batch = (ad_text_batch){0};
+}
+
+ad_status ad_text_batch_open(ad_text_batch *batch) {
+  const ad_text_options *text = batch->text;
+  const char *const *paths = (const char *const *)text->text;
+  if (ad_comm_is_dry(batch->comm))
+    return ad_text_data_open_unread(paths, text->text_count, text->seq, text->held_out, &batch->data);
+  size_t numel = 0;
+  for (size_t m = 0; m < batch->count; m++) numel += ad_array_numel(&batch->microbatches[m].tokens);
+  AD_TRY(ad_new(2 * numel, &batch->memory));
+  place(batch);
+  return ad_text_data_open(paths, text->text_count, text->seq, text->held_out, &batch->data);
+}
+
+int64_t ad_text_batch_held_out(const ad_text_batch *batch) {
+  return ad_text_data_samples(batch->data, AD_HELD_OUT_PART);
+}
+
+static int64_t set_of(const ad_text_batch *batch) {
+  int64_t all = ad_text_batch_held_out(batch);
+  return batch->evaluated < all ? batch->evaluated : all;
+}
+
+ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_held_out held_out, int64_t *counted) {
+  if (held_out && !(batch->text->held_out > 0))
+    return ad_fail(AD_INVALID, "no part of the text is held out; set data.held_out above 0");
+  batch->options.held_out = held_out != AD_TRAINED_ON;
+  batch->options.set = held_out == AD_HELD_OUT_SET ? set_of(batch) : 0;
+  for (size_t m = 0; m < batch->count; m++) {
+    ad_text_microbatch *microbatch = &batch->microbatches[m];
+    AD_TRY(ad_text_data_rows(batch->data, &batch->options, step, microbatch->rows.first, microbatch->rows.count,
+                             microbatch->tokens.data, microbatch->targets.data, &counted[m]));
+  }
+  return AD_OK;
+}
+
+const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, char *name, size_t size) {
+  size_t m = index / 2;
+  if (m >= batch->count) return NULL;
+  if (size) snprintf(name, size, "microbatch.%zu.%s", m, index % 2 ? "targets" : "tokens");
+  return index % 2 ? &batch->microbatches[m].targets : &batch->microbatches[m].tokens;
+}
+
+size_t ad_text_batch_bytes(const ad_text_batch *batch) {
+  size_t bytes = (size_t)ad_text_data_bytes(batch->data);
+  for (size_t m = 0; m < batch->count; m++) bytes += 2 * ad_array_bytes(&batch->microbatches[m].tokens);
+  return bytes;
+}
+
+const char *ad_text_batch_content(const ad_text_batch *batch, size_t index, char *buffer, size_t size) {
+  if (index) return NULL;
+  snprintf(buffer, size, "%lld bytes, xxh64 %016llx", (long long)ad_text_data_bytes(batch->data),
+           (unsigned long long)ad_text_data_checksum(batch->data));
+  return "data.text";
+}
+
+const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size) {
+  static const char *const names[] = {"text", "batch"};
+  long long samples = (long long)batch->options.global_batch, tokens = (long long)batch->text->seq;
+  if (index == 0) snprintf(buffer, size, "%lld bytes", (long long)ad_text_data_bytes(batch->data));
+  if (index == 1) {
+    snprintf(buffer, size, "%lld sample%s of %lld token%s in %zu microbatch%s", samples, samples == 1 ? "" : "s",
+             tokens, tokens == 1 ? "" : "s", batch->count, batch->count == 1 ? "" : "es");
+  }
+  return index < sizeof names / sizeof *names ? names[index] : NULL;
+}

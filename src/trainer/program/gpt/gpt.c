@@ -1,0 +1,50 @@
+/* The program gpt: a decoder whose second branch is an MLP. Its recipe keys are in keys.c. */
+#include "program/gpt/gpt.h"
+#include "addend/memory.h"
+#include "program/gpt/keys.h"
+#include "program/decoder/mlp_branch.h"
+#include "program/decoder/text_decoder.h"
+
+typedef struct gpt {
+  ad_text_decoder text; /* first: the functions of records take a gpt as theirs */
+  ad_mlp_branch mlp;
+} gpt;
+
+static ad_status create(const void *options, ad_program *to, void **own) {
+  const ad_gpt_options *gpt_options = options;
+  gpt *model;
+  AD_TRY(ad_new(1, &model));
+  *own = model;
+  model->mlp.d_hidden = ad_gpt_hidden(gpt_options);
+  AD_TRY(ad_new((size_t)gpt_options->decoder.layers, &model->mlp.layers));
+  return ad_text_decoder_create(&model->text, &gpt_options->decoder, &ad_mlp_branch_functions, &model->mlp, 1, to);
+}
+
+static void destroy(void *own) {
+  gpt *model = own;
+  ad_text_decoder_release(&model->text);
+  ad_release(model->mlp.layers);
+  ad_release(model);
+}
+
+const ad_program_kind *ad_gpt(void) {
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "gpt",
+                                       .help = "a decoder of text: rotary attention, SwiGLU, RMSNorm",
+                                       .modules = ad_text_decoder_modules,
+                                       .keys = ad_gpt_keys,
+                                       .key_count = AD_GPT_KEY_COUNT,
+                                       .options_size = sizeof(ad_gpt_options),
+                                       .create = create,
+                                       .destroy = destroy,
+                                       .open = ad_text_decoder_open,
+                                       .read = ad_text_decoder_read,
+                                       .rules = {.check = ad_gpt_check, .check_files = ad_gpt_check_files},
+                                       .data = {.has_held_out = ad_text_decoder_has_held_out,
+                                                .held_out_samples = ad_text_decoder_held_out_samples,
+                                                .bytes = ad_text_decoder_data_bytes,
+                                                .batch_array = ad_text_decoder_batch_array,
+                                                .content = ad_text_decoder_content},
+                                       .account = {.flops = ad_text_decoder_flops, .fact = ad_text_decoder_fact}};
+  return &kind;
+}

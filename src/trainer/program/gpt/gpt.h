@@ -1,0 +1,14 @@
+/* The program `gpt`: the decoder alone. */
+#ifndef PROGRAM_GPT_GPT_H
+#define PROGRAM_GPT_GPT_H
+#include "program/decoder/options.h"
+
+typedef struct ad_gpt_options {
+  ad_decoder_options decoder;
+  int64_t d_hidden; /* of the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
+} ad_gpt_options;
+
+/* The kind "gpt": one module, "model"; one phase; one loss, "cross_entropy", over one count, "tokens". */
+const ad_program_kind *ad_gpt(void);
+
+#endif

@@ -1,0 +1,142 @@
+/* The keys of moe, and what they say together and with the mesh. */
+#include "program/moe/keys.h"
+
+#include <stdio.h>
+
+#include "mesh/group.h"
+#include "program/keys.h"
+#include "program/moe/moe.h"
+
+#define AT(field) offsetof(ad_moe_options, field)
+
+const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {
+    AD_DECODER_KEYS(ad_moe_options, decoder),
+    {"model.experts", AD_KEY_INTEGER, .offset = AT(experts), .least = 1, .most = 1 << 20,
+     .help = "experts of each block"},
+    {"model.top_k", AD_KEY_INTEGER, .offset = AT(top_k), .least = 1, .most = 1 << 20, .fallback = "1",
+     .help = "experts of each token"},
+    {"model.expert_hidden", AD_KEY_INTEGER, .offset = AT(expert_hidden), .least = 1, .most = 1 << 22,
+     .help = "width inside an expert"},
+    {"model.shared_experts", AD_KEY_INTEGER, .offset = AT(shared_experts), .least = 0, .most = 1 << 22, .fallback = "0",
+     .help = "width inside the expert that every token has; 0: there is none"},
+    {"model.sigmoid", AD_KEY_BOOLEAN, .offset = AT(sigmoid), .fallback = "false",
+     .help = "scores are the sigmoid of each logit, instead of the softmax over all experts"},
+    {"model.score_before_experts", AD_KEY_BOOLEAN, .offset = AT(score_before_experts), .fallback = "false",
+     .help = "a score is a factor of its expert's input, instead of its output"},
+    {"model.summed_gate", AD_KEY_BOOLEAN, .offset = AT(summed_gate), .fallback = "false",
+     .help = "on tp the router is R, and the reducer sums its gradient, instead of I"},
+    {"model.capacity", AD_KEY_NUMBER, .offset = AT(capacity), .least = 0, .open_least = 1, .most = 1e9,
+     .word = "unlimited", .fallback = "unlimited",
+     .help = "what an expert takes of a microbatch at most, times an even share; the choices of later tokens are "
+             "dropped"},
+    {"model.balance_loss", AD_KEY_NUMBER, .offset = AT(balance_loss), .least = 0, .most = 1e6, .fallback = "0",
+     .help = "coefficient of the load-balancing loss"},
+    {"model.balance_rate", AD_KEY_NUMBER, .offset = AT(balance_rate), .least = 0, .most = 1, .fallback = "0",
+     .help = "what the balancing bias of an expert changes by after a step; 0: there is none"},
+    {"views.sparse", AD_KEY_VIEW, .offset = AT(sparse), .fallback = "",
+     .help = "the mesh as experts see it, such as \"ep=2 etp=1\" (efsdp: the ranks that are left); left out: ep=1 and "
+             "etp=tp"},
+    AD_TEXT_KEYS(ad_moe_options, decoder.data)};
+
+ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mesh **out) {
+  char text[64];
+  snprintf(text, sizeof text, "ep=1 etp=%lld", (long long)ad_mesh_axis_size(mesh, AD_TP));
+  return ad_key_view(mesh, options->sparse ? options->sparse : text, out);
+}
+
+static void check_names(const ad_mesh *view, const ad_complaints *to) {
+  ad_axes wanted = AD_AXES(AD_EFSDP) | AD_AXES(AD_EP) | AD_AXES(AD_ETP), named = ad_mesh_named(view);
+  if ((named & wanted) != wanted || named & ~(wanted | AD_AXES(AD_DP_REPLICATE)))
+    ad_complain(to, "views.sparse",
+                "must name efsdp, ep and etp, each at least 1, and beside them at most dp_replicate; is \"%s\"",
+                ad_mesh_text(view));
+}
+
+/* tp and etp have the same groups: neighbours in the one are neighbours in the other. */
+static int has_groups_of_tp(const ad_mesh *view, const ad_mesh *mesh) {
+  ad_axes here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
+  int count = ad_mesh_common_sets(mesh, view, here, there);
+  for (int i = 0; i < count; i++)
+    if (here[i] == AD_AXES(AD_TP) && there[i] == AD_AXES(AD_ETP)) return 1;
+  return 0;
+}
+
+static void check_tensor_axes(const ad_mesh *view, const ad_mesh *mesh, const ad_complaints *to) {
+  long long tp = ad_mesh_axis_size(mesh, AD_TP), etp = ad_mesh_axis_size(view, AD_ETP);
+  if (etp == 1) return;
+  if (etp != tp)
+    ad_complain(to, "views.sparse",
+                "etp=%lld is neither 1 (experts whole, tokens split over tp) nor tp=%lld (experts cut as the MLP is)",
+                etp, tp);
+  else if (!has_groups_of_tp(view, mesh))
+    ad_complain(to, "views.sparse",
+                "etp=%lld must have the ranks of tp in mesh \"%s\": let it stand among its axes where tp stands", etp,
+                ad_mesh_text(mesh));
+  else if (!(ad_mesh_named(mesh) & (AD_AXES_DP | AD_AXES(AD_CP))))
+    ad_complain(to, "mesh", "must name dp_shard, 1 will do: the view has axes beside etp");
+}
+
+static void check_experts(const ad_moe_options *options, const ad_mesh *view, const ad_complaints *to) {
+  long long experts = options->experts, ep = ad_mesh_axis_size(view, AD_EP), etp = ad_mesh_axis_size(view, AD_ETP);
+  if (experts >= 1 && experts < ep)
+    ad_complain(to, "model.experts", "ep=%lld spreads them, and %lld leave ranks without any; at least %lld", ep,
+                experts, ep);
+  if (options->expert_hidden >= 1 && options->expert_hidden < etp)
+    ad_complain(to, "model.expert_hidden", "etp=%lld cuts the experts, but they are %lld wide; at least %lld", etp,
+                (long long)options->expert_hidden, etp);
+}
+
+/* Whether a view of these sizes would be taken. */
+static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t ep, int64_t etp, char text[64]) {
+  ad_mesh *view;
+  snprintf(text, 64, "ep=%lld etp=%lld", (long long)ep, (long long)etp);
+  if (ad_mesh_size(mesh) % (ep * etp) || options->expert_hidden < etp || ad_key_view(mesh, text, &view)) return 0;
+  int has_copies = (ad_mesh_named(mesh) & (AD_AXES_DP | AD_AXES(AD_CP))) != 0;
+  int fits = etp == 1 || (has_copies && has_groups_of_tp(view, mesh));
+  ad_mesh_destroy(view);
+  return fits;
+}
+
+/* Where the view has other ranks than the mesh, which was told already: those that have them. */
+static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
+  enum { NAMED_MAX = 8 };
+  char named[NAMED_MAX * 64] = "", one[64];
+  size_t used = 0;
+  int64_t tp = ad_mesh_axis_size(mesh, AD_TP), etps[] = {1, tp};
+  int count = 0;
+  for (int i = 0; i < (tp > 1 ? 2 : 1); i++)
+    for (int64_t ep = options->experts; ep >= 1 && count < NAMED_MAX; ep--)
+      if (would_do(options, mesh, ep, etps[i], one))
+        used += (size_t)snprintf(named + used, sizeof named - used, "%s\"%s\"", count++ ? ", " : "", one);
+  if (count) ad_complain(to, "views.sparse", "with this mesh these would do: %s", named);
+}
+
+static void check_view(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
+  ad_mesh *view;
+  ad_status status = ad_moe_view(options, mesh, &view);
+  if (status == AD_MEMORY) ad_complain_of(to, "views.sparse", status);
+  if (status == AD_INVALID) name_views(options, mesh, to);
+  if (status) return;
+  check_names(view, to);
+  check_tensor_axes(view, mesh, to);
+  check_experts(options, view, to);
+  ad_mesh_destroy(view);
+}
+
+void ad_moe_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                  const ad_complaints *to) {
+  const ad_moe_options *moe = options;
+  long long tp = ad_mesh_axis_size(meshes[0], AD_TP), shared = moe->shared_experts;
+  ad_decoder_check("moe", "mesh", &moe->decoder, meshes[0], to);
+  ad_decoder_check_text(&moe->decoder, meshes[0], to);
+  if (moe->experts >= 1 && moe->top_k > moe->experts)
+    ad_complain(to, "model.top_k", "must be at most experts: %lld of %lld", (long long)moe->top_k,
+                (long long)moe->experts);
+  if (shared > 0 && shared < tp)
+    ad_complain(to, "model.shared_experts", "tp=%lld cuts it, but it is %lld wide; at least %lld", tp, shared, tp);
+  check_view(moe, meshes[0], to);
+}
+
+void ad_moe_check_files(const void *options, const ad_complaints *to) {
+  ad_text_check_files(&((const ad_moe_options *)options)->decoder.data, to);
+}

@@ -1,0 +1,17 @@
+/* The recipe keys of the program `moe` and what is said of them: the part of its record that knows no tape. */
+#ifndef PROGRAM_MOE_KEYS_H
+#define PROGRAM_MOE_KEYS_H
+#include "program/decoder/keys.h"
+#include "program/moe/moe.h"
+
+enum { AD_MOE_KEY_COUNT = AD_DECODER_KEY_COUNT + 11 + AD_TEXT_KEY_COUNT };
+extern const ad_key ad_moe_keys[AD_MOE_KEY_COUNT];
+
+/* Options are an ad_moe_options, as the record's functions take them. */
+void ad_moe_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                  const ad_complaints *to);
+void ad_moe_check_files(const void *options, const ad_complaints *to);
+/* The view on which experts lie, also where `sparse` is left out. */
+ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mesh **out) AD_CHECKED;
+
+#endif

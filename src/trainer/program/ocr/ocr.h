@@ -1,0 +1,39 @@
+/* What the program `ocr` computes. */
+#ifndef PROGRAM_OCR_OCR_H
+#define PROGRAM_OCR_OCR_H
+#include "addend/data.h"
+#include "program/decoder/options.h"
+
+/* Reads lines of text from pictures: an encoder and a decoder joined by a bridge.
+ *
+ *   A picture [height, width] is cut into n = width / patch patches, from left to right, of height * patch pixels each,
+ *   row by row.
+ *   x = patches patch.weight                                        [batch, n, encoder_d_model]
+ *   in each block i:  x = x + attention(norm(x; blocks.i.norm.attn))   each patch sees all
+ *                     x = x + mlp(norm(x; blocks.i.norm.mlp))
+ *   images = norm(x; final.norm.weight) projection.weight              [batch, n, d_model]
+ *
+ * with the formulas of program/decoder/options.h, every key head its own, without biases and head norms, and its
+ * rotary_base; the width inside the encoder's MLPs is 8/3 encoder_d_model rounded up to a multiple of 16, whatever
+ * d_hidden is. The decoder is that of gpt with an MLP of d_hidden. Its sequence is n tokens whose embeddings `images`
+ * replace (token 0), the line's characters, and newlines; seq = n + chars. Position n - 1 predicts the first character,
+ * each character the next, the last one a newline; what follows does not count. Line i of step s is number s *
+ * global_batch + i of those that are drawn (data.h); a byte is its own token, a newline 10.
+ *
+ * Names are module.name: encoder.patch.weight and model.embedding.weight. encoder.patch.weight and
+ * encoder.projection.weight are normal with deviation 1 / sqrt(rows), I on tp, and decay. */
+typedef struct ad_ocr_options {
+  ad_decoder_options decoder; /* its data: only seq, which follows from the others */
+  int64_t d_hidden;           /* of the decoder's MLP; 0: as gpt's */
+  int64_t encoder_layers, encoder_d_model, encoder_heads;
+  int64_t patch; /* pixels, a divisor of the picture's width */
+  int ragged;    /* 1: the bridge takes parts of the batch that overlap in any way */
+  int64_t read;  /* held-out lines that are read after the training */
+  ad_line_options lines;
+} ad_ocr_options;
+
+/* The kind "ocr": modules "encoder" and "model", a phase of each; one loss, "cross_entropy", over one count,
+ * "characters", the newline one of them. */
+const ad_program_kind *ad_ocr(void);
+
+#endif
