@@ -39,7 +39,7 @@ int ad_main(int argc, char **argv, const ad_program_kind *const *kinds) {
     ad_status status = ad_program_register(*kind);
     if (status) return ad_cli_failed(status);
   }
-  ad_cli_program mine = {.name = name_of(argc > 0 ? argv[0] : "addend", name),
+  ad_cli_program mine = {.name = name_of(argc > 0 && argv[0] ? argv[0] : "addend", name),
                          .help = "Trains, proves and plans distributed gradients of a program of its own.",
                          .example = "check RECIPE.yaml --sabotage",
                          .print_more = print_kinds};

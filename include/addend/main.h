@@ -12,7 +12,8 @@ extern "C" {
 /* All that `main` does. `kinds`, NULL at the end, are registered (ad_program_register) before anything is read; --help
  * lists their keys. They are borrowed, and live as long as the process. Returns the exit status: 0 it holds, 1 the
  * answer is no, 2 the call or the recipe is wrong, 3 it could not finish. Ranks are forked from the process, or are
- * what mpirun, srun or `addend run` started. */
+ * what mpirun, srun or `addend run` started. Call it first in `main`, with what `main` was given: where the environment
+ * says nothing of OpenBLAS's threads the process starts itself anew, once. */
 AD_API int ad_main(int argc, char **argv, const ad_program_kind *const *kinds);
 
 #if defined(__cplusplus)

@@ -58,7 +58,9 @@ refused() { # words, file
   ! "$addend" check classifier.yaml --program "$2" >printed 2>&1 || fail "$2 should be refused"
   grep -q -- "$1" printed || fail "$2: '$1' is not in: $(cat printed)"
 }
-refused "missing.so cannot be read: No such file" missing.so
+refused "missing.so. cannot be read: No such file" missing.so
+refused "is no regular file" "$work"
+mkfifo pipe.so && refused "is no regular file" pipe.so
 refused "classifier.c cannot be loaded as a program" classifier.c
 sed 's/^AD_PROGRAM_OBJECT.*//' classifier.c >none.c
 "$compiler" -shared -fPIC "${cflags[@]}" none.c -o none.so

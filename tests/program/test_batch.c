@@ -20,6 +20,7 @@ typedef struct table {
   ad_batch *batch;
   int64_t first_uncounted, last; /* samples from this one on say that they do not count; the last one that was read */
   size_t read;
+  ad_held_out held_out; /* as the last sample had it */
 } table;
 
 static const ad_batch_field fields[] = {{"numbers", AD_F64, {2, {2, 3}}}, {"labels", AD_I32, {0}}};
@@ -47,6 +48,7 @@ static ad_status read_row(void *context, ad_batch_row *row) {
   ad_array_set(&row->fields[1], row->row, row->counts);
   if (row->sample >= o->first_uncounted) row->counts = 0;
   o->last = row->sample;
+  o->held_out = row->held_out;
   o->read++;
   return AD_OK;
 }
@@ -108,6 +110,7 @@ static void after_the_held_out_sets_last_one_nothing_counts(void **state) {
   assert_true(ad_array_get(ad_batch_array(o->batch, LABELS, 1), 1) == 1); /* sample 4 */
   assert_true(ad_array_get(ad_batch_array(o->batch, LABELS, 1), 2) == 0); /* sample 5 */
   assert_int_equal(o->last, BATCH - 1);
+  assert_int_equal(o->held_out, AD_HELD_OUT_SET);
   must(kind.read(o, 0, AD_HELD_OUT_DRAWN, counted));
   assert_int_equal(counts[0] + counts[1], BATCH);
   ad_program_destroy(program);
@@ -157,6 +160,13 @@ static void what_is_no_batch_is_refused(void **state) {
   assert_null(ad_batch_array(program->batch, 0, MICROBATCHES));
   ad_batch_destroy(program->batch);
   program->batch = NULL;
+  static const ad_batch_field twice[] = {{"x", AD_F32, {0}}, {"x", AD_I32, {0}}}, nameless = {NULL, AD_F32, {0}};
+  assert_int_equal(ad_program_add_batch(program, &rows, fields, 0, &second), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "a batch has no field"));
+  assert_int_equal(ad_program_add_batch(program, &rows, twice, 2, &second), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "two fields of a batch are called `x`"));
+  assert_int_equal(ad_program_add_batch(program, &rows, &nameless, 1, &second), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "has no name"));
   assert_int_equal(ad_program_add_batch(program, &rows, &deep, 1, &second), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "a row has 6 dimensions, at most 5"));
   ad_program_destroy(program);

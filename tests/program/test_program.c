@@ -422,6 +422,14 @@ static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   assert_int_equal(ad_program_register(&again), AD_INVALID);
   assert_int_equal(ad_program_register(&empty), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "program `empty` has no module"));
+  ad_program_kind wrong = kind;
+  wrong.name = "wrong";
+  wrong.options_size = offsetof(plan, width) + 1;
+  assert_int_equal(ad_program_register(&wrong), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "the key model.width fills bytes behind its options"));
+  wrong.keys = NULL;
+  assert_int_equal(ad_program_register(&wrong), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "`kind->keys` is NULL"));
   assert_int_equal(ad_program_register(&older), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "build the program with the headers of this library"));
   const ad_program_kind *const *kinds = ad_program_kinds();

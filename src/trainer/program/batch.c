@@ -1,5 +1,6 @@
 /* Batches that a program reads row by row: memory of every microbatch, and which rows of the step's batch are whose. */
 #include <stdio.h>
+#include <string.h>
 #include "addend/data.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -38,9 +39,22 @@ static ad_status create_arrays(ad_batch *batch) {
   return AD_OK;
 }
 
+/* Dumps know fields by their names. */
+static ad_status check_fields(const ad_batch_field *fields, size_t count) {
+  if (!count) return ad_fail(AD_INVALID, "a batch has no field; it needs one at least");
+  for (size_t i = 0; i < count; i++) {
+    if (!fields[i].name) return ad_fail(AD_INVALID, "field number %zu of a batch has no name", i);
+    for (size_t j = 0; j < i; j++)
+      if (!strcmp(fields[i].name, fields[j].name))
+        return ad_fail(AD_INVALID, "two fields of a batch are called `%s`", fields[i].name);
+  }
+  return AD_OK;
+}
+
 ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_batch_field *fields, size_t count,
                                ad_batch **out) {
   AD_NEED(to, rows, fields, out);
+  AD_TRY(check_fields(fields, count));
   if (to->batch) return ad_fail(AD_INVALID, "program `%s` has a batch already; add its fields to that", to->kind->name);
   AD_TRY(ad_new(1, &to->batch));
   *to->batch = (ad_batch){.setting = to->setting, .rows = *rows, .fields = fields, .field_count = count};

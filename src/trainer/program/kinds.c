@@ -6,6 +6,7 @@
 #include "program/ocr/ocr.h"
 #include "program/decompose/model.h"
 #include "base/error.h"
+#include "program/keys.h"
 #include "program/program.h"
 
 enum { KINDS_MAX = 32 };
@@ -50,10 +51,36 @@ ad_status ad_program_kind_check(const ad_program_kind *kind) {
                  kind->size, sizeof *kind);
 }
 
+static int fits(const ad_program_kind *kind, size_t offset, size_t bytes) {
+  return offset <= kind->options_size && bytes <= kind->options_size - offset;
+}
+
+/* What a key fills lies in the options. */
+static ad_status check_key(const ad_program_kind *kind, size_t i) {
+  const ad_key *key = &kind->keys[i];
+  if (!key->path) return ad_fail(AD_INVALID, "program `%s`: key number %zu has no path", kind->name, i);
+  size_t bytes = key->list || key->kind == AD_KEY_OVERRIDES ? sizeof(void *) : ad_key_value_size(key);
+  int has_second = key->list || key->kind == AD_KEY_OVERRIDES || key->kind == AD_KEY_GRADIENT;
+  size_t second = key->kind == AD_KEY_GRADIENT && !key->list ? sizeof(int) : sizeof(size_t);
+  if (fits(kind, key->offset, bytes) && (!has_second || fits(kind, key->second, second))) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "program `%s`: the key %s fills bytes behind its options, of which there are %zu; set "
+                 "options_size to the size of the struct",
+                 kind->name, key->path, kind->options_size);
+}
+
+static ad_status check_keys(const ad_program_kind *kind) {
+  if (kind->key_count) AD_NEED(kind->keys);
+  for (size_t i = 0; i < kind->key_count; i++) AD_TRY(check_key(kind, i));
+  return AD_OK;
+}
+
 ad_status ad_program_register(const ad_program_kind *kind) {
   AD_NEED(kind);
   AD_TRY(ad_program_kind_check(kind));
   AD_NEED(kind->name, kind->create, kind->read);
+  if (!*kind->name) return ad_fail(AD_INVALID, "a program has an empty name; give it one");
+  AD_TRY(check_keys(kind));
   if (!ad_program_kind_modules(kind)[0])
     return ad_fail(AD_INVALID, "program `%s` has no module; it needs one at least", kind->name);
   if (ad_program_kind_find(kind->name))

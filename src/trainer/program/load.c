@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "addend/program.h"
 #include "base/error.h"
@@ -45,7 +46,10 @@ static ad_status take(const char *path, void *library) {
 ad_status ad_program_load(const char *path) {
   AD_NEED(path);
   char here[PATH_SIZE]; /* a name without a slash is not looked for where libraries lie */
-  if (access(path, R_OK)) return ad_fail(AD_INVALID, "%s cannot be read: %s", path, strerror(errno));
+  struct stat file;
+  if (access(path, R_OK) || stat(path, &file))
+    return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));
+  if (!S_ISREG(file.st_mode)) return ad_fail(AD_INVALID, "`%s` is no regular file, and so no program", path);
   snprintf(here, sizeof here, "%s%s", strchr(path, '/') ? "" : "./", path);
   void *library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
   if (!library) return ad_fail(AD_INVALID, "%s cannot be loaded as a program: %s", path, dlerror());
