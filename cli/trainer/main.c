@@ -16,7 +16,7 @@ static void print_key(FILE *file, const ad_key *key) {
     fprintf(file, *key->fallback ? " (default %s)\n" : " (default: none)\n", key->fallback);
 }
 
-/* Of the program's own keys; those that every recipe has are in docs/recipes.md. */
+/* The program's own keys; docs/addend.1 has those of every recipe. */
 static void print_kinds(FILE *file) {
   for (const ad_program_kind *const *kind = own; *kind; kind++) {
     fprintf(file, "\nmodel.kind: %s%s%s\n", (*kind)->name, (*kind)->help ? ", " : "",

@@ -64,6 +64,8 @@ grep -q "complete -F _example_classifier example_classifier" "$work/completions"
 grep -q "model.hidden" "$work/completions" || fail "completions have its keys"
 ! grep -q "_addend" "$work/completions" || fail "completions have functions of addend's"
 bash -n "$work/completions"
+cp "$mine" "$work/my-model.2"
+"$work/my-model.2" --completions bash | grep -q "complete -F _my_model_2 my-model.2" || fail "completions of a name that is no identifier"
 ! "$mine" bench 2>"$work/error" || fail "bench is none of its commands"
 grep -q "is no command.*example_classifier --help" "$work/error" || fail "its name: $(cat "$work/error")"
 

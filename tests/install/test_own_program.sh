@@ -73,6 +73,9 @@ sed 's/{.size = sizeof kind,/{.size = sizeof kind - 8,/' classifier.c >size.c
 refused "size.so: ad_program_kind: the field .size. is" size.so
 "$compiler" -shared -fPIC "${cflags[@]}" classifier.c -o archives.so -Wl,-Bsymbolic "${static[@]}"
 refused "archives.so was linked with a library of addend's of its own" archives.so
+sed 's/"classifier"/"gpt"/' classifier.c >taken.c
+"$compiler" -shared -fPIC "${cflags[@]}" taken.c -o taken.so
+refused "taken.so: program .gpt. is there already" taken.so
 printf 'name: c\nprogram: ./classifier.so\n' | cat - classifier.yaml | sed '/^name: classifier/d' >named.yaml
 ! "$addend" check named.yaml --program ./classifier.so >printed 2>&1 || fail "a recipe names a program"
 grep -q "program: unknown key" printed || fail "a recipe that names a program: $(cat printed)"

@@ -232,7 +232,7 @@ static ad_status half_of_it(ad_tape *tape, ad_tensor *out, const ad_gradient_slo
   return status;
 }
 
-/* Of one operand, in one dtype. */
+/* One operand's, in one dtype. */
 static ad_status rounds_in_f32(ad_tape *tape, ad_tensor *out) {
   AD_TRY(bend_forward(tape, out));
   const ad_array *y = ad_tensor_array(out);

@@ -40,7 +40,7 @@ static const void *row_of(const ad_tensor *out, along of, size_t before, size_t 
   return ad_at(out->operand[0], operand_of(out)->data, (before * of.size + i) * of.after);
 }
 
-/* Of neighbours, or of rows. */
+/* Adds up neighbours, or rows. */
 static void add_up(const ad_tensor *out, along of, size_t before, double *sums) {
   ad_dtype dtype = operand_of(out)->dtype;
   if (of.after == 1) {
@@ -126,7 +126,7 @@ static ad_status max_describe(ad_tape *tape, ad_tensor *out) {
 /* Which one it was, for each element of what comes out. */
 static size_t max_saved(const ad_tensor *out) { return ad_numel(out) * sizeof(size_t); }
 
-/* Of equal ones the first; what is no number is larger than all others. */
+/* The largest one's number: the first of equal ones; what is no number is larger than all others. */
 static size_t largest_of(const ad_array *x, along of, size_t before, size_t after) {
   size_t best = 0;
   double largest = ad_element(x->dtype, x->data, before * of.size * of.after + after);
@@ -152,7 +152,7 @@ static ad_status max_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* To the largest alone; the others have exactly zero. */
+/* The largest alone gets the gradient; the others have exactly zero. */
 static ad_status max_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   along of = along_of(out);
   const size_t *which = out->saved;
