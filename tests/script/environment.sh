@@ -20,4 +20,14 @@ touch "$work/addend/made/old"
 sleep 1
 bash "$source/script/environment" made --help
 [ ! -e "$work/addend/made/old" ] || { echo "FAILED: it was not made anew" >&2; exit 1; }
+# Where it may be kept, another that uses it does not lose it; with other arguments, or without a Python that runs, it is made.
+touch "$work/addend/made/used"
+sleep 1
+bash "$source/script/environment" --keep made --help
+[ -e "$work/addend/made/used" ] || { echo "FAILED: it was not kept" >&2; exit 1; }
+bash "$source/script/environment" --keep made --help --quiet
+[ ! -e "$work/addend/made/used" ] || { echo "FAILED: what other arguments made was kept" >&2; exit 1; }
+ln -sf /nowhere "$work/addend/made/bin/python3"
+bash "$source/script/environment" --keep made --help --quiet
+"$work/addend/made/bin/python3" -m pip --version >/dev/null || { echo "FAILED: one that does not run was kept" >&2; exit 1; }
 echo "environment: all hold"

@@ -43,10 +43,11 @@ static void a_backward_that_leaves_an_element_out_is_seen(void **state) {
   assert_non_null(strstr(ad_last_error(), "margin"));
 }
 
-/* Classes that are cut would each be compared with their own alone. */
+/* Classes that are cut would each be compared with their own alone. All rows are of class 0, and every part of
+ * the classes has two, so that what is wrong stays inside its memory. */
 static void classes_may_not_be_cut(void **state) {
-  ad_shape shapes[2] = {{2, {7, 3}}, {1, {7}}};
-  int32_t below[2] = {0, 3};
+  ad_shape shapes[2] = {{2, {7, 6}}, {1, {7}}};
+  int32_t below[2] = {0, 1};
   ad_operation_trial trial = trial_of(shapes, below);
   ad_operation wrong = margin;
   wrong.whole = "";

@@ -263,13 +263,14 @@ static void alone_in_child(const scene *s, const ad_gradient_slot *slot) {
   _exit(status != AD_OK);
 }
 
+/* A child that neither came to its end nor left the sentence of an error died of the call. */
 static ad_status judge_end(const scene *s, size_t i, int end) {
-  if (WIFSIGNALED(end))
+  if (WIFSIGNALED(end) || (WEXITSTATUS(end) && !s->said[0]))
     return ad_trial_fail(
         s->trial,
         "backward does not leave out an operand whose slot is NULL: with the slot of operand %zu alone "
-        "it ends the process by signal %d",
-        i + 1, WTERMSIG(end));
+        "it ends the process by %s %d",
+        i + 1, WIFSIGNALED(end) ? "signal" : "exit status", WIFSIGNALED(end) ? WTERMSIG(end) : WEXITSTATUS(end));
   if (WEXITSTATUS(end))
     return ad_trial_fail(s->trial, "backward fails where only the slot of operand %zu has memory: %s", i + 1, s->said);
   return is_same(s, i)
