@@ -17,14 +17,33 @@ static const size_t process_bytes = 3 << 20;
 /* And where oneDNN multiplies, f32 and bf16 with AVX-512: what it relocates of itself, its kernels and their packing;
  * those of bf16 are compiled for each shape, and widened blocks are kept. */
 static const size_t onednn_bytes = 9 << 19, onednn_bf16_bytes = 6 << 20;
+/* Values of a tape pass to other ranks through staging buffers of half a MiB each (comm/shm/memory.h). A rank keeps one
+ * until its readers are through; four at once were found. Buckets need none: they lie where all ranks see them. */
+static const size_t staging_bytes = 2 << 20;
+
+/* 1 if values of this rank's tapes pass to others: over a bridge, or along an axis that is not the data's. */
+static int passes_values(const ad_run *run) {
+  if (ad_crossings_bytes(run)) return 1;
+  for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
+    if (!ad_run_module(run, i)) continue;
+    const ad_mesh *mesh = ad_module_mesh(ad_run_module(run, i));
+    int64_t data = ad_mesh_axis_size(mesh, AD_DP_REPLICATE) * ad_mesh_axis_size(mesh, AD_DP_SHARD);
+    if (ad_mesh_size(mesh) > data) return 1;
+  }
+  return 0;
+}
 
 /* By the way that products of a usual size are made. */
-static size_t runtime_bytes(const ad_run *run) {
+static size_t products_bytes(const ad_run *run) {
   ad_products products = ad_products_in_use();
   gemm_product usual = {.values = ad_run_compute_dtype(run), .m = 512, .n = 512, .k = 512};
   gemm_way way = ad_gemm_choose(&products, &usual);
-  if (way != GEMM_ONEDNN && way != GEMM_WIDEN_ONEDNN) return process_bytes;
-  return process_bytes + (usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes);
+  if (way != GEMM_ONEDNN && way != GEMM_WIDEN_ONEDNN) return 0;
+  return usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes;
+}
+
+static size_t runtime_bytes(const ad_run *run) {
+  return process_bytes + products_bytes(run) + (passes_values(run) ? staging_bytes : 0) + ad_run_data_bytes(run);
 }
 
 const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",          "buckets",    "grads",
@@ -132,7 +151,7 @@ ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
     if (ad_run_module(run, i)) add_module(ad_run_module(run, i), &memory);
   memory.activations = ad_run_tape_bytes(run) + ad_crossings_bytes(run);
   memory.most_routed = ad_run_most_routed(run);
-  memory.runtime = runtime_bytes(run) + ad_run_data_bytes(run);
+  memory.runtime = runtime_bytes(run);
   if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));
   *out = memory;
   return AD_OK;
