@@ -12,13 +12,34 @@ extern "C" {
 
 typedef struct ad_comm ad_comm; /* one rank's membership of a world; used by one thread at a time */
 
-/* Joins the world that `addend run`, ad_launch or (where built) MPI started this process in; a process that nobody
- * started as a rank gets a world of its own, of one rank. Blocks until all ranks joined. AD_INVALID under a launcher
- * whose world it cannot join (torchrun: WORLD_SIZE in the environment): nobody is alone unknowingly. */
+/* Joins the world that `addend run`, ad_launch, (where built) MPI or, on one host, torchrun started this process in; a
+ * process that nobody started as a rank gets a world of its own, of one rank. Blocks until all ranks joined. AD_INVALID
+ * under a launcher whose world it cannot join (WORLD_SIZE in the environment, and not all of what torchrun leaves
+ * there): nobody is alone unknowingly. */
 AD_API AD_CHECKED ad_status ad_comm_open(ad_comm **out);
-/* 1: this process was started as a rank of a world (by `addend run`, ad_launch with a program, mpirun or srun), and
- * ad_comm_open will join that world. */
+/* 1: this process was started as a rank of a world (by `addend run`, ad_launch with a program, mpirun, srun or
+ * torchrun), and ad_comm_open will join that world. */
 AD_API int ad_comm_launched(void);
+/* Where processes that anybody started find each other, to join one world: PyTorch's store, a folder, sockets. Keys are
+ * words of letters, digits and '/'; a value is put once, and read by any process. `context` is handed to each callback.
+ * A callback that fails says why with ad_fail. */
+typedef struct ad_rendezvous {
+  size_t size; /* sizeof(ad_rendezvous) */
+  void *context;
+  ad_status (*put)(void *context, const char *key, const void *value, size_t bytes);
+  /* Returns once `key` was put; fails after `seconds`. */
+  ad_status (*wait)(void *context, const char *key, int64_t seconds);
+  /* Copies the value of a key that was put, which has `bytes` bytes; fails where it has another number of them. */
+  ad_status (*get)(void *context, const char *key, void *value, size_t bytes);
+  int64_t seconds; /* that a rank waits for another to come; 0: 300 */
+} ad_rendezvous;
+/* Joins a world of `size` processes of this machine as rank `rank`, which nobody of addend's launched; each number is
+ * one process's. Blocks until all have joined. They share memory without a name, so that nothing stays behind; where a
+ * process ends without ad_comm_close, every rank that waits gets AD_RANK_DIED within 2 s, and others at their next
+ * call. Other processes of the world read this one's memory where the kernel lets them. AD_INVALID, on all ranks,
+ * where one is on another host or in another container; AD_PEER_FAILED where another could not join. A rendezvous
+ * serves one world: its keys are put once. */
+AD_API AD_CHECKED ad_status ad_comm_join(int64_t rank, int64_t size, const ad_rendezvous *rendezvous, ad_comm **out);
 /* Opens engine dry: this process acts as rank `rank` of a world of `size`. Collectives check their arguments and
  * succeed at once; values are left as they are. */
 AD_API AD_CHECKED ad_status ad_comm_open_dry(int64_t rank, int64_t size, ad_comm **out);

@@ -24,7 +24,7 @@ static int open_world(void **state) {
   shm_control *control = NULL;
   int fd = -1;
   *state = &w;
-  if (ad_shm_make(1, 0, 0, &fd, &control) || ad_shm_join(fd, control, 0, &w.shm)) return 1;
+  if (ad_shm_make(1, 0, 0, &fd, &control) || ad_shm_join(fd, control, 0, NULL, &w.shm)) return 1;
   return ad_comm_create(&ad_engine_shm, w.shm, 0, 1, &w.comm) != AD_OK;
 }
 

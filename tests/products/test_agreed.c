@@ -17,7 +17,7 @@ enum { RANKS = 3 };
 static int join(int fd, shm_control *control, uint32_t rank, const char *wanted, ad_library agreed) {
   shm_world *world;
   setenv("ADDEND_PRODUCTS", wanted, 1);
-  if (ad_shm_join(fd, control, rank, &world)) return 2;
+  if (ad_shm_join(fd, control, rank, NULL, &world)) return 2;
   ad_products own = ad_products_own(), used = ad_products_in_use();
   return used.library != agreed || used.units != own.units || used.onednn != own.onednn;
 }

@@ -1,5 +1,7 @@
-"""Under the real torchrun: a watched job runs, and ranks of addend's own are refused with what to do instead."""
+"""Under the real torchrun: a watched job runs, and its ranks are a world of addend's own, in Python and in C."""
 
+import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -7,19 +9,21 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
+RECIPE = ROOT / "recipes" / "gpt-dp.yaml"
 HANGS = 60  # seconds; several times what a job takes
 OWN_RANKS = f"""
 import addend
+import numpy
 
-def train():
-    addend.train({str(ROOT / "recipes" / "gpt-dp.yaml")!r}, steps=2, out="run")
-
-for start in (addend.Comm, lambda: addend.Comm(alone=True), train):
-    try:
-        start()
-        print("started", flush=True)
-    except addend.InvalidError as error:
-        print(error, flush=True)
+with addend.Comm() as comm:
+    value = numpy.array([1.0 + comm.rank])
+    comm.all_reduce(value)
+    print("sum", value[0], flush=True)
+try:
+    addend.train({str(RECIPE)!r}, steps=2, out="run")
+except addend.InvalidError as error:
+    print(error, flush=True)
 """
 
 
@@ -29,22 +33,31 @@ def torchrun(world, *command, **options):
 
 
 class Torchrun(unittest.TestCase):
-    def test_ranks_of_addends_own_are_refused_and_told_how_to_start(self):
+    def test_its_ranks_are_a_world_and_start_none_of_their_own(self):
         with tempfile.TemporaryDirectory() as folder:
             job = pathlib.Path(folder, "job.py")
             job.write_text(OWN_RANKS)
-            done = torchrun(2, str(job), cwd=folder)
+            done = torchrun(3, str(job), cwd=folder)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertFalse(pathlib.Path(folder, "run", "metrics.jsonl").exists())
-        for rank in (0, 1):
-            found = f"(RANK={rank} and WORLD_SIZE=2 in the environment)"
-            said = [line for line in done.stdout.splitlines() if found in line]
-            self.assertEqual(len(said), 3, done.stdout)
-            for line in said:
-                self.assertTrue(line.startswith("torchrun or a launcher like it started this process"), line)
-                self.assertIn("start the program once, with `addend run -n 2 -- PROGRAM`", line)
-                self.assertIn("`unset RANK WORLD_SIZE`", line)
-        self.assertEqual(len(done.stdout.splitlines()), 6, done.stdout)
+        self.assertEqual(done.stdout.count("sum 6.0\n"), 3, done.stdout)
+        self.assertEqual(done.stdout.count("in a process that is itself a rank"), 3, done.stdout)
+
+    def losses(self, run):
+        return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+    def test_a_program_without_python_trains_with_the_same_bits(self):
+        with tempfile.TemporaryDirectory() as folder:
+            train = [str(PROGRAM), "train", str(RECIPE), "--out"]
+            done = torchrun(3, "--no-python", *train, "torchrun", cwd=folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            subprocess.run([*train, "own"], cwd=folder, capture_output=True, timeout=HANGS, check=True)
+            self.assertEqual(*(self.losses(pathlib.Path(folder, run)) for run in ("torchrun", "own")))
+
+    def test_a_world_of_another_size_than_the_mesh_is_refused(self):
+        done = torchrun(2, "--no-python", str(PROGRAM), "check", str(RECIPE))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("the launcher started 2 rank(s), the mesh", done.stderr)
 
     def test_a_watched_job_runs(self):
         done = torchrun(2, str(ROOT / "examples" / "torch" / "ddp.py"))

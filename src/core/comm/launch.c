@@ -105,7 +105,7 @@ static int run_function(launcher *l, uint32_t rank) {
   ad_comm *comm;
   is_forked_rank = 1;
   name_process(rank);
-  ad_status status = ad_shm_join(l->fd, l->control, rank, &world);
+  ad_status status = ad_shm_join(l->fd, l->control, rank, NULL, &world);
   if (!status) status = ad_comm_create(&ad_engine_shm, world, rank, l->options->ranks, &comm);
   if (status) return status == AD_MEMORY ? AD_MEMORY : AD_PEER_FAILED;
   int exit_status = l->options->function(comm, l->options->context);

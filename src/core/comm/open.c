@@ -2,6 +2,7 @@
 #include "addend/comm.h"
 #include "base/error.h"
 #include "comm/foreign.h"
+#include "comm/join.h"
 #include "comm/mpi/join.h"
 #include "comm/processor.h"
 #include "comm/settings.h"
@@ -17,13 +18,13 @@ ad_status ad_comm_open_alone(ad_comm **out) {
   return ad_shm_open_alone(out);
 }
 
-int ad_comm_launched(void) { return ad_shm_launched() || ad_mpi_launched(); }
+int ad_comm_launched(void) { return ad_shm_launched() || ad_mpi_launched() || ad_torchrun_launched(); }
 
 ad_status ad_comm_open(ad_comm **out) {
   AD_TRY(check_call(out));
   if (!ad_comm_launched()) AD_TRY(ad_foreign_check());
   if (ad_shm_launched()) return ad_shm_open(out);
-  if (!ad_mpi_launched()) return ad_shm_open_alone(out);
+  if (!ad_mpi_launched()) return ad_torchrun_launched() ? ad_torchrun_open(out) : ad_shm_open_alone(out);
   AD_TRY(ad_processor_check(ad_processor_kind(), INT64_MAX));
   return ad_mpi_open(out);
 }

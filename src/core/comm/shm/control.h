@@ -16,6 +16,7 @@
  *   own.c      buffers elsewhere: each member does its own part, by reading its peers' memory or through staging
  *   pull.c     reading a peer's memory: whether that is possible, and the reading
  *   wake.c     waking who sleeps
+ *   deaths.c   whether the ranks' processes still run, where no launcher of addend's looks after them
  *   wait.c     spinning, yielding, sleeping, and finding out why a wait does not end
  *   engine.c   the engine's table */
 #ifndef COMM_SHM_CONTROL_H

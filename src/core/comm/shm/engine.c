@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include "base/memory.h"
+#include "comm/shm/deaths.h"
 #include "comm/shm/error.h"
 #include "comm/shm/file.h"
 #include "comm/shm/memory.h"
@@ -125,6 +126,7 @@ static void shm_close(void *engine_world) {
   ad_shm_pull_end(world);
   ad_shm_map_end(world);
   ad_watchdog_close(world->dog);
+  ad_shm_deaths_end(world);
   ad_shm_unmake(world->fd, world->control);
   ad_release(world);
 }

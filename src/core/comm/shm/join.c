@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "base/trait.h"
 #include "kernels/kernels.h"
+#include "comm/shm/deaths.h"
 #include "comm/shm/engine.h"
 #include "comm/shm/file.h"
 #include "comm/shm/memory.h"
@@ -95,7 +96,7 @@ static ad_status join(shm_world *world) {
   return AD_OK;
 }
 
-ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **out) {
+ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t *pids, shm_world **out) {
   shm_world *world;
   ad_status status = ad_new(1, &world);
   if (status) {
@@ -113,8 +114,10 @@ ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **o
   world->sleep_longest = 50000000;
   status = ad_shm_map_begin(world);
   if (!status && !control->launcher) status = ad_watchdog_open(control, rank, &world->dog);
+  if (!status && pids) status = ad_shm_deaths_begin(world, pids);
   if (!status) status = join(world);
   if (status) {
+    ad_shm_deaths_end(world);
     ad_watchdog_close(world->dog);
     ad_shm_map_end(world);
     ad_shm_unmake(fd, control);
@@ -162,7 +165,7 @@ static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
 static ad_status open_world(int fd, shm_control *control, uint32_t rank, ad_comm **out) {
   shm_world *world;
   int64_t size = (int64_t)control->ranks;
-  AD_TRY(ad_shm_join(fd, control, rank, &world));
+  AD_TRY(ad_shm_join(fd, control, rank, NULL, &world));
   return ad_comm_create(&ad_engine_shm, world, rank, size, out);
 }
 

@@ -4,8 +4,9 @@
 #include "addend/comm.h"
 #include "comm/shm/world.h"
 
-/* Joins as `rank` and waits for the others. Takes fd and the mapping `control`, also on failure. */
-ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, shm_world **out) AD_CHECKED;
+/* Joins as `rank` and waits for the others. Takes fd and the mapping `control`, also on failure. `pids`: each rank's
+ * process, watched from now on by this rank; NULL: whoever started the ranks watches them. */
+ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t *pids, shm_world **out) AD_CHECKED;
 /* Whether `addend run` or ad_launch started this process as a rank. */
 int ad_shm_launched(void);
 /* Opens the world of the launcher that started this process; ad_shm_open_alone a new one of one rank. */

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "comm/shm/channel.h"
+#include "comm/shm/deaths.h"
 #include "comm/shm/error.h"
 #include "comm/watchdog.h"
 #include "comm/words.h"
@@ -139,6 +140,7 @@ static void look_for_absent(shm_world *world) {
 
 static void diagnose(shm_world *world, const shm_call *blocking) {
   if (world->dog) ad_watchdog_look(world->dog);
+  if (world->processes) ad_shm_look_for_dead(world);
   if (!blocking) {
     look_for_absent(world);
     return;

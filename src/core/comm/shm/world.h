@@ -41,6 +41,7 @@ struct shm_world {
   int pulls;                // all ranks of this node can read each other's memory
   int crowded;              // there are more ranks than cores that they may run on
   struct ad_watchdog *dog;  // owned; NULL: the launcher watches
+  int *processes;           // owned: a descriptor of each rank's process; NULL: others see to deaths. See deaths.h
 };
 
 static inline void *ad_shm_at(const shm_world *world, uint64_t offset) { return world->base + offset; }

@@ -1,0 +1,42 @@
+/* How the ranks of a world speak before they share memory: each gives a note and gets the notes of all. */
+#ifndef COMM_MEET_H
+#define COMM_MEET_H
+#include "addend/comm.h"
+#include "base/error.h"
+
+typedef struct ad_meeting {
+  uint32_t rank, ranks;
+  void *context;
+  /* Gives `bytes` bytes of this rank and gets those of all ranks, in their order: `all` has ranks * bytes. All ranks
+   * call it with the same number of bytes, and wait there for each other. */
+  ad_status (*all_gather)(void *context, const void *own, size_t bytes, void *all);
+} ad_meeting;
+
+/* ---- rendezvous.c: over callbacks ---- */
+
+/* The caller's callbacks, and how often they have met. */
+typedef struct ad_rendezvous_meeting {
+  ad_meeting meeting;
+  ad_rendezvous by;
+  uint32_t round;
+} ad_rendezvous_meeting;
+
+/* Fills *out; its meeting is valid as long as *out stays where it is. */
+void ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t ranks, ad_rendezvous_meeting *out);
+
+/* ---- sockets.c: between processes of one machine ---- */
+
+typedef struct ad_socket_meeting {
+  ad_meeting meeting;
+  int64_t deadline; /* by ad_now() */
+  int *peers;       /* owned: at rank 0 a connection to each rank, elsewhere [0] to rank 0; -1: none */
+  uint32_t peer_count;
+} ad_socket_meeting;
+
+/* Rank 0 waits for all others under a name that they know from their launcher, `world`, in the kernel's own list of
+ * sockets, where nothing stays behind. AD_SYSTEM says who has not come when `seconds` are over. */
+ad_status ad_sockets_begin(const char *world, uint32_t rank, uint32_t ranks, int64_t seconds,
+                           ad_socket_meeting *out) AD_CHECKED;
+void ad_sockets_end(ad_socket_meeting *meeting);
+
+#endif

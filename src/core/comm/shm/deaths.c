@@ -1,0 +1,58 @@
+/* A process is seen to have ended by its descriptor (pidfd_open), which holds though its number is given to another
+ * process, and though its parent has not asked for its end yet. */
+#include "comm/shm/deaths.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "base/memory.h"
+#include "base/text.h"
+#include "comm/shm/error.h"
+
+enum { UNWATCHED = -1, ENDED = -2 };  // in place of a descriptor
+
+static int watch(int32_t pid) {
+  int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+  return fd >= 0 ? fd : errno == ESRCH ? ENDED : UNWATCHED;
+}
+
+ad_status ad_shm_deaths_begin(shm_world *world, const int32_t *pids) {
+  AD_TRY(ad_new(world->ranks, &world->processes));
+  for (uint32_t rank = 0; rank < world->ranks; rank++)
+    world->processes[rank] = rank == world->rank ? UNWATCHED : watch(pids[rank]);
+  return AD_OK;
+}
+
+void ad_shm_deaths_end(shm_world *world) {
+  for (uint32_t rank = 0; world->processes && rank < world->ranks; rank++)
+    if (world->processes[rank] >= 0) close(world->processes[rank]);
+  ad_release(world->processes);
+  world->processes = NULL;
+}
+
+static int has_ended(int process) {
+  struct pollfd one = {.fd = process, .events = POLLIN};
+  return process == ENDED || (process >= 0 && poll(&one, 1, 0) > 0);
+}
+
+static void raise_dead(shm_world *world, uint32_t rank, int has_joined) {
+  char words[AD_MESSAGE_MAX];
+  ad_text text = ad_text_on(words, sizeof words);
+  ad_text_add(&text, "rank %u died", rank);
+  if (has_joined)
+    ad_text_add(&text, ": its process %d is gone, and had not left the world",
+                (int)atomic_load(&world->records[rank].pid));
+  else
+    ad_text_add(&text, " before all ranks had joined the world");
+  ad_shm_raise(world->control, world->rank, AD_RANK_DIED, AD_RANK_DIED, words);
+}
+
+void ad_shm_look_for_dead(shm_world *world) {
+  for (uint32_t rank = 0; rank < world->ranks; rank++) {
+    if (!has_ended(world->processes[rank])) continue;
+    // Asked after its end, so that what it did last is seen.
+    uint32_t state = atomic_load(&world->records[rank].state);
+    if (state == SHM_JOINED || state == SHM_ABSENT) raise_dead(world, rank, state == SHM_JOINED);
+  }
+}

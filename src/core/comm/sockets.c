@@ -1,0 +1,202 @@
+/* A meeting over sockets whose names lie in no folder (Linux's abstract ones): they go with their processes, whatever
+ * ends these. Rank 0 listens; each other rank connects to it and says who it is. */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include "base/memory.h"
+#include "base/text.h"
+#include "base/clock.h"
+#include "comm/meet.h"
+
+typedef struct hello {
+  uint64_t magic;
+  uint32_t rank, ranks;
+} hello;
+static const uint64_t hello_magic = 0x6164646e6d656574;  // "addnmeet"
+
+/* ---- bytes, in time ---- */
+
+// Milliseconds that are left, for poll.
+static int left_until(int64_t deadline) {
+  int64_t left = (deadline - ad_now()) / 1000000;
+  return left < 0 ? 0 : left > INT32_MAX ? INT32_MAX : (int)left;
+}
+
+static int is_ready(int fd, short events, int64_t deadline) {
+  struct pollfd one = {.fd = fd, .events = events};
+  int found;
+  do found = poll(&one, 1, left_until(deadline));
+  while (found < 0 && errno == EINTR);
+  return found > 0;
+}
+
+// 0: it has come whole; else an errno value, ECONNRESET where the other side has closed.
+static int read_all(int fd, void *to, size_t bytes, int64_t deadline) {
+  for (size_t done = 0; done < bytes;) {
+    if (!is_ready(fd, POLLIN, deadline)) return ETIMEDOUT;
+    ssize_t part = recv(fd, (char *)to + done, bytes - done, MSG_DONTWAIT);
+    if (part == 0) return ECONNRESET;
+    if (part < 0 && errno != EAGAIN && errno != EINTR) return errno;
+    if (part > 0) done += (size_t)part;
+  }
+  return 0;
+}
+
+static int write_all(int fd, const void *from, size_t bytes, int64_t deadline) {
+  for (size_t done = 0; done < bytes;) {
+    if (!is_ready(fd, POLLOUT, deadline)) return ETIMEDOUT;
+    ssize_t part = send(fd, (const char *)from + done, bytes - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (part < 0 && errno != EAGAIN && errno != EINTR) return errno;
+    if (part > 0) done += (size_t)part;
+  }
+  return 0;
+}
+
+static ad_status lost(uint32_t rank, int error) {
+  if (error == ETIMEDOUT) return ad_fail(AD_SYSTEM, "rank %" PRIu32 " does not answer while ranks meet", rank);
+  return ad_fail(AD_PEER_FAILED, "rank %" PRIu32 " ended while ranks met: see what it printed (%s)", rank,
+                 strerror(error));
+}
+
+/* ---- gathering ---- */
+
+static ad_status serve(const ad_socket_meeting *m, const void *own, size_t bytes, char *all) {
+  memcpy(all, own, bytes);
+  for (uint32_t rank = 1; rank < m->meeting.ranks; rank++) {
+    int error = read_all(m->peers[rank], all + rank * bytes, bytes, m->deadline);
+    if (error) return lost(rank, error);
+  }
+  for (uint32_t rank = 1; rank < m->meeting.ranks; rank++) {
+    int error = write_all(m->peers[rank], all, m->meeting.ranks * bytes, m->deadline);
+    if (error) return lost(rank, error);
+  }
+  return AD_OK;
+}
+
+static ad_status all_gather(void *context, const void *own, size_t bytes, void *all) {
+  const ad_socket_meeting *m = context;
+  if (!m->meeting.rank) return serve(m, own, bytes, all);
+  int error = write_all(m->peers[0], own, bytes, m->deadline);
+  if (!error) error = read_all(m->peers[0], all, m->meeting.ranks * bytes, m->deadline);
+  return error ? lost(0, error) : AD_OK;
+}
+
+/* ---- meeting ---- */
+
+static socklen_t name_of(const char *world, struct sockaddr_un *out) {
+  *out = (struct sockaddr_un){.sun_family = AF_UNIX};
+  int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "addend-%u-%016" PRIx64, (unsigned)getuid(),
+                        (uint64_t)XXH64(world, strlen(world), 0));
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+// Whoever may open a socket of this name: only this user's processes are ranks.
+static int is_own_user(int fd) {
+  struct ucred who;
+  socklen_t size = sizeof who;
+  return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) && who.uid == getuid();
+}
+
+static ad_status say_missing(const ad_socket_meeting *m, int64_t seconds) {
+  char words[256] = "";
+  ad_text text = ad_text_on(words, sizeof words);
+  uint32_t missing = 0;
+  for (uint32_t rank = 1; rank < m->meeting.ranks; rank++)
+    if (m->peers[rank] < 0) ad_text_add(&text, "%s%" PRIu32, missing++ ? ", " : "", rank);
+  return ad_fail(AD_SYSTEM,
+                 "rank%s %s did not come within %" PRId64
+                 " s: every rank that the launcher started must open the world",
+                 missing > 1 ? "s" : "", words, seconds);
+}
+
+// Takes a connection; one that is of no rank is closed.
+static ad_status take_rank(ad_socket_meeting *m, int fd) {
+  hello said;
+  if (!is_own_user(fd) || read_all(fd, &said, sizeof said, m->deadline) || said.magic != hello_magic) {
+    close(fd);
+    return AD_OK;
+  }
+  if (said.ranks == m->meeting.ranks && said.rank && said.rank < said.ranks && m->peers[said.rank] < 0) {
+    m->peers[said.rank] = fd;
+    return AD_OK;
+  }
+  close(fd);
+  return ad_fail(AD_INVALID,
+                 "a process came as rank %" PRIu32 " of %" PRIu32 " to the world of %" PRIu32
+                 " ranks, which has %s: each number from 0 on is given to one process",
+                 said.rank, said.ranks, m->meeting.ranks,
+                 said.ranks != m->meeting.ranks ? "another number of them" : "that rank already");
+}
+
+static ad_status accept_all(ad_socket_meeting *m, int listener, int64_t seconds) {
+  for (uint32_t rank = 1; rank < m->meeting.ranks;) {
+    if (m->peers[rank] >= 0) {
+      rank++;
+      continue;
+    }
+    if (!is_ready(listener, POLLIN, m->deadline)) return say_missing(m, seconds);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0) AD_TRY(take_rank(m, fd));
+  }
+  return AD_OK;
+}
+
+static ad_status listen_for_all(ad_socket_meeting *m, const char *world, int64_t seconds) {
+  struct sockaddr_un name;
+  socklen_t size = name_of(world, &name);
+  int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ad_status status = AD_OK;
+  if (listener < 0 || bind(listener, (const struct sockaddr *)&name, size) || listen(listener, (int)m->meeting.ranks))
+    status = ad_fail(AD_SYSTEM, "rank 0 cannot wait for the others: %s%s", strerror(errno),
+                     errno == EADDRINUSE ? "; another rank 0 of this launcher waits already" : "");
+  if (!status) status = accept_all(m, listener, seconds);
+  if (listener >= 0) close(listener);
+  return status;
+}
+
+// Rank 0 may come later than this one.
+static ad_status connect_to_first(ad_socket_meeting *m, const char *world, int64_t seconds) {
+  const struct timespec pause = {.tv_nsec = 5000000};
+  struct sockaddr_un name;
+  socklen_t size = name_of(world, &name);
+  hello own = {hello_magic, m->meeting.rank, m->meeting.ranks};
+  m->peers[0] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (m->peers[0] < 0) return ad_fail(AD_SYSTEM, "no socket could be made: %s", strerror(errno));
+  while (connect(m->peers[0], (const struct sockaddr *)&name, size)) {
+    if (ad_now() > m->deadline)
+      return ad_fail(AD_SYSTEM,
+                     "rank 0 did not come within %" PRId64
+                     " s: every rank that the launcher started must open the world",
+                     seconds);
+    nanosleep(&pause, NULL);
+  }
+  if (!is_own_user(m->peers[0])) return ad_fail(AD_SYSTEM, "another user's process waits in rank 0's place");
+  int error = write_all(m->peers[0], &own, sizeof own, m->deadline);
+  return error ? lost(0, error) : AD_OK;
+}
+
+ad_status ad_sockets_begin(const char *world, uint32_t rank, uint32_t ranks, int64_t seconds, ad_socket_meeting *out) {
+  *out = (ad_socket_meeting){.meeting = {rank, ranks, out, all_gather}};
+  out->deadline = ad_now() + seconds * 1000000000;
+  out->peer_count = rank ? 1 : ranks;
+  AD_TRY(ad_new(out->peer_count, &out->peers));
+  for (uint32_t i = 0; i < out->peer_count; i++) out->peers[i] = -1;
+  ad_status status = rank ? connect_to_first(out, world, seconds) : listen_for_all(out, world, seconds);
+  if (status) ad_sockets_end(out);
+  return status;
+}
+
+void ad_sockets_end(ad_socket_meeting *meeting) {
+  for (uint32_t i = 0; i < meeting->peer_count; i++)
+    if (meeting->peers[i] >= 0) close(meeting->peers[i]);
+  ad_release(meeting->peers);
+  *meeting = (ad_socket_meeting){.peers = NULL};
+}

@@ -1,0 +1,378 @@
+/* Worlds of processes that no launcher of addend's started: they meet in a folder, by ad_comm_join, or by what torchrun
+ * leaves in the environment. Every rank is a child process of the test. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "addend/comm.h"
+#include "comm/meet.h"
+#include "ranks.h"
+
+enum { RANKS_MAX = 8, WRONG = 1 };
+
+/* ---- a rendezvous in a folder ---- */
+
+typedef struct folder {
+  char path[64];
+  int dies_at; /* this rank kills itself when it gets for this time; 0: never */
+  int gets;
+} folder;
+
+static void file_of(const folder *f, const char *key, char *out, size_t size) {
+  snprintf(out, size, "%s/%s", f->path, key);
+  for (char *c = out + strlen(f->path) + 1; *c; c++)
+    if (*c == '/') *c = '-';
+}
+
+static ad_status put(void *context, const char *key, const void *value, size_t bytes) {
+  char name[256], whole[300];
+  file_of(context, key, name, sizeof name);
+  snprintf(whole, sizeof whole, "%s.%d", name, (int)getpid());
+  FILE *file = fopen(whole, "w");
+  if (!file || fwrite(value, 1, bytes, file) != bytes || fclose(file) || rename(whole, name))
+    return ad_fail(AD_IO, "%s cannot be written", name);
+  return AD_OK;
+}
+
+static ad_status wait_for(void *context, const char *key, int64_t seconds) {
+  char name[256];
+  file_of(context, key, name, sizeof name);
+  for (double end = rank_seconds() + (double)seconds; access(name, R_OK);) {
+    if (rank_seconds() > end) return ad_fail(AD_SYSTEM, "%s is not there", name);
+    usleep(2000);
+  }
+  return AD_OK;
+}
+
+static ad_status get(void *context, const char *key, void *value, size_t bytes) {
+  folder *f = context;
+  char name[256];
+  struct stat found;
+  if (++f->gets == f->dies_at) raise(SIGKILL);
+  file_of(context, key, name, sizeof name);
+  FILE *file = fopen(name, "r");
+  if (!file || fstat(fileno(file), &found) || (size_t)found.st_size != bytes || fread(value, 1, bytes, file) != bytes)
+    return ad_fail(AD_IO, "%s has not %zu bytes", name, bytes);
+  fclose(file);
+  return AD_OK;
+}
+
+static ad_rendezvous in_folder(folder *f) {
+  return (ad_rendezvous){
+      .size = sizeof(ad_rendezvous), .context = f, .put = put, .wait = wait_for, .get = get, .seconds = RANK_HANGS};
+}
+
+/* ---- ranks ---- */
+
+typedef struct world {
+  folder folder;
+  int64_t ranks;
+} world;
+
+static world begin(int64_t ranks) {
+  world w = {.folder.path = "/tmp/addend-join-XXXXXX", .ranks = ranks};
+  assert_non_null(mkdtemp(w.folder.path));
+  return w;
+}
+
+static void end(const world *w) {
+  char command[128];
+  snprintf(command, sizeof command, "rm -r %s", w->folder.path);
+  assert_int_equal(system(command), 0);
+}
+
+/* Runs function(rank) in a process for each rank and returns their wait statuses. */
+static void run(world *w, int (*function)(world *w, int64_t rank), int status[RANKS_MAX]) {
+  pid_t pid[RANKS_MAX];
+  fflush(NULL);
+  for (int64_t rank = 0; rank < w->ranks; rank++) {
+    pid[rank] = fork();
+    assert_true(pid[rank] >= 0);
+    if (pid[rank]) continue;
+    alarm(RANK_HANGS);
+    _exit(function(w, rank));
+  }
+  for (int64_t rank = 0; rank < w->ranks; rank++) assert_int_equal(waitpid(pid[rank], &status[rank], 0), pid[rank]);
+}
+
+static void all_hold(world *w, int (*function)(world *w, int64_t rank)) {
+  int status[RANKS_MAX];
+  run(w, function, status);
+  for (int64_t rank = 0; rank < w->ranks; rank++) assert_int_equal(status[rank], 0);
+}
+
+/* In a rank. */
+#define HOLDS(condition)                                                                       \
+  do {                                                                                         \
+    if (!(condition)) {                                                                        \
+      fprintf(stderr, "%s:%d: %s; \"%s\"\n", __FILE__, __LINE__, #condition, ad_last_error()); \
+      return WRONG;                                                                            \
+    }                                                                                          \
+  } while (0)
+#define SAYS(words) HOLDS(strstr(ad_last_error(), words))
+
+static ad_status sum(ad_comm *comm, double *value) {
+  ad_collective c = {.size = sizeof c, .op = AD_ALL_REDUCE, .in = value, .out = value, .count = 1, .dtype = AD_F64};
+  return ad_comm_run(comm, &c);
+}
+
+static int sums(ad_comm *comm, int64_t ranks) {
+  double value = (double)ad_comm_rank(comm) + 1;
+  HOLDS(!sum(comm, &value));
+  HOLDS(value == (double)(ranks * (ranks + 1)) / 2);
+  return 0;
+}
+
+static int joins_and_sums(world *w, int64_t rank) {
+  ad_rendezvous by = in_folder(&w->folder);
+  ad_comm *comm;
+  if (rank == 1) usleep(100000);
+  HOLDS(!ad_comm_join(rank, w->ranks, &by, &comm));
+  HOLDS(ad_comm_rank(comm) == rank && ad_comm_size(comm) == w->ranks && !strcmp(ad_comm_engine(comm), "shm"));
+  HOLDS(!sums(comm, w->ranks));
+  ad_comm_close(comm);
+  return 0;
+}
+
+static int left_in_shared_memory(void) {
+  int count = 0;
+  DIR *shared = opendir("/dev/shm");
+  for (struct dirent *entry; shared && (entry = readdir(shared));) count += strstr(entry->d_name, "addend") != NULL;
+  if (shared) closedir(shared);
+  return count;
+}
+
+static void processes_that_anybody_started_are_a_world(void **state) {
+  int before = left_in_shared_memory();
+  for (int64_t ranks = 1; ranks <= 5; ranks += 2) {
+    world w = begin(ranks);
+    all_hold(&w, joins_and_sums);
+    end(&w);
+  }
+  assert_int_equal(left_in_shared_memory(), before);
+}
+
+/* ---- deaths ---- */
+
+static int loses_the_last(world *w, int64_t rank) {
+  ad_rendezvous by = in_folder(&w->folder);
+  ad_comm *comm;
+  double value = 1;
+  HOLDS(!ad_comm_join(rank, w->ranks, &by, &comm));
+  HOLDS(!sum(comm, &value));
+  if (rank == w->ranks - 1) raise(SIGKILL);
+  HOLDS(sum(comm, &value) == AD_RANK_DIED);
+  SAYS("rank 2 died: its process ");
+  HOLDS(sum(comm, &value) == AD_RANK_DIED);
+  ad_comm_close(comm);
+  return 0;
+}
+
+/* Its parent, the test, has not asked for its end: it is a zombie, whose number kill() still finds. */
+static void who_waits_for_a_dead_rank_is_told(void **state) {
+  int status[RANKS_MAX];
+  world w = begin(3);
+  run(&w, loses_the_last, status);
+  assert_int_equal(status[0], 0);
+  assert_int_equal(status[1], 0);
+  assert_true(WIFSIGNALED(status[2]));
+  end(&w);
+}
+
+/* Between the second meeting, which opens the memory, and joining it: its third get is the last meeting's. */
+static int loses_one_that_has_not_joined(world *w, int64_t rank) {
+  w->folder.dies_at = rank == 2 ? 3 : 0;
+  ad_rendezvous by = in_folder(&w->folder);
+  ad_comm *comm;
+  HOLDS(ad_comm_join(rank, w->ranks, &by, &comm) == AD_RANK_DIED);
+  SAYS("rank 2 died before all ranks had joined");
+  return 0;
+}
+
+static void one_that_dies_before_it_joined_is_told(void **state) {
+  int status[RANKS_MAX];
+  world w = begin(3);
+  run(&w, loses_one_that_has_not_joined, status);
+  assert_int_equal(status[0], 0);
+  assert_int_equal(status[1], 0);
+  assert_true(WIFSIGNALED(status[2]));
+  end(&w);
+}
+
+/* A rank that left in order is no death, and what it did before counts. */
+static int leaves_early(world *w, int64_t rank) {
+  ad_rendezvous by = in_folder(&w->folder);
+  ad_comm *comm;
+  double value = 1;
+  HOLDS(!ad_comm_join(rank, w->ranks, &by, &comm));
+  HOLDS(!sum(comm, &value));
+  if (rank) {
+    usleep(300000);
+    HOLDS(sum(comm, &value) == AD_RANK_LEFT);
+  }
+  ad_comm_close(comm);
+  return 0;
+}
+
+static void leaving_is_no_death(void **state) {
+  world w = begin(2);
+  all_hold(&w, leaves_early);
+  end(&w);
+}
+
+/* ---- who cannot ---- */
+
+static int is_elsewhere(world *w, int64_t rank) {
+  ad_rendezvous by = in_folder(&w->folder);
+  ad_comm *comm;
+  if (rank == 1) setenv("ADDEND_NODE", "another", 1);
+  HOLDS(ad_comm_join(rank, w->ranks, &by, &comm) == AD_INVALID);
+  SAYS("rank 1 is on another host than rank 0, or in another container");
+  return 0;
+}
+
+static void a_rank_on_another_host_is_named_on_all(void **state) {
+  world w = begin(3);
+  all_hold(&w, is_elsewhere);
+  end(&w);
+}
+
+static void what_cannot_be_joined_is_refused(void **state) {
+  folder f = {.path = "/tmp"};
+  ad_comm *comm;
+  ad_rendezvous by = in_folder(&f), other;
+  const struct {
+    int64_t rank, size;
+    const char *words;
+  } places[] = {
+      {3, 3, "rank 3 of a world of 3"}, {-1, 3, "rank -1"}, {0, 0, "a world of 0 ranks"}, {0, 513, "1 to 512"}};
+  for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+    assert_int_equal(ad_comm_join(places[i].rank, places[i].size, &by, &comm), AD_INVALID);
+    assert_non_null(strstr(ad_last_error(), places[i].words));
+  }
+  other = by, other.wait = NULL;
+  assert_int_equal(ad_comm_join(0, 2, &other, &comm), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "has no `wait`"));
+  other = by, other.seconds = -1;
+  assert_int_equal(ad_comm_join(0, 2, &other, &comm), AD_INVALID);
+  other = by, other.size = 0;
+  assert_int_equal(ad_comm_join(0, 2, &other, &comm), AD_INVALID);
+  assert_int_equal(ad_comm_join(0, 2, NULL, &comm), AD_INVALID);
+  assert_int_equal(ad_comm_join(0, 2, &by, NULL), AD_INVALID);
+}
+
+static void who_does_not_come_is_named(void **state) {
+  world w = begin(2);
+  ad_comm *comm;
+  ad_rendezvous by = in_folder(&w.folder);
+  by.seconds = 1;
+  assert_int_equal(ad_comm_join(0, 2, &by, &comm), AD_SYSTEM);
+  assert_non_null(strstr(ad_last_error(), "rank 1 was waited for (`addend/0/1`)"));
+  assert_int_equal(ad_comm_join(1, 2, &by, &comm), AD_SYSTEM);
+  assert_non_null(strstr(ad_last_error(), "rank 0 was waited for (`addend/0/all`)"));
+  end(&w);
+  assert_int_equal(ad_comm_join(1, 2, &by, &comm), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "the rendezvous could not put `addend/0/1`"));
+}
+
+/* ---- torchrun ---- */
+
+static void set(const char *name, int64_t value) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  setenv(name, text, 1);
+}
+
+static void as_torchrun(const world *w, int64_t rank) {
+  set("RANK", rank);
+  set("WORLD_SIZE", w->ranks);
+  set("LOCAL_WORLD_SIZE", w->ranks);
+  set("MASTER_PORT", getppid());
+  setenv("TORCHELASTIC_RUN_ID", w->folder.path, 1);
+}
+
+static int joins_torchruns_world(world *w, int64_t rank) {
+  as_torchrun(w, rank);
+  HOLDS(ad_comm_launched());
+  for (int i = 0; i < 3; i++) {
+    ad_comm *comm;
+    if (!rank && i == 1) usleep(50000);
+    HOLDS(!ad_comm_open(&comm));
+    HOLDS(ad_comm_rank(comm) == rank && ad_comm_size(comm) == w->ranks);
+    HOLDS(!sums(comm, w->ranks));
+    ad_comm_close(comm);
+  }
+  return 0;
+}
+
+static void torchruns_world_is_joined_and_joined_again(void **state) {
+  world w = begin(4);
+  all_hold(&w, joins_torchruns_world);
+  end(&w);
+}
+
+static int is_one_of_two_hosts(world *w, int64_t rank) {
+  ad_comm *comm;
+  as_torchrun(w, rank);
+  set("LOCAL_WORLD_SIZE", 1);
+  HOLDS(ad_comm_open(&comm) == AD_INVALID);
+  SAYS("torchrun started 2 ranks, 1 of them on this host");
+  return 0;
+}
+
+static int has_anothers_number(world *w, int64_t rank) {
+  ad_comm *comm;
+  as_torchrun(w, rank ? 1 : 0);
+  ad_status status = ad_comm_open(&comm);
+  HOLDS(status);
+  if (!rank)
+    SAYS("a process came as rank 1 of 3 to the world of 3 ranks, which has that rank already");
+  else
+    SAYS("rank 0 ended while ranks met");
+  return 0;
+}
+
+static void what_torchrun_started_elsewhere_or_twice_is_refused(void **state) {
+  world two = begin(2), three = begin(3);
+  all_hold(&two, is_one_of_two_hosts);
+  all_hold(&three, has_anothers_number);
+  end(&two);
+  end(&three);
+}
+
+static void who_does_not_come_to_the_socket_is_named(void **state) {
+  ad_socket_meeting meeting;
+  char name[64];
+  snprintf(name, sizeof name, "nobody comes to %d", (int)getpid());
+  assert_int_equal(ad_sockets_begin(name, 0, 3, 1, &meeting), AD_SYSTEM);
+  assert_non_null(strstr(ad_last_error(), "ranks 1, 2 did not come within 1 s"));
+  assert_int_equal(ad_sockets_begin(name, 2, 3, 1, &meeting), AD_SYSTEM);
+  assert_non_null(strstr(ad_last_error(), "rank 0 did not come within 1 s"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(processes_that_anybody_started_are_a_world),
+      cmocka_unit_test(who_waits_for_a_dead_rank_is_told),
+      cmocka_unit_test(one_that_dies_before_it_joined_is_told),
+      cmocka_unit_test(leaving_is_no_death),
+      cmocka_unit_test(a_rank_on_another_host_is_named_on_all),
+      cmocka_unit_test(what_cannot_be_joined_is_refused),
+      cmocka_unit_test(who_does_not_come_is_named),
+      cmocka_unit_test(torchruns_world_is_joined_and_joined_again),
+      cmocka_unit_test(what_torchrun_started_elsewhere_or_twice_is_refused),
+      cmocka_unit_test(who_does_not_come_to_the_socket_is_named),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
