@@ -1,5 +1,5 @@
 """`addend.Comm`: this process as a rank, and collectives on its arrays. Ranks are processes of their own, which
-`addend run -n 4 -- python job.py`, mpirun or srun starts."""
+`addend run -n 4 -- python job.py`, mpirun, srun or torchrun starts, or anybody who has a store for them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from addend._arrays import Memory, memory_of
 from addend._errors import AddendError, InvalidError
 from addend._layout import CGroup, Mesh, axes_of, call_site
 from addend._library import checked, constant, function, same_size
+from addend._rendezvous import join
 
 _size_p = ctypes.POINTER(ctypes.c_size_t)
 
@@ -77,22 +78,44 @@ class Comm:
     an exception here is an error on every rank and not a wait.
 
     `mesh`: how the ranks lie, for collectives over some axes; one axis `dp` if left out. A process that nobody started
-    as a rank is refused, unless `alone`: a world of one is nobody's by accident. Used by one thread at a time."""
+    as a rank is refused, unless `alone`: a world of one is nobody's by accident. Used by one thread at a time.
 
-    def __init__(self, mesh: Union[Mesh, str, None] = None, alone: bool = False):
+    `store`, with `rank` and `size`: processes of one machine that anybody started are ranks; they find each other in
+    it, an object with set, get and wait, as torch.distributed's stores have them. A store serves one world: give
+    another one a PrefixStore. A rank that does not come within `seconds` is named."""
+
+    def __init__(
+        self,
+        mesh: Union[Mesh, str, None] = None,
+        alone: bool = False,
+        *,
+        store: Any = None,
+        rank: Optional[int] = None,
+        size: Optional[int] = None,
+        seconds: int = 300,
+    ):
         self._handle = ctypes.c_void_p()
-        _open(self._handle)
+        if store is None and (rank is not None or size is not None):
+            raise InvalidError("Comm(rank=, size=) wants the store in which the ranks find each other: Comm(store=)")
+        if store is None:
+            _open(self._handle)
+        elif rank is None or size is None:
+            raise InvalidError(
+                "Comm(store=) wants to know which rank this is, and of how many: Comm(store=, rank=, size=)"
+            )
+        else:
+            join(store, rank, size, seconds, self._handle)
         try:
-            self._join(mesh, alone)
+            self._check(mesh, alone or store is not None)
         except BaseException:
             self.close()
             raise
 
-    def _join(self, mesh: Union[Mesh, str, None], alone: bool) -> None:
+    def _check(self, mesh: Union[Mesh, str, None], alone: bool) -> None:
         if not alone and not _launched():
             raise InvalidError(
                 "nobody started this process as a rank, and alone it would sum nothing: start it with "
-                "`addend run -n N -- python PROGRAM`, mpirun or srun; Comm(alone=True) is a world of "
+                "`addend run -n N -- python PROGRAM`, mpirun, srun or torchrun; Comm(alone=True) is a world of "
                 "one"
             )
         self.mesh = Mesh(f"dp={self.size}") if mesh is None else mesh if isinstance(mesh, Mesh) else Mesh(mesh)

@@ -86,6 +86,28 @@ def ranks(count, program):
         )
 
 
+IN_FOLDER = """
+import os, sys, time, addend, numpy
+
+class Folder:
+    def path(self, key):
+        return os.path.join(sys.argv[1], key.replace("/", "-"))
+    def set(self, key, value):
+        with open(self.path(key) + ".part", "wb") as file:
+            file.write(value)
+        os.rename(self.path(key) + ".part", self.path(key))
+    def get(self, key):
+        with open(self.path(key), "rb") as file:
+            return file.read()
+    def wait(self, keys, most):
+        while not os.path.exists(self.path(keys[0])):
+            time.sleep(0.01)
+
+with addend.Comm(store=Folder(), rank=int(sys.argv[2]), size=3) as comm:
+    print(comm.all_reduce(numpy.array([1.0 + comm.rank]))[0], comm.engine)
+"""
+
+
 class Ranks(unittest.TestCase):
     def test_collectives_on_arrays_are_their_sums(self):
         done = ranks(4, SUMS)
@@ -107,11 +129,69 @@ class Ranks(unittest.TestCase):
         with self.assertRaisesRegex(addend.InvalidError, "nobody started this process as a rank"):
             addend.Comm()
 
+    def test_a_store_brings_processes_together(self):
+        with tempfile.TemporaryDirectory() as folder:
+            jobs = [
+                subprocess.Popen(
+                    [sys.executable, "-c", IN_FOLDER, folder, str(rank)],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                for rank in range(3)
+            ]
+            said = [job.communicate(timeout=HANGS)[0] for job in jobs]
+        self.assertEqual(said, ["6.0 shm\n"] * 3)
+
+    def test_a_store_that_cannot_be_one_is_refused(self):
+        class Full(dict):
+            def set(self, key, value):
+                raise OSError("the disk is full")
+
+            def wait(self, keys, most):
+                raise TimeoutError(f"{keys[0]} did not come in {most.total_seconds():g} s")
+
+        class Short(Full):
+            def set(self, key, value):
+                pass
+
+            def wait(self, keys, most):
+                pass
+
+            def get(self, key):
+                return b"of another"
+
+        for given, words in (
+            ({"rank": 1, "size": 2}, "wants the store"),
+            ({"store": Full()}, "which rank this is"),
+            ({"store": {}, "rank": 0, "size": 2}, "this one lacks set"),
+            ({"store": Full(), "rank": 2, "size": 2}, "rank 2 of a world of 2"),
+        ):
+            with self.assertRaisesRegex(addend.InvalidError, words):
+                addend.Comm(**given)
+        for store, rank, words in (
+            (Full(), 1, "could not put `addend/0/1`: OSError: the disk is full"),
+            (
+                Full(),
+                0,
+                r"rank 1 was waited for \(`addend/0/1`\): TimeoutError: addend/0/1 did not come in 7 s",
+            ),
+            (
+                Short(),
+                0,
+                "`addend/0/1` has 10 bytes, not 512: another world used this store",
+            ),
+        ):
+            with self.assertRaisesRegex(addend.AddendError, words):
+                addend.Comm(store=store, rank=rank, size=2, seconds=7)
+
     def test_a_world_of_torchrun_is_refused(self):
         os.environ.update(RANK="1", WORLD_SIZE="4")
         try:
             for alone in (False, True):
-                with self.assertRaisesRegex(addend.InvalidError, "torchrun or a launcher like it started this process"):
+                with self.assertRaisesRegex(
+                    addend.InvalidError,
+                    "torchrun or a launcher like it started this process",
+                ):
                     addend.Comm(alone=alone)
         finally:
             del os.environ["RANK"], os.environ["WORLD_SIZE"]
@@ -183,7 +263,10 @@ class Arrays(unittest.TestCase):
         from addend._arrays import memory_of
 
         memory = memory_of(ByDLPackAlone(array), "array")
-        self.assertEqual((memory.address, memory.dtype, memory.shape), (array.ctypes.data, "AD_F32", (2, 3)))
+        self.assertEqual(
+            (memory.address, memory.dtype, memory.shape),
+            (array.ctypes.data, "AD_F32", (2, 3)),
+        )
         self.refused("array has strides", ByDLPackAlone(array[:, :2]))
         self.refused("elements that addend does not know", ByDLPackAlone(array.astype("c8")))
 

@@ -12,23 +12,54 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
 RECIPE = ROOT / "recipes" / "gpt-dp.yaml"
 HANGS = 60  # seconds; several times what a job takes
-OWN_RANKS = f"""
+SAY = """
+import os
+
+def say(words):  # a line in one piece
+    os.write(1, f"{words}\\n".encode())
+"""
+OWN_RANKS = f"""{SAY}
 import addend
 import numpy
 
 with addend.Comm() as comm:
     value = numpy.array([1.0 + comm.rank])
     comm.all_reduce(value)
-    print("sum", value[0], flush=True)
+    say(f"sum {{value[0]}}")
 try:
     addend.train({str(RECIPE)!r}, steps=2, out="run")
 except addend.InvalidError as error:
-    print(error, flush=True)
+    say(error)
+"""
+STORE = f"""{SAY}
+import signal
+import addend
+import numpy
+import torch.distributed as dist
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which torchrun sends to the others of a rank that died
+dist.init_process_group("gloo")
+store = dist.PrefixStore("addend", dist.distributed_c10d._get_default_store())
+with addend.Comm("dp=2", store=store, rank=dist.get_rank(), size=dist.get_world_size()) as comm:
+    say(f"sum {{comm.all_reduce(numpy.array([1.0 + comm.rank]))[0]}}")
+    if comm.rank == 1:
+        os.kill(os.getpid(), 9)
+    try:
+        comm.barrier()
+    except addend.RankDiedError as error:
+        say(error)
 """
 
 
 def torchrun(world, *command, **options):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(world),
+    ]
     return subprocess.run([*launcher, *command], capture_output=True, text=True, timeout=HANGS, **options)
 
 
@@ -43,6 +74,14 @@ class Torchrun(unittest.TestCase):
         self.assertEqual(done.stdout.count("sum 6.0\n"), 3, done.stdout)
         self.assertEqual(done.stdout.count("in a process that is itself a rank"), 3, done.stdout)
 
+    def test_pytorchs_store_brings_ranks_together_and_a_death_is_told(self):
+        with tempfile.TemporaryDirectory() as folder:
+            job = pathlib.Path(folder, "job.py")
+            job.write_text(STORE)
+            done = torchrun(2, str(job), cwd=folder)
+        self.assertEqual(done.stdout.count("sum 3.0\n"), 2, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("rank 1 died: its process "), 1, done.stdout + done.stderr)
+
     def losses(self, run):
         return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -51,7 +90,13 @@ class Torchrun(unittest.TestCase):
             train = [str(PROGRAM), "train", str(RECIPE), "--out"]
             done = torchrun(3, "--no-python", *train, "torchrun", cwd=folder)
             self.assertEqual(done.returncode, 0, done.stderr)
-            subprocess.run([*train, "own"], cwd=folder, capture_output=True, timeout=HANGS, check=True)
+            subprocess.run(
+                [*train, "own"],
+                cwd=folder,
+                capture_output=True,
+                timeout=HANGS,
+                check=True,
+            )
             self.assertEqual(*(self.losses(pathlib.Path(folder, run)) for run in ("torchrun", "own")))
 
     def test_a_world_of_another_size_than_the_mesh_is_refused(self):

@@ -35,6 +35,7 @@ static const constant constants[] = {
     NUMBER(sizeof(ad_shape)), NUMBER(sizeof(ad_layout)), NUMBER(sizeof(ad_span)), NUMBER(sizeof(ad_transition)),
     NUMBER(sizeof(ad_path_step)), NUMBER(sizeof(ad_rule)), NUMBER(sizeof(ad_group)), NUMBER(sizeof(ad_group_shape)),
     NUMBER(sizeof(ad_message)), NUMBER(sizeof(ad_segment)), NUMBER(sizeof(ad_collective)), NUMBER(sizeof(ad_request)),
+    NUMBER(sizeof(ad_rendezvous)),
     NUMBER(sizeof(ad_array)), NUMBER(sizeof(ad_contract)), NUMBER(sizeof(ad_param_spec)),
     NUMBER(sizeof(ad_reducer_options)), NUMBER(sizeof(ad_launch_options)), NUMBER(sizeof(ad_launch_result)),
 };
