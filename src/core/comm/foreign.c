@@ -13,15 +13,17 @@
 typedef struct foreign {
   const char *rank, *ranks;  // variables; ranks NULL: it has none
   const char *words;
+  const char *lacking;  // why its world cannot be joined; NULL: there is no way yet
 } foreign;
 
 static const foreign launchers[] = {
-    {"RANK", "WORLD_SIZE", "torchrun or a launcher like it"},
-    {"HOROVOD_RANK", "HOROVOD_SIZE", "horovodrun"},
-    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "flux run"},
-    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MVAPICH2's mpirun_rsh"},
-    {"PALS_RANKID", NULL, "PALS (HPE's mpiexec and aprun)"},
-    {"PMIX_RANK", NULL, "a launcher that speaks PMIx"},
+    {"RANK", "WORLD_SIZE", "torchrun or a launcher like it",
+     " without LOCAL_WORLD_SIZE and MASTER_PORT, which torchrun leaves there too"},
+    {"HOROVOD_RANK", "HOROVOD_SIZE", "horovodrun", NULL},
+    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "flux run", NULL},
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MVAPICH2's mpirun_rsh", NULL},
+    {"PALS_RANKID", NULL, "PALS (HPE's mpiexec and aprun)", NULL},
+    {"PMIX_RANK", NULL, "a launcher that speaks PMIx", NULL},
 };
 
 static ad_status refuse(const foreign *launcher) {
@@ -32,11 +34,12 @@ static ad_status refuse(const foreign *launcher) {
   if (ranks) ad_text_add(&text, "%s%s=%.12s", rank ? " and " : "", launcher->ranks, ranks);
   return ad_fail(
       AD_INVALID,
-      "%s started this process as one of its ranks (%s in the environment); addend cannot join that world yet, "
+      "%s started this process as one of its ranks (%s in the environment); addend cannot join that world%s, "
       "and each process would train alone: start the program once, with `addend run -n %.12s -- PROGRAM` "
       "(`addend train` starts its ranks itself), or with mpirun or srun; if the variables are left from something "
       "else, type `unset %s%s%s` before",
-      launcher->words, found, ranks ? ranks : "N", launcher->rank, ranks ? " " : "", ranks ? launcher->ranks : "");
+      launcher->words, found, launcher->lacking ? launcher->lacking : " yet", ranks ? ranks : "N", launcher->rank,
+      ranks ? " " : "", ranks ? launcher->ranks : "");
 }
 
 static int has_started_this(const foreign *launcher) {
