@@ -173,8 +173,28 @@ static void what_is_no_batch_is_refused(void **state) {
   ad_comm_close(comm);
 }
 
+static void what_was_read_last_is_known_to_phases(void **state) {
+  ad_comm *comm;
+  int64_t counts[MICROBATCHES] = {0}, *counted[] = {counts};
+  must(ad_comm_open_alone(&comm));
+  ad_program *program = made_on(comm, "dp=1");
+  const table *o = program->own;
+  must(kind.read(program->own, 3, AD_TRAINED_ON, counted));
+  assert_int_equal(ad_batch_step(o->batch), 3);
+  assert_int_equal(ad_batch_held_out(o->batch), AD_TRAINED_ON);
+  must(kind.read(program->own, 1, AD_HELD_OUT_SET, counted));
+  assert_int_equal(ad_batch_step(o->batch), 1);
+  assert_int_equal(ad_batch_held_out(o->batch), AD_HELD_OUT_SET);
+  assert_int_equal(ad_batch_first(o->batch, 0), 0);
+  assert_int_equal(ad_batch_first(o->batch, 1), 3); /* of 7 samples the first microbatch of two has 3 */
+  assert_int_equal(ad_batch_first(o->batch, MICROBATCHES), -1);
+  ad_program_destroy(program);
+  ad_comm_close(comm);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_was_read_last_is_known_to_phases),
       cmocka_unit_test(samples_are_numbered_through_microbatches_and_steps),
       cmocka_unit_test(after_the_held_out_sets_last_one_nothing_counts),
       cmocka_unit_test(a_rank_has_its_rows_and_on_paper_none_is_read),

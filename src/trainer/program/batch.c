@@ -12,6 +12,8 @@ struct ad_batch {
   const ad_batch_field *fields; /* the caller's */
   size_t field_count;
   ad_array *arrays; /* [microbatches][fields] */
+  int64_t step;     /* that was read last; this and the next */
+  ad_held_out held_out;
 };
 
 static ad_comm *comm_of(const ad_batch *batch) { return (ad_comm *)(uintptr_t)batch->setting.comm; }
@@ -115,7 +117,19 @@ static ad_status read_microbatch(ad_batch *batch, int64_t step, int64_t m, ad_he
 ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_held_out held_out, const ad_row_reader *reader,
                         int64_t *counted) {
   AD_NEED(batch, reader, counted);
+  batch->step = step;
+  batch->held_out = held_out;
   for (int64_t m = 0; m < batch->setting.microbatches; m++)
     AD_TRY(read_microbatch(batch, step, m, held_out, reader, &counted[m]));
   return AD_OK;
+}
+
+int64_t ad_batch_step(const ad_batch *batch) { return batch->step; }
+
+ad_held_out ad_batch_held_out(const ad_batch *batch) { return batch->held_out; }
+
+int64_t ad_batch_first(const ad_batch *batch, size_t m) {
+  const ad_program_setting *s = &batch->setting;
+  if (!ad_has(m, (size_t)s->microbatches, __func__, "microbatch")) return -1;
+  return ad_cut(s->global_batch, (int64_t)m, s->microbatches).first;
 }
