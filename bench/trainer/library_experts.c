@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "measured.h"
-#include "nn/experts.h"
+#include "addend/experts.h"
 #include "bench/routes.h"
 
 enum { HIDDEN = 1024, TOP_K = 2, PARAMS_MAX = 4 };
@@ -35,7 +35,8 @@ static ad_status make_value(ad_comm *comm, const ad_shape *shape, const ad_layou
 }
 
 static ad_status declare(bench_experts *experts) {
-  ad_experts_shape shape = {.d_model = BENCH_WIDTH,
+  ad_experts_shape shape = {.size = sizeof shape,
+                            .d_model = BENCH_WIDTH,
                             .experts = BENCH_EXPERTS,
                             .hidden = HIDDEN,
                             .top_k = TOP_K,

@@ -6,6 +6,7 @@
 #include "addend/tensor.h"
 #include "addend/operation.h"
 #include "addend/layers.h"
+#include "addend/experts.h"
 #include "addend/module.h"
 #include "addend/data.h"
 #include "addend/checkpoint.h"

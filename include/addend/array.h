@@ -38,11 +38,12 @@ AD_API void ad_array_set(const ad_array *array, size_t i, double value);
 /* Law 2 on arrays. `after` checks the move and describes the result (data NULL); the caller gives it memory and calls
  * `move`, which executes it over `axes`. Moves that sum (all_reduce, reduce_scatter) write the result in out's dtype
  * and scale, which the caller may change from what `after` described (law 8): the sum forms in `accumulate` and is
- * rounded once. Others keep both. `out->data` may be `in->data` where the local shapes are equal. A declaration keeps
- * the local part: `after` describes a whole in which all parts are as large as this rank's; where V->S(d) parts are
- * uneven the caller sets out->shape to the whole that they make. The values of a packed array move as each would alone;
- * AD_INVALID where one call cannot do that: declared cuts, and cuts on several axes that are no one cut over all their
- * ranks. AD_TYPE, AD_INVALID and the errors of ad_comm_run.
+ * rounded once. Others keep both. In a proof's list of planted mistakes the move is named by its site, to which a
+ * caller may add what it moves: AD_HERE ", tokens of the experts". `out->data` may be `in->data` where the local shapes
+ * are equal. A declaration keeps the local part: `after` describes a whole in which all parts are as large as this
+ * rank's; where V->S(d) parts are uneven the caller sets out->shape to the whole that they make. The values of a packed
+ * array move as each would alone; AD_INVALID where one call cannot do that: declared cuts, and cuts on several axes
+ * that are no one cut over all their ranks. AD_TYPE, AD_INVALID and the errors of ad_comm_run.
  */
 #define ad_array_after(...) ad_array_after_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_after_at(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes,

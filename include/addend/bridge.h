@@ -25,6 +25,14 @@ typedef struct ad_bridge_options {
  * meshes. Collective over the ranks of both meshes. */
 AD_API AD_CHECKED ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout *to,
                                              const ad_bridge_options *options, ad_bridge **out);
+/* Whether ad_bridge_create would make one, with its words where not, before there are ranks: what a program says of its
+ * options. */
+AD_API AD_CHECKED ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to,
+                                            const ad_bridge_options *options);
+/* Of how many rows a batch of ad_bridge_describe must be a multiple: the parts of the side that has more, or 1 where
+ * the bridge is ragged. Looks at the layouts' cuts alone: ad_bridge_check says whether there can be such a bridge. */
+AD_API AD_CHECKED ad_status ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to,
+                                                    const ad_bridge_options *options, int64_t *out);
 AD_API void ad_bridge_destroy(ad_bridge *bridge);         /* NULL allowed */
 AD_API int ad_bridge_has_source(const ad_bridge *bridge); /* this rank is one of `from`'s */
 AD_API int ad_bridge_has_destination(const ad_bridge *bridge);

@@ -89,6 +89,13 @@ AD_API int64_t ad_group_index(const ad_group *group, int64_t rank); /* -1 if it 
 /* "dp_replicate,dp_shard {0,2,4}": for messages; long lists are cut with "...". Returns buffer. */
 AD_API const char *ad_group_print(const ad_group *group, char *buffer, size_t size);
 
+/* Which axes of one view are which of another: pairs of sets of axes, in_a[i] of `a` and in_b[i] of `b`, that have the
+ * same groups in both, each as small as possible; "dp_shard=2 tp=2" and "efsdp=1 ep=2 etp=2" have two pairs, dp_shard
+ * and ep, tp and etp. Returns how many there are, at most AD_AXIS_COUNT, slowest axes first; 0 where the meshes do not
+ * have the same ranks, or something is NULL. Axes of size 1 are in no set. */
+AD_API int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT],
+                               ad_axes in_b[AD_AXIS_COUNT]);
+
 #if defined(__cplusplus)
 }
 #endif

@@ -62,6 +62,11 @@ AD_API void ad_complain(const ad_complaints *to, const char *key, const char *fo
 /* The same with ad_last_error() as message, of a call that returned `status`. */
 AD_API void ad_complain_of(const ad_complaints *to, const char *key, ad_status status);
 
+/* The view of the mesh's ranks that the text of an AD_KEY_VIEW stands for: as ad_mesh_create_view, and efsdp, where the
+ * text leaves it out, has the ranks that ep, etp and dp_replicate leave. "ep=2 etp=1" of 8 ranks is "efsdp=4 ep=2
+ * etp=1". AD_INVALID as ad_mesh_create_view has it; destroy *out with ad_mesh_destroy. */
+AD_API AD_CHECKED ad_status ad_key_view(const ad_mesh *mesh, const char *text, ad_mesh **out);
+
 /* ---- what a program is given ---- */
 
 typedef struct ad_program_setting {

@@ -235,7 +235,24 @@ AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const
  * scores are V. After ad_top_k and before slots are made. */
 AD_API void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_tensor *batch, size_t first,
                         const char *site);
-AD_API size_t ad_routing_dropped(const ad_routing *routing); /* choices of tokens here */
+/* What was chosen of this rank's tokens, once ad_top_k has run; a routing that is NULL, or on whose tape it failed, has
+ * no choices. */
+AD_API size_t ad_routing_dropped(const ad_routing *routing); /* how many choices have no slot */
+/* [tokens, top_k]: the number of the expert of each choice, as ad_top_k's result has the scores, dropped ones too.
+ * *count: tokens * top_k. Borrowed, until the tape's reset; on engine dry as if tokens were spread evenly. NULL where
+ * there are none. */
+AD_API const int32_t *ad_routing_choices(const ad_routing *routing, size_t *count);
+/* The smallest distance between the score + bias of an expert that a token chose and of one that it did not, below 0
+ * only where choices were given (ad_decisions); INFINITY where nothing was left to choose or there are no choices. What
+ * a program's `choices.margin` is made of (program.h). */
+AD_API double ad_routing_margin(const ad_routing *routing);
+/* Choices that are kept beside a batch [samples, seq, ...], in an order that no mesh changes: [samples * seq, top_k]
+ * numbers of experts, for ad_experts_forward (experts.h). A program keeps them for its `choices.decisions`
+ * (program.h). */
+typedef struct ad_decisions {
+  int32_t *of; /* of the whole batch, borrowed until the tape's reset; NULL: they are not kept */
+  int given;   /* 1: tokens choose what stands there; 0: each rank writes there what its tokens chose */
+} ad_decisions;
 /* How many tokens of this rank chose each expert, before any limit: [experts], a constant typed as the scores were: V
  * where ranks route tokens of their own, to be declared P and summed. */
 AD_API ad_tensor *ad_choices_at(ad_tape *tape, const ad_routing *routing, const char *site);

@@ -717,6 +717,7 @@ static void refused(const char *source, const char *from, const char *destinatio
   must(ad_layout_parse(a, from, &layouts[0]));
   must(ad_layout_parse(b, to, &layouts[1]));
   ad_status is = ad_bridge_create(comm, &layouts[0], &layouts[1], NULL, &bridge);
+  assert_int_equal(ad_bridge_check(&layouts[0], &layouts[1], NULL), is); /* before there are ranks, in the same words */
   if (!is)
     is =
         ad_bridge_describe_at(bridge, AD_F32, &(ad_shape){2, {rows, 3}}, AD_FORWARD, &arrays[0], &arrays[1], "ocr.c:1");
@@ -753,6 +754,26 @@ static void what_cannot_be_joined_is_refused_with_its_numbers(void **state) {
           "ocr.c:1: bridge: a batch of 10 rows does not divide into the 4 parts of the source; 8 or 12 rows would do");
 }
 
+static int64_t multiple_of(const char *source, const char *destination, int ragged) {
+  ad_mesh *a, *b;
+  int64_t multiple = -1;
+  ad_bridge_options options = {.size = sizeof options, .ragged = ragged};
+  must(ad_mesh_create(source, &a));
+  must(ad_mesh_create(destination, &b));
+  ad_layout from = batch_on(a, AD_I), to = destination_on(b, AD_I);
+  must(ad_bridge_check(&from, &to, &options));
+  must(ad_bridge_rows_multiple(&from, &to, &options, &multiple));
+  ad_mesh_destroy(a);
+  ad_mesh_destroy(b);
+  return multiple;
+}
+
+static void rows_are_a_multiple_of_the_parts_of_the_side_that_has_more(void **state) {
+  assert_int_equal(multiple_of("dp=4", "dp=2 cp=2", 0), 4);
+  assert_int_equal(multiple_of("dp=2 tp=3", "dp=6", 0), 6);
+  assert_int_equal(multiple_of("dp=3 tp=2", "dp=2 cp=3", 1), 1);
+}
+
 /* A pool of a million ranks is joined as fast as one of two. */
 static void a_bridge_of_a_million_ranks_is_arithmetic(void **state) {
   ad_comm *comm;
@@ -786,6 +807,7 @@ int main(void) {
       cmocka_unit_test(a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole),
       cmocka_unit_test(known_mistakes_show_where_it_is_said),
       cmocka_unit_test(what_cannot_be_joined_is_refused_with_its_numbers),
+      cmocka_unit_test(rows_are_a_multiple_of_the_parts_of_the_side_that_has_more),
       cmocka_unit_test(a_bridge_of_a_million_ranks_is_arithmetic),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

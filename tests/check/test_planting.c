@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include "../array/values.h"
 #include "array/array.h"
 #include "base/seams.h"
@@ -209,11 +210,45 @@ static void what_is_done_in_the_first_microbatch_only_is_done_there_in_every_ste
   run_ranks(3, only_in_the_first, NULL);
 }
 
+/* ---- moves of a program's own arrays ---- */
+
+/* They are of no tape: known by the site that they are called with, in the step. */
+static int by_its_site(ad_comm *comm, void *context) {
+  static const char site[] = "load.c:9, tokens of the experts";
+  ad_mesh *mesh;
+  ad_places places = {0};
+  ad_array in, out;
+  ad_shape shape = {1, {LENGTH}};
+  ad_request request;
+  CHECK_OK(ad_mesh_create("dp=3", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_P);
+  ad_axes dp = AD_AXES(AD_DP_SHARD);
+  CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &in));
+  CHECK_OK(ad_array_after(comm, &in, AD_MOVE_ALL_REDUCE, dp, AD_R, &out));
+  CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(&out), &out.data));
+  ad_places_watch(&places);
+  CHECK_OK(ad_array_move_at(comm, &in, AD_MOVE_ALL_REDUCE, dp, AD_R, AD_F64, &out, site));
+  CHECK_OK(ad_array_post_at(comm, &in, AD_MOVE_ALL_REDUCE, dp, AD_R, AD_F64, &out, &request, site));
+  ad_seams_clear();
+  CHECK_OK(ad_comm_wait(comm, &request));
+  CHECK(places.count == 1 && places.list[0].times == 2);
+  CHECK(places.list[0].phase == AD_PLACE_STEP && places.list[0].ordinal == -1);
+  CHECK(!strcmp(places.list[0].what, site));
+  ad_places_release(&places);
+  ad_array_destroy(comm, &out);
+  ad_array_destroy(comm, &in);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void a_move_outside_a_tape_is_known_by_its_site(void **state) { run_ranks(3, by_its_site, NULL); }
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_true_group_gives_what_the_transition_gives),
       cmocka_unit_test(one_value_of_several_is_computed_and_the_others_are_sent),
       cmocka_unit_test(what_is_done_in_the_first_microbatch_only_is_done_there_in_every_step),
+      cmocka_unit_test(a_move_outside_a_tape_is_known_by_its_site),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,6 +54,23 @@ proven "named without a slash" "$addend" check classifier.yaml --program classif
 "$compiler" -shared -fPIC "${cflags[@]}" classifier.c -o linked.so "${shared[@]}"
 proven "linked with the shared library" env LD_LIBRARY_PATH="$libraries" "$addend" check classifier.yaml --program linked.so
 
+# A mixture of experts, of the installed headers alone.
+cat >experts.yaml <<END
+name: experts
+model: {kind: mixture}
+mesh: dp=2 tp=2
+train: {global_batch: 8, microbatches: 2, steps: 3, lr: 0.01}
+END
+"$compiler" -std=c11 "${strict[@]}" -shared -fPIC "${cflags[@]}" "$source/tests/install/experts.c" -o experts.so
+for view in "ep=2 etp=2" "ep=4 etp=1"; do
+  "$addend" check experts.yaml --program ./experts.so --set views.sparse="$view" --sabotage=20 --json >proof.json || fail "experts on $view"
+  grep -q '"smallest_margin"' proof.json || fail "experts on $view: no margin"
+done
+g++ -x c++ -std=c++17 "${strict[@]}" -Wno-missing-field-initializers -shared -fPIC "${cflags[@]}" "$source/tests/install/experts.c" -o experts.so
+"$addend" check experts.yaml --program ./experts.so >printed || fail "experts in C++17: $(tail -n 3 printed)"
+! "$addend" check experts.yaml --program ./experts.so --set views.sparse="etp=2 ep=2" 2>printed || fail "etp that is not tp"
+grep -q "etp of the view .* must be 1 .* or have the ranks of tp" printed || fail "etp that is not tp: $(cat printed)"
+
 refused() { # words, file
   ! "$addend" check classifier.yaml --program "$2" >printed 2>&1 || fail "$2 should be refused"
   grep -q -- "$1" printed || fail "$2: '$1' is not in: $(cat printed)"

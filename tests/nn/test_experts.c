@@ -8,7 +8,7 @@
 #include <cmocka.h>
 #include "array/transit.h"
 #include "base/seams.h"
-#include "nn/experts.h"
+#include "addend/experts.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 
@@ -170,7 +170,8 @@ static void count_forward(void *context, void *passing) {
 
 static void forward_of_layer(dry *d, int64_t shared, int seen[AD_MOVE_COUNT]) {
   ad_declarations list = ad_declarations_on(d->mesh);
-  ad_experts_shape shape = {.d_model = WIDTH,
+  ad_experts_shape shape = {.size = sizeof shape,
+                            .d_model = WIDTH,
                             .experts = EXPERTS,
                             .hidden = HIDDEN,
                             .top_k = 2,
@@ -220,7 +221,8 @@ static void experts_lie_on_the_view_and_the_router_beside_what_is_dense(void **s
   for (int is_cut = 0; is_cut <= 1; is_cut++) {
     dry d = open_dry(is_cut);
     ad_declarations list = ad_declarations_on(d.mesh);
-    ad_experts_shape shape = {.d_model = WIDTH,
+    ad_experts_shape shape = {.size = sizeof shape,
+                              .d_model = WIDTH,
                               .experts = EXPERTS,
                               .hidden = HIDDEN,
                               .top_k = 2,
@@ -240,6 +242,87 @@ static void experts_lie_on_the_view_and_the_router_beside_what_is_dense(void **s
   }
 }
 
+/* ---- what is refused ---- */
+
+static void assert_says(const char *wanted) {
+  if (!strstr(ad_last_error(), wanted)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), wanted);
+}
+
+/* The failure sticks to the list, to which nothing was added. */
+static void refuse_shape(const dry *d, ad_experts_shape shape, const char *wanted) {
+  ad_declarations list = ad_declarations_on(d->mesh);
+  ad_experts_layer layer = ad_experts_declare(&list, "b.moe", &shape);
+  assert_int_equal(list.status, AD_INVALID);
+  assert_int_equal(list.count, 0);
+  assert_null(layer.shape.view);
+  assert_says(wanted);
+  ad_declarations_release(&list);
+}
+
+static ad_experts_shape shape_on(const ad_mesh *view) {
+  return (ad_experts_shape){.size = sizeof(ad_experts_shape),
+                            .d_model = WIDTH,
+                            .experts = EXPERTS,
+                            .hidden = HIDDEN,
+                            .top_k = 2,
+                            .output_factor = 1,
+                            .view = view};
+}
+
+static void shapes_that_are_no_layer_are_refused(void **state) {
+  dry d = open_dry(0);
+  ad_mesh *fewer, *across;
+  must(ad_mesh_create("efsdp=1 ep=2 etp=1", &fewer));
+  must(ad_mesh_create_view(d.mesh, "efsdp=1 etp=2 ep=2", &across));
+  ad_experts_shape shape = shape_on(d.view);
+  shape.size = 0;
+  refuse_shape(&d, shape, "ad_experts_shape");
+  shape = shape_on(d.view), shape.top_k = EXPERTS + 1;
+  refuse_shape(&d, shape, "experts `b.moe`: d_model is 8, hidden 4, shared_hidden 0 and top_k 5 of 4 experts; d_model");
+  shape = shape_on(d.view), shape.top_k = 0;
+  refuse_shape(&d, shape, "top_k 0 of 4 experts");
+  shape = shape_on(d.view), shape.d_model = 0;
+  refuse_shape(&d, shape, "d_model is 0");
+  shape = shape_on(d.view), shape.hidden = 0;
+  refuse_shape(&d, shape, "hidden 0,");
+  shape = shape_on(d.view), shape.shared_hidden = -1;
+  refuse_shape(&d, shape, "shared_hidden -1");
+  refuse_shape(&d, shape_on(NULL), "experts `b.moe`: they need a view of the mesh to lie on");
+  refuse_shape(&d, shape_on(fewer), "the view \"efsdp=1 ep=2 etp=1\" must have the ranks of the mesh");
+  refuse_shape(&d, shape_on(across), "etp of the view \"efsdp=1 etp=2 ep=2\" must be 1");
+  ad_mesh_destroy(across);
+  ad_mesh_destroy(fewer);
+  close_dry(&d);
+}
+
+/* One layer's leaves, and x of a wrong shape; then a layer that was never declared. Notes have nothing then. */
+static void what_is_no_call_of_a_layer_sticks_to_the_tape(void **state) {
+  dry d = open_dry(0);
+  ad_declarations list = ad_declarations_on(d.mesh);
+  ad_experts_shape shape = shape_on(d.view);
+  ad_experts_layer layer = ad_experts_declare(&list, "b.moe", &shape), never = {0};
+  ad_tensor *params[4] = {0};
+  ad_tensor *x = leaf(&d, d.mesh, "dp_shard=S0 tp=I", (ad_shape){3, {4, 3, WIDTH + 1}}, 1);
+  ad_experts_notes notes = {.routing = (const ad_routing *)&notes, .balance = x}; /* of an earlier call */
+  must(list.status);
+  ad_experts_forward(d.tape, params, &layer, x, NULL, (ad_decisions){0}, &notes);
+  assert_int_equal(ad_tape_status(d.tape), AD_INVALID);
+  assert_says("ad_experts_forward: x is [4, 3, 9]; it must be [batch, seq, 8]");
+  assert_null(notes.routing);
+  assert_null(notes.balance);
+  ad_tape_reset(d.tape);
+  x = leaf(&d, d.mesh, "dp_shard=S0 tp=I", (ad_shape){3, {4, 3, WIDTH}}, 1);
+  ad_experts_forward(d.tape, params, &never, x, NULL, (ad_decisions){0}, NULL);
+  assert_int_equal(ad_tape_status(d.tape), AD_INVALID);
+  assert_says("the layer was not declared");
+  ad_tape_reset(d.tape);
+  ad_experts_forward(d.tape, params, &layer, NULL, NULL, (ad_decisions){0}, NULL);
+  assert_int_equal(ad_tape_status(d.tape), AD_INVALID);
+  assert_says("operand 1 is NULL");
+  ad_declarations_release(&list);
+  close_dry(&d);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(scores_of_a_gate_that_is_not_summed_do_not_meet_the_experts),
@@ -247,6 +330,8 @@ int main(void) {
       cmocka_unit_test(where_the_rows_are_summed_a_second_sum_of_the_scores_is_refused),
       cmocka_unit_test(whole_experts_and_shared_ones_are_made_whole_by_one_collective),
       cmocka_unit_test(experts_lie_on_the_view_and_the_router_beside_what_is_dense),
+      cmocka_unit_test(shapes_that_are_no_layer_are_refused),
+      cmocka_unit_test(what_is_no_call_of_a_layer_sticks_to_the_tape),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../array/values.h"
-#include "nn/experts.h"
+#include "addend/experts.h"
 #include "ranks.h"
 
 enum { RANKS = 4, BATCH = 4, SEQUENCE = 3, WIDTH = 6, EXPERTS = 5, HIDDEN = 4, PARAMS_MAX = 8 };
@@ -38,7 +38,8 @@ static ad_array random_array(ad_comm *comm, const ad_shape *shape, const ad_layo
 }
 
 static void declare(world *w, int gate_is_summed) {
-  ad_experts_shape shape = {.d_model = WIDTH,
+  ad_experts_shape shape = {.size = sizeof shape,
+                            .d_model = WIDTH,
                             .experts = EXPERTS,
                             .hidden = HIDDEN,
                             .top_k = 2,

@@ -221,7 +221,9 @@ static void tokens_that_were_not_summed_are_refused_and_the_sum_is_right_as_said
 static void the_margin_is_that_of_the_closest_choice(void **state) {
   static const double margins[] = {0.5, 0.25, 0.75};
   ad_moe_load load = {.blocks = 2, .experts = 4, .margin = INFINITY};
-  for (int i = 0; i < 3; i++) ad_moe_load_add(&load, i % 2, &(ad_routing){.margin = margins[i]});
+  int32_t expert = 0;
+  for (int i = 0; i < 3; i++)
+    ad_moe_load_add(&load, i % 2, &(ad_routing){.tokens = 1, .top_k = 1, .expert = &expert, .margin = margins[i]});
   assert_true(load.margin == 0.25);
   ad_moe_load_begin(&load);
   assert_true(load.margin == INFINITY);

@@ -135,6 +135,21 @@ static void a_view_enumerates_the_ranks_of_its_mesh(void **state) {
        GOOD "views: {sparse: efsdp=2 ep=3}\n");
 }
 
+static void assert_view(const char *mesh, const char *text, const char *wanted) {
+  ad_mesh *of, *view;
+  assert_int_equal(ad_mesh_create(mesh, &of), AD_OK);
+  assert_int_equal(ad_key_view(of, text, &view), AD_OK);
+  assert_string_equal(ad_mesh_text(view), wanted);
+  ad_mesh_destroy(view);
+  ad_mesh_destroy(of);
+}
+
+static void efsdp_has_the_ranks_that_a_view_leaves(void **state) {
+  assert_view("dp=8", "ep=2 etp=1", "efsdp=4 ep=2 etp=1");
+  assert_view("dp=4 tp=2", "dp_replicate=2 ep=2 etp=2", "dp_replicate=2 efsdp=1 ep=2 etp=2");
+  assert_view("dp=8", "efsdp=2 ep=4", "efsdp=2 ep=4");
+}
+
 static void kinds_are_found_by_their_name(void **state) {
   assert_ptr_equal(ad_program_kinds()[0], ad_gpt());
   assert_ptr_equal(ad_program_kinds()[1], ad_moe());
@@ -389,6 +404,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(kinds_are_found_by_their_name),
       cmocka_unit_test(a_view_enumerates_the_ranks_of_its_mesh),
+      cmocka_unit_test(efsdp_has_the_ranks_that_a_view_leaves),
       cmocka_unit_test(a_kind_that_cannot_be_told_apart_is_not_registered),
       cmocka_unit_test(the_keys_of_a_program_stand_among_those_of_every_recipe),
       cmocka_unit_test(no_other_program_knows_its_keys),

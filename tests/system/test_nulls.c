@@ -79,6 +79,13 @@ static void dtype_and_mesh(void **state) {
   refused(ad_mesh_create_view(mesh, NULL, &out), "`text` is NULL");
   refused(ad_mesh_create_view(mesh, "dp=1", NULL), "`out` is NULL");
   refused(ad_mesh_check(NULL), "there is no mesh");
+  ad_axes in_a[AD_AXIS_COUNT], in_b[AD_AXIS_COUNT];
+  assert_int_equal(ad_mesh_common_sets(NULL, mesh, in_a, in_b), 0);
+  assert_non_null(strstr(ad_last_error(), "ad_mesh_common_sets: `a` is NULL"));
+  assert_int_equal(ad_mesh_common_sets(mesh, NULL, in_a, in_b), 0);
+  assert_int_equal(ad_mesh_common_sets(mesh, mesh, NULL, in_b), 0);
+  assert_int_equal(ad_mesh_common_sets(mesh, mesh, in_a, NULL), 0);
+  assert_non_null(strstr(ad_last_error(), "`in_b` is NULL"));
   ad_mesh_destroy(NULL);
   assert_null(out);
 }
@@ -171,6 +178,59 @@ static void arrays(void **state) {
   refused(ad_array_square_sum_at(comm, &group, NULL, 0, NULL, NULL), "`out` is NULL");
   must(ad_array_square_sum_at(comm, &group, NULL, 0, &sum, NULL));
   assert_true(sum == 0);
+}
+
+static void bridges(void **state) {
+  ad_bridge *bridge = NULL;
+  ad_bridge_options unsized = {.ragged = 1};
+  int64_t rows = 7;
+  ad_layout cut = layout;
+  ad_layout_set(&cut, AD_AXES_DP, AD_S(0));
+  refused(ad_bridge_create(NULL, &cut, &cut, NULL, &bridge), "`comm` is NULL");
+  refused(ad_bridge_check(NULL, &cut, NULL), "ad_bridge_check: `from` is NULL");
+  refused(ad_bridge_check(&cut, NULL, NULL), "`to` is NULL");
+  refused(ad_bridge_check(&astray, &cut, NULL), "`from->mesh` is NULL");
+  refused(ad_bridge_check(&cut, &astray, NULL), "`to->mesh` is NULL");
+  refused(ad_bridge_check(&cut, &cut, &unsized), "ad_bridge_options");
+  refused(ad_bridge_rows_multiple(NULL, &cut, NULL, &rows), "ad_bridge_rows_multiple: `from` is NULL");
+  refused(ad_bridge_rows_multiple(&cut, NULL, NULL, &rows), "`to` is NULL");
+  refused(ad_bridge_rows_multiple(&cut, &cut, NULL, NULL), "`out` is NULL");
+  refused(ad_bridge_rows_multiple(&astray, &cut, NULL, &rows), "`from->mesh` is NULL");
+  refused(ad_bridge_rows_multiple(&cut, &astray, NULL, &rows), "`to->mesh` is NULL");
+  refused(ad_bridge_rows_multiple(&cut, &cut, &unsized, &rows), "ad_bridge_options");
+  assert_int_equal(rows, 7);
+  assert_null(bridge);
+}
+
+static void experts(void **state) {
+  ad_tape *tape;
+  ad_declarations list = ad_declarations_on(mesh);
+  ad_experts_shape wanted = {.size = sizeof wanted, .d_model = 4, .experts = 2, .hidden = 4, .top_k = 1, .view = mesh};
+  ad_experts_layer layer = ad_experts_declare(NULL, "moe", &wanted);
+  ad_tensor *params[4] = {NULL};
+  const ad_decisions none = {NULL, 0};
+  assert_null(layer.shape.view);
+  assert_non_null(strstr(ad_last_error(), "ad_experts_declare: `to` is NULL"));
+  ad_experts_declare(&list, NULL, &wanted);
+  refused(list.status, "ad_experts_declare: `path` is NULL");
+  list.status = AD_OK;
+  ad_experts_declare(&list, "moe", NULL);
+  refused(list.status, "ad_experts_declare: `shape` is NULL");
+  list.status = AD_OK;
+  layer = ad_experts_declare(&list, "moe", &wanted);
+  must(list.status);
+  assert_null(ad_experts_forward(NULL, params, &layer, NULL, NULL, none, NULL));
+  assert_non_null(strstr(ad_last_error(), "experts: the tape is NULL"));
+  must(ad_tape_create(comm, mesh, NULL, &tape));
+  ad_experts_forward(tape, NULL, &layer, NULL, NULL, none, NULL);
+  refused(ad_tape_status(tape), "ad_experts_forward: `params` is NULL");
+  ad_tape_reset(tape);
+  ad_experts_forward(tape, params, NULL, NULL, NULL, none, NULL);
+  refused(ad_tape_status(tape), "ad_experts_forward: `layer` is NULL");
+  ad_tape_destroy(tape);
+  ad_declarations_release(&list);
+  assert_null(ad_routing_choices(NULL, NULL));
+  assert_non_null(strstr(ad_last_error(), "ad_routing_choices: `count` is NULL"));
 }
 
 static void reducers_and_counts(void **state) {
@@ -479,6 +539,11 @@ static void programs(void **state) {
   static const char *const meshes[] = {"dp=1"}, *const no_mesh[] = {NULL};
   ad_program *program = NULL;
   ad_program_setting setting = {.comm = comm, .meshes = meshes, .global_batch = 1, .microbatches = 1}, wrong = setting;
+  ad_mesh *view = NULL;
+  refused(ad_key_view(NULL, "ep=1", &view), "ad_key_view: `mesh` is NULL");
+  refused(ad_key_view(mesh, NULL, &view), "`text` is NULL");
+  refused(ad_key_view(mesh, "ep=1", NULL), "`out` is NULL");
+  assert_null(view);
   refused(ad_program_register(NULL), "`kind` is NULL");
   refused(ad_program_register(&nameless), "`kind->name` is NULL");
   refused(ad_program_register(&empty), "`kind->create` is NULL");
@@ -682,6 +747,8 @@ int main(void) {
       cmocka_unit_test(dtype_and_mesh),
       cmocka_unit_test(layouts),
       cmocka_unit_test(arrays),
+      cmocka_unit_test(bridges),
+      cmocka_unit_test(experts),
       cmocka_unit_test(reducers_and_counts),
       cmocka_unit_test(stores),
       cmocka_unit_test(tensors),

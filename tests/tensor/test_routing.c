@@ -119,6 +119,81 @@ static void what_is_given_is_an_expert_and_none_twice(void **state) {
   refuse_given(2, 2, "top_k: choice 1 of token 0 is given as 2 of 3 experts; it must be one of them, and another than");
 }
 
+/* What a caller reads of a routing is what was chosen, dropped choices too. */
+static void a_routing_tells_its_choices_and_how_clear_they_were(void **state) {
+  static const double values[] = {1, 3, 2.5, /**/ 4, 9, 8.25, /**/ 0, 1, 7};
+  static const int32_t wanted[] = {1, 2, 1, 2, 2, 1};
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array, batch = random_array(&w, AD_F64, (ad_shape){3, {1, 3, 2}}, 2, 0);
+  ad_routing *routing;
+  size_t count = 0;
+  ad_top_k(t, scores_leaf(&w, t, &array, 3, 3, values), 2, NULL, &routing);
+  const int32_t *expert = ad_routing_choices(routing, &count);
+  must(ad_tape_status(t));
+  assert_int_equal(count, 6);
+  assert_memory_equal(expert, wanted, sizeof wanted);
+  assert_true(ad_routing_margin(routing) == 1); /* the last token's 1 and 0 */
+  assert_int_equal(ad_routing_dropped(routing), 0);
+  ad_limit(t, routing, 0.5, ad_constant(t, &batch), 0); /* one choice of each expert */
+  must(ad_tape_status(t));
+  assert_int_equal(ad_routing_dropped(routing), 4);
+  assert_memory_equal(ad_routing_choices(routing, &count), wanted, sizeof wanted);
+  assert_int_equal(count, 6);
+  free(array.data);
+  free(batch.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static void assert_nothing_chosen(const ad_routing *routing) {
+  size_t count = 9;
+  assert_null(ad_routing_choices(routing, &count));
+  assert_int_equal(count, 0);
+  assert_true(ad_routing_margin(routing) == INFINITY);
+  assert_int_equal(ad_routing_dropped(routing), 0);
+}
+
+static void where_nothing_was_chosen_a_routing_has_no_choices(void **state) {
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array;
+  ad_routing *routing;
+  ad_top_k(t, scores_leaf(&w, t, &array, 2, 3, NULL), 4, NULL, &routing);
+  assert_int_equal(ad_tape_status(t), AD_INVALID);
+  assert_nothing_chosen(routing);
+  assert_nothing_chosen(NULL);
+  free(array.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static void refuse_bias(const ad_array *bias, const char *wanted) {
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array array;
+  ad_top_k(t, scores_leaf(&w, t, &array, 2, 3, NULL), 1, bias, NULL);
+  assert_int_equal(ad_tape_status(t), AD_INVALID);
+  if (!strstr(ad_last_error(), wanted)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), wanted);
+  free(array.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static void a_bias_has_a_float_for_each_expert(void **state) {
+  double numbers[4] = {0};
+  ad_array bias = {.dtype = AD_F64, .shape = {1, {2}}, .local = {1, {2}}, .data = numbers};
+  refuse_bias(&bias, "top_k: the bias here is f64 [2]; it must be a float for each of 3 experts");
+  bias.local = (ad_shape){2, {3, 1}};
+  refuse_bias(&bias, "the bias here is f64 [3, 1];");
+  bias.local = (ad_shape){1, {3}};
+  bias.dtype = AD_I32;
+  refuse_bias(&bias, "the bias here is i32 [3];");
+  bias.dtype = AD_F64;
+  bias.data = NULL;
+  refuse_bias(&bias, "the bias here is f64 [3] without data;");
+}
+
 static void more_choices_than_experts_are_refused(void **state) {
   world w = world_open();
   ad_tape *t = open_tape(&w, AD_F64);
@@ -319,6 +394,9 @@ int main(void) {
       cmocka_unit_test(scores_that_are_not_chosen_have_exactly_zero_gradient),
       cmocka_unit_test(choices_are_kept_by_the_number_of_their_token_and_taken_where_they_are_given),
       cmocka_unit_test(what_is_given_is_an_expert_and_none_twice),
+      cmocka_unit_test(a_routing_tells_its_choices_and_how_clear_they_were),
+      cmocka_unit_test(where_nothing_was_chosen_a_routing_has_no_choices),
+      cmocka_unit_test(a_bias_has_a_float_for_each_expert),
       cmocka_unit_test(more_choices_than_experts_are_refused),
       cmocka_unit_test(rows_that_were_never_dispatched_do_not_return),
       cmocka_unit_test(rows_that_are_parts_of_a_whole_are_refused),

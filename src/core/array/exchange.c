@@ -128,7 +128,7 @@ ad_status ad_array_exchange_at(ad_comm *comm, const ad_array *in, ad_axes axes, 
   if (!site) site = AD_NO_SITE;
   AD_NEED(comm, in, send_rows, receive_rows, out);
   AD_NEED(in->layout.mesh);
-  ad_transit transit = {.move = AD_MOVE_ALL_TO_ALL, .axes = axes, .to = AD_V, .site = site};
+  ad_transit transit = {.move = AD_MOVE_ALL_TO_ALL, .axes = axes, .to = AD_V, .site = site, .what = site};
   transit.send_rows = send_rows;
   transit.receive_rows = receive_rows;
   ad_array after;

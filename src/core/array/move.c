@@ -56,16 +56,18 @@ ad_status ad_array_after_at(const ad_comm *comm, const ad_array *in, ad_move mov
 
 ad_status ad_array_move_at(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                            ad_dtype accumulate, ad_array *out, const char *site) {
+  if (!site) site = AD_NO_SITE;
   AD_NEED(comm, in, out);
   AD_NEED(in->layout.mesh);
-  ad_transit transit = {.move = move, .axes = axes, .to = to, .accumulate = accumulate, .site = site};
+  ad_transit transit = {.move = move, .axes = axes, .to = to, .accumulate = accumulate, .site = site, .what = site};
   return ad_transit_run(comm, &transit, in, out);
 }
 
 ad_status ad_array_post_at(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                            ad_dtype accumulate, ad_array *out, ad_request *request, const char *site) {
+  if (!site) site = AD_NO_SITE;
   AD_NEED(comm, in, out, request);
   AD_NEED(in->layout.mesh);
-  ad_transit transit = {.move = move, .axes = axes, .to = to, .accumulate = accumulate, .site = site};
+  ad_transit transit = {.move = move, .axes = axes, .to = to, .accumulate = accumulate, .site = site, .what = site};
   return ad_transit_post(comm, &transit, in, out, request);
 }

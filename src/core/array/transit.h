@@ -36,7 +36,7 @@ typedef struct ad_transit {
   const size_t *send_rows, *receive_rows; /* all_to_all V->V: for and from each member of the group */
   ad_row_order sent, received;            /* how these rows stand in `in` and in `out` */
   const char *site;                       /* of the caller; NULL allowed */
-  const char *what;                       /* for people: what is moved; NULL: the site says enough */
+  const char *what;                       /* for people: what is moved; NULL: on a tape, where the site says it */
   const char *const *names;               /* of a packed array's values, one each; NULL: none */
   int ordinal;                            /* of a transition on a tape: its number there */
   int backward;                           /* of a transition on a tape: 1 in the backward pass */

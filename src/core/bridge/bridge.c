@@ -124,8 +124,27 @@ static ad_status check(const ad_layout *from, const ad_layout *to, const ad_brid
 }
 
 ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) {
+  ad_bridge_options own;
   int disjoint;
-  return check(from, to, options, &disjoint);
+  AD_NEED(from, to);
+  AD_NEED(from->mesh, to->mesh);
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_bridge_options"));
+  return check(from, to, &own, &disjoint);
+}
+
+static int64_t rows_multiple(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) {
+  int64_t a = parts(from), b = parts(to);
+  return options->ragged ? 1 : a < b ? b : a;
+}
+
+ad_status ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
+                                  int64_t *out) {
+  ad_bridge_options own;
+  AD_NEED(from, to, out);
+  AD_NEED(from->mesh, to->mesh);
+  AD_TRY(ad_options_take(&own, sizeof own, options, "ad_bridge_options"));
+  *out = rows_multiple(from, to, &own);
+  return AD_OK;
 }
 
 /* ---- making one ---- */
@@ -142,7 +161,7 @@ ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout
   AD_TRY(ad_new(1, &bridge));
   *bridge = (ad_bridge){.comm = comm, .from = *from, .to = *to, .options = own, .disjoint = disjoint};
   bridge->known[AD_FORWARD].rows = bridge->known[AD_BACKWARD].rows = bridge->kept_rows = -1;
-  bridge->rows_multiple = ad_bridge_rows_multiple(from, to, &own);
+  bridge->rows_multiple = rows_multiple(from, to, &own);
   ad_status status = disjoint ? ad_mesh_create_both(from->mesh, to->mesh, &bridge->both) : AD_OK;
   if (status) {
     ad_bridge_destroy(bridge);
@@ -177,11 +196,6 @@ ad_layout ad_bridge_from(const ad_bridge *bridge) { return bridge->from; }
 ad_layout ad_bridge_to(const ad_bridge *bridge) { return bridge->to; }
 
 /* ---- arrays on either side ---- */
-
-int64_t ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) {
-  int64_t a = parts(from), b = parts(to);
-  return options->ragged ? 1 : a < b ? b : a;
-}
 
 static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *site) {
   int64_t most = bridge->rows_multiple;

@@ -27,7 +27,7 @@ struct ad_bridge {
   ad_comm *comm;
   ad_layout from, to;
   ad_bridge_options options;
-  int64_t rows_multiple; /* ad_bridge_rows_multiple of these */
+  int64_t rows_multiple; /* of a batch: ad_bridge_rows_multiple of these */
   int disjoint;
   ad_mesh *both;          /* the ranks of disjoint sides */
   ad_known_way known[2];  /* forward, backward */
@@ -55,12 +55,6 @@ ad_status ad_bridge_sum_kept(const ad_bridge *bridge, const ad_array *gradient, 
                              const char *site) AD_CHECKED;
 int ad_bridge_keeps_rows(ad_bridge *bridge, int64_t rows);
 
-/* What ad_bridge_create refuses, before there are ranks; and of what a batch's rows must be a multiple for
- * ad_bridge_describe: the parts of the side that has more, or 1. */
-AD_INTERNAL ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to,
-                                      const ad_bridge_options *options) AD_CHECKED;
-AD_INTERNAL int64_t ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to,
-                                            const ad_bridge_options *options);
 /* AD_TYPE, AD_INVALID unless the array is one that may enter. */
 AD_INTERNAL ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array,
                                              const char *site) AD_CHECKED;

@@ -3,7 +3,6 @@
 #include "layout/sentences.h"
 #include "layout/transition.h"
 #include "layout/type.h"
-#include "mesh/group.h"
 #include "mesh/object.h"
 
 /* The type that all axes of a set should have where they must agree, for the message: one to which every type on them

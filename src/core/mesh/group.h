@@ -16,10 +16,5 @@ typedef struct ad_group_shape {
   int64_t size[AD_AXIS_COUNT], stride[AD_AXIS_COUNT];
 } ad_group_shape;
 AD_INTERNAL ad_group_shape ad_group_canonical(const ad_group *group);
-/* For a change of view: pairs of sets of axes, in_a[i] of mesh `a` and in_b[i] of `b`, that have the same groups in
- * both, each as small as possible. Returns how many pairs there are, at most AD_AXIS_COUNT. Axes of size 1 belong to
- * none. */
-AD_INTERNAL int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT],
-                                    ad_axes in_b[AD_AXIS_COUNT]);
 
 #endif

@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "mesh/group.h"
 #include "mesh/object.h"
 
 ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **out) {
@@ -39,6 +38,7 @@ static void walk_on(walk *w) {
  * canonical shapes. So sets of axes that have the same groups in both meshes begin and end at boundaries that both
  * have, and the smallest are what lies between two such boundaries that follow each other. */
 int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT], ad_axes in_b[AD_AXIS_COUNT]) {
+  if (ad_need(__func__, "a, b, in_a, in_b", (const void *const[]){a, b, in_a, in_b}, 4)) return 0;
   if (!ad_mesh_same_ranks(a, b)) return 0;
   walk left = {a, 0, 1, 0}, right = {b, 0, 1, 0};
   int count = 0;

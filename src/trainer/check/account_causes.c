@@ -6,7 +6,6 @@
 #include "check/account.h"
 #include "check/computed.h"
 #include "diff/cause.h"
-#include "mesh/group.h"
 #include "module/module.h"
 #include "train/run.h"
 

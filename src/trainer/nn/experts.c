@@ -1,8 +1,14 @@
 /* The layer of experts: a router chooses some for each token, their rows go to the ranks that have them and come back.
  * Where the gate is I on tp its scores enter by a conversion whose backward is the sum over tp; where it is R the
  * reducer sums. */
+#include "addend/experts.h"
+
+#include <inttypes.h>
 #include <stdio.h>
+#include "base/error.h"
+#include "base/options.h"
 #include "nn/experts.h"
+#include "tensor/routing.h"
 
 /* ---- parameters ---- */
 
@@ -45,7 +51,52 @@ static ad_mlp_layer declare_shared(ad_declarations *to, const char *path, const 
                                         .parallel = shape->parallel});
 }
 
-ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const ad_experts_shape *shape) {
+static ad_status check_sizes(const char *path, const ad_experts_shape *shape) {
+  int has_width = shape->d_model >= 1 && shape->hidden >= 1 && shape->shared_hidden >= 0;
+  if (has_width && shape->top_k >= 1 && shape->top_k <= shape->experts) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "experts `%s`: d_model is %" PRId64 ", hidden %" PRId64 ", shared_hidden %" PRId64
+                 " and top_k %" PRId64 " of %" PRId64
+                 " experts; d_model, hidden and top_k must be at least 1, shared_hidden at least 0, top_k at most "
+                 "experts",
+                 path, shape->d_model, shape->hidden, shape->shared_hidden, shape->top_k, shape->experts);
+}
+
+/* Neighbours on tp are neighbours on etp. */
+static int etp_is_tp(const ad_mesh *mesh, const ad_mesh *view) {
+  ad_axes here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
+  int pairs = ad_mesh_common_sets(mesh, view, here, there);
+  for (int i = 0; i < pairs; i++)
+    if (here[i] == AD_AXES(AD_TP) && there[i] == AD_AXES(AD_ETP)) return 1;
+  return 0;
+}
+
+static ad_status check_view(const char *path, const ad_mesh *mesh, const ad_mesh *view) {
+  if (!view) return ad_fail(AD_INVALID, "experts `%s`: they need a view of the mesh to lie on", path);
+  if (!ad_mesh_same_ranks(mesh, view))
+    return ad_fail(AD_INVALID, "experts `%s`: the view \"%s\" must have the ranks of the mesh \"%s\"", path,
+                   ad_mesh_text(view), ad_mesh_text(mesh));
+  if (ad_mesh_axis_size(view, AD_ETP) == 1 || etp_is_tp(mesh, view)) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "experts `%s`: etp of the view \"%s\" must be 1 (experts whole, tokens split over tp) or have the ranks "
+      "of tp in the mesh \"%s\" (experts cut as the MLP is)",
+      path, ad_mesh_text(view), ad_mesh_text(mesh));
+}
+
+static ad_status check_declared(const ad_declarations *to, const char *path, const ad_experts_shape *shape) {
+  AD_TRY(check_sizes(path, shape));
+  return check_view(path, to->replicated.mesh, shape->view);
+}
+
+static ad_status take_shape(const ad_declarations *to, const char *path, const ad_experts_shape *given,
+                            ad_experts_shape *out) {
+  AD_NEED_IN("ad_experts_declare", "path, shape", path, given);
+  AD_TRY(ad_options_take(out, sizeof *out, given, "ad_experts_shape"));
+  return check_declared(to, path, out);
+}
+
+static ad_experts_layer declare(ad_declarations *to, const char *path, const ad_experts_shape *shape) {
   ad_experts_layer layer = {.shape = *shape};
   ad_shape in = {3, {shape->experts, shape->d_model, shape->hidden}};
   ad_shape out = {3, {shape->experts, shape->hidden, shape->d_model}};
@@ -55,6 +106,14 @@ ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const
   layer.down = declare_matrices(to, path, "down", shape, out, AD_S(1), shape->output_factor);
   if (shape->shared_hidden) layer.shared = declare_shared(to, path, shape);
   return layer;
+}
+
+ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const ad_experts_shape *shape) {
+  ad_experts_layer none = {0};
+  ad_experts_shape own;
+  if (ad_need(__func__, "to", (const void *const[]){to}, 1) || to->status) return none;
+  to->status = take_shape(to, path, shape, &own);
+  return to->status ? none : declare(to, path, &own);
 }
 
 /* One pass through a layer. */
@@ -224,11 +283,33 @@ static ad_tensor *cut_forward(pass *at) {
   return ad_tp_leave(t, y, parallel);
 }
 
+/* ---- a call ---- */
+
+static ad_status check_call(ad_tensor *const *params, const ad_experts_layer *layer, const ad_tensor *x) {
+  char shape[96];
+  AD_NEED_IN("ad_experts_forward", "params, layer", params, layer);
+  if (!layer->shape.view) return ad_fail(AD_INVALID, "ad_experts_forward: the layer was not declared");
+  const ad_array *array = ad_tensor_array(x);
+  if (!array || (array->shape.ndim == 3 && array->shape.dim[2] == layer->shape.d_model)) return AD_OK;
+  return ad_fail(AD_INVALID, "ad_experts_forward: x is %s; it must be [batch, seq, %" PRId64 "]",
+                 ad_shape_print(&array->shape, shape, sizeof shape), layer->shape.d_model);
+}
+
+static ad_tensor *forward(pass *at, ad_experts_notes *notes) {
+  ad_tensor *y = splits_tokens(&at->layer->shape) ? split_forward(at) : cut_forward(at);
+  notes->routing = at->routing;
+  if (at->layer->shape.has_balance_loss) notes->balance = balance_of(at);
+  return y;
+}
+
 ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
                               const ad_array *bias, ad_decisions decisions, ad_experts_notes *notes) {
+  ad_experts_notes own = {0};
   pass at = {.t = t, .params = params, .layer = layer, .x = x, .batch = x, .bias = bias, .decisions = decisions};
-  ad_tensor *y = splits_tokens(&layer->shape) ? split_forward(&at) : cut_forward(&at);
-  *notes = (ad_experts_notes){.routing = at.routing};
-  if (layer->shape.has_balance_loss) notes->balance = balance_of(&at);
+  if (notes) *notes = own;
+  if (!t) return ad_tape_missing(AD_HERE, "experts");
+  if (check_call(params, layer, x)) return ad_tape_fail(t, AD_INVALID);
+  ad_tensor *y = forward(&at, &own);
+  if (notes) *notes = own;
   return y;
 }

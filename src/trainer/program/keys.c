@@ -93,6 +93,7 @@ static int add_efsdp(const ad_mesh *mesh, const char *text, char *out, size_t si
 
 ad_status ad_key_view(const ad_mesh *mesh, const char *text, ad_mesh **out) {
   char whole[256];
+  AD_NEED(mesh, text, out);
   return ad_mesh_create_view(mesh, add_efsdp(mesh, text, whole, sizeof whole) ? whole : text, out);
 }
 

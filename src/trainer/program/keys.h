@@ -13,9 +13,6 @@ int ad_key_refuses(const ad_key *key, double value, const char *written, char wo
 size_t ad_key_value_size(const ad_key *key);
 /* Its value is a string that belongs to the options. */
 int ad_key_is_text(const ad_key *key);
-/* A view of the mesh's ranks from a recipe's text: efsdp, where it is left out, has the ranks that ep, etp and
- * dp_replicate leave. AD_INVALID as ad_mesh_create_view has it. */
-ad_status ad_key_view(const ad_mesh *mesh, const char *text, ad_mesh **out) AD_CHECKED;
 /* Complains of every view that does not have the ranks of `mesh`. */
 void ad_keys_check_views(const ad_program_kind *kind, const void *options, const ad_mesh *mesh,
                          const ad_complaints *to);

@@ -173,5 +173,3 @@ void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_t
   ad_tape_fail(tape, status);
   ad_tape_tell(tape);  // the others may wait in its sums
 }
-
-size_t ad_routing_dropped(const ad_routing *routing) { return routing->tokens * routing->top_k - routing->slots; }

@@ -88,6 +88,17 @@ static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   return ad_tape_take(tape, ad_array_bytes(&routing->choices), &routing->choices.data);
 }
 
+/* The bias is read element by element: all of it, or on engine dry nothing, is here. */
+static ad_status check_bias(const ad_tape *tape, const ad_array *bias, int64_t experts, const char *site) {
+  char shape[96];
+  if (!bias) return AD_OK;
+  int is_whole = bias->local.ndim == 1 && bias->local.dim[0] == experts && ad_dtype_is_float(bias->dtype);
+  if (is_whole && (bias->data || tape->dry)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: top_k: the bias here is %s %s%s; it must be a float for each of %" PRId64 " experts",
+                 site, ad_dtype_name(bias->dtype), ad_shape_print(&bias->local, shape, sizeof shape),
+                 bias->data ? "" : " without data", experts);
+}
+
 static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *scores = &out->operand[0]->array;
   const choice_numbers *numbers = numbers_of(out);
@@ -100,6 +111,7 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
       return ad_fail(AD_TYPE, "%s: top_k: the scores are %s on `%s`; a choice is made of whole rows: R, I or V",
                      out->site, ad_type_print(scores->layout.type[axis], shape, sizeof shape),
                      ad_axis_name((ad_axis)axis));
+  AD_TRY(check_bias(tape, numbers->bias, scores->shape.dim[1], out->site));
   ad_shape chosen = {2, {scores->shape.dim[0], numbers->k}};
   out->array = ad_array_describe(tape->comm, scores->dtype, &chosen, &scores->layout);
   return take_routing(tape, out);

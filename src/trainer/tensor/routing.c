@@ -1,6 +1,7 @@
-/* The order of slots. */
+/* The order of slots, and what a caller may know of a routing. */
 #include "tensor/routing.h"
 
+#include <math.h>
 #include <string.h>
 
 static int is_kept(const ad_routing *routing, size_t choice) {
@@ -25,3 +26,22 @@ void ad_routing_sort(ad_routing *routing) {
     routing->token_of_slot[slot] = i / routing->top_k;
   }
 }
+
+/* ---- what a caller may know ---- */
+
+static size_t choices_of(const ad_routing *routing) {
+  return routing && routing->expert ? routing->tokens * routing->top_k : 0;
+}
+
+size_t ad_routing_dropped(const ad_routing *routing) {
+  size_t choices = choices_of(routing);
+  return choices ? choices - routing->slots : 0;
+}
+
+const int32_t *ad_routing_choices(const ad_routing *routing, size_t *count) {
+  if (ad_need(__func__, "count", (const void *const[]){count}, 1)) return NULL;
+  *count = choices_of(routing);
+  return *count ? routing->expert : NULL;
+}
+
+double ad_routing_margin(const ad_routing *routing) { return choices_of(routing) ? routing->margin : INFINITY; }

@@ -32,12 +32,6 @@ struct ad_routing {
 /* Puts the choices that are not dropped in the order of slots. */
 void ad_routing_sort(ad_routing *routing);
 
-/* Choices kept beside a batch, in an order that no mesh changes: [samples * seq, top_k]. */
-typedef struct ad_decisions {
-  int32_t *of; /* of the whole batch; NULL: they are not kept */
-  int given;   /* 1: tokens choose what stands there; 0: what they chose is written there */
-} ad_decisions;
-
 /* As ad_top_k, of this rank's rows of a batch [samples, seq, ...] from row `first` on. */
 ad_tensor *ad_top_k_kept(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, const ad_tensor *batch,
                          size_t first, ad_decisions decisions, ad_routing **routing, const char *site);

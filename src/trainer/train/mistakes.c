@@ -99,12 +99,18 @@ int ad_copies_differ_on_other_mesh(const ad_run *run) {
 
 static void keep_run(void *context, void *passing) { ((ad_mistake_scene *)context)->kept = passing; }
 
+/* Whether it is a part of the norm that one of several copies counts: a single f64, of no tape. */
+static int counts_for_the_norm(const ad_transit_passing *pass) {
+  return pass->transit->move == AD_MOVE_ONCE && pass->transit->what && !pass->in->shape.ndim &&
+         pass->in->dtype == AD_F64;
+}
+
 /* Which of several copies counts is found by the positions on another module's mesh. */
 static void count_on_other_mesh(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   ad_transit_passing *pass = passing;
   int64_t rank = ad_comm_rank(pass->comm);
-  if (!scene->kept || pass->transit->move != AD_MOVE_ONCE || !pass->transit->what) return;
+  if (!scene->kept || !counts_for_the_norm(pass)) return;
   const ad_mesh *own = pass->in->layout.mesh, *other = other_mesh(scene->kept, own);
   if (!other) return;
   if (!is_first(other, pass->transit->axes, rank)) *(double *)pass->out->data = 0;

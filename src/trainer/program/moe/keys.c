@@ -3,8 +3,6 @@
 
 #include <stdio.h>
 
-#include "mesh/group.h"
-#include "program/keys.h"
 #include "program/moe/moe.h"
 
 #define AT(field) offsetof(ad_moe_options, field)

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "array/transit.h"
 #include "addend/memory.h"
 #include "program/moe/moe.h"
 #include "program/decoder/text_batch.h"
@@ -60,10 +59,12 @@ void ad_moe_load_begin(ad_moe_load *load) {
 
 void ad_moe_load_add(ad_moe_load *load, int64_t block, const ad_routing *routing) {
   if (!routing) return;
-  load->margin = fmin(load->margin, routing->margin);
+  size_t count;
+  const int32_t *expert = ad_routing_choices(routing, &count);
+  load->margin = fmin(load->margin, ad_routing_margin(routing));
   if (!load->own.data) return;
   double *row = row_of(load, load->own.data, block);
-  for (size_t i = 0; i < routing->tokens * routing->top_k; i++) row[routing->expert[i]]++;
+  for (size_t i = 0; i < count; i++) row[expert[i]]++;
   row[load->experts] += (double)ad_routing_dropped(routing);
 }
 
@@ -106,10 +107,9 @@ static ad_status check_summed(const ad_array *all) {
 
 ad_status ad_moe_load_sum(ad_moe_load *load) {
   ad_axes axes = ad_layout_axes_of(&load->own.layout, AD_P);
-  ad_transit sum = {
-      .move = AD_MOVE_ALL_REDUCE, .axes = axes, .to = AD_R, .site = AD_HERE, .what = "tokens of the experts"};
   load->all.layout = summed(&load->own.layout);
-  AD_TRY(ad_transit_run(load->comm, &sum, &load->own, &load->all));
+  AD_TRY(ad_array_move_at(load->comm, &load->own, AD_MOVE_ALL_REDUCE, axes, AD_R, AD_F64, &load->all,
+                          AD_HERE ", tokens of the experts"));
   AD_TRY(check_summed(&load->all));
   if (!load->all.data) return AD_OK;
   memcpy(load->step, load->all.data, ad_array_bytes(&load->all));
@@ -122,7 +122,7 @@ void ad_moe_load_correct(const ad_moe_load *load, int64_t block, double rate, ad
   double even = choices_of(load, row) / (double)load->experts;
   for (size_t e = 0; bias->data && e < (size_t)load->experts; e++) {
     double sign = (row[e] < even) - (row[e] > even);
-    ad_set_element(bias->dtype, bias->data, e, ad_element(bias->dtype, bias->data, e) + rate * sign);
+    ad_array_set(bias, e, ad_array_get(bias, e) + rate * sign);
   }
 }
 

@@ -2,7 +2,7 @@
 #ifndef PROGRAM_MOE_LOAD_H
 #define PROGRAM_MOE_LOAD_H
 #include "program/moe/moe.h"
-#include "tensor/routing.h"
+#include "addend/tensor.h"
 
 typedef struct ad_moe_load {
   ad_comm *comm;

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include "program/moe/moe.h"
 #include "addend/memory.h"
-#include "nn/experts.h"
+#include "addend/experts.h"
 #include "program/moe/keys.h"
 #include "program/moe/load.h"
 #include "program/decoder/text_decoder.h"
@@ -33,7 +33,8 @@ static void declare_bias(ad_declarations *to, const char *path, const ad_moe_opt
 static void declare_experts(void *own, const ad_decoder *decoder, ad_declarations *to, int64_t block) {
   moe *model = own;
   const ad_moe_options *options = model->options;
-  ad_experts_shape shape = {.d_model = decoder->options->d_model,
+  ad_experts_shape shape = {.size = sizeof shape,
+                            .d_model = decoder->options->d_model,
                             .experts = options->experts,
                             .hidden = options->expert_hidden,
                             .top_k = options->top_k,

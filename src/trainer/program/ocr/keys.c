@@ -2,7 +2,6 @@
 #include "program/ocr/keys.h"
 
 #include <stdio.h>
-#include "bridge/bridge.h"
 #include "addend/data.h"
 #include "program/ocr/ocr.h"
 #include "program/decoder/text_keys.h"
@@ -156,10 +155,12 @@ static void check_rows(const ad_program_setting *setting, int64_t multiple, cons
 static void check_bridge(const ad_ocr_options *ocr, const ad_program_setting *setting, const ad_mesh *const *meshes,
                          const ad_complaints *to) {
   ad_layout from = ad_ocr_images_layout(meshes[0]), placed = ad_ocr_placed_layout(meshes[1]);
-  ad_bridge_options options = {.ragged = ocr->ragged};
+  ad_bridge_options options = {.size = sizeof options, .ragged = ocr->ragged};
+  int64_t multiple;
   ad_status status = ad_bridge_check(&from, &placed, &options);
   if (status) ad_complain_of(to, "mesh.model", status);
-  if (setting->microbatches >= 1) check_rows(setting, ad_bridge_rows_multiple(&from, &placed, &options), to);
+  if (setting->microbatches < 1) return;
+  if (!ad_bridge_rows_multiple(&from, &placed, &options, &multiple)) check_rows(setting, multiple, to);
 }
 
 void ad_ocr_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
