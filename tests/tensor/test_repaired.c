@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/random.h"
+#include "addend/random.h"
 #include "layout/sentences.h"
 #include "layout/type.h"
 #include "ranks.h"

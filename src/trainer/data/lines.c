@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "data/font.h"
 #include "files/output.h"
 #include "data/typeset.h"

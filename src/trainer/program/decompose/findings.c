@@ -2,11 +2,9 @@
 #include "program/decompose/findings.h"
 
 #include <string.h>
-#include "kernels/kernels.h"
 #include "addend/memory.h"
 #include "program/decompose/random_components.h"
 #include "products/gemm.h"
-#include "tensor/operation.h"
 #include "rows/rows.h"
 
 enum { BATCHES = 8, SAMPLES = 16, SHOWN = 4 };
@@ -247,7 +245,7 @@ static const ad_mesh *mesh_of(const search *s) { return s->part->batch.microbatc
 
 /* Once the first microbatch has run. */
 static ad_status open_adversary(search *s) {
-  const ad_tape *of = s->d->adversary.wanted->tape;
+  const ad_tape *of = s->d->adversary.tape;
   ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(of), .residual = ad_tape_residual(of)};
   AD_TRY(ad_tape_create(s->comm, mesh_of(s), &options, &s->tape));
   AD_TRY(take_memory(s));

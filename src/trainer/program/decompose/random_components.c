@@ -5,9 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "kernels/kernels.h"
 #include "addend/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "products/gemm.h"
 #include "rows/rows.h"
 

@@ -4,14 +4,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "kernels/kernels.h"
 #include "addend/memory.h"
 #include "base/seams.h"
 #include "program/decompose/model.h"
 #include "program/decoder/text_batch.h"
-#include "tensor/operation.h"
 #include "rows/rows.h"
-#include "tensor/tape.h"
 
 static const double beta1 = 0.9, beta2 = 0.999;
 

@@ -2,7 +2,6 @@
 #include "program/decompose/target.h"
 
 #include <string.h>
-#include "kernels/kernels.h"
 #include "addend/memory.h"
 #include "files/output.h"
 #include "files/safetensors.h"
