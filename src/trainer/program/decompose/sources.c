@@ -8,7 +8,6 @@
 #include "base/seams.h"
 #include "program/decompose/model.h"
 #include "program/decoder/text_batch.h"
-#include "rows/rows.h"
 
 static const double beta1 = 0.9, beta2 = 0.999;
 

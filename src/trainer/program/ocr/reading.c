@@ -8,7 +8,6 @@
 #include "addend/data.h"
 #include "program/ocr/ocr.h"
 #include "program/ocr/keys.h"
-#include "rows/rows.h"
 
 enum { SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
 
@@ -115,9 +114,7 @@ static uint8_t best_at(const reading *r, int64_t sample, int64_t position) {
   int64_t seq = r->logits.shape.dim[1];
   size_t first = (size_t)((sample * seq + position) * AD_VOCABULARY_BYTES), best = 0;
   for (size_t i = 1; i < AD_VOCABULARY_BYTES; i++)
-    if (ad_element(r->logits.dtype, r->logits.data, first + i) >
-        ad_element(r->logits.dtype, r->logits.data, first + best))
-      best = i;
+    if (ad_array_get(&r->logits, first + i) > ad_array_get(&r->logits, first + best)) best = i;
   return (uint8_t)best;
 }
 
