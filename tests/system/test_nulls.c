@@ -376,6 +376,17 @@ static void data_and_files(void **state) {
   refused(ad_safetensors_create("/nowhere/x", NULL, 1, NULL, &writer), "`tensors` is NULL");
   refused(ad_safetensors_create("/nowhere/x", &nameless, 1, NULL, &writer), "`tensors[i].name` is NULL");
   refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, NULL), "`out` is NULL");
+  ad_weights *weights = NULL;
+  ad_param_spec param = {.size = sizeof param, .name = "w", .shape = shape};
+  refused(ad_safetensors_check_values(NULL), "`file` is NULL");
+  refused(ad_weights_open(NULL, &weights), "ad_weights_open: `path` is NULL");
+  refused(ad_weights_open("x", NULL), "`out` is NULL");
+  refused(ad_params_check_weights(&param, 1, NULL), "`weights` is NULL");
+  assert_string_equal(ad_weights_path(NULL), "");
+  assert_null(ad_weights_file(NULL, 0));
+  assert_null(ad_weights_find(NULL, "w"));
+  ad_weights_close(NULL);
+  assert_true(ad_checksum(NULL, 8, 0) == ad_checksum("", 0, 0));
   refused(ad_safetensors_add(NULL, &array), "`writer` is NULL");
   refused(ad_safetensors_finish(NULL, NULL, NULL), "`writer` is NULL");
   assert_non_null(mkdtemp(path));

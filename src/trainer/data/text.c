@@ -9,7 +9,6 @@
 #include "base/options.h"
 #include "addend/random.h"
 #include "files/file.h"
-#include "files/output.h"
 
 /* A run of bytes from which samples are drawn. */
 typedef struct part {
