@@ -7,7 +7,7 @@
 #include "program/decompose/components.h"
 #include "program/decompose/decompose.h"
 #include "program/decompose/model.h"
-#include "tensor/explained.h"
+#include "program/decompose/operations.h"
 
 /* ---- constants of masks ---- */
 
