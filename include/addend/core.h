@@ -3,6 +3,7 @@
 #define ADDEND_CORE_H
 #include "addend/status.h"
 #include "addend/memory.h"
+#include "addend/random.h"
 #include "addend/dtype.h"
 #include "addend/mesh.h"
 #include "addend/layout.h"

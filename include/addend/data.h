@@ -3,6 +3,7 @@
 #ifndef ADDEND_DATA_H
 #define ADDEND_DATA_H
 #include "addend/layout.h"
+#include "addend/safetensors.h"
 
 #if defined(__cplusplus)
 extern "C" {
@@ -141,6 +142,20 @@ typedef struct ad_line {
  * AD_INVALID: the font has an outline that cannot be drawn. */
 AD_API AD_CHECKED ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, ad_data_part of, uint64_t index,
                                               ad_line *out, uint8_t *characters, float *picture);
+
+/* Weights as files hold them: one safetensors file, or several shards that an index joins, as Hugging Face writes them
+ * (model.safetensors.index.json). Whether they are those of a model: ad_params_check_weights. */
+typedef struct ad_weights ad_weights;
+/* A path that ends in ".json" is that of an index. The errors of ad_safetensors_open; of an index also AD_INVALID,
+ * naming what it says wrongly, tensors that a file lacks and tensors of the files that it does not list. Nothing is
+ * read but headers: ad_safetensors_check_values of each file looks at what they hold. *out is unchanged on failure. */
+AD_API AD_CHECKED ad_status ad_weights_open(const char *path, ad_weights **out);
+AD_API void ad_weights_close(ad_weights *weights);             /* NULL allowed */
+AD_API const char *ad_weights_path(const ad_weights *weights); /* as it was given, for messages */
+/* File number i, in the order of their names, until close; no two have a tensor of one name. NULL: there are fewer. */
+AD_API const ad_safetensors *ad_weights_file(const ad_weights *weights, size_t i);
+/* The tensor of that name in whichever file has it; NULL: none has. */
+AD_API const ad_safetensor *ad_weights_find(const ad_weights *weights, const char *name);
 
 #if defined(__cplusplus)
 }

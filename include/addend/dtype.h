@@ -21,6 +21,10 @@ AD_API AD_CHECKED ad_status ad_dtype_parse(const char *text, ad_dtype *out);
 AD_API int ad_dtype_is_float(ad_dtype dtype);
 /* What sums and statistics of values of this dtype form in: f64 for f64, f32 for every other. */
 AD_API ad_dtype ad_dtype_wide(ad_dtype dtype);
+/* dst[i] = (dst_dtype)src[i] for n elements; each is rounded once. Between floating dtypes, or from i32 or i64 to the
+ * same dtype. The memory of both may overlap only where the dtypes are equal. AD_INVALID, and nothing is written, for
+ * other pairs of dtypes, and for n > 0 elements without memory. */
+AD_API ad_status ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n);
 
 #if defined(__cplusplus)
 }

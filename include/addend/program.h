@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include "addend/binding.h"
 #include "addend/bridge.h"
+#include "addend/data.h"
 #include "addend/layers.h"
 #include "addend/module.h"
 
@@ -306,6 +307,11 @@ AD_API AD_CHECKED ad_status ad_program_load(const char *path);
 /* ---- a program ---- */
 
 AD_API const ad_program_setting *ad_program_setting_of(const ad_program *program);
+/* Whether files of weights are those of parameters, for a program that starts from such a file. AD_INVALID, with their
+ * path, unless they have every parameter as a tensor of its shape, of floats, and no other tensor: names those that are
+ * missing, that differ and that are left over. Looks at no value. */
+AD_API AD_CHECKED ad_status ad_params_check_weights(const ad_param_spec *params, size_t count,
+                                                    const ad_weights *weights);
 
 /* In create. Each copies what it is given, but for the names of counts, losses, phases and values, which are borrowed.
  */

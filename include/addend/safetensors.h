@@ -33,6 +33,10 @@ AD_API const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, cons
 /* The text that the header's "__metadata__" has under `key`; NULL: none. Owned by the file. */
 AD_API const char *ad_safetensors_metadata(const ad_safetensors *file, const char *key);
 
+/* AD_INVALID if a value is infinite or NaN: names the file, and the first such element of the first tensors that have
+ * any. Reads all of the file. */
+AD_API AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);
+
 /* Writing, tensor by tensor in the order given, so that the whole need not be in memory at once. */
 typedef struct ad_safetensors_writer ad_safetensors_writer;
 /* `tensors`: names, dtypes and shapes (data and bytes are ignored); wider dtypes first keep every tensor aligned.
@@ -49,6 +53,8 @@ AD_API AD_CHECKED ad_status ad_safetensors_add(ad_safetensors_writer *writer, co
 AD_API AD_CHECKED ad_status ad_safetensors_finish(ad_safetensors_writer *writer, int64_t *bytes, uint64_t *checksum);
 /* Frees the writer. What was not finished is removed. NULL allowed. */
 AD_API void ad_safetensors_writer_destroy(ad_safetensors_writer *writer);
+/* xxhash64, as finish gives it of a file, of bytes in memory. `seed`: 0, or the checksum of what stands before. */
+AD_API uint64_t ad_checksum(const void *data, size_t bytes, uint64_t seed);
 
 #if defined(__cplusplus)
 }

@@ -57,6 +57,13 @@ AD_API ad_status
 ad_tape_status(const ad_tape *tape); /* the first error; its text is in ad_last_error() after this call */
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
 AD_API ad_dtype ad_tape_residual(const ad_tape *tape);
+AD_API ad_comm *ad_tape_comm(const ad_tape *tape);       /* on which it was made; NULL of no tape */
+AD_API const ad_mesh *ad_tape_mesh(const ad_tape *tape); /* NULL of no tape */
+/* The most bytes that its values have taken at once since it was made; on engine dry, that they would take. */
+AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
+/* What a model hands on where it could not make a value: the error with the text of ad_last_error() sticks to the tape,
+ * if none does yet, and what comes back is a dead tensor, NULL of no tape. AD_OK is no error: it becomes AD_INVALID. */
+AD_API ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status);
 
 /* Leaves. The array is borrowed until reset; its dtype is the tape's or the wide one (a constant may also be AD_I32:
  * indices). Its mesh

@@ -4,7 +4,7 @@
 #define TESTS_ARRAY_VALUES_H
 #include <string.h>
 #include "addend/array.h"
-#include "base/random.h"
+#include "addend/random.h"
 
 /* The ranks that hold the same copy draw the same numbers, all others their own. */
 static inline void fill_value(ad_comm *comm, ad_array *array, uint64_t stream) {

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
-#include "base/random.h"
+#include "addend/random.h"
 
 /* The philox4x32-10 lines of Random123's kat_vectors, whose words are: index low, high, stream low, high; seed low,
  * high; then the answer, of which the first two words are ours. */
@@ -72,6 +72,15 @@ static void a_stream_is_the_hash_of_its_name(void **state) {
   assert_true(ad_random_stream("init") != ad_random_stream("dropout"));
 }
 
+static void a_number_below_n_is_one_of_n(void **state) {
+  int seen[3] = {0};
+  for (uint64_t i = 0; i < 300; i++) seen[ad_random_below(1, 2, i, 3)]++;
+  for (int i = 0; i < 3; i++) assert_true(seen[i] > 60);  // of 100, five standard deviations
+  assert_int_equal(ad_random_below(1, 2, 3, 1), 0);
+  assert_int_equal(ad_random_below(1, 2, 3, 0), 0);
+  assert_int_equal(ad_random_below(1, 2, 3, -5), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_published_answers_come_out),
@@ -79,6 +88,7 @@ int main(void) {
       cmocka_unit_test(uniform_numbers_fill_the_unit_interval),
       cmocka_unit_test(normal_numbers_have_the_normal_moments),
       cmocka_unit_test(neighbours_are_uncorrelated),
+      cmocka_unit_test(a_number_below_n_is_one_of_n),
       cmocka_unit_test(a_stream_is_the_hash_of_its_name),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include "addend/bridge.h"
 #include "array/transit.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "bridge/mistakes.h"
 #include "bridge/route.h"
 #include "ranks.h"

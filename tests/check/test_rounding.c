@@ -1,7 +1,7 @@
 /* The model of rounding: what it counts, and that no sum exceeds it that is rounded as the contract says. */
 #include <math.h>
 #include "kernels/kernels.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "check/rounding.h"
 #include "recipe/recipe.h"
 #include "reduce/contract.h"

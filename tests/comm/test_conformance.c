@@ -12,7 +12,7 @@
 #include <string.h>
 #include "addend/mesh.h"
 #include "kernels/kernels.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "comm/hint.h"
 #include "draw.h"
 #include "ranks.h"

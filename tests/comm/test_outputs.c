@@ -11,7 +11,7 @@
 #include <string.h>
 #include "addend/layout.h"
 #include "kernels/kernels.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "ranks.h"
 
 enum { MEMBERS_MAX = 5, OUTPUT = MEMBERS_MAX, SEGMENTS = 6, COUNT_MAX = 220000 };

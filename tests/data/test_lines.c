@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include "addend/data.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "files/file.h"
 #include "data/typeset.h"
 #include "ranks.h"

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include "kernels/kernels.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "diff/eigen.h"
 
 enum { LARGEST = 257 };

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "kernels/kernels.h"
 #include "kernels/tree.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "tree_order.h"
 
 static const ad_dtype float_dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16};

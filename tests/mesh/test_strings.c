@@ -110,6 +110,23 @@ static void a_damaged_mesh_is_found_and_the_numbers_are_named(void **state) {
   ad_mesh_destroy(mesh);
 }
 
+static void a_block_has_the_other_axes_of_its_mesh(void **state) {
+  ad_mesh *mesh, *block = NULL;
+  assert_int_equal(ad_mesh_create("block=3 dp_replicate=2 tp=5", &mesh), AD_OK);
+  assert_int_equal(ad_mesh_create_block(mesh, 20, &block), AD_OK);
+  assert_string_equal(ad_mesh_text(block), "dp_replicate=2 tp=5");
+  assert_int_equal(ad_mesh_first_rank(block), 20);
+  assert_int_equal(ad_mesh_size(block), 10);
+  ad_mesh_destroy(block);
+  ad_mesh_destroy(mesh);
+  block = NULL;
+  assert_int_equal(ad_mesh_create("dp_shard=2 block=3", &mesh), AD_OK);
+  assert_int_equal(ad_mesh_create_block(mesh, 0, &block), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "`block` comes first"));
+  assert_null(block);
+  ad_mesh_destroy(mesh);
+}
+
 static void a_failed_allocation_leaves_nothing_behind(void **state) {
   ad_mesh *mesh = NULL, *view = NULL;
   ad_memory_fail_at(1);
@@ -133,6 +150,7 @@ int main(void) {
       cmocka_unit_test(a_pool_outside_the_ranks_is_refused),
       cmocka_unit_test(a_set_of_axes_prints_as_it_is_read),
       cmocka_unit_test(a_damaged_mesh_is_found_and_the_numbers_are_named),
+      cmocka_unit_test(a_block_has_the_other_axes_of_its_mesh),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,7 @@
 #include "addend/optim.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "optim/adamw.h"
 
 enum { NUMEL = 1031, STEPS = 5 };  // odd, and longer than a block of zeros

@@ -83,7 +83,7 @@ PASSES = ("target", "masked", "rounded", "stochastic", "unmasked", "random", "la
 # ---- what stands in the place of a product ----
 
 class Lower(torch.autograd.Function):
-    """Of a gradient what include/addend/tensor.h says of ad_lower."""
+    """Of a gradient what src/trainer/program/decompose/operations.h says of ad_lower."""
 
     @staticmethod
     def forward(context, x):

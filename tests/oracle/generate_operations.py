@@ -3,8 +3,9 @@ PyTorch's own operations compute them, in f64 on one thread. The whole is comput
 test_small.c compare what each rank has of it.
 
 Written from the documents alone: include/addend/tensor.h (ad_attention, ad_attention_all, ad_cross_entropy, ad_top_k and what
-stands with it, ad_lower, ad_upper, ad_mix, ad_power_sums, ad_sparsity, ad_squared_error, ad_kl_divergence), and model.h for how
-a router's and a decomposition's losses are put together (ad_moe_options, ad_decompose_options). README.md says how it is started.
+stands with it, ad_squared_error, ad_kl_divergence), decompose/operations.h (ad_lower, ad_upper, ad_mix, ad_power_sums,
+ad_sparsity), and model.h for how a router's and a decomposition's losses are put together (ad_moe_options,
+ad_decompose_options). README.md says how it is started.
 """
 import math
 import shutil

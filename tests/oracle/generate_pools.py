@@ -1,7 +1,7 @@
 """Makes the fixtures pools-* anew: three steps of decompose, from initial weights on, as the documents say that they are drawn.
 
 Written from the documents alone: src/trainer/program/decompose/model.h (ad_decompose_options: formulas, order of sites, sources, initial
-values; and the decoder above it), tensor.h (ad_lower_at, ad_upper_at), array.h (ad_array_uniform), data.h (draws and samples),
+values; and the decoder above it), operations.h (ad_lower_at, ad_upper_at), array.h (ad_array_uniform), data.h (draws and samples),
 optim.h (ad_adamw_step, ad_schedule), and the manual page's defaults. Names in the fixtures are those of docs/dumps.md, "What a
 proof computed". README.md says how it is started.
 """
@@ -64,7 +64,7 @@ def section(recipe, name):
 
 
 class Lower(torch.autograd.Function):
-    """tensor.h, ad_lower_at."""
+    """operations.h, ad_lower_at."""
 
     @staticmethod
     def forward(context, x):

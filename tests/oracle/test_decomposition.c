@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "bench.h"
-#include "tensor/explained.h"
+#include "program/decompose/operations.h"
 
 typedef struct example {
   const char *mesh;

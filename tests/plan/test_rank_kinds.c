@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/error.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "plan/rank_kinds.h"
 
 #define must(call)                                        \

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include "program/gpt/gpt.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "addend/data.h"
 #include "program/program.h"
 #include "program/decoder/text_batch.h"

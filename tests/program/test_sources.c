@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "array/array.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "program/decompose/sources.h"
 #include "program/decompose/model.h"
 

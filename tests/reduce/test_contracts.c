@@ -12,7 +12,7 @@
 #include <string.h>
 #include "addend/reduce.h"
 #include "kernels/kernels.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "reduce/contract.h"
 #include "reduce/plan.h"
 #include "ranks.h"

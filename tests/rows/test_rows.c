@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <string.h>
-#include "base/random.h"
+#include "addend/random.h"
 #include "rows/rows.h"
 
 enum { MOST = 200 };
@@ -136,18 +136,6 @@ static void run_gelu(const row_kernels *k, rows *r, size_t n, size_t o, int adds
   k->gelu(r->more + o, r->a, n);
   k->gelu_backward(r->out + o, r->a, r->c, n, adds);
 }
-static void run_clamp(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
-  k->clamp(r->more + o, r->a, n);
-  k->clamp_backward(r->out + o, r->a, r->c, 0.01, n, adds);
-}
-static void run_leak(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
-  k->leak(r->more + o, r->a, 0.01, n);
-  k->leak_backward(r->out + o, r->a, r->c, 0.01, n, adds);
-}
-static void run_mix(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
-  k->mix(r->more + o, r->a, r->b, n);
-  k->mix_backward(r->out + o, r->a, r->c, n, adds);
-}
 static void run_norm(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
   k->norm(r->out + o, r->a, r->weight, 0.9, n);
 }
@@ -185,10 +173,7 @@ static const kernel kernels[] = {run_add,
                                  run_norm,
                                  run_norm_wide,
                                  run_norm_backward,
-                                 run_norm_backward_wide,
-                                 run_clamp,
-                                 run_leak,
-                                 run_mix};
+                                 run_norm_backward_wide};
 
 typedef void (*check)(kernel run, ad_dtype dtype, size_t n, size_t offset, int adds);
 

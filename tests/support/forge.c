@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
+#include "addend/safetensors.h"
 #include "base/memory.h"
 #include "checkpoint/checkpoint_format.h"
 #include "files/file.h"

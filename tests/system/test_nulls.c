@@ -69,7 +69,15 @@ static int unmake(void **state) {
 static void dtype_and_mesh(void **state) {
   ad_axes axes;
   ad_mesh *out = NULL;
+  float value = 1;
   refused(ad_dtype_parse("f32", NULL), "ad_dtype_parse: `out` is NULL");
+  refused(ad_cast(NULL, AD_F64, &value, AD_F32, 1), "ad_cast: `dst` is NULL");
+  refused(ad_cast(&value, AD_F32, NULL, AD_F32, 1), "`src` is NULL");
+  refused(ad_cast(&value, AD_I32, &value, AD_F32, 1), "from f32 to i32: floats become floats");
+  refused(ad_cast(&value, (ad_dtype)99, &value, (ad_dtype)99, 1), "from unknown to unknown");
+  must(ad_cast(NULL, AD_F64, NULL, AD_F32, 0));
+  assert_true(value == 1);
+  assert_true(ad_random_stream(NULL) == ad_random_stream(""));
   refused(ad_axes_parse(NULL, &axes), "`text` is NULL");
   refused(ad_axes_parse("tp", NULL), "`out` is NULL");
   refused(ad_mesh_create(NULL, &out), "`text` is NULL");
@@ -78,6 +86,8 @@ static void dtype_and_mesh(void **state) {
   refused(ad_mesh_create_view(NULL, "dp=1", &out), "`mesh` is NULL");
   refused(ad_mesh_create_view(mesh, NULL, &out), "`text` is NULL");
   refused(ad_mesh_create_view(mesh, "dp=1", NULL), "`out` is NULL");
+  refused(ad_mesh_create_block(NULL, 0, &out), "ad_mesh_create_block: `mesh` is NULL");
+  refused(ad_mesh_create_block(mesh, 0, NULL), "`out` is NULL");
   refused(ad_mesh_check(NULL), "there is no mesh");
   ad_axes in_a[AD_AXIS_COUNT], in_b[AD_AXIS_COUNT];
   assert_int_equal(ad_mesh_common_sets(NULL, mesh, in_a, in_b), 0);
@@ -318,6 +328,10 @@ static void tensors(void **state) {
   assert_null(ad_parameter_at(NULL, &(ad_parameters){.size = sizeof(ad_parameters)}, 0, NULL));
   assert_null(ad_view(NULL, NULL, mesh));
   assert_null(ad_divide(NULL, NULL, NULL));
+  assert_null(ad_tape_fail(NULL, AD_IO));
+  assert_null(ad_tape_comm(NULL));
+  assert_null(ad_tape_mesh(NULL));
+  assert_int_equal(ad_tape_peak_bytes(NULL), 0);
   assert_null(ad_share(NULL, NULL, NULL, 0));
   must(ad_tape_create(comm, mesh, NULL, &tape));
   refused(ad_backward_from(tape, NULL, NULL, 1, AD_LAST_START), "`outputs` is NULL");
@@ -326,6 +340,9 @@ static void tensors(void **state) {
   ad_tape_reset(tape);
   ad_input(tape, NULL);
   refused(ad_tape_status(tape), "not NULL");
+  ad_tape_reset(tape);
+  assert_null(ad_tensor_array(ad_tape_fail(tape, AD_OK)));
+  refused(ad_tape_status(tape), "AD_OK is no error");
   ad_tape_destroy(tape);
   assert_null(ad_add(NULL, NULL, NULL));
   assert_non_null(strstr(ad_last_error(), "add: the tape is NULL"));
@@ -419,6 +436,17 @@ static void data_and_files(void **state) {
   refused(ad_safetensors_create("/nowhere/x", NULL, 1, NULL, &writer), "`tensors` is NULL");
   refused(ad_safetensors_create("/nowhere/x", &nameless, 1, NULL, &writer), "`tensors[i].name` is NULL");
   refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, NULL), "`out` is NULL");
+  ad_weights *weights = NULL;
+  ad_param_spec param = {.size = sizeof param, .name = "w", .shape = shape};
+  refused(ad_safetensors_check_values(NULL), "`file` is NULL");
+  refused(ad_weights_open(NULL, &weights), "ad_weights_open: `path` is NULL");
+  refused(ad_weights_open("x", NULL), "`out` is NULL");
+  refused(ad_params_check_weights(&param, 1, NULL), "`weights` is NULL");
+  assert_string_equal(ad_weights_path(NULL), "");
+  assert_null(ad_weights_file(NULL, 0));
+  assert_null(ad_weights_find(NULL, "w"));
+  ad_weights_close(NULL);
+  assert_true(ad_checksum(NULL, 8, 0) == ad_checksum("", 0, 0));
   refused(ad_safetensors_add(NULL, &array), "`writer` is NULL");
   refused(ad_safetensors_finish(NULL, NULL, NULL), "`writer` is NULL");
   assert_non_null(mkdtemp(path));

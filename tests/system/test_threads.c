@@ -14,7 +14,7 @@
 #include "addend/mesh.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
-#include "base/random.h"
+#include "addend/random.h"
 
 enum { THREADS = 4, ROUNDS = 200, NUMEL = 67 };
 

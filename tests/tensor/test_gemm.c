@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "kernels/kernels.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "base/seams.h"
 #include "draw.h"
 #include "products/gemm_cut.h"

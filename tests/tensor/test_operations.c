@@ -2,7 +2,6 @@
  * and bf16 against f64. One rank: what more ranks change is in test_moves.c. */
 #include <stdio.h>
 #include "rows/rows.h"
-#include "tensor/explained.h"
 #include "world.h"
 
 enum { OPERANDS = 3 };
@@ -213,15 +212,7 @@ static ad_tensor *slice_later(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *first = ad_slice(t, ad_gelu(t, x[0]), 2, 3);
   return ad_add(t, first, ad_slice(t, ad_gelu(t, ad_gelu(t, x[0])), 0, 3));
 }
-static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_PLAIN); }
-static ad_tensor *upper(ad_tape *t, ad_tensor *const *x) { return ad_upper(t, x[0]); }
 static ad_tensor *repeat(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[1]); }
-static ad_tensor *mix(ad_tape *t, ad_tensor *const *x) { return ad_mix(t, x[0], x[1]); }
-static ad_tensor *mix_of_one(ad_tape *t, ad_tensor *const *x) { return ad_mix(t, x[0], x[0]); }
-static ad_tensor *power_sums(ad_tape *t, ad_tensor *const *x) {
-  return ad_power_sums(t, ad_multiply(t, x[0], x[0]), 1e-3, 1.7);
-}
-static ad_tensor *sparsity(ad_tape *t, ad_tensor *const *x) { return ad_sparsity(t, power_sums(t, x), 0.75); }
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
 /* Against a target that stays. */
 static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) {
@@ -316,10 +307,6 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(dropout, SHAPE3(2, 3, 50));
   CHECK(scale_rows, SHAPE3(2, 3, 5), SHAPE2(2, 3));
   CHECK(scale_rows, SHAPE2(3, 5), SHAPE1(3));
-  CHECK(plain_lower, SHAPE2(7, 5));
-  CHECK(upper, SHAPE2(7, 5));
-  CHECK(mix, SHAPE2(7, 5), SHAPE2(7, 5));
-  CHECK(mix_of_one, SHAPE2(7, 5));
   CHECK(repeat, SHAPE2(3, 5), INDICES2(4, 3, 11));
   CHECK(repeat, SHAPE1(5), INDICES2(1, 3, 11));
 }
@@ -400,8 +387,6 @@ static void rotary_and_attention_have_their_gradients(void **state) {
 
 static void losses_have_their_gradients(void **state) {
   CHECK(cross_entropy, SHAPE3(2, 9, 13), INDICES2(2, 9, 13));
-  CHECK(power_sums, SHAPE3(2, 9, 13));
-  CHECK(sparsity, SHAPE3(2, 9, 13));
   CHECK(squared_error, SHAPE3(2, 29, 13), SHAPE3(2, 29, 13));  // more than a piece
   CHECK(kl_divergence, SHAPE3(2, 9, 13));
 }
@@ -454,13 +439,8 @@ static void operations_of_programs_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(reshape, WIDE3(2, 3, 5));
   CHECK_BF16(slices_along, SHAPE3(2, 7, 3));
   CHECK_BF16(concat_along, WIDE3(2, 3, 5), WIDE3(2, 1, 5), WIDE3(2, 2, 5));
-  CHECK_BF16(plain_lower, SHAPE2(7, 5));
-  CHECK_BF16(upper, SHAPE2(7, 5));
-  CHECK_BF16(mix, SHAPE2(7, 5), SHAPE2(7, 5));
   CHECK_BF16(repeat, WIDE2(3, 5), INDICES2(4, 3, 11));
   CHECK_BF16(rms_norm_unweighted, SHAPE3(2, 3, 37));
-  CHECK_BF16(power_sums, SHAPE3(2, 9, 13));
-  CHECK_BF16(sparsity, SHAPE3(2, 9, 13));
   CHECK_BF16(squared_error, SHAPE3(2, 29, 13), SHAPE3(2, 29, 13));
   CHECK_BF16(squared_error, WIDE2(29, 13), WIDE2(29, 13));
   CHECK_BF16(kl_divergence, SHAPE3(2, 9, 13));
@@ -507,7 +487,6 @@ static void refuse_bf16(formula f, ad_shape shape, const char *name) {
 
 static ad_tensor *top_k(ad_tape *t, ad_tensor *const *x) { return ad_top_k(t, x[0], 1, NULL, NULL); }
 static ad_tensor *balance(ad_tape *t, ad_tensor *const *x) { return ad_balance(t, x[0], ad_slice(t, x[0], 0, 3), 1); }
-static ad_tensor *sparsity_of_sums(ad_tape *t, ad_tensor *const *x) { return ad_sparsity(t, x[0], 0.75); }
 static ad_tensor *repeat_once(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[0]); }
 
 static void what_is_statistics_is_refused_in_bf16(void **state) {
@@ -515,7 +494,6 @@ static void what_is_statistics_is_refused_in_bf16(void **state) {
   refuse_bf16(sigmoid, (ad_shape){2, {4, 3}}, "sigmoid");
   refuse_bf16(top_k, (ad_shape){2, {4, 3}}, "top_k");
   refuse_bf16(balance, (ad_shape){2, {4, 3}}, "balance");
-  refuse_bf16(sparsity_of_sums, (ad_shape){1, {3}}, "sparsity");
   refuse_bf16(repeat_once, (ad_shape){2, {4, 3}}, "repeat");
 }
 
@@ -671,8 +649,6 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(scale_rows, SHAPE3(2, 0, 5), SHAPE2(2, 0));
   CHECK(concat, SHAPE3(0, 3, 5), SHAPE3(0, 3, 1), SHAPE3(0, 3, 4));
   CHECK(slice, SHAPE3(0, 3, 7));
-  CHECK(plain_lower, SHAPE2(0, 5));
-  CHECK(upper, SHAPE2(0, 5));
   CHECK(relu, SHAPE2(0, 5));
   CHECK(layer_norm, SHAPE3(0, 3, 5), SHAPE1(5), SHAPE1(5));
   CHECK(dropout, SHAPE3(2, 0, 5));
@@ -681,10 +657,7 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(mean_over, SHAPE2(0, 5));
   CHECK(max_over, SHAPE2(0, 5));
   CHECK(sum_over, SHAPE3(2, 0, 5));
-  CHECK(mix, SHAPE2(0, 5), SHAPE2(0, 5));
   CHECK(repeat, SHAPE2(3, 5), INDICES2(0, 3, 11));
-  CHECK(power_sums, SHAPE3(0, 9, 13));
-  CHECK(sparsity, SHAPE3(0, 9, 13));
   CHECK(squared_error, SHAPE2(0, 5), SHAPE2(0, 5));
   CHECK(kl_divergence, SHAPE3(0, 9, 13));
 }

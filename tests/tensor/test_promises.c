@@ -1,6 +1,5 @@
 /* addend's own operations are held to what a record promises, and to their types, as ad_check_operation holds those of
  * a user: all that compute on the elements of one rank. */
-#include "tensor/explained.h"
 #include "tensor/trial.h"
 #include "world.h"
 
@@ -81,12 +80,6 @@ static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return a
 static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
 static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, x[0]); }
 static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, x[0]); }
-static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_RETURNS); }
-static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_PLAIN); }
-static ad_tensor *upper(ad_tape *t, ad_tensor *const *x) { return ad_upper(t, x[0]); }
-static ad_tensor *mix(ad_tape *t, ad_tensor *const *x) { return ad_mix(t, x[0], x[1]); }
-static ad_tensor *power_sums(ad_tape *t, ad_tensor *const *x) { return ad_power_sums(t, x[0], 1e-3, 1.7); }
-static ad_tensor *sparsity(ad_tape *t, ad_tensor *const *x) { return ad_sparsity(t, x[0], 0.75); }
 static ad_tensor *to_rows(ad_tape *t, ad_tensor *const *x) { return ad_to_rows(t, x[0]); }
 static ad_tensor *rows_and_back(ad_tape *t, ad_tensor *const *x) { return ad_from_rows(t, ad_to_rows(t, x[0]), x[0]); }
 static ad_tensor *top_k(ad_tape *t, ad_tensor *const *x) {
@@ -111,10 +104,6 @@ static void operations_on_elements_hold(void **state) {
   CHECK(logarithm, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 3);
   CHECK(square_root, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 3);
   CHECK(softmax, SHAPES(SHAPE(2, 5, 4)));
-  CHECK(lower, SHAPES(SHAPE(2, 5, 4)));
-  CHECK(plain_lower, SHAPES(SHAPE(2, 5, 4)));
-  CHECK(upper, SHAPES(SHAPE(2, 5, 4)));
-  CHECK(mix, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)));
 }
 
 static void products_and_norms_hold(void **state) {
@@ -163,8 +152,6 @@ static void losses_and_scores_hold(void **state) {
   CHECK(cross_entropy, SHAPES(SHAPE(3, 4, 3, 7), SHAPE(2, 4, 3)), .below = (const int32_t[]){0, 7});
   CHECK(squared_error, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)));
   CHECK(kl_divergence, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)), .constants = 2);
-  CHECK(power_sums, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 2);
-  CHECK(sparsity, SHAPES(SHAPE(1, 5)), .least = 0.1, .most = 2);
   CHECK(to_rows, SHAPES(SHAPE(3, 2, 5, 4)));
   CHECK(rows_and_back, SHAPES(SHAPE(3, 2, 5, 4)));
   CHECK(top_k, SHAPES(SHAPE(2, 5, 4)));

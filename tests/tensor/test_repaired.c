@@ -8,11 +8,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/random.h"
+#include "addend/random.h"
+#include "bent.h"
 #include "layout/sentences.h"
 #include "layout/type.h"
 #include "ranks.h"
-#include "tensor/explained.h"
 #include "tensor/tape.h"
 
 enum { NUMEL_MAX = 512, SIDE_MAX = 16, SAID_MAX = 4 };
@@ -308,29 +308,17 @@ static void operands_that_are_converted_as_is_said_give_what_one_rank_has(void *
 /* ---- programs of one value ---- */
 
 /* What a program makes of the whole x. */
-typedef enum purpose { LINES, SQUARES, TIMES, LOWERED, SPARSE } purpose;
+typedef enum purpose { LINES, SQUARES, TIMES, LOWERED } purpose;
 
-enum { WIDTH = 4 };
-
-static double column_of(int64_t numel, int64_t i) {
-  double sum = 0;
-  for (int64_t k = i % WIDTH; k < numel; k += WIDTH) sum += whole_value(1, k) * whole_value(1, k);
-  return sum;
-}
-
-/* Element i's share of the loss, and its gradient: 3 x, x^2, x c with a constant c that is x, -clamp(x), and of columns
- * whose squares have the sum s, s (1 + log2(1 + s)). */
-static void expected_of(purpose what, int64_t numel, int64_t i, double *loss, double *gradient) {
-  double x = whole_value(1, i), s = column_of(numel, i);
+/* Element i's share of the loss, and its gradient: 3 x, x^2, x c with a constant c that is x, -clamp(x). */
+static void expected_of(purpose what, int64_t i, double *loss, double *gradient) {
+  double x = whole_value(1, i);
   switch (what) {
     case LINES:
       *loss = 3 * x, *gradient = 3;
       return;
     case LOWERED: /* 0.01 where it would come back */
       *loss = -fmin(fmax(x, 0), 1), *gradient = x < 0 ? -0.01 : x > 1 ? 0 : -1;
-      return;
-    case SPARSE:
-      *loss = x * x * (1 + log1p(s) / M_LN2), *gradient = 2 * x * (1 + log1p(s) / M_LN2 + s / (1 + s) / M_LN2);
       return;
     default:
       *loss = x * x, *gradient = what == TIMES ? x : 2 * x;
@@ -360,7 +348,7 @@ static void has_gradient(scene *s, const ad_tensor *x, purpose what) {
     grad = &summed;
   }
   for (int64_t i = 0; i < numel && !is_own; i++) {
-    expected_of(what, numel, i, &part, &slope);
+    expected_of(what, i, &part, &slope);
     is_near(whole[i], slope);
   }
   CHECK(!is_own || what == LINES || what == SQUARES);
@@ -374,7 +362,7 @@ static void is_right(scene *s, const ad_tensor *x, const ad_tensor *loss, purpos
   int64_t numel = ad_shape_numel(&value->shape);
   double total = 0, part, slope;
   for (int64_t i = 0; i < numel; i++) {
-    expected_of(what, numel, i, &part, &slope);
+    expected_of(what, i, &part, &slope);
     total += part;
   }
   is_near(total_of(s->comm, loss), total * owners(value, what));
@@ -488,14 +476,8 @@ static ad_tensor *parts_as_slots(scene *s, ad_tensor *x) {
 
 static ad_tensor *lowered(scene *s, ad_tensor *x) {
   ad_move move = ad_tensor_array(x)->layout.type[AD_TP] == AD_P ? AD_MOVE_ALL_REDUCE : AD_MOVE_ALL_GATHER;
-  x = ad_lower(s->tape, ad_move_at(s->tape, x, move, "tp", s->way ? AD_I : AD_R, AD_HERE), AD_SLOPE_RETURNS);
+  x = bent(s->tape, ad_move_at(s->tape, x, move, "tp", s->way ? AD_I : AD_R, AD_HERE));
   return ended(s, ad_scale(s->tape, ad_sum(s->tape, x), -1));
-}
-
-static ad_tensor *sparse(scene *s, ad_tensor *x) {
-  ad_tensor *sums = ad_power_sums(s->tape, ad_multiply(s->tape, x, x), 0, 1);
-  if (s->way) sums = ad_all_reduce(s->tape, sums, "dp_shard", AD_I);
-  return ended(s, ad_sparsity(s->tape, sums, 1));
 }
 
 /* x on four ranks of dp_shard. */
@@ -583,7 +565,6 @@ static const refusal refusals[] = {
      LOWERED,
      1,
      "all_reduce P->I or all_gather S->I, so that its operands are I there"},
-    {sparse, "dp_shard=S0 tp=I", {2, {6, WIDTH}}, SPARSE, 1, "all_reduce P->I"},
     {copies_cross, "dp_shard=S0 tp=I", {2, {8, 4}}, SQUARES, 1, "convert I->R after the bridge, or gather S->I before"},
     {gathered_copies_cross,
      "dp_shard=S0 tp=S1",

@@ -296,6 +296,24 @@ static void a_parameter_used_on_no_rows_is_present(void **state) {
   close_model(&m);
 }
 
+/* ---- failing ---- */
+
+static void the_first_error_that_a_model_hands_on_stays(void **state) {
+  world w = world_open();
+  ad_tape *tape = open_tape(&w, AD_F32);
+  assert_ptr_equal(ad_tape_comm(tape), w.comm);
+  assert_ptr_equal(ad_tape_mesh(tape), w.mesh);
+  ad_tensor *dead = ad_tape_fail(tape, ad_fail(AD_IO, "there is no file"));
+  assert_null(ad_tensor_array(ad_tape_fail(tape, ad_fail(AD_MEMORY, "and no memory"))));
+  assert_null(ad_tensor_array(ad_add(tape, dead, dead)));
+  assert_int_equal(ad_tape_status(tape), AD_IO);
+  assert_string_equal(ad_last_error(), "there is no file");
+  ad_tape_reset(tape);
+  must(ad_tape_status(tape));
+  ad_tape_destroy(tape);
+  world_close(&w);
+}
+
 /* ---- memory ---- */
 
 static void an_equal_step_allocates_nothing(void **state) {
@@ -471,6 +489,7 @@ int main(void) {
       cmocka_unit_test(gradients_of_another_dtype_go_through_the_tapes_memory),
       cmocka_unit_test(a_parameter_that_nothing_reaches_is_absent),
       cmocka_unit_test(a_parameter_used_on_no_rows_is_present),
+      cmocka_unit_test(the_first_error_that_a_model_hands_on_stays),
       cmocka_unit_test(an_equal_step_allocates_nothing),
       cmocka_unit_test(what_an_earlier_step_left_in_memory_is_never_read),
       cmocka_unit_test(any_failed_allocation_is_an_error_and_leaves_nothing),

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include "base/seams.h"
 #include "reduce/count.h"
-#include "tensor/explained.h"
 #include "tensor/repair.h"
 #include "tensor/tape.h"
+#include "bent.h"
 #include "world.h"
 
 typedef struct dry_world {
@@ -317,23 +317,19 @@ static void refused(dry_world *d, ad_tensor *out, ad_status status, const char *
   d->count = 0;
 }
 
-static void lower_takes_no_gradient_that_is_an_addend(void **state) {
+static void what_is_not_linear_takes_no_gradient_that_is_an_addend(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
-  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: the result is R on `tp`",
+  refused(d, bent(d->tape, x), AD_TYPE, "bent: the result is R on `tp`",
           "not linear in the gradient; this may repair it: all_reduce P->I");
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
-  must(ad_backward(d->tape,
-                   ad_sum(d->tape, ad_lower(d->tape, ad_all_reduce(d->tape, x, "tp", AD_I), AD_SLOPE_RETURNS))));
-  ad_tape_reset(d->tape);
-  x = leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8));
-  must(ad_backward(d->tape, ad_once(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, AD_SLOPE_PLAIN)), "tp")));
+  must(ad_backward(d->tape, ad_sum(d->tape, bent(d->tape, ad_all_reduce(d->tape, x, "tp", AD_I)))));
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  must(ad_backward(d->tape, ad_sum(d->tape, ad_lower(d->tape, x, AD_SLOPE_RETURNS))));
+  must(ad_backward(d->tape, ad_sum(d->tape, bent(d->tape, x))));
   ad_tape_reset(d->tape);
   x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
-  refused(d, ad_lower(d->tape, x, AD_SLOPE_RETURNS), AD_TYPE, "lower: operand 1 is P on `tp`", "all_reduce");
+  refused(d, bent(d->tape, x), AD_TYPE, "bent: operand 1 is P on `tp`", "all_reduce");
 }
 
 static void cannot_start(dry_world *d, const char *layout, const char *said) {
@@ -425,7 +421,7 @@ static void what_a_refused_call_takes_is_listed_in_one_order(void **state) {
   ad_repairs repairs = {0};
   ad_tensor *x = ad_scale(d->tape, leaf(d, "dp=S0 tp=R", SHAPE(3, 6, 4, 8)), 2);
   ad_repairs_watch(&repairs);
-  assert_null(ad_tensor_array(ad_lower(d->tape, x, AD_SLOPE_RETURNS)));
+  assert_null(ad_tensor_array(bent(d->tape, x)));
   ad_repairs_end();
   must(repairs.status);
   assert_true(repairs.refused);
@@ -440,34 +436,12 @@ static void what_a_refused_call_takes_is_listed_in_one_order(void **state) {
 
 static void what_is_linear_in_neither_takes_no_addends(void **state) {
   dry_world *d = *state;
-  ad_tensor *x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), *u = leaf(d, "dp=S0 tp=R", SHAPE(2, 6, 8));
-  refused(d, ad_mix(d->tape, x, u), AD_TYPE, "mix: operand 1 is P on `tp`", "all_reduce");
-  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), u = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
+  ad_tensor *x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), *u = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
   refused(d, ad_squared_error(d->tape, x, u), AD_TYPE, "squared_error: operand 1 is P on `tp`", "all_reduce");
-  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
-  refused(d, ad_upper(d->tape, x), AD_TYPE, "upper: operand 1 is P on `tp`", "all_reduce");
-  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
-  refused(d, ad_power_sums(d->tape, x, 0.1, 2), AD_TYPE, "power_sums: operand 1 is P on `tp`", "all_reduce");
   x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
   refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "operand 1 is P on `tp`", "all_reduce");
   x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8));
   refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "operand 1 is S(1) on `tp`", "all_gather");
-}
-
-static void the_sum_inside_a_logarithm_is_of_all_ranks(void **state) {
-  dry_world *d = *state;
-  ad_tensor *sums = ad_power_sums(d->tape, leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8)), 0.1, 2);
-  assert_types(ad_tensor_array(sums), AD_P, AD_S(0));
-  refused(d, ad_sparsity(d->tape, sums, 0.5), AD_TYPE, "sparsity: the sums are P on `dp_shard`", "all_reduce P->I");
-  ad_tensor *x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
-  sums = ad_all_reduce(d->tape, ad_power_sums(d->tape, x, 0.1, 2), "dp", AD_I);
-  ad_tensor *loss = ad_sparsity(d->tape, sums, 0.5);
-  assert_types(ad_tensor_array(loss), AD_I, AD_P);  // its columns are cut, and each has its own logarithm
-  must(ad_backward(d->tape, loss));
-  assert_types(ad_grad(x), AD_S(0), AD_S(2));
-  ad_tape_reset(d->tape);
-  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_sparsity(d->tape, x, 0.5), AD_INVALID, "[6, 4, 8]", "1 dimensions");
 }
 
 static void the_largest_is_looked_for_in_a_whole_dimension_that_there_is(void **state) {
@@ -823,12 +797,11 @@ int main(void) {
       TEST(a_set_that_has_arrived_is_refused_by_its_named_axis),
       TEST(the_gradient_of_a_replicated_addend_of_a_varying_sum_is_partial),
       TEST(transitions_are_numbered_in_the_order_of_recording),
-      TEST(lower_takes_no_gradient_that_is_an_addend),
+      TEST(what_is_not_linear_takes_no_gradient_that_is_an_addend),
       TEST(what_a_loss_is_said_to_lack_makes_it_one),
       TEST(what_is_said_to_repair_a_place_does),
       TEST(what_a_refused_call_takes_is_listed_in_one_order),
       TEST(what_is_linear_in_neither_takes_no_addends),
-      TEST(the_sum_inside_a_logarithm_is_of_all_ranks),
       TEST(the_largest_is_looked_for_in_a_whole_dimension_that_there_is),
       TEST(stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is),
       TEST(a_cut_stays_where_its_parts_are_the_same_elements),

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include "addend/bridge.h"
 #include "array/array.h"
-#include "tensor/explained.h"
 #include "ranks.h"
 #include "tensor/routing.h"
 #include "tensor/tape.h"
@@ -261,7 +260,6 @@ OF_TWO(linear)
 OF_TWO(linear_transposed)
 OF_TWO(embedding)
 OF_TWO(swiglu)
-OF_TWO(mix)
 OF_TWO(squared_error)
 OF_TWO(place)
 OF_TWO(scale_rows)
@@ -282,7 +280,6 @@ static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t
 static ad_tensor *above_one(ad_tape *t, ad_tensor *x) { return ad_exp(t, ad_multiply(t, x, x)); }
 static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, above_one(t, x[0])); }
 static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, above_one(t, x[0])); }
-OF_ONE(upper)
 OF_ONE(softmax)
 OF_ONE(sigmoid)
 static ad_tensor *to_wide(ad_tape *t, ad_tensor *const *x) { return ad_to_dtype(t, x[0], AD_F32); }
@@ -292,8 +289,6 @@ static ad_tensor *divide(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, 
 static ad_tensor *divide_by_none(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], no_count); }
 static ad_tensor *add_of_one(ad_tape *t, ad_tensor *const *x) { return ad_add(t, x[0], x[0]); }
 static ad_tensor *share(ad_tape *t, ad_tensor *const *x) { return ad_share(t, x[0], step_count, 1); }
-static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_RETURNS); }
-static ad_tensor *plain_lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_PLAIN); }
 static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
 static ad_tensor *concat_of_one(ad_tape *t, ad_tensor *const *x) {
   return ad_concat(t, (ad_tensor *[]){x[0], x[0], x[0]}, 3);
@@ -306,10 +301,6 @@ static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, 
 static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
 static ad_tensor *attention_all(ad_tape *t, ad_tensor *const *x) { return ad_attention_all(t, x[0], x[1], x[2], 4); }
 static ad_tensor *self_attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[0], x[0], 4); }
-static ad_tensor *power_sums(ad_tape *t, ad_tensor *const *x) {
-  return ad_power_sums(t, ad_multiply(t, x[0], x[0]), 1e-3, 1.7);
-}
-static ad_tensor *sparsity(ad_tape *t, ad_tensor *const *x) { return ad_sparsity(t, power_sums(t, x), 0.75); }
 static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) {
   return ad_kl_divergence(t, x[0], constant(t, x[0], x[0]->array.dtype, x[0]->array.shape));
 }
@@ -371,10 +362,6 @@ static const composition any_float[] = {
     {"exp", exponential, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"ln", logarithm, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"sqrt", square_root, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
-    {"lower", lower, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
-    {"plain_lower", plain_lower, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
-    {"upper", upper, {{SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
-    {"mix", mix, {{SHAPE(2, 3, 45), VALUE, 0}, {SHAPE(2, 3, 45), VALUE, 0}}, 0, 0, 0},
     {"linear", linear, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 5, 7), VALUE, 0}}, 0, 0, 0},
     {"linear", linear, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 5, 7), PARAMETER, 0}}, 0, 0, 0},
     {"linear_transposed", linear_transposed, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 7, 5), PARAMETER, 0}}, 0, 0, 0},
@@ -404,7 +391,6 @@ static const composition any_float[] = {
     {"cross_entropy", cross_entropy, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 2, 3), TARGET, 0}}, 0, 0, 0},
     {"squared_error", squared_error, {{SHAPE(2, 29, 13), VALUE, 0}, {SHAPE(2, 29, 13), VALUE, 0}}, 0, 0, 0},
     {"kl_divergence", kl_divergence, {{SHAPE(2, 9, 13), VALUE, 0}}, 0, 0, 0},
-    {"power_sums", power_sums, {{SHAPE(2, 9, 13), VALUE, 0}}, 0, 0, 0},
     {"place", place, {{SHAPE(3, 2, 5, 3), VALUE, 0}, {SHAPE(3, 2, 2, 3), VALUE, 0}}, 0, 0, 0},
     {"place", place, {{SHAPE(3, 2, 5, 3), VALUE, 0}, {SHAPE(3, 2, 2, 3), WIDE, 0}}, 0, 0, 0},
     {"scale_rows", scale_rows, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 2, 3), WIDE, 0}}, 0, 0, 0},
@@ -441,7 +427,6 @@ static const composition any_float[] = {
     {"softmax", softmax, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
     {"sigmoid", sigmoid, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
     {"repeat", repeat, {{SHAPE(2, 3, 5), WIDE, 0}, {SHAPE(2, 4, 3), INDEX, 0}}, 0, 0, 0},
-    {"sparsity", sparsity, {{SHAPE(2, 9, 13), WIDE, 0}}, 0, 0, 0},
     {"balance", balance, {{SHAPE(2, 7, 3), WIDE, 0}}, 0, 0, 0},
 };
 

@@ -4,7 +4,7 @@
 #include "array/packed.h"
 #include "array/part.h"
 #include "base/error.h"
-#include "base/random.h"
+#include "addend/random.h"
 
 typedef struct drawing {
   uint64_t seed;     /* of this name and step */

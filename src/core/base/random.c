@@ -1,5 +1,5 @@
 /* Random numbers as a function of (seed, stream, index); no generator state anywhere. */
-#include "base/random.h"
+#include "addend/random.h"
 
 #include <Random123/philox.h>
 #include <math.h>
@@ -22,7 +22,7 @@ static double unit_interval(uint64_t bits) { return (double)(bits >> 11) * 0x1p-
 uint64_t ad_random_bits(uint64_t seed, uint64_t stream, uint64_t index) { return draw_at(seed, stream, index).first; }
 
 int64_t ad_random_below(uint64_t seed, uint64_t stream, uint64_t index, int64_t n) {
-  return (int64_t)((unsigned __int128)ad_random_bits(seed, stream, index) * (uint64_t)n >> 64);
+  return n < 1 ? 0 : (int64_t)((unsigned __int128)ad_random_bits(seed, stream, index) * (uint64_t)n >> 64);
 }
 
 double ad_random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
@@ -35,4 +35,4 @@ double ad_random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
   return radius * cos(2.0 * M_PI * unit_interval(bits.second));
 }
 
-uint64_t ad_random_stream(const char *name) { return XXH64(name, strlen(name), 0); }
+uint64_t ad_random_stream(const char *name) { return name ? XXH64(name, strlen(name), 0) : XXH64("", 0, 0); }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "comm/engine.h"
 #include "mesh/group.h"
 

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "base/roundoff.h"
-#include "files/output.h"
+#include "addend/safetensors.h"
 
 typedef struct ad_mark {
   uint64_t bits;

@@ -7,7 +7,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/roundoff.h"
-#include "files/output.h"
+#include "addend/safetensors.h"
 
 /* ---- members: whose addends are summed ---- */
 

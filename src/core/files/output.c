@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include "addend/safetensors.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/unfinished.h"
@@ -88,7 +89,7 @@ void ad_output_close(ad_output *output) {
   ad_release(output);
 }
 
-uint64_t ad_checksum(const void *data, size_t bytes, uint64_t seed) { return XXH64(data, bytes, seed); }
+uint64_t ad_checksum(const void *data, size_t bytes, uint64_t seed) { return XXH64(data, data ? bytes : 0, seed); }
 
 /* ---- verifying ---- */
 

@@ -23,8 +23,6 @@ AD_INTERNAL AD_CHECKED ad_status ad_output_sync(ad_output *output, ad_file_sum *
 /* A file that was not brought to disk is removed. NULL allowed. */
 AD_INTERNAL void ad_output_close(ad_output *output);
 
-/* xxhash64; `seed` 0, or the checksum of what stands before. */
-AD_INTERNAL uint64_t ad_checksum(const void *data, size_t bytes, uint64_t seed);
 /* Reads the file once. AD_IO names the path and what differs: missing, another size, another checksum. */
 AD_INTERNAL AD_CHECKED ad_status ad_file_verify(const char *path, const ad_file_sum *expected);
 

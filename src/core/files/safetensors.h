@@ -1,4 +1,4 @@
-/* What other files of the library ask of safetensors files: names of dtypes, and whether values are finite. */
+/* What other files of the library ask of safetensors files: names of dtypes, what headers have in common. */
 #ifndef FILES_SAFETENSORS_H
 #define FILES_SAFETENSORS_H
 #include "addend/safetensors.h"
@@ -11,9 +11,6 @@ ad_dtype ad_safetensors_dtype(const char *name);
 const char *ad_safetensors_path(const ad_safetensors *file);
 /* Gives the memory of the mapped pages back; they are read again when they are touched. */
 void ad_safetensors_forget(const ad_safetensors *file);
-/* AD_INVALID if a value is infinite or NaN: names the file, and the first such element of the first tensors that have
- * any. Reads all of the file. */
-AD_INTERNAL AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);
 
 /* As ad_safetensors_open. What the header has in common with that of `like` (NULL: none), a file that was opened
  * before, is not parsed again but shared with it, also when that is closed. */

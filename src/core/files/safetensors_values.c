@@ -29,6 +29,7 @@ static const char *name_value(const ad_safetensor *tensor, size_t index) {
 }
 
 ad_status ad_safetensors_check_values(const ad_safetensors *file) {
+  AD_NEED(file);
   char words[WORDS] = "", place[160];
   ad_text text = ad_text_on(words, sizeof words);
   size_t count = 0;

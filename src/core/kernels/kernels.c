@@ -91,8 +91,20 @@ void ad_kernels_choose(ad_variant variant) {
 
 static const kernel_table *kernels(void) { return variants[ad_kernels_variant()].table; }
 
-void ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n) {
+static int has_cast(ad_dtype to, ad_dtype from) {
+  return (ad_dtype_is_float(to) && ad_dtype_is_float(from)) || (to == from && ad_dtype_size(to));
+}
+
+static ad_status refuse_cast(const void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype) {
+  if (has_cast(dst_dtype, src_dtype)) AD_NEED_OF("ad_cast", dst, src);
+  return ad_fail(AD_INVALID, "ad_cast: from %s to %s: floats become floats, and whole numbers stay of their dtype",
+                 ad_dtype_name(src_dtype), ad_dtype_name(dst_dtype));
+}
+
+ad_status ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n) {
+  if ((n && (!dst || !src)) || !has_cast(dst_dtype, src_dtype)) return refuse_cast(dst, dst_dtype, src, src_dtype);
   kernels()->cast(dst, dst_dtype, src, src_dtype, n);
+  return AD_OK;
 }
 
 void ad_cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {

@@ -24,9 +24,6 @@ const char *ad_variant_name(ad_variant variant);
 AD_INTERNAL ad_variant ad_kernels_variant(void); /* in use now */
 void ad_kernels_choose(ad_variant variant);      /* a wider one than ad_kernels_best() means that one */
 
-/* dst[i] = (dst_dtype)src[i]; each conversion rounds once. Between floating dtypes, or from i32 or i64 to the same
- * dtype. dst == src is allowed when the dtypes are equal. */
-AD_INTERNAL void ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n);
 /* dst[i] = (dst_dtype)(factor * src[i]), the product formed in f64 if either dtype is f64 and in f32 otherwise.
  * Floating dtypes; dst == src is allowed when the dtypes are equal. */
 AD_INTERNAL void ad_cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor,

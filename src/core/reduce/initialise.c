@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "kernels/kernels.h"
-#include "base/random.h"
+#include "addend/random.h"
 
 enum { DRAWN_AT_ONCE = 512 };
 

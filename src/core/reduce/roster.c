@@ -4,7 +4,7 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "base/text.h"
 #include "reduce/reducer.h"
 

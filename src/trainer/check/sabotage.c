@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 
 const char *ad_caught_name(ad_caught caught) {
   static const char *const names[] = {"none", "type",      "number",    "protocol",

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "addend/safetensors.h"
 #include "base/error.h"
 #include "checkpoint/checkpoint_format.h"
 

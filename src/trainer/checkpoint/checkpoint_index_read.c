@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "addend/safetensors.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "files/file.h"
-#include "files/output.h"
+#include "addend/safetensors.h"
 
 /* Loads into the face's slot. A space may be blank; an outline for everything else. 0: the font does not have it. */
 static int load_character(FT_Face face, int character) {

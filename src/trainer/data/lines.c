@@ -6,9 +6,8 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "data/font.h"
-#include "files/output.h"
 #include "data/typeset.h"
 
 /* 26.6 pixels. The margin keeps what rounding to 1/64 moves inside the picture. */

@@ -7,9 +7,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "files/file.h"
-#include "files/output.h"
 
 /* A run of bytes from which samples are drawn. */
 typedef struct part {

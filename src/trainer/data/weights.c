@@ -11,12 +11,18 @@
 
 enum { WORDS = 768 };
 
+struct ad_weights {
+  char *path;
+  ad_safetensors **files;
+  size_t count;
+};
+
 /* An index and its files on their way to be opened. */
 typedef struct opening {
-  const char *path;   /* of the index */
-  json_t *map;        /* from tensors to names of files */
-  const char **names; /* of the files, sorted; the map's */
-  ad_weights weights; /* the files, in that order */
+  const char *path;    /* of the index */
+  json_t *map;         /* from tensors to names of files */
+  const char **names;  /* of the files, sorted; the map's */
+  ad_weights *weights; /* the files, in that order */
 } opening;
 
 /* ---- the files of an index ---- */
@@ -60,9 +66,10 @@ static ad_status open_files(opening *o) {
   size_t files = 0, unusable = 0;
   ad_status first = AD_OK;
   AD_TRY(list_files(o, &files));
-  AD_TRY(ad_new(files, &o->weights.files));
-  for (; o->weights.count < files; o->weights.count++) {
-    ad_status status = open_beside(o->path, o->names[o->weights.count], &o->weights.files[o->weights.count]);
+  AD_TRY(ad_new(files, &o->weights->files));
+  for (; o->weights->count < files; o->weights->count++) {
+    size_t at = o->weights->count;
+    ad_status status = open_beside(o->path, o->names[at], &o->weights->files[at]);
     if (status) ad_text_list(&text, &unusable, "", "%s", ad_last_error());
     if (!first) first = status;
   }
@@ -77,17 +84,17 @@ static void list_lacking(const opening *o, ad_text *text) {
   size_t count = 0;
   json_object_foreach(o->map, tensor, file) {
     const char *name = json_string_value(file);
-    const char **at = bsearch(&name, o->names, o->weights.count, sizeof name, by_bytes);
-    if (!ad_safetensors_find(o->weights.files[at - o->names], tensor))
+    const char **at = bsearch(&name, o->names, o->weights->count, sizeof name, by_bytes);
+    if (!ad_safetensors_find(o->weights->files[at - o->names], tensor))
       ad_text_list(text, &count, "; there is no ", "%.80s in %.80s", tensor, name);
   }
 }
 
 static void list_unlisted(const opening *o, ad_text *text) {
   size_t count = 0;
-  for (size_t i = 0; i < o->weights.count; i++) {
-    for (size_t t = 0; t < ad_safetensors_count(o->weights.files[i]); t++) {
-      const char *tensor = ad_safetensors_at(o->weights.files[i], t)->name;
+  for (size_t i = 0; i < o->weights->count; i++) {
+    for (size_t t = 0; t < ad_safetensors_count(o->weights->files[i]); t++) {
+      const char *tensor = ad_safetensors_at(o->weights->files[i], t)->name;
       const char *listed = json_string_value(json_object_get(o->map, tensor));
       if (!listed || strcmp(listed, o->names[i]) != 0)
         ad_text_list(text, &count, "; it does not list ", "%.80s in %.80s", tensor, o->names[i]);
@@ -115,13 +122,12 @@ static ad_status read_map(const char *path, json_t **out) {
 }
 
 static ad_status open_shards(const char *path, ad_weights *out) {
-  opening o = {.path = path};
+  opening o = {.path = path, .weights = out};
   AD_TRY(read_map(path, &o.map));
   ad_status status = open_files(&o);
   if (!status) status = check_listed(&o);
   ad_release(o.names);
   json_decref(o.map);
-  *out = o.weights;
   return status;
 }
 
@@ -136,22 +142,36 @@ static int is_index(const char *path) {
   return length >= strlen(".json") && !strcmp(path + length - strlen(".json"), ".json");
 }
 
-ad_status ad_weights_open(const char *path, ad_weights *out) {
-  ad_weights weights = {0};
-  ad_status status = is_index(path) ? open_shards(path, &weights) : open_one(path, &weights);
-  if (status) ad_weights_close(&weights);
-  *out = weights;
+ad_status ad_weights_open(const char *path, ad_weights **out) {
+  AD_NEED(path, out);
+  ad_weights *weights;
+  AD_TRY(ad_new(1, &weights));
+  ad_status status = ad_copy_string(path, &weights->path);
+  if (!status) status = is_index(path) ? open_shards(path, weights) : open_one(path, weights);
+  if (status)
+    ad_weights_close(weights);
+  else
+    *out = weights;
   return status;
 }
 
 void ad_weights_close(ad_weights *weights) {
+  if (!weights) return;
   for (size_t i = 0; i < weights->count; i++) ad_safetensors_close(weights->files[i]);
   ad_release(weights->files);
-  *weights = (ad_weights){0};
+  ad_release(weights->path);
+  ad_release(weights);
+}
+
+const char *ad_weights_path(const ad_weights *weights) { return weights ? weights->path : ""; }
+
+const ad_safetensors *ad_weights_file(const ad_weights *weights, size_t i) {
+  return weights && i < weights->count ? weights->files[i] : NULL;
 }
 
 const ad_safetensor *ad_weights_find(const ad_weights *weights, const char *name) {
   const ad_safetensor *found = NULL;
+  if (!weights || !name) return NULL;
   for (size_t i = 0; i < weights->count && !found; i++) found = ad_safetensors_find(weights->files[i], name);
   return found;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "layout/nest.h"
 #include "layout/type.h"
 #include "plan/regions.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "layout/nest.h"
 
 static const int64_t RUNS_MAX = 1 << 23; /* 200 MB */

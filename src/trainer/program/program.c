@@ -9,7 +9,6 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/text.h"
-#include "mesh/blocks.h"
 #include "program/keys.h"
 
 /* ---- what a program has ---- */

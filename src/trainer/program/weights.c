@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "base/text.h"
 #include "program/program.h"
 
@@ -57,16 +58,31 @@ static void list_extra(judging *j, const ad_safetensors *file) {
   }
 }
 
-ad_status ad_params_check_weights(const ad_param_spec *params, size_t count, const ad_weights *weights,
-                                  const char *path) {
+static ad_status check(const ad_param_spec *params, size_t count, const ad_weights *weights) {
+  const ad_safetensors *file;
   char words[WORDS] = "";
   judging j = {.params = params, .param_count = count, .weights = weights, .text = ad_text_on(words, sizeof words)};
   for_each_param(&j, list_missing);
-  for (size_t i = 0; i < weights->count; i++) list_extra(&j, weights->files[i]);
+  for (size_t i = 0; (file = ad_weights_file(weights, i)); i++) list_extra(&j, file);
   for_each_param(&j, list_other_dtype);
   for_each_param(&j, list_other_shape);
   if (!j.text.used) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: these are not the weights of this model%s", path, words);
+  return ad_fail(AD_INVALID, "%s: these are not the weights of this model%s", ad_weights_path(weights), words);
+}
+
+static ad_status check_named(const ad_param_spec *params, size_t count, const ad_weights *weights) {
+  for (size_t i = 0; i < count; i++) AD_NEED_IN("ad_params_check_weights", "params[i].name", params[i].name);
+  return check(params, count, weights);
+}
+
+ad_status ad_params_check_weights(const ad_param_spec *params, size_t count, const ad_weights *weights) {
+  AD_NEED(weights);
+  if (count) AD_NEED(params);
+  void *own;
+  AD_TRY(ad_options_take_all(&own, sizeof *params, params, count, "ad_param_spec"));
+  ad_status status = check_named(own, count, weights);
+  ad_release(own);
+  return status;
 }
 
 /* ---- of a program ---- */
@@ -88,7 +104,7 @@ static void list_params(const ad_program *program, char (*names)[NAME_SIZE], ad_
   }
 }
 
-ad_status ad_program_check_weights(const ad_program *program, const ad_weights *weights, const char *path) {
+ad_status ad_program_check_weights(const ad_program *program, const ad_weights *weights) {
   size_t count = count_params(program);
   char(*names)[NAME_SIZE];
   ad_param_spec *params;
@@ -96,7 +112,7 @@ ad_status ad_program_check_weights(const ad_program *program, const ad_weights *
   ad_status status = ad_new(count, &params);
   if (!status) {
     list_params(program, names, params);
-    status = ad_params_check_weights(params, count, weights, path);
+    status = check(params, count, weights);
     ad_release(params);
   }
   ad_release(names);

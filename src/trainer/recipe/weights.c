@@ -2,14 +2,13 @@
  * train/. */
 #include "recipe/weights.h"
 
-#include "files/safetensors.h"
 #include "program/weights.h"
 #include "recipe/paper.h"
 
 static ad_status check_fit(const ad_recipe *recipe, const ad_weights *weights) {
   ad_paper paper;
   AD_TRY(ad_paper_open(recipe, &paper));
-  ad_status status = ad_program_check_weights(paper.program, weights, recipe->weights);
+  ad_status status = ad_program_check_weights(paper.program, weights);
   ad_paper_close(&paper);
   return status;
 }
@@ -19,9 +18,10 @@ static void tell(ad_status status, const ad_complaints *to) {
 }
 
 void ad_recipe_check_weights(const ad_recipe *recipe, int is_right, const ad_complaints *to) {
-  ad_weights weights;
+  ad_weights *weights = NULL;
+  const ad_safetensors *file;
   tell(ad_weights_open(recipe->weights, &weights), to);
-  if (weights.count && is_right) tell(check_fit(recipe, &weights), to);
-  for (size_t i = 0; i < weights.count; i++) tell(ad_safetensors_check_values(weights.files[i]), to);
-  ad_weights_close(&weights);
+  if (weights && is_right) tell(check_fit(recipe, weights), to);
+  for (size_t i = 0; (file = ad_weights_file(weights, i)); i++) tell(ad_safetensors_check_values(file), to);
+  ad_weights_close(weights);
 }

@@ -43,13 +43,6 @@ typedef struct row_kernels {
                           const void *d_out, size_t n);
   void (*gelu)(void *dst, const void *x, size_t n);
   void (*gelu_backward)(void *dx, const void *x, const void *d_out, size_t n, int adds);
-  void (*clamp)(void *dst, const void *x, size_t n); /* between 0 and 1; what is no number stays none */
-  /* The slope is `below` where x < 0 and a gradient would raise it, 0 where it would lower it and above 1. */
-  void (*clamp_backward)(void *dx, const void *x, const void *d_out, double below, size_t n, int adds);
-  void (*leak)(void *dst, const void *x, double slope, size_t n); /* clamped, but goes on with the slope above 1 */
-  void (*leak_backward)(void *dx, const void *x, const void *d_out, double slope, size_t n, int adds);
-  void (*mix)(void *dst, const void *a, const void *b, size_t n);                       /* a + (1 - a) * b */
-  void (*mix_backward)(void *da, const void *b, const void *d_out, size_t n, int adds); /* (1 - b) * d_out */
   void (*norm)(void *dst, const void *x, const void *weight, double inverse,
                size_t n); /* x * inverse * weight; R weight */
   void (*norm_wide)(void *dst, const void *x, const void *weight, double inverse, size_t n); /* R x, R weight */

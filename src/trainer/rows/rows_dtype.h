@@ -231,60 +231,6 @@ static void NAME(gelu_backward)(void *dx, const void *src, const void *d_out, si
   }
 }
 
-/* What follows is computed in f64 and rounded once to REAL. */
-
-INLINE double NAME(clamped)(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
-
-static void NAME(clamp)(void *dst, const void *src, size_t n) {
-  ELEMENT *restrict out = dst;
-  const ELEMENT *x = src;
-  for (size_t i = 0; i < n; i++) out[i] = STORE((REAL)NAME(clamped)((double)LOAD(x[i])));
-}
-
-static void NAME(clamp_backward)(void *dx, const void *src, const void *d_out, double below, size_t n, int adds) {
-  ELEMENT *restrict out = dx;
-  const ELEMENT *x = src, *d = d_out;
-  for (size_t i = 0; i < n; i++) {
-    double at = (double)LOAD(x[i]), g = (double)LOAD(d[i]);
-    double share = at > 1 ? 0 : at < 0 ? (g >= 0 || below == 0 ? 0 : below * g) : g;
-    out[i] = STORE((REAL)(share + (adds ? (double)LOAD(out[i]) : 0)));
-  }
-}
-
-static void NAME(leak)(void *dst, const void *src, double slope, size_t n) {
-  ELEMENT *restrict out = dst;
-  const ELEMENT *x = src;
-  for (size_t i = 0; i < n; i++) {
-    double at = (double)LOAD(x[i]);
-    out[i] = STORE((REAL)(at > 1 ? 1 + slope * (at - 1) : NAME(clamped)(at)));
-  }
-}
-
-static void NAME(leak_backward)(void *dx, const void *src, const void *d_out, double slope, size_t n, int adds) {
-  ELEMENT *restrict out = dx;
-  const ELEMENT *x = src, *d = d_out;
-  for (size_t i = 0; i < n; i++) {
-    double at = (double)LOAD(x[i]), own = at > 1 ? slope : at >= 0 ? 1 : 0;
-    out[i] = STORE((REAL)(own * (double)LOAD(d[i]) + (adds ? (double)LOAD(out[i]) : 0)));
-  }
-}
-
-static void NAME(mix)(void *dst, const void *a, const void *b, size_t n) {
-  ELEMENT *restrict out = dst;
-  const ELEMENT *x = a, *u = b;
-  for (size_t i = 0; i < n; i++) {
-    double at = (double)LOAD(x[i]);
-    out[i] = STORE((REAL)(at + (1 - at) * (double)LOAD(u[i])));
-  }
-}
-
-static void NAME(mix_backward)(void *da, const void *b, const void *d_out, size_t n, int adds) {
-  ELEMENT *restrict out = da;
-  const ELEMENT *u = b, *d = d_out;
-  for (size_t i = 0; i < n; i++)
-    out[i] = STORE((REAL)((double)LOAD(d[i]) * (1 - (double)LOAD(u[i])) + (adds ? (double)LOAD(out[i]) : 0)));
-}
-
 #undef ROOT_HALF
 #undef DENSITY_AT_0
 
@@ -375,12 +321,6 @@ static const row_kernels NAME(table) = {
     .swiglu_backward = NAME(swiglu_backward),
     .gelu = NAME(gelu),
     .gelu_backward = NAME(gelu_backward),
-    .clamp = NAME(clamp),
-    .clamp_backward = NAME(clamp_backward),
-    .leak = NAME(leak),
-    .leak_backward = NAME(leak_backward),
-    .mix = NAME(mix),
-    .mix_backward = NAME(mix_backward),
     .norm = NAME(norm),
     .norm_wide = NAME(norm_wide),
     .norm_backward = NAME(norm_backward),

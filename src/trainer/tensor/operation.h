@@ -35,14 +35,12 @@ struct ad_tensor {
 /* ad_operation_apply of a record of addend's own, which has no size and is right. A dead tensor on failure. */
 ad_tensor *ad_tape_apply(ad_tape *tape, const ad_operation *op, ad_tensor *const *operands, int count, const void *own,
                          const char *site);
-ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status);       /* keeps the first error; returns a dead tensor */
 ad_tensor *ad_tape_missing(const char *site, const char *what); /* says that there is no tape; returns NULL */
 int ad_tape_failed(const ad_tape *tape);
 /* Law 5: AD_TYPE unless the loss is P or I on every axis, AD_INVALID unless it is a scalar. */
 ad_status ad_check_loss(const ad_tensor *loss, const char *site);
 /* Tells the other ranks of this tape's error, once: they may wait for this one in a collective. */
 void ad_tape_tell(ad_tape *tape);
-ad_comm *ad_tape_comm(const ad_tape *tape);
 int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* a live tensor of this tape */
 const char *ad_tape_foreigner(const ad_tensor *tensor);         /* what it is instead, in words */
 /* ad_operation_describe with layouts that a fused operation states in place of its operands' own. */

@@ -104,6 +104,7 @@ ad_status ad_tape_status(const ad_tape *tape) {
 }
 
 size_t ad_tape_peak_bytes(const ad_tape *tape) {
+  if (!tape) return 0;
   if (!tape->dry) return ad_arena_peak(tape->arena);
   size_t used = ad_arena_mark(tape->arena) + tape->dry_used;
   return used > tape->dry_peak ? used : tape->dry_peak;
@@ -121,7 +122,9 @@ ad_dtype ad_tape_residual(const ad_tape *tape) {
 int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype) {
   return dtype == tape->options.dtype || dtype == ad_dtype_wide(tape->options.dtype);
 }
-ad_comm *ad_tape_comm(const ad_tape *tape) { return tape->comm; }
+
+ad_comm *ad_tape_comm(const ad_tape *tape) { return tape ? tape->comm : NULL; }
+const ad_mesh *ad_tape_mesh(const ad_tape *tape) { return tape ? tape->mesh : NULL; }
 int ad_tape_failed(const ad_tape *tape) { return tape->status != AD_OK; }
 
 void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge) {
@@ -129,6 +132,8 @@ void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge) {
 }
 
 ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status) {
+  if (!tape) return NULL;
+  if (!status) status = ad_fail(AD_INVALID, "ad_tape_fail: AD_OK is no error: give what the call that failed returned");
   if (!tape->status) {
     tape->status = status;
     memcpy(tape->message, ad_last_error(), strlen(ad_last_error()) + 1);

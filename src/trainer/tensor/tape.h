@@ -89,7 +89,6 @@ typedef struct wire_rounding {
 } wire_rounding;
 ad_tensor *ad_wire_at(ad_tape *tape, ad_tensor *x, const wire_rounding *wire, const char *site); /* op_wire.c */
 
-size_t ad_tape_peak_bytes(const ad_tape *tape);
 size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose experts at once (ad_top_k) */
 
 #endif

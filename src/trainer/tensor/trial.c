@@ -9,7 +9,7 @@
 #include "array/part.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "base/random.h"
+#include "addend/random.h"
 
 static const char site[] = "ad_check_operation";
 enum { OF_OPERANDS = 1000, OF_ARRIVING = 2000, ADDENDS = 64 }; /* streams */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "array/array.h"
 #include "array/part.h"
-#include "base/random.h"
+#include "addend/random.h"
 #include "base/seams.h"
 #include "layout/shown.h"
 #include "tensor/trial.h"

@@ -112,8 +112,8 @@ static ad_status read_param(const ad_run *run, const ad_safetensor *tensor, ad_a
   return AD_OK;
 }
 
-static ad_status read_params(ad_run *run, const ad_weights *weights, const char *path) {
-  AD_TRY(ad_program_check_weights(run->program, weights, path));
+static ad_status read_params(ad_run *run, const ad_weights *weights) {
+  AD_TRY(ad_program_check_weights(run->program, weights));
   char own[NAME_SIZE];
   for (size_t i = 0; i < run->param_count; i++)
     AD_TRY(read_param(run, ad_weights_find(weights, name_of(run, i, own)), ad_run_part(run, i, AD_PART_MASTER)));
@@ -122,9 +122,9 @@ static ad_status read_params(ad_run *run, const ad_weights *weights, const char 
 
 ad_status ad_run_read_weights(ad_run *run, const char *path) {
   AD_NEED(run, path);
-  ad_weights weights;
+  ad_weights *weights;
   AD_TRY(ad_weights_open(path, &weights));
-  ad_status status = read_params(run, &weights, path);
-  ad_weights_close(&weights);
+  ad_status status = read_params(run, weights);
+  ad_weights_close(weights);
   return status ? status : ad_run_refresh(run, AD_MASTERS_WRITTEN);
 }

@@ -9,7 +9,6 @@
 #include "program/decompose/keys.h"
 #include "program/decompose/showing.h"
 #include "program/decompose/model.h"
-#include "tensor/tape.h"
 
 size_t ad_module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }
 size_t ad_block_of(size_t module) { return module - 1; }

@@ -25,6 +25,7 @@ typedef struct ad_decompose_part {
 
 /* What the adversary's forward passes have in common, on one tape. */
 typedef struct ad_adversary {
+  const ad_tape *tape;
   ad_tensor *tokens, *wanted, *importances, *v[AD_SITES_MAX], *u[AD_SITES_MAX];
 } ad_adversary;
 

@@ -2,12 +2,9 @@
 #include "program/decompose/findings.h"
 
 #include <string.h>
-#include "kernels/kernels.h"
 #include "addend/memory.h"
 #include "program/decompose/random_components.h"
-#include "products/gemm.h"
-#include "tensor/operation.h"
-#include "rows/rows.h"
+#include "program/decompose/rows.h"
 
 enum { BATCHES = 8, SAMPLES = 16, SHOWN = 4 };
 
@@ -77,7 +74,7 @@ static size_t rows_of(const ad_array *importances) {
 }
 
 static double importance_at(const ad_array *importances, size_t row, size_t component) {
-  return ad_element(importances->dtype, importances->data, row * (size_t)importances->local.dim[2] + component);
+  return ad_array_get(importances, row * (size_t)importances->local.dim[2] + component);
 }
 
 /* Of a site whose components begin with number `first`. */
@@ -90,20 +87,18 @@ static size_t active_at(const ad_array *importances, size_t row, size_t first, s
 /* ---- masks ---- */
 
 static void put_everywhere(double value, ad_array *array) {
-  for (size_t k = 0; k < ad_array_numel(array); k++) ad_set_element(array->dtype, array->data, k, value);
+  for (size_t k = 0; k < ad_array_numel(array); k++) ad_array_set(array, k, value);
 }
 
 static void put_rounded(const ad_array *importances, ad_array *mask) {
-  for (size_t k = 0; k < ad_array_numel(mask); k++) {
-    double x = ad_element(importances->dtype, importances->data, k);
-    ad_set_element(mask->dtype, mask->data, k, x > AD_IMPORTANCE_THRESHOLD);
-  }
+  for (size_t k = 0; k < ad_array_numel(mask); k++)
+    ad_array_set(mask, k, ad_array_get(importances, k) > AD_IMPORTANCE_THRESHOLD);
 }
 
 static void put_mixed(const ad_array *importances, ad_array *mask) {
   for (size_t k = 0; k < ad_array_numel(mask); k++) {
-    double x = ad_element(importances->dtype, importances->data, k), u = ad_element(mask->dtype, mask->data, k);
-    ad_set_element(mask->dtype, mask->data, k, x + (1 - x) * u);
+    double x = ad_array_get(importances, k);
+    ad_array_set(mask, k, x + (1 - x) * ad_array_get(mask, k));
   }
 }
 
@@ -224,7 +219,7 @@ static void count_importances(search *s) {
   const ad_array *importances = ad_tensor_array(s->d->adversary.importances);
   size_t components = (size_t)s->d->components;
   for (size_t k = 0; k < ad_array_numel(importances); k++) {
-    double x = ad_element(importances->dtype, importances->data, k);
+    double x = ad_array_get(importances, k);
     double *to = s->found->of_component + k % components * AD_PER_COMPONENT;
     to[AD_IMPORTANCE] += x;
     to[AD_IMPORTANCE_SQUARE] += x * x;
@@ -247,7 +242,7 @@ static const ad_mesh *mesh_of(const search *s) { return s->part->batch.microbatc
 
 /* Once the first microbatch has run. */
 static ad_status open_adversary(search *s) {
-  const ad_tape *of = s->d->adversary.wanted->tape;
+  const ad_tape *of = s->d->adversary.tape;
   ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(of), .residual = ad_tape_residual(of)};
   AD_TRY(ad_tape_create(s->comm, mesh_of(s), &options, &s->tape));
   AD_TRY(take_memory(s));
@@ -266,12 +261,13 @@ static ad_status measure(search *s, const place *at) {
 
 /* error [in, out] = W - V U. */
 static void put_error(const ad_site *site, const double *w, const double *v, const double *u, double *error) {
-  gemm_operand left = {v, site->components, 0}, right = {u, site->out, 0};
   memcpy(error, w, (size_t)(site->in * site->out) * sizeof *w);
-  ad_gemm(AD_F64, AD_F64, site->in, site->out, site->components, -1, left, right, 1, error, site->out);
+  for (int64_t i = 0; i < site->in; i++)
+    for (int64_t c = 0; c < site->components; c++)
+      ad_row_add(error + i * site->out, u + c * site->out, -v[i * site->components + c], site->out);
 }
 
-static double square_sum(const double *at, size_t count) { return ad_rows(AD_F64)->dot(at, at, count); }
+static double square_sum(const double *at, size_t count) { return ad_row_dot(at, at, (int64_t)count); }
 
 static ad_status measure_site(search *s, size_t site) {
   const ad_array *v = ad_tensor_array(s->d->adversary.v[site]), *u = ad_tensor_array(s->d->adversary.u[site]);

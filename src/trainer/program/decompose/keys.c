@@ -4,7 +4,6 @@
 #include <fnmatch.h>
 #include <string.h>
 #include "addend/memory.h"
-#include "mesh/blocks.h"
 #include "program/gpt/keys.h"
 #include "program/decompose/model.h"
 

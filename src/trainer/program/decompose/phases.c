@@ -7,9 +7,7 @@
 #include "program/decompose/components.h"
 #include "program/decompose/decompose.h"
 #include "program/decompose/model.h"
-#include "tensor/explained.h"
-#include "tensor/operation.h"
-#include "tensor/tape.h"
+#include "program/decompose/operations.h"
 
 /* ---- constants of masks ---- */
 
@@ -194,7 +192,7 @@ ad_status ad_decompose_run_block(void *own, ad_phase_run *at) {
 static ad_adversary adversary_of(ad_decomposition *d, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   ad_decompose_part *own = part_of(d, at);
-  ad_adversary with = {.tokens = ad_constant(t, &microbatch_of(d, at)->tokens)};
+  ad_adversary with = {.tape = t, .tokens = ad_constant(t, &microbatch_of(d, at)->tokens)};
   ad_tensor *of_blocks[AD_BLOCKS_MAX];
   with.wanted = ad_target_logits(&own->target, t, with.tokens, NULL, NULL);
   for (size_t b = 0; b < d->block_count; b++) of_blocks[b] = ad_phase_need(at, d->importances[b]);
@@ -212,8 +210,10 @@ static ad_tensor *again(ad_tape *t, const ad_tensor *x) {
 }
 
 ad_adversary ad_adversary_on(const ad_decomposition *d, ad_tape *t, const ad_adversary *from) {
-  ad_adversary with = {
-      .tokens = again(t, from->tokens), .wanted = again(t, from->wanted), .importances = again(t, from->importances)};
+  ad_adversary with = {.tape = t,
+                       .tokens = again(t, from->tokens),
+                       .wanted = again(t, from->wanted),
+                       .importances = again(t, from->importances)};
   for (size_t s = 0; s < d->site_count; s++) {
     with.v[s] = again(t, from->v[s]);
     with.u[s] = again(t, from->u[s]);
@@ -261,7 +261,7 @@ static ad_status climb_before(ad_decomposition *d, ad_phase_run *at, const ad_ad
   ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(t), .residual = ad_tape_residual(t)};
   AD_TRY(ad_tape_status(t));
   if (!d->options->ascent_steps || !ad_phase_trains(at)) return AD_OK;
-  if (!d->ascent) AD_TRY(ad_tape_create(ad_tape_comm(t), t->mesh, &options, &d->ascent));
+  if (!d->ascent) AD_TRY(ad_tape_create(ad_tape_comm(t), ad_tape_mesh(t), &options, &d->ascent));
   for (int64_t i = 0; i < d->options->ascent_steps; i++) AD_TRY(climb_once(d, at, from));
   return AD_OK;
 }

@@ -5,11 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "kernels/kernels.h"
 #include "addend/memory.h"
-#include "base/random.h"
-#include "products/gemm.h"
-#include "rows/rows.h"
+#include "addend/random.h"
+#include "program/decompose/rows.h"
 
 /* ---- the fit ---- */
 
@@ -24,10 +22,6 @@ static void factorise(double *a, int64_t n) {
   }
 }
 
-static void subtract_row(double *to, const double *from, double factor, int64_t count) {
-  for (int64_t k = 0; k < count; k++) to[k] -= factor * from[k];
-}
-
 static void divide_row(double *row, double divisor, int64_t count) {
   for (int64_t k = 0; k < count; k++) row[k] /= divisor;
 }
@@ -35,32 +29,45 @@ static void divide_row(double *row, double divisor, int64_t count) {
 /* b [n, columns] becomes the solution x of L L^T x = b. */
 static void solve(const double *l, int64_t n, double *b, int64_t columns) {
   for (int64_t i = 0; i < n; i++) {
-    for (int64_t j = 0; j < i; j++) subtract_row(b + i * columns, b + j * columns, l[i * n + j], columns);
+    for (int64_t j = 0; j < i; j++) ad_row_add(b + i * columns, b + j * columns, -l[i * n + j], columns);
     divide_row(b + i * columns, l[i * n + i], columns);
   }
   for (int64_t i = n; i-- > 0;) {
-    for (int64_t j = i + 1; j < n; j++) subtract_row(b + i * columns, b + j * columns, l[j * n + i], columns);
+    for (int64_t j = i + 1; j < n; j++) ad_row_add(b + i * columns, b + j * columns, -l[j * n + i], columns);
     divide_row(b + i * columns, l[i * n + i], columns);
   }
+}
+
+/* out [columns, n] = v^T x; v [rows, columns], x [rows, n]. */
+static void put_turned_product(const double *v, const double *x, int64_t rows, int64_t columns, int64_t n,
+                               double *out) {
+  memset(out, 0, (size_t)(columns * n) * sizeof *out);
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < columns; j++) ad_row_add(out + j * n, x + i * n, v[i * columns + j], n);
+}
+
+/* The lower triangle of v v^T [rows, rows]. */
+static void put_gram_of_rows(const double *v, int64_t rows, int64_t columns, double *out) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j <= i; j++) out[i * rows + j] = ad_row_dot(v + i * columns, v + j * columns, columns);
 }
 
 /* u [c, out] of the least ||w - v u||, of several the one of the least ||u||; v [in, c], w [in, out]. `gram` and
  * `right` have room for m * m and m * out elements, m the smaller of in and c. */
 static void fit(const ad_site *site, const double *v, const double *w, double *gram, double *right, double *u) {
   int64_t in = site->in, c = site->components, out = site->out;
-  gemm_operand plain = {v, c, 0}, turned = {v, c, 1}, weight = {w, out, 0};
   if (c <= in) {
-    ad_gemm(AD_F64, AD_F64, c, c, in, 1, turned, plain, 0, gram, c);
-    ad_gemm(AD_F64, AD_F64, c, out, in, 1, turned, weight, 0, u, out);
+    put_turned_product(v, v, in, c, c, gram);
+    put_turned_product(v, w, in, c, out, u);
     factorise(gram, c);
     solve(gram, c, u, out);
     return;
   }
-  ad_gemm(AD_F64, AD_F64, in, in, c, 1, plain, turned, 0, gram, in);
+  put_gram_of_rows(v, in, c, gram);
   for (int64_t k = 0; k < in * out; k++) right[k] = w[k];
   factorise(gram, in);
   solve(gram, in, right, out);
-  ad_gemm(AD_F64, AD_F64, c, out, in, 1, turned, (gemm_operand){right, out, 0}, 0, u, out);
+  put_turned_product(v, right, in, c, out, u);
 }
 
 /* ---- made ---- */
@@ -83,7 +90,7 @@ static ad_status put(const double *from, ad_shape shape, const ad_mesh *mesh, ad
 
 static ad_status put_sizes(const double *u, size_t components, size_t width, double **out) {
   AD_TRY(ad_new(components, out));
-  for (size_t c = 0; c < components; c++) (*out)[c] = sqrt(ad_rows(AD_F64)->dot(u + c * width, u + c * width, width));
+  for (size_t c = 0; c < components; c++) (*out)[c] = sqrt(ad_row_dot(u + c * width, u + c * width, (int64_t)width));
   return AD_OK;
 }
 
@@ -153,7 +160,7 @@ static void keep(const double *order, double *sorted, size_t components, size_t 
   for (size_t c = 0; c < components; c++) ties -= order[c] > least;
   for (size_t c = 0; c < components; c++) {
     int is_tie = order[c] == least && ties > 0;
-    ad_set_element(mask->dtype, mask->data, row * components + c, order[c] > least || is_tie);
+    ad_array_set(mask, row * components + c, order[c] > least || is_tie);
     ties -= (size_t)is_tie;
   }
 }
@@ -162,8 +169,7 @@ void ad_random_components_keep_largest(const ad_random_components *components, s
                                        size_t row, size_t count, ad_array *mask) {
   size_t all = (size_t)components->u[site].shape.dim[0];
   double *order = components->order;
-  for (size_t c = 0; c < all; c++)
-    order[c] = fabs(ad_element(h->dtype, h->data, row * all + c)) * components->sizes[site][c];
+  for (size_t c = 0; c < all; c++) order[c] = fabs(ad_array_get(h, row * all + c)) * components->sizes[site][c];
   keep(order, order + all, all, row, count, mask);
 }
 

@@ -4,14 +4,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "kernels/kernels.h"
 #include "addend/memory.h"
 #include "base/seams.h"
 #include "program/decompose/model.h"
+#include "program/decompose/pieces.h"
 #include "program/decoder/text_batch.h"
-#include "tensor/operation.h"
-#include "rows/rows.h"
-#include "tensor/tape.h"
 
 static const double beta1 = 0.9, beta2 = 0.999;
 
@@ -128,8 +125,6 @@ ad_tensor **ad_sources_leaves(const ad_sources *sources, const ad_phase_run *at)
 
 /* ---- the ascent ---- */
 
-enum { PIECE = 256 }; /* gradients that stay in the first cache; each becomes the step that it asks for */
-
 static void take_signs(double *gradient, size_t n) {
   for (size_t k = 0; k < n; k++) gradient[k] = gradient[k] > 0 ? 1 : gradient[k] < 0 ? -1 : 0;
 }
@@ -157,10 +152,9 @@ static void rise(double *restrict value, const double *restrict step, double lr,
   for (size_t k = 0; is_bounded && k < n; k++) value[k] = value[k] < 0 ? 0 : value[k] > 1 ? 1 : value[k];
 }
 
-/* Gradients [first, first + n). */
+/* Gradients [first, first + n); each becomes the step that it asks for. */
 static void take_gradients(const ad_array *gradient, size_t first, double factor, double *out, size_t n) {
-  const char *from = (const char *)gradient->data + first * ad_dtype_size(gradient->dtype);
-  ad_cast(out, AD_F64, from, gradient->dtype, n);
+  ad_piece_take(gradient, first, n, out);
   for (size_t k = 0; k < n; k++) out[k] *= factor;
 }
 
@@ -169,7 +163,7 @@ void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const 
   adam how = adam_at(options, steps);
   double piece[PIECE];
   for (size_t k = 0, numel = ad_array_numel(gradient); k < numel; k += PIECE) {
-    size_t n = numel - k < PIECE ? numel - k : PIECE;
+    size_t n = ad_piece_size(k, numel);
     take_gradients(gradient, k, factor, piece, n);
     if (at->first)
       take_adam_steps(how, at->first + k, at->second + k, piece, n);
@@ -191,7 +185,7 @@ void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, 
   adam how = adam_at(options, steps);
   double piece[PIECE];
   for (size_t k = 0, numel = ad_array_numel(gradient); k < numel; k += PIECE) {
-    size_t n = numel - k < PIECE ? numel - k : PIECE;
+    size_t n = ad_piece_size(k, numel);
     take_gradients(gradient, k, factor, piece, n);
     for (size_t j = 0; j < n; j++) {
       double turned = fabs(piece[j]) <= error ? 2 : 0; /* a sign that may be another */

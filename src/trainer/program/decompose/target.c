@@ -1,14 +1,12 @@
 /* The target: a decoder on constants. */
 #include "program/decompose/target.h"
 
+#include <stdio.h>
 #include <string.h>
-#include "kernels/kernels.h"
 #include "addend/memory.h"
-#include "files/output.h"
-#include "files/safetensors.h"
+#include "addend/data.h"
 #include "program/gpt/keys.h"
 #include "program/gpt/gpt.h"
-#include "program/weights.h"
 
 /* ---- sites ---- */
 
@@ -137,27 +135,28 @@ static void take(ad_target *target, const ad_weights *weights) {
 }
 
 /* Weights that are this target's, and nothing else. */
-static ad_status open_file(const ad_target *target, const char *path, ad_weights *out) {
+static ad_status open_file(const ad_target *target, const char *path, ad_weights **out) {
   AD_TRY(ad_weights_open(path, out));
-  ad_status status = ad_params_check_weights(target->params.list, target->params.count, out, path);
-  if (status) ad_weights_close(out);
+  ad_status status = ad_params_check_weights(target->params.list, target->params.count, *out);
+  if (status) ad_weights_close(*out);
   return status;
 }
 
 static ad_status read_file(ad_target *target, const char *path) {
-  ad_weights weights;
+  ad_weights *weights;
   AD_TRY(open_file(target, path, &weights));
-  take(target, &weights);
-  ad_weights_close(&weights);
+  take(target, weights);
+  ad_weights_close(weights);
   return AD_OK;
 }
 
 static ad_status check_values(const ad_target *target, const char *path) {
-  ad_weights weights;
+  ad_weights *weights;
+  const ad_safetensors *file;
   ad_status status = open_file(target, path, &weights);
   if (status) return status;
-  for (size_t i = 0; i < weights.count && !status; i++) status = ad_safetensors_check_values(weights.files[i]);
-  ad_weights_close(&weights);
+  for (size_t i = 0; !status && (file = ad_weights_file(weights, i)); i++) status = ad_safetensors_check_values(file);
+  ad_weights_close(weights);
   return status;
 }
 

@@ -1,7 +1,7 @@
 /* The clamps at and beside their corners, by their written definitions: values, slopes, and a backward that looks at
  * the sign of what arrives. */
-#include "world.h"
-#include "tensor/explained.h"
+#include "../tensor/world.h"
+#include "program/decompose/operations.h"
 
 typedef struct point {
   double x, gradient; /* what arrives */
