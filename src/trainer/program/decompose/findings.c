@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "addend/memory.h"
+#include "addend/products.h"
 #include "program/decompose/random_components.h"
 #include "program/decompose/rows.h"
 
@@ -260,11 +261,17 @@ static ad_status measure(search *s, const place *at) {
 /* ---- how far the components are from the weights ---- */
 
 /* error [in, out] = W - V U. */
-static void put_error(const ad_site *site, const double *w, const double *v, const double *u, double *error) {
+static ad_status put_error(const ad_site *site, const double *w, const double *v, const double *u, double *error) {
   memcpy(error, w, (size_t)(site->in * site->out) * sizeof *w);
-  for (int64_t i = 0; i < site->in; i++)
-    for (int64_t c = 0; c < site->components; c++)
-      ad_row_add(error + i * site->out, u + c * site->out, -v[i * site->components + c], site->out);
+  ad_matrix_product product = {.size = sizeof product, .dtype = AD_F64, .m = site->in, .n = site->out};
+  product.k = site->components;
+  product.a = (ad_matrix){v, site->components, 0};
+  product.b = (ad_matrix){u, site->out, 0};
+  product.factor = -1;
+  product.adds = 1;
+  product.out = error;
+  product.out_stride = site->out;
+  return ad_multiply_matrices(&product);
 }
 
 static double square_sum(const double *at, size_t count) { return ad_row_dot(at, at, (int64_t)count); }
@@ -279,11 +286,11 @@ static ad_status measure_site(search *s, size_t site) {
   double *error = wide + of_v + of_u;
   ad_cast(wide, AD_F64, v->data, v->dtype, of_v);
   ad_cast(wide + of_v, AD_F64, u->data, u->dtype, of_u);
-  put_error(&s->d->sites[site], w, wide, wide + of_v, error);
+  ad_status status = put_error(&s->d->sites[site], w, wide, wide + of_v, error);
   s->found->errors[site] = square_sum(error, of_w);
   s->found->sizes[site] = square_sum(w, of_w);
   ad_release(wide);
-  return AD_OK;
+  return status;
 }
 
 /* All ranks of the adversary have the same components: the first one counts. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "addend/memory.h"
+#include "addend/products.h"
 #include "addend/random.h"
 #include "program/decompose/rows.h"
 
@@ -38,36 +39,31 @@ static void solve(const double *l, int64_t n, double *b, int64_t columns) {
   }
 }
 
-/* out [columns, n] = v^T x; v [rows, columns], x [rows, n]. */
-static void put_turned_product(const double *v, const double *x, int64_t rows, int64_t columns, int64_t n,
-                               double *out) {
-  memset(out, 0, (size_t)(columns * n) * sizeof *out);
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < columns; j++) ad_row_add(out + j * n, x + i * n, v[i * columns + j], n);
-}
-
-/* The lower triangle of v v^T [rows, rows]. */
-static void put_gram_of_rows(const double *v, int64_t rows, int64_t columns, double *out) {
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j <= i; j++) out[i * rows + j] = ad_row_dot(v + i * columns, v + j * columns, columns);
+/* out [m, n] = a b; a [m, k], b [k, n], out's rows one after another. */
+static ad_status put_product(int64_t m, int64_t n, int64_t k, ad_matrix a, ad_matrix b, double *out) {
+  ad_matrix_product product = {.size = sizeof product, .dtype = AD_F64, .m = m, .n = n, .k = k, .a = a, .b = b};
+  product.out = out;
+  product.out_stride = n;
+  return ad_multiply_matrices(&product);
 }
 
 /* u [c, out] of the least ||w - v u||, of several the one of the least ||u||; v [in, c], w [in, out]. `gram` and
  * `right` have room for m * m and m * out elements, m the smaller of in and c. */
-static void fit(const ad_site *site, const double *v, const double *w, double *gram, double *right, double *u) {
+static ad_status fit(const ad_site *site, const double *v, const double *w, double *gram, double *right, double *u) {
   int64_t in = site->in, c = site->components, out = site->out;
+  ad_matrix plain = {v, c, 0}, turned = {v, c, 1}, weight = {w, out, 0}, solved = {right, out, 0};
   if (c <= in) {
-    put_turned_product(v, v, in, c, c, gram);
-    put_turned_product(v, w, in, c, out, u);
+    AD_TRY(put_product(c, c, in, turned, plain, gram));
+    AD_TRY(put_product(c, out, in, turned, weight, u));
     factorise(gram, c);
     solve(gram, c, u, out);
-    return;
+    return AD_OK;
   }
-  put_gram_of_rows(v, in, c, gram);
+  AD_TRY(put_product(in, in, c, plain, turned, gram));
   for (int64_t k = 0; k < in * out; k++) right[k] = w[k];
   factorise(gram, in);
   solve(gram, in, right, out);
-  put_turned_product(v, right, in, c, out, u);
+  return put_product(c, out, in, turned, solved, u);
 }
 
 /* ---- made ---- */
@@ -102,8 +98,8 @@ static ad_status make_site(ad_random_components *to, const ad_target *target, si
   AD_TRY(ad_new((size_t)(in * c + c * out + least * least + least * out), &memory));
   double *v = memory, *u = v + in * c, *gram = u + c * out, *right = gram + least * least;
   draw(site, to->seed, v);
-  fit(site, v, ad_target_weight(target, s), gram, right, u);
-  ad_status status = put(v, (ad_shape){2, {in, c}}, mesh, dtype, &to->v[s]);
+  ad_status status = fit(site, v, ad_target_weight(target, s), gram, right, u);
+  if (!status) status = put(v, (ad_shape){2, {in, c}}, mesh, dtype, &to->v[s]);
   if (!status) status = put(u, (ad_shape){2, {c, out}}, mesh, dtype, &to->u[s]);
   if (!status) status = put_sizes(u, (size_t)c, (size_t)out, &to->sizes[s]);
   ad_release(memory);

@@ -1,0 +1,46 @@
+/* Products in plain memory, as a program's own code asks for them. */
+#include "addend/products.h"
+
+#include "base/error.h"
+#include "base/options.h"
+#include "products/gemm.h"
+
+static const char call[] = "ad_multiply_matrices";
+
+/* A matrix [rows, columns]; transposed it lies in memory as [columns, rows]. */
+static ad_status check_matrix(const char *name, const ad_matrix *matrix, int64_t rows, int64_t columns) {
+  int64_t width = matrix->transposed ? rows : columns;
+  if (rows && columns && !matrix->data) return ad_fail(AD_INVALID, "%s: the memory of %s is NULL", call, name);
+  if (matrix->stride < width)
+    return ad_fail(AD_INVALID, "%s: %s has rows of %lld elements that stand %lld apart", call, name, (long long)width,
+                   (long long)matrix->stride);
+  return AD_OK;
+}
+
+static ad_status check(const ad_matrix_product *p) {
+  ad_matrix out = {p->out, p->out_stride, 0};
+  if (p->dtype != AD_F64 && p->dtype != AD_F32)
+    return ad_fail(AD_INVALID, "%s: a product is made in f64 or f32, not in %s", call, ad_dtype_name(p->dtype));
+  if (p->m < 0 || p->n < 0 || p->k < 0)
+    return ad_fail(AD_INVALID, "%s: m is %lld, n %lld and k %lld; none may be negative", call, (long long)p->m,
+                   (long long)p->n, (long long)p->k);
+  AD_TRY(check_matrix("a", &p->a, p->m, p->k));
+  AD_TRY(check_matrix("b", &p->b, p->k, p->n));
+  return check_matrix("out", &out, p->m, p->n);
+}
+
+static gemm_operand operand(const ad_matrix *matrix) {
+  return (gemm_operand){matrix->data, matrix->stride, matrix->transposed};
+}
+
+ad_status ad_multiply_matrices(const ad_matrix_product *product) {
+  ad_matrix_product p;
+  AD_NEED(product);
+  AD_TRY(ad_options_take(&p, sizeof p, product, "ad_matrix_product"));
+  AD_TRY(check(&p));
+  if (!p.m || !p.n) return AD_OK;
+  AD_TRY(ad_gemm_prepare());
+  ad_gemm(p.dtype, p.dtype, p.m, p.n, p.k, p.factor != 0 ? p.factor : 1, operand(&p.a), operand(&p.b), p.adds, p.out,
+          p.out_stride);
+  return ad_gemm_status();
+}
