@@ -383,6 +383,27 @@ AD_API double ad_phase_loss_scale(const ad_phase_run *at);
 AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
 /* State number `state` of the phase's module: as a constant of the tape, or to be written where the program says so. */
 AD_API ad_array *ad_phase_state(ad_phase_run *at, size_t state);
+/* One state of the phase's module that a gradient changes within a step, by a rule of the program's own. */
+typedef struct ad_state_change {
+  size_t state;             /* its number */
+  const ad_array *gradient; /* as this rank has it, with as many elements as its part of the state */
+} ad_state_change;
+/* A rule by which states change within a step; `i` is a change's number in the list. */
+typedef struct ad_state_rule {
+  size_t size; /* sizeof(ad_state_rule) */
+  /* Changes the state. */
+  void (*change)(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i);
+  /* After the change: adds to off[numel] what each element of the state may be off by, where its gradients, this one
+   * and all earlier ones, may be off by `error`. A proof allows that much: a rule that divides by what it has seen
+   * makes rounding large. NULL: nothing. */
+  void (*off)(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i, double error, double *off);
+  const void *own;
+} ad_state_rule;
+/* Changes the states one after another. Nothing is reduced: a state that several ranks have as one needs the whole
+ * gradient on each. Known mistakes are planted here, and proofs learn here what may be off. AD_INVALID where a gradient
+ * is NULL or has another number of elements than its state; states before it are changed then. */
+AD_API AD_CHECKED ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *rule,
+                                                   const ad_state_change *changes, size_t count);
 /* The value that an earlier phase gave by this name, on this phase's tape: as a leaf, or as its crossing brought it. It
  * carries a gradient, unless it was made of constants alone, as far as this rank can see that. */
 AD_API ad_tensor *ad_phase_need(ad_phase_run *at, const char *name);

@@ -25,8 +25,8 @@ typedef enum ad_seam {
   AD_SEAM_READ,          /* int64_t *: the step whose batch this rank is about to read */
   AD_SEAM_ARRIVED,       /* ad_crossing_passing *: a value came from other ranks */
   AD_SEAM_RETURNED,      /* ad_crossing_passing *: the gradient of a value came back from other ranks */
-  AD_SEAM_CLIMB,         /* ad_climb_passing *: a gradient that sources are about to climb */
-  AD_SEAM_CLIMBED,       /* ad_climbed_passing *: the sources of a microbatch took a step up */
+  AD_SEAM_STATE,         /* ad_state_passing *: the gradient by which a program is about to change a state */
+  AD_SEAM_STATES,        /* ad_states_passing *: a program changed states of a microbatch by gradients */
   AD_SEAM_PHASE,         /* size_t *: the number of the microbatch in which a phase is about to run */
   AD_SEAM_DIVISOR,       /* ad_divisor_passing *: a loss is about to be divided */
   AD_SEAM_CONTRACT,      /* ad_contract *: by which a gradient is about to get its bucket */

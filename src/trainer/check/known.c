@@ -145,11 +145,11 @@ static void see_routes(void *context, void *passing) { *(ad_needs *)context |= a
 
 static void see_returned(void *context, void *passing) { *(ad_needs *)context |= ad_pool_mistakes_show(passing); }
 
-static void see_climb(void *context, void *passing) { *(ad_needs *)context |= ad_program_mistakes_show(passing); }
+static void see_state(void *context, void *passing) { *(ad_needs *)context |= ad_program_mistakes_show(passing); }
 
 void ad_known_watch(ad_needs *facts) {
   ad_seam_plant(AD_SEAM_RETURNED, (ad_seam_slot){see_returned, facts});
-  ad_seam_plant(AD_SEAM_CLIMB, (ad_seam_slot){see_climb, facts});
+  ad_seam_plant(AD_SEAM_STATE, (ad_seam_slot){see_state, facts});
   ad_seam_plant(AD_SEAM_RING_TURN, (ad_seam_slot){see_ring, facts});
   ad_seam_plant(AD_SEAM_ROUTES, (ad_seam_slot){see_routes, facts});
   ad_seam_plant(AD_SEAM_POSITIONS, (ad_seam_slot){see_positions, facts});

@@ -172,7 +172,7 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scal
   if (!status) status = compute_exact(reference, step);
   ad_slack_watch(&reference->slack);
   if (!status) status = ad_run_step(reference->run, step, &reference->report);
-  ad_seam_plant(AD_SEAM_CLIMBED, (ad_seam_slot){0});
+  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){0});
   if (!status) status = reference->slack.status;
   *out = reference->report;
   if (!status) status = compute_own(reference, step);

@@ -1,10 +1,10 @@
-/* What sources may be off by after a step, gathered as they climb in the reference. */
+/* What states may be off by after a step, gathered as they change in the reference. */
 #include "check/slack.h"
 
 #include <math.h>
 #include "base/memory.h"
 #include "check/proof.h"
-#include "program/decompose/sources.h"
+#include "program/states.h"
 
 static ad_slack_of *find(const ad_slack *slack, const double *value) {
   for (size_t i = 0; i < slack->count; i++)
@@ -12,7 +12,7 @@ static ad_slack_of *find(const ad_slack *slack, const double *value) {
   return NULL;
 }
 
-static ad_status add_source(ad_slack *slack, const double *value, size_t numel) {
+static ad_status add_state(ad_slack *slack, const double *value, size_t numel) {
   ad_slack_of of = {.value = value, .numel = numel};
   AD_TRY(ad_grow(&slack->list, slack->count, slack->count + 1));
   AD_TRY(ad_new(numel, &of.at));
@@ -20,34 +20,35 @@ static ad_status add_source(ad_slack *slack, const double *value, size_t numel) 
   return AD_OK;
 }
 
-static double largest_gradient(const ad_climbed_passing *climbed, size_t i) {
-  const ad_array *gradient = climbed->gradients[i];
-  return fabs(climbed->factor) * ad_largest(gradient->data, gradient->dtype, ad_array_numel(gradient));
+static double largest_of(const ad_state_change *change) {
+  const ad_array *gradient = change->gradient;
+  return ad_largest(gradient->data, gradient->dtype, ad_array_numel(gradient));
 }
 
-static ad_status take_source(ad_slack *slack, const ad_climbed_passing *climbed, size_t i, double error) {
-  const ad_array *gradient = climbed->gradients[i];
-  ad_heights at = ad_climbed_heights(climbed, i);
-  if (!find(slack, at.value)) AD_TRY(add_source(slack, at.value, ad_array_numel(gradient)));
-  ad_ascent_slack(climbed->sources->options, &at, gradient, climbed->factor, climbed->steps, error,
-                  find(slack, at.value)->at);
+static ad_status take_state(ad_slack *slack, const ad_states_passing *changed, size_t i, double error) {
+  const ad_state_change *change = &changed->changes[i];
+  const double *value = ad_phase_state(changed->at, change->state)->data;
+  if (!find(slack, value)) AD_TRY(add_state(slack, value, ad_array_numel(change->gradient)));
+  changed->rule->off(changed->rule->own, changed->at, change, i, error, find(slack, value)->at);
   return AD_OK;
 }
 
 /* As errors of parameters' gradients are: of the largest element, or of a millionth of what is largest of all. */
 static void take(void *context, void *passing) {
   ad_slack *slack = context;
-  const ad_climbed_passing *climbed = passing;
+  const ad_states_passing *changed = passing;
   double largest = 0;
-  for (size_t i = 0; i < climbed->sources->per_microbatch; i++) largest = fmax(largest, largest_gradient(climbed, i));
-  for (size_t i = 0; i < climbed->sources->per_microbatch && !slack->status; i++)
-    slack->status = take_source(slack, climbed, i, AD_WIDE_BOUND * fmax(largest_gradient(climbed, i), 1e-6 * largest));
+  if (!changed->rule->off) return;
+  for (size_t i = 0; i < changed->count; i++) largest = fmax(largest, largest_of(&changed->changes[i]));
+  for (size_t i = 0; i < changed->count && !slack->status; i++)
+    slack->status =
+        take_state(slack, changed, i, AD_WIDE_BOUND * fmax(largest_of(&changed->changes[i]), 1e-6 * largest));
 }
 
 void ad_slack_watch(ad_slack *slack) {
   for (size_t i = 0; i < slack->count; i++)
     for (size_t k = 0; k < slack->list[i].numel; k++) slack->list[i].at[k] = 0;
-  ad_seam_plant(AD_SEAM_CLIMBED, (ad_seam_slot){take, slack});
+  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){take, slack});
 }
 
 void ad_slack_release(ad_slack *slack) {

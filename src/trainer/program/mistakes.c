@@ -9,13 +9,13 @@ static int is_shared_out(const ad_array *gradient) {
   return ranks > 1 && ad_array_numel(gradient) && gradient->shape.dim[0] % ranks == 0;
 }
 
-ad_needs ad_program_mistakes_show(const ad_climb_passing *at) {
+ad_needs ad_program_mistakes_show(const ad_state_passing *at) {
   return is_shared_out(at->gradient) ? AD_NEED_OWN_SOURCES : 0;
 }
 
 /* The gradient of sources that belong to a rank's own samples is summed with those of other ranks' samples. */
 static void sum_over_samples(void *context, void *passing) {
-  const ad_climb_passing *at = passing;
+  const ad_state_passing *at = passing;
   const ad_array *gradient = at->gradient;
   ad_collective sum = {
       .size = sizeof sum, .op = AD_ALL_REDUCE, .in = gradient->data, .out = gradient->data, .site = AD_HERE};
@@ -30,7 +30,7 @@ static const ad_mistake mistakes[] = {
     {.name = "sources-summed-over-samples",
      .words = "the gradient of sources that belong to a rank's samples is summed over the ranks",
      .needs = AD_NEED_TOKENS | AD_NEED_OWN_SOURCES,
-     .at = {{AD_SEAM_CLIMB, sum_over_samples}}},
+     .at = {{AD_SEAM_STATE, sum_over_samples}}},
 };
 
 const ad_mistake *ad_program_mistakes(size_t *count) {

@@ -2,10 +2,10 @@
 #ifndef PROGRAM_MISTAKES_H
 #define PROGRAM_MISTAKES_H
 #include "base/mistakes.h"
-#include "program/decompose/sources.h"
+#include "program/states.h"
 
 const ad_mistake *ad_program_mistakes(size_t *count);
-/* AD_NEED_...: which of them change something where this passes AD_SEAM_CLIMB. */
-ad_needs ad_program_mistakes_show(const ad_climb_passing *passing);
+/* AD_NEED_...: which of them change something where this passes AD_SEAM_STATE. */
+ad_needs ad_program_mistakes_show(const ad_state_passing *passing);
 
 #endif

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "addend/memory.h"
-#include "base/seams.h"
 #include "program/decompose/model.h"
 #include "program/decompose/pieces.h"
 #include "program/decoder/text_batch.h"
@@ -204,20 +203,40 @@ static ad_heights heights_of(const ad_sources *sources, ad_phase_run *at, size_t
   return heights;
 }
 
-ad_status ad_sources_climb(ad_sources *sources, ad_phase_run *at, const ad_array *const *gradients, double factor) {
-  double *steps = ad_phase_state(at, sources->steps_state)->data;
-  if (!steps) return AD_OK;
-  double taken = ++steps[ad_phase_microbatch(at)];
-  for (size_t i = 0; i < sources->per_microbatch; i++) {
-    if (!gradients[i]) return ad_fail(AD_INVALID, "no gradient reached the sources");
-    ad_heights heights = heights_of(sources, at, i);
-    ad_seam_pass(AD_SEAM_CLIMB, &(ad_climb_passing){ad_tape_comm(ad_phase_tape(at)), gradients[i]});
-    ad_ascend(sources->options, &heights, gradients[i], factor, taken);
-  }
-  ad_seam_pass(AD_SEAM_CLIMBED, &(ad_climbed_passing){sources, at, gradients, factor, taken});
-  return AD_OK;
+/* A step up of the phase's microbatch. */
+typedef struct climb {
+  const ad_sources *sources;
+  double factor, steps;
+} climb;
+
+static void climb_one(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i) {
+  const climb *c = own;
+  ad_heights heights = heights_of(c->sources, at, i);
+  ad_ascend(c->sources->options, &heights, change->gradient, c->factor, c->steps);
 }
 
-ad_heights ad_climbed_heights(const ad_climbed_passing *climbed, size_t i) {
-  return heights_of(climbed->sources, climbed->at, i);
+/* The error is of the gradient, and the step takes that times the factor. */
+static void add_slack(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i, double error,
+                      double *off) {
+  const climb *c = own;
+  ad_heights heights = heights_of(c->sources, at, i);
+  ad_ascent_slack(c->sources->options, &heights, change->gradient, c->factor, c->steps, fabs(c->factor) * error, off);
+}
+
+static ad_status climb_all(const climb *c, ad_phase_run *at, const ad_array *const *gradients, ad_state_change *list) {
+  ad_state_rule rule = {.size = sizeof rule, .change = climb_one, .off = add_slack, .own = c};
+  size_t count = c->sources->per_microbatch;
+  for (size_t i = 0; i < count; i++) list[i] = (ad_state_change){source_of(c->sources, at, i)->value, gradients[i]};
+  return ad_phase_change_states(at, &rule, list, count);
+}
+
+ad_status ad_sources_climb(ad_sources *sources, ad_phase_run *at, const ad_array *const *gradients, double factor) {
+  double *steps = ad_phase_state(at, sources->steps_state)->data;
+  ad_state_change *list;
+  if (!steps) return AD_OK;
+  climb c = {sources, factor, ++steps[ad_phase_microbatch(at)]};
+  AD_TRY(ad_new(sources->per_microbatch, &list));
+  ad_status status = climb_all(&c, at, gradients, list);
+  ad_release(list);
+  return status;
 }

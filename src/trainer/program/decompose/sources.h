@@ -52,19 +52,4 @@ void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const 
 void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
                      double steps, double error, double *slack);
 
-/* What passes the seam AD_SEAM_CLIMB. */
-typedef struct ad_climb_passing {
-  ad_comm *comm;
-  const ad_array *gradient;
-} ad_climb_passing;
-
-/* What passes the seam AD_SEAM_CLIMBED. */
-typedef struct ad_climbed_passing {
-  const ad_sources *sources;
-  ad_phase_run *at;
-  const ad_array *const *gradients; /* [per_microbatch], each times `factor` that of a source */
-  double factor, steps;             /* as in ad_ascend */
-} ad_climbed_passing;
-ad_heights ad_climbed_heights(const ad_climbed_passing *climbed, size_t i); /* of source i, after the step */
-
 #endif

@@ -1,0 +1,33 @@
+/* States that a program changes within a step, by gradients that it read and a rule of its own. */
+#include "program/states.h"
+
+#include "base/error.h"
+#include "base/options.h"
+#include "base/seams.h"
+
+static ad_status check(ad_phase_run *at, const ad_state_change *change) {
+  const ad_array *state = ad_phase_state(at, change->state);
+  if (!state)
+    return ad_fail(AD_INVALID, "ad_phase_change_states: there is no state number %zu in the phase's module",
+                   change->state);
+  if (!change->gradient)
+    return ad_fail(AD_INVALID, "ad_phase_change_states: no gradient reached state number %zu", change->state);
+  if (ad_array_numel(change->gradient) == ad_array_numel(state)) return AD_OK;
+  return ad_fail(AD_INVALID, "ad_phase_change_states: state number %zu has %zu elements here, its gradient %zu",
+                 change->state, ad_array_numel(state), ad_array_numel(change->gradient));
+}
+
+ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *given, const ad_state_change *changes,
+                                 size_t count) {
+  ad_state_rule rule;
+  AD_NEED(at, given, changes);
+  AD_TRY(ad_options_take(&rule, sizeof rule, given, "ad_state_rule"));
+  if (!rule.change) return ad_fail(AD_INVALID, "ad_phase_change_states: the rule has no `change`");
+  for (size_t i = 0; i < count; i++) {
+    AD_TRY(check(at, &changes[i]));
+    ad_seam_pass(AD_SEAM_STATE, &(ad_state_passing){ad_tape_comm(ad_phase_tape(at)), changes[i].gradient});
+    rule.change(rule.own, at, &changes[i], i);
+  }
+  ad_seam_pass(AD_SEAM_STATES, &(ad_states_passing){at, &rule, changes, count});
+  return AD_OK;
+}

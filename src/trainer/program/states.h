@@ -1,0 +1,20 @@
+/* What passes the seams of states that a program changes by a rule of its own. */
+#ifndef PROGRAM_STATES_H
+#define PROGRAM_STATES_H
+#include "addend/program.h"
+
+/* What passes the seam AD_SEAM_STATE. */
+typedef struct ad_state_passing {
+  ad_comm *comm;
+  const ad_array *gradient;
+} ad_state_passing;
+
+/* What passes the seam AD_SEAM_STATES. */
+typedef struct ad_states_passing {
+  ad_phase_run *at;
+  const ad_state_rule *rule;
+  const ad_state_change *changes;
+  size_t count;
+} ad_states_passing;
+
+#endif

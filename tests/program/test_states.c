@@ -1,0 +1,128 @@
+/* States that a phase changes by gradients and a rule of its own: in their order, with what they may be off by told
+ * after the last, and no other than theirs. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#include "base/seams.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "program/states.h"
+
+#define must(call)                                        \
+  do {                                                    \
+    if (call) fail_msg("%s: %s", #call, ad_last_error()); \
+  } while (0)
+
+enum { FIRST = 3, SECOND = 2 };
+
+typedef struct scene {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_state_spec states[2];
+  ad_module *module;
+  ad_tape *tape;
+  ad_phase_run at;
+  double numbers[2][FIRST];
+  ad_array gradients[2];
+  ad_state_change changes[2]; /* of the second state, then of the first */
+} scene;
+
+static void open_scene(scene *s) {
+  memset(s, 0, sizeof *s);
+  must(ad_comm_open_alone(&s->comm));
+  must(ad_mesh_create("dp=1", &s->mesh));
+  ad_layout layout = ad_layout_all(s->mesh, AD_R);
+  s->states[0] = (ad_state_spec){sizeof(ad_state_spec), "a", AD_F64, {1, {FIRST}}, layout, 1};
+  s->states[1] = (ad_state_spec){sizeof(ad_state_spec), "b", AD_F64, {1, {SECOND}}, layout, 2};
+  ad_module_spec spec = {.size = sizeof spec, .name = "m", .mesh = s->mesh, .states = s->states, .state_count = 2};
+  ad_module_options options = {.size = sizeof options};
+  ad_tape_options of_tape = {.size = sizeof of_tape};
+  must(ad_module_create(s->comm, &spec, &options, &s->module));
+  must(ad_tape_create(s->comm, s->mesh, &of_tape, &s->tape));
+  s->at = (ad_phase_run){.module = s->module, .tape = s->tape};
+  for (int64_t i = 0; i < 2; i++) {
+    ad_shape shape = {1, {i ? FIRST : SECOND}};
+    for (int k = 0; k < FIRST; k++) s->numbers[i][k] = (double)(10 * (i + 1) + k);
+    s->gradients[i] =
+        (ad_array){.dtype = AD_F64, .shape = shape, .local = shape, .layout = layout, .data = s->numbers[i]};
+    s->changes[i] = (ad_state_change){(size_t)(1 - i), &s->gradients[i]};
+  }
+}
+
+static void close_scene(scene *s) {
+  ad_tape_destroy(s->tape);
+  ad_module_destroy(s->module);
+  ad_mesh_destroy(s->mesh);
+  ad_comm_close(s->comm);
+}
+
+/* Adds the gradient; its number goes into what was called. */
+static char called[8];
+static void note(char what) { called[strlen(called)] = what; }
+
+static void add(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i) {
+  const ad_array *state = ad_phase_state(at, change->state);
+  for (size_t k = 0; k < ad_array_numel(state); k++)
+    ad_array_set(state, k, ad_array_get(state, k) + *(const double *)own * ad_array_get(change->gradient, k));
+  note(i ? '1' : '0');
+}
+static void seen(void *context, void *passing) { note('s'); }
+static void all_seen(void *context, void *passing) {
+  const ad_states_passing *all = passing;
+  note(all->count == 2 && all->rule->change == add ? 'a' : '?');
+}
+
+static void states_change_one_after_another(void **state) {
+  scene s;
+  double factor = 0.5;
+  ad_state_rule rule = {.size = sizeof rule, .change = add, .own = &factor};
+  open_scene(&s);
+  memset(called, 0, sizeof called);
+  ad_seam_plant(AD_SEAM_STATE, (ad_seam_slot){seen, NULL});
+  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){all_seen, NULL});
+  must(ad_phase_change_states(&s.at, &rule, s.changes, 2));
+  ad_seam_plant(AD_SEAM_STATE, (ad_seam_slot){0});
+  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){0});
+  assert_string_equal(called, "s0s1a");
+  assert_true(ad_array_get(ad_module_state(s.module, 1), 1) == 2 + 11 * factor);
+  assert_true(ad_array_get(ad_module_state(s.module, 0), 2) == 1 + 22 * factor);
+  must(ad_phase_change_states(&s.at, &rule, s.changes, 0));
+  close_scene(&s);
+}
+
+static void what_fits_no_state_is_refused(void **state) {
+  scene s;
+  double factor = 1;
+  ad_state_rule rule = {.size = sizeof rule, .change = add, .own = &factor}, other = rule;
+  open_scene(&s);
+  s.changes[0].state = 0;
+  assert_int_equal(ad_phase_change_states(&s.at, &rule, s.changes, 2), AD_INVALID);
+  assert_string_equal(ad_last_error(), "ad_phase_change_states: state number 0 has 3 elements here, its gradient 2");
+  s.changes[0].state = 2;
+  assert_int_equal(ad_phase_change_states(&s.at, &rule, s.changes, 2), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "there is no state number 2"));
+  s.changes[0] = (ad_state_change){1, NULL};
+  assert_int_equal(ad_phase_change_states(&s.at, &rule, s.changes, 2), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "no gradient reached state number 1"));
+  other.change = NULL;
+  assert_int_equal(ad_phase_change_states(&s.at, &other, s.changes, 2), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "the rule has no `change`"));
+  other = rule, other.size = 0;
+  assert_int_equal(ad_phase_change_states(&s.at, &other, s.changes, 2), AD_INVALID);
+  assert_int_equal(ad_phase_change_states(NULL, &rule, s.changes, 2), AD_INVALID);
+  assert_int_equal(ad_phase_change_states(&s.at, NULL, s.changes, 2), AD_INVALID);
+  assert_int_equal(ad_phase_change_states(&s.at, &rule, NULL, 2), AD_INVALID);
+  assert_true(ad_array_get(ad_module_state(s.module, 0), 0) == 1);
+  close_scene(&s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(states_change_one_after_another),
+      cmocka_unit_test(what_fits_no_state_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
