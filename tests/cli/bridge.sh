@@ -130,7 +130,7 @@ Y
 }
 draw_cases "mistakes of bridges" 1 \
   "ocr-fan-in-small" \
-  "ocr-fan-in-small slice-by-wrong-order-of-axes dp=2+tp=2+cp=2" \
+  "ocr-fan-in-small norm-over-other-mesh,slice-by-wrong-order-of-axes dp=2+tp=2+cp=2" \
   "ocr-fan-out norm-over-other-mesh,slice-by-wrong-order-of-axes,slice-of-first-on-cp,slices-gathered-across-cp,zeros-for-slices-of-others" \
   "ocr-equal norm-over-other-mesh" \
   "ocr-cp-both norm-over-other-mesh" \
