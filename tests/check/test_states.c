@@ -4,9 +4,12 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <math.h>
 #include <string.h>
 #include <cmocka.h>
 #include "base/seams.h"
+#include "check/proof.h"
+#include "check/slack.h"
 #include "module/module.h"
 #include "program/program.h"
 #include "program/states.h"
@@ -60,7 +63,7 @@ static void close_scene(scene *s) {
 }
 
 /* Adds the gradient; its number goes into what was called. */
-static char called[8];
+static char called[16];
 static void note(char what) { called[strlen(called)] = what; }
 
 static void add(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i) {
@@ -119,10 +122,44 @@ static void what_fits_no_state_is_refused(void **state) {
   close_scene(&s);
 }
 
+/* Writes the error that it is told where the state's own number says. */
+static void tell_error(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i, double error,
+                       double *off) {
+  for (size_t k = 0; k < ad_array_numel(change->gradient); k++) off[k] += error * (double)(i + 1);
+}
+
+static double slack_of(const ad_slack *slack, const ad_array *state) {
+  for (size_t i = 0; i < slack->count; i++)
+    if (slack->list[i].value == state->data) return slack->list[i].at[0];
+  return -1;
+}
+
+/* As errors of gradients are: of the largest element of each, or of a millionth of the largest of all. */
+static void what_may_be_off_is_taken_from_the_gradients(void **state) {
+  scene s;
+  double factor = 1;
+  ad_slack slack = {0};
+  ad_state_rule rule = {.size = sizeof rule, .change = add, .off = tell_error, .own = &factor};
+  open_scene(&s);
+  s.numbers[1][0] = 1e9;
+  memset(called, 0, sizeof called);
+  ad_slack_watch(&slack);
+  must(ad_phase_change_states(&s.at, &rule, s.changes, 2));
+  must(ad_phase_change_states(&s.at, &rule, s.changes, 1)); /* which adds to what the first allowed */
+  ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){0});
+  must(slack.status);
+  double of_second = AD_WIDE_BOUND * (1e-6 * 1e9) + AD_WIDE_BOUND * 11, of_first = 2 * AD_WIDE_BOUND * 1e9;
+  assert_true(fabs(slack_of(&slack, ad_module_state(s.module, 1)) / of_second - 1) < 1e-12);
+  assert_true(fabs(slack_of(&slack, ad_module_state(s.module, 0)) / of_first - 1) < 1e-12);
+  ad_slack_release(&slack);
+  close_scene(&s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(states_change_one_after_another),
       cmocka_unit_test(what_fits_no_state_is_refused),
+      cmocka_unit_test(what_may_be_off_is_taken_from_the_gradients),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
