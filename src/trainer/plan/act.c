@@ -18,7 +18,8 @@ static const size_t process_bytes = 3 << 20;
  * those of bf16 are compiled for each shape, and widened blocks are kept. */
 static const size_t onednn_bytes = 9 << 19, onednn_bf16_bytes = 6 << 20;
 /* Values of a tape pass to other ranks through staging buffers of half a MiB each (comm/shm/memory.h). A rank keeps one
- * until its readers are through; four at once were found. Buckets need none: they lie where all ranks see them. */
+ * until its readers are through; four at once were found, with no more in them than a tape holds. Buckets need none:
+ * they lie where all ranks see them. */
 static const size_t staging_bytes = 2 << 20;
 
 /* 1 if values of this rank's tapes pass to others: over a bridge, or along an axis that is not the data's. */
@@ -42,8 +43,14 @@ static size_t products_bytes(const ad_run *run) {
   return usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes;
 }
 
+static size_t staged_bytes(const ad_run *run) {
+  size_t values = ad_run_tape_bytes(run);
+  if (!passes_values(run)) return 0;
+  return values < staging_bytes ? values : staging_bytes;
+}
+
 static size_t runtime_bytes(const ad_run *run) {
-  return process_bytes + products_bytes(run) + (passes_values(run) ? staging_bytes : 0) + ad_run_data_bytes(run);
+  return process_bytes + products_bytes(run) + staged_bytes(run) + ad_run_data_bytes(run);
 }
 
 const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",          "buckets",    "grads",
