@@ -78,6 +78,13 @@ refused() { # words, file
 refused "missing.so. cannot be read: No such file" missing.so
 refused "is no regular file" "$work"
 mkfifo pipe.so && refused "is no regular file" pipe.so
+for bytes in 60 400 4000 9000; do
+  head -c "$bytes" classifier.so >cut.so
+  refused "cut.so. is cut off: it has $bytes bytes\|cut.so cannot be loaded as a program" cut.so
+done
+sed 's/^static const ad_program_kind \*const kinds\[\] = .*/static const ad_program_kind *const kinds[] = {NULL};/' classifier.c >empty.c
+"$compiler" -shared -fPIC "${cflags[@]}" empty.c -o empty.so
+refused "empty.so brings no programs: its list is empty" empty.so
 refused "classifier.c cannot be loaded as a program" classifier.c
 sed 's/^AD_PROGRAM_OBJECT.*//' classifier.c >none.c
 "$compiler" -shared -fPIC "${cflags[@]}" none.c -o none.so

@@ -1,6 +1,8 @@
 /* Programs that lie in shared objects of their own. */
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -35,12 +37,38 @@ static ad_status take(const char *path, void *library) {
     return ad_fail(AD_INVALID, "%s brings no programs: AD_PROGRAM_OBJECT(kinds) stands in none of its files", path);
   AD_TRY(check_version(path, object));
   AD_TRY(check_library(path, object));
+  if (!object->kinds || !*object->kinds) return ad_fail(AD_INVALID, "%s brings no programs: its list is empty", path);
   for (const ad_program_kind *const *kind = object->kinds; *kind; kind++) {
     if (ad_program_kind_find((*kind)->name) == *kind) continue;  // loaded before
     ad_status status = ad_program_register(*kind);
     if (status) return ad_fail_in(status, "%s", path);
   }
   return AD_OK;
+}
+
+/* Where what the loader maps of a shared object ends; 0 where the file is none, about which the loader has words. */
+static uint64_t end_of_object(FILE *file) {
+  ElfW(Ehdr) head;
+  uint64_t end = 0;
+  if (fread(&head, sizeof head, 1, file) != 1 || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return 0;
+  if (head.e_phentsize != sizeof(ElfW(Phdr)) || fseek(file, (long)head.e_phoff, SEEK_SET)) return 0;
+  for (int i = 0; i < head.e_phnum; i++) {
+    ElfW(Phdr) part;
+    if (fread(&part, sizeof part, 1, file) != 1) return UINT64_MAX;
+    if (part.p_type == PT_LOAD && part.p_offset + part.p_filesz > end) end = part.p_offset + part.p_filesz;
+  }
+  return end;
+}
+
+/* The loader maps what a file says that it has, and touching what it has not ends the process. */
+static ad_status check_whole(const char *path, uint64_t bytes) {
+  FILE *file = fopen(path, "re");
+  if (!file) return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));
+  uint64_t end = end_of_object(file);
+  fclose(file);
+  if (end <= bytes) return AD_OK;
+  return ad_fail(AD_INVALID, "`%s` is cut off: it has %llu bytes and says that it has more; build or copy it anew",
+                 path, (unsigned long long)bytes);
 }
 
 ad_status ad_program_load(const char *path) {
@@ -50,6 +78,7 @@ ad_status ad_program_load(const char *path) {
   if (access(path, R_OK) || stat(path, &file))
     return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));
   if (!S_ISREG(file.st_mode)) return ad_fail(AD_INVALID, "`%s` is no regular file, and so no program", path);
+  AD_TRY(check_whole(path, (uint64_t)file.st_size));
   snprintf(here, sizeof here, "%s%s", strchr(path, '/') ? "" : "./", path);
   void *library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
   if (!library) return ad_fail(AD_INVALID, "%s cannot be loaded as a program: %s", path, dlerror());
