@@ -111,16 +111,17 @@ static void a_step_up_is_its_rule_and_its_bounds(void **state) {
 enum { OFF_STEPS = 3 };
 static const double off = 1e-12; /* of gradients of 1 */
 
-/* Those of the definition, off by up to `off`; where they are zero only that is left. */
+/* Those of the definition, off by up to `off`; where they are zero only that is left. They come as a quarter, to be
+ * taken four times. */
 static void climb_off(const ad_decompose_options *options, sources *s, uint64_t noise, int step, double *slack) {
   double gradient[NUMEL];
   for (size_t k = 0; k < NUMEL; k++)
-    gradient[k] = gradient_of(step, k) + off * (2 * ad_random_uniform(noise, (uint64_t)step, k) - 1);
+    gradient[k] = (gradient_of(step, k) + off * (2 * ad_random_uniform(noise, (uint64_t)step, k) - 1)) / 4;
   ad_array array = {.dtype = AD_F64, .shape = {1, {NUMEL}}, .local = {1, {NUMEL}}, .data = gradient};
   ad_heights at = {.value = s->value};
   if (is_adam(options)) at.first = s->first, at.second = s->second;
-  ad_ascend(options, &at, &array, 1, step + 1);
-  if (slack) ad_ascent_slack(options, &at, &array, 1, step + 1, 2 * off, slack);
+  ad_ascend(options, &at, &array, 4, step + 1);
+  if (slack) ad_ascent_slack(options, &at, &array, 4, step + 1, 2 * off / 4, slack);
 }
 
 /* And not more: elements with gradients of their own are held to what such gradients may be off by. */

@@ -182,6 +182,7 @@ static double adam_slack(adam how, double first, double second, double error) {
 void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
                      double steps, double error, double *slack) {
   adam how = adam_at(options, steps);
+  error *= fabs(factor);
   double piece[PIECE];
   for (size_t k = 0, numel = ad_array_numel(gradient); k < numel; k += PIECE) {
     size_t n = ad_piece_size(k, numel);
@@ -215,12 +216,11 @@ static void climb_one(const void *own, ad_phase_run *at, const ad_state_change *
   ad_ascend(c->sources->options, &heights, change->gradient, c->factor, c->steps);
 }
 
-/* The error is of the gradient, and the step takes that times the factor. */
 static void add_slack(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i, double error,
                       double *off) {
   const climb *c = own;
   ad_heights heights = heights_of(c->sources, at, i);
-  ad_ascent_slack(c->sources->options, &heights, change->gradient, c->factor, c->steps, fabs(c->factor) * error, off);
+  ad_ascent_slack(c->sources->options, &heights, change->gradient, c->factor, c->steps, error, off);
 }
 
 static ad_status climb_all(const climb *c, ad_phase_run *at, const ad_array *const *gradients, ad_state_change *list) {

@@ -47,8 +47,8 @@ typedef struct ad_heights {
 /* The step itself, element by element: `steps` with this one. */
 void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
                double steps);
-/* After it: what each element may be off by if its gradients times `factor`, this one and all earlier ones, may be off
- * by `error`; added to slack[numel]. */
+/* After it: what each element may be off by if its gradients, this one and all earlier ones, may be off by `error`;
+ * added to slack[numel]. */
 void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, const ad_array *gradient, double factor,
                      double steps, double error, double *slack);
 
