@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "addend/comm.h"
+#include "addend/random.h"
 #include "comm/meet.h"
 #include "ranks.h"
 
@@ -210,6 +211,59 @@ static void one_that_dies_before_it_joined_is_told(void **state) {
   end(&w);
 }
 
+/* One of three kills itself, in a call or between two, small and large ones, in memory of its own or in the world's. */
+typedef struct killing {
+  world world; /* first: it is what ranks get */
+  uint64_t number;
+} killing;
+enum { CALLS = 40, LARGE = 100000, KILLINGS = 24 };
+
+static ad_status call_on(ad_comm *comm, double *values, size_t count, int is_posted, int dies) {
+  ad_collective c = {
+      .size = sizeof c, .op = AD_ALL_REDUCE, .in = values, .out = values, .count = count, .dtype = AD_F64};
+  ad_request request;
+  if (!is_posted) return dies ? (raise(SIGKILL), AD_OK) : ad_comm_run(comm, &c);
+  ad_status status = ad_comm_post(comm, &c, &request);
+  if (dies) raise(SIGKILL);
+  return status ? status : ad_comm_wait(comm, &request);
+}
+
+static int works_until_one_is_killed(world *w, int64_t rank) {
+  static double own[LARGE];
+  uint64_t number = ((const killing *)w)->number;
+  int64_t victim = ad_random_below(7, 0, number, 3), last = 1 + ad_random_below(7, 1, number, CALLS - 1);
+  ad_rendezvous by = in_folder(&w->folder);
+  ad_status status = AD_OK;
+  void *shared;
+  ad_comm *comm;
+  HOLDS(!ad_comm_join(rank, w->ranks, &by, &comm));
+  HOLDS(!ad_comm_alloc(comm, sizeof own, &shared));
+  for (int64_t i = 0; !status; i++) {
+    uint64_t at = number * CALLS + (uint64_t)i;
+    size_t count = ad_random_below(7, 2, at, 2) ? 5 : LARGE;
+    status = call_on(comm, ad_random_below(7, 3, at, 2) ? own : shared, count, (int)ad_random_below(7, 4, at, 2),
+                     rank == victim && i == last);
+  }
+  HOLDS(status == AD_RANK_DIED && rank != victim);
+  HOLDS(ad_comm_health(comm) == AD_RANK_DIED);
+  ad_comm_close(comm);
+  return 0;
+}
+
+static void no_death_hangs_or_goes_unnoticed(void **state) {
+  for (uint64_t i = 0; i < KILLINGS; i++) {
+    int status[RANKS_MAX], killed = 0;
+    killing k = {begin(3), i};
+    run(&k.world, works_until_one_is_killed, status);
+    for (int rank = 0; rank < 3; rank++) {
+      killed += WIFSIGNALED(status[rank]) && WTERMSIG(status[rank]) == SIGKILL;
+      if (!WIFSIGNALED(status[rank])) assert_int_equal(status[rank], 0);
+    }
+    assert_int_equal(killed, 1);
+    end(&k.world);
+  }
+}
+
 /* A rank that left in order is no death, and what it did before counts. */
 static int leaves_early(world *w, int64_t rank) {
   ad_rendezvous by = in_folder(&w->folder);
@@ -366,6 +420,7 @@ int main(void) {
       cmocka_unit_test(processes_that_anybody_started_are_a_world),
       cmocka_unit_test(who_waits_for_a_dead_rank_is_told),
       cmocka_unit_test(one_that_dies_before_it_joined_is_told),
+      cmocka_unit_test(no_death_hangs_or_goes_unnoticed),
       cmocka_unit_test(leaving_is_no_death),
       cmocka_unit_test(a_rank_on_another_host_is_named_on_all),
       cmocka_unit_test(what_cannot_be_joined_is_refused),
