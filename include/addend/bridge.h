@@ -29,8 +29,9 @@ AD_API AD_CHECKED ad_status ad_bridge_create(ad_comm *comm, const ad_layout *fro
  * options. */
 AD_API AD_CHECKED ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to,
                                             const ad_bridge_options *options);
-/* Of how many rows a batch of ad_bridge_describe must be a multiple: the parts of the side that has more, or 1 where
- * the bridge is ragged. Looks at the layouts' cuts alone: ad_bridge_check says whether there can be such a bridge. */
+/* The number of rows that a batch of ad_bridge_describe must be a multiple of: the parts of the side that has more, or
+ * 1 where the bridge is ragged. Looks at the layouts' cuts alone: ad_bridge_check says whether there can be such a
+ * bridge. */
 AD_API AD_CHECKED ad_status ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to,
                                                     const ad_bridge_options *options, int64_t *out);
 AD_API void ad_bridge_destroy(ad_bridge *bridge);         /* NULL allowed */

@@ -363,8 +363,8 @@ typedef struct ad_row_reader {
  * (`counted[0]` of `read`, where the count is one of samples). On engine dry nothing is read, and all count. */
 AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_held_out held_out,
                                           const ad_row_reader *reader, int64_t *counted);
-/* Of the batch that was read last: its step, and whether it was trained on; and the number that the first sample of
- * microbatch m has in a step's batch, over all ranks. What a phase draws by sample it draws by these (ad_dropout), and
+/* The batch that was read last: its step, whether it is trained on, and the number that the first sample of microbatch
+ * m has in a step's batch, over all ranks. What a phase draws by sample it draws by these (ad_dropout), and
  * leaves out for held-out batches: a proof's forward passes then draw as its steps do. */
 AD_API int64_t ad_batch_step(const ad_batch *batch);
 AD_API ad_held_out ad_batch_held_out(const ad_batch *batch);
