@@ -49,6 +49,10 @@ static const kind_of_case kinds[] = {
     {"bridge", "f32", "fan_in", 0, BENCH_BRIDGE},
     {"bridge", "f32", "fan_out", 0, BENCH_BRIDGE},
     {"bridge", "f32", "equal", 0, BENCH_BRIDGE},
+    {"pipeline", "f32", "gpipe", 1, BENCH_PIPELINE},
+    {"pipeline", "f32", "1f1b", 1, BENCH_PIPELINE},
+    {"pipeline", "f32", "interleaved", 1, BENCH_PIPELINE},
+    {"pipeline", "f32", "zb", 1, BENCH_PIPELINE},
     {"decompose_step", "f32", "pools", 1, BENCH_DECOMPOSITION},
     {"decompose_exchange", "f16", "ci_blocks", 0, BENCH_CROSSING},
     {"decompose_exchange", "f16", "ci_adv", 0, BENCH_CROSSING},
@@ -56,20 +60,34 @@ static const kind_of_case kinds[] = {
     {"decompose_exchange", "bf16", "adv_ci", 0, BENCH_CROSSING},
     {"decompose_exchange", "bf16", "blocks_adv", 0, BENCH_CROSSING},
     {"decompose_exchange", "bf16", "adv_blocks", 0, BENCH_CROSSING},
+    {"all_reduce", "f32", "whole", 1, BENCH_TORCH},
+    {"all_reduce", "bf16", "whole", 1, BENCH_TORCH},
+    {"all_gather", "f32", "whole", 0, BENCH_TORCH},
+    {"reduce_scatter", "f32", "whole", 0, BENCH_TORCH},
+    {"all_to_all", "f32", "whole", 0, BENCH_TORCH},
+    {"train_step", "f32", "whole", 1, BENCH_TORCH_STEP},
+    {"train_step", "f32", "zero3", 1, BENCH_TORCH_STEP},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static const char *const others[] = {"startup", "errors", "all_to_all"};
 enum { OTHERS = sizeof others / sizeof *others };
 
-static int is_there(bench_duty duty) { return duty & (BENCH_COLLECTIVES | BENCH_BRIDGE | bench_trainer.duties); }
+static int is_there(bench_duty duty) {
+  return duty & (BENCH_COLLECTIVES | BENCH_BRIDGE | BENCH_TORCH | bench_trainer.duties);
+}
+
+/* What --op calls it: what is measured through PyTorch's process group is one operation, whatever the task is. */
+static const char *asked(const kind_of_case *kind) {
+  return kind->duty & (BENCH_TORCH | BENCH_TORCH_STEP) ? "torch_group" : kind->op;
+}
 
 /* Cases of one operation follow each other. */
-static int is_another_op(int kind) { return !kind || strcmp(kinds[kind].op, kinds[kind - 1].op) != 0; }
+static int is_another_op(int kind) { return !kind || strcmp(asked(&kinds[kind]), asked(&kinds[kind - 1])) != 0; }
 
 const char *bench_op(int index) {
   for (int i = 0; i < KINDS; i++)
-    if (is_there(kinds[i].duty) && is_another_op(i) && !index--) return kinds[i].op;
+    if (is_there(kinds[i].duty) && is_another_op(i) && !index--) return asked(&kinds[i]);
   if (index < OTHERS) return others[index];
   for (int i = 0; bench_trainer.others[i]; i++)
     if (i == index - OTHERS) return bench_trainer.others[i];
@@ -87,7 +105,8 @@ typedef struct case_list {
   const bench_options *options;
   bench_case *cases;
   int count, max;
-  int doubled; /* of the two models that train, the wider one is next */
+  int doubled;        /* of the two models that train, the wider one is next */
+  const char *memory; /* that all programs are measured on next; "": whatever each has */
 } case_list;
 
 /* Sharded parameters are many, so that their bytes come from memory; but not where PyTorch's ranks keep theirs, with
@@ -96,28 +115,36 @@ static const bench_model *model_of(const case_list *list, bench_duty duty) {
   if (duty & (BENCH_DECOMPOSITION | BENCH_CROSSING))
     return list->options->quick ? &bench_tiny_decomposed : &bench_decomposed;
   if (duty == BENCH_TRAINING && list->doubled) return list->options->quick ? &bench_tiny_doubled : &bench_small_doubled;
-  if (duty == BENCH_TRAINING && list->options->quick) return &bench_tiny;
+  if (duty & (BENCH_TRAINING | BENCH_TORCH_STEP) && list->options->quick) return &bench_tiny;
+  if (duty == BENCH_PIPELINE) return list->options->quick ? &bench_tiny_staged : &bench_staged;
   if (duty & (BENCH_TENSOR | BENCH_HYBRID)) return list->options->quick ? &bench_tiny : &bench_wide;
   return duty == BENCH_SHARDED && !list->options->quick ? &bench_large : &bench_small;
+}
+
+static int takes_seconds(const case_list *list, const kind_of_case *kind) {
+  return list->doubled || kind->duty == BENCH_PIPELINE;
 }
 
 static void add(case_list *list, const kind_of_case *kind, int ranks, size_t bytes) {
   if (list->count == list->max || (list->options->largest && bytes > list->options->largest)) return;
   bench_case *next = &list->cases[list->count++];
   *next = (bench_case){.ranks = ranks,
-                       .rounds = list->options->quick ? QUICK_ROUNDS
-                                 : list->doubled      ? FEW_ROUNDS
-                                                      : ROUNDS,
+                       .rounds = list->options->quick        ? QUICK_ROUNDS
+                                 : takes_seconds(list, kind) ? FEW_ROUNDS
+                                                             : ROUNDS,
+                       .op = asked(kind),
                        .duty = kind->duty,
                        .model = model_of(list, kind->duty),
                        .task = {.bytes = bytes, .in_place = kind->in_place}};
   snprintf(next->task.storage, sizeof next->task.storage, "%s", kind->storage);
   snprintf(next->task.op, sizeof next->task.op, "%s", kind->op);
+  snprintf(next->task.memory, sizeof next->task.memory, "%s", list->memory);
   snprintf(next->task.dtype, sizeof next->task.dtype, "%s", kind->dtype);
 }
 
 static void add_sizes(case_list *list, const kind_of_case *kind, int ranks) {
-  const size_t sizes[] = {KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB};
+  size_t least = kind->duty == BENCH_TORCH ? 4 * KIB : KIB;
+  const size_t sizes[] = {least, 64 * KIB, MIB, 16 * MIB, 64 * MIB};
   int count = list->options->quick ? 3 : 5;
   for (int i = 0; i < count; i++) add(list, kind, ranks, sizes[i]);
 }
@@ -149,11 +176,17 @@ static size_t parameter_bytes(const case_list *list, const kind_of_case *kind) {
   return bench_trainer.numel(model_of(list, kind->duty)) * bench_element(dtype);
 }
 
+/* DDP's buckets lie where PyTorch puts them; FSDP2 takes the group's memory, if it is asked to. */
+static int has_that_memory(const case_list *list, const kind_of_case *kind) {
+  return kind->duty != BENCH_TORCH_STEP || !strcmp(kind->storage, "zero3") || !strcmp(list->memory, "ordinary");
+}
+
 static void add_duty(case_list *list, bench_duty duty, int ranks) {
   const char *only = list->options->op;
   for (int i = 0; i < KINDS && is_there(duty); i++) {
-    if (kinds[i].duty != duty || (only && strcmp(only, kinds[i].op) != 0)) continue;
-    if (duty == BENCH_COLLECTIVES)
+    if (kinds[i].duty != duty || (only && strcmp(only, asked(&kinds[i])) != 0)) continue;
+    if (!has_that_memory(list, &kinds[i])) continue;
+    if (duty & (BENCH_COLLECTIVES | BENCH_TORCH))
       add_sizes(list, &kinds[i], ranks);
     else if (duty & (BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER))
       add_rows(list, &kinds[i], ranks);
@@ -166,6 +199,21 @@ static void add_duty(case_list *list, bench_duty duty, int ranks) {
   }
 }
 
+/* The same calls and steps as above, so without the peers only where they are asked for. */
+static void add_group(case_list *list, int ranks, int few) {
+  if (!list->options->peers && !list->options->op) return;
+  static const char *const memories[] = {"comm", "ordinary"};
+  for (int i = 0; i < 2; i++) {
+    list->memory = memories[i];
+    add_duty(list, BENCH_TORCH, ranks);
+  }
+  for (int i = 0; i < 2 && few; i++) {
+    list->memory = memories[i];
+    add_duty(list, BENCH_TORCH_STEP, ranks);
+  }
+  list->memory = "";
+}
+
 /* `few`: what takes gigabytes, or is asked for on few ranks, too. */
 static void add_ranks(case_list *list, int ranks, int few) {
   add_duty(list, BENCH_COLLECTIVES, ranks);
@@ -174,6 +222,7 @@ static void add_ranks(case_list *list, int ranks, int few) {
   add_duty(list, BENCH_UPDATE, ranks);
   if (few) add_duty(list, BENCH_ROUTING, ranks);
   add_duty(list, BENCH_BRIDGE, ranks);
+  add_group(list, ranks, few);
 }
 
 static void add_training(case_list *list) {
@@ -184,7 +233,7 @@ static void add_training(case_list *list) {
 
 int bench_cases(const bench_options *options, bench_case *cases, int max) {
   static const int usual[] = {2, 4, 8}, pools[] = {3, 10}, most_few = 4;
-  case_list list = {.options = options, .cases = cases, .max = max};
+  case_list list = {.options = options, .cases = cases, .max = max, .memory = ""};
   for (int i = 0; i < options->rank_count; i++) add_ranks(&list, options->ranks[i], 1);
   for (int i = 0; !options->rank_count && i < (options->quick ? 1 : 3); i++)
     add_ranks(&list, usual[i], usual[i] <= most_few);
@@ -192,6 +241,7 @@ int bench_cases(const bench_options *options, bench_case *cases, int max) {
   add_training(&list);
   add_duty(&list, BENCH_TENSOR, 2);
   add_duty(&list, BENCH_HYBRID, 4);
+  add_duty(&list, BENCH_PIPELINE, 2);
   add_duty(&list, BENCH_GROUPED, 1);
   add_duty(&list, BENCH_LAYER, 1);
   for (int i = 0; i < 2; i++) {

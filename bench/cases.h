@@ -5,7 +5,8 @@
 #include "programs.h"
 
 typedef struct bench_case {
-  bench_task task; /* without memory and iterations */
+  const char *op;  /* that was asked for; the task's own is a variant of it where it is another */
+  bench_task task; /* without iterations; its memory "": whatever each program has */
   int ranks, rounds;
   bench_duty duty;
   const bench_model *model;

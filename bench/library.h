@@ -11,6 +11,7 @@ typedef struct bench_model {
   int layers, d_model, heads, seq, batch;
 } bench_model;
 extern const bench_model bench_small, bench_small_doubled, bench_wide, bench_large, bench_tiny, bench_tiny_doubled;
+extern const bench_model bench_staged, bench_tiny_staged;         /* cut over the ranks of a pipeline */
 extern const bench_model bench_decomposed, bench_tiny_decomposed; /* whose matrices are decomposed */
 
 /* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. `plain`: they do what a

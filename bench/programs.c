@@ -143,7 +143,8 @@ static int be_python(const bench_kind *kind, const char *address, const bench_sc
 const bench_kind bench_kinds[] = {
     {"addend", "",
      BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING | BENCH_SHARDED | BENCH_UPDATE | BENCH_TENSOR | BENCH_HYBRID |
-         BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER | BENCH_BRIDGE | BENCH_DECOMPOSITION | BENCH_CROSSING,
+         BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER | BENCH_BRIDGE | BENCH_DECOMPOSITION | BENCH_CROSSING |
+         BENCH_TORCH | BENCH_TORCH_STEP | BENCH_PIPELINE,
      0, be_addend, NULL},
     {"floor", "slices",
      BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE | BENCH_ROUTING | BENCH_BRIDGE | BENCH_CROSSING,
@@ -164,8 +165,8 @@ const bench_kind bench_kinds[] = {
            "coll_tuned_reduce_scatter_block_algorithm", "4", "--mca", "coll_tuned_allgather_algorithm", "3")},
     {"mpich", "as installed", BENCH_COLLECTIVES | BENCH_ROUTING | BENCH_BRIDGE | BENCH_BETWEEN, 1, be_mpi,
      WORDS("mpirun.mpich", "mpi_mpich")},
-    {"gloo", "torch.distributed", BENCH_COLLECTIVES | BENCH_BETWEEN, 1, be_python,
-     WORDS("torch_collectives.py", "collectives")},
+    {"gloo", "torch.distributed", BENCH_COLLECTIVES | BENCH_BETWEEN | BENCH_TORCH, 1, be_python,
+     WORDS("torch_collectives.py", "gloo")},
     {"gloo", "torch.distributed", BENCH_ROUTING, 1, be_python, WORDS("torch_exchange.py", "exchange")},
     {"gloo", "torch.distributed", BENCH_BRIDGE, 1, be_python, WORDS("torch_bridge.py", "bridge")},
     {"addend_openmpi", "engine mpi", BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_BETWEEN, 1, be_mpi,
@@ -179,7 +180,7 @@ const bench_kind bench_kinds[] = {
     {"torch_ddp_bf16", "gloo, autocast", BENCH_TRAINING, 1, be_python, WORDS("torch_train.py", "ddp_bf16")},
     {"torch_ddp_bf16_compiled", "gloo, autocast, torch.compile", BENCH_TRAINING, 1, be_python,
      WORDS("torch_train.py", "ddp_bf16_compiled")},
-    {"addend_dp", "the ranks share the batch", BENCH_TENSOR | BENCH_HYBRID, 1, be_addend_plain, NULL},
+    {"addend_dp", "the ranks share the batch", BENCH_TENSOR | BENCH_HYBRID | BENCH_PIPELINE, 1, be_addend_plain, NULL},
     {"torch_tp", "gloo", BENCH_TENSOR, 1, be_python, WORDS("torch_train.py", "tp")},
     {"torch_tp", "gloo", BENCH_TENSOR, 1, be_python, WORDS("torch_train.py", "tp_sequence")},
     {"torch_fsdp_tp", "gloo", BENCH_HYBRID, 1, be_python, WORDS("torch_train.py", "fsdp_tp")},
@@ -187,8 +188,16 @@ const bench_kind bench_kinds[] = {
     {"torch_fsdp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "fsdp")},
     {"addend_one", "one product", BENCH_GROUPED, 1, be_addend_plain, NULL},
     {"torch_grouped", "grouped_mm", BENCH_LAYER | BENCH_GROUPED, 1, be_python, WORDS("torch_experts.py", "experts")},
+    {"addend_one", "one process", BENCH_PIPELINE, 1, be_addend, NULL},
+    {"torch_pipelining", "gloo", BENCH_PIPELINE, 1, be_python, WORDS("torch_pipeline.py", "pipeline")},
     {"addend_one", "one process", BENCH_DECOMPOSITION, 1, be_addend, NULL},
     {"torch_one", "one process, one thread", BENCH_DECOMPOSITION, 1, be_python, WORDS("torch_decompose.py", "1")},
+    {"torch_group", "torch.distributed", BENCH_TORCH, 1, be_python, WORDS("torch_collectives.py", "addend")},
+    {"torch_group", "DDP", BENCH_TORCH_STEP, 1, be_python, WORDS("torch_train.py", "ddp_addend")},
+    {"torch_group", "FSDP2", BENCH_TORCH_STEP, 1, be_python, WORDS("torch_train.py", "fsdp_zero3_addend")},
+    {"gloo", "DDP", BENCH_TORCH_STEP, 1, be_python, WORDS("torch_train.py", "ddp")},
+    {"gloo", "FSDP2", BENCH_TORCH_STEP, 1, be_python, WORDS("torch_train.py", "fsdp_zero3")},
+    {"deepspeed", "shm.cpp", BENCH_TORCH, 1, be_python, WORDS("deepspeed_shm.py", "all_reduce")},
     {"torch_two", "one process, two threads", BENCH_DECOMPOSITION, 1, be_python, WORDS("torch_decompose.py", "2")},
 };
 const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
@@ -209,9 +218,11 @@ static void be(const bench_kind *kind, const char *address, const bench_scene *s
   _exit(kind->be(kind, address, scene));
 }
 
-/* What a decomposition on pools is compared with does all of it in one process; a link has an end on each host. */
+/* What a decomposition on pools or a pipeline is compared with does all of it in one process; a link has an end on each
+ * host. */
 static int processes(const bench_kind *kind, const bench_scene *scene) {
   if (kind->be == be_link) return scene->hosts->world.hosts;
+  if (kind->be == be_addend && kind->is_peer) return 1;
   return kind->is_peer && kind->duties == BENCH_DECOMPOSITION ? 1 : scene->ranks;
 }
 

@@ -19,7 +19,10 @@ typedef enum bench_duty {
   BENCH_BRIDGE = 1024,
   BENCH_DECOMPOSITION = 2048,
   BENCH_CROSSING = 4096,
-  BENCH_BETWEEN = 8192 /* collectives between hosts */
+  BENCH_BETWEEN = 8192, /* collectives between hosts */
+  BENCH_TORCH = 16384,  /* collectives through torch.distributed */
+  BENCH_TORCH_STEP = 32768,
+  BENCH_PIPELINE = 65536
 } bench_duty;
 
 /* Who is started, and where. */
@@ -38,7 +41,7 @@ typedef struct bench_kind {
   char *const *words; /* what `be` needs to know */
 } bench_kind;
 
-enum { BENCH_KINDS_MAX = 32 };
+enum { BENCH_KINDS_MAX = 40 };
 extern const bench_kind bench_kinds[];
 extern const int bench_kind_count;
 

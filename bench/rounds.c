@@ -39,12 +39,17 @@ static int is_addend(const bench_kind *kind) { return !strcmp(kind->name, "adden
 /* The library, whichever engine it is measured on. */
 static int has_own_memory(const bench_kind *kind) { return !strncmp(kind->name, "addend", 6); }
 
+static const char *memory_of(const bench_kind *kind, const bench_case *measured) {
+  if (*measured->task.memory) return measured->task.memory;
+  return has_own_memory(kind) ? "comm" : "ordinary";
+}
+
 static void enter_all(turns *t, bench_orchestra *orchestra, const bench_case *measured) {
   for (int i = 0; i < bench_kind_count; i++) {
     bench_program *program = &orchestra->programs[i];
     if (!program->lives) continue;
     int both = is_addend(&bench_kinds[i]) && measured->duty == BENCH_COLLECTIVES;
-    enter(t, program, &bench_kinds[i], &measured->task, has_own_memory(&bench_kinds[i]) ? "comm" : "ordinary");
+    enter(t, program, &bench_kinds[i], &measured->task, memory_of(&bench_kinds[i], measured));
     if (both) enter(t, program, &bench_kinds[i], &measured->task, "ordinary");
   }
 }
@@ -109,14 +114,21 @@ static void add_model(json_t *row, const bench_model *model, double step_seconds
   json_object_set_new(row, "tokens_per_second", json_real(model->batch * model->seq / step_seconds));
 }
 
+static void add_variant(json_t *row, const bench_case *measured) {
+  json_object_set_new(row, "op", json_string(measured->op));
+  json_object_set_new(row, "variant", json_string(measured->task.op));
+}
+
 static json_t *row_of(const turns *t, const bench_case *measured, entry *own) {
   const entry *floor = best(t, "floor");
   json_t *row = bench_row(&own->task, measured->ranks, own->seconds, own->rounds);
   json_object_set_new(row, "floor_seconds", number(floor));
   json_object_set_new(row, "floor_ratio", floor ? json_real(own->median / floor->median) : json_null());
-  if (measured->duty & (BENCH_TRAINING | BENCH_TENSOR | BENCH_HYBRID | BENCH_DECOMPOSITION))
+  if (measured->duty &
+      (BENCH_TRAINING | BENCH_TENSOR | BENCH_HYBRID | BENCH_DECOMPOSITION | BENCH_TORCH_STEP | BENCH_PIPELINE))
     add_model(row, measured->model, own->median);
   if (measured->duty == BENCH_TRAINING) bench_trainer.add_products(row, measured);
+  if (strcmp(measured->op, measured->task.op) != 0) add_variant(row, measured);
   add_peers(t, row);
   return row;
 }

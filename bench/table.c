@@ -269,6 +269,47 @@ static void print_between(FILE *to, const json_t *row) {
   fprintf(to, "\n");
 }
 
+static void print_group_head(FILE *to, const json_t *row) {
+  fprintf(
+      to,
+      "through torch.distributed: addend's process group, gloo; addend: the C call, or its own training step; over C: "
+      "what the group takes beyond it; x: its and DeepSpeed's time over addend's\n"
+      "%-15s %-5s %-8s %9s %5s %-8s %9s  %22s %9s %9s %6s %13s %13s\n",
+      "op", "dtype", "storage", "size", "ranks", "memory", "addend", "min .. max", "group", "over C", "x",
+      "gloo / group", "deepspeed x");
+}
+
+static void print_group_time(FILE *to, const json_t *row, const json_t *group) {
+  double own = json_number_value(json_object_get(row, "seconds_median")), through = json_number_value(group);
+  char time[32], over[32];
+  if (!json_is_number(group)) {
+    fprintf(to, " %9s %9s", "-", "-");
+    return;
+  }
+  print_seconds(time, sizeof time, through);
+  print_seconds(over, sizeof over, through > own ? through - own : 0);
+  fprintf(to, " %9s %9s", time, over);
+}
+
+static void print_group(FILE *to, const json_t *row) {
+  const json_t *peers = json_object_get(row, "peers");
+  const json_t *group = json_object_get(peers, "torch_group"), *gloo = json_object_get(peers, "gloo");
+  char size[32];
+  print_bytes(size, sizeof size, json_integer_value(json_object_get(row, "bytes")));
+  fprintf(to, "%-15s %-5s %-8s %9s %5lld %-8s", json_string_value(json_object_get(row, "variant")),
+          json_string_value(json_object_get(row, "dtype")), json_string_value(json_object_get(row, "storage")), size,
+          json_integer_value(json_object_get(row, "ranks")), json_string_value(json_object_get(row, "memory")));
+  print_spread(to, row);
+  print_group_time(to, row, group);
+  print_ratio(to, row, group, 6);
+  if (json_is_number(group) && json_is_number(gloo))
+    fprintf(to, " %13.2f", json_number_value(gloo) / json_number_value(group));
+  else
+    fprintf(to, " %13s", "-");
+  print_ratio(to, row, json_object_get(peers, "deepspeed"), 13);
+  fprintf(to, "\n");
+}
+
 /* Rows that have columns of their own; all others are times beside those of a floor and of peers. */
 typedef struct row_kind {
   const char *op;
@@ -277,13 +318,11 @@ typedef struct row_kind {
 } row_kind;
 
 /* Between hosts the operation does not matter; the last is of every other one. */
-static const row_kind kinds[] = {{"train_step", print_training_head, print_training},
-                                 {"attention", print_attention_head, print_attention},
-                                 {"products", print_products_head, print_product},
-                                 {"errors", print_error_head, print_error},
-                                 {"memory", print_memory_head, print_memory},
-                                 {"hosts", print_between_head, print_between},
-                                 {NULL, print_head, print_row}};
+static const row_kind kinds[] = {
+    {"train_step", print_training_head, print_training}, {"attention", print_attention_head, print_attention},
+    {"products", print_products_head, print_product},    {"errors", print_error_head, print_error},
+    {"memory", print_memory_head, print_memory},         {"torch_group", print_group_head, print_group},
+    {"hosts", print_between_head, print_between},        {NULL, print_head, print_row}};
 
 static int kind_of(const json_t *row) {
   const char *op = json_object_get(row, "hosts") ? "hosts" : json_string_value(json_object_get(row, "op"));

@@ -14,11 +14,12 @@ int ad_cli_diff(int argc, char **argv);
 int ad_cli_explain(int argc, char **argv);
 int ad_cli_bench(int argc, char **argv);
 int ad_cli_run(int argc, char **argv);
+int ad_cli_schedule(int argc, char **argv);
 int ad_cli_torch_check(int argc, char **argv);
 
 /* The parsers of their options, from which --help and the completions of shells are made. */
 extern const struct argp ad_cli_diff_argp, ad_cli_explain_argp, ad_cli_bench_argp, ad_cli_run_argp,
-    ad_cli_torch_check_argp;
+    ad_cli_schedule_argp, ad_cli_torch_check_argp;
 /* The words that the option of this key takes, one by one; NULL after the last, and where it takes others too. */
 typedef const char *ad_cli_words(int key, int index);
 ad_cli_words ad_cli_bench_word, ad_cli_diff_word;

@@ -1,4 +1,5 @@
 /* `addend diff`. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +7,15 @@
 
 #include "command.h"
 
-enum { KEY_REFERENCE = 'r', KEY_JSON = 'j', KEY_ALL = 'a', KEY_FORMAT = 'f', KEY_HTML = 256, KEY_IDENTICAL };
+enum {
+  KEY_REFERENCE = 'r',
+  KEY_JSON = 'j',
+  KEY_ALL = 'a',
+  KEY_FORMAT = 'f',
+  KEY_HTML = 256,
+  KEY_IDENTICAL,
+  KEY_THREADS
+};
 
 static const struct argp_option options[] = {
     {"reference", KEY_REFERENCE, "REF", 0,
@@ -24,6 +33,9 @@ static const struct argp_option options[] = {
     {"format", KEY_FORMAT, "FORMAT", 0,
      "What goes to standard output: text (the table), json (the document), html (the page with the map) or github "
      "(annotations for a workflow of GitHub's)",
+     0},
+    {"threads", KEY_THREADS, "N", 0,
+     "At most so many parameters are judged at a time, 1 to 64; else as many as processors that may be used, 8 at most",
      0},
     {"json", KEY_JSON, NULL, 0, "The same as --format json: one document on standard output and nothing else there", 0},
     {0},
@@ -62,6 +74,21 @@ static diff_format format_of(const char *name, struct argp_state *state) {
   return (diff_format)at;
 }
 
+enum { THREADS_UNASKED = 8, THREADS_MAX = 64 };
+
+static int parse_threads(const char *argument, struct argp_state *state) {
+  int64_t threads = ad_cli_parse_number(argument, "--threads", 1, state);
+  if (threads > THREADS_MAX) ad_cli_wrong(state, "--threads takes 1 to %d, not %s", THREADS_MAX, argument);
+  return (int)threads;
+}
+
+/* As many as processors that this process may use. */
+static int threads_unasked(void) {
+  cpu_set_t own;
+  int count = sched_getaffinity(0, sizeof own, &own) ? 1 : CPU_COUNT(&own);
+  return count < THREADS_UNASKED ? count : THREADS_UNASKED;
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state) {
   diff_input *input = state->input;
   switch (key) {
@@ -71,6 +98,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->html = ad_cli_parse_out("--html", argument, "", state), 0;
     case KEY_IDENTICAL:
       return input->diff.allow_identical = 1, 0;
+    case KEY_THREADS:
+      return input->diff.threads = parse_threads(argument, state), 0;
     case KEY_JSON:
       return input->format = JSON, 0;
     case KEY_ALL:
@@ -96,6 +125,7 @@ const struct argp ad_cli_diff_argp = {
         "parameter how often each addend was counted and what went wrong. DUMP: safetensors files as docs/dumps.md "
         "describes them, or folders that have them."
         "\vExample: addend diff --reference one-process.safetensors dump-12/\n"
+        "Example: addend diff --json --threads 2 dump-12/\n"
         "Exit status: 0 every sum is right, 1 one is not or cannot be told, 2 the call or a file is wrong, 3 could not "
         "finish.",
 };
@@ -143,7 +173,7 @@ static int diff(const diff_input *input) {
 }
 
 int ad_cli_diff(int argc, char **argv) {
-  diff_input input = {.diff = {.size = sizeof input.diff, .progress = progress}};
+  diff_input input = {.diff = {.size = sizeof input.diff, .progress = progress, .threads = threads_unasked()}};
   ad_cli_parse(&ad_cli_diff_argp, argc, argv, 0, &input);
   int result = diff(&input);
   free(input.files);

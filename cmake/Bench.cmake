@@ -58,7 +58,9 @@ if(TARGET addend_cli)
     endif()
   endforeach()
 
-  file(GLOB scripts CONFIGURE_DEPENDS bench/peers/*.py)
+  # deepspeed_shm.cpp is compiled where it is measured. Scripts find the package beside them.
+  file(GLOB scripts CONFIGURE_DEPENDS bench/peers/*.py bench/peers/*.cpp)
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/python/addend ${AD_PEERS}/addend SYMBOLIC)
   foreach(script ${scripts})
     get_filename_component(name ${script} NAME)
     add_custom_command(OUTPUT ${AD_PEERS}/${name}

@@ -9,6 +9,9 @@ set(AD_TEST_ENVIRONMENT
   "UBSAN_OPTIONS=print_stacktrace=1"
   "TSAN_OPTIONS=exitcode=99:second_deadlock_stack=1:suppressions=${CMAKE_SOURCE_DIR}/tests/support/tsan.supp"
   "OPENBLAS_NUM_THREADS=1")
+if(AD_SANITIZE MATCHES "thread") # which leaves a process less than 2 TiB of addresses; 32 ranks ask for 32 times the machine's memory
+  list(APPEND AD_TEST_ENVIRONMENT "ADDEND_ADDRESSES=512")
+endif()
 # `seconds` end what hangs and judge no speed: several times what a test takes with a sanitizer on a machine that has other
 # work for ten.
 function(ad_describe_test name folder seconds)
@@ -53,7 +56,7 @@ foreach(layer ${layers_of_tests})
     ad_describe_test(${layer}/${name} ${layer} 900)
     set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS unit)
     list(APPEND AD_UNIT_TESTS ${target})
-    file(STRINGS ${source} threads REGEX "pthread_create|thrd_create|ad_checkpointer_create" LIMIT_COUNT 1)
+    file(STRINGS ${source} threads REGEX "pthread_create|thrd_create|ad_checkpointer_create|ad_work_do" LIMIT_COUNT 1)
     if(threads) # ranks are processes: the thread sanitizer has something to say only where threads are started
       set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS tsan)
       list(APPEND AD_THREAD_TESTS ${target})
@@ -64,7 +67,7 @@ endforeach()
 add_custom_target(unit_tests DEPENDS ${AD_UNIT_TESTS})
 add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 
-set(AD_CORE_SCRIPTS diff diff_edges explain core)
+set(AD_CORE_SCRIPTS diff diff_edges explain core schedule)
 if(TARGET addend_cli)
   file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
   if(NOT AD_TRAINER) # what needs no recipe
@@ -84,7 +87,7 @@ if(TARGET addend_cli)
   add_test(NAME examples/built COMMAND ${CMAKE_COMMAND} --build ${CMAKE_BINARY_DIR} --target examples)
   ad_describe_test(examples/built examples 600)
   set_tests_properties(examples/built PROPERTIES FIXTURES_SETUP examples)
-  foreach(name bridge_example classifier core dump faults router two_pools_example)
+  foreach(name bridge_example classifier core dump faults pipeline_example router two_pools_example)
     if(TEST cli/${name})
       set_tests_properties(cli/${name} PROPERTIES FIXTURES_REQUIRED examples)
     endif()

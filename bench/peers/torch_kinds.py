@@ -69,6 +69,15 @@ def cut_and_shard(model, units, kind, ranks):
     return fully_shard(model, mesh=mesh["dp"])
 
 
+def communicate_in_the_groups_memory(model):
+    """Of FSDP: what it gathers and reduces lies in memory of the process group."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_allocate_memory_from_process_group_for_comm(True)
+
+
 def distribute(model, units, kind, ranks):
     """ddp...: buckets of 25 MiB that are the gradients' memory. fsdp: `units`, parts of the model, are gathered one by one. tp: matrices
     are cut. fsdp_tp: both."""

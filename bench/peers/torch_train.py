@@ -1,89 +1,27 @@
 """The measured model in PyTorch: the same layers and sizes, AdamW with clipping, one thread per process; gradients go through
-DDP over gloo, parameters are cut by FSDP, or matrices over tensor parallel ranks. With DDP it may compute in bf16 (autocast) and be
+DDP, over gloo or addend's process group, parameters are cut by FSDP, or matrices over tensor parallel ranks. With DDP it may compute in bf16 (autocast) and be
 compiled, with its loss. Usage: torch_train.py ADDRESS RANK RANKS PORT
-ddp|ddp_compiled|ddp_bf16|ddp_bf16_compiled|fsdp|tp|tp_sequence|fsdp_tp LAYERS D_MODEL HEADS SEQ BATCH."""
+ddp|ddp_compiled|ddp_bf16|ddp_bf16_compiled|ddp_addend|fsdp|fsdp_zero3|fsdp_zero3_addend|tp|tp_sequence|fsdp_tp LAYERS D_MODEL HEADS SEQ BATCH."""
 import sys
 
+import torch_backend
 import torch_kinds
 import worker
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
+from torch_model import BATCH, GPT, SEQ, VOCABULARY
 
 KIND = sys.argv[5]
-LAYERS, D_MODEL, HEADS, SEQ, BATCH = map(int, sys.argv[6:11])
-VOCABULARY, HEAD = 256, D_MODEL // HEADS
-HIDDEN = (8 * D_MODEL // 3 + 15) // 16 * 16
 torch.set_num_threads(1)
 torch.manual_seed(1)
 
 
-def angles():
-    half = HEAD // 2
-    rates = 10000.0 ** (-torch.arange(half) * 2 / HEAD)
-    angle = torch.arange(SEQ)[:, None] * rates  # [seq, head/2]
-    return angle.cos(), angle.sin()
-
-
-COS, SIN = angles()
-
-
-def rotate(x):  # [batch, heads, seq, head]
-    a, b = x.chunk(2, -1)
-    return torch.cat((a * COS - b * SIN, b * COS + a * SIN), -1)
-
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(D_MODEL, D_MODEL, bias=False) for _ in range(4))
-
-    def forward(self, x):  # the heads that this rank has: all of them, but where tp cuts
-        heads = [f(x).unflatten(-1, (-1, HEAD)).transpose(1, 2) for f in (self.q, self.k, self.v)]
-        y = F.scaled_dot_product_attention(rotate(heads[0]), rotate(heads[1]), heads[2], is_causal=True)
-        return self.o(y.transpose(1, 2).flatten(2))
-
-
-class MLP(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.gate, self.up = nn.Linear(D_MODEL, HIDDEN, bias=False), nn.Linear(D_MODEL, HIDDEN, bias=False)
-        self.down = nn.Linear(HIDDEN, D_MODEL, bias=False)
-
-    def forward(self, x):
-        return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm1, self.norm2 = nn.RMSNorm(D_MODEL), nn.RMSNorm(D_MODEL)
-        self.attention, self.mlp = Attention(), MLP()
-
-    def forward(self, x):
-        x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class GPT(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, D_MODEL)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm = nn.RMSNorm(D_MODEL)
-        self.head = nn.Linear(D_MODEL, VOCABULARY, bias=False)
-
-    def forward(self, tokens, targets):
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
-
-
-def prepare_step():
+def prepare_step(memory):
     model = GPT()
     model = torch_kinds.compiled(torch_kinds.distribute(model, model.blocks, KIND, worker.RANKS), KIND)
+    if memory == "comm" and "addend" in KIND:
+        torch_kinds.communicate_in_the_groups_memory(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     rows = BATCH // torch_kinds.data_ranks(KIND, worker.RANKS)
     tokens = torch.randint(0, VOCABULARY, (rows, SEQ))
@@ -104,18 +42,21 @@ def prepare_step():
 def can_do(task):
     if task.op != "train_step":
         return (task.op, task.storage) == ("parallel_step", KIND)
+    if (task.storage == "zero3") != ("zero3" in KIND):  # of a train_step FSDP as it is counts for "whole" too
+        return False
     return KIND == "ddp" or task.dtype == ("bf16" if "bf16" in KIND else "f32")
 
 
 def prepare(task):
     if not can_do(task):
         return None
-    if "step" not in held:
-        held["step"] = prepare_step()
-    return held["step"]
+    if task.memory not in held:
+        held.clear()
+        held[task.memory] = prepare_step(task.memory)
+    return held[task.memory]
 
 
 held = {}
-dist.init_process_group("gloo", rank=worker.RANK, world_size=worker.RANKS)
+torch_backend.start("addend" if "addend" in KIND else "gloo")
 worker.work(prepare, dist.barrier)
 dist.destroy_process_group()

@@ -12,6 +12,21 @@ os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
 os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1")  # no processes of its own that outlive a rank
 
 
+def bind():
+    """To a core where every rank can have one, as bench/worker.c does."""
+    cores = sorted(os.sched_getaffinity(0))
+    if RANKS <= len(cores):
+        os.sched_setaffinity(0, cores[RANK : RANK + 1])
+
+
+def repeat(run, times):
+    """A peer that is written in another language repeats by itself."""
+    if hasattr(run, "repeat"):
+        return run.repeat(times)
+    for _ in range(times):
+        run()
+
+
 class Task:
     def __init__(self, line):
         self.op, self.dtype, self.memory, self.storage, bytes_, in_place, iterations = line.split()
@@ -23,12 +38,10 @@ def seconds_of(task, prepare, barrier):
     run = prepare(task)
     if run is None:
         return -1, 0
-    for _ in range(1 + task.iterations // 10 if task.iterations > 1 else 0):
-        run()
+    repeat(run, 1 + task.iterations // 10 if task.iterations > 1 else 0)
     barrier()
     start, started = time.perf_counter(), time.process_time()
-    for _ in range(max(task.iterations, 1)):
-        run()
+    repeat(run, max(task.iterations, 1))
     if not task.iterations:
         return 0, 0
     return (time.perf_counter() - start) / task.iterations, (time.process_time() - started) / task.iterations

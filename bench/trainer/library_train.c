@@ -14,25 +14,40 @@ static const char RECIPE[] =
     "mesh: \"%s\"\n"
     "precision: {param: %s, reduce: %s, compute: %s}\n"
     "shard: {zero: %d}\n"
-    "train: {global_batch: %d, microbatches: 1, steps: 1000000, lr: 1e-4, clip: 1.0, seed: 1}\n";
+    "train: {global_batch: %d, microbatches: %d, steps: 1000000, lr: 1e-4, clip: 1.0, seed: 1}\n"
+    "%s";
 
 ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) {
   const bench_model *model = setting->model;
-  char text[sizeof RECIPE + 128];
+  char text[sizeof RECIPE + 256];
   int zero = strncmp(setting->storage, "zero", 4) ? 0 : atoi(setting->storage + 4);
   snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, setting->sequence ? "true" : "false",
-           model->seq, setting->mesh, setting->dtype, setting->dtype, setting->compute, zero, model->batch);
+           model->seq, setting->mesh, setting->dtype, setting->dtype, setting->compute, zero, model->batch,
+           setting->microbatches, setting->schedule);
   return ad_recipe_parse(text, "bench", NULL, 0, out);
 }
 
 bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks) {
-  bench_setting setting = {.model = model, .storage = "whole", .dtype = "f32", .compute = "f32"};
+  bench_setting setting = {.model = model, .storage = "whole", .dtype = "f32", .compute = "f32", .microbatches = 1};
   snprintf(setting.mesh, sizeof setting.mesh, "%s=%lld", axis, (long long)ranks);
+  return setting;
+}
+
+/* A sample a microbatch; on one rank the same ones, one after another. `splits_batch`: each rank has a part of them and
+ * the whole model. */
+static bench_setting pipeline_setting(const bench_model *model, const bench_task *task, int64_t ranks,
+                                      int splits_batch) {
+  bench_setting setting = bench_setting_of(model, splits_batch ? "dp_replicate" : "pp", ranks);
+  int stages = (int)ranks * (strcmp(task->storage, "interleaved") ? 1 : 2);
+  setting.microbatches = splits_batch ? model->batch / (int)ranks : model->batch;
+  if (ranks > 1 && !splits_batch)
+    snprintf(setting.schedule, sizeof setting.schedule, "schedule: {kind: %s, stages: %d}\n", task->storage, stages);
   return setting;
 }
 
 /* Two ranks share each matrix; where there are more, parameters are cut over the pairs, as FSDP cuts them. */
 bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int splits_batch) {
+  if (!strcmp(task->op, "pipeline")) return pipeline_setting(model, task, ranks, splits_batch);
   int shards = !strcmp(task->storage, "fsdp_tp"), zero = !strncmp(task->storage, "zero", 4);
   bench_setting setting = bench_setting_of(model, shards || zero ? "dp_shard" : "dp_replicate", ranks);
   if (shards) setting.storage = "zero3";

@@ -14,6 +14,8 @@ typedef struct bench_setting {
   int sequence;                /* over tp the sequence is cut where matrices are not */
   const char *storage, *dtype; /* as in a task; the dtype is of parameters and of what is reduced */
   const char *compute;         /* the dtype of activations and of what products read */
+  int microbatches;
+  char schedule[64]; /* the recipe's section of a pipeline, as YAML; "": none */
 } bench_setting;
 /* All ranks on one axis; "whole", all dtypes "f32". */
 bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks);

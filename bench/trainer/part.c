@@ -88,7 +88,10 @@ static ad_status run_crossings(bench_held *self, const bench_task *task) {
 }
 
 static int is_step(const char *op) {
-  return !strcmp(op, "train_step") || !strcmp(op, "parallel_step") || !strcmp(op, "decompose_step");
+  static const char *const steps[] = {"train_step", "parallel_step", "decompose_step", "pipeline"};
+  for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+    if (!strcmp(op, steps[i])) return 1;
+  return 0;
 }
 
 static ad_status run_task(bench_held *self, const bench_task *task) {
@@ -176,7 +179,7 @@ static ad_status measure(const bench_options *options, json_t *document, json_t 
 
 static const char *const others[] = {"attention", "products", "memory", NULL};
 
-const bench_part bench_trainer = {.duties = ~(BENCH_COLLECTIVES | BENCH_BRIDGE),
+const bench_part bench_trainer = {.duties = ~(BENCH_COLLECTIVES | BENCH_BRIDGE | BENCH_TORCH),
                                   .others = others,
                                   .numel = bench_model_numel,
                                   .pools_numel = pools_numel,

@@ -8,7 +8,7 @@
 #include "cli/command.h"
 
 /* What stands behind an option, or where a command's own arguments stand. */
-typedef enum taking { NOTHING, ANYTHING, WORDS, KEYS, FILES, FOLDERS, RECIPES, DUMPS, PAGES, PROGRAM } taking;
+typedef enum taking { NOTHING, ANYTHING, WORDS, KEYS, FILES, FOLDERS, RECIPES, DUMPS, PAGES, TABLES, PROGRAM } taking;
 
 typedef struct shell {
   const char *name;
@@ -29,7 +29,8 @@ static taking arguments_of(const ad_cli_command *command) {
   static const struct {
     const char *begins;
     taking what;
-  } kinds[] = {{"RECIPE", RECIPES}, {"RUN", FOLDERS}, {"DUMP", DUMPS}, {"[NAME", PAGES}, {"--", PROGRAM}};
+  } kinds[] = {{"RECIPE", RECIPES}, {"RUN", FOLDERS},       {"DUMP", DUMPS},
+               {"[NAME", PAGES},    {"check FILE", TABLES}, {"--", PROGRAM}};
   const char *words = command->argp->args_doc;
   for (size_t i = 0; words && i < sizeof kinds / sizeof *kinds; i++)
     if (!strncmp(words, kinds[i].begins, strlen(kinds[i].begins))) return kinds[i].what;
@@ -64,6 +65,13 @@ static void print_help(const char *help, const char *special, const char *quote)
   }
 }
 
+/* What `addend schedule` takes beside files. */
+static void print_schedules(void) {
+  const char *name;
+  fputs("check make", stdout);
+  for (size_t i = 0; (name = ad_table_schedule_name(i)); i++) printf(" %s", name);
+}
+
 /* ---- bash ---- */
 
 static const char bash_head[] =
@@ -76,6 +84,7 @@ static const char bash_head[] =
     "  compopt -o filenames 2>/dev/null\n"
     "  case $1 in\n"
     "    files) mapfile -t COMPREPLY < <(compgen -f -- \"$current\") ;;\n"
+    "    tables) mapfile -t COMPREPLY < <(compgen -W \"$2\" -- \"$current\"; compgen -f -- \"$current\") ;;\n"
     "    folders) mapfile -t COMPREPLY < <(compgen -d -- \"$current\") ;;\n"
     "    recipes) mapfile -t COMPREPLY < <({ compgen -f -X '!*.@(yaml|yml)' -- \"$current\"; compgen -d -- "
     "\"$current\"; } | sort -u) ;;\n"
@@ -130,6 +139,10 @@ static void print_bash_command(const ad_cli_command *command) {
   if (what == PAGES) {
     printf("    %s:*) _addend_has words \"", command->name);
     print_pages();
+    puts("\" ;;");
+  } else if (what == TABLES) {
+    printf("    %s:*) _addend_has tables \"", command->name);
+    print_schedules();
     puts("\" ;;");
   } else if (what != NOTHING && what != PROGRAM) {
     printf("    %s:*) _addend_has %s ;;\n", command->name, bash_kind(what));
@@ -212,6 +225,10 @@ static void print_zsh_command(const ad_cli_command *command) {
     fputs(" \\\n        '*:page:(", stdout);
     print_pages();
     fputs(")'", stdout);
+  } else if (what == TABLES) {
+    fputs(" \\\n        '1:what to do:(check make)' '2:file or schedule:{_files; compadd", stdout);
+    for (size_t i = 0; ad_table_schedule_name(i); i++) printf(" %s", ad_table_schedule_name(i));
+    fputs("}'", stdout);
   } else if (what != NOTHING) {
     printf(" \\\n        '%s'", zsh_arguments(what));
   }
@@ -275,6 +292,10 @@ static void print_fish_arguments(const ad_cli_command *command) {
   } else if (what == PAGES) {
     printf("complete -c addend -n '__fish_seen_subcommand_from %s' -a '", command->name);
     print_pages();
+    puts("'");
+  } else if (what == TABLES) {
+    printf("complete -c addend -n '__fish_seen_subcommand_from %s' -F -a '", command->name);
+    print_schedules();
     puts("'");
   } else if (what != NOTHING) {
     printf("complete -c addend -n '__fish_seen_subcommand_from %s' %s\n", command->name, from[what]);

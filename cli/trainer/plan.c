@@ -5,7 +5,7 @@
 
 #include "trainer.h"
 
-enum { KEY_RANKS_PER_NODE = 'r', KEY_PICTURE = 'p', KEY_COMPARE = 'c' };
+enum { KEY_RANKS_PER_NODE = 'r', KEY_PICTURE = 'p', KEY_COMPARE = 'c', KEY_TRACE = 't' };
 
 typedef struct plan_input {
   ad_cli_recipe_options recipe;
@@ -17,9 +17,16 @@ typedef struct plan_input {
 static const struct argp_option options[] = {
     {"ranks-per-node", KEY_RANKS_PER_NODE, "N", 0,
      "Consecutive ranks that share a machine and so one copy of gathered parameters; all if left out", 0},
-    {"picture", KEY_PICTURE, "FILE", 0, "Also draw who sends what to whom: an SVG picture", 0},
+    {"picture", KEY_PICTURE, "FILE", 0,
+     "Also draw who sends what to whom, or of a pipeline its schedule over time: an SVG picture", 0},
+    {"trace", KEY_TRACE, "RUN", 0,
+     "Time a pipeline's schedule by what each action took in a run of it, whose folder this is; by matrix products if "
+     "left out",
+     0},
     {"compare", KEY_COMPARE, "PATH=VALUE,...", 0,
-     "Plan with each of these values of one key: memory and bytes moved, side by side", 0},
+     "Plan with each of these values of one key: memory and bytes moved, side by side; schedule=KIND,... for a "
+     "pipeline's",
+     0},
     {0},
 };
 
@@ -33,6 +40,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->options.ranks_per_node = ad_cli_parse_number(argument, "--ranks-per-node", 1, state), 0;
     case KEY_PICTURE:
       return input->picture = ad_cli_parse_out("--picture", argument, "", state), 0;
+    case KEY_TRACE:
+      return input->options.trace = argument, 0;
     case KEY_COMPARE:
       if (!strchr(argument, '=') || *argument == '=')
         ad_cli_wrong(state, "--compare takes a key and its values, like shard.zero=0,1,2,3, not '%s'", argument);
@@ -54,7 +63,8 @@ const struct argp ad_cli_plan_argp = {
         "Nothing "
         "runs and no data moves, so any world size will do."
         "\vExamples: addend plan recipes/gpt-text.yaml --set mesh=\"dp_replicate=64 dp_shard=64\"\n"
-        "addend plan recipes/gpt-text.yaml --compare shard.zero=0,1,2,3",
+        "addend plan recipes/gpt-text.yaml --compare shard.zero=0,1,2,3\n"
+        "addend plan recipes/gpt-pp.yaml --compare schedule=gpipe,1f1b,interleaved,zb",
     .children = ad_cli_recipe_children,
 };
 
@@ -103,7 +113,8 @@ enum { PLANS_MAX = 64 };
 typedef struct plans {
   char *sets[PLANS_MAX]; /* PATH=VALUE; ours */
   const char *values[PLANS_MAX];
-  ad_recipe *recipes[PLANS_MAX];
+  ad_recipe *recipes[PLANS_MAX]; /* NULL: it cannot be had */
+  char *unfit[PLANS_MAX];        /* and why; NULL: it can. Ours */
   size_t count;
 } plans;
 
@@ -118,26 +129,64 @@ static const char *end_of_value(const char *at) {
   return at;
 }
 
+/* `--compare schedule=gpipe,...` is of schedule.kind; the whole section stands in brackets. */
+static int is_kind(const plan_input *input, const char *value) {
+  return !strncmp(input->compared, "schedule=", strlen("schedule=")) && *value != '{';
+}
+
+static int is_schedule(const char *value) {
+  for (size_t i = 0; ad_table_schedule_name(i); i++)
+    if (!strcmp(value, ad_table_schedule_name(i))) return 1;
+  return 0;
+}
+
 static int no_memory(const plan_input *input) {
   fprintf(stderr, "addend: no memory for --compare %s\n", input->compared);
   return CLI_UNFINISHED;
 }
 
+/* PATH=VALUE of the value that begins there. *at: where its own VALUE begins. Caller frees; NULL: no memory. */
+static char *set_of(const plan_input *input, const char *value, const char **at) {
+  size_t length = (size_t)(end_of_value(value) - value), key = strcspn(input->compared, "=");
+  const char *below = is_kind(input, value) ? ".kind" : "";
+  size_t size = key + strlen(below) + 1 + length + 1;
+  char *set = malloc(size);
+  if (!set) return NULL;
+  snprintf(set, size, "%.*s%s=%.*s", (int)key, input->compared, below, (int)length, value);
+  *at = set + size - 1 - length;
+  return set;
+}
+
+/* A schedule that does not fit the recipe is told beside those that do. */
+static int read_kind(const plan_input *input, const ad_cli_recipe_options *read, plans *to, size_t at) {
+  ad_status status = ad_cli_try_recipe(read, &to->recipes[at]);
+  if (!status) return CLI_HOLDS;
+  to->unfit[at] = strdup(ad_last_error());
+  return to->unfit[at] ? CLI_HOLDS : no_memory(input);
+}
+
 static int read_one(const plan_input *input, const char *value, plans *to) {
-  size_t length = (size_t)(end_of_value(value) - value), key = strcspn(input->compared, "=") + 1, at = to->count;
+  size_t at = to->count;
   ad_cli_recipe_options read = input->recipe;
   read.sets = malloc((read.set_count + 1) * sizeof *read.sets);
-  to->sets[at] = read.sets ? malloc(key + length + 1) : NULL;
+  to->sets[at] = read.sets ? set_of(input, value, &to->values[at]) : NULL;
   if (!to->sets[at]) {
     free(read.sets);
     return no_memory(input);
   }
-  snprintf(to->sets[at], key + length + 1, "%.*s%.*s", (int)key, input->compared, (int)length, value);
   for (size_t i = 0; i < input->recipe.set_count; i++) read.sets[i] = input->recipe.sets[i];
   read.sets[read.set_count++] = to->sets[at];
-  to->values[at] = to->sets[at] + key;
   to->count++;
+  if (is_kind(input, value) && is_schedule(to->values[at])) return read_kind(input, &read, to, at);
   return ad_cli_read_recipe(&read, &to->recipes[at]);
+}
+
+/* Where no value can be had, that is an error like any other. */
+static int check_any(const plans *of) {
+  for (size_t i = 0; i < of->count; i++)
+    if (of->recipes[i]) return CLI_HOLDS;
+  for (size_t i = 0; i < of->count; i++) fprintf(stderr, "%s\n", of->unfit[i]);
+  return CLI_WRONG_CALL;
 }
 
 static int read_all(const plan_input *input, plans *to) {
@@ -149,7 +198,7 @@ static int read_all(const plan_input *input, plans *to) {
     }
     failed = read_one(input, at + 1, to);
   }
-  return failed;
+  return failed ? failed : check_any(to);
 }
 
 static int print_all(const plan_input *input, const plans *of) {
@@ -160,7 +209,8 @@ static int print_all(const plan_input *input, const plans *of) {
                                    .count = of->count,
                                    .values = of->values,
                                    .recipes = (const ad_recipe *const *)of->recipes,
-                                   .options = &input->options};
+                                   .options = &input->options,
+                                   .unfit = (const char *const *)of->unfit};
   ad_status status =
       input->recipe.json ? ad_plan_compare_json(&comparison, &text) : ad_plan_compare_table(&comparison, &text);
   if (status) return ad_cli_failed(status);
@@ -176,6 +226,7 @@ static int compare(plan_input *input) {
   for (size_t i = 0; i < all.count; i++) {
     ad_recipe_destroy(all.recipes[i]);
     free(all.sets[i]);
+    free(all.unfit[i]);
   }
   free(input->recipe.sets);
   return failed;

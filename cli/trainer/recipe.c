@@ -58,10 +58,15 @@ int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *in
   return ad_cli_read_recipe(given, out);
 }
 
-int ad_cli_read_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
+ad_status ad_cli_try_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
   ad_status status = input->program ? ad_program_load(input->program) : AD_OK;
   if (!status) status = ad_recipe_read(input->recipe, input->sets, input->set_count, out);
   free(input->sets);
+  return status;
+}
+
+int ad_cli_read_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
+  ad_status status = ad_cli_try_recipe(input, out);
   if (!status) return CLI_HOLDS;
   if (!ad_cli_hand_over(status, ad_last_error())) fprintf(stderr, "%s\n", ad_last_error());
   ad_cli_tell_ranks(status, ad_last_error());

@@ -29,7 +29,9 @@ extern const struct argp_child ad_cli_recipe_children[]; /* of a parser whose on
 /* Parses the call into `input`, which holds `options`, then reads the recipe as ad_cli_read_recipe does. */
 int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input,
                         const ad_cli_recipe_options *options, ad_recipe **out);
-/* Reads the recipe; on failure prints every message and returns CLI_WRONG_CALL. */
+/* Reads the recipe, and loads the program that it is of. Frees options->sets. */
+ad_status ad_cli_try_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
+/* The same; on failure prints every message and returns CLI_WRONG_CALL. */
 int ad_cli_read_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
 
 /* For commands that train nothing: says that what would be trained first is as the seed has it. */

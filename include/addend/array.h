@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 typedef struct ad_array {
-  ad_dtype dtype;
+  ad_dtype dtype;   /* f64, f32, bf16, f16, i32 or i64; the others are for collectives alone, AD_INVALID here */
   int scale;        /* k: `data` is the value times 2^-k */
   ad_shape shape;   /* of the whole value */
   ad_shape local;   /* of this rank's part: what `data` holds, contiguous, row-major */

@@ -1,6 +1,6 @@
-/* Ranks and collectives. A collective is described by one structure and runs on whatever engine the rank joined: shm
- * (processes of one machine), mpi (one or more machines), dry (nothing moves). Every collective carries its signature;
- * one that does not match on all ranks of its group is an error on all of them, and nothing ever hangs. */
+/* Ranks, collectives and transfers. A collective is described by one structure and runs on whatever engine the rank
+ * joined: shm (processes of one machine), mpi (one or more machines), dry (nothing moves). Every collective carries its
+ * signature; one that does not match on all ranks of its group is an error on all of them, and nothing ever hangs. */
 #ifndef ADDEND_COMM_H
 #define ADDEND_COMM_H
 #include "addend/dtype.h"
@@ -10,7 +10,8 @@
 extern "C" {
 #endif
 
-typedef struct ad_comm ad_comm; /* one rank's membership of a world; used by one thread at a time */
+typedef struct ad_comm ad_comm;   /* one rank's membership of a world; used by one thread at a time */
+typedef struct ad_ranks ad_ranks; /* a group that is a list of ranks; see ad_ranks_create */
 
 /* Joins the world that `addend run`, ad_launch, (where built) MPI or, on one host, torchrun started this process in; a
  * process that nobody started as a rank gets a world of its own, of one rank. Blocks until all ranks joined. AD_INVALID
@@ -112,11 +113,12 @@ typedef struct ad_collective {
   const ad_message *messages; /* exchange */
   size_t message_count;
   ad_dtype dtype; /* of the inputs, and of the outputs of operations that do not reduce */
-  /* Sums form in it, in the order of one tree over the group (docs/laws.md, law 10). 0: f64 for f64, f32 for the other
-   * floats, the dtype itself for integers. */
+  /* Results form in it, in the order of one tree over the group (docs/laws.md, law 10). 0: f64 for f64, f32 for the
+   * other floats, the dtype itself for integers and bool, which take no other. */
   ad_dtype accumulate;
-  ad_reduction reduction;
-  /* Of reductions: the outputs' dtype, rounded to once from the accumulate dtype. 0: dtype. */
+  ad_reduction reduction; /* AD_INVALID: one that the dtype does not have */
+  /* Of reductions: the outputs' dtype, rounded to once from the accumulate dtype. 0: dtype, which integers and bool
+   * keep. */
   ad_dtype out_dtype;
   /* Of sums: the inputs are values times 2^-in_scale, the outputs are written times 2^-out_scale (law 8). The same on
    * all ranks. */
@@ -131,28 +133,84 @@ typedef struct ad_collective {
   /* For messages, of a call that is made for somebody else: where he stands; NULL: the line of the call itself. Calls
    * from different sites match. */
   const char *site;
+  const ad_ranks *ranks; /* the group as a list, instead of `group`: both is AD_INVALID */
 } ad_collective;
 
 /* Runs a collective to its end. On AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED the outputs are
  * undefined, every rank of the world gets an error, and the comm can only be closed. */
 #define ad_comm_run(...) ad_comm_run_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_run_at(ad_comm *comm, const ad_collective *collective, const char *site);
-/* A collective under way. */
+/* A collective or a transfer under way. */
 typedef struct ad_request {
-  uint64_t id; /* 0: none; waiting for it succeeds */
+  uint64_t id;    /* 0: none; waiting for it succeeds */
+  int64_t source; /* of a receive that is complete: the peer it came from; else -1 */
 } ad_request;
 /* Starts a collective and returns; *collective and its arrays are copied. A rank has at most 64 under way: one more
  * waits for the oldest. Bytes may move whenever any rank of the group is inside a call. The errors of ad_comm_run. */
 #define ad_comm_post(...) ad_comm_post_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_post_at(ad_comm *comm, const ad_collective *collective, ad_request *out,
                                             const char *site);
-/* *done = 1: it is complete, and request->id is 0 from now on. Never waits. */
+/* Of a collective or of a transfer. *done = 1: it is complete, and request->id is 0 from now on. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_test(ad_comm *comm, ad_request *request, int *done);
 /* Returns when it is complete; request->id is then 0. */
 AD_API AD_CHECKED ad_status ad_comm_wait(ad_comm *comm, ad_request *request);
 /* Returns when every member of the group has called it. */
 #define ad_comm_barrier(...) ad_comm_barrier_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *group, const char *site);
+
+/* ---- one rank to another ---- */
+
+enum { AD_ANY_SOURCE = -1 };
+/* One rank's send to a peer, or its receive from one; the peer makes the other side. Zero fields mean the default.
+ *
+ * Between two ranks, on one group, under one tag, the first send belongs to the first receive, and so on, in whatever
+ * order both ranks post what they have and whichever of them is first. A receive from AD_ANY_SOURCE belongs to the
+ * message that arrived first of those that no earlier receive wanted. Count and dtype of both sides must agree, or else
+ * every rank of the world gets AD_MISMATCH with both sites.
+ *
+ * A send is complete when its memory may be used again: once it was received, or copied away. Two ranks that both send
+ * first and then receive come through as long as there is memory for copies. What was sent completely before its rank
+ * left the world is received; a message that nobody receives is no error. */
+typedef struct ad_transfer {
+  size_t size;           /* sizeof(ad_transfer) */
+  const ad_ranks *ranks; /* `peer` is an index in it; NULL: it is a rank of the world */
+  int64_t peer;          /* to whom, from whom; may be this rank itself. A receive: AD_ANY_SOURCE */
+  int64_t tag;           /* any number */
+  const void *send; /* one of send and receive is NULL; with count 0 both may be, and `receives` says which it is */
+  void *receive;
+  int receives; /* 1: a receive; 0: a send, unless `receive` is given */
+  size_t count; /* elements, the same on both sides */
+  ad_dtype dtype;
+  const char *site; /* as in ad_collective */
+} ad_transfer;
+/* Runs one side of a transfer to its end. *source, unless NULL: of a receive the peer it came from, of a send -1. On
+ * AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT (a rank waits for a message that the peer did not send before it left),
+ * AD_CYCLE, AD_PEER_FAILED what was to be received is undefined, and the comm can only be closed. AD_INVALID,
+ * AD_MEMORY: nothing was begun. */
+#define ad_comm_transfer(...) ad_comm_transfer_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_comm_transfer_at(ad_comm *comm, const ad_transfer *transfer, int64_t *source,
+                                                const char *site);
+/* Starts one side of a transfer and returns; *transfer is copied, the memory it points to must stay until the request
+ * is complete (ad_comm_test, ad_comm_wait). Any number may be under way. */
+#define ad_comm_post_transfer(...) ad_comm_post_transfer_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_comm_post_transfer_at(ad_comm *comm, const ad_transfer *transfer, ad_request *out,
+                                                     const char *site);
+
+/* ---- groups that are lists ---- */
+
+/* Makes a group of `count` ranks of the world, this one among them, in the order in which they stand: members are
+ * numbered by it. The list is copied. All members call it with the same list, and those of one list in the same order;
+ * none waits for another. Each call makes a new group: two groups of the same ranks have two sequences of collectives
+ * and of transfers. Its memory is used again when all members have released it, so that groups may be made and released
+ * without end. AD_INVALID: a rank is not in the world or in the list twice, or this rank is not in it. AD_MEMORY. */
+#define ad_ranks_create(...) ad_ranks_create_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_ranks_create_at(ad_comm *comm, const int64_t *ranks, int64_t count, ad_ranks **out,
+                                               const char *site);
+/* NULL allowed. What is under way on the group goes on to its end. Waits for nobody; also after ad_comm_close. */
+AD_API void ad_ranks_release(ad_ranks *ranks);
+AD_API int64_t ad_ranks_count(const ad_ranks *ranks);
+AD_API int64_t ad_ranks_rank(const ad_ranks *ranks, int64_t index); /* -1, and ad_last_error: no such member */
+AD_API int64_t ad_ranks_index(const ad_ranks *ranks, int64_t rank); /* -1: not in the list */
 
 /* Tells every rank of the world that this one failed: the call they wait in, or else their next one, returns
  * AD_PEER_FAILED with `message`. `status` is this rank's reason, which ad_launch_result reports. Only the first failure
@@ -161,9 +219,9 @@ AD_API AD_CHECKED ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *gr
 AD_API void ad_comm_fail(ad_comm *comm, ad_status status, const char *message);
 /* AD_OK, or the error of the world, if there is one. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_health(ad_comm *comm);
-/* The last 256 collectives of this rank, oldest first, one line each with sequence number, operation, count, dtype,
- * group, site, state and time. Also written to the folder ADDEND_FLIGHT_DIR (if set) as flight-RANK.txt with every
- * communication error. Caller frees the text with free(). */
+/* The last 256 collectives and transfers of this rank, oldest first, one line each with sequence number, operation,
+ * count, dtype, group, site, state and time. Also written to the folder ADDEND_FLIGHT_DIR (if set) as flight-RANK.txt
+ * with every communication error. Caller frees the text with free(). */
 AD_API AD_CHECKED ad_status ad_comm_flight_record(const ad_comm *comm, char **out);
 /* Bytes that this rank has read and written in collectives so far. */
 AD_API uint64_t ad_comm_bytes(const ad_comm *comm);

@@ -10,6 +10,7 @@
 #include "addend/comm.h"
 #include "addend/array.h"
 #include "addend/safetensors.h"
+#include "addend/schedule.h"
 #include "addend/parameter.h"
 #include "addend/reduce.h"
 #include "addend/store.h"

@@ -77,8 +77,8 @@ typedef struct ad_batch_options {
   size_t span_count;
 } ad_batch_options;
 /* Fills rows [first, first + count) of the global batch of step `step`: tokens and targets [count, wanted positions],
- * i32; a target of -1 does not count. *counted: how many of these targets count; of a text that was not read that is
- * all, tokens and targets are left as they are.
+ * i32; a target of -1 does not count. NULL: they are not wanted. *counted: how many of these targets count; of a text
+ * that was not read that is all, tokens and targets are left as they are.
  */
 AD_API AD_CHECKED ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step,
                                               int64_t first, int64_t count, int32_t *tokens, int32_t *targets,

@@ -21,6 +21,9 @@ typedef struct ad_diff_options {
   int finite;          /* 1: every value is known to be a finite number. Then no value of a parameter is read before
                           progress() told of the parameter before it, in order of their names as bytes, so that a
                           caller may bring values into the files, and take them out, as they are needed */
+  int threads; /* at most so many, 64 at most, judge parameters at a time, the caller's among them, which alone calls
+                  progress(); 0 and 1: no other is started, and none where `finite` is 1. What is found is the same with
+                  any number */
 } ad_diff_options;
 
 /* Judges the dump that the files are; a folder stands for the safetensors files in it. *json: the document of

@@ -55,6 +55,10 @@ AD_API AD_CHECKED ad_status ad_mesh_create_view(const ad_mesh *mesh, const char 
 /* One block of a mesh whose slowest axis is `block`: its other axes, from `first_rank` on. AD_INVALID where `block` has
  * more than one rank and another axis is slower. Borrows nothing. */
 AD_API AD_CHECKED ad_status ad_mesh_create_block(const ad_mesh *mesh, int64_t first_rank, ad_mesh **out);
+/* One stage of a pipeline on a mesh whose slowest axis is `pp`: its other axes, on the ranks at this position of pp.
+ * AD_INVALID where pp has more than one rank and another axis is slower, or there is no such position. Borrows nothing.
+ */
+AD_API AD_CHECKED ad_status ad_mesh_create_stage(const ad_mesh *mesh, int64_t position, ad_mesh **out);
 AD_API void ad_mesh_destroy(ad_mesh *mesh);
 /* The string it was built from, normalised ("dp_replicate=2 dp_shard=2"). Owned by the mesh. */
 AD_API const char *ad_mesh_text(const ad_mesh *mesh);

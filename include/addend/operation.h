@@ -31,7 +31,10 @@ typedef struct ad_gradient_slot {
  * What backward promises. It changes neither the gradient that arrived, nor operands, result and what was saved. One
  * call leaves the gradient of every operand that `fills` names and whose slot has memory, and touches no other. An
  * operand whose slot is NULL is left out and costs no arithmetic: the tape may ask for the gradients of some operands
- * now and of others later, in another call. At least one slot has memory.
+ * now and of others later, in another call (ad_backward_weights). At least one slot has memory. Whatever was left out,
+ * a gradient has the same bits.
+ * Where `dims` and `linearity` say that it is linear, a call for one operand reads neither that operand nor the result,
+ * and of a sum (AD_ADDITIVE) no value at all: they may be gone by then.
  * ad_check_operation holds a record to all of this. */
 typedef struct ad_operation {
   size_t size;      /* sizeof(ad_operation) */
@@ -140,13 +143,14 @@ typedef struct ad_operation_trial {
 /* Holds an operation to what its record says, in this process alone, in well under a second; for a test of it. AD_OK:
  * it holds. Otherwise ad_last_error() names the promise that is broken, with operand, element and both numbers. In
  * turn:
- *   - what ad_operation promises of forward and backward, slot by slot; a slot that is NULL and written to all the same
- *     is found in a child process, which ends by it;
+ *   - what ad_operation promises of forward and backward, for every set of slots (of more than four each alone, and
+ *     each left out); a slot that is NULL and written to all the same is found in a child process, which ends by it;
  *   - backward against central differences of forward, element by element, in f64 (not where `not_linear`);
  *   - f32, and bf16 where the record has it, against f64: within 2e-5 and 3 % of the largest number;
  *   - types: operands are laid out on up to six ranks in all ways that the rule lets through (R, I, P, each cut, plain
  *     and zigzag; on two axes some of them, drawn), each rank computes its part, and what the rule says that the parts
- *     are must make the value and the gradients of one process. Ways in which it communicates are left out. */
+ *     are must make the value and the gradients of one process. Ways in which it communicates are left out;
+ *   - of what is linear that calls for some operands do without the values that they are said not to read. */
 AD_API AD_CHECKED ad_status ad_check_operation(const ad_operation *operation, const ad_operation_trial *trial);
 
 #if defined(__cplusplus)

@@ -11,6 +11,8 @@ extern "C" {
 typedef struct ad_plan_options {
   size_t size;            /* sizeof(ad_plan_options) */
   int64_t ranks_per_node; /* consecutive ranks share a node's memory; 0: all ranks are on one node */
+  const char *trace;      /* the folder of a run of the same pipeline, whose trace.json says what its actions take;
+                             NULL: their shares of matrix products */
 } ad_plan_options;
 
 /* The document of `addend plan --json` (see the manual page) as text, or the same as tables for people. options NULL:
@@ -26,15 +28,18 @@ typedef struct ad_plan_comparison {
   const char *const *values;
   const ad_recipe *const *recipes; /* the recipe read with each */
   const ad_plan_options *options;  /* NULL: the defaults */
+  const char *const *unfit;        /* of each value why the recipe cannot have it, and then there is no recipe; NULL: it
+                                      can. NULL: all can */
 } ad_plan_comparison;
 /* Side by side: the memory of the rank that needs most, part by part, the largest node's, and what a rank hands in
- * during a step, by operation and axes; as text of JSON (see the manual page), or as a table for people. An error of
- * one plan names its value. Caller frees with free(). */
+ * during a step, by operation and axes; of pipelines bubble and activations in flight too; as text of JSON (see the
+ * manual page), or as a table for people. An error of one plan names its value. Caller frees with free(). */
 AD_API AD_CHECKED ad_status ad_plan_compare_json(const ad_plan_comparison *comparison, char **out);
 AD_API AD_CHECKED ad_status ad_plan_compare_table(const ad_plan_comparison *comparison, char **out);
 
 /* Who sends what to whom, as the text of an SVG picture: meshes, the groups of each kind of collective, the routes of
- * bridges, and bytes. `command`: shown below the title; NULL: none. Caller frees with free(). */
+ * bridges, and bytes. Of a pipeline its schedule: stages as rows, actions over time. `command`: shown below the title;
+ * NULL: none. Caller frees with free(). */
 AD_API AD_CHECKED ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options,
                                             const char *command, char **out);
 

@@ -79,6 +79,13 @@ typedef struct ad_program_setting {
   int64_t steps;     /* of the whole training */
   int64_t evaluated; /* samples that the held-out set has, or all where there are fewer; 0: there is none */
   ad_dtype compute;  /* in which tapes compute: the recipe's, or f64 in a proof; 0 where no dtype could be read */
+  ad_dtype residual; /* of the residual stream, as tapes have it; 0: the wide one of `compute` */
+  /* How many stages a pipeline has, where the kind has stages; 0: as many as the mesh's axis pp; stage s lies on the
+   * ranks at position s % pp. And the layers of each, one after another; stage_layer_count 0: cut by the program.
+   * Borrowed. */
+  int64_t stages;
+  const int64_t *stage_layers;
+  size_t stage_layer_count;
 } ad_program_setting;
 
 /* Where the samples of a batch come from. */
@@ -151,7 +158,9 @@ typedef struct ad_crossing_spec {
   /* In which it travels between ranks, and its gradient back; 0: as it is. A proof in f64 rounds nothing. */
   ad_dtype wire, gradient_wire;
   int one_way;      /* 1: no gradient comes back: no loss that is trained on depends on it there */
-  int is_parameter; /* 1: it is a parameter's value, and so its gradient f32 also where values are bf16 */
+  int is_parameter; /* 1: it is a parameter's value, and so its gradient f32 also where values are bf16; microbatches
+                     * do not cut it */
+  int is_residual;  /* 1: it is the residual stream, in its dtype */
 } ad_crossing_spec;
 
 typedef struct ad_program_kind ad_program_kind;
@@ -266,6 +275,13 @@ struct ad_program_kind {
      */
     const char *(*fixed)(const void *own, const char *key);
   } course;
+
+  /* 1: it has one module, which a pipeline cuts into stages: `create` adds one of each stage, all of that name, each on
+   * the mesh of its stage (ad_program_stage_count, ad_program_mesh); parameters have the names that they have in one
+   * module. `rules.check` is given the mesh of the first stage. 0: its mesh has no axis pp. */
+  int has_stages;
+  /* As account.flops, of one stage: how a plan weighs them. NULL: all are alike. */
+  double (*stage_flops)(const void *own, size_t stage, int64_t samples);
 };
 
 /* Adds a kind of one's own, before recipes of it are read. It is borrowed. AD_INVALID if the name is taken. */
@@ -327,8 +343,10 @@ AD_API AD_CHECKED ad_status ad_program_add_crossing(ad_program *to, const ad_cro
 AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase);
 
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
-/* The mesh of the kind's module number `pool`, with all its blocks: for counts that they have in common. */
+/* The mesh of the kind's module number `pool`, with all its blocks or stages: for counts that they have in common. */
 AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
+/* How many stages its module is cut into, each a module of its own; 1 where its kind has none. */
+AD_API size_t ad_program_stage_count(const ad_program *program);
 
 /* ---- batches that are read row by row ---- */
 

@@ -64,6 +64,13 @@ typedef struct ad_recipe {
   struct {
     int64_t every, keep; /* steps between checkpoints, 0: none; how many stay */
   } checkpoint;
+  /* The schedule of a pipeline; only programs with stages have it. */
+  struct {
+    char *kind;      /* of the schedules of schedule.h; NULL: see ad_recipe_schedule */
+    int64_t stages;  /* 0: as many as the mesh's axis pp */
+    int64_t *layers; /* of each stage; NULL: cut by the cost of their products */
+    size_t layer_count;
+  } schedule;
   char **given; /* paths of the keys that the file or --set gives, in the order of ad_recipe_print */
   size_t given_count;
 } ad_recipe;
@@ -87,6 +94,9 @@ AD_API AD_CHECKED ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_re
 /* What PATH of --set may be, in the recipe of any program that there is: a path a line, each once. Caller frees with
  * free(). */
 AD_API AD_CHECKED ad_status ad_recipe_keys(char **out);
+/* The schedule of its pipeline by name: schedule.kind or, where that is left out, "interleaved" where a rank has
+ * several stages and else "1f1b". */
+AD_API const char *ad_recipe_schedule(const ad_recipe *recipe);
 /* How many ranks it runs on. */
 AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);
 

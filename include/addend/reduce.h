@@ -36,6 +36,7 @@ typedef struct ad_reducer_options {
    * summed, and as many more as are filled at once. */
   int reuses;
   size_t window;
+  const char *files; /* put before the names of a dump's files: "stage0."; NULL: `prefix`; read by create */
 } ad_reducer_options;
 
 typedef struct ad_reducer ad_reducer;
@@ -92,12 +93,12 @@ AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_gro
 
 /* Of one step to come, each rank's addends as they are handed in and the sums as they come out, as files that `addend
  * diff` judges (docs/dumps.md): FOLDER/PREFIXrank00003.addend.m0.safetensors, one for each microbatch, and
- * PREFIXrank00003.sum.safetensors; ranks are counted in the parameters' mesh, and where that is a pool that begins at
- * rank 4 the prefix is followed by "at00004.". `after`: steps before it; 0: the next one.
- * `step`: what the files call it. The environment's ADDEND_DUMP=FOLDER, with ADDEND_DUMP_STEP=N, is this call with both
- * N right after create. The folder must be there. The step's sums are the same bits with it as without; its calls give
- * AD_IO where a file cannot be written. AD_INVALID, here, where such files are there already, where no one mesh has the
- * axes of all parameters' views, or one is cut zigzag; nothing was changed. Local. */
+ * PREFIXrank00003.sum.safetensors, with the options' `files` or `prefix`; ranks are counted in the parameters' mesh,
+ * and where that is a pool that begins at rank 4 the prefix is followed by "at00004.". `after`: steps before it; 0: the
+ * next one. `step`: what the files call it. The environment's ADDEND_DUMP=FOLDER, with ADDEND_DUMP_STEP=N, is this call
+ * with both N right after create. The folder must be there. The step's sums are the same bits with it as without; its
+ * calls give AD_IO where a file cannot be written. AD_INVALID, here, where such files are there already, where no one
+ * mesh has the axes of all parameters' views, or one is cut zigzag; nothing was changed. Local. */
 AD_API AD_CHECKED ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t after, int64_t step);
 /* For a dump alone: what this rank divided this microbatch's loss by. In every microbatch, before its end. */
 AD_API void ad_reducer_divided_by(ad_reducer *reducer, double divisor);

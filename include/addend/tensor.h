@@ -92,18 +92,29 @@ AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* of this rank's copy;
  * (ad_comm_fail) and returns the first error. */
 AD_API AD_CHECKED ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site);
 #define ad_backward(...) ad_backward_at(__VA_ARGS__, AD_HERE)
-typedef enum ad_start { AD_MORE_STARTS, AD_LAST_START } ad_start;
+typedef enum ad_start { AD_MORE_STARTS, AD_LAST_START, AD_INPUTS_START } ad_start;
 /* One start of backward, from n tensors at once. gradients[i] is what arrives for outputs[i]: its shape and dtype, and
  * the dual of its layout (AD_TYPE otherwise); borrowed for the call. NULL, or `gradients` NULL: outputs[i] is a loss,
  * as above. Several starts may follow each other on one tape: gradients add up over them, and those of parameters go to
  * their reducers in the last one (AD_LAST_START), also of parameters that only an earlier start reached; until then
  * they are on the tape. So a tape that began must come to its last start before its reducers end the microbatch.
- * AD_INVALID: a start after the last, an output that is no tensor of this tape, a start from which no parameter and no
- * input is reached. */
+ * AD_INPUTS_START is the last start too, in the first of two passes: it leaves the gradients of inputs and of all that
+ * is made with one, and ad_backward_weights the rest. AD_INVALID: a start after the last, an output that is no tensor
+ * of this tape, a start from which no parameter and no input is reached. */
 AD_API AD_CHECKED ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs,
                                                 const ad_array *const *gradients, size_t n, ad_start start,
                                                 const char *site);
 #define ad_backward_from(...) ad_backward_from_at(__VA_ARGS__, AD_HERE)
+/* The second pass, at any time after an AD_INPUTS_START: the gradients of what only parameters reach, parameters
+ * themselves and what they were converted to. An operation on both kinds (x and a weight) is called in either pass.
+ * Between the two other tapes may go forward and back, and this tape keeps what is given to it: nothing borrowed may
+ * go. The collectives of a pass run in that pass, so that all ranks call passes in one order. Reducers take the
+ * gradients: each must be in a microbatch, and neither ends one with AD_SYNC_ALL nor finishes before the second pass of
+ * every tape that went through the first. In both passes together a tape does what one start does, bit for bit; over
+ * several tapes gradients add up in the order in which their second passes run.
+ * AD_INVALID: no AD_INPUTS_START came before it, or one that it was called for already. */
+AD_API AD_CHECKED ad_status ad_backward_weights_at(ad_tape *tape, const char *site);
+#define ad_backward_weights(...) ad_backward_weights_at(__VA_ARGS__, AD_HERE)
 
 /* Local operations (law 3). Shapes are of whole values; last dimension fastest. Operands are of one dtype, and so is
  * the result, unless it is said otherwise: on a tape of bf16 "wide" is f32, elsewhere the tape's own dtype. */

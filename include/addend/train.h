@@ -6,6 +6,7 @@
 #include "addend/data.h"
 #include "addend/optim.h"
 #include "addend/recipe.h"
+#include "addend/schedule.h"
 #include "addend/store.h"
 
 #if defined(__cplusplus)
@@ -44,6 +45,9 @@ typedef struct ad_run_options {
    * climbs by the sign of a gradient would go apart by rounding alone. */
   int given_states;
   size_t crowd; /* of the tapes, for plans (ad_tape_options) */
+  /* The order of steps that another run of this recipe made, for plans: borrowed until the run is destroyed. NULL: it
+   * makes its own. */
+  const ad_table *table;
 } ad_run_options;
 
 /* Everything a rank needs: the program with its data, those of its modules that lie on this rank, counts and tapes.

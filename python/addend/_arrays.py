@@ -8,7 +8,17 @@ from typing import Any, Optional, Sequence, Tuple
 
 from addend._errors import InvalidError
 
-_DTYPES = {"f8": "AD_F64", "f4": "AD_F32", "f2": "AD_F16", "i4": "AD_I32", "i8": "AD_I64"}
+_DTYPES = {
+    "f8": "AD_F64",
+    "f4": "AD_F32",
+    "f2": "AD_F16",
+    "i8": "AD_I64",
+    "i4": "AD_I32",
+    "i2": "AD_I16",
+    "i1": "AD_I8",
+    "u1": "AD_U8",
+    "b1": "AD_BOOL",
+}
 _DLPACK_DTYPES = {
     (2, 64): "AD_F64",
     (2, 32): "AD_F32",
@@ -16,10 +26,25 @@ _DLPACK_DTYPES = {
     (4, 16): "AD_BF16",
     (0, 32): "AD_I32",
     (0, 64): "AD_I64",
+    (0, 16): "AD_I16",
+    (0, 8): "AD_I8",
+    (1, 8): "AD_U8",
+    (6, 8): "AD_BOOL",
 }
 _DLPACK_PROCESSOR = (1, 3)  # memory of the processor, and such memory that a device can also read
 _DLPACK_DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA (managed)", 14: "oneAPI"}
-_SIZES = {"AD_F64": 8, "AD_F32": 4, "AD_F16": 2, "AD_BF16": 2, "AD_I32": 4, "AD_I64": 8}
+_SIZES = {
+    "AD_F64": 8,
+    "AD_F32": 4,
+    "AD_F16": 2,
+    "AD_BF16": 2,
+    "AD_I64": 8,
+    "AD_I32": 4,
+    "AD_I16": 2,
+    "AD_I8": 1,
+    "AD_U8": 1,
+    "AD_BOOL": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -94,8 +119,8 @@ def _from_interface(array: Any, what: str) -> Memory:
     dtype = _DTYPES.get(text[1:]) if text[0] in "<=|" else None
     if dtype is None:
         raise InvalidError(
-            f"{what} has elements of type {text!r}; addend knows f8, f4, f2, i4 and i8 of this "
-            "machine's byte order, and bf16 through __dlpack__"
+            f"{what} has elements of type {text!r}; addend knows {', '.join(_DTYPES)} of this machine's "
+            "byte order, and bf16 through __dlpack__"
         )
     _need_contiguous(what, shape, interface.get("strides"), _SIZES[dtype])
     address, is_readonly = interface["data"]
@@ -133,7 +158,7 @@ def _from_dlpack(array: Any, what: str) -> Memory:
     if dtype is None:
         raise InvalidError(
             f"{what} has elements that addend does not know (DLPack type {tensor.code} of {tensor.bits} "
-            "bits); it knows f64, f32, f16, bf16, i32 and i64"
+            f"bits); it knows {', '.join(name[3:].lower() for name in _SIZES)}"
         )
     shape = tuple(tensor.shape[: tensor.ndim])
     _need_contiguous(what, shape, tensor.strides[: tensor.ndim] if tensor.strides else None, 1)

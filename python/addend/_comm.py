@@ -45,6 +45,7 @@ class _Collective(ctypes.Structure):
         ("segment_count", ctypes.c_size_t),
         ("root", ctypes.c_int64),
         ("site", ctypes.c_char_p),
+        ("ranks", ctypes.c_void_p),
     ]
 
 
@@ -66,7 +67,9 @@ _cut = function("ad_cut", _Span, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _group_size = function("ad_group_size", ctypes.c_int64, ctypes.POINTER(CGroup))
 _group_index = function("ad_group_index", ctypes.c_int64, ctypes.POINTER(CGroup), ctypes.c_int64)
 
-_REDUCTIONS = {"sum": constant("AD_SUM"), "max": constant("AD_MAX"), "min": constant("AD_MIN")}
+_REDUCTIONS = {
+    name: constant(f"AD_{name.upper()}") for name in ("sum", "max", "min", "product", "bit_and", "bit_or", "bit_xor")
+}
 _OPS = {
     name: constant(name)
     for name in ("AD_ALL_REDUCE", "AD_REDUCE_SCATTER", "AD_ALL_GATHER", "AD_BROADCAST", "AD_BARRIER")
@@ -166,19 +169,23 @@ class Comm:
         return text.decode()
 
     def all_reduce(self, array: Any, out: Any = None, axes: Optional[str] = None, op: str = "sum") -> Any:
-        """Combines the ranks' arrays (`op`: "sum", "max" or "min") into `out`, or in place, on every rank; returns it.
-        Sums form in the order of one tree over the group, so every rank has the same bits."""
+        """Combines the ranks' arrays into `out`, or in place, on every rank; returns it. `op`: "sum", "max", "min" or
+        "product", of integers and bool also "bit_and", "bit_or" or "bit_xor"; of bools "sum" and "max" say whether any
+        is true, "product" and "min" whether all are. Sums and products form in the order of one tree over the group, so
+        every rank has the same bits; those of integers wrap around."""
         source = memory_of(array, "array", written=out is None)
         result = source if out is None else memory_of(out, "out", written=True)
         _need_alike(source, result, source.shape)
         self._collective("AD_ALL_REDUCE", axes, source, result, count=source.numel, reduction=_reduction(op))
         return array if out is None else out
 
-    def reduce_scatter(self, array: Any, out: Any, axes: Optional[str] = None) -> Any:
-        """Sums the ranks' arrays and leaves each its rows of the sum in `out`: member i of g has the rows from i*n//g
-        on."""
+    def reduce_scatter(self, array: Any, out: Any, axes: Optional[str] = None, op: str = "sum") -> Any:
+        """Combines the ranks' arrays as all_reduce does and leaves each its rows of the result in `out`: member i of g
+        has the rows from i*n//g on."""
         source, result = memory_of(array, "array"), memory_of(out, "out", written=True)
-        self._cut_by_rows("AD_REDUCE_SCATTER", axes, source, result, whole=source, part=result)
+        self._cut_by_rows(
+            "AD_REDUCE_SCATTER", axes, source, result, whole=source, part=result, reduction=_reduction(op)
+        )
         return out
 
     def all_gather(self, array: Any, out: Any, axes: Optional[str] = None) -> Any:
@@ -200,7 +207,14 @@ class Comm:
         self._collective("AD_BARRIER", axes, nothing, nothing)
 
     def _cut_by_rows(
-        self, op: str, axes: Optional[str], source: Memory, out: Memory, whole: Memory, part: Memory
+        self,
+        op: str,
+        axes: Optional[str],
+        source: Memory,
+        out: Memory,
+        whole: Memory,
+        part: Memory,
+        reduction: int = _REDUCTIONS["sum"],
     ) -> None:
         if not whole.shape:
             raise InvalidError("a single number has no rows")
@@ -208,7 +222,16 @@ class Comm:
         rows = _cut(whole.shape[0], _group_index(group, self.rank), _group_size(group)).count
         _need_alike(whole, part, (rows, *whole.shape[1:]))
         segment = _Segment(whole.shape[0], whole.row)
-        self._collective(op, axes, source, out, segments=ctypes.pointer(segment), segment_count=1, depth=4)
+        self._collective(
+            op,
+            axes,
+            source,
+            out,
+            segments=ctypes.pointer(segment),
+            segment_count=1,
+            reduction=reduction,
+            depth=4,
+        )
 
     def _group(self, axes: Optional[str]) -> CGroup:
         everything = ",".join(self.mesh.axes)

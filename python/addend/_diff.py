@@ -116,6 +116,7 @@ class _Options(ctypes.Structure):
         ("context", ctypes.c_void_p),
         ("allow_identical", ctypes.c_int),
         ("finite", ctypes.c_int),
+        ("threads", ctypes.c_int),
     ]
 
 
@@ -172,17 +173,19 @@ def diff(
     reference: Optional[Path] = None,
     html: Optional[Path] = None,
     allow_identical: bool = False,
+    threads: int = 1,
 ) -> DiffReport:
     """Says for each parameter of a dumped step how often each addend was counted.
 
     `files`: safetensors files (docs/dumps.md), or folders that hold them. `reference`: a file of whole gradients, or
     another dump. `html`: where the page of the map goes. `allow_identical`: addends that are the same are meant to be;
-    else what was counted of them cannot be told. Gradients that do not hold are no error: look at `ok`, which is None
+    else what was counted of them cannot be told. `threads`: at most so many judge parameters at a time; what is found
+    is the same with any number. Gradients that do not hold are no error: look at `ok`, which is None
     where it cannot be told."""
     if isinstance(files, (str, os.PathLike)):
         files = [files]
     with progress("diff") as told:
-        return judged(files, told, reference, html, allow_identical)
+        return judged(files, told, reference, html, allow_identical, threads=threads)
 
 
 def judged(
@@ -192,12 +195,15 @@ def judged(
     html: Optional[Path] = None,
     allow_identical: bool = False,
     finite: bool = False,
+    threads: int = 1,
 ) -> DiffReport:
-    """`told`: a CProgress; `finite`: as of ad_diff_options."""
+    """`told`: a CProgress; `finite`, `threads`: as of ad_diff_options."""
+    if not 1 <= threads <= 64:
+        raise ValueError(f"threads: 1 to 64, not {threads}")
     paths = [path_of(path) for path in files]
     given = path_of(reference).encode() if reference is not None else None
     holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    options = _Options(ctypes.sizeof(_Options), given, told, None, int(allow_identical), int(finite))
+    options = _Options(ctypes.sizeof(_Options), given, told, None, int(allow_identical), int(finite), threads)
     _diff(texts(paths), len(paths), options, holds, out)
     text = take_text(out)
     _table(text.encode(), 0, table)

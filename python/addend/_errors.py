@@ -38,31 +38,31 @@ class FileError(AddendError, OSError):
     status = "io"
 
 
-class MismatchError(AddendError):
+class MismatchError(AddendError, RuntimeError):
     """The ranks of a group did not call the same thing."""
 
     status = "mismatch"
 
 
-class RankDiedError(AddendError):
+class RankDiedError(AddendError, RuntimeError):
     """A rank died while others needed it."""
 
     status = "rank-died"
 
 
-class RankLeftError(AddendError):
+class RankLeftError(AddendError, RuntimeError):
     """A rank returned while others needed it."""
 
     status = "rank-left"
 
 
-class CycleError(AddendError):
+class CycleError(AddendError, RuntimeError):
     """Ranks wait for each other in a circle."""
 
     status = "cycle"
 
 
-class PeerFailedError(AddendError):
+class PeerFailedError(AddendError, RuntimeError):
     """Another rank failed and said so."""
 
     status = "peer-failed"

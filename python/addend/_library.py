@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Sequence, Type, TypeVar
 
-from addend._errors import MissingTrainerError, error_of
+from addend._errors import AddendError, MissingTrainerError, error_of
 
 _FOLDER = Path(__file__).parent / "_native"  # what the wheel of `addend` brings
 _GET_TRAINER = (
@@ -123,6 +123,13 @@ def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
     return call
 
 
+def bound(name: str, returns: Any, *takes: Any) -> Any:
+    """A function of the library as it is, looked up now: for those that are called too often to look first."""
+    found = _find(name)
+    found.restype, found.argtypes = returns, takes
+    return found
+
+
 _status_name = function("ad_status_name", ctypes.c_char_p, ctypes.c_int)
 _last_error = function("ad_last_error", ctypes.c_char_p)
 
@@ -134,9 +141,14 @@ def checked(name: str, *takes: Any) -> Callable[..., None]:
     def call(*arguments: Any) -> None:
         status = plain(*arguments)
         if status:
-            raise error_of(_status_name(status).decode(), _last_error().decode(errors="replace"))
+            raise error_of_status(status)
 
     return call
+
+
+def error_of_status(status: int) -> AddendError:
+    """What a status of the last call of this thread that failed is raised as, with the library's sentence."""
+    return error_of(_status_name(status).decode(), _last_error().decode(errors="replace"))
 
 
 def take_text(text: ctypes.c_void_p) -> str:

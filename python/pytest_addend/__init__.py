@@ -1,6 +1,6 @@
 """The pytest plugin: a test that asks for `addend_watch` runs on ranks of its own, and fails with the table where
-gradients do not hold what they should. Neither PyTorch nor addend is imported here, only by the ranks: other tests are
-as they were (docs/torch.md)."""
+gradients do not hold what they should (docs/torch.md); one that asks for `addend_ranks` runs on ranks that many tests
+share (docs/torch-testing.md). Neither PyTorch nor addend is imported for other tests: they are as they were."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from typing import Any, Dict, List, Optional
 import pytest
 
 _FIXTURE = "addend_watch"
+_SHARED = "addend_ranks"
 _LEFT_ALONE = 5.0  # seconds that other ranks have once one of them failed
 _MARKER = (
-    "addend(ranks=2, seed=0, timeout=120): how many ranks a test that uses addend_watch runs on, what their random "
-    "numbers start from, and after how many seconds they are ended"
+    "addend(ranks=2, seed=0, timeout=120): how many ranks a test that uses addend_watch or addend_ranks runs on, what "
+    "their random numbers start from, and after how many seconds they are ended"
 )
 
 
@@ -37,14 +38,23 @@ def addend_watch() -> Any:
     return None
 
 
+@pytest.fixture
+def addend_ranks() -> Any:
+    """How many ranks there are: the whole test runs on each, with torch.distributed initialised."""
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: Any) -> Optional[bool]:
-    """Runs a test that asks for the fixture on ranks; every other one is pytest's."""
-    if _FIXTURE not in pyfuncitem.fixturenames:
+    """Runs a test that asks for one of the fixtures on ranks; every other one is pytest's."""
+    asked = [name for name in (_FIXTURE, _SHARED) if name in pyfuncitem.fixturenames]
+    if not asked:
         return None
+    if len(asked) == 2:
+        pytest.fail(f"a test runs on ranks of {_FIXTURE} or of {_SHARED}, not of both", pytrace=False)
     if importlib.util.find_spec("torch") is None:
-        pytest.skip("addend_watch needs PyTorch")
-    _run(pyfuncitem, **_told(pyfuncitem))
+        pytest.skip(f"{asked[0]} needs PyTorch")
+    (_run if asked[0] == _FIXTURE else _run_shared)(pyfuncitem, **_told(pyfuncitem))
     return True
 
 
@@ -61,14 +71,30 @@ def _told(item: Any) -> Dict[str, Any]:
     return told
 
 
+def _run_shared(item: Any, ranks: int, seed: int, timeout: float) -> None:
+    from addend.torch.testing import RankError, _run_test
+
+    names = item._fixtureinfo.argnames
+    values = {name: ranks if name == _SHARED else item.funcargs[name] for name in names}
+    try:
+        _run_test(item.function, _pickled(((), values)), ranks, timeout, seed)
+    except RankError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def _pickled(values: Any) -> bytes:
+    try:
+        return pickle.dumps(values)
+    except Exception as error:
+        why = str(error)
+    pytest.fail(f"ranks are other processes, and not every argument can be sent to one: {why}", pytrace=False)
+    raise AssertionError  # pytest.fail raised
+
+
 def _call_of(item: Any, seed: int) -> bytes:
     """What a rank is told: where the test is, and the values of its other arguments."""
     names = item._fixtureinfo.argnames
-    values = {name: item.funcargs[name] for name in names if name != _FIXTURE}
-    try:
-        arguments = pickle.dumps(values)
-    except Exception as error:
-        pytest.fail(f"ranks are other processes, and not every argument can be sent to one: {error}", pytrace=False)
+    arguments = _pickled({name: item.funcargs[name] for name in names if name != _FIXTURE})
     place = {
         "path": sys.path,
         "module": item.module.__name__,

@@ -93,6 +93,51 @@ static void a_rank_off_the_mesh_is_refused(void **state) {
   ad_mesh_destroy(pool);
 }
 
+static void refused(ad_status status, const char *words) {
+  assert_int_equal(status, AD_INVALID);
+  if (!strstr(ad_last_error(), words)) fail_msg("\"%s\" lacks \"%s\"", ad_last_error(), words);
+}
+
+static void dtypes_of_collectives_alone_are_no_arrays(void **state) {
+  fixture *f = *state;
+  ad_group all = ad_mesh_group(f->mesh, AD_AXES_ALL, 0);
+  for (ad_dtype dtype = AD_U8; dtype <= AD_BOOL; dtype++) {
+    char words[64];
+    snprintf(words, sizeof words, ": no array is of %s, in which collectives alone work", ad_dtype_name(dtype));
+    ad_array array = described(f, "dp=P", f->a), made, out = described(f, "dp=R", f->b);
+    const ad_array *arrays[] = {&array};
+    double sum;
+    ad_request request;
+    array.dtype = out.dtype = dtype;
+    refused(ad_array_create(f->comm, dtype, &array.shape, &array.layout, &made), words);
+    refused(ad_array_move(f->comm, &array, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_R, 0,
+                          &out),
+            words);
+    refused(ad_array_post(f->comm, &array, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_R, 0,
+                          &out, &request),
+            words);
+    refused(ad_array_whole(f->comm, &array, &made), words);
+    refused(ad_array_square_sum(f->comm, &all, arrays, 1, &sum), words);
+    refused(ad_array_add(&array, &array), "arrays of f64, f32, bf16 and f16 are added");
+    assert_true(isnan(ad_array_get(&array, 0)));
+    array.dtype = AD_F64;
+    refused(ad_array_move(f->comm, &array, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_R, 0,
+                          &out),
+            words);
+    assert_true(f->a[0] == 0 && f->b[11] == 11);
+  }
+}
+
+static void whole_numbers_are_not_added(void **state) {
+  fixture *f = *state;
+  ad_array to = described(f, "dp=P", f->a), from = described(f, "dp=P", f->b);
+  to.dtype = from.dtype = AD_I64;
+  refused(ad_array_add(&to, &from), "add: the sum is i64; arrays of f64, f32, bf16 and f16 are added");
+  to.dtype = AD_F64;
+  from.dtype = AD_I32;
+  refused(ad_array_add(&to, &from), "add: what is added is i32");
+}
+
 /* ---- posting ---- */
 
 static void post_and_compare(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to) {
@@ -456,6 +501,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(unequal_scales_never_meet, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(unequal_shapes_do_not_add, open_fixture, close_fixture),
       cmocka_unit_test_setup_teardown(a_rank_off_the_mesh_is_refused, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(dtypes_of_collectives_alone_are_no_arrays, open_fixture, close_fixture),
+      cmocka_unit_test_setup_teardown(whole_numbers_are_not_added, open_fixture, close_fixture),
       cmocka_unit_test(a_posted_move_gives_the_same_bits),
       cmocka_unit_test(equal_parts_may_move_in_place),
       cmocka_unit_test(the_norm_counts_every_distinct_element_once),

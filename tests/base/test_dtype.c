@@ -12,8 +12,9 @@ static const struct {
   const char *name;
   size_t size;
   int is_float;
-} known[] = {{AD_F64, "f64", 8, 1}, {AD_F32, "f32", 4, 1}, {AD_BF16, "bf16", 2, 1},
-             {AD_F16, "f16", 2, 1}, {AD_I32, "i32", 4, 0}, {AD_I64, "i64", 8, 0}};
+} known[] = {{AD_F64, "f64", 8, 1}, {AD_F32, "f32", 4, 1},  {AD_BF16, "bf16", 2, 1}, {AD_F16, "f16", 2, 1},
+             {AD_I32, "i32", 4, 0}, {AD_I64, "i64", 8, 0},  {AD_U8, "u8", 1, 0},     {AD_I8, "i8", 1, 0},
+             {AD_I16, "i16", 2, 0}, {AD_BOOL, "bool", 1, 0}};
 enum { KNOWN = sizeof known / sizeof *known };
 
 static void every_dtype_has_its_name_size_and_kind(void **state) {
@@ -47,7 +48,7 @@ static void another_name_is_refused_and_the_known_ones_are_told(void **state) {
 }
 
 static void a_number_that_is_no_dtype_is_unknown_and_has_no_size(void **state) {
-  const int wrong[] = {-1, 0, AD_I64 + 1, 1000};
+  const int wrong[] = {-1, 0, AD_BOOL + 1, 1000};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     assert_string_equal(ad_dtype_name((ad_dtype)wrong[i]), "unknown");
     assert_int_equal(ad_dtype_size((ad_dtype)wrong[i]), 0);

@@ -4,7 +4,7 @@ set -euo pipefail
 addend=$1
 . "$2/tests/support/draw.sh"
 draw_cases "measurements" 4 all_reduce parameters startup products train_step errors parallel_step exchange experts bridge attention \
-  decompose memory
+  decompose memory torch_group
 
 if is_drawn all_reduce; then
 document=$("$addend" bench --quick --json --op all_reduce --ranks 2 --largest 65536 2>/dev/null)
@@ -263,6 +263,39 @@ of = [row["planned_activation_bytes"] for row in rows[-4:]]
 assert document["activations"]["planned"]["bf16_bytes"] == of[3] - of[2], of
 PY
 fi
+
+# Collectives through PyTorch's process groups and steps of DDP and FSDP2, on the memory that each row names. With --peers what is there
+# must have right results: a peer whose result is wrong is not measured.
+if is_drawn torch_group; then
+rows_of_group=$(mktemp)
+cat >"$rows_of_group" <<'PY'
+import json, sys
+rows, through = json.loads(sys.argv[1])["rows"], sys.argv[2:]
+for row in rows:
+    assert row["op"] == "torch_group" and row["ranks"] == 2 and row["seconds_min"] > 0, row
+    assert {"torch_group", "gloo", "deepspeed"} <= row["peers"].keys(), row
+    assert all(row["peers"][name] for name in through), row
+    assert ("model" in row) == (row["variant"] == "train_step"), row
+wanted = [(op, dtype, size, memory) for memory in ("comm", "ordinary")
+          for op, dtype in (("all_reduce", "f32"), ("all_reduce", "bf16"), ("all_gather", "f32"), ("reduce_scatter", "f32"), ("all_to_all", "f32"))
+          for size in (1 << 12, 1 << 16, 1 << 20)]
+steps = [row for row in rows if row["variant"] == "train_step"]
+assert [(row["variant"], row["dtype"], row["bytes"], row["memory"]) for row in rows if row not in steps] == wanted, rows
+assert [(row["storage"], row["memory"]) for row in steps] == [("zero3", "comm"), ("whole", "ordinary"), ("zero3", "ordinary")], steps
+PY
+document=$("$addend" bench --quick --json --op torch_group 2>/dev/null)
+python3 "$rows_of_group" "$document"
+if python=$(bash "$2/tests/support/python.sh" --find torch); then
+  peers=$(mktemp -d) # without DeepSpeed, which is fetched and compiled
+  ln -s "$(realpath "${addend%/*}")"/peers/* "$peers" && rm "$peers"/deepspeed*
+  document=$(ADDEND_PEERS=$peers ADDEND_LIBRARY=$(realpath "${addend%/*}")/libaddend.so ADDEND_PEER_PYTHON=$python "$addend" bench --quick --peers --json --op torch_group 2>/dev/null)
+  python3 "$rows_of_group" "$document" torch_group gloo
+  rm -r -- "$peers"
+fi
+"$addend" bench --quick --op torch_group --largest 4096 2>/dev/null | grep -Eq '^all_to_all +f32 +whole +4 KiB +2 ordinary '
+rm -- "$rows_of_group"
+fi
+
 # What cannot be measured is said, and is exit 3.
 log=$(mktemp)
 trap 'rm -f -- "$log"' EXIT

@@ -61,6 +61,8 @@ same "bash: recipes" "some/folder some/recipe.yaml" "$(bash_completes addend pla
 same "bash: dumps" "some/dump.safetensors some/folder" "$(bash_completes addend diff some/ | xargs)"
 same "bash: pages" "$("$addend" explain | awk '{print $1}')" "$(bash_completes addend explain "")"
 same "bash: pages by their beginning" "replicas_differ" "$(bash_completes addend explain re)"
+same "bash: schedules" "accumulate" "$(bash_completes addend schedule make ac)"
+same "bash: tables" "some/dump.safetensors some/folder some/other.txt some/recipe.yaml" "$(bash_completes addend schedule check some/ | sort | xargs)"
 same "bash: formats" "github html json text" "$(bash_completes addend diff --format "" | sort | xargs)"
 same "bash: runs" "some/folder" "$(bash_completes addend report some/ | xargs)"
 same "bash: folders" "some/folder" "$(bash_completes addend check --dump some/ | xargs)"

@@ -82,6 +82,17 @@ status=0
 "$addend" diff --format htm groups 2>err || status=$?
 [ $status -eq 2 ] || fail "another format: exit $status"
 grep -q "takes text, json, html or github, not 'htm'; did you mean html?" err || fail "another format is told: $(cat err)"
+
+# Any number of threads gives the same document; any other number is refused.
+for threads in 1 2 4 64; do
+  shown threads.json --json --threads $threads
+  cmp one.json threads.json || fail "--threads $threads gives another document"
+done
+for threads in 0 65 -1 two; do
+  status=0
+  "$addend" diff --threads=$threads groups >out 2>err || status=$?
+  [ $status -eq 2 ] && [ ! -s out ] && grep -q -- "--threads" err || fail "--threads $threads: exit $status: $(cat err)"
+done
 status=0
 "$addend" diff 2>/dev/null || status=$?
 [ $status -eq 2 ] || fail "a call without files: exit $status"

@@ -685,6 +685,8 @@ refused(again(one, {"addend.divisor": "-1"}), one, "addend.divisor")
 refused(again(one, {"addend.coord": "dp=0"}), "coord")
 refused(again(two, {"addend.held": '{"w": [[4, 0], [6, 2]]}'}), two, "addend.held")
 refused(again(two, {"addend.reduce": "f8"}), two, "addend.reduce")
+refused(again(two, {"addend.reduce": "u8"}), two, "addend.reduce", "not summed in u8, but in f64, f32, bf16 or f16")
+refused(again(two, {"addend.reduce": '{"*": "i32"}'}), two, "addend.reduce", "not summed in i32")
 refused(again(one, {"DCP_SHARDING_INFO": '{"w": {"saved_offsets": [1, 0]}}'}), one, "DCP_SHARDING_INFO")
 refused(lambda path: [os.remove(os.path.join(path, name)) for name in os.listdir(path)], "refused")
 assert run(os.path.join(work, "nowhere")).returncode == 2

@@ -31,16 +31,27 @@ for entry, plan in zip(compared["plans"], plans):
     assert entry["node_peak"] == max(node["peak"] for node in plan["memory_per_node"])
     assert entry["world"] == plan["world"]
     moved = {}
+    def mean(step, count): # over all ranks, of what those of its pool move
+        return count * plan["pools"][step["pool"]]["ranks"] // plan["world"]
     def add(what, op, axes, count):
         moved[what, op, axes] = moved.get((what, op, axes), 0) + count
     for step in plan["collectives"]:
         what = "parameters" if step["op"] == "all_gather" else "gradients"
-        add(what, step["op"], step["axes"], step["bytes"] * step["times"])
+        add(what, step["op"], step["axes"], mean(step, step["bytes"] * step["times"]))
     for step in plan["activations"]:
-        add("activations", step["op"], step["axes"], step["bytes"] * step["times"] // step["group_size"])
+        add("activations", step["op"], step["axes"], mean(step, step["bytes"] * step["times"] // step["group_size"]))
     for bridge in plan["bridges"]:
         both = bridge["forward"]["bytes"] + bridge["backward"]["bytes"]
         add("bridge", bridge["site"], "", both * bridge["times"] // plan["world"])
+    if "schedule" in plan:
+        for key in ("kind", "stages", "microbatches", "makespan", "bubble", "in_flight", "deferred"):
+            assert entry["schedule"][key] == plan["schedule"][key], key
+        assert entry["schedule"]["activations"] == max(rank["activations"] for rank in plan["memory_per_rank"])
+        row = next(line for line in table.splitlines() if line.startswith(f'  {entry["value"]} ')).split()
+        assert row[-6:-3] == [f'{100 * plan["schedule"]["bubble"]:.1f}', str(plan["schedule"]["in_flight"]), str(plan["schedule"]["deferred"])], row
+        sizes = entry["schedule"]["activations"], most, sum(moved.values())
+        assert row[-3:] == [f"{size / 2**20:.2f}" for size in sizes], (row, sizes)
+    assert ("schedule" in plan) == ("schedule" in entry)
     assert moved == {(m["what"], m["op"], m["axes"]): m["bytes"] for m in entry["moved"]}, (moved, entry["moved"])
     assert len(moved) > 0
     assert f'{entry["rank"]["peak"] / 2**20:.2f}' in table and f'{entry["node_peak"] / 2**20:.2f}' in table, table
@@ -55,6 +66,27 @@ compare hsdp-2x2 train.sync '[none, shard, all]' '[shard,shard,all]' '[all,all,a
 compare gpt-3d mesh '"dp_shard=3 tp=2 cp=2"' '"dp_shard=2 tp=2"' with --ranks-per-node 3
 compare ocr-fan-in-small train.microbatches 1 2
 compare moe-dp2ep precision.reduce f32 bf16
+compare gpt-pp schedule.kind gpipe 1f1b zb with --set train.microbatches=5
+compare moe-pp mesh '"pp=3 dp_shard=2"' '"pp=1 dp_shard=2"' with --set views.sparse="ep=2 etp=1"
+compare gpt-pp schedule '{kind: gpipe, stages: 6}' '{kind: interleaved, stages: 6}' with --set mesh="pp=3 dp_shard=2"
+
+# Schedules that the recipe cannot have are told in their row; where it can have none, that is refused.
+pipeline=$source/recipes/gpt-pp.yaml
+"$addend" plan "$pipeline" --compare schedule=gpipe,1f1b,interleaved,zb >kinds.txt || fail "kinds"
+"$addend" plan "$pipeline" --compare schedule=gpipe,1f1b,interleaved,zb --json >kinds.json || fail "kinds"
+grep -q '^  interleaved  *with one stage a rank it is 1f1b' kinds.txt || fail "interleaved of one stage a rank"
+"$addend" plan "$pipeline" --set schedule.stages=4 --compare schedule=gpipe,1f1b,interleaved,zb --json >several.json || fail "several stages"
+python3 - <<'Y' || fail "which schedules fit"
+import json
+def unfit(name):
+    return {plan["value"]: plan.get("unfit") for plan in json.load(open(name))["plans"]}
+kinds, several = unfit("kinds.json"), unfit("several.json")
+assert [value for value in kinds if kinds[value]] == ["interleaved"], kinds
+assert [value for value in several if several[value]] == ["1f1b", "zb"] and "one stage a rank" in several["zb"], several
+Y
+none=0
+"$addend" plan "$pipeline" --set schedule.stages=4 --compare schedule=1f1b,zb >out 2>err || none=$?
+[ $none -eq 2 ] && [ ! -s out ] && [ "$(grep -c "has one stage a rank" err)" -eq 2 ] || fail "no schedule fits"
 
 refused() { # words, arguments
   local words=$1 status=0
@@ -67,6 +99,7 @@ refused "like shard.zero=0,1,2,3, not 'shard.zero'" --compare shard.zero
 refused "like shard.zero=0,1,2,3, not '=1'" --compare =1
 refused "did you mean" --compare shard.zreo=1,2
 refused "leave out --compare" --compare shard.zero=0,1 --picture p.svg
+refused "must be gpipe, 1f1b, interleaved or zb, is 1f1c" --compare schedule=gpipe,1f1c
 refused "64 values at most" --compare "train.seed=$(seq -s , 65)"
 [ ! -e p.svg ] || fail "a picture of nothing"
 echo "plan_compare: all hold"

@@ -34,6 +34,12 @@ names 3 plan "$recipe" --picture "$evil/picture.svg"
 names 2 report "$evil"
 names 2 diff "$evil"
 names 2 run -n 1 -- "./$evil"
+names 2 schedule check "$evil"
+names 2 schedule "$evil"
+names 2 schedule make "$evil" --stages 2 --microbatches 2
+names 2 schedule make 1f1b --stages "$evil" --microbatches 2
+printf '0F0,%s0\n' "$evil" >cells.csv && names 2 schedule check cells.csv
+printf '0B0,0F0\n' >wrong.csv && names 1 schedule check wrong.csv --picture "$evil.svg"
 names 0 train "$recipe" $few -o "$evil" --dump-step 0
 names 2 train "$recipe" $few -o "$evil"
 names 0 report "$evil"

@@ -42,7 +42,7 @@ refused '--set shard.bucket_mib: must be above 0, is 0' train good.yaml --set sh
 refused 'train.stepz' check good.yaml --set train.stepz=1
 refused 'pp' check good.yaml --set mesh="dp_shard=2 pp=2"
 refused 'steps' check good.yaml --steps none
-refused '--set views.sparse: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, checkpoint' plan good.yaml --set views.sparse=x
+refused '--set views.sparse: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, evaluate, checkpoint' plan good.yaml --set views.sparse=x
 refused 'takes the name of a folder' train good.yaml --out ''
 refused 'recipe' check
 refused 'no command' frobnicate

@@ -123,9 +123,9 @@ static int call_wrongly(ad_comm *comm, void *context) {
   int n = 0;
   for (int i = 0; i < 13; i++) bad[i] = good;
   bad[n++].op = (ad_collective_op)77;
-  bad[n++].dtype = (ad_dtype)9;
+  bad[n++].dtype = (ad_dtype)(AD_BOOL + 1);
   bad[n++].accumulate = AD_BF16;
-  bad[n++].reduction = (ad_reduction)5;
+  bad[n++].reduction = (ad_reduction)(AD_BIT_XOR + 1);
   bad[n++].in = NULL;
   bad[n++].out = in + 1;
   bad[n++].group = ad_mesh_group(too_large, AD_AXES_ALL, 0);

@@ -191,6 +191,48 @@ static void who_waits_for_a_dead_rank_is_told(void **state) {
   end(&w);
 }
 
+/* The last of two dies or leaves; the other tests what it posted and never waits. */
+typedef struct polling {
+  world world; /* first: it is what ranks get */
+  int leaves, receives;
+} polling;
+
+static ad_status test_until_it_ends(ad_comm *comm, int receives) {
+  double value = 1;
+  int done = 0;
+  ad_request request;
+  ad_collective sum = {.size = sizeof sum, .in = &value, .out = &value, .count = 1, .dtype = AD_F64};
+  ad_transfer receive = {
+      .size = sizeof receive, .peer = 1, .receive = &value, .receives = 1, .count = 1, .dtype = AD_F64};
+  AD_TRY(receives ? ad_comm_post_transfer(comm, &receive, &request) : ad_comm_post(comm, &sum, &request));
+  for (int turns = 0; turns < 10000 && !done; turns++) {
+    AD_TRY(ad_comm_test(comm, &request, &done));
+    usleep(500);
+  }
+  return AD_OK;
+}
+
+static int loses_the_last_while_it_tests(world *w, int64_t rank) {
+  const polling *how = (const polling *)w;
+  ad_rendezvous by = in_folder(&w->folder);
+  ad_comm *comm;
+  HOLDS(!ad_comm_join(rank, w->ranks, &by, &comm));
+  if (rank && !how->leaves) raise(SIGKILL);
+  if (!rank) HOLDS(test_until_it_ends(comm, how->receives) == (how->leaves ? AD_RANK_LEFT : AD_RANK_DIED));
+  ad_comm_close(comm);
+  return 0;
+}
+
+static void who_tests_is_told_too(void **state) {
+  for (int i = 0; i < 4; i++) {
+    int status[RANKS_MAX];
+    polling how = {begin(2), i & 1, i >> 1};
+    run(&how.world, loses_the_last_while_it_tests, status);
+    assert_int_equal(status[0], 0);
+    end(&how.world);
+  }
+}
+
 /* Between the second meeting, which opens the memory, and joining it: its third get is the last meeting's. */
 static int loses_one_that_has_not_joined(world *w, int64_t rank) {
   w->folder.dies_at = rank == 2 ? 3 : 0;
@@ -419,6 +461,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(processes_that_anybody_started_are_a_world),
       cmocka_unit_test(who_waits_for_a_dead_rank_is_told),
+      cmocka_unit_test(who_tests_is_told_too),
       cmocka_unit_test(one_that_dies_before_it_joined_is_told),
       cmocka_unit_test(no_death_hangs_or_goes_unnoticed),
       cmocka_unit_test(leaving_is_no_death),

@@ -142,6 +142,25 @@ static void a_sample_depends_on_its_global_index_alone(void **state) {
   ad_text_data_close(text);
 }
 
+static void tokens_and_targets_are_read_and_counted_apart(void **state) {
+  ad_text_data *text = open_one(in_folder("tree"), 5, 0);
+  double valid[] = {0.6, 1};
+  ad_batch_options options = {.size = sizeof options, .seed = 3, .global_batch = 3, .valid = valid, .valid_count = 2};
+  int32_t both[2][15], alone[2][15];
+  int64_t counted[4];
+  must(ad_text_data_rows(text, &options, 1, 0, 3, both[0], both[1], &counted[0]));
+  must(ad_text_data_rows(text, &options, 1, 0, 3, alone[0], NULL, &counted[1]));
+  must(ad_text_data_rows(text, &options, 1, 0, 3, NULL, alone[1], &counted[2]));
+  must(ad_text_data_rows(text, &options, 1, 0, 3, NULL, NULL, &counted[3]));
+  assert_memory_equal(both, alone, sizeof both);
+  for (int i = 0; i < 4; i++) assert_int_equal(counted[i], 3 + 5 + 3);
+  options.held_out = 1;  // there is none
+  must(ad_text_data_rows(text, &options, 1, 0, 3, alone[0], NULL, &counted[0]));
+  must(ad_text_data_rows(text, &options, 1, 0, 3, NULL, alone[1], &counted[0]));
+  for (int i = 0; i < 15; i++) assert_true(alone[0][i] == 0 && alone[1][i] == -1);
+  ad_text_data_close(text);
+}
+
 static void seeds_steps_and_samples_differ(void **state) {
   ad_text_data *text = open_one("/proc/self/exe", 64, 0);
   int32_t first[64 * 4], other[64 * 4], targets[64 * 4];
@@ -304,6 +323,7 @@ int main(void) {
       cmocka_unit_test(the_last_part_of_every_file_is_held_out),
       cmocka_unit_test(nothing_held_out_gives_rows_that_do_not_count),
       cmocka_unit_test(a_sample_depends_on_its_global_index_alone),
+      cmocka_unit_test(tokens_and_targets_are_read_and_counted_apart),
       cmocka_unit_test(seeds_steps_and_samples_differ),
       cmocka_unit_test(no_sample_comes_back_in_a_later_step),
       cmocka_unit_test(every_place_of_the_text_is_drawn),

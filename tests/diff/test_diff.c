@@ -82,7 +82,7 @@ static long resident(void) {
 static void an_open_dump_takes_no_pages_of_its_files(void **state) {
   ad_dump dump;
   write_dump(1);
-  assert_int_equal(ad_dump_open(files, FILES, 0, 1, NULL, NULL, &dump), AD_OK);
+  assert_int_equal(ad_dump_open(files, FILES, 0, &(ad_dump_opening){.finite = 1}, &dump), AD_OK);
   assert_int_equal(resident(), 0);
   (void)*(const volatile char *)ad_safetensors_at(dump.files[0].tensors, 0)->data; /* which this would see */
   assert_true(resident() > 0);

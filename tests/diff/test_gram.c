@@ -172,9 +172,43 @@ static void a_multiple_and_its_size_are_added_to_their_elements_alone(void **sta
   }
 }
 
+typedef struct columns {
+  float of[AD_FIT_COLUMNS][LONGEST + 1];
+  const float *at[AD_FIT_COLUMNS];
+  double factors[AD_FIT_COLUMNS];
+} columns;
+
+static void fill_columns(const rows *r, size_t at, columns *out) {
+  for (size_t k = 0; k < AD_FIT_COLUMNS; k++) {
+    for (size_t i = 0; i <= LONGEST; i++) out->of[k][i] = (float)(r->v[i] * (double)(k + 1) + r->w[LONGEST - i]);
+    out->at[k] = out->of[k] + at;
+    out->factors[k] = 0.3 - 0.7 * (double)k;
+  }
+}
+
+/* In their order, so that the sums are those of one after the other. */
+static void columns_of_floats_are_added_as_one_by_one(void **state) {
+  for (size_t count = 0; count <= AD_FIT_COLUMNS; count++)
+    for (size_t n = 0; n <= LONGEST; n++) {
+      rows r = random_rows(), one_by_one = r;
+      columns c;
+      fill_columns(&r, 0, &c);
+      ad_fit_kernels()->add_sized_floats(r.x, r.u, c.factors, c.at, count, n);
+      for (size_t k = 0; k < count; k++) {
+        double wide[LONGEST + 1];
+        for (size_t i = 0; i <= LONGEST; i++) wide[i] = (double)c.of[k][i];
+        ad_fit_kernels()->add_sized(one_by_one.x, one_by_one.u, c.factors[k], wide, n);
+      }
+      assert_memory_equal(&r, &one_by_one, sizeof r);
+    }
+}
+
 /* All loops one after the other, at both places of a pair of elements. */
 static rows run(const fit_kernels *kernels, size_t at, size_t n) {
   rows r = random_rows();
+  columns c;
+  fill_columns(&r, at, &c);
+  kernels->add_sized_floats(r.x + at, r.w + at, c.factors, c.at, AD_FIT_COLUMNS, n);
   kernels->add(r.x + at, 0.3, r.y + at, n);
   kernels->add_sized(r.u + at, r.w + at, 0.7, r.v + at, n);
   kernels->turn(r.x + at, r.y + at, 0.28, 0.96, n);
@@ -205,6 +239,7 @@ int main(void) {
       cmocka_unit_test(a_turn_keeps_the_length),
       cmocka_unit_test(a_multiple_is_added_to_its_elements_alone),
       cmocka_unit_test(a_multiple_and_its_size_are_added_to_their_elements_alone),
+      cmocka_unit_test(columns_of_floats_are_added_as_one_by_one),
       cmocka_unit_test(every_variant_gives_rows_of_the_same_bits),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -169,6 +169,19 @@ static void one_name_is_given_once(void **state) {
   assert_null(writer);
 }
 
+static void dtypes_of_collectives_alone_are_not_written(void **state) {
+  for (ad_dtype dtype = AD_U8; dtype <= AD_BOOL; dtype++) {
+    ad_safetensor tensor = tensors[0];
+    ad_safetensors_writer *writer = NULL;
+    char words[64];
+    tensor.dtype = dtype;
+    snprintf(words, sizeof words, "is %s; F64, F32, BF16, F16, I32 and I64 are written", ad_dtype_name(dtype));
+    assert_int_equal(ad_safetensors_create(path, &tensor, 1, NULL, &writer), AD_INVALID);
+    assert_non_null(strstr(ad_last_error(), words));
+    assert_null(writer);
+  }
+}
+
 /* ---- what a file may not say ---- */
 
 static ad_status parse(const char *header, size_t data_bytes, ad_safetensors **out) {
@@ -217,7 +230,10 @@ static void hostile_headers_are_refused(void **state) {
   refused("{" T("a", "F32", "[1.5]", "[0,8]") "}", 8, "no size");
   refused("{" T("a", "F32", "[4294967296,4294967296,4]", "[0,8]") "}", 8, "more elements");
   refused("{" T("a", "F32", "[1,1,1,1,1,1,1]", "[0,4]") "}", 4, "7 dimensions");
-  refused("{" T("a", "U8", "[2]", "[0,2]") "}", 2, "is U8");
+  refused("{" T("a", "U8", "[2]", "[0,2]") "}", 2, "is U8; F64, F32, BF16, F16, I32 and I64 are read");
+  refused("{" T("a", "I8", "[2]", "[0,2]") "}", 2, "is I8;");
+  refused("{" T("a", "I16", "[2]", "[0,4]") "}", 4, "is I16;");
+  refused("{" T("a", "BOOL", "[2]", "[0,2]") "}", 2, "is BOOL;");
   refused("{" T("a", "F32", "2", "[0,8]") "}", 8, "has no shape");
   refused("{" T("a", "F32", "[2]", "[0]") "}", 8, "has no data_offsets");
   refused("{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "has no dtype");
@@ -409,6 +425,7 @@ int main(void) {
       cmocka_unit_test(a_file_gets_its_name_when_it_is_finished),
       cmocka_unit_test(a_file_that_finds_no_room_leaves_what_was_there),
       cmocka_unit_test(one_name_is_given_once),
+      cmocka_unit_test(dtypes_of_collectives_alone_are_not_written),
       cmocka_unit_test(good_headers_are_taken),
       cmocka_unit_test(hostile_headers_are_refused),
       cmocka_unit_test(a_header_longer_than_the_file_is_refused),

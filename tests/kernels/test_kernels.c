@@ -15,8 +15,8 @@
 #include "tree_order.h"
 
 static const ad_dtype float_dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16};
-static const ad_reduction reductions[] = {AD_SUM, AD_MAX, AD_MIN};
-enum { FLOATS = 4, ALL_DTYPES = 6, VARIANTS = 4, ENCODINGS = 65536 };
+static const ad_reduction reductions[] = {AD_SUM, AD_MAX, AD_MIN, AD_PRODUCT, AD_BIT_AND, AD_BIT_OR, AD_BIT_XOR};
+enum { FLOATS = 4, OF_FLOATS = 4, REDUCTIONS = 7, VARIANTS = 4, ENCODINGS = 65536 };
 
 static ad_variant best;
 
@@ -207,7 +207,7 @@ static void the_two_16_bit_formats_convert_into_each_other(void **state) {
 static void integers_and_equal_dtypes_are_copied_bit_for_bit(void **state) {
   uint64_t bits[9], copied[9];
   for (unsigned i = 0; i < 9; i++) bits[i] = ad_random_bits(2, 2, i) | 0x7ff0000000000000;  // NaNs in f64
-  for (int dtype = AD_F64; dtype <= AD_I64; dtype++) {
+  for (int dtype = AD_F64; dtype <= AD_BOOL; dtype++) {
     size_t n = sizeof bits / ad_dtype_size((ad_dtype)dtype);
     memset(copied, 0, sizeof copied);
     ad_cast(copied, (ad_dtype)dtype, bits, (ad_dtype)dtype, n);
@@ -234,6 +234,8 @@ static void fill(buffer *b, uint64_t stream, ad_dtype dtype) {
     memcpy(b->bytes + 8 * i, &bits, 8);
   }
   double special[] = {NAN, -NAN, INFINITY, -INFINITY, 0.0, -0.0, 1.0, 0x1p-24};
+  for (size_t i = 0; dtype == AD_BOOL && i < sizeof b->bytes; i++)  // every other is false, the others any truth
+    if (ad_random_bits(5, stream, i) & 1) b->bytes[i] = 0;
   if (!ad_dtype_is_float(dtype)) return;
   for (size_t i = 0; i < ROOM; i++) {
     uint64_t pick = ad_random_bits(4, stream, i);
@@ -241,6 +243,9 @@ static void fill(buffer *b, uint64_t stream, ad_dtype dtype) {
     if (pick >> 40 & 3) ad_cast(b->bytes + i * ad_dtype_size(dtype), dtype, &value, AD_F64, 1);
   }
 }
+
+/* How many of `reductions` the dtype has. */
+static size_t reductions_of(ad_dtype dtype) { return ad_dtype_is_float(dtype) ? OF_FLOATS : REDUCTIONS; }
 
 static void *at(buffer *b, ad_dtype dtype, size_t offset) { return b->bytes + offset * ad_dtype_size(dtype); }
 
@@ -271,7 +276,7 @@ static void every_variant_casts_scales_and_accumulates_alike(void **state) {
 }
 
 static void every_variant_reduces_alike(void **state) {
-  for (int dtype = AD_F64; dtype <= AD_I64; dtype++) {
+  for (int dtype = AD_F64; dtype <= AD_BOOL; dtype++) {
     for (int j = 0; j < MOST_SOURCES; j++) fill(&inputs[j], (uint64_t)j, (ad_dtype)dtype);
     for (size_t k = 0; k < LENGTHS; k++)
       for (size_t count = 1; count <= MOST_SOURCES; count++) {
@@ -289,7 +294,7 @@ static void every_variant_reduces_alike(void **state) {
           ad_reduce(out, out_count, sources, count,
                     &(ad_reducing){.dtype = (ad_dtype)dtype,
                                    .accumulate = sum,
-                                   .reduction = reductions[(k + count) % 3],
+                                   .reduction = reductions[(k + count) % reductions_of((ad_dtype)dtype)],
                                    .past = (variant + k) % 2},
                     lengths[k]);
           for (int i = 0; i < 3; i++) assert_memory_equal(&results[variant][i], &results[AD_PLAIN][i], sizeof(buffer));
@@ -326,7 +331,9 @@ static void every_variant_rounds_sums_of_two_alike(void **state) {
 
 static double reduce_two(ad_reduction reduction, double a, double b) {
   if (isnan(a) || isnan(b)) return NAN;
-  return reduction == AD_SUM ? a + b : reduction == AD_MAX ? (a > b ? a : b) : (a < b ? a : b);
+  if (reduction == AD_SUM) return a + b;
+  if (reduction == AD_PRODUCT) return a * b;
+  return reduction == AD_MAX ? (a > b ? a : b) : (a < b ? a : b);
 }
 
 typedef struct wanted_sum {
@@ -385,9 +392,9 @@ static void assert_in_order(const void *out, const wanted_sum *wanted, size_t fi
 /* In registers, and in blocks. */
 static void a_reduction_goes_in_the_order_of_the_tree_in_the_accumulate_dtype(void **state) {
   static const size_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33};
-  for (int turn = 0; turn < FLOATS * 3 * 2; turn++) {
-    wanted_sum w = {.dtype = float_dtypes[turn % FLOATS], .reduction = reductions[turn / FLOATS % 3]};
-    w.sum = turn < FLOATS * 3 && w.dtype != AD_F64 ? AD_F32 : AD_F64;
+  for (int turn = 0; turn < FLOATS * OF_FLOATS * 2; turn++) {
+    wanted_sum w = {.dtype = float_dtypes[turn % FLOATS], .reduction = reductions[turn / FLOATS % OF_FLOATS]};
+    w.sum = turn < FLOATS * OF_FLOATS && w.dtype != AD_F64 ? AD_F32 : AD_F64;
     w.sources = many_sources(w.dtype);
     for (int variant = 0; variant <= (int)best; variant++)
       for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
@@ -410,30 +417,137 @@ static size_t cut_into_parts(size_t first, size_t count, uint64_t draw, uint32_t
 
 /* As a node does that sends the sum of its ranks' addends to another: it gets the bits of all addends summed at one
  * place. */
+static void sum_parts_before(const void *const *sources, ad_dtype dtype, ad_reduction reduction, size_t count,
+                             int turn) {
+  static double partial[MANY_SOURCES][MANY_LENGTH];
+  const void *parts[MANY_SOURCES];
+  uint32_t leaves[MANY_SOURCES];
+  size_t done = 0, part_count = cut_into_parts(0, count, ad_random_bits(4, 0, (uint64_t)turn), leaves);
+  ad_dtype sum = !ad_dtype_is_float(dtype) || dtype == AD_F64 ? dtype : turn % 3 ? AD_F32 : AD_F64;
+  ad_reducing how = {.dtype = dtype, .accumulate = sum, .out_dtype = sum, .reduction = reduction};
+  ad_kernels_choose((ad_variant)(turn % ((int)best + 1)));
+  for (size_t p = 0; p < part_count; done += leaves[p++]) {
+    void *out = partial[p];
+    how.first = done;
+    parts[p] = leaves[p] == 1 ? sources[done] : out;
+    if (leaves[p] > 1) ad_reduce(&out, 1, sources + done, leaves[p], &how, MANY_LENGTH);
+  }
+  void *at_once = results[0][0].bytes, *of_parts = results[0][1].bytes;
+  int shift = ad_dtype_is_float(dtype) && reduction == AD_SUM ? -(turn % 3) : 0;
+  how = (ad_reducing){.dtype = dtype, .accumulate = sum, .reduction = reduction, .shift = shift};
+  ad_reduce(&at_once, 1, sources, count, &how, MANY_LENGTH);
+  how.leaves = leaves;
+  ad_reduce(&of_parts, 1, parts, part_count, &how, MANY_LENGTH);
+  assert_memory_equal(of_parts, at_once, MANY_LENGTH * ad_dtype_size(dtype));
+}
+
 static void parts_of_the_tree_may_be_summed_before(void **state) {
   static const size_t counts[] = {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 33};
-  static double partial[MANY_SOURCES][MANY_LENGTH];
-  for (int turn = 0; turn < 4 * (int)(sizeof counts / sizeof *counts) * FLOATS; turn++) {
-    size_t count = counts[turn / FLOATS % (sizeof counts / sizeof *counts)], done = 0;
-    ad_dtype dtype = float_dtypes[turn % FLOATS], sum = dtype == AD_F64 || turn % 3 == 0 ? AD_F64 : AD_F32;
+  int turn = 0;
+  for (ad_dtype dtype = AD_F64; dtype <= AD_BOOL; dtype++) {
     const void *const *sources = many_sources(dtype);
-    const void *parts[MANY_SOURCES];
-    uint32_t leaves[MANY_SOURCES];
-    size_t part_count = cut_into_parts(0, count, ad_random_bits(4, 0, (uint64_t)turn), leaves);
-    ad_reducing how = {.dtype = dtype, .accumulate = sum, .out_dtype = sum};
-    ad_kernels_choose((ad_variant)(turn % ((int)best + 1)));
-    for (size_t p = 0; p < part_count; done += leaves[p++]) {
-      void *out = partial[p];
-      how.first = done;
-      parts[p] = leaves[p] == 1 ? sources[done] : out;
-      if (leaves[p] > 1) ad_reduce(&out, 1, sources + done, leaves[p], &how, MANY_LENGTH);
+    for (size_t r = 0; r < reductions_of(dtype); r++)
+      for (size_t c = 0; c < 4 * (sizeof counts / sizeof *counts); c++)
+        sum_parts_before(sources, dtype, reductions[r], counts[c / 4], turn++);
+  }
+}
+
+/* ---- whole numbers and bools: the reference takes them one by one, in 64 bits ---- */
+
+static int64_t whole_number(const void *memory, ad_dtype dtype, size_t i) {
+  switch (dtype) {
+    case AD_U8:
+      return ((const uint8_t *)memory)[i];
+    case AD_BOOL:
+      return ((const uint8_t *)memory)[i] ? 1 : 0;
+    case AD_I8:
+      return ((const int8_t *)memory)[i];
+    case AD_I16:
+      return ((const int16_t *)memory)[i];
+    case AD_I32:
+      return ((const int32_t *)memory)[i];
+    default:
+      return ((const int64_t *)memory)[i];
+  }
+}
+
+/* The number of the dtype that the low bits stand for. */
+static int64_t wrapped(uint64_t bits, ad_dtype dtype) {
+  switch (dtype) {
+    case AD_BOOL:
+      return bits != 0;
+    case AD_U8:
+      return (int64_t)(bits % 256);
+    case AD_I64:
+      return (int64_t)bits;
+    default: {
+      uint64_t half = 1ull << (8 * ad_dtype_size(dtype) - 1);
+      return (int64_t)((bits + half) % (2 * half)) - (int64_t)half;
     }
-    void *at_once = results[0][0].bytes, *of_parts = results[0][1].bytes;
-    how = (ad_reducing){.dtype = dtype, .accumulate = sum, .shift = -(turn % 3)};
-    ad_reduce(&at_once, 1, sources, count, &how, MANY_LENGTH);
-    how.leaves = leaves;
-    ad_reduce(&of_parts, 1, parts, part_count, &how, MANY_LENGTH);
-    assert_memory_equal(of_parts, at_once, MANY_LENGTH * ad_dtype_size(dtype));
+  }
+}
+
+static int64_t combined(ad_reduction reduction, int64_t a, int64_t b, ad_dtype dtype) {
+  uint64_t x = (uint64_t)a, y = (uint64_t)b;
+  switch (reduction) {
+    case AD_SUM:
+      return wrapped(x + y, dtype);
+    case AD_PRODUCT:
+      return wrapped(x * y, dtype);
+    case AD_MAX:
+      return a > b ? a : b;
+    case AD_MIN:
+      return a < b ? a : b;
+    case AD_BIT_AND:
+      return wrapped(x & y, dtype);
+    case AD_BIT_OR:
+      return wrapped(x | y, dtype);
+    default:
+      return wrapped(x ^ y, dtype);
+  }
+}
+
+/* As written: a bool that is not 0 or 1 is no result. */
+static int64_t written_number(const void *memory, ad_dtype dtype, size_t i) {
+  return dtype == AD_BOOL ? ((const uint8_t *)memory)[i] : whole_number(memory, dtype, i);
+}
+
+static void assert_one_by_one(const void *found, const void *const *sources, size_t count, const ad_reducing *how) {
+  for (size_t i = 0; i < MANY_LENGTH; i++) {
+    int64_t expected = whole_number(sources[0], how->dtype, i);
+    for (size_t j = 1; j < count; j++)
+      expected = combined(how->reduction, expected, whole_number(sources[j], how->dtype, i), how->dtype);
+    assert_int_equal(written_number(found, how->dtype, i), expected);
+  }
+}
+
+/* Apart, and into the source in the middle. */
+static void reduce_one_by_one(const void *const *sources, size_t count, const ad_reducing *how) {
+  static char in_place[MANY_LENGTH * sizeof(int64_t)];
+  const void *mixed[MANY_SOURCES];
+  void *out[] = {results[0][0].bytes, in_place};
+  memcpy(mixed, sources, sizeof mixed);
+  memcpy(in_place, sources[count / 2], MANY_LENGTH * ad_dtype_size(how->dtype));
+  mixed[count / 2] = in_place;
+  ad_reduce(out, 2, mixed, count, how, MANY_LENGTH);
+  for (int k = 0; k < 2; k++) assert_one_by_one(out[k], sources, count, how);
+  memcpy(in_place, sources[count / 2], MANY_LENGTH * ad_dtype_size(how->dtype));
+  ad_reduce(&out[1], 1, mixed, count, how, MANY_LENGTH);
+  assert_one_by_one(in_place, sources, count, how);
+}
+
+static void whole_numbers_and_bools_are_reduced_as_one_by_one(void **state) {
+  static const ad_dtype dtypes[] = {AD_I32, AD_I64, AD_U8, AD_I8, AD_I16, AD_BOOL};
+  static const size_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33};
+  for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+    const void *const *sources = many_sources(dtypes[d]);
+    for (size_t turn = 0; turn < REDUCTIONS * sizeof counts / sizeof *counts; turn++)
+      for (int variant = 0; variant <= (int)best; variant++) {
+        ad_kernels_choose((ad_variant)variant);
+        ad_reducing how = {.dtype = dtypes[d], .accumulate = dtypes[d], .past = variant % 2};
+        how.reduction = reductions[turn % REDUCTIONS];
+        reduce_one_by_one(sources, counts[turn / REDUCTIONS], &how);
+      }
   }
 }
 
@@ -471,7 +585,7 @@ static void the_outs_may_be_the_sources(void **state) {
   enum { N = 2500 };
   static buffer copies[MOST_SOURCES];
   ad_kernels_choose(best);
-  for (int dtype = AD_F64; dtype <= AD_I64; dtype++)
+  for (int dtype = AD_F64; dtype <= AD_BOOL; dtype++)
     for (size_t count = 1; count <= MOST_SOURCES; count++)
       for (size_t rotated = 0; rotated < count; rotated++) {
         const void *sources[MOST_SOURCES];
@@ -512,7 +626,7 @@ static void the_maximum_or_minimum_with_a_nan_is_nan(void **state) {
   void *out[1] = {found};
   for (int variant = 0; variant <= (int)best; variant++) {
     ad_kernels_choose((ad_variant)variant);
-    for (int r = 0; r < 3; r++) {
+    for (int r = 0; r < OF_FLOATS; r++) {
       ad_reduce(out, 1, sources, 2, &(ad_reducing){.dtype = AD_F64, .accumulate = AD_F64, .reduction = reductions[r]},
                 3);
       for (int i = 0; i < 3; i++) assert_true(isnan(found[i]));
@@ -600,6 +714,27 @@ static void nothing_is_read_or_written_at_length_zero(void **state) {
   ad_kernels_choose(best);
   for (size_t i = 0; i < page; i++) assert_int_equal((unsigned char)pages[i], 0x5a);
   munmap(pages, 2 * page);
+}
+
+/* On both sides of the limit from which on some processors copy past the caches, at any address; not a byte more. */
+static void copies_to_another_core_are_whole(void **state) {
+  enum { LIMIT = 16 << 10, SPACE = 2 * LIMIT, EDGE = 64 };
+  static const size_t sizes_tried[] = {0, 1, 63, 64, LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 65, SPACE - 3};
+  unsigned char *from = malloc(SPACE + EDGE), *to = malloc(SPACE + 3 * EDGE);
+  assert_true(from && to);
+  for (size_t i = 0; i < SPACE + EDGE; i++) from[i] = (unsigned char)(i * 7 + i / 251);
+  for (int way = 0; way < 2; way++)
+    for (size_t i = 0; i < sizeof sizes_tried / sizeof *sizes_tried; i++)
+      for (size_t at = 0; at < EDGE; at += 13) {
+        size_t bytes = sizes_tried[i];
+        memset(to, 0x5a, SPACE + 3 * EDGE);
+        (way ? ad_copy_past : ad_copy_shared)(to + EDGE + at, from + at % 3, bytes);
+        assert_memory_equal(to + EDGE + at, from + at % 3, bytes);
+        for (size_t k = 0; k < EDGE + at; k++) assert_int_equal(to[k], 0x5a);
+        for (size_t k = EDGE + at + bytes; k < SPACE + 3 * EDGE; k++) assert_int_equal(to[k], 0x5a);
+      }
+  free(from);
+  free(to);
 }
 
 static void the_choice_is_never_wider_than_the_machine(void **state) {
@@ -699,6 +834,7 @@ int main(void) {
       cmocka_unit_test(every_variant_rounds_sums_of_two_alike),
       cmocka_unit_test(a_reduction_goes_in_the_order_of_the_tree_in_the_accumulate_dtype),
       cmocka_unit_test(parts_of_the_tree_may_be_summed_before),
+      cmocka_unit_test(whole_numbers_and_bools_are_reduced_as_one_by_one),
       cmocka_unit_test(the_tree_halves_its_indices_and_keeps_pairs_together),
       cmocka_unit_test(integers_sum_exactly_and_wrap_around),
       cmocka_unit_test(the_outs_may_be_the_sources),
@@ -710,6 +846,7 @@ int main(void) {
       cmocka_unit_test(every_variant_writes_sums_alike),
       cmocka_unit_test(a_sum_is_scaled_added_and_rounded_once),
       cmocka_unit_test(nothing_is_read_or_written_at_length_zero),
+      cmocka_unit_test(copies_to_another_core_are_whole),
       cmocka_unit_test(the_choice_is_never_wider_than_the_machine),
       cmocka_unit_test(a_name_of_no_variant_is_refused),
   };

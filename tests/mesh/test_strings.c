@@ -127,6 +127,33 @@ static void a_block_has_the_other_axes_of_its_mesh(void **state) {
   ad_mesh_destroy(mesh);
 }
 
+static void a_stage_has_the_other_axes_on_the_ranks_of_its_position(void **state) {
+  ad_mesh *mesh, *stage = NULL;
+  assert_int_equal(ad_mesh_create_pool("pp=3 dp_replicate=1 tp=5", 7, &mesh), AD_OK);
+  for (int64_t position = 0; position < 3; position++) {
+    assert_int_equal(ad_mesh_create_stage(mesh, position, &stage), AD_OK);
+    assert_string_equal(ad_mesh_text(stage), "dp_replicate=1 tp=5");
+    assert_int_equal(ad_mesh_first_rank(stage), 7 + 5 * position);
+    assert_int_equal(ad_mesh_size(stage), 5);
+    ad_mesh_destroy(stage);
+  }
+  stage = NULL;
+  assert_int_equal(ad_mesh_create_stage(mesh, 3, &stage), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "there is no position 3 on pp; they are 0 to 2"));
+  assert_int_equal(ad_mesh_create_stage(mesh, -1, &stage), AD_INVALID);
+  ad_mesh_destroy(mesh);
+  assert_int_equal(ad_mesh_create("dp_shard=2 pp=3", &mesh), AD_OK);
+  assert_int_equal(ad_mesh_create_stage(mesh, 0, &stage), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "`pp` comes first: the ranks of a stage are one after another"));
+  assert_null(stage);
+  ad_mesh_destroy(mesh);
+  assert_int_equal(ad_mesh_create("dp_shard=2 pp=1", &mesh), AD_OK);
+  assert_int_equal(ad_mesh_create_stage(mesh, 0, &stage), AD_OK);
+  assert_string_equal(ad_mesh_text(stage), "dp_shard=2");
+  ad_mesh_destroy(stage);
+  ad_mesh_destroy(mesh);
+}
+
 static void a_failed_allocation_leaves_nothing_behind(void **state) {
   ad_mesh *mesh = NULL, *view = NULL;
   ad_memory_fail_at(1);
@@ -151,6 +178,7 @@ int main(void) {
       cmocka_unit_test(a_set_of_axes_prints_as_it_is_read),
       cmocka_unit_test(a_damaged_mesh_is_found_and_the_numbers_are_named),
       cmocka_unit_test(a_block_has_the_other_axes_of_its_mesh),
+      cmocka_unit_test(a_stage_has_the_other_axes_on_the_ranks_of_its_position),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

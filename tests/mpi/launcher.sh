@@ -71,6 +71,7 @@ draw_cases "proofs under $implementation" 1 \
   "4 all moe-dp2ep" "4 2 moe-tp2ep" \
   "8 all ocr-fan-in-small" "8 3 ocr-fan-out" "6 4 ocr-ragged" \
   "8 all ocr-disjoint --steps 5" "8 4 ocr-disjoint --set shard.zero=3" "5 5 $unlike" "5 3 $unlike" "5 2 $unlike" \
+  "4 3 gpt-pp --set mesh=pp=2+tp=2" "4 2 gpt-pp --set mesh=pp=2+dp_shard=2 --set schedule.kind=zb" \
   "10 5 pools-10 --steps 3" # one of three pools lies across two nodes
 for arguments in "${drawn[@]}"; do proves $arguments; done
 # Which ranks share memory decides whether they gather or read, and what a proof expects of a step: nodes of unlike sizes.
@@ -157,10 +158,10 @@ done
 echo "deaths: the launcher's status, nothing left; stops: named"
 
 # The suites of engine shm, on one node and on two.
-draw_cases "suites under $implementation" 1 {1,2}" "{comm_protocol,comm_conformance,reduce_store,reduce_slots}
+draw_cases "suites under $implementation" 1 {1,2}" "{comm_protocol,comm_conformance,comm_dtypes,comm_transfer,comm_ranks,reduce_store,reduce_slots,bridge_alike}
 for case in "${drawn[@]}"; do
   read -r nodes suite <<<"$case"
   must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_$suite"
   grep ' are taken, ' "$work/out"
 done
-echo "suites: protocol, conformance, the store and slots"
+echo "suites: protocol, conformance, dtypes, transfers, lists, the store and slots, alike bridges"

@@ -24,6 +24,12 @@ for mesh in "dp_shard=1 cp=2 tp=2" "dp_shard=2 tp=2 cp=1" "tp=2 cp=2"; do
   on_hosts "2 2" "$build/addend" check "$source/recipes/gpt-3d.yaml" --set "'mesh=\"$mesh\"'" || fail "$mesh: $(cat "$out")"
   grep -q proven "$out" || fail "$mesh is not proven: $(cat "$out")"
 done
+# Stages on each host, and one of three alone.
+for case in "2 2;pp=2 tp=2;zb" "2 1;pp=3;1f1b"; do
+  IFS=';' read -r ranks mesh kind <<<"$case"
+  on_hosts "$ranks" "$build/addend" check "$source/recipes/gpt-pp.yaml" --set "'mesh=\"$mesh\"'" --set schedule.kind="$kind" || fail "$case: $(cat "$out")"
+  grep -q proven "$out" || fail "$case is not proven: $(cat "$out")"
+done
 echo "hosts: the bits of shm, and proofs"
 
 # What leaves the hosts, in values: of a sum one value for each slice and other host that is a part of the tree, of bf16

@@ -50,6 +50,14 @@ static const world over_everything[] = {
     {0},
 };
 
+static const world over_stages[] = {
+    {2, {"mesh=pp=2"}},
+    {3, {"mesh=pp=3"}},
+    {4, {"mesh=pp=2 dp_shard=2", "shard.zero=3"}},
+    {2, {"mesh=pp=2", "schedule.stages=4"}},
+    {0},
+};
+
 static const char *const names[] = {"gpt-tied",       "gpt-untied",  "gpt-masks",   "gpt-schedule",
                                     "gpt-everything", "gpt-grouped", "gpt-one-key", "gpt-head-norms"};
 
@@ -60,15 +68,21 @@ static void samples_are_those_that_the_documented_rule_draws(void **state) {
 static void a_tied_model_with_every_default_trains_as_in_pytorch(void **state) {
   train_on("gpt-tied", over_data);
   train_on("gpt-tied", over_two_parts);
+  train_on("gpt-tied", over_stages);
 }
 static void an_untied_model_with_decay_trains_as_in_pytorch(void **state) {
   train_on("gpt-untied", over_data);
   train_on("gpt-untied", over_three_parts);
+  train_on("gpt-untied", over_stages);
 }
-static void masks_and_unequal_microbatches_train_as_in_pytorch(void **state) { train_on("gpt-masks", over_data); }
+static void masks_and_unequal_microbatches_train_as_in_pytorch(void **state) {
+  train_on("gpt-masks", over_data);
+  train_on("gpt-masks", over_stages);
+}
 static void warm_up_cosine_and_clip_train_as_in_pytorch(void **state) {
   train_on("gpt-schedule", over_data);
   train_on("gpt-schedule", over_two_parts);
+  train_on("gpt-schedule", over_stages);
 }
 static void everything_at_once_trains_as_in_pytorch(void **state) {
   train_on("gpt-everything", over_data);

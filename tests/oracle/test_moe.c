@@ -48,6 +48,14 @@ static const world over_the_sequence[] = {
     {0},
 };
 
+static const world over_stages[] = {
+    {2, {"mesh=pp=2 dp_shard=1"}},
+    {4, {"mesh=pp=2 dp_shard=2", "shard.zero=3", "views.sparse=efsdp=1 ep=2 etp=1"}},
+    {4, {"mesh=pp=2 tp=2", "views.sparse=ep=2 etp=1", CUTS_SEQUENCE}},
+    {3, {"mesh=pp=3 dp_shard=1"}},
+    {0},
+};
+
 static const char *const names[] = {"moe-plain", "moe-softmax", "moe-sigmoid", "moe-shared"};
 
 static void samples_are_those_that_the_documented_rule_draws(void **state) {
@@ -60,6 +68,7 @@ static void train_everywhere(const char *name) {
   train_on(name, over_tokens);
   train_on(name, over_matrices);
   train_on(name, over_the_sequence);
+  train_on(name, over_stages);
 }
 
 static void experts_with_every_default_train_as_in_pytorch(void **state) { train_everywhere("moe-plain"); }

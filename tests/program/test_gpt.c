@@ -172,12 +172,12 @@ static void a_refusal_names_every_number_that_does_not_fit(void **state) {
   m.options.decoder.layers = 0;
   m.options.decoder.heads = 3;
   m.options.decoder.data.seq = -4;
-  assert_int_equal(try(&m, "pp=2", BATCH, 1), AD_INVALID);
+  assert_int_equal(try(&m, "ep=2", BATCH, 1), AD_INVALID);
   assert_null(m.program);
   assert_non_null(strstr(ad_last_error(), "model.layers: must be at least 1, is 0"));
   assert_non_null(strstr(ad_last_error(), "model.heads: must divide d_model: 8 is no multiple of 3"));
   assert_non_null(strstr(ad_last_error(), "data.seq: must be at least 1, is -4"));
-  assert_non_null(strstr(ad_last_error(), "mesh: pp=2 is not available for gpt"));
+  assert_non_null(strstr(ad_last_error(), "mesh: ep=2 is not available for gpt"));
   ad_comm_close(m.comm);
 }
 

@@ -352,6 +352,7 @@ static void a_value_crosses_in_the_dtype_in_which_it_is_awaited(void **state) {
   ad_tape_destroy(f.tape);
   must(ad_tape_create(f.comm, ad_program_mesh(f.program, 0), &options, &f.tape));
   at.tape = f.tape;
+  f.program->setting.compute = AD_BF16;
   ad_tensor *narrow = ad_to_dtype(f.tape, number(&f), AD_BF16);
   f.program->crossings = &crossing;
   f.program->crossing_count = 1;

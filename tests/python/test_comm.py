@@ -23,6 +23,34 @@ with addend.Comm("dp=2 tp=2") as comm:
         x = numpy.arange(6).reshape(2, 3).astype(dtype) + comm.rank
         assert comm.all_reduce(x) is x
         assert (x == 4 * numpy.arange(6).reshape(2, 3) + 6).all(), x
+    all_ranks = [numpy.array([3, 0, 200, 128, 255], "u1") * (rank + 1) for rank in range(4)]
+    for dtype in ("u1", "i1", "i2", "i4", "i8", "?", "f4"):
+        held = [one.astype(dtype) for one in all_ranks]
+        folds = {
+            "sum": numpy.logical_or if dtype == "?" else numpy.add,
+            "product": numpy.multiply,
+            "max": numpy.maximum,
+            "min": numpy.minimum,
+        }
+        if dtype != "f4":
+            folds.update(bit_and=numpy.bitwise_and, bit_or=numpy.bitwise_or, bit_xor=numpy.bitwise_xor)
+        for op, fold in folds.items():
+            want = fold(fold(held[0], held[1]), fold(held[2], held[3]))
+            x, part = held[comm.rank].copy(), numpy.zeros((comm.rank + 1) * 5 // 4 - comm.rank * 5 // 4, dtype)
+            comm.reduce_scatter(x, part, op=op)
+            assert (part == want[comm.rank * 5 // 4 :][: len(part)]).all() and part.dtype == want.dtype, (dtype, op)
+            assert (comm.all_reduce(x, op=op) == want).all() and x.dtype == want.dtype, (dtype, op, x, want)
+        whole = numpy.zeros(4, dtype)
+        comm.all_gather(held[comm.rank][2:3], whole)
+        assert (whole == [one[2] for one in held]).all()
+        x = held[comm.rank].copy()
+        assert (comm.broadcast(x, root=2) == held[2]).all()
+    try:
+        comm.all_reduce(numpy.zeros(2), op="bit_or")
+    except addend.InvalidError as error:
+        assert "f64 has no bit_or" in str(error)
+    else:
+        raise SystemExit("bits of floats were combined")
     y = numpy.full(3, comm.rank, "f4")
     out = numpy.zeros(3, "f4")
     comm.all_reduce(y, out, axes="tp")
@@ -248,7 +276,8 @@ class Arrays(unittest.TestCase):
         self.refused("type list, which is no array", [1.0, 2.0])
         self.refused("memory of CUDA device 1", OnDevice())
         self.refused("memory of a CUDA device", OnCuda())
-        self.refused("op takes one of sum, max, min", square, op="mean")
+        self.refused("op takes one of sum, max, min, product, bit_and, bit_or, bit_xor", square, op="mean")
+        self.refused("knows f8, f4, f2, i8, i4, i2, i1, u1, b1 of this", numpy.zeros(3, "u2"))
         self.refused("different types, f64 and f32", square, out=numpy.zeros((4, 4), "f4"))
         self.refused(r"shape \[2\] stands where \[4, 4\]", square, out=numpy.zeros(2))
         square.flags.writeable = False
@@ -267,8 +296,11 @@ class Arrays(unittest.TestCase):
             (memory.address, memory.dtype, memory.shape),
             (array.ctypes.data, "AD_F32", (2, 3)),
         )
+        for dtype, name in (("u1", "AD_U8"), ("i1", "AD_I8"), ("i2", "AD_I16"), ("?", "AD_BOOL")):
+            self.assertEqual(memory_of(ByDLPackAlone(numpy.zeros(3, dtype)), "array").dtype, name)
         self.refused("array has strides", ByDLPackAlone(array[:, :2]))
         self.refused("elements that addend does not know", ByDLPackAlone(array.astype("c8")))
+        self.refused("it knows f64, f32, f16, bf16, i64, i32, i16, i8, u8, bool", ByDLPackAlone(array.astype("u4")))
 
     def test_memory_outlives_the_array_s_name(self):
         from addend._arrays import memory_of

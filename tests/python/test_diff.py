@@ -135,6 +135,13 @@ class Reports(unittest.TestCase):
         self.assertIn("CANNOT TELL", str(report))
         self.assertTrue(addend.diff(self.folder, allow_identical=True).ok)
 
+    def test_any_number_of_threads_gives_the_same_report(self):
+        Dump(self.folder, alike=True)
+        self.assertEqual(addend.diff(self.folder, threads=3).document, addend.diff(self.folder).document)
+        for threads in (0, 65):
+            with self.assertRaisesRegex(ValueError, f"threads: 1 to 64, not {threads}"):
+                addend.diff(self.folder, threads=threads)
+
     def test_a_norm_that_counts_twice_is_not_the_sums(self):
         Dump(self.folder, norm_of=lambda sums: 2 * norm(sums))
         report = addend.diff(self.folder)

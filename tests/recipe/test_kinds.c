@@ -212,11 +212,13 @@ static void the_keys_of_a_program_stand_among_those_of_every_recipe(void **state
 
 static void no_other_program_knows_its_keys(void **state) {
   SAYS(
-      "r.yaml:5: losses: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+      "r.yaml:5: losses: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, "
+      "evaluate, "
       "checkpoint",
       GPT "losses: {weights: [1]}\n");
   SET_SAYS(
-      "--set losses.weights: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+      "--set losses.weights: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, "
+      "evaluate, "
       "checkpoint\n"
       "--set mesh.encoder: unknown key; mesh holds no keys\n"
       "--set train.balance: unknown key; known here are global_batch, microbatches, steps, lr, warmup, "
@@ -375,7 +377,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
 
 /* One set of words: what a recipe says of gpt's keys is what is said to who makes the program without one. */
 static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **state) {
-  const char *const meshes[] = {"dp=2 pp=2"};
+  const char *const meshes[] = {"dp=2 ep=2"};
   ad_gpt_options options = {.decoder = {.layers = 0, .d_model = 32, .heads = 3, .rotary_base = 1, .data = {.seq = -4}}};
   ad_comm *comm;
   ad_program *program = NULL;
@@ -388,16 +390,16 @@ static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **
                       "model.rotary_base: must be above 1, is 1\n"
                       "data.seq: must be at least 1, is -4\n"
                       "model.heads: must divide d_model: 32 is no multiple of 3; 2 or 4 would do\n"
-                      "mesh: pp=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp");
+                      "mesh: ep=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp");
   ad_comm_close(comm);
   SAYS(
       "r.yaml:1: model.layers: must be at least 1, is 0\n"
       "r.yaml:2: model.rotary_base: must be above 1, is 1\n"
       "r.yaml:3: model.heads: must divide d_model: 32 is no multiple of 3; 2 or 4 would do\n"
       "r.yaml:4: data.seq: must be at least 1, is -4\n"
-      "r.yaml:5: mesh: pp=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp",
+      "r.yaml:5: mesh: ep=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp",
       "model: {kind: gpt, layers: 0,\n  rotary_base: 1, d_model: 32,\n  heads: 3}\ndata: {text: a, seq: -4}\n"
-      "mesh: dp=2 pp=2\n" TRAIN);
+      "mesh: dp=2 ep=2\n" TRAIN);
 }
 
 int main(void) {

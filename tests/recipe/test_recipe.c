@@ -112,7 +112,7 @@ static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **sta
       "r.yaml:5: data.seq: must be a whole number, is the text \"16\"\n"
       "r.yaml:6: data.valid: must be at most 1, is 2\n"
       "r.yaml:7: data.valid: must be a number, is half\n"
-      "r.yaml:8: mesh: pp=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp\n"
+      "r.yaml:8: mesh: ep=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp\n"
       "r.yaml:9: train.setps: unknown key; did you mean train.steps?\n"
       "r.yaml:9: train.steps: is missing: updates of the parameters\n"
       "r.yaml:9: train.beta1: must be below 1, is 1\n"
@@ -124,7 +124,7 @@ static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **sta
       "  seq: \"16\"\n"
       "  valid: [2,\n"
       "    half]\n"
-      "mesh: dp=2 pp=2\n"
+      "mesh: dp=2 ep=2\n"
       "train: {global_batch: 6, setps: 10, lr: 1e-3, beta1: 1}\n"
       "shard: [0]\n");
 }
@@ -176,7 +176,8 @@ static void unknown_keys_get_the_nearest_name(void **state) {
   SAYS("r.yaml:5: shard.colour: unknown key; known here are zero, bucket_mib, window, prefetch",
        GOOD "shard: {colour: 3}\n");
   SAYS(
-      "r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+      "r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, "
+      "evaluate, "
       "checkpoint",
       GOOD "colour: 3\n");
   SAYS("r.yaml:5: \"train.steps\": unknown key; write steps below train:", GOOD "train.steps: 3\n");
@@ -251,6 +252,7 @@ static void a_name_that_is_no_folder_of_its_own_is_refused(void **state) {
 
 static void precision_is_checked(void **state) {
   SAYS("r.yaml:5: precision.param: must be f64, f32, bf16 or f16, is i32", GOOD "precision: {param: i32}\n");
+  SAYS("r.yaml:5: precision.param: must be f64, f32, bf16 or f16, is u8", GOOD "precision: {param: u8}\n");
   SAYS("r.yaml:5: precision.grad: must be param, raw, f64, f32, bf16 or f16, is same",
        GOOD "precision: {grad: same}\n");
   SAYS("r.yaml:5: precision.compute: must be f64, f32 or bf16, is f16", GOOD "precision: {compute: f16}\n");
@@ -322,9 +324,26 @@ static void what_this_version_cannot_do_is_said(void **state) {
   SET_SAYS("--set shard.zero: must be at most 3, is 4", GOOD, "shard.zero=4");
   SET_SAYS("--set shard.bucket_mib: must be above 0, is 0", GOOD, "shard.bucket_mib=0");
   SET_SAYS(
-      "--set mesh: pp=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp\n"
+      "--set mesh: block=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp\n"
       "--set mesh: ep=3 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp",
-      GOOD, "mesh=dp=2 pp=2 ep=3");
+      GOOD, "mesh=dp=2 block=2 ep=3");
+}
+
+static void a_schedule_follows_from_the_stages_unless_it_is_named(void **state) {
+  static const struct {
+    const char *mesh, *stages, *kind, *is;
+  } table[] = {{"mesh=dp=2", "schedule.stages=0", NULL, "1f1b"},
+               {"mesh=pp=2", "schedule.stages=0", NULL, "1f1b"},
+               {"mesh=pp=2", "schedule.stages=2", "schedule.kind=zb", "zb"},
+               {"mesh=pp=2", "schedule.stages=6", NULL, "interleaved"},
+               {"mesh=pp=2", "schedule.stages=6", "schedule.kind=gpipe", "gpipe"}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    ad_recipe *recipe;
+    const char *sets[] = {table[i].mesh, table[i].stages, table[i].kind};
+    assert_int_equal(ad_recipe_parse(GOOD, "r.yaml", sets, table[i].kind ? 3 : 2, &recipe), AD_OK);
+    assert_string_equal(ad_recipe_schedule(recipe), table[i].is);
+    ad_recipe_destroy(recipe);
+  }
 }
 
 static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
@@ -333,15 +352,17 @@ static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
     char text[512], set[64], message[256];
     snprintf(text, sizeof text, GOOD "%s: {a: 1}\n", names[i]);
     snprintf(message, sizeof message,
-             "r.yaml:5: %s: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+             "r.yaml:5: %s: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, "
+             "evaluate, "
              "checkpoint",
              names[i]);
     SAYS(message, text);
     snprintf(set, sizeof set, "%s.a=1", names[i]);
-    snprintf(message, sizeof message,
-             "--set %s.a: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
-             "checkpoint",
-             names[i]);
+    snprintf(
+        message, sizeof message,
+        "--set %s.a: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, evaluate, "
+        "checkpoint",
+        names[i]);
     SET_SAYS(message, GOOD, set);
   }
 }
@@ -381,7 +402,8 @@ static void any_depth_is_refused_at_once(void **state) {
 static void a_byte_order_mark_is_passed_over(void **state) {
   ad_recipe_destroy(READ("\xef\xbb\xbf" GOOD, NULL));
   SAYS(
-      "r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, train, evaluate, "
+      "r.yaml:5: colour: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, "
+      "evaluate, "
       "checkpoint",
       "\xef\xbb\xbf" GOOD "colour: 3\n");
   SAYS("r.yaml:1: is no valid YAML: invalid leading UTF-8 octet (a recipe is text in UTF-8)", "\xff\xfen");
@@ -429,7 +451,8 @@ static void odd_documents_are_refused(void **state) {
       GOOD "train: {}\n[a, b]: 3\n---\na: 3\n");
   SAYS("r.yaml:5: a value holds a zero byte", GOOD "name: \"a\\0b\"\n");
   SAYS(
-      "r.yaml:5: \"a\\x0ab.c\": unknown key; known here are name, model, data, mesh, precision, shard, train, "
+      "r.yaml:5: \"a\\x0ab.c\": unknown key; known here are name, model, data, mesh, precision, shard, schedule, "
+      "train, "
       "evaluate, "
       "checkpoint",
       GOOD "\"a\\nb.c\": 3\n");
@@ -559,6 +582,7 @@ static void every_key_is_printed(void **state) {
       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
       "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"
       "shard:\n  zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n"
+      "schedule:\n  stages: 0\n  layers: []\n"
       "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
@@ -799,6 +823,7 @@ int main(void) {
       cmocka_unit_test(overrides_are_checked),
       cmocka_unit_test(a_pattern_that_matches_nothing_is_a_mistake),
       cmocka_unit_test(what_this_version_cannot_do_is_said),
+      cmocka_unit_test(a_schedule_follows_from_the_stages_unless_it_is_named),
       cmocka_unit_test(keys_of_pools_are_unknown_to_a_text_model),
       cmocka_unit_test(what_is_no_yaml_is_told_with_its_line),
       cmocka_unit_test(any_depth_is_refused_at_once),

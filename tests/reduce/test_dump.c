@@ -259,6 +259,31 @@ static int refuses(ad_comm *comm, void *context) {
 
 static void what_no_file_can_say_is_refused(void **state) { run_ranks(6, refuses, NULL); }
 
+/* Two reducers of one rank, whose parameters need no prefix: their files have names of their own. */
+static int names_files(ad_comm *comm, void *context) {
+  static const char *const names[] = {"stage0.", "stage1."};
+  ad_mesh *mesh;
+  char path[512];
+  const ad_array *absent[1] = {0};
+  CHECK_OK(ad_mesh_create("dp_shard=2", &mesh));
+  ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {12}}};
+  w.layout = w.storage = ad_layout_all(mesh, AD_R);
+  for (int i = 0; i < 2; i++) {
+    ad_reducer *reducer;
+    ad_reducer_options options = {.size = sizeof options, .files = names[i]};
+    CHECK_OK(ad_reducer_create(comm, &w, 1, &options, &reducer));
+    CHECK_OK(ad_reducer_dump(reducer, folder, 0, 0));
+    CHECK_OK(ad_reducer_step(reducer, absent));
+    ad_reducer_destroy(reducer);
+    snprintf(path, sizeof path, "%s/%srank%05d.sum.safetensors", folder, names[i], (int)ad_comm_rank(comm));
+    CHECK(!access(path, F_OK));
+  }
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void reducers_of_one_rank_may_name_their_files(void **state) { run_ranks(2, names_files, NULL); }
+
 /* Whatever cannot be allocated: the call fails, and no file of that name is left half written. */
 static int runs_short(ad_comm *comm, void *context) {
   ad_mesh *mesh;
@@ -309,6 +334,7 @@ int main(void) {
       in_a_folder(the_coarsest_dtype_of_an_addends_way_is_told),
       in_a_folder(views_are_told_on_one_mesh),
       in_a_folder(what_no_file_can_say_is_refused),
+      in_a_folder(reducers_of_one_rank_may_name_their_files),
       in_a_folder(nothing_half_written_stays),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

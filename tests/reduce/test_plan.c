@@ -112,6 +112,17 @@ static void a_contract_that_means_nothing_is_refused(void **state) {
   }
 }
 
+static void a_contract_takes_no_dtype_of_collectives_alone(void **state) {
+  for (ad_dtype dtype = AD_I32; dtype <= AD_BOOL; dtype++) {
+    ad_contract contracts[] = {{.param = dtype}, {.grad = dtype}, {.reduce = dtype}, {.accumulate = dtype}};
+    for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
+      assert_int_equal(ad_contract_complete(&contracts[i]), AD_INVALID);
+      assert_non_null(strstr(ad_last_error(), ad_dtype_name(dtype)));
+      assert_non_null(strstr(ad_last_error(), i < 3 ? "takes f64, f32, bf16 or f16" : "sums form in f32 or f64"));
+    }
+  }
+}
+
 static void buckets_fill_from_the_last_parameter_and_launch_in_that_order(void **state) {
   const world *w = *state;
   ad_param_spec params[] = {
@@ -324,6 +335,7 @@ int main(void) {
       cmocka_unit_test(a_contract_fills_what_is_left_out),
       cmocka_unit_test(a_complete_contract_stays_as_it_is),
       cmocka_unit_test(a_contract_that_means_nothing_is_refused),
+      cmocka_unit_test(a_contract_takes_no_dtype_of_collectives_alone),
       cmocka_unit_test(buckets_fill_from_the_last_parameter_and_launch_in_that_order),
       cmocka_unit_test(sums_that_wait_are_counted_where_they_have_memory_of_their_own),
       cmocka_unit_test(calls_out_of_order_are_refused_and_change_nothing),

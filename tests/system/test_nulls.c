@@ -323,6 +323,7 @@ static void tensors(void **state) {
   refused(ad_tape_status(NULL), "`tape` is NULL");
   refused(ad_backward(NULL, NULL), "`tape` is NULL");
   refused(ad_backward_from(NULL, NULL, NULL, 0, AD_LAST_START), "`tape` is NULL");
+  refused(ad_backward_weights(NULL), "`tape` is NULL");
   assert_null(ad_constant(NULL, &array));
   assert_null(ad_input(NULL, &array));
   assert_null(ad_parameter_at(NULL, &(ad_parameters){.size = sizeof(ad_parameters)}, 0, NULL));

@@ -36,7 +36,7 @@ static ad_plan_memory planned(const ad_recipe *recipe, int64_t rank, int64_t wor
   ad_comm *comm;
   ad_run *run;
   ad_plan_memory memory;
-  CHECK_OK(ad_plan_act(recipe, rank, &(ad_plan_world){world, world, 0}, 0, &comm, &run));
+  CHECK_OK(ad_plan_act(recipe, rank, &(ad_plan_world){.ranks = world, .ranks_per_node = world}, 0, &comm, &run));
   CHECK_OK(ad_plan_memory_of(run, &memory));
   ad_run_destroy(run);
   ad_comm_close(comm);
@@ -102,7 +102,7 @@ static void a_copy_in_the_dtype_of_computation_is_counted(void **state) {
 static size_t peak_of(const json_t *entry) { return (size_t)json_integer_value(json_object_get(entry, "peak")); }
 
 static json_t *plan_on_nodes(const char *mesh, int64_t ranks_per_node) {
-  ad_plan_options options = {sizeof options, ranks_per_node};
+  ad_plan_options options = {.size = sizeof options, .ranks_per_node = ranks_per_node};
   ad_recipe *recipe = recipe_of(mesh, "param: f64, compute: f32", "");
   json_t *plan;
   must(ad_plan_document(recipe, &options, &plan));

@@ -139,6 +139,19 @@ static ad_status is_another_each_time(ad_tape *tape, ad_tensor *out, const ad_gr
   return AD_OK;
 }
 
+/* With one slot alone. */
+static ad_status uses_up_its_gradient(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(bend_backward(tape, out, slot));
+  if (!slot[1].data) ad_array_set(ad_result_grad(out), 2, 0);
+  return AD_OK;
+}
+
+static ad_status uses_up_what_it_saved(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(bend_backward(tape, out, slot));
+  if (!slot[0].data) ((double *)ad_operation_saved(out))[2] = 0;
+  return AD_OK;
+}
+
 #define WITH_BACKWARD(function, promise) \
   do {                                   \
     ad_operation other = bend;           \
@@ -151,6 +164,8 @@ static void what_backward_must_leave_as_it_is(void **state) {
   WITH_BACKWARD(uses_up_what_was_saved, "bend: backward changes what was saved");
   WITH_BACKWARD(changes_an_operand, "bend: backward changes operand 2");
   WITH_BACKWARD(changes_the_result, "bend: backward changes the result");
+  WITH_BACKWARD(uses_up_its_gradient, "bend: backward changes the gradient that arrived");
+  WITH_BACKWARD(uses_up_what_it_saved, "bend: backward changes what was saved");
 }
 
 static void what_a_slot_says(void **state) {
@@ -219,6 +234,70 @@ static void what_is_unread_is_not_read(void **state) {
   other.hands_over = 1;
   other.backward = clears_first;
   breaks(&other, "backward takes over the gradient that arrived, as hands_over says");
+}
+
+/* ---- what is linear ---- */
+
+/* y = a b c, element by element. */
+static ad_status product_forward(ad_tape *tape, ad_tensor *out) {
+  const ad_array *a = ad_operand(out, 0), *b = ad_operand(out, 1), *c = ad_operand(out, 2), *y = ad_tensor_array(out);
+  for (size_t i = 0; i < ad_array_numel(y); i++)
+    ad_array_set(y, i, ad_array_get(a, i) * (ad_array_get(b, i) * ad_array_get(c, i)));
+  return AD_OK;
+}
+
+static ad_status product_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  const ad_array *grad = ad_result_grad(out);
+  for (size_t k = 0; k < 3; k++) {
+    const ad_array *a = ad_operand(out, (k + 1) % 3), *b = ad_operand(out, (k + 2) % 3);
+    for (size_t i = 0; i < ad_array_numel(grad); i++)
+      ad_slot_put(&slot[k], i, ad_array_get(grad, i) * (ad_array_get(a, i) * ad_array_get(b, i)));
+  }
+  return AD_OK;
+}
+
+/* The first operand's slope as the quotient of the result by it. */
+static ad_status divides_the_result(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  const ad_array *grad = ad_result_grad(out), *a = ad_operand(out, 0), *y = ad_tensor_array(out);
+  const ad_gradient_slot others[3] = {{NULL, 0, 0}, slot[1], slot[2]};
+  AD_TRY(product_backward(tape, out, others));
+  for (size_t i = 0; i < ad_array_numel(grad); i++)
+    ad_slot_put(&slot[0], i, ad_array_get(grad, i) * ad_array_get(y, i) / ad_array_get(a, i));
+  return AD_OK;
+}
+
+/* Where the second and the third are asked for without the first. */
+static ad_status mixes_up_two_of_three(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  AD_TRY(product_backward(tape, out, slot));
+  if (!slot[0].data && slot[1].data && slot[2].data) ad_slot_put(&slot[1], 0, 0.5);
+  return AD_OK;
+}
+
+static ad_status writes_a_third(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  static ad_gradient_slot seen;
+  AD_TRY(product_backward(tape, out, slot));
+  if (slot[2].data) seen = slot[2];
+  if (!slot[2].data && slot[1].data) ad_slot_put(&seen, 0, 0.5);
+  return AD_OK;
+}
+
+static void what_is_linear_is_made_of_the_others(void **state) {
+  static const ad_shape three[] = {{2, {5, 4}}, {2, {5, 4}}, {2, {5, 4}}};
+  static const ad_operation_trial on_three = {.size = sizeof on_three, .shapes = three, .count = 3, .seed = 1};
+  ad_operation product = {.size = sizeof product,
+                          .name = "product",
+                          .dims = "...,...,...->...",
+                          .linearity = AD_MULTILINEAR,
+                          .forward = product_forward,
+                          .backward = product_backward};
+  holds(ad_check_operation(&product, &on_three));
+  product.backward = divides_the_result;
+  breaks_on(&product, &on_three, "the values are gone that an operation does not read which is linear");
+  product.linearity = AD_NONLINEAR;
+  product.backward = mixes_up_two_of_three;
+  breaks_on(&product, &on_three, "backward leaves another gradient of operand 2 where the other slots are NULL");
+  product.backward = writes_a_third;
+  breaks_on(&product, &on_three, "backward with the slot of operand 2 alone writes the gradient of operand 3");
 }
 
 /* ---- numbers ---- */
@@ -390,6 +469,7 @@ int main(void) {
       cmocka_unit_test(every_element_is_filled_and_no_other_operands),
       cmocka_unit_test(forward_may_be_called_again),
       cmocka_unit_test(what_is_unread_is_not_read),
+      cmocka_unit_test(what_is_linear_is_made_of_the_others),
       cmocka_unit_test(backward_is_the_derivative_of_forward_in_every_dtype),
       cmocka_unit_test(the_rule_is_held_to_what_ranks_make),
       cmocka_unit_test(a_forward_that_fails_is_no_refusal),

@@ -221,6 +221,26 @@ static void wrong_options_are_refused(void **state) {
   assert_null(tape);
 }
 
+static void a_tape_takes_no_dtype_of_collectives_alone(void **state) {
+  dry_world *d = *state;
+  for (ad_dtype dtype = AD_U8; dtype <= AD_BOOL; dtype++) {
+    ad_tape *tape = NULL;
+    ad_tape_options options = {.size = sizeof options, .dtype = dtype};
+    assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
+    assert_mentions(ad_dtype_name(dtype));
+    ad_array array = *array_of(d, AD_I32, "dp=R tp=R", (ad_shape){1, {4}});
+    array.dtype = dtype;
+    ad_tape_reset(d->tape);
+    ad_constant(d->tape, &array);
+    assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+    assert_mentions("(indices: i32)");
+    ad_tape_reset(d->tape);
+    ad_input(d->tape, &array);
+    assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+    assert_mentions(ad_dtype_name(dtype));
+  }
+}
+
 /* Rows that every rank of an axis took alike cannot come back cut on it: there are two cuts, and neither is the other.
  */
 static void rows_that_were_cut_on_their_way_do_not_return(void **state) {
@@ -790,6 +810,7 @@ int main(void) {
       TEST(backward_runs_once),
       TEST(tensors_belong_to_their_tape),
       TEST(wrong_options_are_refused),
+      TEST(a_tape_takes_no_dtype_of_collectives_alone),
       TEST(a_move_over_axes_of_different_types_is_a_chain),
       TEST(nested_cuts_come_back_in_their_order),
       TEST(an_axis_that_the_mesh_does_not_name_is_left_out_of_a_set),

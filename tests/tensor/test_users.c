@@ -1,6 +1,7 @@
 /* Values with several users: every operation's backward adds to a gradient that is there already and writes where none
  * is, in every dtype for which it has arithmetic. The gradient that arrives from several users at once is the sum of
- * those that arrive from each alone; memory of gradients holds NaN before. */
+ * those that arrive from each alone; memory of gradients holds NaN before. And every operation in two passes, with
+ * operands of each kind: the bits of one, although what went back to the pool between them holds NaN. */
 #include <glob.h>
 #include <stdio.h>
 #include "addend/bridge.h"
@@ -28,7 +29,7 @@ typedef struct composition {
   ad_tensor *(*f)(ad_tape *t, ad_tensor *const *x);
   operand operands[OPERANDS];
   const char *mesh;         /* NULL: "tp=1" */
-  const char *to_mesh, *to; /* of a bridge: where it leads */
+  const char *to_mesh, *to; /* of a bridge: where it leads; an alike one, where that is the mesh itself */
 } composition;
 
 /* ---- what was recorded ---- */
@@ -61,6 +62,8 @@ typedef struct experiment {
   const composition *of;
   ad_dtype dtype;
   ad_array value[OPERANDS];
+  unsigned weights;   /* bit i: the gradient of operand i belongs to the second pass */
+  ad_tape_pool *pool; /* NULL: tapes have memory of their own */
 } experiment;
 
 typedef struct start {
@@ -123,9 +126,11 @@ static start record(const experiment *e, order when) {
   start s = {0};
   ad_tape_options options = {.size = sizeof options, .dtype = e->dtype};
   CHECK_OK(ad_tape_create(e->comm, e->mesh, &options, &s.tape));
+  if (e->pool) ad_tape_share(s.tape, e->pool);
   foul(e, s.tape);
   for (int i = 0; i < OPERANDS && e->of->operands[i].kind; i++) {
     s.leaf[i] = leaf_of(e, s.tape, i);
+    if (e->weights >> i & 1) s.leaf[i]->reached = 0;  // a parameter that may be of any dtype
     if (when == USERS_BEFORE && s.leaf[i]->carries) add_user(&s, s.leaf[i]);
   }
   ad_tensor *result = e->of->f(s.tape, s.leaf);
@@ -197,6 +202,63 @@ static void check_order(const experiment *e, order when) {
   }
 }
 
+/* ---- two passes ---- */
+
+/* Whoever reads what was given back gets NaN. */
+static void foul_spares(const tape_memory *memory) {
+  for (const spare *each = memory->spares; each; each = each->next)
+    if (each->bytes) memset(each->data, 0xff, each->bytes);
+}
+
+static void run_passes(const experiment *e, order when, int in_two, double gradient[OPERANDS][ELEMENTS_MAX]) {
+  start s = record(e, when);
+  arriving a;
+  for (int i = 0; i < s.count; i++) describe_gradient(e, &s, i, &a);
+  CHECK_OK(ad_backward_from(s.tape, s.output, a.list, (size_t)s.count, in_two ? AD_INPUTS_START : AD_LAST_START));
+  for (int i = 0; i < s.count; i++)
+    memset(a.array[i].data, 0xff, ad_array_bytes(&a.array[i]));  // borrowed for the call
+  if (e->pool) foul_spares(s.tape->values);
+  for (int i = 0; in_two && i < OPERANDS && s.leaf[i]; i++)
+    CHECK(!(e->weights >> i & 1) || !ad_grad(s.leaf[i]) || s.output[i] == s.leaf[i]);
+  if (in_two) CHECK_OK(ad_backward_weights(s.tape));
+  add_gradients(&s, gradient);
+  for (int i = 0; i < s.count; i++) free(a.array[i].data);
+  ad_tape_destroy(s.tape);
+}
+
+static void check_kinds(const experiment *e, order when) {
+  static double one[OPERANDS][ELEMENTS_MAX], two[OPERANDS][ELEMENTS_MAX];
+  memset(one, 0, sizeof one);
+  memset(two, 0, sizeof two);
+  run_passes(e, when, 0, one);
+  run_passes(e, when, 1, two);
+  for (int i = 0; i < OPERANDS; i++)
+    for (size_t k = 0; k < ELEMENTS_MAX; k++)
+      if (one[i][k] != two[i][k]) {
+        char words[160];
+        snprintf(words, sizeof words, "%s, operand %d, element %zu: %g in two passes is %g (weights: %x, a pool: %d)",
+                 ad_dtype_name(e->dtype), i, k, one[i][k], two[i][k], e->weights, e->pool != NULL);
+        rank_check_failed(e->of->name, (int)when, words);
+      }
+}
+
+/* Every operand that carries a gradient once as an input and once as a parameter, in all combinations. */
+static void check_passes(experiment *e) {
+  unsigned carry = 0;
+  for (int i = 0; i < OPERANDS && e->of->operands[i].kind; i++)
+    carry |= (unsigned)(e->of->operands[i].kind != INDEX && e->of->operands[i].kind != TARGET) << i;
+  for (int pooled = 0; pooled < 2; pooled++) {
+    if (pooled) CHECK_OK(ad_tape_pool_create(0, &e->pool));
+    for (unsigned weights = carry;; weights = (weights - 1) & carry) {
+      e->weights = weights;
+      check_kinds(e, USERS_BEFORE);
+      check_kinds(e, USERS_AFTER);
+      if (!weights) break;
+    }
+    ad_tape_pool_destroy(e->pool);
+  }
+}
+
 static ad_array value_of(const experiment *e, int i) {
   const operand *of = &e->of->operands[i];
   ad_layout layout;
@@ -218,7 +280,8 @@ static void open_bridge(const experiment *e, ad_mesh **to_mesh) {
   ad_layout to;
   CHECK_OK(ad_mesh_create(e->of->to_mesh, to_mesh));
   CHECK_OK(ad_layout_parse(*to_mesh, e->of->to, &to));
-  CHECK_OK(ad_bridge_create(e->comm, &e->value[0].layout, &to, NULL, &bridge));
+  ad_bridge_options options = {.size = sizeof options, .alike = !strcmp(e->of->mesh, e->of->to_mesh)};
+  CHECK_OK(ad_bridge_create(e->comm, &e->value[0].layout, &to, &options, &bridge));
 }
 
 static void check_composition(ad_comm *comm, const composition *c, ad_dtype dtype) {
@@ -229,6 +292,7 @@ static void check_composition(ad_comm *comm, const composition *c, ad_dtype dtyp
   if (c->to) open_bridge(&e, &to_mesh);
   check_order(&e, USERS_BEFORE);
   check_order(&e, USERS_AFTER);
+  check_passes(&e);
   if (c->to) ad_bridge_destroy(bridge);
   ad_mesh_destroy(to_mesh);
   for (int i = 0; i < OPERANDS; i++) free(e.value[i].data);
@@ -464,6 +528,7 @@ static const composition between[] = {
      "dp_shard=2 tp=1",
      "dp_shard=1 tp=2",
      "dp_shard=S0 tp=I"},
+    {"hand on", cross, {{SHAPE(2, 3, 7), VALUE, "cp=S1z"}}, "cp=2", "cp=2", "cp=S1z"},
 };
 
 #define COUNT(list) (sizeof(list) / sizeof *(list))
@@ -563,7 +628,7 @@ static int on_one_rank(ad_comm *comm, void *context) {
 static int on_two_ranks(ad_comm *comm, void *context) {
   check_all(comm, between, COUNT(between));
   check_dtypes();
-  CHECK(seen_of("all_to_all") == 1 && seen_of("bridge") == 1);
+  CHECK(seen_of("all_to_all") == 1 && seen_of("bridge") == 2); /* one moves rows, one does not */
   return 0;
 }
 

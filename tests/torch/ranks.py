@@ -1,5 +1,6 @@
 """The ranks of a job: processes forked after PyTorch was imported once, since the import is what costs. They find each
-other over gloo; what their function returns comes back in the order of ranks; a job that hangs is ended and said."""
+other over gloo, unless another backend is named; what their function returns comes back in the order of ranks; a job
+that hangs is ended and said."""
 
 import contextlib
 import io
@@ -28,15 +29,15 @@ class RankError(Exception):
     """A rank raised, died or did not end; the text has what it said."""
 
 
-def _be_rank(rank, world, store, pipe, function, arguments):
+def _be_rank(rank, world, backend, store, pipe, function, arguments):
     try:
         torch.set_num_threads(1)
         logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # it has views on which way is fastest
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
         if store:
-            dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+            dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
         answer = (True, function(*arguments))
-        if dist.is_initialized():
+        if dist.is_initialized() and backend == "gloo":
             dist.barrier()
     except BaseException:
         answer = (False, traceback.format_exc())
@@ -45,7 +46,7 @@ def _be_rank(rank, world, store, pipe, function, arguments):
     os._exit(0)  # threads of gloo may still wait for a rank that failed
 
 
-def _gather(pipes, world):
+def _gather(pipes, world, dead=()):
     answers, deadline = {}, time.monotonic() + RANK_HANGS
     while len(answers) < world:
         ready = wait([pipe for rank, pipe in pipes.items() if rank not in answers], max(0, deadline - time.monotonic()))
@@ -58,27 +59,28 @@ def _gather(pipes, world):
                 ended, answer = pipe.recv()
             except EOFError:
                 ended, answer = False, "it died"
-            if not ended:
+            if not ended and rank not in dead:
                 raise RankError(f"rank {rank} of {world}: {answer}")
             answers[rank] = answer
-    return [answers[rank] for rank in range(world)]
+    return [answers[rank] for rank in range(world) if rank not in dead]
 
 
-def run(world, function, *arguments, joined=True):
-    """What function(*arguments) returned on each of `world` ranks; not `joined`: it makes the process group itself."""
+def run(world, function, *arguments, joined=True, backend="gloo", dead=()):
+    """What function(*arguments) returned on each of `world` ranks; not `joined`: it makes the process group itself.
+    `dead`: ranks that are to raise or die; they return nothing."""
     context = multiprocessing.get_context("fork")
     processes, pipes = [], {}
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(world):
             here, there = context.Pipe(duplex=False)
-            arguments_of_rank = (rank, world, joined and f"{folder}/store", there, function, arguments)
+            arguments_of_rank = (rank, world, backend, joined and f"{folder}/store", there, function, arguments)
             process = context.Process(target=_be_rank, args=arguments_of_rank)
             process.start()
             there.close()
             processes.append(process)
             pipes[rank] = here
         try:
-            return _gather(pipes, world)
+            return _gather(pipes, world, dead)
         finally:
             for process in processes:
                 process.join(1)

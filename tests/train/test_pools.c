@@ -1,6 +1,7 @@
 /* The step of modules on ranks of their own: gradients, losses and values are those of the same program on ranks that
  * all modules share, however many microbatches are under way; what a rank knows of modules that it lacks; what is
  * refused. */
+#include "deferred.h"
 #include "pools.h"
 
 #include <math.h>
@@ -36,7 +37,10 @@ typedef struct job {
   const ad_recipe *recipe;
   ad_dtype dtype;
   seen *seen;
+  int deferred; /* microbatches whose weights wait; ONE_PASS: backward is one pass */
 } job;
+enum { ONE_PASS = -1 };
+static int deferred = ONE_PASS; /* of the runs that begin */
 
 static const ad_run_options in_f64 = {.size = sizeof in_f64, .dtype = AD_F64, .quiet = 1};
 
@@ -91,7 +95,8 @@ static int train_on_rank(ad_comm *comm, void *context) {
   int64_t rank = ad_comm_rank(comm);
   ad_status status = ad_run_create(comm, j->recipe, &options, &run);
   if (!status) {
-    status = take_steps(run, j->seen, rank);
+    if (j->deferred != ONE_PASS) status = defer_weights(run, (size_t)j->deferred);
+    if (!status) status = take_steps(run, j->seen, rank);
     ad_run_destroy(run);
   }
   if (status) {
@@ -105,7 +110,7 @@ static int train_on_rank(ad_comm *comm, void *context) {
 static seen *run_recipe(ad_recipe *recipe, ad_dtype dtype, int fails) {
   ad_launch_result result = {.size = sizeof result};
   int64_t ranks = 0;
-  job j = {recipe, dtype, shared_memory(sizeof(seen))};
+  job j = {recipe, dtype, shared_memory(sizeof(seen)), deferred};
   must(ad_recipe_world(recipe, &ranks));
   int failed = launch(ranks, train_on_rank, &j, &result) != AD_OK;
   if (failed != fails) fail_msg("%s", result.message);
@@ -200,6 +205,31 @@ static void it_holds_under_a_hostile_engine(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
+/* ---- in two passes ---- */
+
+static void compare_deferred(const place *at, pools_form form, int microbatches) {
+  seen *pass = run_on(at, form, NO_MISTAKE, microbatches, 3);
+  for (deferred = 0; deferred < microbatches; deferred += 2) {
+    seen *passes = run_on(at, form, NO_MISTAKE, microbatches, 3);
+    is_like(passes, pass, 1);
+    all_ranks_saw_the_same(passes, at);
+    forget(passes);
+  }
+  deferred = ONE_PASS;
+  forget(pass);
+}
+
+static void weights_may_wait_while_values_cross(void **state) {
+  for (int form = 0; form < FORMS; form++) {
+    compare_deferred(&apart, (pools_form)form, 5);
+    compare_deferred(&three_and_two, (pools_form)form, 3);
+    compare_deferred(&one, (pools_form)form, 3);
+  }
+  setenv("ADDEND_HOSTILE", "7", 1);
+  compare_deferred(&apart, BACK, 5);
+  unsetenv("ADDEND_HOSTILE");
+}
+
 /* ---- narrower on the way ---- */
 
 static seen *run_with_wire(const place *at, ad_dtype dtype, const char *wire) {
@@ -245,12 +275,26 @@ static void close_dry(ad_run *run, ad_comm *comm, ad_recipe *recipe) {
   ad_recipe_destroy(recipe);
 }
 
+static size_t forwards_before_backward(const ad_table *table, int32_t stage) {
+  size_t count = 0;
+  for (int32_t r = 0; r < ad_table_rank_count(table); r++)
+    for (size_t i = 0; i < ad_table_action_count(table, r); i++) {
+      const ad_action *action = ad_table_action(table, r, i);
+      if (action->stage != stage) continue;
+      if (action->kind == AD_ACTION_B) return count;
+      count += action->kind == AD_ACTION_F;
+    }
+  return count;
+}
+
 static void leads_are(const place *at, pools_form form, const size_t *leads) {
   ad_comm *comm;
   ad_recipe *recipe;
   ad_run *run = dry_run(at, form, 0, &comm, &recipe);
-  for (size_t p = 0; p < ad_program_phase_count(run->program); p++) assert_int_equal(run->lead[p], leads[p]);
-  assert_int_equal(run->under_way, leads[0] + 1);
+  for (size_t p = 0; p < ad_program_phase_count(run->program); p++) {
+    assert_int_equal(forwards_before_backward(run->order.table, (int32_t)p), leads[p] + 1);
+    if (run->phases[p].tapes[0]) assert_int_equal(run->phases[p].tape_count, leads[p] + 1);
+  }
   close_dry(run, comm, recipe);
 }
 
@@ -329,11 +373,11 @@ static void order_is(pools_form form, const char *of_a, const char *of_b) {
 
 /* So it is from what was sent to the next of its kind alone: no phase waits for what is under way elsewhere. */
 static void a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken(void **state) {
-  order_is(PAIR, "f0 f1 g0 b0 s0 f2 g1 b1 s1 f3 g2 b2 g3 b3 s0 s1", "f0 v0 b0 s1 f1 v1 b1 s2 f2 v2 b2 s3 f3 v3 b3 s0");
+  order_is(PAIR, "f0 f1 g0 b0 s0 f2 g1 b1 s1 f3 g2 b2 g3 b3 s0 s1", "f0 v0 b0 s0 f1 v1 b1 s1 f2 v2 b2 s2 f3 v3 b3 s1");
   order_is(TWICE, "f0 f1 g0 b0 s0 f2 g1 b1 s1 f3 g2 b2 g3 b3 s0 s1",
-           "f0 v0 f0 b0 b0 s1 f1 v1 f1 b1 b1 s2 f2 v2 f2 b2 b2 s3 f3 v3 f3 b3 b3 s0");
-  order_is(BACK, "f0 f1 f2 f0 v0 b0 g0 b0 s0 f3 s1 f1 v1 b1 g1 b1 s2 f2 v2 b2 g2 b2 s3 f3 v3 b3 g3 b3 s0 s1 s2 s0",
-           "f0 v0 f1 v1 g0 b0 s2 s0 f2 v2 g1 b1 s3 s1 f3 v3 g2 b2 g3 b3 s3 s0 s0 s2");
+           "f0 v0 f0 b0 b0 s0 f1 v1 f1 b1 b1 s1 f2 v2 f2 b2 b2 s2 f3 v3 f3 b3 b3 s1");
+  order_is(BACK, "f0 f1 f2 f0 v0 b0 g0 b0 s0 f3 s0 f1 v1 b1 g1 b1 s1 f2 v2 b2 g2 b2 s2 f3 v3 b3 g3 b3 s0 s1 s2 s0",
+           "f0 v0 f1 v1 g0 b0 s0 s0 f2 v2 g1 b1 s1 s1 f3 v3 g2 b2 g3 b3 s0 s2 s0 s2");
 }
 
 /* Where memory for this much lies that the ranks share. */
@@ -560,6 +604,7 @@ int main(void) {
       cmocka_unit_test(gradients_of_two_phases_are_added_before_they_go_back),
       cmocka_unit_test(a_value_goes_and_another_comes_back),
       cmocka_unit_test(it_holds_under_a_hostile_engine),
+      cmocka_unit_test(weights_may_wait_while_values_cross),
       cmocka_unit_test(what_crosses_is_rounded_wherever_modules_lie_and_in_no_proof),
       cmocka_unit_test(a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_them),
       cmocka_unit_test(a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken),

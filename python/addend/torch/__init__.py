@@ -5,6 +5,7 @@ from addend.torch._proof import assert_matches_one_process, check, write_referen
 from addend.torch._sabotage import sabotage
 from addend.torch._trainer import watch_trainer
 from addend.torch._watch import assert_summed, dump, watch
+from addend.torch.group import flight_record
 
 __all__ = [
     "assert_matches_one_process",
@@ -12,6 +13,7 @@ __all__ = [
     "check",
     "deepspeed",
     "dump",
+    "flight_record",
     "megatron",
     "sabotage",
     "watch",

@@ -1,6 +1,7 @@
 /* Describing and creating arrays, checking them, adding them (law 6). What changes a type is in move.c. */
 #include "array/array.h"
 
+#include <math.h>
 #include "array/packed.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
@@ -29,7 +30,7 @@ static void *element_of(const ad_array *array, size_t i) {
 }
 
 double ad_array_get(const ad_array *array, size_t i) {
-  double value;
+  double value = NAN;  // of a dtype that no array has
   if (array->dtype == AD_I32) return *(const int32_t *)element_of(array, i);
   if (array->dtype == AD_I64) return (double)*(const int64_t *)element_of(array, i);
   ad_cast(&value, AD_F64, element_of(array, i), array->dtype, 1);
@@ -52,8 +53,18 @@ static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char
                  (long long)ad_mesh_last_rank(mesh));
 }
 
+/* Arrays are what gradients and tensors are made of: the dtypes of collectives alone stop here. */
+static ad_status check_dtype(ad_dtype dtype, const char *what, const char *site) {
+  if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "%s: %s: %d is no dtype", site, what, (int)dtype);
+  if (ad_dtype_is_float(dtype) || dtype == AD_I32 || dtype == AD_I64) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: %s: no array is of %s, in which collectives alone work (ad_comm_run); arrays are of f64, f32, "
+                 "bf16, f16, i32 or i64",
+                 site, what, ad_dtype_name(dtype));
+}
+
 static ad_status check_shape(ad_dtype dtype, const ad_shape *shape) {
-  if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "array: create: %d is no dtype", (int)dtype);
+  AD_TRY(check_dtype(dtype, "create", "array"));
   char text[AD_SHAPE_FAULT_MAX];
   const char *fault = ad_shape_fault(shape, text, sizeof text);
   return fault ? ad_fail(AD_INVALID, "array: create: %s", fault) : AD_OK;
@@ -77,6 +88,7 @@ void ad_array_destroy(ad_comm *comm, ad_array *array) {
 }
 
 ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what, const char *site) {
+  AD_TRY(check_dtype(array->dtype, what, site));
   AD_TRY(check_rank(comm, array->layout.mesh, what, site));
   if (ad_array_is_packed(array)) AD_TRY(ad_packed_check(array, what, site));
   ad_shape local = ad_array_local_shape(comm, array);
@@ -112,8 +124,11 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
 }
 
 static ad_status check_addable(const ad_array *array, const char *what, const char *site) {
-  if (ad_dtype_size(array->dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: add: %s has dtype %d, which is none", site, what, (int)array->dtype);
+  if (ad_dtype_is_float(array->dtype)) return AD_OK;
+  if (!ad_dtype_size(array->dtype))
+    return ad_fail(AD_INVALID, "%s: add: %s has dtype %d, which is none", site, what, (int)array->dtype);
+  return ad_fail(AD_INVALID, "%s: add: %s is %s; arrays of f64, f32, bf16 and f16 are added", site, what,
+                 ad_dtype_name(array->dtype));
 }
 
 ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) {

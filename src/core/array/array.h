@@ -12,8 +12,8 @@ static inline ad_group ad_array_group(const ad_comm *comm, const ad_array *array
 static inline size_t ad_padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 /* Of this rank's part, as the layout and, of a packed array, the segments give it. */
 ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array);
-/* AD_INVALID if the rank is not on the array's mesh, if its local part is not the one that its layout gives, or if an
- * array with elements has no data. */
+/* AD_INVALID if no array has the dtype, if the rank is not on the array's mesh, if its local part is not the one that
+ * its layout gives, or if an array with elements has no data. */
 AD_INTERNAL ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what,
                                      const char *site) AD_CHECKED;
 

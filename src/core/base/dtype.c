@@ -10,8 +10,9 @@ static const struct {
   size_t size;
   int is_float;
 } dtypes[] = {
-    [AD_F64] = {"f64", 8, 1}, [AD_F32] = {"f32", 4, 1}, [AD_BF16] = {"bf16", 2, 1},
-    [AD_F16] = {"f16", 2, 1}, [AD_I32] = {"i32", 4, 0}, [AD_I64] = {"i64", 8, 0},
+    [AD_F64] = {"f64", 8, 1}, [AD_F32] = {"f32", 4, 1},   [AD_BF16] = {"bf16", 2, 1}, [AD_F16] = {"f16", 2, 1},
+    [AD_I32] = {"i32", 4, 0}, [AD_I64] = {"i64", 8, 0},   [AD_U8] = {"u8", 1, 0},     [AD_I8] = {"i8", 1, 0},
+    [AD_I16] = {"i16", 2, 0}, [AD_BOOL] = {"bool", 1, 0},
 };
 enum { DTYPE_END = sizeof dtypes / sizeof *dtypes };
 

@@ -41,6 +41,8 @@
   X(OWN_SOURCES, "no sources climb that belong to one rank's samples, as many on each")     \
   X(F16_VALUES, "no value goes to other ranks as f16 (wire)")                               \
   X(F16_GRADIENTS, "no gradient comes back from other ranks as f16 (wire)")                 \
+  X(STAGES, "no stages lie on ranks of their own (pp)")                                     \
+  X(TIED_STAGES, "no stage computes with the embedding of another")                         \
   X(NARROW_PRODUCTS, "no product reads bf16 (precision.compute)")                           \
   X(WIDE_STREAM, "no residual stream is wider than the products (precision.residual)")      \
   X(WHOLE_FORMULAS, "formulas are cut (tp, cp, ep), and each cut rounds in its own way")

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/seams.h"
+#include "bridge/alike.h"
 #include "bridge/bridge.h"
 #include "bridge/route.h"
 #include "layout/sentences.h"
@@ -117,6 +118,7 @@ static ad_status check_parts(const ad_layout *from, const ad_layout *to) {
 
 static ad_status check(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options, int *disjoint) {
   AD_TRY(check_ranks(from->mesh, to->mesh, disjoint));
+  if (options->alike) return ad_alike_check(from, to, options);
   AD_TRY(check_stages(from->mesh, "source"));
   AD_TRY(check_stages(to->mesh, "destination"));
   AD_TRY(check_types(from, to));
@@ -134,7 +136,7 @@ ad_status ad_bridge_check(const ad_layout *from, const ad_layout *to, const ad_b
 
 static int64_t rows_multiple(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options) {
   int64_t a = parts(from), b = parts(to);
-  return options->ragged ? 1 : a < b ? b : a;
+  return options->ragged || options->alike ? 1 : a < b ? b : a;
 }
 
 ad_status ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
@@ -185,6 +187,7 @@ void ad_bridge_destroy(ad_bridge *bridge) {
   ad_release(bridge);
 }
 
+int ad_bridge_is_alike(const ad_bridge *bridge) { return bridge->options.alike; }
 int ad_bridge_is_disjoint(const ad_bridge *bridge) { return bridge->disjoint; }
 int ad_bridge_has_source(const ad_bridge *bridge) {
   return ad_mesh_has_rank(bridge->from.mesh, ad_comm_rank(bridge->comm));
@@ -212,7 +215,7 @@ ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const a
                                 ad_array *source, ad_array *destination, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(bridge, shape, source, destination);
-  if (!shape->ndim) return ad_fail(AD_INVALID, "%s: bridge: a scalar has no batch", site);
+  if (!shape->ndim && !bridge->options.alike) return ad_fail(AD_INVALID, "%s: bridge: a scalar has no batch", site);
   AD_TRY(check_batch(bridge, shape->dim[0], site));
   int backward = pass == AD_BACKWARD;
   ad_layout from = backward ? ad_layout_dual(&bridge->from) : bridge->from;
@@ -223,10 +226,14 @@ ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const a
   return AD_OK;
 }
 
+static int is_absent(const ad_bridge *bridge, const ad_array *array) {
+  return !array || !array->layout.mesh || (!array->shape.ndim && !bridge->options.alike);
+}
+
 static ad_status check_array(const ad_bridge *bridge, const ad_array *array, const ad_layout *wanted, const char *side,
                              const char *site) {
   char is[160], should[160];
-  if (!array || !array->shape.ndim) return ad_fail(AD_INVALID, "%s: bridge: there is no %s", site, side);
+  if (is_absent(bridge, array)) return ad_fail(AD_INVALID, "%s: bridge: there is no %s", site, side);
   if (!ad_layout_equal(&array->layout, wanted))
     return ad_fail(AD_TYPE, "%s: bridge: the %s is \"%s\" on \"%s\"; it must be \"%s\" on \"%s\"", site, side,
                    ad_layout_print(&array->layout, is, sizeof is), ad_mesh_text(array->layout.mesh),
@@ -260,35 +267,30 @@ static ad_status check_passing(ad_bridge *bridge, ad_pass pass, int arrives, con
 
 /* ---- rows on their way ---- */
 
-typedef struct way {
-  const ad_layout *from, *to; /* of the batch, in this direction */
-  ad_array in, out;           /* all 0 where this rank is not on that side */
-} way;
+static const ad_array *present(const ad_bridge_way *w) { return w->in.shape.ndim ? &w->in : &w->out; }
+static int64_t batch_of(const ad_bridge_way *w) { return present(w)->shape.dim[0]; }
 
-static const ad_array *present(const way *w) { return w->in.shape.ndim ? &w->in : &w->out; }
-static int64_t batch_of(const way *w) { return present(w)->shape.dim[0]; }
-
-static way way_of(const ad_layout *from, const ad_layout *to, const ad_array *in, const ad_array *out) {
-  way w = {.from = from, .to = to};
+static ad_bridge_way way_of(const ad_layout *from, const ad_layout *to, const ad_array *in, const ad_array *out) {
+  ad_bridge_way w = {.from = from, .to = to};
   if (in) w.in = *in;
   if (out) w.out = *out;
   return w;
 }
 
-static size_t row_of(const ad_array *array) {
+size_t ad_bridge_row_numel(const ad_array *array) {
   size_t row = 1;
   for (int i = 1; i < array->local.ndim; i++) row *= (size_t)array->local.dim[i];
   return row;
 }
 
 /* The ranks of the group that move rows among them. */
-static ad_group group_of(const ad_bridge *bridge, const way *w) {
+static ad_group group_of(const ad_bridge *bridge, const ad_bridge_way *w) {
   int64_t rank = ad_comm_rank(bridge->comm);
   if (bridge->disjoint) return ad_mesh_group(bridge->both, AD_AXES_ALL, rank);
   return ad_mesh_group(w->from->mesh, ad_layout_cut_axes(w->from), rank);
 }
 
-static int is_local(const ad_bridge *bridge, const way *w, const ad_group *group) {
+static int is_local(const ad_bridge *bridge, const ad_bridge_way *w, const ad_group *group) {
   if (bridge->disjoint) return 0;
   for (int64_t i = 0; i < ad_group_size(group); i++)
     if (!ad_bridge_same_rows(w->from, w->to, batch_of(w), ad_group_rank(group, i))) return 0;
@@ -296,9 +298,10 @@ static int is_local(const ad_bridge *bridge, const way *w, const ad_group *group
 }
 
 int ad_bridge_is_local(const ad_bridge *bridge, int64_t rows) {
+  if (bridge->options.alike) return !bridge->disjoint;
   if (bridge->known[AD_FORWARD].rows == rows) return bridge->known[AD_FORWARD].is_local;
   ad_array batch = {.shape = {1, {rows}}};
-  way w = way_of(&bridge->from, &bridge->to, &batch, NULL);
+  ad_bridge_way w = way_of(&bridge->from, &bridge->to, &batch, NULL);
   ad_group group = group_of(bridge, &w);
   return is_local(bridge, &w, &group);
 }
@@ -312,7 +315,7 @@ static ad_status take_room(ad_known_way *known, size_t count) {
   return AD_OK;
 }
 
-static ad_status find_routes(ad_bridge *bridge, const way *w, ad_known_way *known) {
+static ad_status find_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way *known) {
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
   size_t sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
   size_t receives = ad_bridge_receives(w->from, w->to, rows, rank, NULL, 0);
@@ -325,7 +328,7 @@ static ad_status find_routes(ad_bridge *bridge, const way *w, ad_known_way *know
   return AD_OK;
 }
 
-static ad_status find_way(ad_bridge *bridge, const way *w, ad_known_way **out) {
+static ad_status find_way(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way **out) {
   ad_known_way *known = *out = &bridge->known[w->from == &bridge->from ? AD_FORWARD : AD_BACKWARD];
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
   if (known->rows == rows) return AD_OK;
@@ -340,13 +343,13 @@ static ad_status find_way(ad_bridge *bridge, const way *w, ad_known_way **out) {
 }
 
 /* Where rows stay in their memory one way but not for all ranks the other way, a rank's own are there already. */
-static int is_there(const way *w, const ad_message *message, int64_t own) {
+static int is_there(const ad_bridge_way *w, const ad_message *message, int64_t own) {
   return message->peer == own && w->in.data && w->in.data == w->out.data;
 }
 
 /* Returns how many there are. */
-static size_t make_messages(const way *w, const ad_route_passing *routes, const ad_known_way *known) {
-  size_t count = 0, element = ad_dtype_size(present(w)->dtype), row = row_of(present(w));
+static size_t make_messages(const ad_bridge_way *w, const ad_route_passing *routes, const ad_known_way *known) {
+  size_t count = 0, element = ad_dtype_size(present(w)->dtype), row = ad_bridge_row_numel(present(w));
   for (size_t i = 0; i < routes->count; i++) {
     const ad_route *route = &routes->routes[i];
     int sends = i < routes->sends;
@@ -361,7 +364,8 @@ static size_t make_messages(const way *w, const ad_route_passing *routes, const 
 }
 
 /* A mistake at this seam may change every route, and the group. */
-static void pass_routes(ad_bridge *bridge, const way *w, ad_known_way *known, const char *site, ad_route_passing *out) {
+static void pass_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way *known, const char *site,
+                        ad_route_passing *out) {
   *out = (ad_route_passing){.bridge = bridge,
                             .from = w->from,
                             .to = w->to,
@@ -381,21 +385,22 @@ static void pass_routes(ad_bridge *bridge, const way *w, ad_known_way *known, co
 }
 
 /* Law 7: what comes back for a source that is R counts once. Copies that are not the first hold zeros. */
-static int clear_other_copy(const way *w, const ad_known_way *known) {
+static int clear_other_copy(const ad_bridge_way *w, const ad_known_way *known) {
   if (!w->out.shape.ndim || known->is_counted) return 0;
   if (w->out.data) memset(w->out.data, 0, ad_array_bytes(&w->out));
   return 1;
 }
 
-static void copy_own(const way *w) {
+static void copy_own(const ad_bridge_way *w) {
   if (w->in.data && w->out.data && w->in.data != w->out.data) memcpy(w->out.data, w->in.data, ad_array_bytes(&w->out));
 }
 
 /* `request` NULL: to its end. */
-static ad_status move_rows(ad_bridge *bridge, const way *w, const char *site, ad_request *request) {
+static ad_status move_rows(ad_bridge *bridge, const ad_bridge_way *w, const char *site, ad_request *request) {
   ad_known_way *known;
   ad_route_passing routes;
   if (request) *request = (ad_request){0};
+  if (bridge->options.alike) return ad_alike_move(bridge, w, site, request);
   AD_TRY(find_way(bridge, w, &known));
   int is_cleared = clear_other_copy(w, known);
   if (known->is_local) {
@@ -421,8 +426,8 @@ static ad_status go_forward(ad_bridge *bridge, const ad_array *source, const ad_
                             const char *site, ad_request *request) {
   AD_TRY(check_passing(bridge, AD_FORWARD, 0, source, &bridge->from, "source", site));
   AD_TRY(check_passing(bridge, AD_FORWARD, 1, destination, to, "destination", site));
-  way w = way_of(&bridge->from, &bridge->to, ad_bridge_has_source(bridge) ? source : NULL,
-                 ad_bridge_has_destination(bridge) ? destination : NULL);
+  ad_bridge_way w = way_of(&bridge->from, &bridge->to, ad_bridge_has_source(bridge) ? source : NULL,
+                           ad_bridge_has_destination(bridge) ? destination : NULL);
   return move_rows(bridge, &w, site, request);
 }
 
@@ -433,6 +438,7 @@ ad_status ad_bridge_forward_at(ad_bridge *bridge, const ad_array *source, ad_arr
 
 ad_axes ad_bridge_added(const ad_bridge *bridge) {
   const ad_mesh *mesh = bridge->to.mesh;
+  if (bridge->options.alike) return 0;
   return ad_layout_axes_of(&bridge->to, AD_R) & (ad_mesh_named(mesh) | ad_mesh_large(mesh));
 }
 
@@ -456,12 +462,12 @@ static ad_status check_gradients(ad_bridge *bridge, const ad_array *destination,
   return check_passing(bridge, AD_BACKWARD, 0, destination, to, "gradient", site);
 }
 
-/* `summed`: the destination's, without addends. */
+/* `summed`: the destination's, without addends, unless the bridge is alike. */
 static ad_status go_back(ad_bridge *bridge, const ad_array *summed, ad_array *source, const char *site,
                          ad_request *request) {
   ad_layout from = ad_layout_dual(&bridge->from);
-  way w = way_of(&bridge->to, &from, ad_bridge_has_destination(bridge) ? summed : NULL,
-                 ad_bridge_has_source(bridge) ? source : NULL);
+  ad_bridge_way w = way_of(&bridge->to, &from, ad_bridge_has_destination(bridge) ? summed : NULL,
+                           ad_bridge_has_source(bridge) ? source : NULL);
   return move_rows(bridge, &w, site, request);
 }
 
@@ -470,6 +476,7 @@ ad_status ad_bridge_backward_numbered(ad_bridge *bridge, ad_array *destination, 
   ad_layout to = ad_layout_dual(&bridge->to);
   ad_array summed = {0};
   AD_TRY(check_gradients(bridge, destination, &to, source, site));
+  if (bridge->options.alike) return go_back(bridge, destination, source, site, NULL);
   if (ad_bridge_has_destination(bridge)) {
     if (ad_bridge_keeps_rows(bridge, destination->shape.dim[0]))
       return ad_bridge_sum_kept(bridge, destination, source, ordinal, site);

@@ -36,6 +36,14 @@ struct ad_bridge {
   int keeps_rows;
 };
 
+/* What goes over a bridge in one direction. */
+typedef struct ad_bridge_way {
+  const ad_layout *from, *to; /* of the value, in this direction */
+  ad_array in, out;           /* all 0 where this rank is not on that side */
+} ad_bridge_way;
+
+size_t ad_bridge_row_numel(const ad_array *array); /* elements of one row of the own part; of a scalar 1 */
+
 /* Of copies on axes on which a layout is P (the gradient of an R) the first gets what comes over a bridge. */
 int ad_bridge_counts_there(const ad_layout *to, int64_t rank);
 
@@ -59,7 +67,9 @@ int ad_bridge_keeps_rows(ad_bridge *bridge, int64_t rows);
 AD_INTERNAL ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array,
                                              const char *site) AD_CHECKED;
 
-/* What passes the seam AD_SEAM_ROUTES: what this rank is about to send and receive. */
+/* What passes the seam AD_SEAM_ROUTES: what this rank is about to send and receive. Of an alike bridge that is one send
+ * or one receive of the whole own part, in rows of the part's dimension 0; the known mistakes, which all take slices of
+ * a batch for others, find none there and leave it as it is. */
 typedef struct ad_route_passing {
   const ad_bridge *bridge;
   const ad_layout *from, *to; /* in this direction */
@@ -73,5 +83,6 @@ typedef struct ad_route_passing {
 } ad_route_passing;
 
 AD_INTERNAL int ad_bridge_is_disjoint(const ad_bridge *bridge);
+AD_INTERNAL int ad_bridge_is_alike(const ad_bridge *bridge);
 
 #endif

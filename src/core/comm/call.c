@@ -1,4 +1,5 @@
-/* Makes a call of a collective: validates it and computes all sizes and places. No values are read or written here. */
+/* Makes a call of a collective, or of one side of a transfer: validates it and computes all sizes and places. No values
+ * are read or written here. */
 #include "comm/call.h"
 
 #include <inttypes.h>
@@ -8,12 +9,18 @@
 #include "addend/layout.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "comm/ranks.h"
 #include "mesh/group.h"
 
 const char *ad_op_name(ad_collective_op op) {
-  static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
-                                      "broadcast",  "barrier",        "exchange"};
+  static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast",
+                                      "barrier",    "exchange",       "send",       "receive"};
   return (unsigned)op < sizeof names / sizeof *names ? names[op] : "unknown";
+}
+
+const char *ad_reduction_name(ad_reduction reduction) {
+  static const char *const names[] = {"sum", "max", "min", "product", "bit_and", "bit_or", "bit_xor"};
+  return (unsigned)reduction < sizeof names / sizeof *names ? names[reduction] : "unknown";
 }
 
 int64_t ad_shape_members(const ad_group_shape *shape) {
@@ -24,6 +31,7 @@ int64_t ad_shape_members(const ad_group_shape *shape) {
 
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index) {
   int64_t rank = shape->base;
+  if (shape->list) return shape->ranks[index];
   for (int k = shape->count - 1; k >= 0; k--) {
     rank += index % shape->size[k] * shape->stride[k];
     index /= shape->size[k];
@@ -48,8 +56,21 @@ static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
 #define REFUSE(call, format, ...) \
   ad_fail(AD_INVALID, "%s: %s: " format, (call)->site, ad_op_name((call)->op), __VA_ARGS__)
 
+static void take_list(ad_ranks *ranks, ad_call *call) {
+  call->ranks = ranks;
+  call->axes = AD_AXES_ALL;
+  call->shape = ad_ranks_shape(ranks);
+  call->members = (uint32_t)ad_ranks_count(ranks);
+  call->index = ad_ranks_own(ranks);
+}
+
 static ad_status take_group(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
   const ad_mesh *mesh = collective->group.mesh;
+  if (collective->ranks && mesh) return REFUSE(call, "%s", "one of `group` and `ranks` is given, not both");
+  if (collective->ranks) {
+    take_list((ad_ranks *)collective->ranks, call);
+    return AD_OK;
+  }
   if (!mesh) return REFUSE(call, "%s", "the group has no mesh; make it with ad_mesh_group");
   if (ad_mesh_last_rank(mesh) >= size)
     return REFUSE(call, "the mesh \"%s\" needs ranks %" PRId64 " to %" PRId64 ", the world has %" PRId64,
@@ -74,8 +95,6 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
   return AD_OK;
 }
 
-static int is_integer(ad_dtype dtype) { return dtype == AD_I32 || dtype == AD_I64; }
-
 enum { SCALE_MAX = 100 };  // 2^-100 and 2^100 are both normal numbers of f32
 
 static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
@@ -87,13 +106,15 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   call->out_scale = collective->out_scale;
   call->out_element = ad_dtype_size(how->out_dtype);
   int scaled = call->in_scale || call->out_scale;
-  if (!call->out_element || (how->out_dtype != call->dtype && (is_integer(call->dtype) || is_integer(how->out_dtype))))
-    return REFUSE(call, "sums of %s cannot be written as %s: floats are written as floats, integers as they are",
+  if (!call->out_element ||
+      (how->out_dtype != call->dtype && !(ad_dtype_is_float(call->dtype) && ad_dtype_is_float(how->out_dtype))))
+    return REFUSE(call,
+                  "sums of %s cannot be written as %s: floats are written as floats, integers and bool as they are",
                   ad_dtype_name(call->dtype), ad_dtype_name(how->out_dtype));
   if (abs(call->in_scale) > SCALE_MAX || abs(call->out_scale) > SCALE_MAX)
     return REFUSE(call, "scales go from -%d to %d, not %d and %d", SCALE_MAX, SCALE_MAX, call->in_scale,
                   call->out_scale);
-  if ((scaled || how->adds) && (is_integer(call->dtype) || how->reduction != AD_SUM))
+  if ((scaled || how->adds) && (!ad_dtype_is_float(call->dtype) || how->reduction != AD_SUM))
     return REFUSE(call, "%s", "only sums of floats are scaled or added to");
   if (how->adds && (call->op != AD_REDUCE_SCATTER || how->out_dtype != how->accumulate))
     return REFUSE(call, "%s is written: only a reduce_scatter adds to its output, and in the dtype %s that it sums in",
@@ -105,6 +126,29 @@ static int says_outputs(const ad_collective *collective) {
   return collective->out_dtype || collective->in_scale || collective->out_scale || collective->adds;
 }
 
+static ad_status take_reduction(const ad_collective *collective, ad_call *call) {
+  ad_dtype accumulate = collective->accumulate;
+  ad_reduction reduction = collective->reduction;
+  int is_float = ad_dtype_is_float(call->dtype);
+  if (!accumulate) accumulate = call->dtype == AD_F64 || !is_float ? call->dtype : AD_F32;
+  int fits = !is_float               ? accumulate == call->dtype
+             : call->dtype == AD_F64 ? accumulate == AD_F64
+                                     : accumulate == AD_F32 || accumulate == AD_F64;
+  if (!fits)
+    return REFUSE(call,
+                  "%s cannot be summed in %s: floats sum in f32 or f64 and not below themselves, integers and bool in "
+                  "themselves",
+                  ad_dtype_name(call->dtype), ad_dtype_name(accumulate));
+  if ((unsigned)reduction > AD_BIT_XOR)
+    return REFUSE(call, "%d is no reduction; they are sum, max, min, product, bit_and, bit_or and bit_xor",
+                  (int)reduction);
+  if (is_float && reduction >= AD_BIT_AND)
+    return REFUSE(call, "%s has no %s: bits are combined of integers and bool", ad_dtype_name(call->dtype),
+                  ad_reduction_name(reduction));
+  call->reducing = (ad_reducing){.dtype = call->dtype, .accumulate = accumulate, .reduction = reduction};
+  return AD_OK;
+}
+
 static ad_status take_types(const ad_collective *collective, ad_call *call) {
   if (call->op == AD_BARRIER) return AD_OK;
   call->element = ad_dtype_size(call->dtype);
@@ -114,17 +158,7 @@ static ad_status take_types(const ad_collective *collective, ad_call *call) {
     if (!says_outputs(collective)) return AD_OK;
     return REFUSE(call, "%s", "out_dtype, scales and `adds` are for operations that reduce");
   }
-  ad_dtype accumulate = collective->accumulate;
-  if (!accumulate) accumulate = call->dtype == AD_F64 || is_integer(call->dtype) ? call->dtype : AD_F32;
-  int fits = is_integer(call->dtype) ? accumulate == call->dtype
-             : call->dtype == AD_F64 ? accumulate == AD_F64
-                                     : accumulate == AD_F32 || accumulate == AD_F64;
-  if (!fits)
-    return REFUSE(
-        call, "%s cannot be summed in %s: floats sum in f32 or f64 and not below themselves, integers in themselves",
-        ad_dtype_name(call->dtype), ad_dtype_name(accumulate));
-  if ((unsigned)collective->reduction > AD_MIN) return REFUSE(call, "%d is no reduction", (int)collective->reduction);
-  call->reducing = (ad_reducing){.dtype = call->dtype, .accumulate = accumulate, .reduction = collective->reduction};
+  AD_TRY(take_reduction(collective, call));
   return take_outputs(collective, call);
 }
 
@@ -410,6 +444,65 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
   out->out = collective->out;
   out->site = collective->site ? collective->site : AD_NO_SITE;
   return fill(collective, rank, size, out);
+}
+
+/* ---- transfers ---- */
+
+// All ranks of the world, in order.
+static ad_group_shape world_shape(int64_t size) {
+  ad_group_shape shape = {.count = size > 1};
+  if (size > 1) shape.size[0] = size, shape.stride[0] = 1;
+  return shape;
+}
+
+static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *call) {
+  if (transfer->ranks) {
+    take_list((ad_ranks *)transfer->ranks, call);
+  } else {
+    call->axes = AD_AXES_ALL;
+    call->shape = world_shape(size);
+    call->members = (uint32_t)size;
+    call->index = (uint32_t)rank;
+  }
+  int is_any = transfer->peer == AD_ANY_SOURCE;
+  if (is_any && (int)call->op == AD_OP_SEND)
+    return REFUSE(call, "%s", "the peer is AD_ANY_SOURCE; a message is sent to one rank");
+  if (!is_any && (transfer->peer < 0 || transfer->peer >= call->members))
+    return REFUSE(call, "peer %" PRId64 " is no index in %s of %u", transfer->peer,
+                  transfer->ranks ? "a list" : "a world", call->members);
+  call->peer = is_any ? AD_ANY_SOURCE : ad_shape_rank(&call->shape, transfer->peer);
+  return AD_OK;
+}
+
+static ad_status take_side(const ad_transfer *transfer, ad_call *call) {
+  const void *buffer = transfer->receive ? transfer->receive : transfer->send;
+  call->element = call->out_element = ad_dtype_size(call->dtype);
+  if (!call->element) return REFUSE(call, "%d is no dtype", (int)call->dtype);
+  if (transfer->send && (transfer->receive || transfer->receives))
+    return REFUSE(call, "%s", "one of `send` and `receive` must be NULL, and `receives` 1 for a receive alone");
+  if (transfer->count && !buffer)
+    return REFUSE(call, "%zu elements, but `send` and `receive` are NULL", transfer->count);
+  if (call->count > SIZE_MAX / 4 / call->element) return too_large(call);
+  if (call->count && (uintptr_t)buffer % call->element)
+    return REFUSE(call, "the buffer is not aligned for %s", ad_dtype_name(call->dtype));
+  size_t bytes = call->count * call->element;
+  if ((int)call->op == AD_OP_SEND)
+    call->in = buffer, call->in_bytes = bytes;
+  else
+    call->out = transfer->receive, call->out_bytes = bytes;
+  return AD_OK;
+}
+
+ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) {
+  memset(out, 0, offsetof(ad_call, owned));
+  out->op = (ad_collective_op)(transfer->receive || transfer->receives ? AD_OP_RECEIVE : AD_OP_SEND);
+  out->dtype = transfer->dtype;
+  out->count = transfer->count;
+  out->tag = transfer->tag;
+  out->source = AD_ANY_SOURCE;
+  out->site = transfer->site ? transfer->site : AD_NO_SITE;
+  AD_TRY(take_peer(transfer, rank, size, out));
+  return take_side(transfer, out);
 }
 
 void ad_call_release(ad_call *call) {

@@ -1,5 +1,5 @@
-/* A call: one collective as this rank asked for it, validated, with all sizes in bytes. Engines, the signature and the
- * flight recorder work on calls; nothing here communicates. */
+/* A call: one collective or one side of a transfer as this rank asked for it, validated, with all sizes in bytes.
+ * Engines, the signature and the flight recorder work on calls; nothing here communicates. */
 #ifndef COMM_CALL_H
 #define COMM_CALL_H
 #include <stdint.h>
@@ -9,6 +9,8 @@
 #include "mesh/group.h"
 
 enum { AD_CALL_INLINE_WORDS = 64 };
+/* What a transfer has where a collective has its operation. */
+enum { AD_OP_SEND = AD_EXCHANGE + 1, AD_OP_RECEIVE };
 
 typedef struct ad_call {
   ad_collective_op op;
@@ -35,7 +37,11 @@ typedef struct ad_call {
   uint64_t segments_hash;
   ad_message *messages;  // exchange: sends before receives, those of a kind by peer
   size_t message_count;
-  void *engine;  // the engine's own record of the call while it is under way; else NULL
+  // Of transfers: the other side, a rank of the world or AD_ANY_SOURCE; `source` is set by the engine when a receive is
+  // complete: the rank of the world that sent.
+  int64_t peer, tag, source;
+  ad_ranks *ranks;  // the list that the call runs on; NULL: none
+  void *engine;     // the engine's own record of the call while it is under way; else NULL
   // The arrays above lie in `words`, or here if they do not fit. Kept for the next call in this place.
   void *owned;
   size_t owned_bytes;
@@ -54,10 +60,14 @@ typedef struct ad_call_passing {
  * memory is used again, so that a call no larger than an earlier one allocates nothing. Keeps no pointer to the
  * collective's arrays. AD_INVALID says which field is wrong and why; AD_MEMORY. */
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
+/* The same of one side of a transfer. */
+ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
 void ad_call_release(ad_call *call);  // frees the memory that prepare keeps from call to call
 
 AD_INTERNAL const char *ad_op_name(ad_collective_op op);
+const char *ad_reduction_name(ad_reduction reduction);  // "sum", "bit_and", ...; "unknown"
 static inline int ad_op_reduces(ad_collective_op op) { return op == AD_ALL_REDUCE || op == AD_REDUCE_SCATTER; }
+static inline int ad_op_is_transfer(ad_collective_op op) { return (int)op >= AD_OP_SEND; }
 /* Where block `i` starts in the input (or output) that consists of blocks, in elements; i == members gives the end. */
 static inline size_t ad_call_in_start(const ad_call *call, uint32_t i) {
   return call->in_starts ? call->in_starts[i] : i * call->count;
@@ -81,7 +91,8 @@ size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whol
 int64_t ad_shape_members(const ad_group_shape *shape);
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index);
 static inline int ad_shape_same(const ad_group_shape *a, const ad_group_shape *b) {
-  if (a->base != b->base || a->count != b->count || a->head != b->head || a->gap != b->gap) return 0;
+  if (a->base != b->base || a->count != b->count || a->head != b->head || a->gap != b->gap || a->list != b->list)
+    return 0;
   for (int k = 0; k < a->count; k++)
     if (a->size[k] != b->size[k] || a->stride[k] != b->stride[k]) return 0;
   return 1;

@@ -16,11 +16,18 @@
 #include "comm/dry.h"
 #include "comm/engine.h"
 #include "comm/hint.h"
+#include "comm/ranks.h"
 #include "comm/recorder.h"
 #include "comm/scratch.h"
 #include "mesh/group.h"
 
 enum { CALLS = 64 };  // that may be under way at once
+
+/* A transfer's call; there may be any number. */
+typedef struct transfer_call {
+  ad_call call;
+  struct transfer_call *next;
+} transfer_call;
 
 struct ad_comm {
   const ad_engine *engine;
@@ -36,6 +43,9 @@ struct ad_comm {
   size_t scratch_bytes;
   ad_recorder recorder;
   ad_call calls[CALLS];
+  transfer_call *transfers, **last_transfer;  // under way, oldest first
+  transfer_call *free_transfers;
+  ad_lists lists;
 };
 
 // Puts engine hostile around the engine where the environment asks for it; every rank gets a seed of its own. On engine
@@ -68,15 +78,27 @@ ad_status ad_comm_create(const ad_engine *engine, void *world, int64_t rank, int
   comm->world = world;
   comm->rank = rank;
   comm->size = size;
+  comm->last_transfer = &comm->transfers;
+  comm->lists = (ad_lists){.engine = engine, .world = world, .rank = rank, .size = size};
   ad_recorder_open(&comm->recorder);
   *out = comm;
   return AD_OK;
+}
+
+static void free_transfers(transfer_call *first) {
+  for (transfer_call *next; first; first = next) {
+    next = first->next;
+    ad_release(first);
+  }
 }
 
 void ad_comm_close(ad_comm *comm) {
   if (!comm) return;
   comm->engine->close(comm->world);
   for (int i = 0; i < CALLS; i++) ad_call_release(&comm->calls[i]);
+  free_transfers(comm->transfers);
+  free_transfers(comm->free_transfers);
+  ad_lists_close(&comm->lists);
   free(comm->broken_message);
   ad_mesh_destroy(comm->mesh);
   ad_release(comm);
@@ -93,6 +115,8 @@ static int is_under_way(const void *context, uint64_t number) {
   const ad_comm *comm = context;
   for (int i = 0; i < CALLS; i++)
     if (comm->under_way >> i & 1 && comm->calls[i].number == number) return 1;
+  for (const transfer_call *t = comm->transfers; t; t = t->next)
+    if (t->call.number == number) return 1;
   return 0;
 }
 
@@ -243,7 +267,24 @@ ad_status ad_comm_scratch(ad_comm *comm, size_t bytes, void **out) {
   return AD_OK;
 }
 
-static void forget(ad_comm *comm, ad_call *call) { comm->under_way &= ~(1ull << (call - comm->calls)); }
+static void forget_transfer(ad_comm *comm, ad_call *call) {
+  transfer_call **link = &comm->transfers, *found;
+  while (&(*link)->call != call) link = &(*link)->next;
+  found = *link;
+  *link = found->next;
+  if (comm->last_transfer == &found->next) comm->last_transfer = link;
+  found->next = comm->free_transfers;
+  comm->free_transfers = found;
+}
+
+static void forget(ad_comm *comm, ad_call *call) {
+  if (call->ranks) ad_ranks_let_go(call->ranks);
+  call->ranks = NULL;
+  if (ad_op_is_transfer(call->op))
+    forget_transfer(comm, call);
+  else
+    comm->under_way &= ~(1ull << (call - comm->calls));
+}
 
 static ad_call *oldest(ad_comm *comm) {
   ad_call *found = NULL;
@@ -273,15 +314,10 @@ static uint64_t bytes_of(const ad_call *call) {
   return bytes;
 }
 
-static ad_status post(ad_comm *comm, const ad_collective *collective, int past_caches, ad_call **out) {
-  ad_call *call;
-  AD_TRY(check_broken(comm));
-  AD_TRY(make_place(comm, &call));
-  AD_TRY(ad_call_prepare(collective, comm->rank, comm->size, call));
-  ad_seam_pass(AD_SEAM_CALL, &(ad_call_passing){comm, call});
-  call->past_caches = past_caches;
+// Numbers a call that stands among those under way, records it and hands it to the engine.
+static ad_status start(ad_comm *comm, ad_call *call) {
   call->number = comm->last_number + 1;
-  comm->under_way |= 1ull << (call - comm->calls);
+  if (call->ranks) ad_ranks_hold(call->ranks);
   ad_status status = comm->engine->post(comm->world, call);
   ad_recorder_add(&comm->recorder, call);  // after the post, for which peers may be waiting
   status = noted(comm, status);
@@ -291,7 +327,55 @@ static ad_status post(ad_comm *comm, const ad_collective *collective, int past_c
   }
   comm->last_number = call->number;
   comm->bytes += bytes_of(call);
+  return AD_OK;
+}
+
+static ad_status check_ranks(const ad_comm *comm, const ad_ranks *ranks, const char *site) {
+  if (!ranks || ad_ranks_are_of(ranks, &comm->lists)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: the list of ranks was made by another comm", site ? site : AD_NO_SITE);
+}
+
+static ad_status post(ad_comm *comm, const ad_collective *collective, int past_caches, ad_call **out) {
+  ad_call *call;
+  AD_TRY(check_broken(comm));
+  AD_TRY(check_ranks(comm, collective->ranks, collective->site));
+  AD_TRY(make_place(comm, &call));
+  AD_TRY(ad_call_prepare(collective, comm->rank, comm->size, call));
+  ad_seam_pass(AD_SEAM_CALL, &(ad_call_passing){comm, call});
+  call->past_caches = past_caches;
+  comm->under_way |= 1ull << (call - comm->calls);
+  AD_TRY(start(comm, call));
   *out = call;
+  return AD_OK;
+}
+
+static ad_status take_transfer(ad_comm *comm, transfer_call **out) {
+  transfer_call *made = comm->free_transfers;
+  if (!made) return ad_new(1, out);
+  comm->free_transfers = made->next;
+  *out = made;
+  return AD_OK;
+}
+
+static ad_status post_transfer(ad_comm *comm, const ad_transfer *given, const char *site, ad_call **out) {
+  ad_transfer own;
+  transfer_call *made;
+  AD_TRY(ad_options_take(&own, sizeof own, given, "ad_transfer"));
+  if (!own.site) own.site = site;
+  AD_TRY(check_broken(comm));
+  AD_TRY(check_ranks(comm, own.ranks, own.site));
+  AD_TRY(take_transfer(comm, &made));
+  ad_status status = ad_call_prepare_transfer(&own, comm->rank, comm->size, &made->call);
+  if (status) {
+    made->next = comm->free_transfers;
+    comm->free_transfers = made;
+    return status;
+  }
+  made->next = NULL;
+  *comm->last_transfer = made;
+  comm->last_transfer = &made->next;
+  AD_TRY(start(comm, &made->call));
+  *out = &made->call;
   return AD_OK;
 }
 
@@ -300,7 +384,7 @@ static ad_status take_collective(const ad_comm *comm, const ad_collective *given
                                  ad_collective *out) {
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_collective"));
   if (!out->site) out->site = site;
-  if (!out->group.mesh) out->group = ad_mesh_group(comm->mesh, AD_AXES_ALL, comm->rank);
+  if (!out->group.mesh && !out->ranks) out->group = ad_mesh_group(comm->mesh, AD_AXES_ALL, comm->rank);
   return AD_OK;
 }
 
@@ -316,7 +400,7 @@ ad_status ad_comm_run_at(ad_comm *comm, const ad_collective *collective, const c
 ad_status ad_comm_post_hinted(ad_comm *comm, const ad_collective *collective, int past_caches, ad_request *out) {
   ad_call *call;
   AD_TRY(post(comm, collective, past_caches, &call));
-  out->id = call->number;
+  *out = (ad_request){.id = call->number, .source = -1};
   return AD_OK;
 }
 
@@ -327,12 +411,42 @@ ad_status ad_comm_post_at(ad_comm *comm, const ad_collective *collective, ad_req
   return ad_comm_post_hinted(comm, &own, 0, out);
 }
 
+ad_status ad_comm_post_transfer_at(ad_comm *comm, const ad_transfer *transfer, ad_request *out, const char *site) {
+  ad_call *call;
+  AD_NEED(comm, transfer, out);
+  AD_TRY(post_transfer(comm, transfer, site, &call));
+  *out = (ad_request){.id = call->number, .source = -1};
+  return AD_OK;
+}
+
+// Of a complete call: the peer a message came from, as the caller counts peers; -1: it is no receive.
+static int64_t source_of(const ad_call *call) {
+  if ((int)call->op != AD_OP_RECEIVE) return -1;
+  return call->ranks ? ad_ranks_index(call->ranks, call->source) : call->source;
+}
+
+ad_status ad_comm_transfer_at(ad_comm *comm, const ad_transfer *transfer, int64_t *source, const char *site) {
+  ad_request request = {0};
+  AD_NEED(comm, transfer);
+  AD_TRY(ad_comm_post_transfer_at(comm, transfer, &request, site));
+  AD_TRY(ad_comm_wait(comm, &request));
+  if (source) *source = request.source;
+  return AD_OK;
+}
+
+ad_status ad_ranks_create_at(ad_comm *comm, const int64_t *ranks, int64_t count, ad_ranks **out, const char *site) {
+  AD_NEED(comm, ranks, out);
+  return ad_lists_add(&comm->lists, ranks, count, site ? site : AD_NO_SITE, out);
+}
+
 // The call of a request. NULL: it is complete, since the place of a call is given back as soon as its end is seen.
 static ad_call *find(ad_comm *comm, const ad_request *request) {
   for (uint64_t left = comm->under_way; left; left &= left - 1) {
     ad_call *call = &comm->calls[__builtin_ctzll(left)];
     if (call->number == request->id) return call;
   }
+  for (transfer_call *t = comm->transfers; t; t = t->next)
+    if (t->call.number == request->id) return &t->call;
   return NULL;
 }
 
@@ -342,15 +456,21 @@ static ad_status check_request(const ad_comm *comm, const ad_request *request) {
                  comm->last_number);
 }
 
+// The request's call is complete.
+static void settle(ad_comm *comm, ad_call *call, ad_request *request) {
+  *request = (ad_request){.source = source_of(call)};
+  forget(comm, call);
+}
+
 ad_status ad_comm_test(ad_comm *comm, ad_request *request, int *done) {
   AD_NEED(comm, request, done);
   AD_TRY(check_request(comm, request));
   AD_TRY(check_broken(comm));
   ad_call *call = find(comm, request);
   int complete = 1;
+  if (!call) request->id = 0;
   if (call) AD_TRY(noted(comm, comm->engine->test(comm->world, call, &complete)));
-  if (call && complete) forget(comm, call);
-  if (complete) request->id = 0;
+  if (call && complete) settle(comm, call, request);
   *done = complete;
   return AD_OK;
 }
@@ -360,8 +480,12 @@ ad_status ad_comm_wait(ad_comm *comm, ad_request *request) {
   AD_TRY(check_request(comm, request));
   AD_TRY(check_broken(comm));
   ad_call *call = find(comm, request);
-  if (call) AD_TRY(finish(comm, call));
-  request->id = 0;
+  if (!call) {
+    request->id = 0;
+    return AD_OK;
+  }
+  AD_TRY(noted(comm, comm->engine->wait(comm->world, call)));
+  settle(comm, call, request);
   return AD_OK;
 }
 

@@ -83,7 +83,12 @@ static void dry_free(void *world, void *memory) {
 
 static ad_status dry_health(void *world) { return ((dry_world *)world)->failed; }
 
-static ad_status dry_post(void *world, ad_call *call) { return dry_health(world); }
+// A message of any source comes from the group's first rank.
+static ad_status dry_post(void *world, ad_call *call) {
+  if (ad_op_is_transfer(call->op))
+    call->source = call->peer == AD_ANY_SOURCE ? ad_shape_rank(&call->shape, 0) : call->peer;
+  return dry_health(world);
+}
 
 static ad_status dry_test(void *world, ad_call *call, int *done) {
   *done = 1;

@@ -48,7 +48,8 @@ typedef struct ad_engine {
 
   /* ---- calls ---- */
 
-  /* Starts a call. The caller owns *call and its buffers and leaves both as they are until the call is complete; the
+  /* Calls are collectives, and sides of transfers (ad_op_is_transfer), of which any number may be under way. Starts a
+   * call. The caller owns *call and its buffers and leaves both as they are until the call is complete; the
    * engine may keep a record of its own in call->engine, which is not NULL as long as the call is under way. Bytes may
    * move from now on, whenever any member is inside post, test or wait. Blocks only while a member of the group is 64
    * calls behind this rank. Errors of the world, or of this rank alone: the call is then not under way. */
@@ -60,6 +61,8 @@ typedef struct ad_engine {
   /* Blocks until the call is complete, as test says it, or until the world has an error, which is found and reported
    * within 2 seconds. Moves bytes of any call that is under way. */
   ad_status (*wait)(void *world, ad_call *call);
+  /* This rank makes no more calls on a list, and has none under way. Local. NULL in the table: nothing is kept. */
+  void (*release)(void *world, const ad_group_shape *list);
 
   /* ---- the world ---- */
 

@@ -160,6 +160,7 @@ static ad_status hostile_post(void *world, ad_call *call) {
 }
 
 static ad_status complete(hostile_world *world, ad_call *call) {
+  call->source = ((hostile_call *)call->engine)->inner.source;
   write_outputs(call->engine, call);
   release(world, call->engine);
   call->engine = NULL;
@@ -210,6 +211,11 @@ static void hostile_close(void *world) {
   ad_release(w);
 }
 
+static void hostile_release(void *world, const ad_group_shape *list) {
+  const hostile_world *w = world;
+  if (w->engine->release) w->engine->release(w->inner, list);
+}
+
 static int hostile_shares(void *world, const ad_group_shape *shape) {
   const hostile_world *w = world;
   return w->engine->shares && w->engine->shares(w->inner, shape);
@@ -246,6 +252,7 @@ const ad_engine ad_engine_hostile = {
     .post = hostile_post,
     .test = hostile_test,
     .wait = hostile_wait,
+    .release = hostile_release,
     .fail = hostile_fail,
     .health = hostile_health,
     .close = hostile_close,

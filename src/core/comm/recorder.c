@@ -16,6 +16,11 @@ void ad_recorder_add(ad_recorder *recorder, const ad_call *call) {
   recorded->signature = ad_signature_of(call);
   recorded->axes = call->axes;
   recorded->shape = call->shape;
+  if (call->shape.list) {
+    uint32_t shown = call->members < AD_SHOWN_MEMBERS ? call->members : AD_SHOWN_MEMBERS;
+    memcpy(recorded->ranks, call->shape.ranks, shown * sizeof *recorded->ranks);
+    recorded->shape.ranks = recorded->ranks;
+  }
   recorded->started = ad_now();
   size_t length = strnlen(call->site, AD_SITE_MAX - 1);
   memcpy(recorded->site, call->site, length);

@@ -11,6 +11,7 @@ typedef struct ad_recorded {
   ad_signature signature;
   ad_axes axes;
   ad_group_shape shape;
+  int64_t ranks[AD_SHOWN_MEMBERS];  // of a list, which may be released while the record remains
   char site[AD_SITE_MAX];
   int64_t started;  // by ad_now()
 } ad_recorded;

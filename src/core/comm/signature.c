@@ -7,8 +7,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { SHOWN_MEMBERS_MAX = 16 };
-
 void ad_site_write(char to[AD_SITE_MAX], const char *site) {
   size_t length = strlen(site), skipped = length < AD_SITE_MAX ? 0 : length - AD_SITE_MAX + 1;
   memcpy(to, site + skipped, length - skipped + 1);
@@ -17,6 +15,7 @@ void ad_site_write(char to[AD_SITE_MAX], const char *site) {
 /* The upper 32 bits of `what`: a broadcast's root or, of operations that reduce, how the results are written. */
 static uint64_t pack_outputs(const ad_call *call) {
   const ad_reducing *how = &call->reducing;
+  if (ad_op_is_transfer(call->op)) return (uint32_t)call->peer;
   if (!ad_op_reduces(call->op)) return call->root;
   return (uint64_t)how->out_dtype | (uint64_t)(uint8_t)call->in_scale << 8 | (uint64_t)(uint8_t)call->out_scale << 16 |
          (uint64_t)how->adds << 24;
@@ -31,6 +30,7 @@ ad_signature ad_signature_of(const ad_call *call) {
   // Exchange: dtype and counts are matched per message, members without messages need not know them.
   if (call->op == AD_EXCHANGE || call->op == AD_BARRIER) return (ad_signature){.what = (uint64_t)call->op};
   ad_signature signature = {.what = pack(call), .count = call->count};
+  if (ad_op_is_transfer(call->op)) signature.counts = (uint64_t)call->tag;
   // Never 0; bit 1 is flipped, so that segments do not match counts of the same bytes.
   if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;
   if (!call->in_starts) return signature;
@@ -57,14 +57,29 @@ static void print_outputs(ad_text *text, const ad_signature *signature, ad_dtype
   if (signature->what >> 56 & 1) ad_text_add(text, ", added to the output");
 }
 
+static void print_transfer(ad_text *text, const ad_signature *signature) {
+  ad_dtype dtype = (ad_dtype)(signature->what >> 8 & 0xff);
+  int32_t peer = ad_signature_peer(signature);
+  ad_text_add(text, "%s of %" PRIu64 " %s ", ad_op_name(ad_signature_op(signature)), signature->count,
+              ad_dtype_name(dtype));
+  if (peer == AD_ANY_SOURCE)
+    ad_text_add(text, "from any rank");
+  else
+    ad_text_add(text, "%s rank %d", (int)ad_signature_op(signature) == AD_OP_SEND ? "to" : "from", (int)peer);
+  ad_text_add(text, " under tag %" PRId64, ad_signature_tag(signature));
+}
+
 void ad_signature_print(ad_text *text, const ad_signature *signature) {
-  static const char *const reductions[] = {"sum", "max", "min"};
-  ad_collective_op op = (ad_collective_op)(signature->what & 0xff);
+  ad_collective_op op = ad_signature_op(signature);
+  if (ad_op_is_transfer(op)) {
+    print_transfer(text, signature);
+    return;
+  }
   ad_dtype dtype = (ad_dtype)(signature->what >> 8 & 0xff), accumulate = (ad_dtype)(signature->what >> 16 & 0xff);
-  unsigned reduction = signature->what >> 24 & 0xff;
+  ad_reduction reduction = (ad_reduction)(signature->what >> 24 & 0xff);
   ad_text_add(text, "%s", ad_op_name(op));
   if (op == AD_BARRIER || op == AD_EXCHANGE) return;
-  if (ad_op_reduces(op)) ad_text_add(text, "(%s)", reduction < 3 ? reductions[reduction] : "unknown");
+  if (ad_op_reduces(op)) ad_text_add(text, "(%s)", ad_reduction_name(reduction));
   if (op == AD_ALL_TO_ALL && signature->counts)
     ad_text_add(text, " of %s with counts", ad_dtype_name(dtype));
   else
@@ -81,12 +96,14 @@ void ad_signature_print(ad_text *text, const ad_signature *signature) {
 void ad_group_words(ad_text *text, ad_axes axes, const ad_group_shape *shape) {
   char names[128];
   int64_t members = ad_shape_members(shape);
-  if (axes == AD_AXES_ALL)
+  if (shape->list)
+    snprintf(names, sizeof names, "ranks");
+  else if (axes == AD_AXES_ALL)
     snprintf(names, sizeof names, "all axes");
   else
     ad_axes_print(axes, names, sizeof names);
   ad_text_add(text, "%s%s{", names, names[0] ? " " : "");
-  for (int64_t i = 0; i < members && i < SHOWN_MEMBERS_MAX; i++)
+  for (int64_t i = 0; i < members && i < AD_SHOWN_MEMBERS; i++)
     ad_text_add(text, "%s%" PRId64, i ? "," : "", ad_shape_rank(shape, i));
-  ad_text_add(text, members > SHOWN_MEMBERS_MAX ? ",...}" : "}");
+  ad_text_add(text, members > AD_SHOWN_MEMBERS ? ",...}" : "}");
 }

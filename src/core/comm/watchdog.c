@@ -107,20 +107,22 @@ static const shm_slot *slot_of(const ad_watchdog *dog, const shm_entry *entry, u
   return &slots[(size_t)member * SHM_RING + sequence % SHM_RING];
 }
 
-static uint32_t member_of(const shm_entry *entry, uint32_t rank) {
+static uint32_t member_of(const ad_watchdog *dog, const shm_entry *entry, uint32_t rank) {
+  ad_group_shape shape = ad_shm_entry_shape(dog->control, entry);
   uint32_t member = 0;
-  while (member + 1 < entry->members && ad_shape_rank(&entry->shape, member) != rank) member++;
+  while (member + 1 < entry->members && ad_shape_rank(&shape, member) != rank) member++;
   return member;
 }
 
 static void add_call(const ad_watchdog *dog, uint32_t rank, uint64_t channel, uint64_t sequence, ad_text *text) {
   const shm_entry *entry = ad_shm_entry(dog->control, channel);
-  const shm_slot *slot = entry ? slot_of(dog, entry, member_of(entry, rank), sequence) : NULL;
+  const shm_slot *slot = entry ? slot_of(dog, entry, member_of(dog, entry, rank), sequence) : NULL;
   if (!slot || atomic_load(&slot->published) != sequence + 1) {
     ad_text_add(text, "a collective that is over by now");
     return;
   }
-  ad_told_call call = ad_shm_told_call(slot, &entry->shape);
+  ad_group_shape shape = ad_shm_entry_shape(dog->control, entry);
+  ad_told_call call = ad_shm_told_call(slot, &shape);
   ad_call_words(text, &call);
 }
 
@@ -129,10 +131,12 @@ static void add_missing(const ad_watchdog *dog, uint64_t channel, uint64_t seque
   const shm_entry *entry = ad_shm_entry(dog->control, channel);
   char list[128] = "";
   ad_text ranks = ad_text_on(list, sizeof list);
+  ad_group_shape shape = {0};
+  if (entry) shape = ad_shm_entry_shape(dog->control, entry);
   int count = 0;
   for (uint32_t i = 0; entry && i < entry->members; i++)
     if (atomic_load(&slot_of(dog, entry, i, sequence)->published) < sequence + 1)
-      ad_text_add(&ranks, "%s%d", count++ ? "," : "", (int)ad_shape_rank(&entry->shape, i));
+      ad_text_add(&ranks, "%s%d", count++ ? "," : "", (int)ad_shape_rank(&shape, i));
   if (count) ad_text_add(text, " for rank%s %s", count > 1 ? "s" : "", list);
 }
 
@@ -154,6 +158,8 @@ static void add_last(const ad_watchdog *dog, uint32_t rank, shm_record *record, 
     ad_text_add(text, "none yet");
   else if (channel)
     add_call(dog, rank, channel, atomic_load(&record->last_sequence), text);
+  else if (ad_op_is_transfer((ad_collective_op)record->last_op))
+    ad_text_add(text, "%s at %.*s", ad_op_name((ad_collective_op)record->last_op), AD_SITE_MAX, record->last_site);
   else
     ad_text_add(text, "%s with other nodes at %.*s", ad_op_name((ad_collective_op)record->last_op), AD_SITE_MAX,
                 record->last_site);

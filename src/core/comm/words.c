@@ -79,7 +79,30 @@ void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_g
   add_message(text, received);
 }
 
+void ad_transfer_words(ad_text *text, const ad_told_call *of, const ad_told_message *sent,
+                       const ad_told_message *received) {
+  ad_text_add(text, "messages do not match: from rank %" PRId64 " to rank %" PRId64 " under tag %" PRId64 " over ",
+              sent->rank, received->rank, ad_signature_tag(of->signature));
+  ad_group_words(text, of->axes, of->shape);
+  ad_text_add(text, ": sent: ");
+  add_message(text, sent);
+  ad_text_add(text, "; received: ");
+  add_message(text, received);
+}
+
 /* ---- waits that do not end ---- */
+
+void ad_transfer_wait_words(ad_text *text, const ad_told_call *call) {
+  int peer = ad_signature_peer(call->signature);
+  int64_t tag = ad_signature_tag(call->signature);
+  if ((int)ad_signature_op(call->signature) == AD_OP_SEND)
+    ad_text_add(text, "rank %d to receive its message under tag %" PRId64 ": ", peer, tag);
+  else if (peer == AD_ANY_SOURCE)
+    ad_text_add(text, "a message of any rank under tag %" PRId64 ", which none has sent: ", tag);
+  else
+    ad_text_add(text, "a message of rank %d under tag %" PRId64 ", which rank %d has not sent: ", peer, tag, peer);
+  ad_call_words(text, call);
+}
 
 void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_told_call *call) {
   ad_text_add(text, "rank %u waits for rank %u in call %" PRIu64 " of its group: ", rank, peer, sequence + 1);
@@ -103,4 +126,10 @@ void ad_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiti
   ad_leaving_words(text, rank, exit_status);
   ad_text_add(text, " while rank %u waits for it in call %" PRIu64 " of its group: ", waiting, sequence + 1);
   ad_call_words(text, call);
+}
+
+void ad_transfer_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting, const ad_told_call *call) {
+  ad_leaving_words(text, rank, exit_status);
+  ad_text_add(text, " while rank %u waits for ", waiting);
+  ad_transfer_wait_words(text, call);
 }

@@ -40,6 +40,13 @@ void ad_block_words(ad_text *text, uint64_t sequence, const ad_told_block *sent,
 /* That the two sides of an exchange's message number n, among those between the two, do not agree. */
 void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_group_shape *shape, uint32_t n,
                       const ad_told_message *sent, const ad_told_message *received);
+/* That the two sides of a transfer, `of` as its receiver told it, do not agree. */
+void ad_transfer_words(ad_text *text, const ad_told_call *of, const ad_told_message *sent,
+                       const ad_told_message *received);
+/* For what a side of a transfer waits: "a message of rank 0 under tag 7, which rank 0 has not sent: receive of ..." */
+void ad_transfer_wait_words(ad_text *text, const ad_told_call *call);
+/* "rank 0 left the world while rank 1 waits for a message of rank 0 ..." */
+void ad_transfer_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting, const ad_told_call *call);
 /* That `rank` waits for `peer` in its call. */
 void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_told_call *call);
 /* That ranks wait in a circle. `waits`: their words, one wait after another with "; " between. */

@@ -166,11 +166,11 @@ void ad_alike_print(const ad_alike *alike, char *out, size_t size) {
   if (count > NAMED + 1) ad_text_add(&text, ", and so do %zu other sets of ranks", count - NAMED);
 }
 
-void ad_alike_count(const ad_alike *alike, json_t *all) {
-  const char *who;
+void ad_alike_count(const json_t *who, json_t *all) {
+  const char *key;
   json_t *unused;
-  json_object_foreach(alike->who, who, unused)
-      json_object_set_new(all, who, json_integer(json_integer_value(json_object_get(all, who)) + 1));
+  json_object_foreach((json_t *)who, key, unused)
+      json_object_set_new(all, key, json_integer(json_integer_value(json_object_get(all, key)) + 1));
 }
 
 void ad_alike_say(const json_t *all, size_t params, int allowed, json_t *messages) {

@@ -17,8 +17,8 @@ void ad_alike_destroy(ad_alike *alike);
 ad_status ad_alike_find(const ad_parts *parts, ad_alike *alike) AD_CHECKED;
 /* Writes who holds the same addend, as far as there is room. */
 void ad_alike_print(const ad_alike *alike, char *out, size_t size);
-/* Counts each key of `alike` in `all`. */
-void ad_alike_count(const ad_alike *alike, json_t *all);
+/* Counts each key of an ad_alike's `who` in `all`. */
+void ad_alike_count(const json_t *who, json_t *all);
 /* A message for each of `all`. `params`: of the dump. `allowed`: they are meant to be equal. */
 void ad_alike_say(const json_t *all, size_t params, int allowed, json_t *messages);
 

@@ -7,10 +7,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "diff/document.h"
-#include "diff/known.h"
+#include "diff/judge.h"
 #include "diff/modules.h"
-#include "diff/norm.h"
+#include "diff/threads.h"
 #include "files/json.h"
 
 typedef struct ad_diff_run {
@@ -21,47 +20,27 @@ typedef struct ad_diff_run {
   const ad_dump *reference;      /* NULL: none */
   json_t *document, *params, *messages, *all_alike;
   json_t *untried, *unlike, *unequal; /* axes -> names of parameters */
+  json_t *unfitted;                   /* names of parameters */
   ad_norm_term *norms;                /* by parameter */
-  unsigned char *ranks;
-  ad_alike alike;   /* of one parameter */
-  ad_known known;   /* of those so far */
-  json_t *unfitted; /* names of parameters */
-  size_t read;      /* bytes that are still in memory */
+  ad_finding *findings;               /* by parameter: those that were not taken yet */
+  ad_known known;
+  ad_judge judge;
+  size_t read; /* bytes that are still in memory */
   ad_answer answer;
 } ad_diff_run;
 
-/* ---- one parameter ---- */
+/* Values that are brought into the files as they are needed are needed one parameter after the other. */
+static int threads_of(const ad_diff_options *options) { return options->finite ? 1 : options->threads; }
 
-/* How many of its elements are in no part; 0 too where parts overlap without being copies. */
-static int64_t count_missing(const ad_parts *parts) {
-  int64_t missing = parts->param->sample;
-  for (size_t i = 0; i < parts->count; i++) {
-    int is_copy = 0;
-    for (size_t j = 0; j < i; j++)
-      is_copy |= ad_box_equal(&parts->param->shape, &parts->parts[j].box, &parts->parts[i].box);
-    if (!is_copy) missing -= (int64_t)parts->parts[i].count;
-  }
-  return missing > 0 ? missing : 0;
-}
-
-/* Fewer elements than addends leave counts open. */
-static void say_few(ad_diff_run *run, const ad_parts *parts, const ad_verdict *verdict) {
-  const ad_judged *shown = verdict->shown;
-  int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
-  if (!shown || !is_open || shown->part->count > ad_part_members(parts, shown->part)->count) return;
-  json_array_append_new(
-      run->messages, json_sprintf("`%s` has %zu elements and %zu addends: single mistakes were tried alone; dump more "
-                                  "elements (addend.sample)",
-                                  parts->param->name, shown->part->count, ad_part_members(parts, shown->part)->count));
-}
+/* ---- what is said of several parameters ---- */
 
 /* What is said once of all parameters that it is true of on the same axes. */
-static void note(const ad_parts *parts, uint32_t axes, json_t *notes) {
+static void note(const ad_dump *dump, const char *name, uint32_t axes, json_t *notes) {
   char key[AD_DUMP_AXES * AD_DUMP_NAME];
   if (!axes) return;
-  ad_dump_axes_print(&parts->dump->mesh, axes, key, sizeof key);
+  ad_dump_axes_print(&dump->mesh, axes, key, sizeof key);
   if (!json_object_get(notes, key)) json_object_set_new(notes, key, json_array());
-  json_array_append_new(json_object_get(notes, key), ad_json_text(parts->param->name));
+  json_array_append_new(json_object_get(notes, key), ad_json_text(name));
 }
 
 static const char *first_of(const json_t *names) { return json_string_value(json_array_get(names, 0)); }
@@ -131,71 +110,10 @@ static void answer(ad_diff_run *run, ad_answer own) {
   if (own > run->answer) run->answer = own;
 }
 
-/* Equal addends may be sums that were made before: that their sum is right says nothing then, unless a reference does.
- */
-static void doubt(const ad_diff_run *run, const ad_compared *compared, ad_verdict *verdict) {
-  char who[AD_VERDICT_TEXT / 2];
-  if (verdict->kind != AD_VERDICT_RIGHT || run->options->allow_identical || !json_object_size(run->alike.who)) return;
-  if (compared->there) return;
-  verdict->kind = AD_VERDICT_IDENTICAL;
-  memcpy(verdict->ranks, run->alike.ranks, (size_t)run->dump.mesh.world);
-  ad_alike_print(&run->alike, who, sizeof who);
-  snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as after a sum that was made before", who);
-}
-
-static ad_status say_parts(ad_diff_run *run, ad_parts *parts, const ad_judged *list, const ad_compared *compared) {
-  ad_verdict verdict;
-  uint32_t unequal;
-  if (run->reference && !compared->there)
-    json_array_append_new(run->messages, json_sprintf("the reference has no `%s`", parts->param->name));
-  ad_verdict_find(parts, list, run->ranks, &verdict);
-  ad_status status = ad_values_hold(parts, &verdict, &unequal);
-  note(parts, unequal, run->unequal);
-  doubt(run, compared, &verdict);
-  answer(run, ad_diff_answer(&verdict, compared));
-  json_array_append_new(run->params, ad_diff_param(parts, list, &verdict, compared, &run->alike));
-  say_few(run, parts, &verdict);
-  if (verdict.kind == AD_VERDICT_NOT_FITTED) json_array_append_new(run->unfitted, ad_json_text(parts->param->name));
-  note(parts, ad_untried_axes(parts, list), run->untried);
-  if (verdict.kind == AD_VERDICT_OWN_ONLY && !verdict.shown) note(parts, verdict.axes, run->unlike);
-  ad_verdict_clear(&verdict);
-  return status;
-}
-
-static ad_status judge_parts(ad_diff_run *run, ad_parts *parts, ad_judged *list) {
-  ad_compared compared = {0};
-  AD_TRY(ad_judge_parts(parts, &run->known, list));
-  ad_status status = run->reference ? ad_reference_compare(parts, run->reference, &compared) : AD_OK;
-  if (!status) status = say_parts(run, parts, list, &compared);
-  ad_compared_clear(&compared);
-  return status;
-}
-
-static ad_status judge_found(ad_diff_run *run, ad_parts *parts, ad_norm_term *norm) {
-  ad_judged *list;
-  int64_t missing = count_missing(parts);
-  AD_TRY(ad_norm_measure(parts, norm));
-  if (parts->param->unjudged) {
-    answer(run, AD_ANSWER_CANNOT_TELL);
-    json_array_append_new(run->params, ad_diff_unjudged(&run->dump, parts->param));
-    return AD_OK;
-  }
-  AD_TRY(ad_alike_find(parts, &run->alike));
-  ad_alike_count(&run->alike, run->all_alike);
-  if (missing) {
-    answer(run, AD_ANSWER_WRONG);
-    json_array_append_new(run->params, ad_diff_without_sum(&run->dump, parts->param, missing));
-    return AD_OK;
-  }
-  AD_TRY(ad_new(parts->count, &list));
-  ad_status status = judge_parts(run, parts, list);
-  ad_judged_clear(parts, list);
-  ad_release(list);
-  return status;
-}
+/* ---- one parameter after the other ---- */
 
 /* Bytes: letting the pages of many files go takes long, and a page that is touched brings 64 KiB of its file along. */
-enum { REMEMBERED = 64 << 20, REMEMBERED_OF_FILE = 128 << 10 };
+enum { REMEMBERED = 64 << 20, REMEMBERED_OF_FILE = 512 << 10 };
 
 /* A parameter is looked at once: what was read of it need not stay in memory. */
 static void forget(ad_diff_run *run) {
@@ -206,33 +124,41 @@ static void forget(ad_diff_run *run) {
     for (size_t i = 0; i < dumps[d]->count; i++) ad_safetensors_forget(dumps[d]->files[i].tensors);
 }
 
-static size_t bytes_of(const ad_parts *parts) {
-  size_t bytes = 0;
-  for (size_t m = 0; m < parts->member_count; m++)
-    for (size_t c = 0; c < parts->members[m].count; c++) bytes += parts->members[m].columns[c].piece.tensor->bytes;
-  for (size_t i = 0; i < parts->count; i++)
-    bytes += parts->parts[i].holder_count * parts->parts[i].term_count * parts->parts[i].terms[0].tensor->bytes;
-  return bytes;
+/* What was found of a parameter, beside what was found of those before it. */
+static void take(ad_diff_run *run, size_t index) {
+  ad_finding *finding = &run->findings[index];
+  const char *name = run->dump.params[index].name;
+  run->norms[index] = finding->norm;
+  answer(run, finding->answer);
+  json_array_append(run->params, finding->document);
+  if (finding->messages) json_array_extend(run->messages, finding->messages);
+  if (finding->alike) ad_alike_count(finding->alike, run->all_alike);
+  note(&run->dump, name, finding->unequal, run->unequal);
+  note(&run->dump, name, finding->untried, run->untried);
+  note(&run->dump, name, finding->unlike, run->unlike);
+  if (finding->unfitted) json_array_append_new(run->unfitted, ad_json_text(name));
+  run->read += finding->read;
+  ad_finding_clear(finding);
 }
 
-static ad_status judge_param(ad_diff_run *run, size_t index) {
-  ad_parts parts;
-  AD_TRY(ad_parts_create(&run->dump, &run->dump.params[index], &parts));
-  ad_status status = judge_found(run, &parts, &run->norms[index]);
-  run->read += bytes_of(&parts);
-  ad_parts_destroy(&parts);
+static ad_status judge_one(void *context, size_t index) {
+  ad_diff_run *run = context;
+  return ad_judge_param(&run->judge, index, &run->findings[index]);
+}
+
+static void tell_one(void *context, size_t index) {
+  ad_diff_run *run = context;
+  const ad_diff_options *options = run->options;
+  take(run, index);
   forget(run);
-  return status;
+  if (options->progress)
+    options->progress(options->context, run->dump.params[index].name, (int64_t)index + 1,
+                      (int64_t)run->dump.param_count);
 }
 
 static ad_status judge_params(ad_diff_run *run) {
-  const ad_diff_options *options = run->options;
-  for (size_t p = 0; p < run->dump.param_count; p++) {
-    AD_TRY(judge_param(run, p));
-    if (options->progress)
-      options->progress(options->context, run->dump.params[p].name, (int64_t)p + 1, (int64_t)run->dump.param_count);
-  }
-  return AD_OK;
+  run->judge = (ad_judge){&run->dump, run->reference, &run->known, run->options->allow_identical};
+  return ad_work_do(&(ad_work){run->dump.param_count, judge_one, tell_one, run}, threads_of(run->options));
 }
 
 /* ---- all of it ---- */
@@ -303,7 +229,7 @@ static void finish(ad_diff_run *run) {
 
 static ad_status open_reference(ad_diff_run *run) {
   if (run->reference_count) {
-    AD_TRY(ad_dump_open_reference(run->references, run->reference_count, &run->other));
+    AD_TRY(ad_dump_open_reference(run->references, run->reference_count, run->options->threads, &run->other));
     run->reference = &run->other;
   } else if (run->dump.reference) {
     run->other.reference = run->dump.reference;
@@ -323,9 +249,8 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->unequal = json_object();
   run->unfitted = json_array();
   AD_TRY(ad_known_create(&run->dump, &run->known));
-  AD_TRY(ad_alike_create(&run->dump, &run->alike));
-  AD_TRY(ad_new((size_t)run->dump.mesh.world, &run->ranks));
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
+  AD_TRY(ad_new(run->dump.param_count, &run->findings));
   AD_TRY(judge_params(run));
   ad_alike_say(run->all_alike, run->dump.param_count, run->options->allow_identical, run->messages);
   say_untried(run);
@@ -347,9 +272,9 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->unlike);
   json_decref(run->unequal);
   json_decref(run->unfitted);
+  for (size_t i = 0; i < run->dump.param_count && run->findings; i++) ad_finding_clear(&run->findings[i]);
+  ad_release(run->findings);
   ad_known_destroy(&run->known);
-  ad_alike_destroy(&run->alike);
-  ad_release(run->ranks);
   ad_release(run->norms);
   ad_dump_close(&run->other);
   ad_dump_close(&run->dump);
@@ -363,15 +288,34 @@ typedef struct ad_said {
   json_t *document; /* owned */
 } ad_said;
 
-static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
-  const ad_diff_options *options = run->options;
-  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, options->finite, options->progress, options->context,
-                      &run->dump));
+static ad_status judge_files(const char *const *files, size_t count, const ad_dump_opening *how, ad_diff_run *run,
+                             ad_said *said) {
+  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, how, &run->dump));
   ad_status status = diff_dump(run);
   said->answer = run->answer;
   said->document = json_incref(run->document);
   run_end(run);
   return status;
+}
+
+/* What failed may have failed for a value that is not finite, and others may be too: then all of them are named, as if
+ * all values had been looked at first. */
+static ad_status name_values(const char *const *files, size_t count, const ad_diff_run *run, ad_status failed) {
+  char message[AD_MESSAGE_MAX];
+  ad_dump dump;
+  snprintf(message, sizeof message, "%s", ad_last_error());
+  AD_TRY(ad_dump_open(files, count, run->reference_count > 0, &(ad_dump_opening){.threads = run->options->threads},
+                      &dump));
+  ad_dump_close(&dump);
+  return ad_fail(failed, "%s", message);
+}
+
+/* Values are looked at as they are judged, and not before that as well. */
+static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
+  const ad_diff_options *options = run->options;
+  ad_dump_opening how = {options->progress, options->context, options->finite, 1, options->threads};
+  ad_status status = judge_files(files, count, &how, run, said);
+  return !status || status == AD_MEMORY || options->finite ? status : name_values(files, count, run, status);
 }
 
 /* Of a reference of several modules those of this one. */

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "diff/complaints.h"
 #include "diff/params.h"
+#include "diff/threads.h"
 #include "files/file.h"
 
 /* ---- which files ---- */
@@ -41,32 +42,92 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
   return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: there is no safetensors file in it", path);
 }
 
-/* `like`: NULL, or the file before it: most are like that. */
-static ad_status open_file(const char *path, int plain, int finite, const ad_dump_file *like, ad_dump_file *out) {
-  ad_safetensors *tensors;
-  AD_TRY(ad_safetensors_open_like(path, like ? like->tensors : NULL, &tensors));
-  return ad_dump_file_read(tensors, plain, finite, like, out);
+/* A file of the list: its header is read one after the other, for most are like the one before; then its values are
+ * looked at. What is wrong is kept until all were looked at. */
+typedef struct ad_opened {
+  ad_safetensors *tensors; /* NULL: it could not be opened */
+  ad_dump_kind kind;
+  ad_status status;
+  char *message; /* NULL: nothing is wrong */
+} ad_opened;
+
+typedef struct ad_opening {
+  const ad_dump_opening *how;
+  ad_opened *files;
+  size_t count;
+} ad_opening;
+
+/* Memory that is lacking comes back. */
+static ad_status keep(ad_opened *opened, ad_status status) {
+  if (!status || status == AD_MEMORY) return status;
+  opened->status = status;
+  return ad_copy_string(ad_last_error(), &opened->message);
 }
 
-static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, int finite, ad_dump_progress progress,
-                            void *context, ad_complaints *complaints) {
-  AD_TRY(ad_new(list->count, &dump->files));
+/* `like`: NULL, or the file before it. */
+static ad_status open_file(const char *path, int plain, const ad_dump_file *like, ad_opened *opened,
+                           ad_dump_file *out) {
+  ad_safetensors *tensors;
+  AD_TRY(ad_safetensors_open_like(path, like ? like->tensors : NULL, &tensors));
+  AD_TRY(ad_dump_file_read(tensors, plain, like, out));
+  opened->tensors = out->tensors;
+  opened->kind = out->kind;
+  ad_safetensors_forget(opened->tensors);
+  return AD_OK;
+}
+
+static ad_status open_headers(ad_dump *dump, const ad_file_list *list, int plain, ad_opening *opening) {
   for (size_t i = 0; i < list->count; i++) {
     const ad_dump_file *like = dump->count ? &dump->files[dump->count - 1] : NULL;
-    ad_status status = open_file(list->entries[i].path, plain, finite, like, &dump->files[dump->count]);
-    if (!status) dump->count++;
-    AD_TRY(ad_complaints_add(complaints, status));
-    if (progress) progress(context, "files", (int64_t)i + 1, (int64_t)list->count);
+    ad_opened *opened = &opening->files[i];
+    AD_TRY(keep(opened, open_file(list->entries[i].path, plain, like, opened, &dump->files[dump->count])));
+    if (opened->tensors) dump->count++;
   }
   return AD_OK;
 }
 
-static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t count, int plain, int finite,
-                             ad_dump_progress progress, void *context, ad_complaints *complaints) {
+static ad_status check_one(void *context, size_t index) {
+  const ad_opening *opening = context;
+  ad_opened *opened = &opening->files[index];
+  if (!opened->tensors || opening->how->finite) return AD_OK;
+  if (opening->how->later && opened->kind != AD_DUMP_REFERENCE) return AD_OK;
+  ad_status status = keep(opened, ad_safetensors_check_values(opened->tensors));
+  ad_safetensors_forget(opened->tensors);
+  return status;
+}
+
+static void tell_one(void *context, size_t index) {
+  const ad_opening *opening = context;
+  const ad_dump_opening *how = opening->how;
+  if (how->progress) how->progress(how->context, "files", (int64_t)index + 1, (int64_t)opening->count);
+}
+
+static ad_status complain(const ad_opening *opening, ad_complaints *complaints) {
+  for (size_t i = 0; i < opening->count; i++)
+    if (opening->files[i].message)
+      AD_TRY(ad_complaints_add(complaints, ad_fail(opening->files[i].status, "%s", opening->files[i].message)));
+  return AD_OK;
+}
+
+static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, const ad_dump_opening *how,
+                            ad_complaints *complaints) {
+  ad_opening opening = {.how = how, .count = list->count};
+  AD_TRY(ad_new(list->count, &dump->files));
+  AD_TRY(ad_new(list->count, &opening.files));
+  ad_status status = open_headers(dump, list, plain, &opening);
+  if (!status) status = ad_work_do(&(ad_work){list->count, check_one, tell_one, &opening}, how->threads);
+  if (!status) status = complain(&opening, complaints);
+  for (size_t i = 0; i < list->count; i++) ad_release(opening.files[i].message);
+  ad_release(opening.files);
+  return status;
+}
+
+static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t count, int plain,
+                             const ad_dump_opening *how, ad_complaints *complaints) {
   ad_file_list list = {.passed = ad_dump_tell_passed};
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && !status; i++) status = ad_complaints_add(complaints, ad_dump_list(&list, paths[i]));
-  if (!status) status = open_files(dump, &list, plain, finite, progress, context, complaints);
+  if (!status) status = open_files(dump, &list, plain, how, complaints);
   ad_file_list_clear(&list);
   return status;
 }
@@ -247,11 +308,11 @@ static ad_status end(ad_dump *dump, ad_status status, const ad_complaints *compl
   return AD_OK;
 }
 
-ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, int finite, ad_dump_progress progress,
-                       void *context, ad_dump *out) {
-  ad_dump dump = {.step = -1};
+ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, const ad_dump_opening *how,
+                       ad_dump *out) {
+  ad_dump dump = {.step = -1, .unchecked = how->later && !how->finite};
   ad_complaints complaints = {0};
-  ad_status status = open_listed(&dump, paths, count, 0, finite, progress, context, &complaints);
+  ad_status status = open_listed(&dump, paths, count, 0, how, &complaints);
   if (!status) status = assemble(&dump, has_reference, &complaints);
   return end(&dump, status, &complaints, out);
 }
@@ -268,10 +329,10 @@ static void keep_sums(ad_dump *dump) {
   dump->count = kept;
 }
 
-ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) {
+ad_status ad_dump_open_reference(const char *const *paths, size_t count, int threads, ad_dump *out) {
   ad_dump dump = {.step = -1};
   ad_complaints complaints = {0};
-  ad_status status = open_listed(&dump, paths, count, 1, 0, NULL, NULL, &complaints);
+  ad_status status = open_listed(&dump, paths, count, 1, &(ad_dump_opening){.threads = threads}, &complaints);
   keep_sums(&dump);
   if (!status && !complaints.count && dump.count == 1 && dump.files[0].kind == AD_DUMP_REFERENCE)
     dump.reference = &dump.files[0];

@@ -40,16 +40,25 @@ typedef struct ad_dump {
   const ad_dump_file *reference;     /* NULL: none */
   ad_dump_param *params;             /* by name */
   size_t param_count;
+  int unchecked; /* values of parameters were not looked at: ad_parts_create does */
 } ad_dump;
 
 typedef void (*ad_dump_progress)(void *context, const char *what, int64_t done, int64_t of);
 
+typedef struct ad_dump_opening {
+  ad_dump_progress progress; /* NULL: nobody is told */
+  void *context;
+  int finite;  /* every value is known to be a finite number: none is looked at */
+  int later;   /* values of parameters are looked at when they are needed, and read once: `unchecked` */
+  int threads; /* at most so many look at values */
+} ad_dump_opening;
+
 /* Opens and checks all; a folder stands for the safetensors files in it. The message names everything that is wrong, a
  * line for each. Without addends there must be a reference: one of the files, or `has_reference`. */
-ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, int finite, ad_dump_progress progress,
-                       void *context, ad_dump *out) AD_CHECKED;
+ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, const ad_dump_opening *how,
+                       ad_dump *out) AD_CHECKED;
 /* What --reference names: a file of whole gradients, or another dump, of which the sums are enough. */
-ad_status ad_dump_open_reference(const char *const *paths, size_t count, ad_dump *out) AD_CHECKED;
+ad_status ad_dump_open_reference(const char *const *paths, size_t count, int threads, ad_dump *out) AD_CHECKED;
 void ad_dump_tell_passed(const char *path, const char *what); /* of what in a folder is no file of its own */
 /* Adds a file, or those in a folder that are named as safetensors files are. AD_INVALID: there is none. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;

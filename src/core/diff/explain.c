@@ -19,12 +19,6 @@ uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes) {
   return large;
 }
 
-int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes) {
-  for (int axis = 0; axis < dump->mesh.count; axis++)
-    if (axes >> axis & 1 && dump->position[rank][axis] != dump->position[holder][axis]) return 0;
-  return 1;
-}
-
 uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
   uint32_t axes = 0;
   for (size_t i = 0; i < parts->count; i++)
@@ -151,7 +145,7 @@ static ad_status explain(const ad_parts *parts, ad_known *known, const double *e
   *done = 1;
   AD_TRY(ad_known_try(known, parts, judged));
   if (judged->why.explains) return AD_OK;
-  if (ad_known_affords(&known->fitted, n, judged->part->count)) {
+  if (ad_known_affords(known, parts->param, AD_KNOWN_FIT, n, judged->part->count)) {
     AD_TRY(explain_fitted(parts, expected, judged, done));
     return *done ? ad_known_add(known, parts, judged) : AD_OK;
   }
@@ -196,7 +190,7 @@ static ad_status check_weak(const ad_parts *parts, ad_known *known, const double
   ad_fit fit;
   int differ;
   if (!is_weak(&rounding, n) || n > AD_FIT_MAX || part->count <= n) return AD_OK;
-  if (!ad_known_affords(&known->weak, n, part->count)) {
+  if (!ad_known_affords(known, parts->param, AD_KNOWN_WEAK_FIT, n, part->count)) {
     AD_TRY(ad_few_differ(parts, expected, part, &differ));
     judged->holds = !differ;
     return AD_OK;
@@ -275,7 +269,8 @@ static ad_status judge_members(ad_judging *judging) {
     judging->unknown[unknown++] = judged;
     rows += judged->part->count;
   }
-  if (unknown < 2 || n > AD_FIT_MAX || !ad_known_affords(&judging->known->fitted, n, rows)) return AD_OK;
+  if (unknown < 2 || n > AD_FIT_MAX || !ad_known_affords(judging->known, parts->param, AD_KNOWN_FIT, n, rows))
+    return AD_OK;
   return explain_together(parts, judging->expected, judging->unknown, unknown);
 }
 
@@ -363,6 +358,7 @@ ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) {
     list[i].holds = !parts->dump->microbatches; /* without addends nothing is expected */
   }
   ad_status status = parts->dump->microbatches ? judge_expected(parts, known, list) : AD_OK;
+  ad_known_pass(known, parts->param);
   if (!status) status = look_further(parts, list);
   return status ? status : find_apart(parts, list);
 }

@@ -42,7 +42,11 @@ void ad_expected_counts(const ad_parts *parts, const ad_members *members, double
 ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) AD_CHECKED;
 void ad_judged_clear(const ad_parts *parts, ad_judged *list);
 /* Whether this rank's place is the holder's on all of `axes`. */
-int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes);
+static inline int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes) {
+  for (int axis = 0; axis < dump->mesh.count; axis++)
+    if (axes >> axis & 1 && dump->position[rank][axis] != dump->position[holder][axis]) return 0;
+  return 1;
+}
 uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list); /* of all parts that nothing explains */
 uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes);        /* those of more than one rank */
 

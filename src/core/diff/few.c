@@ -8,6 +8,7 @@
 #include "diff/fit_kernel.h"
 #include "diff/hypotheses.h"
 
+enum { AT_ONCE = 8 /* addends: their sums do not wait for each other */ };
 enum { AT_MOST = 4 /* steps */, LOOKED_AT = 512 /* elements; what they say is tested on all */ };
 
 typedef struct ad_few {
@@ -16,15 +17,18 @@ typedef struct ad_few {
   const ad_members *members;
   const double *expected;
   ad_explanation *why;
-  double *counts;                /* n */
-  double *along, *squares;       /* n: of each addend with what is left, and with itself */
-  double *rounded;               /* n: variances that rounding leaves in `along` */
-  double *left, *addend, *sizes; /* AD_ROWS */
-  double *of_sets;               /* 2 * sets */
-  size_t sets, rows;             /* rows: elements that are looked at */
-  double square;                 /* of what is left */
-  int differs;                   /* for ad_few_differ */
-  double all, all_square;        /* of the sum with all addends as expected, and of these with themselves */
+  double *counts;          /* n */
+  double *along, *squares; /* n: of each addend with what is left, and with itself */
+  double *rounded;         /* n: variances that rounding leaves in `along` */
+  double *left, *sizes;    /* a block */
+  double *addends;         /* AT_ONCE blocks */
+  size_t block;            /* elements: `rows`, at most AD_ROWS */
+  int is_measured;         /* squares and rounded, which no count changes */
+  double *of_sets;         /* 2 * sets */
+  size_t sets, rows;       /* rows: elements that are looked at */
+  double square;           /* of what is left */
+  int differs;             /* for ad_few_differ */
+  double all, all_square;  /* of the sum with all addends as expected, and of these with themselves */
 } ad_few;
 
 /* A block of what is left: the sum over the expected factor, less the addends by their counts. */
@@ -34,35 +38,52 @@ static void read_left(ad_few *few, size_t begin, size_t end) {
   for (size_t i = 0; i < end - begin; i++) few->left[i] /= few->parts->param->expect;
   memset(few->sizes, 0, (end - begin) * sizeof *few->sizes);
   for (size_t c = 0; c < few->members->count; c++) {
-    ad_part_read(few->parts, few->part, &few->members->columns[c].piece, begin, end, few->addend);
-    kernels->add(few->left, -few->counts[c], few->addend, end - begin);
-    for (size_t i = 0; i < end - begin; i++) few->sizes[i] += few->addend[i] * few->addend[i];
+    const double *addend = few->addends;
+    ad_part_read(few->parts, few->part, &few->members->columns[c].piece, begin, end, few->addends);
+    kernels->add(few->left, -few->counts[c], addend, end - begin);
+    for (size_t i = 0; i < end - begin && !few->is_measured; i++) few->sizes[i] += addend[i] * addend[i];
   }
   few->square += kernels->dot(few->left, few->left, end - begin);
 }
 
+/* Squares some addends in their place, and takes what there is to take of these. */
+static void measure(ad_few *few, double share, size_t first, size_t count, size_t n) {
+  double sums[AT_ONCE] = {0};
+  memcpy(sums, few->squares + first, count * sizeof *sums);
+  for (size_t k = 0; k < count; k++) {
+    double *addend = few->addends + k * few->block;
+    for (size_t i = 0; i < n; i++) addend[i] *= addend[i];
+    few->rounded[first + k] += share * share * ad_fit_kernels()->dot(addend, few->sizes, n);
+  }
+  for (size_t i = 0; i < n; i++)
+    for (size_t k = 0; k < AT_ONCE; k++) sums[k] += few->addends[i + k * few->block];
+  memcpy(few->squares + first, sums, count * sizeof *sums);
+}
+
 static void project(ad_few *few, double share, size_t begin, size_t end) {
-  const fit_kernels *kernels = ad_fit_kernels();
   size_t n = end - begin;
-  for (size_t c = 0; c < few->members->count; c++) {
-    ad_part_read(few->parts, few->part, &few->members->columns[c].piece, begin, end, few->addend);
-    few->along[c] += kernels->dot(few->addend, few->left, n);
-    for (size_t i = 0; i < n; i++) few->addend[i] *= few->addend[i];
-    few->rounded[c] += share * share * kernels->dot(few->addend, few->sizes, n);
-    for (size_t i = 0; i < n; i++) few->squares[c] += few->addend[i];
+  for (size_t c = 0; c < few->members->count; c += AT_ONCE) {
+    size_t count = c + AT_ONCE < few->members->count ? AT_ONCE : few->members->count - c;
+    for (size_t k = 0; k < count; k++) {
+      double *addend = few->addends + k * few->block;
+      ad_part_read(few->parts, few->part, &few->members->columns[c + k].piece, begin, end, addend);
+      few->along[c + k] += ad_fit_kernels()->dot(addend, few->left, n);
+    }
+    if (!few->is_measured) measure(few, share, c, count, n);
   }
 }
 
 static void look(ad_few *few) {
   size_t n = few->members->count;
   double share = ad_rounding_of(few->parts, few->part).reduce;
-  memset(few->along, 0, 3 * n * sizeof *few->along);
+  memset(few->along, 0, n * sizeof *few->along);
   few->square = 0;
   for (size_t begin = 0; begin < few->rows; begin += AD_ROWS) {
     size_t end = begin + AD_ROWS < few->rows ? begin + AD_ROWS : few->rows;
     read_left(few, begin, end);
     project(few, share, begin, end);
   }
+  few->is_measured = 1;
 }
 
 /* By how much addend c's count is off, if only its is; its error. */
@@ -81,7 +102,7 @@ static ad_status holds(ad_few *few, ad_fitness *out) {
 }
 
 static ad_status accept_if_holds(ad_few *few) {
-  ad_fitness fitness;
+  ad_fitness fitness = {0};
   AD_TRY(holds(few, &fitness));
   if (!fitness.holds) return AD_OK;
   few->why->explains = 1;
@@ -101,8 +122,8 @@ static void measure_all(ad_few *few) {
     size_t end = begin + AD_ROWS < few->rows ? begin + AD_ROWS : few->rows, n = end - begin;
     memset(few->left, 0, n * sizeof *few->left);
     for (size_t c = 0; c < few->members->count; c++) {
-      ad_part_read(few->parts, few->part, &few->members->columns[c].piece, begin, end, few->addend);
-      kernels->add(few->left, few->expected[c], few->addend, n);
+      ad_part_read(few->parts, few->part, &few->members->columns[c].piece, begin, end, few->addends);
+      kernels->add(few->left, few->expected[c], few->addends, n);
     }
     ad_part_read_sum(few->parts, few->part, begin, end, few->sizes);
     few->all += kernels->dot(few->left, few->sizes, n) / expect;
@@ -193,15 +214,16 @@ static ad_status with_memory(ad_few *few, ad_status (*what)(ad_few *few)) {
   size_t n = few->members->count;
   double *memory;
   few->sets = count_sets(few);
-  AD_TRY(ad_new(4 * n + 2 * few->sets + 3 * AD_ROWS, &memory));
+  few->block = few->rows < AD_ROWS ? few->rows : AD_ROWS;
+  AD_TRY(ad_new(4 * n + 2 * few->sets + (2 + AT_ONCE) * few->block, &memory));
   few->counts = memory;
   few->along = memory + n;
   few->squares = memory + 2 * n;
   few->rounded = memory + 3 * n;
   few->left = memory + 4 * n;
-  few->addend = few->left + AD_ROWS;
-  few->sizes = few->addend + AD_ROWS;
-  few->of_sets = few->sizes + AD_ROWS;
+  few->sizes = few->left + few->block;
+  few->addends = few->sizes + few->block;
+  few->of_sets = few->addends + AT_ONCE * few->block;
   memcpy(few->counts, few->expected, n * sizeof *few->counts);
   look(few);
   ad_status status = what(few);

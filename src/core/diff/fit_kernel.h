@@ -11,6 +11,8 @@ typedef struct fit_passing {
   double *product;     /* what rows after an element's own add to the matrix times u */
 } fit_passing;
 
+enum { AD_FIT_COLUMNS = 4 };
+
 typedef struct fit_kernels {
   /* out[i + j*n] += column i . column j for i <= j: the upper triangle of n x n. A column is `rows` elements in a row,
    * the next one begins `stride` elements later. */
@@ -20,6 +22,9 @@ typedef struct fit_kernels {
   void (*add)(double *y, double factor, const double *x, size_t n);
   /* y += factor * x and sizes += |factor * x| */
   void (*add_sized)(double *y, double *sizes, double factor, const double *x, size_t n);
+  /* The same of `count` columns of floats one after the other, at most AD_FIT_COLUMNS: y += factors[k] * x[k]. */
+  void (*add_sized_floats)(double *y, double *sizes, const double *factors, const float *const *x, size_t count,
+                           size_t n);
   /* x = cosine * x + sine * y and y = cosine * y - sine * x */
   void (*turn)(double *x, double *y, double cosine, double sine, size_t n);
   /* Elements 0..i-1 of row i: row -= v[i]*w + w[i]*v, then product += u[i]*row; returns row . u */

@@ -104,6 +104,42 @@ static void add_sized(double *restrict y, double *restrict sizes, double factor,
   }
 }
 
+/* What is added to stays in registers while all columns are. */
+static void add_sized_columns(double *restrict y, double *restrict sizes, const double *factors, const float *const *x,
+                              size_t n) {
+  const float *restrict columns[AD_FIT_COLUMNS];
+  double by[AD_FIT_COLUMNS];
+  for (size_t k = 0; k < AD_FIT_COLUMNS; k++) columns[k] = x[k], by[k] = factors[k];
+  for (size_t i = 0; i < n; i++) {
+    double sum = y[i], size = sizes[i];
+    for (size_t k = 0; k < AD_FIT_COLUMNS; k++) {
+      double value = by[k] * (double)columns[k][i];
+      sum += value;
+      size += __builtin_fabs(value);
+    }
+    y[i] = sum;
+    sizes[i] = size;
+  }
+}
+
+static void add_sized_column(double *restrict y, double *restrict sizes, double factor, const float *restrict x,
+                             size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    double value = factor * (double)x[i];
+    y[i] += value;
+    sizes[i] += __builtin_fabs(value);
+  }
+}
+
+static void add_sized_floats(double *y, double *sizes, const double *factors, const float *const *x, size_t count,
+                             size_t n) {
+  if (count == AD_FIT_COLUMNS) {
+    add_sized_columns(y, sizes, factors, x, n);
+    return;
+  }
+  for (size_t k = 0; k < count; k++) add_sized_column(y, sizes, factors[k], x[k], n);
+}
+
 static void turn(double *restrict x, double *restrict y, double cosine, double sine, size_t n) {
   for (size_t i = 0; i < n; i++) {
     double was = x[i];
@@ -120,4 +156,10 @@ static double pass(double *restrict row, size_t i, const fit_passing *passing) {
   return dot(row, u, i);
 }
 
-const fit_kernels KERNELS = {.gram = gram, .dot = dot, .add = add, .add_sized = add_sized, .turn = turn, .pass = pass};
+const fit_kernels KERNELS = {.gram = gram,
+                             .dot = dot,
+                             .add = add,
+                             .add_sized = add_sized,
+                             .add_sized_floats = add_sized_floats,
+                             .turn = turn,
+                             .pass = pass};

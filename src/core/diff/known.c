@@ -17,26 +17,63 @@ static int64_t place_of(const ad_dump_mesh *mesh, const int32_t *position) {
 }
 
 ad_status ad_known_create(const ad_dump *dump, ad_known *out) {
-  ad_known known = {.dump = dump};
-  AD_TRY(ad_new((size_t)dump->mesh.world, &known.rank_at));
+  *out = (ad_known){.dump = dump};
+  pthread_mutex_init(&out->lock, NULL);
+  pthread_cond_init(&out->moved, NULL);
+  ad_status status = ad_new((size_t)dump->mesh.world, &out->rank_at);
+  if (!status) status = ad_new(dump->param_count, &out->passed);
+  if (status) {
+    ad_known_destroy(out);
+    return status;
+  }
   for (int64_t rank = 0; rank < dump->mesh.world; rank++)
-    known.rank_at[place_of(&dump->mesh, dump->position[rank])] = rank;
-  *out = known;
+    out->rank_at[place_of(&dump->mesh, dump->position[rank])] = rank;
   return AD_OK;
 }
 
 void ad_known_destroy(ad_known *known) {
+  if (!known->dump) return;
   for (size_t i = 0; i < known->count; i++) ad_release(known->list[i].counts);
   ad_release(known->rank_at);
+  ad_release(known->passed);
+  pthread_mutex_destroy(&known->lock);
+  pthread_cond_destroy(&known->moved);
   *known = (ad_known){0};
 }
 
-int ad_known_affords(double *spent, size_t n, size_t rows) {
+/* ---- turns ---- */
+
+static size_t index_of(const ad_known *known, const ad_dump_param *param) {
+  return (size_t)(param - known->dump->params);
+}
+
+static void wait_for_turn(ad_known *known, const ad_dump_param *param) {
+  pthread_mutex_lock(&known->lock);
+  while (known->turn < index_of(known, param)) pthread_cond_wait(&known->moved, &known->lock);
+  pthread_mutex_unlock(&known->lock);
+}
+
+void ad_known_pass(ad_known *known, const ad_dump_param *param) {
+  pthread_mutex_lock(&known->lock);
+  known->passed[index_of(known, param)] = 1;
+  while (known->turn < known->dump->param_count && known->passed[known->turn]) known->turn++;
+  pthread_cond_broadcast(&known->moved);
+  pthread_mutex_unlock(&known->lock);
+}
+
+/* ---- work ---- */
+
+int ad_known_affords(ad_known *known, const ad_dump_param *param, ad_known_fit fit, size_t n, size_t rows) {
   double work = (double)n * (double)n * ((double)rows / 2 + (double)n);
-  if (n > AD_KNOWN_MANY && *spent > 0 && *spent + work > WORK) return 0;
-  if (n > AD_KNOWN_MANY) *spent += work;
+  if (n <= AD_KNOWN_MANY) return 1;
+  wait_for_turn(known, param);
+  double *spent = fit == AD_KNOWN_FIT ? &known->fitted : &known->weak;
+  if (*spent > 0 && *spent + work > WORK) return 0;
+  *spent += work;
   return 1;
 }
+
+/* ---- counts ---- */
 
 /* The rank that lies to `from` as `rank` lies to `holder`. */
 static int64_t rank_beside(const ad_known *known, int64_t rank, int64_t holder, int64_t from) {
@@ -51,9 +88,41 @@ static int64_t rank_beside(const ad_known *known, int64_t rank, int64_t holder, 
   return known->rank_at[place];
 }
 
+/* Whether all counts but a few are `usual`; none of them may be NaN. */
+static int find_others(ad_known_counts *known, size_t n, double usual) {
+  known->usual = usual;
+  known->other_count = 0;
+  if (isnan(usual)) return 0;
+  for (size_t i = 0; i < n; i++) {
+    if (known->counts[i] == usual && signbit(known->counts[i]) == signbit(usual)) continue; /* 0 and -0 are two */
+    if (isnan(known->counts[i]) || known->other_count == AD_KNOWN_OTHERS) return 0;
+    known->others[known->other_count++] = i;
+  }
+  return 1;
+}
+
+/* The usual number is looked for in three places: where it is in none of them, counts are taken one by one. */
+static void find_usual(ad_known_counts *known, size_t n) {
+  const size_t places[] = {0, n / 2, n - 1};
+  for (size_t i = 0; i < sizeof places / sizeof *places && !known->is_plain; i++)
+    known->is_plain = find_others(known, n, known->counts[places[i]]);
+}
+
+/* take_counts where the addends are all that there are, so that they stand as known counts do. */
+static void take_plain(const ad_known *known, const ad_known_counts *from, size_t n, int64_t holder, double *out) {
+  int64_t microbatches = known->dump->microbatches;
+  for (size_t c = 0; c < n; c++) out[c] = from->usual;
+  for (size_t i = 0; i < from->other_count; i++) {
+    int64_t rank = (int64_t)from->others[i] / microbatches, microbatch = (int64_t)from->others[i] % microbatches;
+    out[rank_beside(known, rank, from->holder, holder) * microbatches + microbatch] = from->counts[from->others[i]];
+  }
+}
+
 /* 0: an addend of the part's was none of theirs. */
 static int take_counts(const ad_known *known, const ad_known_counts *from, const ad_members *members, int64_t holder,
                        double *out) {
+  if (from->is_plain && members->count == cells(known->dump))
+    return take_plain(known, from, members->count, holder, out), 1;
   for (size_t c = 0; c < members->count; c++) {
     const ad_piece *piece = &members->columns[c].piece;
     int64_t rank = rank_beside(known, piece->rank, holder, from->holder);
@@ -65,7 +134,7 @@ static int take_counts(const ad_known *known, const ad_known_counts *from, const
 
 static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, ad_explanation *why) {
   ad_rounding rounding = ad_rounding_of(parts, part);
-  ad_fitness fitness;
+  ad_fitness fitness = {0};
   AD_TRY(ad_part_test_first(parts, part, counts, parts->param->expect, &rounding, &fitness));
   if (fitness.holds) AD_TRY(ad_part_test(parts, part, counts, parts->param->expect, &rounding, &fitness));
   why->explains = fitness.holds;
@@ -83,6 +152,7 @@ ad_status ad_known_try(ad_known *known, const ad_parts *parts, ad_judged *judged
   const ad_members *members = ad_part_members(parts, judged->part);
   ad_explanation *why = &judged->why;
   if (members->count <= AD_KNOWN_MANY) return AD_OK;
+  wait_for_turn(known, parts->param);
   for (size_t i = 0; i < known->count; i++) {
     const ad_known_counts *from = &known->list[i];
     int64_t holders[] = {from->holder, judged->part->holders[0]};
@@ -104,6 +174,7 @@ ad_status ad_known_add(ad_known *known, const ad_parts *parts, const ad_judged *
   if (members->count <= AD_KNOWN_MANY || !judged->why.explains || judged->why.rounded) return AD_OK;
   for (size_t c = 0; c < members->count; c++)
     if (isinf(judged->why.errors[c])) return AD_OK;
+  wait_for_turn(known, parts->param);
   AD_TRY(ad_new(cells(known->dump), &counts));
   for (size_t i = 0; i < cells(known->dump); i++) counts[i] = NAN;
   for (size_t c = 0; c < members->count; c++) {
@@ -111,7 +182,9 @@ ad_status ad_known_add(ad_known *known, const ad_parts *parts, const ad_judged *
     counts[piece->rank * known->dump->microbatches + piece->microbatch] = judged->why.counts[c];
   }
   if (known->count == AD_KNOWN_COUNTS) ad_release(known->list[--known->count].counts);
-  known->list[known->count++] = (ad_known_counts){counts, judged->part->holders[0]};
+  ad_known_counts *added = &known->list[known->count++];
+  *added = (ad_known_counts){.counts = counts, .holder = judged->part->holders[0]};
+  find_usual(added, cells(known->dump));
   move_to_front(known, known->count - 1);
   return AD_OK;
 }

@@ -27,8 +27,7 @@ typedef struct ad_dump_file {
 
 /* Takes `tensors`, also on failure. AD_INVALID names file and key. `plain`: a file without addend.kind is a reference.
  * `like`: NULL, or a file that `tensors` was opened like, whose maps are taken over where their texts are shared. */
-ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, int finite, const ad_dump_file *like,
-                            ad_dump_file *out) AD_CHECKED;
+ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, const ad_dump_file *like, ad_dump_file *out) AD_CHECKED;
 void ad_dump_file_close(ad_dump_file *file);
 /* What a number, a text or a map by pattern has for this name: of the patterns that fit, the last. NULL: nothing. */
 const json_t *ad_dump_choose(const json_t *value, const char *name);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/error.h"
+#include "kernels/finite.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/roundoff.h"
@@ -22,8 +23,37 @@ static ad_status add_column(ad_parts *parts, ad_members *members, int64_t rank, 
   AD_TRY(ad_dump_piece(parts->dump, parts->param, file, &column->piece, &there));
   if (!there) return AD_OK;
   column->divisor = file->divisor;
-  members->count++;
+  members->ranks[members->count++] = (int32_t)rank;
   return ad_sampled_find(&parts->sampled, parts->param, &column->piece.box, &column->piece.sampled);
+}
+
+/* Of a dump whose values nobody has looked at. */
+static ad_status check_tensor(ad_parts *parts, const ad_safetensor *tensor) {
+  size_t numel = (size_t)ad_shape_numel(&tensor->shape);
+  if (!parts->dump->unchecked) return AD_OK;
+  parts->checked++;
+  if (ad_first_not_finite(tensor->data, tensor->dtype, numel) == numel) return AD_OK;
+  return ad_fail(AD_INVALID, "\"%.80s\": not every value is a finite number", parts->param->name);
+}
+
+static ad_status check_columns(ad_parts *parts, const ad_members *members) {
+  for (size_t c = 0; c < members->count && parts->dump->unchecked; c++) {
+    if (c + 1 < members->count) ad_piece_expect(&members->columns[c + 1].piece, (size_t)parts->param->sample);
+    AD_TRY(check_tensor(parts, members->columns[c].piece.tensor));
+  }
+  return AD_OK;
+}
+
+/* Those that are of no part as well. */
+static ad_status check_others(ad_parts *parts) {
+  const ad_dump *dump = parts->dump;
+  if (!dump->unchecked || parts->checked == (size_t)(dump->mesh.world * (dump->microbatches + 1))) return AD_OK;
+  for (size_t i = 0; i < dump->count; i++) {
+    const ad_dump_file *file = &dump->files[i];
+    const ad_safetensor *tensor = ad_safetensors_find(file->tensors, parts->param->name);
+    if (tensor && file->kind != AD_DUMP_REFERENCE) AD_TRY(check_tensor(parts, tensor));
+  }
+  return AD_OK;
 }
 
 /* Addends that were sums themselves, whose terms the job's sum may add in another order: in all as many as T, of which
@@ -41,10 +71,18 @@ static double inside_of(const ad_parts *parts, const ad_members *members) {
   return terms * size;
 }
 
+static const ad_box *common_box(const ad_parts *parts, const ad_members *members) {
+  for (size_t i = 1; i < members->count; i++)
+    if (!ad_box_equal(&parts->param->shape, &members->columns[i].piece.box, &members->columns[0].piece.box))
+      return NULL;
+  return members->count ? &members->columns[0].piece.box : NULL;
+}
+
 void ad_members_measure(const ad_parts *parts, ad_members *members) {
   ad_dtype before = 0;
   members->unit = members->smallest = 0;
   members->inside = inside_of(parts, members);
+  members->box = common_box(parts, members);
   for (size_t i = 0; i < members->count; i++) {
     ad_dtype dtype = members->columns[i].piece.tensor->dtype;
     if (dtype == before) continue;
@@ -54,14 +92,29 @@ void ad_members_measure(const ad_parts *parts, ad_members *members) {
   }
 }
 
+enum { AHEAD = 4 }; /* files */
+
+/* File `at` is searched now, and those behind it soon. */
+static void expect_files(const ad_dump_file *const *files, size_t at, size_t count) {
+  if (at + 3 * AHEAD < count) __builtin_prefetch(files[at + 3 * AHEAD], 0, 2);
+  if (at + 2 * AHEAD < count) ad_safetensors_expect(files[at + 2 * AHEAD]->tensors);
+  if (at + AHEAD < count) ad_safetensors_expect_tensors(files[at + AHEAD]->tensors);
+}
+
 static ad_status fill_members(ad_parts *parts, ad_members *members) {
   const ad_dump *dump = parts->dump;
+  size_t all = (size_t)(dump->mesh.world * dump->microbatches);
   size_t most = (size_t)(ad_dump_axes_size(&dump->mesh, parts->param->summed) * dump->microbatches);
   AD_TRY(ad_new(most, &members->columns));
+  AD_TRY(ad_new(most, &members->ranks));
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
     if (ad_parts_key(parts, rank) != members->key) continue;
-    for (int64_t m = 0; m < dump->microbatches; m++) AD_TRY(add_column(parts, members, rank, m));
+    for (int64_t m = 0; m < dump->microbatches; m++) {
+      expect_files(dump->addends, (size_t)(rank * dump->microbatches + m), all);
+      AD_TRY(add_column(parts, members, rank, m));
+    }
   }
+  AD_TRY(check_columns(parts, members));
   ad_members_measure(parts, members);
   return AD_OK;
 }
@@ -121,8 +174,9 @@ static uint64_t checksum(const ad_piece *terms, size_t count) {
   return sum;
 }
 
+/* The last ones first: ranks that follow each other mostly hold one. */
 static ad_part *find_part(ad_parts *parts, const ad_part *like) {
-  for (size_t i = 0; i < parts->count; i++) {
+  for (size_t i = parts->count; i-- > 0;) {
     ad_part *part = &parts->parts[i];
     if (part->bits == like->bits && part->members == like->members &&
         ad_box_equal(&parts->param->shape, &part->box, &like->box))
@@ -131,9 +185,34 @@ static ad_part *find_part(ad_parts *parts, const ad_part *like) {
   return NULL;
 }
 
-/* The part that these tensors are, a new one where there is none; NULL: it is empty. */
-static ad_status take_part(ad_parts *parts, int64_t rank, const ad_piece *terms, size_t count, ad_part **out) {
-  ad_part like = {.box = terms[0].box, .sampled = terms[0].sampled, .bits = checksum(terms, count)};
+static int same_bytes(const ad_safetensor *a, const ad_safetensor *b) {
+  return a->dtype == b->dtype && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
+}
+
+/* Whether the tensors have the bytes of the part: what was found of these need not be found again. */
+static int repeats(const ad_part *part, const ad_piece *terms, size_t count) {
+  if (part->term_count != count) return 0;
+  for (size_t i = 0; i < count; i++)
+    if (!same_bytes(part->terms[i].tensor, terms[i].tensor)) return 0;
+  return 1;
+}
+
+static ad_status find_bits(ad_parts *parts, const ad_part *before, const ad_piece *terms, size_t count, uint64_t *out) {
+  if (before && repeats(before, terms, count)) {
+    parts->checked += count;
+    return *out = before->bits, AD_OK;
+  }
+  *out = checksum(terms, count);
+  for (size_t i = 0; i < count; i++) AD_TRY(check_tensor(parts, terms[i].tensor));
+  return AD_OK;
+}
+
+/* The part that these tensors are, a new one where there is none; NULL: it is empty. `before`: of another rank; NULL:
+ * none. */
+static ad_status take_part(ad_parts *parts, int64_t rank, const ad_part *before, const ad_piece *terms, size_t count,
+                           ad_part **out) {
+  ad_part like = {.box = terms[0].box, .sampled = terms[0].sampled};
+  AD_TRY(find_bits(parts, before, terms, count, &like.bits));
   like.count = like.sampled ? like.sampled->count : (size_t)ad_box_numel(&parts->param->shape, &like.box);
   like.terms = terms;
   like.term_count = count;
@@ -161,15 +240,18 @@ static ad_status take_parts(ad_parts *parts, size_t *counts, ad_part **part_of) 
   ad_piece *terms = parts->terms;
   int64_t world = parts->dump->mesh.world;
   for (int64_t rank = 0; rank < world; rank++) {
+    expect_files(parts->dump->sums, (size_t)rank, (size_t)world);
     if (leads(parts, rank)) AD_TRY(find_terms(parts, rank, terms, &counts[rank]));
     terms += counts[rank];
   }
   const ad_piece *end = terms;
+  const ad_part *before = NULL;
   terms = parts->terms;
   for (int64_t rank = 0; rank < world; rank++) {
     const ad_piece *next = terms + counts[rank];
     if (next < end) ad_piece_expect(next, (size_t)parts->param->sample);
-    if (counts[rank]) AD_TRY(take_part(parts, rank, terms, counts[rank], &part_of[rank]));
+    if (counts[rank]) AD_TRY(take_part(parts, rank, before, terms, counts[rank], &part_of[rank]));
+    if (part_of[rank]) before = part_of[rank];
     terms += counts[rank];
   }
   return AD_OK;
@@ -179,9 +261,11 @@ static void list_holders(ad_parts *parts, ad_part *const *part_of) {
   int64_t *next = parts->holders;
   for (size_t i = 0; i < parts->count; i++) {
     parts->parts[i].holders = next;
-    for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++)
-      if (part_of[rank] == &parts->parts[i]) *next++ = rank;
+    next += parts->parts[i].holder_count;
+    parts->parts[i].holder_count = 0;
   }
+  for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++)
+    if (part_of[rank]) part_of[rank]->holders[part_of[rank]->holder_count++] = rank;
 }
 
 static ad_status find_parts(ad_parts *parts) {
@@ -207,6 +291,7 @@ static ad_status check_cover(const ad_parts *parts) {
   for (size_t i = 0; i < parts->count; i++) {
     const ad_part *part = &parts->parts[i];
     const ad_members *members = ad_part_members(parts, part);
+    if (members->box && ad_box_contains(&parts->param->shape, members->box, &part->box)) continue;
     for (size_t c = 0; c < members->count; c++)
       if (!ad_box_contains(&parts->param->shape, &members->columns[c].piece.box, &part->box))
         return ad_fail(AD_INVALID,
@@ -221,7 +306,9 @@ ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_pa
   ad_parts parts = {.dump = dump, .param = param};
   ad_status status = ad_new(5 * AD_ROWS, &parts.buffer);
   if (!status) parts.rows = parts.buffer + AD_ROWS;
+  if (!status) status = ad_new(1, &parts.firsts);
   if (!status) status = find_parts(&parts);
+  if (!status) status = check_others(&parts);
   if (!status) status = check_cover(&parts);
   if (status) {
     ad_parts_destroy(&parts);
@@ -232,13 +319,18 @@ ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_pa
 }
 
 void ad_parts_destroy(ad_parts *parts) {
-  for (size_t i = 0; i < parts->member_count; i++) ad_release(parts->members[i].columns);
+  for (size_t i = 0; i < parts->member_count; i++) {
+    ad_release(parts->members[i].columns);
+    ad_release(parts->members[i].ranks);
+  }
   ad_release(parts->members);
   ad_sampled_clear(&parts->sampled);
   ad_release(parts->parts);
   ad_release(parts->terms);
   ad_release(parts->holders);
   ad_release(parts->buffer);
+  if (parts->firsts) ad_release(parts->firsts->values);
+  ad_release(parts->firsts);
 }
 
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part) { return &parts->members[part->members]; }
@@ -330,6 +422,14 @@ void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *pi
     read_sampled(part, piece, begin, end, out);
   else
     read_whole(&parts->param->shape, part, piece, begin, end, out);
+}
+
+const float *ad_part_floats(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin) {
+  const ad_safetensor *tensor = piece->tensor;
+  int is_alike =
+      part->sampled ? piece->sampled == part->sampled : ad_box_equal(&parts->param->shape, &piece->box, &part->box);
+  if (!is_alike || tensor->dtype != AD_F32 || (uintptr_t)tensor->data % sizeof(float)) return NULL;
+  return (const float *)tensor->data + begin;
 }
 
 void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out) {

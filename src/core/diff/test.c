@@ -39,20 +39,44 @@ typedef struct ad_rows {
   double *sum, *combined, *size, *addend;
 } ad_rows;
 
+/* Addends that follow each other and lie as they are read: they are added at once. */
+typedef struct ad_waiting {
+  const float *values[AD_FIT_COLUMNS];
+  double counts[AD_FIT_COLUMNS];
+  size_t count;
+} ad_waiting;
+
+static void add_waiting(ad_waiting *waiting, size_t n, ad_rows *rows) {
+  ad_fit_kernels()->add_sized_floats(rows->combined, rows->size, waiting->counts, waiting->values, waiting->count, n);
+  waiting->count = 0;
+}
+
+static void add_addend(const ad_parts *parts, const ad_part *part, const ad_piece *piece, double count, size_t begin,
+                       size_t end, ad_waiting *waiting, ad_rows *rows) {
+  const float *floats = ad_part_floats(parts, part, piece, begin);
+  if (floats) {
+    waiting->values[waiting->count] = floats;
+    waiting->counts[waiting->count++] = count;
+  }
+  if (!floats || waiting->count == AD_FIT_COLUMNS) add_waiting(waiting, end - begin, rows);
+  if (floats) return;
+  ad_part_read(parts, part, piece, begin, end, rows->addend);
+  ad_fit_kernels()->add_sized(rows->combined, rows->size, count, rows->addend, end - begin);
+}
+
 static size_t combine(const ad_parts *parts, const ad_part *part, const double *counts, size_t begin, size_t end,
                       ad_rows *rows) {
-  const fit_kernels *kernels = ad_fit_kernels();
   const ad_members *members = ad_part_members(parts, part);
+  ad_waiting waiting = {.count = 0};
   size_t used = 0, n = end - begin;
   for (size_t i = 0; i < n; i++) rows->combined[i] = rows->size[i] = 0;
   for (size_t c = 0; c < members->count; c++) {
-    double count = counts[c];
-    if (count == 0) continue;
+    if (counts[c] == 0) continue;
     if (!begin && c + 1 < members->count) ad_piece_expect(&members->columns[c + 1].piece, end);
-    ad_part_read(parts, part, &members->columns[c].piece, begin, end, rows->addend);
-    kernels->add_sized(rows->combined, rows->size, count, rows->addend, n);
+    add_addend(parts, part, &members->columns[c].piece, counts[c], begin, end, &waiting, rows);
     used++;
   }
+  add_waiting(&waiting, n, rows);
   return used;
 }
 
@@ -84,9 +108,9 @@ typedef struct ad_test {
   ad_rows rows;
 } ad_test;
 
-static void test_block(ad_test *test, size_t begin, size_t end) {
+/* Against the combination of `used` addends. */
+static void judge_block(ad_test *test, size_t used, size_t begin, size_t end) {
   ad_rows *rows = &test->rows;
-  size_t used = combine(test->parts, test->list[0], test->counts, begin, end, rows);
   for (size_t i = 0; i < test->count; i++) {
     ad_rounding own = test->rounding ? test->rounding[i] : ad_rounding_of(test->parts, test->list[i]);
     ad_part_read_sum(test->parts, test->list[i], begin, end, rows->sum);
@@ -95,21 +119,37 @@ static void test_block(ad_test *test, size_t begin, size_t end) {
   }
 }
 
-static void test_all(ad_test *test) {
+static void test_block(ad_test *test, size_t begin, size_t end) {
+  judge_block(test, combine(test->parts, test->list[0], test->counts, begin, end, &test->rows), begin, end);
+}
+
+static void begin_test(ad_test *test) {
   for (size_t i = 0; i < test->count; i++) {
     ad_rounding own = test->rounding ? test->rounding[i] : ad_rounding_of(test->parts, test->list[i]);
     size_t n = ad_part_members(test->parts, test->list[i])->count;
     test->out[i] = (ad_fitness){.holds = 1, .bound = ad_rounding_share(&own, n)};
   }
-  for (size_t begin = 0; begin < test->elements; begin += AD_ROWS)
-    test_block(test, begin, begin + AD_ROWS < test->elements ? begin + AD_ROWS : test->elements);
+}
+
+static void end_test(ad_test *test) {
   for (size_t i = 0; i < test->count; i++) test->out[i].holds = test->worst[i] <= 1;
 }
 
+static void test_all(ad_test *test) {
+  begin_test(test);
+  for (size_t begin = 0; begin < test->elements; begin += AD_ROWS)
+    test_block(test, begin, begin + AD_ROWS < test->elements ? begin + AD_ROWS : test->elements);
+  end_test(test);
+}
+
+static ad_rows rows_of(const ad_parts *parts) {
+  double *rows = parts->rows;
+  return (ad_rows){rows, rows + AD_ROWS, rows + 2 * AD_ROWS, rows + 3 * AD_ROWS};
+}
+
 static ad_status run(ad_test *test) {
-  double *rows = test->parts->rows;
   AD_TRY(ad_new(test->count, &test->worst));
-  test->rows = (ad_rows){rows, rows + AD_ROWS, rows + 2 * AD_ROWS, rows + 3 * AD_ROWS};
+  test->rows = rows_of(test->parts);
   test_all(test);
   ad_release(test->worst);
   return AD_OK;
@@ -125,15 +165,71 @@ ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double 
   return run(&(ad_test){parts, &part, 1, part->count, counts, factor, rounding, NULL, out, {0}});
 }
 
-/* A wrong combination mostly fails in the first few already, which are one line of memory of each addend. */
-static const size_t firsts[] = {8, 64};
+/* ---- first elements ---- */
+
+/* A wrong combination mostly fails in the first few already, which are one line of memory of each addend; and as many
+ * combinations are tried on the same addends these few are read once. */
+enum { FIRST_LINES = 64 };
+
+static size_t firsts_of(const ad_part *part, size_t most) { return part->count < most ? part->count : most; }
+
+static ad_status read_firsts(const ad_parts *parts, const ad_part *part) {
+  ad_firsts *firsts = parts->firsts;
+  const ad_members *members = ad_part_members(parts, part);
+  int is_there = firsts->values && firsts->members == part->members;
+  if (is_there && ad_box_equal(&parts->param->shape, &firsts->box, &part->box)) return AD_OK;
+  ad_release(firsts->values);
+  AD_TRY(ad_new(members->count * AD_FIRSTS, &firsts->values));
+  firsts->members = part->members;
+  firsts->box = part->box;
+  for (size_t c = 0; c < members->count; c++)
+    ad_part_read(parts, part, &members->columns[c].piece, 0, firsts_of(part, AD_FIRSTS),
+                 firsts->values + c * AD_FIRSTS);
+  return AD_OK;
+}
+
+/* As combine. */
+static size_t combine_firsts(const ad_parts *parts, const ad_part *part, const double *counts, ad_rows *rows) {
+  const fit_kernels *kernels = ad_fit_kernels();
+  size_t used = 0, n = ad_part_members(parts, part)->count, count = firsts_of(part, AD_FIRSTS);
+  for (size_t i = 0; i < count; i++) rows->combined[i] = rows->size[i] = 0;
+  for (size_t c = 0; c < n; c++) {
+    if (counts[c] == 0) continue;
+    kernels->add_sized(rows->combined, rows->size, counts[c], parts->firsts->values + c * AD_FIRSTS, count);
+    used++;
+  }
+  return used;
+}
+
+enum { FEW = 16 };
+
+static int are_few(const double *counts, size_t n) {
+  size_t used = 0;
+  for (size_t c = 0; c < n && used <= FEW; c++) used += counts[c] != 0;
+  return used <= FEW;
+}
+
+/* test_all of the first few. */
+static ad_status test_firsts(ad_test *test) {
+  const ad_part *part = test->list[0];
+  AD_TRY(read_firsts(test->parts, part));
+  begin_test(test);
+  judge_block(test, combine_firsts(test->parts, part, test->counts, &test->rows), 0, test->elements);
+  end_test(test);
+  return AD_OK;
+}
 
 ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                              const ad_rounding *rounding, ad_fitness *out) {
-  out->holds = 1;
-  for (size_t i = 0; i < sizeof firsts / sizeof *firsts && out->holds; i++) {
-    size_t elements = part->count < firsts[i] ? part->count : firsts[i];
-    AD_TRY(run(&(ad_test){parts, &part, 1, elements, counts, factor, rounding, NULL, out, {0}}));
-  }
+  double worst = 0;
+  ad_test test = {parts, &part, 1, firsts_of(part, AD_FIRSTS), counts, factor, rounding, &worst, out, rows_of(parts)};
+  if (are_few(counts, ad_part_members(parts, part)->count))
+    test_all(&test);
+  else
+    AD_TRY(test_firsts(&test));
+  if (!out->holds) return AD_OK;
+  worst = 0;
+  test.elements = firsts_of(part, FIRST_LINES);
+  test_all(&test);
   return AD_OK;
 }

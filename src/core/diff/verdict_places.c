@@ -43,12 +43,12 @@ static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad
     for (size_t i = 0; i < members->count; i++) {
       double count = judged->why.counts[i], error = judged->why.errors[i];
       if (isinf(error)) continue;
-      if (is_right(c, members->columns[i].piece.microbatch, right)) {
+      if (right != NONE && is_right(c, members->columns[i].piece.microbatch, right)) {
         if (!ad_counts_close(count, 1, error)) return 0;
-      } else if (ad_stands_with(c->dump, members->columns[i].piece.rank, judged->part->holders[h], axes)) {
+      } else if (ad_stands_with(c->dump, members->ranks[i], judged->part->holders[h], axes)) {
         if (isnan(*factor)) *factor = count;
         if (count == 0 || !ad_counts_close(count, *factor, error)) return 0;
-      } else if (!ad_counts_close(count, 0, error)) {
+      } else if (count != 0 && !ad_counts_close(count, 0, error)) {
         return 0;
       }
     }

@@ -301,6 +301,13 @@ const ad_safetensor *ad_safetensors_at(const ad_safetensors *file, size_t index)
   return ad_has(index, file->count, __func__, "tensor") ? &file->tensors[index] : NULL;
 }
 
+void ad_safetensors_expect(const ad_safetensors *file) { __builtin_prefetch(file, 0, 2); }
+
+void ad_safetensors_expect_tensors(const ad_safetensors *file) {
+  const ad_safetensor *last = file->tensors + atomic_load_explicit(&file->last, memory_order_relaxed);
+  for (size_t at = 0; at < 2 * sizeof *last; at += sizeof *last / 2) __builtin_prefetch((const char *)last + at, 0, 2);
+}
+
 const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char *name) {
   ad_safetensor key = {.name = name};
   size_t last = atomic_load_explicit(&file->last, memory_order_relaxed);

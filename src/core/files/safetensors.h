@@ -12,6 +12,11 @@ const char *ad_safetensors_path(const ad_safetensors *file);
 /* Gives the memory of the mapped pages back; they are read again when they are touched. */
 void ad_safetensors_forget(const ad_safetensors *file);
 
+/* Of many files that are searched one after the other each is far from the processor: these bring nearer what
+ * ad_safetensors_find reads of a file, first itself, and a little later its tensors. */
+void ad_safetensors_expect(const ad_safetensors *file);
+void ad_safetensors_expect_tensors(const ad_safetensors *file);
+
 /* As ad_safetensors_open. What the header has in common with that of `like` (NULL: none), a file that was opened
  * before, is not parsed again but shared with it, also when that is closed. */
 AD_CHECKED ad_status ad_safetensors_open_like(const char *path, const ad_safetensors *like, ad_safetensors **out);

@@ -43,6 +43,9 @@ static ad_status check_tensor(const ad_safetensor *tensor, const char *path) {
   if (fault) return ad_fail(AD_INVALID, "%s: the tensor \"%s\": %s", path, tensor->name, fault);
   if (!ad_dtype_size(tensor->dtype))
     return ad_fail(AD_INVALID, "%s: the tensor \"%s\": %d is no dtype", path, tensor->name, (int)tensor->dtype);
+  if (!ad_safetensors_dtype_name(tensor->dtype))
+    return ad_fail(AD_INVALID, "%s: the tensor \"%s\" is %s; F64, F32, BF16, F16, I32 and I64 are written", path,
+                   tensor->name, ad_dtype_name(tensor->dtype));
   if (strcmp(tensor->name, metadata_name) != 0) return AD_OK;
   return ad_fail(AD_INVALID, "%s: no tensor can have the name \"%s\"", path, metadata_name);
 }

@@ -133,6 +133,22 @@ void ad_copy(void *dst, const void *src, size_t bytes) {
     memcpy(dst, src, bytes);
 }
 
+/* From where on a copy is faster past the caches; 0: nowhere. Measured on Zen 4. */
+static size_t shared_limit(void) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_is("amd")) return (size_t)16 << 10;
+#endif
+  return 0;
+}
+
+void ad_copy_shared(void *dst, const void *src, size_t bytes) {
+  size_t limit = shared_limit();
+  if (limit && bytes >= limit)
+    ad_copy_past(dst, src, bytes);
+  else
+    ad_copy(dst, src, bytes);
+}
+
 int ad_is_past_caches(size_t bytes) { return bytes > (size_t)64 << 20; }
 
 void ad_round_to_bf16(void *values, ad_dtype dtype, size_t numel) {

@@ -34,13 +34,13 @@ void ad_cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_d
  * factor 1 is a plain sum. Floating dtypes. */
 AD_INTERNAL void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor,
                                size_t n);
-/* How ad_reduce combines its sources: result[i] is the sum, maximum or minimum over j of (accumulate)sources[j][i], in
- * the order of the tree (tree.h). */
+/* How ad_reduce combines its sources: result[i] is the reduction over j of (accumulate)sources[j][i], in the order of
+ * the tree (tree.h). */
 typedef struct ad_reducing {
   ad_dtype dtype;      /* of the sources */
-  ad_dtype accumulate; /* AD_F32 or AD_F64; for integers their own dtype */
+  ad_dtype accumulate; /* AD_F32 or AD_F64; integers and bool take their own dtype */
   ad_reduction reduction;
-  ad_dtype out_dtype; /* the result is rounded to it once, at the end; 0: dtype. Integers keep their dtype */
+  ad_dtype out_dtype; /* the result is rounded to it once, at the end; 0: dtype. Integers and bool keep theirs */
   int shift;          /* sums of floats: the result is the sum times 2^shift */
   int adds;           /* 1: the result is added to what stands in the outputs, whose dtype is `accumulate` */
   int past;           /* 1: outputs that are no sources are written past the caches */
@@ -52,7 +52,7 @@ typedef struct ad_reducing {
 /* The core of every reduction: writes the result of n elements to out[k] for every k < out_count, in one pass that
  * reads each source once and writes each output once. source_count >= 1. An output either is one of the sources (the
  * same pointer; inputs and outputs then have elements of one size, and nothing is added) or overlaps none. Integer sums
- * wrap around; the maximum or minimum with a NaN is NaN. */
+ * and products wrap around; the maximum or minimum with a NaN is NaN; a bool is written as 0 or 1. */
 void ad_reduce(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
                const ad_reducing *how, size_t n);
 /* values[i] keeps the digits of bf16, in its own dtype: what mistakes do to values that were promised more. */
@@ -60,6 +60,9 @@ AD_INTERNAL void ad_round_to_bf16(void *values, ad_dtype dtype, size_t numel);
 /* Copies memory that does not overlap: ad_copy_past past the caches, ad_copy so only if the piece is large. */
 AD_INTERNAL void ad_copy(void *dst, const void *src, size_t bytes);
 void ad_copy_past(void *dst, const void *src, size_t bytes);
+/* The same to memory that another core reads next, and read before: past the caches where that is faster. AMD's cores
+ * take back lines that another one holds a copy of one after another (docs/rationale.md). */
+void ad_copy_shared(void *dst, const void *src, size_t bytes);
 /* 1 if a piece of work whose ranks together read and write `bytes` should write past the caches, because its outputs
  * are read only when all of it is done. Of smaller work a part of the outputs is still in a cache then, so that
  * ordinary stores are faster. docs/rationale.md says why the limit is where it is. */

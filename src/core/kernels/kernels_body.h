@@ -174,8 +174,15 @@ CONVERT(bf16s_to_f32s, float, uint16_t, bf16_to_f32, NO_VECTORS)
 CONVERT(f16s_to_f64s, double, uint16_t, f16_to_f64, NO_VECTORS)
 CONVERT(f16s_to_f32s, float, uint16_t, f16_to_f32, f16_vectors_to_f32)
 
+/* Of the bytes of bools, in place too: 0 stays, and every other becomes 1. */
+static void bools_loaded(void *dst, const void *src, size_t n) {
+  uint8_t *to = dst;
+  const uint8_t *from = src;
+  INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = from[i] != 0;
+}
+
 /* The converters by dtype. NULL from a dtype to itself: the memory is used as it is. */
-enum { DTYPE_END = AD_I64 + 1 };
+enum { DTYPE_END = AD_BOOL + 1 };
 static const converter to_f32[DTYPE_END] = {
     [AD_F64] = f64s_to_f32s, [AD_BF16] = bf16s_to_f32s, [AD_F16] = f16s_to_f32s};
 static const converter from_f32[DTYPE_END] = {
@@ -185,8 +192,8 @@ static const converter to_f64[DTYPE_END] = {
 static const converter from_f64[DTYPE_END] = {
     [AD_F32] = f64s_to_f32s, [AD_BF16] = f64s_to_bf16s, [AD_F16] = f64s_to_f16s};
 
-static const size_t sizes[DTYPE_END] = {
-    [AD_F64] = 8, [AD_F32] = 4, [AD_BF16] = 2, [AD_F16] = 2, [AD_I32] = 4, [AD_I64] = 8};
+static const size_t sizes[DTYPE_END] = {[AD_F64] = 8, [AD_F32] = 4, [AD_BF16] = 2, [AD_F16] = 2, [AD_I32] = 4,
+                                        [AD_I64] = 8, [AD_U8] = 1,  [AD_I8] = 1,   [AD_I16] = 2, [AD_BOOL] = 1};
 
 /* ---- blocks: pieces in the accumulate type, small enough to stay in the first-level cache ---- */
 
@@ -284,13 +291,18 @@ static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype 
 #define MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define MAX_INTEGER(a, b) ((a) > (b) ? (a) : (b))
 #define MIN_INTEGER(a, b) ((a) < (b) ? (a) : (b))
+#define PRODUCT(a, b) ((a) * (b))
+#define PRODUCT_INTEGER(a, b) (1u * (a) * (b))  // two uint16_t alone would be multiplied as int, and overflow
+#define AND(a, b) ((a) & (b))
+#define OR(a, b) ((a) | (b))
+#define XOR(a, b) ((a) ^ (b))
 #define SAME(value) (value)
 
-/* Folds one to four terms, which stand for the indices from `first` on, into `out`. Sums of integers are formed in the
- * unsigned type, so that they wrap around. */
+/* Folds one to four terms, which stand for the indices from `first` on, into `out`. Sums and products of integers are
+ * formed in the unsigned type, so that they wrap around. */
 #define FOLD_LOOP(result) INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = result
 #define FOLD(name, type, canonical, op)                                                                    \
-  INLINE type name##_two(type a, type b) { return op(a, b); }                                              \
+  INLINE type name##_two(type a, type b) { return (type)op(a, b); }                                        \
   static void name(void *out, const void *const *terms, size_t first, size_t term_count, size_t n) {       \
     type *to = out;                                                                                        \
     const type *a = terms[0], *b = terms[1], *c = terms[2], *d = terms[3];                                 \
@@ -304,23 +316,58 @@ static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype 
 FOLD(sum_f32, float, canonical_f32, SUM)
 FOLD(max_f32, float, canonical_f32, MAX)
 FOLD(min_f32, float, canonical_f32, MIN)
+FOLD(product_f32, float, canonical_f32, PRODUCT)
 FOLD(sum_f64, double, canonical_f64, SUM)
 FOLD(max_f64, double, canonical_f64, MAX)
 FOLD(min_f64, double, canonical_f64, MIN)
-FOLD(sum_i32, uint32_t, SAME, SUM)
-FOLD(max_i32, int32_t, SAME, MAX_INTEGER)
-FOLD(min_i32, int32_t, SAME, MIN_INTEGER)
-FOLD(sum_i64, uint64_t, SAME, SUM)
-FOLD(max_i64, int64_t, SAME, MAX_INTEGER)
-FOLD(min_i64, int64_t, SAME, MIN_INTEGER)
+FOLD(product_f64, double, canonical_f64, PRODUCT)
+
+/* Of integers of one size the sign matters to MAX and MIN alone. */
+#define FOLD_UNSIGNED(size, type)                   \
+  FOLD(sum_##size, type, SAME, SUM)                 \
+  FOLD(product_##size, type, SAME, PRODUCT_INTEGER) \
+  FOLD(and_##size, type, SAME, AND)                 \
+  FOLD(or_##size, type, SAME, OR)                   \
+  FOLD(xor_##size, type, SAME, XOR)
+#define FOLD_ORDERED(name, type)            \
+  FOLD(max_##name, type, SAME, MAX_INTEGER) \
+  FOLD(min_##name, type, SAME, MIN_INTEGER)
+FOLD_UNSIGNED(8, uint8_t)
+FOLD_UNSIGNED(16, uint16_t)
+FOLD_UNSIGNED(32, uint32_t)
+FOLD_UNSIGNED(64, uint64_t)
+FOLD_ORDERED(u8, uint8_t)
+FOLD_ORDERED(i8, int8_t)
+FOLD_ORDERED(i16, int16_t)
+FOLD_ORDERED(i32, int32_t)
+FOLD_ORDERED(i64, int64_t)
 
 enum { TERMS = 4 };  // folded at once; each needs a register and a stream of the prefetcher
+enum { REDUCTION_END = AD_BIT_XOR + 1 };
 typedef void (*folder)(void *out, const void *const *terms, size_t first, size_t term_count, size_t n);
-static const folder folders[DTYPE_END][3] = {
-    [AD_F32] = {[AD_SUM] = sum_f32, [AD_MAX] = max_f32, [AD_MIN] = min_f32},
-    [AD_F64] = {[AD_SUM] = sum_f64, [AD_MAX] = max_f64, [AD_MIN] = min_f64},
-    [AD_I32] = {[AD_SUM] = sum_i32, [AD_MAX] = max_i32, [AD_MIN] = min_i32},
-    [AD_I64] = {[AD_SUM] = sum_i64, [AD_MAX] = max_i64, [AD_MIN] = min_i64},
+#define FOLDERS_OF_FLOATS(name) \
+  { [AD_SUM] = sum_##name, [AD_MAX] = max_##name, [AD_MIN] = min_##name, [AD_PRODUCT] = product_##name }
+#define FOLDERS_OF_INTEGERS(name, size)                                                                 \
+  {                                                                                                     \
+    [AD_SUM] = sum_##size, [AD_MAX] = max_##name, [AD_MIN] = min_##name, [AD_PRODUCT] = product_##size, \
+    [AD_BIT_AND] = and_##size, [AD_BIT_OR] = or_##size, [AD_BIT_XOR] = xor_##size                       \
+  }
+static const folder folders[DTYPE_END][REDUCTION_END] = {
+    [AD_F32] = FOLDERS_OF_FLOATS(f32),
+    [AD_F64] = FOLDERS_OF_FLOATS(f64),
+    [AD_I32] = FOLDERS_OF_INTEGERS(i32, 32),
+    [AD_I64] = FOLDERS_OF_INTEGERS(i64, 64),
+    [AD_U8] = FOLDERS_OF_INTEGERS(u8, 8),
+    [AD_I8] = FOLDERS_OF_INTEGERS(i8, 8),
+    [AD_I16] = FOLDERS_OF_INTEGERS(i16, 16),
+    // Of bytes that are 0 or 1: bools_loaded makes them so.
+    [AD_BOOL] = {[AD_SUM] = or_8,
+                 [AD_MAX] = or_8,
+                 [AD_MIN] = and_8,
+                 [AD_PRODUCT] = and_8,
+                 [AD_BIT_AND] = and_8,
+                 [AD_BIT_OR] = or_8,
+                 [AD_BIT_XOR] = xor_8},
 };
 
 /* Writes one line of 64 bytes past the caches; dst is aligned to 64 bytes. */
@@ -535,7 +582,8 @@ static int is_streamed(const ad_reducing *how, const void *out, const void *cons
 
 INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
                               const ad_reducing *how, ad_dtype out_dtype) {
-  int integer = how->dtype == AD_I32 || how->dtype == AD_I64;
+  int is_float = ad_dtype_is_float(how->dtype);
+  ad_dtype sum = is_float ? how->accumulate : how->dtype;
   reducer r = {
       .out = out,
       .sources = sources,
@@ -544,15 +592,16 @@ INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *co
       .leaves = how->leaves,
       .first = how->first,
       .size = sizes[how->dtype],
-      .sum_size = sizes[integer ? how->dtype : how->accumulate],
+      .sum_size = sizes[sum],
       .out_size = sizes[out_dtype],
-      .fold = folders[integer ? how->dtype : how->accumulate][how->reduction],
-      .wide = !integer && how->accumulate == AD_F64,
+      .fold = folders[sum][how->reduction],
+      .load = how->dtype == AD_BOOL ? bools_loaded : NULL,
+      .wide = sum == AD_F64,
       .factor = power_of_two(how->shift),
       .scales = how->shift && !how->adds,
       .adds = how->adds,
   };
-  if (!integer) choose_converters(&r, how, out_dtype);
+  if (is_float) choose_converters(&r, how, out_dtype);
   r.streamed = is_streamed(how, out[0], sources, source_count);
   return r;
 }

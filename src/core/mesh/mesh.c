@@ -20,19 +20,37 @@ ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **ou
   return AD_OK;
 }
 
-ad_status ad_mesh_create_block(const ad_mesh *mesh, int64_t first_rank, ad_mesh **out) {
-  AD_NEED(mesh, out);
-  char buffer[AD_MESH_TEXT_MAX];
-  ad_text text = ad_text_on(buffer, sizeof buffer);
-  int64_t blocks = mesh->axis_size[AD_BLOCK];
-  if (blocks > 1 && mesh->stride[AD_BLOCK] * blocks != mesh->size)
-    return ad_fail(AD_INVALID, "mesh \"%s\": `block` comes first: the ranks of a block are one after another",
-                   mesh->text);
+/* The text of all axes but `axis`, which no other may be slower than where it has several ranks; `part`: what one of
+ * its positions is called. */
+static ad_status text_without(const ad_mesh *mesh, ad_axis axis, const char *part, char buffer[AD_MESH_TEXT_MAX]) {
+  ad_text text = ad_text_on(buffer, AD_MESH_TEXT_MAX);
+  int64_t size = mesh->axis_size[axis];
+  if (size > 1 && mesh->stride[axis] * size != mesh->size)
+    return ad_fail(AD_INVALID, "mesh \"%s\": `%s` comes first: the ranks of a %s are one after another", mesh->text,
+                   ad_axis_name(axis), part);
   for (int i = 0; i < mesh->named_count; i++)
-    if (mesh->order[i] != AD_BLOCK)
+    if (mesh->order[i] != axis)
       ad_text_add(&text, "%s%s=%" PRId64, text.used ? " " : "", ad_axis_name(mesh->order[i]),
                   mesh->axis_size[mesh->order[i]]);
-  return ad_mesh_create_pool(buffer, first_rank, out);
+  return AD_OK;
+}
+
+ad_status ad_mesh_create_block(const ad_mesh *mesh, int64_t first_rank, ad_mesh **out) {
+  AD_NEED(mesh, out);
+  char text[AD_MESH_TEXT_MAX];
+  AD_TRY(text_without(mesh, AD_BLOCK, "block", text));
+  return ad_mesh_create_pool(text, first_rank, out);
+}
+
+ad_status ad_mesh_create_stage(const ad_mesh *mesh, int64_t position, ad_mesh **out) {
+  AD_NEED(mesh, out);
+  char text[AD_MESH_TEXT_MAX];
+  int64_t positions = mesh->axis_size[AD_PP];
+  if (position < 0 || position >= positions)
+    return ad_fail(AD_INVALID, "mesh \"%s\": there is no position %" PRId64 " on pp; they are 0 to %" PRId64,
+                   mesh->text, position, positions - 1);
+  AD_TRY(text_without(mesh, AD_PP, "stage", text));
+  return ad_mesh_create_pool(text, mesh->first_rank + position * (mesh->size / positions), out);
 }
 
 ad_status ad_mesh_create_both(const ad_mesh *a, const ad_mesh *b, ad_mesh **out) {

@@ -220,15 +220,15 @@ static ad_status write_to(const dump_file *file, const char *path) {
   return status;
 }
 
-/* "FOLDER/PREFIXrank00003.addend.m0.safetensors"; of a pool that begins at rank 4, "PREFIXat00004.rank...": several may
- * have one prefix. */
+/* "FOLDER/FILESrank00003.addend.m0.safetensors"; of a pool that begins at rank 4, "FILESat00004.rank...": several may
+ * have one name. */
 static ad_status path_of(const ad_reducer *reducer, int microbatch, char **out) {
   char kind[SHORT] = "sum", at[SHORT] = "", *name;
-  size_t size = strlen(reducer->prefix) + 3 * SHORT;
+  size_t size = strlen(reducer->files) + 3 * SHORT;
   if (microbatch != SUMS) snprintf(kind, sizeof kind, "addend.m%d", microbatch);
   if (first_rank(reducer)) snprintf(at, sizeof at, "at%05lld.", (long long)first_rank(reducer));
   AD_TRY(ad_new(size, &name));
-  snprintf(name, size, "%s%srank%05lld.%s.safetensors", reducer->prefix, at, (long long)ad_dump_rank(reducer), kind);
+  snprintf(name, size, "%s%srank%05lld.%s.safetensors", reducer->files, at, (long long)ad_dump_rank(reducer), kind);
   ad_status status = ad_path_in(reducer->dump->folder, name, out);
   ad_release(name);
   return status;
@@ -238,7 +238,7 @@ static ad_status check_new(const char *path, ad_status refusal) {
   if (access(path, F_OK)) return AD_OK;
   return ad_fail(refusal,
                  "%s is there already: a dump goes to a folder without one, and of two reducers in a program one needs "
-                 "a prefix (ad_reducer_options)",
+                 "a prefix, or files of another name (ad_reducer_options)",
                  path);
 }
 

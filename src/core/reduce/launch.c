@@ -176,11 +176,17 @@ static ad_status bucket_at(ad_reducer *reducer, size_t place, int launches, size
   return passing.status;
 }
 
+/* All that is added to it is there: in the last microbatch what earlier ones left for later too. */
+static int is_complete(const ad_reducer *reducer, const ad_bucket *bucket) {
+  int awaits_others = reducer->sync == AD_SYNC_ALL && bucket->expected;
+  return bucket->arrived == bucket->param_count && !awaits_others;
+}
+
 ad_status ad_buckets_launch_ready(ad_reducer *reducer, int all) {
   while (reducer->launched < reducer->bucket_count) {
     size_t next;
     AD_TRY(bucket_at(reducer, reducer->launched, 0, &next));
-    if (!all && reducer->buckets[next].arrived < reducer->buckets[next].param_count) return AD_OK;
+    if (!all && !is_complete(reducer, &reducer->buckets[next])) return AD_OK;
     AD_TRY(bucket_at(reducer, reducer->launched, 1, &next));
     AD_TRY(launch(reducer, next));
     reducer->launched++;

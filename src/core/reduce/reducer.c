@@ -116,7 +116,8 @@ static ad_status take_options(const ad_reducer_options *options, ad_reducer *red
   AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
   if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
   AD_TRY(ad_copy_string(reducer->options.prefix ? reducer->options.prefix : "", &reducer->prefix));
-  reducer->options.prefix = NULL;
+  AD_TRY(ad_copy_string(reducer->options.files ? reducer->options.files : reducer->prefix, &reducer->files));
+  reducer->options.prefix = reducer->options.files = NULL;
   return AD_OK;
 }
 
@@ -172,6 +173,7 @@ void ad_reducer_destroy(ad_reducer *reducer) {
   ad_release(reducer->results);
   ad_release(reducer->names);
   ad_release(reducer->prefix);
+  ad_release(reducer->files);
   ad_release(reducer);
 }
 
@@ -444,9 +446,32 @@ ad_status ad_reducer_add_at(ad_reducer *reducer, size_t param, const ad_array *g
   return done(reducer, by, take(reducer, param, grad));
 }
 
+void ad_reducer_expect(ad_reducer *reducer, size_t param, int count) {
+  if (!ad_has(param, reducer->param_count, __func__, "parameter")) return;
+  reducer->params[param].expected += count;
+  reducer->buckets[reducer->params[param].bucket].expected += count;
+}
+
+/* No reduction before its last addend. */
+static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
+  if (reducer->sync != AD_SYNC_ALL) return AD_OK;
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    const ad_reduced_param *param = &reducer->params[i];
+    if (!param->expected) continue;
+    return ad_fail(
+        AD_INVALID,
+        "%s: reducer: %s of the last microbatch, but %d gradient%s of `%s` %s still to come: the backward of "
+        "weights (ad_backward_weights) of a tape was left out; nothing was changed",
+        by.site, by.call, param->expected, param->expected == 1 ? "" : "s", param->name,
+        param->expected == 1 ? "is" : "are");
+  }
+  return AD_OK;
+}
+
 ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site) {
   ad_caller by = CALLER("end_microbatch");
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
+  AD_TRY(check_expected(reducer, by));
   if (reducer->sync != AD_SYNC_NONE) AD_TRY(done(reducer, by, ad_buckets_launch_ready(reducer, 1)));
   AD_TRY(done(reducer, by, ad_dump_end_microbatch(reducer)));
   reducer->state = AD_BETWEEN_MICROBATCHES;
@@ -481,6 +506,7 @@ ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site) {
                    "nothing was changed",
                    by.site);
   }
+  AD_TRY(check_expected(reducer, by));
   AD_TRY(done(reducer, by, complete(reducer)));
   AD_TRY(compare_presence(reducer, by));
   return done(reducer, by, ad_dump_sums(reducer));

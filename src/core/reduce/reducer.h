@@ -15,6 +15,7 @@ typedef struct ad_reduced_param {
   ad_segment segment;            // the same in rows
   int filled;                    // the bucket's pending memory holds a sum for it
   int arrived;                   // in this microbatch
+  int expected;                  // gradients that were said to be still to come
   int64_t present;               // microbatches of this step in which it arrived
   ad_dtype produced;             // what its gradients of this step came in; 0: none came
   ad_array result;               // its part of the bucket's sum, in the storage layout
@@ -48,6 +49,7 @@ typedef struct ad_bucket {
   int sends;               // in this microbatch
   int64_t unsent, summed;  // microbatches whose addends are in what is sent next, and in `sum`
   size_t arrived;          // parameters, in this microbatch
+  int expected;            // gradients of its parameters that were said to be still to come
   int next_step;           // how many steps were posted since it was sent
   int unsettled;           // the last of them was not waited for
   ad_request request;
@@ -93,6 +95,7 @@ struct ad_reducer {
   ad_comm *comm;
   ad_reducer_options options;
   char *prefix;  // "" where the options have none
+  char *files;   // before the names of a dump's files
   ad_reduced_param *params;
   const ad_array **results;  // for the norm, with their names
   const char **names;
@@ -115,6 +118,10 @@ struct ad_reducer {
 /* reducer.c: whether a backward may write this gradient into the bucket itself; known on engine dry too, where there is
  * no memory to write to. */
 AD_INTERNAL int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param);
+/* 1: a gradient of this parameter is still to come, in this microbatch or a later one of the step; -1: it is about to
+ * be handed in. While any is to come its bucket is not reduced for the last time, and the step does not end: no
+ * reduction before its last addend. */
+AD_INTERNAL void ad_reducer_expect(ad_reducer *reducer, size_t param, int count);
 
 /* bucket.c: how gradients are laid out in buckets. */
 ad_status ad_buckets_build(ad_reducer *reducer) AD_CHECKED;

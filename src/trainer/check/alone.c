@@ -60,6 +60,7 @@ ad_status ad_alone_create(const ad_recipe *recipe, ad_recipe *out) {
   out->options = NULL;
   out->placement = recipe->placement ? colocated : NULL;
   out->shard.zero = 0;
+  memset(&out->schedule, 0, sizeof out->schedule);
   AD_TRY(shrink_meshes(recipe, out));
   return shrink_views(recipe, out);
 }

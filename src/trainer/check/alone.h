@@ -1,5 +1,5 @@
 /* A recipe as one process takes it: every axis of every mesh of size 1 under the same name, so that types, names and
- * modules stay what they are. */
+ * modules stay what they are; but a pipeline has one stage. */
 #ifndef CHECK_ALONE_H
 #define CHECK_ALONE_H
 #include "addend/recipe.h"

@@ -214,12 +214,23 @@ static ad_status add_places_of(const ad_recipe *recipe, int64_t rank, ad_places 
   return status;
 }
 
+/* The first rank at each position of a pipeline, which is one rank where there is none. The last comes first: a count
+ * that is written otherwise is refused where losses are divided by it. */
+static ad_status add_places_of_stages(const ad_recipe *recipe, ad_places *to) {
+  ad_mesh *mesh;
+  AD_TRY(ad_mesh_create(recipe->meshes[0].text, &mesh));
+  int64_t positions = ad_mesh_axis_size(mesh, AD_PP), ranks = ad_mesh_size(mesh) / positions;
+  ad_mesh_destroy(mesh);
+  for (int64_t position = positions; position-- > 0;) AD_TRY(add_places_of(recipe, position * ranks, to));
+  return AD_OK;
+}
+
 /* The first ranks of the pools, which are one after another. */
 static ad_status add_all_places(const ad_recipe *recipe, ad_places *to) {
   int64_t rank = 0;
   for (size_t i = 0; i < recipe->mesh_count; i++) {
     ad_mesh *mesh;
-    if (!ad_recipe_is_disjoint(recipe)) return add_places_of(recipe, 0, to);
+    if (!ad_recipe_is_disjoint(recipe)) return add_places_of_stages(recipe, to);
     AD_TRY(ad_mesh_create(recipe->meshes[i].text, &mesh));
     int64_t blocks = ad_mesh_axis_size(mesh, AD_BLOCK), ranks = ad_mesh_size(mesh) / blocks;
     ad_mesh_destroy(mesh);

@@ -59,7 +59,7 @@ static ad_status list_params(const ad_run *run, ad_param_part part, dumped *list
 
 static ad_status list_states_of(const ad_run *run, size_t m, dumped *list) {
   const ad_module_spec *module = ad_program_module(run->program, m);
-  int is_alone = ad_program_module_count(run->program) == 1;
+  int is_alone = !ad_program_names_modules(run->program);
   char name[NAME_SIZE];
   for (size_t i = 0; i < module->state_count; i++) {
     const char *own = module->states[i].name;

@@ -28,9 +28,9 @@ static size_t append(const ad_mistake *mistakes, size_t count, ad_sabotage *list
 }
 
 size_t ad_known_list(ad_sabotage *list) {
-  static const ad_mistake *(*const lists[])(size_t * count) = {ad_reduce_mistakes, ad_bridge_mistakes,
-                                                               ad_tensor_mistakes, ad_program_mistakes,
-                                                               ad_train_mistakes,  ad_pool_mistakes};
+  static const ad_mistake *(*const lists[])(size_t * count) = {
+      ad_reduce_mistakes, ad_bridge_mistakes, ad_tensor_mistakes,  ad_program_mistakes,
+      ad_train_mistakes,  ad_pool_mistakes,   ad_pipeline_mistakes};
   size_t count = 0;
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
     size_t own;
@@ -116,7 +116,7 @@ static ad_needs facts_of_batch(const ad_run *run) {
 }
 
 ad_needs ad_known_facts(const ad_run *run) {
-  ad_needs facts = facts_of_batch(run) | facts_of_computing(run) | ad_pool_facts(run);
+  ad_needs facts = facts_of_batch(run) | facts_of_computing(run) | ad_pool_facts(run) | ad_pipeline_facts(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (ad_copies_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_COPIES;
   for (size_t m = 0; m < ad_program_module_count(run->program); m++)

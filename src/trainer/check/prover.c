@@ -158,13 +158,23 @@ static void restart_part(ad_prover *prover, int64_t step, size_t param, ad_param
   ad_reference_restart(prover->reference, param, part, whole);
 }
 
-static ad_status restart_states(ad_prover *prover, size_t m) {
-  for (size_t i = 0; i < ad_program_module(ad_run_program(prover->run), m)->state_count; i++) {
-    ad_array whole;
-    AD_TRY(gather(prover, ad_run_state(prover->run, m, i), &whole));
-    if (prover->reference) ad_reference_restart_state(prover->reference, m, i, &whole);
+/* Each state of each module in turn, whole; it counts them, as the reference does, which may have other modules. */
+static ad_status visit_states(ad_prover *prover,
+                              void (*visit)(ad_prover *prover, size_t index, const ad_array *whole)) {
+  const ad_program *program = ad_run_program(prover->run);
+  size_t index = 0;
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    for (size_t i = 0; i < ad_program_module(program, m)->state_count; i++, index++) {
+      ad_array whole;
+      AD_TRY(gather(prover, ad_run_state(prover->run, m, i), &whole));
+      if (prover->reference) visit(prover, index, &whole);
+    }
   }
   return AD_OK;
+}
+
+static void restart_state(ad_prover *prover, size_t index, const ad_array *whole) {
+  ad_reference_restart_state(prover->reference, index, whole);
 }
 
 static ad_status restart_reference(ad_prover *prover, int64_t step) {
@@ -177,8 +187,7 @@ static ad_status restart_reference(ad_prover *prover, int64_t step) {
       if (prover->reference) restart_part(prover, step, i, (ad_param_part)part, &whole);
     }
   }
-  for (size_t m = 0; m < ad_program_module_count(ad_run_program(prover->run)); m++) AD_TRY(restart_states(prover, m));
-  return AD_OK;
+  return visit_states(prover, restart_state);
 }
 
 static ad_status gather_gradients(ad_prover *prover) {
@@ -512,13 +521,8 @@ static void compare_measured(ad_prover *prover) {
 }
 
 /* After the step, where the reference has taken it too. */
-static ad_status compare_states(ad_prover *prover, size_t m) {
-  for (size_t i = 0; i < ad_program_module(ad_run_program(prover->run), m)->state_count; i++) {
-    ad_array whole;
-    AD_TRY(gather(prover, ad_run_state(prover->run, m, i), &whole));
-    if (prover->reference) judge_state(prover, ad_reference_state_error(prover->reference, m, i, &whole));
-  }
-  return AD_OK;
+static void compare_state(ad_prover *prover, size_t index, const ad_array *whole) {
+  judge_state(prover, ad_reference_state_error(prover->reference, index, whole));
 }
 
 static void judge_free_running(ad_prover *prover, size_t param, const ad_array *whole) {
@@ -549,7 +553,7 @@ static ad_status compare_updates(ad_prover *prover, int skipped) {
     }
   }
   if (skipped || !ad_proof_is_wide(prover->job->recipe, prover->job->options)) return AD_OK;
-  for (size_t m = 0; m < ad_program_module_count(ad_run_program(prover->run)); m++) AD_TRY(compare_states(prover, m));
+  AD_TRY(visit_states(prover, compare_state));
   if (prover->reference) compare_measured(prover);
   return AD_OK;
 }

@@ -145,9 +145,17 @@ void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part p
   if (part == AD_PART_VALUE) widen(ad_run_part(reference->run, index, part), whole);
 }
 
-void ad_reference_restart_state(ad_reference *reference, size_t module, size_t state, const ad_array *whole) {
-  widen(ad_module_state(ad_run_module(reference->run, module), state), whole);
-  widen(ad_module_state(ad_run_module(reference->fed, module), state), whole);
+/* State number `index` of all modules. */
+static ad_array *state_at(const ad_run *run, size_t index) {
+  size_t module = 0;
+  while (index >= ad_program_module(run->program, module)->state_count)
+    index -= ad_program_module(run->program, module++)->state_count;
+  return ad_run_state(run, module, index);
+}
+
+void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_array *whole) {
+  widen(state_at(reference->run, index), whole);
+  widen(state_at(reference->fed, index), whole);
 }
 
 /* In the dtypes of the fed run, from where it stands. */
@@ -182,8 +190,8 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scal
   return status;
 }
 
-double ad_reference_state_error(const ad_reference *reference, size_t module, size_t state, const ad_array *whole) {
-  return ad_slack_error(&reference->slack, ad_module_state(ad_run_module(reference->run, module), state), whole->data);
+double ad_reference_state_error(const ad_reference *reference, size_t index, const ad_array *whole) {
+  return ad_slack_error(&reference->slack, state_at(reference->run, index), whole->data);
 }
 
 ad_run *ad_reference_run(const ad_reference *reference) { return reference->run; }

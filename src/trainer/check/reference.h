@@ -20,8 +20,8 @@ void ad_reference_destroy(ad_reference *reference);
 /* That array of the distributed run before its step, whole; the coming step starts from it. Parameters are numbered as
  * in ad_run_param_at, parts are those before AD_PART_KEPT. */
 void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole);
-/* The same for a state that is no gradient's. */
-void ad_reference_restart_state(ad_reference *reference, size_t module, size_t state, const ad_array *whole);
+/* The same for state number `index` of all modules, in the order of the program. */
+void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_array *whole);
 /* Keeps what the fed optimizers have now; start_again brings it back, with no step taken: for proofs that are repeated
  * from the first step. */
 ad_status ad_reference_keep(ad_reference *reference) AD_CHECKED;
@@ -30,7 +30,7 @@ ad_status ad_reference_start_again(ad_reference *reference) AD_CHECKED;
  * that the distributed gradients carry, also where they cross. */
 ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) AD_CHECKED;
 /* After it: the error of a state, as ad_compare, beyond what sources may be off by (check/slack.h). */
-double ad_reference_state_error(const ad_reference *reference, size_t module, size_t state, const ad_array *whole);
+double ad_reference_state_error(const ad_reference *reference, size_t index, const ad_array *whole);
 ad_run *ad_reference_run(const ad_reference *reference); /* that takes the steps */
 /* The next step's choices are these, where the program makes any; in the runs of all dtypes but the free one. */
 ad_status ad_reference_decide(ad_reference *reference, const int32_t *decisions, size_t count) AD_CHECKED;

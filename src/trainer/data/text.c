@@ -240,20 +240,24 @@ static int64_t count_below(const wanted *from, int64_t valid) {
   return count;
 }
 
-static void fill_row(const uint8_t *window, int64_t valid, const wanted *positions, int32_t *tokens, int32_t *targets) {
+static void fill_tokens(const uint8_t *window, const wanted *positions, int32_t *tokens) {
   for (size_t i = 0; i < positions->count; i++) {
     ad_span span = positions->spans[i];
-    for (int64_t at = span.first; at < span.first + span.count; at++) {
-      *tokens++ = window[at];
-      *targets++ = at < valid ? window[at + 1] : -1;
-    }
+    for (int64_t at = span.first; at < span.first + span.count; at++) *tokens++ = window[at];
+  }
+}
+
+static void fill_targets(const uint8_t *window, int64_t valid, const wanted *positions, int32_t *targets) {
+  for (size_t i = 0; i < positions->count; i++) {
+    ad_span span = positions->spans[i];
+    for (int64_t at = span.first; at < span.first + span.count; at++) *targets++ = at < valid ? window[at + 1] : -1;
   }
 }
 
 static void fill_nothing(int64_t n, int32_t *tokens, int32_t *targets) {
   for (int64_t i = 0; i < n; i++) {
-    tokens[i] = 0;
-    targets[i] = -1;
+    if (tokens) tokens[i] = 0;
+    if (targets) targets[i] = -1;
   }
 }
 
@@ -276,8 +280,9 @@ ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *gi
         options->set ? of_set(windows, options, seq, index, stride) : drawn(from, options, seq, index, first + row);
     *counted += count_below(&positions, own.valid);
     if (!text->bytes) continue;
-    fill_row(from->bytes + own.first, own.valid, &positions, tokens + row * positions.width,
-             targets + row * positions.width);
+    int64_t at = row * positions.width;
+    if (tokens) fill_tokens(from->bytes + own.first, &positions, tokens + at);
+    if (targets) fill_targets(from->bytes + own.first, own.valid, &positions, targets + at);
   }
   return AD_OK;
 }

@@ -16,7 +16,10 @@
 static const size_t process_bytes = 3 << 20;
 /* And where oneDNN multiplies, f32 and bf16 with AVX-512: what it relocates of itself, its kernels and their packing;
  * those of bf16 are compiled for each shape, and widened blocks are kept. */
-static const size_t onednn_bytes = 9 << 19, onednn_bf16_bytes = 6 << 20;
+static const size_t onednn_bytes = 6 << 20, onednn_bf16_bytes = 6 << 20;
+/* Where checkpoints are written: their writer's thread with its own heap, and the buffer that it reads files back with.
+ */
+static const size_t writer_bytes = 2 << 20;
 /* Values of a tape pass to other ranks through staging buffers of half a MiB each (comm/shm/memory.h). A rank keeps one
  * until its readers are through; four at once were found, with no more in them than a tape holds. Buckets need none:
  * they lie where all ranks see them. */
@@ -74,7 +77,7 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
     return ad_fail(AD_INVALID, "%lld ranks on a node: give at least 1, or 0 for all", (long long)own.ranks_per_node);
   AD_TRY(ad_recipe_world(recipe, &ranks));
   int all = !own.ranks_per_node || own.ranks_per_node > ranks;
-  *out = (ad_plan_world){ranks, all ? ranks : own.ranks_per_node, 0};
+  *out = (ad_plan_world){.ranks = ranks, .ranks_per_node = all ? ranks : own.ranks_per_node};
   return AD_OK;
 }
 
@@ -92,10 +95,18 @@ static ad_status check_windows(const ad_run *run) {
   return AD_OK;
 }
 
-static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_dtype dtype, size_t crowd, ad_run **out) {
-  ad_run_options options = {.size = sizeof options, .dtype = dtype, .crowd = crowd};
+typedef struct acting {
+  const ad_recipe *recipe;
+  int64_t rank;
+  const ad_plan_world *world;
+  size_t crowd;
+} acting;
+
+static ad_status act_on(ad_comm *comm, const acting *as, ad_run **out) {
+  const ad_plan_world *world = as->world;
+  ad_run_options options = {.size = sizeof options, .dtype = world->dtype, .crowd = as->crowd, .table = world->table};
   ad_run *run;
-  AD_TRY(ad_run_create(comm, recipe, &options, &run));
+  AD_TRY(ad_run_create(comm, as->recipe, &options, &run));
   ad_step_report report;
   ad_status status = ad_run_step(run, 0, &report);
   if (!status) status = check_windows(run);
@@ -106,18 +117,11 @@ static ad_status act_on(ad_comm *comm, const ad_recipe *recipe, ad_dtype dtype, 
   return status;
 }
 
-typedef struct acting {
-  const ad_recipe *recipe;
-  int64_t rank;
-  const ad_plan_world *world;
-  size_t crowd;
-} acting;
-
 static ad_status act(const acting *as, ad_comm **comm, ad_run **run) {
   ad_comm *dry;
   int64_t ranks = as->world->ranks, node = as->world->ranks_per_node;
   AD_TRY(ad_comm_open_dry_nodes(as->rank, ranks, node == ranks ? 0 : node, &dry));
-  ad_status status = act_on(dry, as->recipe, as->world->dtype, as->crowd, run);
+  ad_status status = act_on(dry, as, run);
   if (status)
     ad_comm_close(dry);
   else
@@ -160,6 +164,7 @@ ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
   memory.most_routed = ad_run_most_routed(run);
   memory.runtime = runtime_bytes(run);
   if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));
+  if (memory.checkpoint) memory.runtime += writer_bytes;
   *out = memory;
   return AD_OK;
 }

@@ -17,6 +17,8 @@ typedef struct way {
   int64_t rows;
   size_t row_bytes;
   ad_dtype dtype; /* in which it travels */
+  ad_shape shape; /* of the whole */
+  int alike;      /* each part goes to the rank at the same position */
 } way;
 
 /* Microbatches with as many rows. */
@@ -28,9 +30,28 @@ typedef struct crossing {
   ad_dtype dtype, gradient_dtype;
 } crossing;
 
-static way forward_of(const crossing *c) { return (way){&c->from, &c->to, c->rows, c->row_bytes, c->dtype}; }
+static way way_of(const crossing *c) {
+  way w = {.rows = c->rows, .shape = c->spec->shape, .alike = ad_bridge_is_alike(c->spec->bridge)};
+  w.shape.dim[0] = c->rows;
+  return w;
+}
+
+static way forward_of(const crossing *c) {
+  way w = way_of(c);
+  w.from = &c->from;
+  w.to = &c->to;
+  w.row_bytes = c->row_bytes;
+  w.dtype = c->dtype;
+  return w;
+}
+
 static way backward_of(const crossing *c) {
-  return (way){&c->to, &c->back, c->rows, c->gradient_row_bytes, c->gradient_dtype};
+  way w = way_of(c);
+  w.from = &c->to;
+  w.to = &c->back;
+  w.row_bytes = c->gradient_row_bytes;
+  w.dtype = c->gradient_dtype;
+  return w;
 }
 
 static int64_t ranks_listed(const ad_layout *side) {
@@ -39,6 +60,23 @@ static int64_t ranks_listed(const ad_layout *side) {
 }
 
 /* ---- routes ---- */
+
+/* The part that the rank has on this side. */
+static json_int_t part_bytes(const way *w, const ad_layout *side, int64_t rank) {
+  if (!ad_mesh_has_rank(side->mesh, rank)) return 0;
+  ad_shape part = ad_layout_local_shape(side, &w->shape, rank);
+  return (json_int_t)ad_shape_numel(&part) * (json_int_t)ad_dtype_size(w->dtype);
+}
+
+static json_int_t add_alike_route(const way *w, int64_t rank, json_t *to) {
+  int64_t peer = ad_mesh_first_rank(w->to->mesh) + (rank - ad_mesh_first_rank(w->from->mesh));
+  ad_span own = {0, w->rows};
+  ad_layout_spans(w->from, 0, w->rows, rank, &own, 1);
+  json_array_append_new(
+      to, json_pack("{s:I, s:I, s:I, s:I, s:I}", "from", (json_int_t)rank, "to", (json_int_t)peer, "first_row",
+                    (json_int_t)own.first, "rows", (json_int_t)own.count, "bytes", part_bytes(w, w->from, rank)));
+  return 0;
+}
 
 static json_t *route_document(const way *w, int64_t rank, const ad_route *route) {
   ad_span own = {0, 0};
@@ -50,16 +88,18 @@ static json_t *route_document(const way *w, int64_t rank, const ad_route *route)
 
 static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
   ad_route routes[ROUTES_MAX];
+  if (w->alike) return add_alike_route(w, rank, to);
   size_t count = ad_bridge_sends(w->from, w->to, w->rows, rank, routes, ROUTES_MAX);
   size_t listed = count < ROUTES_MAX ? count : ROUTES_MAX;
   for (size_t i = 0; i < listed; i++) json_array_append_new(to, route_document(w, rank, &routes[i]));
   return (json_int_t)count - (json_int_t)listed;
 }
 
-/* Of all routes. Every copy of the destination gets all rows; where it is P, one for all positions. */
+/* The bytes of all routes. Every copy of the destination gets all rows; where it is P, one for all positions, unless
+ * the sides are alike. */
 static json_int_t bytes_of(const way *w) {
-  ad_axes alike = ad_layout_cut_axes(w->to) | ad_layout_axes_of(w->to, AD_P);
-  return w->rows * (json_int_t)w->row_bytes * ad_mesh_size(w->to->mesh) / ad_mesh_ranks_over(w->to->mesh, alike);
+  ad_axes once = ad_layout_cut_axes(w->to) | (w->alike ? 0 : ad_layout_axes_of(w->to, AD_P));
+  return w->rows * (json_int_t)w->row_bytes * ad_mesh_size(w->to->mesh) / ad_mesh_ranks_over(w->to->mesh, once);
 }
 
 static json_t *way_document(way w) {
@@ -88,9 +128,9 @@ static ad_status moved_by(size_t (*find)(const ad_layout *, const ad_layout *, i
 }
 
 static ad_status add_way(way w, const char *name, int64_t rank, json_t *to) {
-  json_int_t sends = 0, receives = 0;
-  AD_TRY(moved_by(ad_bridge_sends, w, rank, &sends));
-  AD_TRY(moved_by(ad_bridge_receives, w, rank, &receives));
+  json_int_t sends = w.alike ? part_bytes(&w, w.from, rank) : 0, receives = w.alike ? part_bytes(&w, w.to, rank) : 0;
+  if (!w.alike) AD_TRY(moved_by(ad_bridge_sends, w, rank, &sends));
+  if (!w.alike) AD_TRY(moved_by(ad_bridge_receives, w, rank, &receives));
   json_object_set_new(to, name, json_pack("{s:I, s:I}", "sends", sends, "receives", receives));
   return AD_OK;
 }
@@ -109,15 +149,21 @@ static ad_status add_ranks(const crossing *c, const ad_layout *side, const ad_pl
 
 /* ---- a bridge ---- */
 
+static size_t module_under(const ad_program *program, const ad_mesh *mesh) {
+  size_t m = 0;
+  while (m + 1 < ad_program_module_count(program) && ad_program_mesh(program, m) != mesh) m++;
+  return m;
+}
+
 static json_t *side_document(const ad_layout *layout, const ad_plan_pools *pools) {
   char text[160];
   const ad_program *program = ad_plan_program(pools);
-  const char *module = "";
-  for (size_t m = 0; m < ad_program_module_count(program); m++)
-    if (ad_program_mesh(program, m) == layout->mesh) module = ad_program_module(program, m)->name;
-  return json_pack("{s:s, s:s, s:I, s:s}", "module", module, "mesh", ad_mesh_text(layout->mesh), "pool",
-                   (json_int_t)ad_plan_pool_under(pools, layout->mesh), "layout",
-                   ad_layout_shown(layout, text, sizeof text));
+  size_t module = module_under(program, layout->mesh);
+  json_t *document = json_pack("{s:s, s:s, s:I, s:s}", "module", ad_program_module(program, module)->name, "mesh",
+                               ad_mesh_text(layout->mesh), "pool", (json_int_t)ad_plan_pool_under(pools, layout->mesh),
+                               "layout", ad_layout_shown(layout, text, sizeof text));
+  ad_plan_add_stage(program, module, document);
+  return document;
 }
 
 static ad_status add_crossing(const crossing *c, const ad_plan_pools *pools, json_t *to) {
@@ -138,12 +184,12 @@ static size_t row_bytes_of(const ad_crossing_spec *spec, ad_dtype dtype) {
 }
 
 static crossing crossing_of(const ad_crossing_spec *spec, const ad_run *run) {
-  ad_dtype computed = ad_run_compute_dtype(run);
+  const ad_program *program = ad_run_program(run);
   int travels = ad_bridge_is_disjoint(spec->bridge); /* elsewhere it is on one tape, in its own dtype */
   crossing c = {.spec = spec, .from = ad_bridge_from(spec->bridge), .to = ad_bridge_to(spec->bridge)};
   c.back = ad_layout_dual(&c.from);
-  c.dtype = travels && spec->wire ? spec->wire : ad_crossing_dtype(spec, computed, 0);
-  c.gradient_dtype = travels && spec->gradient_wire ? spec->gradient_wire : ad_crossing_dtype(spec, computed, 1);
+  c.dtype = travels && spec->wire ? spec->wire : ad_crossing_dtype(program, spec, 0);
+  c.gradient_dtype = travels && spec->gradient_wire ? spec->gradient_wire : ad_crossing_dtype(program, spec, 1);
   c.row_bytes = row_bytes_of(spec, c.dtype);
   c.gradient_row_bytes = row_bytes_of(spec, c.gradient_dtype);
   return c;
@@ -154,7 +200,7 @@ static ad_status add_crossings(const ad_crossing_spec *spec, const ad_plan_pools
   const ad_run *run = pools->list[0].run;
   crossing c = crossing_of(spec, run);
   int64_t count = ad_run_recipe(run)->train.microbatches;
-  int64_t parts = ad_layout_cut_axes(&c.from) ? count : 1, least = spec->shape.dim[0] / parts;
+  int64_t parts = ad_crossing_is_cut(spec) ? count : 1, least = spec->shape.dim[0] / parts;
   for (c.rows = least + 1; c.rows >= least && c.rows; c.rows--) {
     int64_t larger = spec->shape.dim[0] % parts;
     c.times = (c.rows > least ? larger : parts - larger) * (count / parts);

@@ -1,5 +1,5 @@
-/* Plans of one recipe with several values of one key, side by side: what the rank that needs most holds, and what ranks
- * move in a step. */
+/* Plans of one recipe with several values of one key, side by side: what the rank that needs most holds, what ranks
+ * move in a step, and of pipelines a row each for what their schedules are worth. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,16 +66,25 @@ static json_int_t sent_over(const json_t *bridge) {
   return bytes * integer_of(bridge, "times");
 }
 
-/* In one step, of one rank: of activations and bridges the mean. */
+/* The mean over all ranks of the bytes that each rank of an entry's pool moves. */
+static json_int_t mean_of(const json_t *plan, const json_t *step, json_int_t bytes) {
+  const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)integer_of(step, "pool"));
+  json_int_t ranks = integer_of(pool, "ranks"), world = integer_of(plan, "world");
+  return ranks == world ? bytes : (json_int_t)((double)bytes * (double)ranks / (double)world);
+}
+
+/* In one step, of one rank: the mean. */
 static json_t *moves_of(const json_t *plan) {
   json_t *moves = json_array();
   const json_t *step, *bridge;
   size_t i;
-  json_array_foreach(json_object_get(plan, "collectives"), i, step)
-      add_move(moves, move_of(carried_by(step), step, integer_of(step, "bytes") * integer_of(step, "times")));
+  json_array_foreach(json_object_get(plan, "collectives"), i, step) add_move(
+      moves,
+      move_of(carried_by(step), step, mean_of(plan, step, integer_of(step, "bytes") * integer_of(step, "times"))));
   json_array_foreach(json_object_get(plan, "activations"), i, step) {
     json_int_t ranks = integer_of(step, "group_size");
-    add_move(moves, move_of("activations", step, integer_of(step, "bytes") * integer_of(step, "times") / ranks));
+    json_int_t bytes = integer_of(step, "bytes") * integer_of(step, "times") / ranks;
+    add_move(moves, move_of("activations", step, mean_of(plan, step, bytes)));
   }
   json_array_foreach(json_object_get(plan, "bridges"), i, bridge)
       add_move(moves, json_pack("{s:s, s:s, s:s, s:I}", "what", "bridge", "op", text_of(bridge, "site"), "axes", "",
@@ -83,20 +92,60 @@ static json_t *moves_of(const json_t *plan) {
   return moves;
 }
 
+/* What a schedule is worth; `activations`: bytes of the rank that holds most of them. NULL: there is no pipeline. */
+static json_t *schedule_of(const json_t *plan) {
+  static const char *const keys[] = {"kind", "stages", "microbatches", "makespan", "bubble", "in_flight", "deferred"};
+  const json_t *schedule = json_object_get(plan, "schedule");
+  const json_t *most = largest_by(json_object_get(plan, "memory_per_rank"), "activations");
+  if (!schedule) return NULL;
+  json_t *kept = json_object();
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    json_object_set(kept, keys[i], json_object_get(schedule, keys[i]));
+  json_object_set(kept, "activations", json_object_get(most, "activations"));
+  return kept;
+}
+
+/* Megatron-LM's order has another bubble only where a rank has several stages. */
+static const char *unfit_of(const json_t *plan) {
+  const json_t *schedule = json_object_get(plan, "schedule");
+  size_t pools = json_array_size(json_object_get(plan, "pools"));
+  if (strcmp(text_of(schedule, "kind"), "interleaved") != 0 || (size_t)integer_of(schedule, "stages") > pools)
+    return NULL;
+  return "with one stage a rank it is 1f1b: give it several, schedule={kind: interleaved, stages: N}";
+}
+
+static json_t *unfit_entry(const char *value, const char *why) {
+  return json_pack("{s:s, s:s}", "value", value, "unfit", why);
+}
+
 static json_t *entry_of(const json_t *plan, const char *value) {
   const json_t *node = largest_by(json_object_get(plan, "memory_per_node"), "peak");
-  return json_pack("{s:s, s:O, s:O, s:o, s:I}", "value", value, "world", json_object_get(plan, "world"), "rank",
-                   largest_by(json_object_get(plan, "memory_per_rank"), "peak"), "moved", moves_of(plan), "node_peak",
-                   integer_of(node, "peak"));
+  json_t *entry = json_pack("{s:s, s:O, s:O, s:o, s:I}", "value", value, "world", json_object_get(plan, "world"),
+                            "rank", largest_by(json_object_get(plan, "memory_per_rank"), "peak"), "moved",
+                            moves_of(plan), "node_peak", integer_of(node, "peak"));
+  json_t *schedule = schedule_of(plan);
+  if (schedule) json_object_set_new(entry, "schedule", schedule);
+  return entry;
 }
 
 static ad_status add_plan(const ad_plan_comparison *of, size_t i, json_t *plans) {
   json_t *plan;
+  if (of->unfit && of->unfit[i]) {
+    json_array_append_new(plans, unfit_entry(of->values[i], of->unfit[i]));
+    return AD_OK;
+  }
   ad_status status = ad_plan_document(of->recipes[i], of->options, &plan);
   if (status) return ad_fail_in(status, "with %s: %s", of->key, of->values[i]);
-  json_array_append_new(plans, entry_of(plan, of->values[i]));
+  const char *unfit = unfit_of(plan);
+  json_array_append_new(plans, unfit ? unfit_entry(of->values[i], unfit) : entry_of(plan, of->values[i]));
   json_decref(plan);
   return AD_OK;
+}
+
+static const char *name_of(const ad_plan_comparison *of) {
+  size_t i = 0;
+  while (i + 1 < of->count && !of->recipes[i]) i++;
+  return of->recipes[i] ? of->recipes[i]->name : "";
 }
 
 static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
@@ -110,7 +159,7 @@ static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
   if (status)
     json_decref(plans);
   else
-    *out = json_pack("{s:s, s:s, s:o}", "recipe", of->recipes[0]->name, "key", of->key, "plans", plans);
+    *out = json_pack("{s:s, s:s, s:o}", "recipe", name_of(of), "key", of->key, "plans", plans);
   return status;
 }
 
@@ -200,6 +249,56 @@ static void print_moves(FILE *file, const json_t *plans) {
   json_decref(rows);
 }
 
+/* ---- schedules, a row each ---- */
+
+static json_int_t moved_by(const json_t *entry) {
+  json_int_t bytes = 0;
+  const json_t *move;
+  size_t i;
+  json_array_foreach(json_object_get(entry, "moved"), i, move) bytes += integer_of(move, "bytes");
+  return bytes;
+}
+
+static double mebibytes(json_int_t bytes) { return (double)bytes / (1 << 20); }
+
+static void print_schedule(FILE *file, const json_t *entry) {
+  const json_t *schedule = json_object_get(entry, "schedule");
+  const json_t *rank = json_object_get(entry, "rank");
+  fprintf(file, "  %-*s", LABEL, text_of(entry, "value"));
+  if (json_object_get(entry, "unfit")) {
+    fprintf(file, "  %s\n", text_of(entry, "unfit"));
+    return;
+  }
+  fprintf(file, " %10.1f %10lld %10lld %12.2f %12.2f %12.2f\n",
+          100 * json_number_value(json_object_get(schedule, "bubble")), (long long)integer_of(schedule, "in_flight"),
+          (long long)integer_of(schedule, "deferred"), mebibytes(integer_of(schedule, "activations")),
+          mebibytes(integer_of(rank, "peak")), mebibytes(moved_by(entry)));
+}
+
+static int has_any(const json_t *plans, const char *key) {
+  const json_t *entry;
+  size_t i;
+  json_array_foreach(plans, i, entry) if (json_object_get(entry, key)) return 1;
+  return 0;
+}
+
+static void print_schedules(FILE *file, const json_t *plans) {
+  const json_t *entry;
+  size_t i;
+  if (!has_any(plans, "schedule") && !has_any(plans, "unfit")) return;
+  fprintf(file, "\n  %-*s %10s %10s %10s %12s %12s %12s\n", LABEL, "schedule; MiB of the rank that has most",
+          "bubble %", "in flight", "held for W", "activations", "peak", "moved");
+  json_array_foreach(plans, i, entry) print_schedule(file, entry);
+}
+
+/* Those that the recipe can have. */
+static json_t *fitting(const json_t *plans) {
+  json_t *list = json_array(), *entry;
+  size_t i;
+  json_array_foreach(plans, i, entry) if (!json_object_get(entry, "unfit")) json_array_append(list, entry);
+  return list;
+}
+
 static void print_worlds(FILE *file, const json_t *plans) {
   const json_t *plan;
   size_t i;
@@ -210,17 +309,19 @@ static void print_worlds(FILE *file, const json_t *plans) {
 }
 
 static ad_status table_of(const json_t *document, char **out) {
-  const json_t *plans = json_object_get(document, "plans");
+  json_t *plans = fitting(json_object_get(document, "plans"));
   char *text = NULL;
   size_t size = 0;
   FILE *file = open_memstream(&text, &size);
   if (file) {
     fprintf(file, "%s with several %s; nothing ran\n", text_of(document, "recipe"), text_of(document, "key"));
+    print_schedules(file, json_object_get(document, "plans"));
     print_worlds(file, plans);
     print_memory(file, plans);
     print_moves(file, plans);
     fclose(file);
   }
+  json_decref(plans);
   if (!text) return ad_fail(AD_MEMORY, "no memory for the table of plans");
   *out = text;
   return AD_OK;

@@ -2,9 +2,10 @@
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "layout/shown.h"
 #include "module/module.h"
-#include "plan/pools.h"
+#include "plan/schedule.h"
 #include "program/program.h"
 #include "reduce/plan.h"
 #include "train/run.h"
@@ -213,6 +214,7 @@ static json_t *collective_document(ad_run *run, const ad_collectives *of, const 
   ad_run_param first = ad_run_param_at(run, of->params[planned->first]);
   const char *module = ad_program_module(ad_run_program(run), first.module)->name;
   json_object_set_new(document, "module", json_string(module));
+  ad_plan_add_stage(ad_run_program(run), first.module, document);
   json_object_set_new(document, "mesh", json_string(ad_mesh_text(first.spec->layout.mesh)));
   json_object_set_new(document, "pool", json_integer((json_int_t)of->pool));
   json_object_set_new(document, "params", names);
@@ -248,31 +250,36 @@ static json_t *modules_document(const ad_plan_pools *pools) {
   json_t *list = json_array();
   for (size_t m = 0; m < ad_program_module_count(program); m++) {
     const ad_module_spec *spec = ad_program_module(program, m);
-    json_array_append_new(list, json_pack("{s:s, s:s, s:I}", "name", spec->name, "mesh", ad_mesh_text(spec->mesh),
-                                          "pool", (json_int_t)ad_plan_pool_under(pools, spec->mesh)));
+    json_t *document = json_pack("{s:s, s:s, s:I}", "name", spec->name, "mesh", ad_mesh_text(spec->mesh), "pool",
+                                 (json_int_t)ad_plan_pool_under(pools, spec->mesh));
+    ad_plan_add_stage(program, m, document);
+    json_array_append_new(list, document);
   }
   return list;
 }
 
 static ad_status fill(const ad_recipe *recipe, const ad_plan_pools *pools, const ad_plan_world *world,
-                      json_t *document) {
+                      const char *trace, json_t *document) {
   json_object_set_new(document, "recipe", json_string(recipe->name));
   json_object_set_new(document, "world", json_integer((json_int_t)world->ranks));
   json_object_set_new(document, "modules", modules_document(pools));
   json_object_set_new(document, "pools", ad_plan_pools_document(pools));
+  AD_TRY(ad_plan_add_schedule(pools, trace, document));
   AD_TRY(add_pools(pools, document));
   ad_plan_add_gradient_memory(pools, document);
   AD_TRY(ad_plan_add_bridges(pools, document));
   return ad_plan_add_memory(recipe, world, pools, document);
 }
 
-ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *options, json_t **out) {
+ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *given, json_t **out) {
+  ad_plan_options options;
   ad_plan_world world;
   ad_plan_pools pools;
-  AD_TRY(ad_plan_world_of(recipe, options, &world));
+  AD_TRY(ad_options_take(&options, sizeof options, given, "ad_plan_options"));
+  AD_TRY(ad_plan_world_of(recipe, given, &world));
   AD_TRY(ad_plan_pools_act(recipe, &world, &pools));
   json_t *document = json_object();
-  ad_status status = fill(recipe, &pools, &world, document);
+  ad_status status = fill(recipe, &pools, &world, options.trace, document);
   ad_plan_pools_release(&pools);
   if (status)
     json_decref(document);

@@ -97,6 +97,7 @@ static void add_module(const ad_run *run, size_t pool, size_t module, json_t *li
     gradient_row row = {reducer, ad_reducer_bucket(reducer, i)};
     json_t *document = row_document(run, module, &row);
     json_object_set_new(document, "pool", json_integer((json_int_t)pool));
+    ad_plan_add_stage(ad_run_program(run), module, document);
     json_array_append_new(list, document);
   }
 }

@@ -240,7 +240,8 @@ static ad_status list_large(const ad_planning *plan) {
 
 ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, const ad_plan_pools *pools,
                              json_t *document) {
-  ad_planning plan = {recipe, world, pools, .ranks = json_array(), .nodes = json_array()};
+  ad_plan_world after = ad_plan_world_after(pools, world);
+  ad_planning plan = {recipe, &after, pools, .ranks = json_array(), .nodes = json_array()};
   ad_status status = list_held(pools, recipe->checkpoint.every > 0, &plan.held);
   if (!status) status = world->ranks <= LISTED_MAX ? list_ranks(&plan) : list_large(&plan);
   ad_release(plan.held.list);

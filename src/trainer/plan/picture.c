@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "files/json.h"
 #include "plan/plan.h"
+#include "plan/schedule.h"
 
 enum {
   CARDS_IN_ROW = 3,
@@ -576,6 +577,8 @@ static ad_status picture_of(const ad_recipe *recipe, const char *command, const 
 ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options, const char *command, char **out) {
   AD_NEED(recipe, out);
   json_t *plan;
+  AD_TRY(ad_plan_draw_schedule(recipe, options, command, out));
+  if (*out) return AD_OK;
   AD_TRY(ad_plan_document(recipe, options, &plan));
   ad_status status = picture_of(recipe, command, plan, out);
   json_decref(plan);

@@ -3,8 +3,8 @@
 #define PLAN_PICTURE_H
 #include <jansson.h>
 #include "addend/mesh.h"
+#include "files/svg.h"
 #include "plan/exchanges.h"
-#include "plan/svg.h"
 
 enum { PICTURE_MARGIN = 24, PICTURE_WIDTH = 1028 };
 

@@ -3,6 +3,7 @@
 #define PLAN_PLAN_H
 #include <jansson.h>
 #include "addend/plan.h"
+#include "addend/schedule.h"
 #include "addend/train.h"
 
 /* Bytes of one rank. */
@@ -29,6 +30,7 @@ size_t ad_plan_peak_worst(const ad_plan_memory *memory);
 typedef struct ad_plan_world {
   int64_t ranks, ranks_per_node; /* at least 1 */
   ad_dtype dtype;                /* of ad_run_options: 0: as in the recipe */
+  const ad_table *table;         /* the same: that a rank has made which acted before */
 } ad_plan_world;
 ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) AD_CHECKED;
 

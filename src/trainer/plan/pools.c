@@ -22,13 +22,20 @@ static ad_status add_pool(const ad_recipe *recipe, const ad_plan_world *world, i
   return status ? status : pool->traffic.status;
 }
 
+ad_plan_world ad_plan_world_after(const ad_plan_pools *pools, const ad_plan_world *world) {
+  ad_plan_world after = *world;
+  after.table = pools->list[0].run->order.table;
+  return after;
+}
+
 /* What the first rank of all knows of the meshes says which others there are, in the order of their ranks. */
 static ad_status act(const ad_recipe *recipe, const ad_plan_world *world, ad_plan_pools *to) {
   AD_TRY(add_pool(recipe, world, 0, to));
+  ad_plan_world after = ad_plan_world_after(to, world);
   for (size_t m = 0; m < ad_program_module_count(ad_plan_program(to)); m++) {
     const ad_mesh *mesh = ad_program_mesh(ad_plan_program(to), m);
     size_t pool = find_first(to, ad_mesh_first_rank(mesh));
-    if (pool == to->count) AD_TRY(add_pool(recipe, world, ad_mesh_first_rank(mesh), to));
+    if (pool == to->count) AD_TRY(add_pool(recipe, &after, ad_mesh_first_rank(mesh), to));
     to->list[pool].ranks = ad_mesh_size(mesh);
   }
   return AD_OK;
@@ -65,17 +72,31 @@ size_t ad_plan_pool_under(const ad_plan_pools *pools, const ad_mesh *mesh) {
 
 const ad_program *ad_plan_program(const ad_plan_pools *pools) { return ad_run_program(pools->list[0].run); }
 
-static json_t *pool_document(const ad_plan_pool *pool) {
+json_t *ad_plan_pool_stages(const ad_plan_pools *pools, size_t pool) {
+  json_t *list = json_array();
+  for (size_t m = 0; m < ad_program_module_count(ad_plan_program(pools)); m++)
+    if (ad_run_module(pools->list[pool].run, m)) json_array_append_new(list, json_integer((json_int_t)m));
+  return list;
+}
+
+void ad_plan_add_stage(const ad_program *program, size_t module, json_t *document) {
+  if (ad_program_stage_count(program) > 1) json_object_set_new(document, "stage", json_integer((json_int_t)module));
+}
+
+static json_t *pool_document(const ad_plan_pools *pools, size_t number) {
+  const ad_plan_pool *pool = &pools->list[number];
   const ad_program *program = ad_run_program(pool->run);
   json_t *modules = json_array();
   for (size_t m = 0; m < ad_program_module_count(program); m++)
     if (ad_run_module(pool->run, m)) json_array_append_new(modules, json_string(ad_program_module(program, m)->name));
-  return json_pack("{s:I, s:I, s:o}", "first_rank", (json_int_t)pool->first, "ranks", (json_int_t)pool->ranks,
-                   "modules", modules);
+  json_t *document = json_pack("{s:I, s:I, s:o}", "first_rank", (json_int_t)pool->first, "ranks",
+                               (json_int_t)pool->ranks, "modules", modules);
+  if (ad_program_stage_count(program) > 1) json_object_set_new(document, "stages", ad_plan_pool_stages(pools, number));
+  return document;
 }
 
 json_t *ad_plan_pools_document(const ad_plan_pools *pools) {
   json_t *list = json_array();
-  for (size_t i = 0; i < pools->count; i++) json_array_append_new(list, pool_document(&pools->list[i]));
+  for (size_t i = 0; i < pools->count; i++) json_array_append_new(list, pool_document(pools, i));
   return list;
 }

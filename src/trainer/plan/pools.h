@@ -17,6 +17,8 @@ typedef struct ad_plan_pools {
 } ad_plan_pools;
 
 ad_status ad_plan_pools_act(const ad_recipe *recipe, const ad_plan_world *world, ad_plan_pools *out) AD_CHECKED;
+/* The world for further ranks, which take the order of steps that the first one made. */
+ad_plan_world ad_plan_world_after(const ad_plan_pools *pools, const ad_plan_world *world);
 void ad_plan_pools_release(ad_plan_pools *pools);
 
 /* The pool that the rank is in. */
@@ -26,8 +28,12 @@ size_t ad_plan_pool_under(const ad_plan_pools *pools, const ad_mesh *mesh);
 /* The same on every rank. */
 const ad_program *ad_plan_program(const ad_plan_pools *pools);
 
-/* "pools" of the plan's document: first rank, ranks, and the modules that lie there. */
+/* "pools" of the plan's document: first rank, ranks, and the modules that lie there; of a pipeline their stages too. */
 json_t *ad_plan_pools_document(const ad_plan_pools *pools);
+/* The numbers of the stages that lie on the pool, of a pipeline, whose modules are its stages. */
+json_t *ad_plan_pool_stages(const ad_plan_pools *pools, size_t pool);
+/* Fills "stage" of what belongs to a module of a pipeline. */
+void ad_plan_add_stage(const ad_program *program, size_t module, json_t *document);
 /* Fills "gradient_memory": how the buckets of each pool's modules share memory. */
 void ad_plan_add_gradient_memory(const ad_plan_pools *pools, json_t *document);
 /* Fills "bridges": what crosses them, route by route. */

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "plan/exchanges.h"
-#include "plan/plan.h"
+#include "plan/schedule.h"
 
 enum { RANKS_SHOWN = 8, NODES_SHOWN = 8 }; /* ranks of each pool */
 
@@ -112,12 +112,37 @@ static int starts_pool(const json_t *before, const json_t *entry) {
   return !before || integer_of(before, "pool") != integer_of(entry, "pool");
 }
 
-/* The modules that lie in the pool of this entry. */
-static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
-  const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)integer_of(entry, "pool")), *module;
+static void print_names(FILE *file, const json_t *modules) {
+  const json_t *module;
   size_t i;
-  json_array_foreach(json_object_get(pool, "modules"), i, module)
-      fprintf(file, "%s%s", i ? ", " : "  ", json_string_value(module));
+  json_array_foreach(modules, i, module) fprintf(file, "%s%s", i ? ", " : "  ", json_string_value(module));
+}
+
+static void print_stages(FILE *file, const json_t *stages) {
+  const json_t *stage;
+  size_t i;
+  fprintf(file, "  stage%s", json_array_size(stages) > 1 ? "s" : "");
+  json_array_foreach(stages, i, stage) fprintf(file, "%s %lld", i ? "," : "", (long long)json_integer_value(stage));
+}
+
+/* What lies in the pool of this entry. */
+static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
+  const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)integer_of(entry, "pool"));
+  const json_t *stages = json_object_get(pool, "stages");
+  if (stages)
+    print_stages(file, stages);
+  else
+    print_names(file, json_object_get(pool, "modules"));
+}
+
+/* A module, or the stage that it is. Returns buffer. */
+enum { MODULE_MAX = 80 };
+static const char *module_text(const json_t *entry, char buffer[MODULE_MAX]) {
+  if (json_object_get(entry, "stage"))
+    snprintf(buffer, MODULE_MAX, "stage %lld", integer_of(entry, "stage"));
+  else
+    snprintf(buffer, MODULE_MAX, "%s", text_of(entry, "module"));
+  return buffer;
 }
 
 /* ---- launches ---- */
@@ -136,12 +161,13 @@ typedef struct launches {
 } launches;
 
 static int has_same(const json_t *a, const json_t *b, const char *key) {
-  return json_equal(json_object_get(a, key), json_object_get(b, key));
+  const json_t *one = json_object_get(a, key), *other = json_object_get(b, key);
+  return (!one && !other) || json_equal(one, other);
 }
 
 /* What parameters of one unit gather at one time are several collectives and one row. */
 static int is_of_unit(const json_t *step, const launch *of) {
-  static const char *const keys[] = {"pool", "module", "axes", "group_size", "dtype", "bucket", "when"};
+  static const char *const keys[] = {"pool", "module", "stage", "axes", "group_size", "dtype", "bucket", "when"};
   int same = is_gather(step) && is_gather(of->first);
   for (size_t i = 0; same && i < sizeof keys / sizeof *keys; i++) same = has_same(step, of->first, keys[i]);
   return same;
@@ -149,7 +175,7 @@ static int is_of_unit(const json_t *step, const launch *of) {
 
 static int is_unit_again(const json_t *step, const launch *of) {
   return is_gather(step) && is_again(step, of->first) && has_same(step, of->first, "pool") &&
-         has_same(step, of->first, "module");
+         has_same(step, of->first, "module") && has_same(step, of->first, "stage");
 }
 
 static void take_step(launches *rows, const json_t *step) {
@@ -179,11 +205,12 @@ static ad_status list_launches(const json_t *plan, launches *out) {
 
 static void print_launch(FILE *file, const json_t *plan, const launch *row, size_t number) {
   const json_t *step = row->first;
+  char module[MODULE_MAX];
   fprintf(file, "  %-6zu %-15s %-26s %6lld %-6s %12lld %-17s ", number, text_of(step, "op"), text_of(step, "axes"),
           integer_of(step, "group_size"), text_of(step, "dtype"), row->bytes,
           row->again ? "forward, backward" : text_of(step, "when"));
   if (has_pools(plan))
-    fprintf(file, "%-10zu  %s\n", row->params, text_of(step, "module"));
+    fprintf(file, "%-10zu  %s\n", row->params, module_text(step, module));
   else
     fprintf(file, "%zu\n", row->params);
 }
@@ -211,9 +238,10 @@ static long long way_bytes(const json_t *rank, const char *way, const char *what
 
 static void print_bridge(FILE *file, const json_t *plan, const json_t *bridge) {
   const json_t *rank, *before = NULL;
+  char from[MODULE_MAX], to[MODULE_MAX];
   size_t i, shown = 0;
   fprintf(file, "\n  %s, from %s to %s: %lld rows, %lld times\n", text_of(bridge, "site"),
-          text_of(json_object_get(bridge, "from"), "module"), text_of(json_object_get(bridge, "to"), "module"),
+          module_text(json_object_get(bridge, "from"), from), module_text(json_object_get(bridge, "to"), to),
           integer_of(bridge, "rows"), integer_of(bridge, "times"));
   fprintf(file, "  %-13s %14s %12s %15s %12s\n", "bytes a time", "forward: sends", "receives", "backward: sends",
           "receives");
@@ -306,7 +334,7 @@ static void print_open(FILE *file, const json_t *bucket) {
 static void print_gradients(FILE *file, const json_t *plan) {
   const json_t *row, *bucket;
   size_t i, k;
-  char over[128];
+  char over[128], module[MODULE_MAX];
   fprintf(file, "\n  %-45s %8s %6s %12s\n", "gradients in memory", "buckets", "slots", "MiB");
   json_array_foreach(json_object_get(plan, "gradient_memory"), i, row) {
     const char *why = text_of(row, "whole_because");
@@ -314,7 +342,7 @@ static void print_gradients(FILE *file, const json_t *plan) {
     snprintf(over, sizeof over, "%s%s%s", *axes ? text_of(row, "op") : "not reduced", *axes ? " over " : "", axes);
     fprintf(file, "  %-38s %-6s %8lld %6lld %12.2f", over, text_of(row, "dtype"), integer_of(row, "buckets"),
             integer_of(row, "slots"), mib(row, "bytes"));
-    if (has_pools(plan)) fprintf(file, "  %s", text_of(row, "module"));
+    if (has_pools(plan)) fprintf(file, "  %s", module_text(row, module));
     fprintf(file, "%s%s\n", why ? "  whole: " : "", why ? why : "");
     json_array_foreach(json_object_get(row, "open"), k, bucket) print_open(file, bucket);
   }
@@ -336,8 +364,10 @@ static void print_nodes(FILE *file, const json_t *plan) {
 
 static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *plan) {
   char mesh[1024];
-  fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n\n", recipe->name, integer_of(plan, "world"),
+  fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n", recipe->name, integer_of(plan, "world"),
           ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
+  ad_plan_print_schedule(file, plan);
+  fprintf(file, "\n");
   AD_TRY(print_params(file, plan));
   AD_TRY(print_collectives(file, plan));
   AD_TRY(print_bridges(file, plan));

@@ -13,6 +13,7 @@
 #include <oneapi/dnnl/dnnl_debug.h>
 #include <oneapi/dnnl/dnnl_version.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <xxhash.h>
 #include "base/environment.h"
@@ -185,14 +186,28 @@ static ad_status fail(const gemm_product *of, dnnl_status_t status, const char *
 
 static int64_t longer(int64_t stride, int64_t length) { return stride > length ? stride : length; }
 
+/* Inside dnnl_sgemm some kernels for AVX-512 use the stack pointer as one more register, which then points into packed
+ * matrices on the heap. The kernel of the operating system would write a signal's frame there: signals wait until the
+ * product is made, but for those that an instruction raises itself. */
+static void hold_signals(sigset_t *before) {
+  static const int raised[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+  sigset_t held;
+  sigfillset(&held);
+  for (size_t i = 0; i < sizeof raised / sizeof *raised; i++) sigdelset(&held, raised[i]);
+  pthread_sigmask(SIG_BLOCK, &held, before);
+}
+
 /* Strides are no shorter than rows, also where there is one row and its stride says nothing. */
 static ad_status multiply_f32(const gemm_product *of) {
   int64_t a_stride = longer(of->a.stride, of->a.transposed ? of->m : of->k);
   int64_t b_stride = longer(of->b.stride, of->b.transposed ? of->k : of->n);
+  sigset_t signals;
   int threads = take_threads();
+  hold_signals(&signals);
   dnnl_status_t status =
       dnnl_sgemm(of->a.transposed ? 'T' : 'N', of->b.transposed ? 'T' : 'N', of->m, of->n, of->k, (float)of->factor,
                  of->a.data, a_stride, of->b.data, b_stride, of->adds ? 1 : 0, of->c, longer(of->c_stride, of->n));
+  pthread_sigmask(SIG_SETMASK, &signals, NULL);
   give_threads(threads);
   return status ? fail(of, status, "make") : AD_OK;
 }

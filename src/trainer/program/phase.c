@@ -28,7 +28,7 @@ static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const 
   const ad_array *array = passed->arrived;
   if (crossing->one_way) return passed->inputs[at->phase] = ad_constant(at->tape, array);
   ad_tensor *leaf = passed->inputs[at->phase] =
-      ad_input_with(at->tape, array, ad_crossing_dtype(crossing, array->dtype, 1), AD_HERE);
+      ad_input_with(at->tape, array, ad_crossing_dtype(at->program, crossing, 1), AD_HERE);
   ad_axes added = ad_bridge_added(crossing->bridge);
   char axes[128];
   if (!added) return leaf;
@@ -90,12 +90,13 @@ ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *
 
 /* Of a value that crosses to other ranks these know dtypes from the crossing alone. */
 static ad_status check_crossing(const ad_phase_run *at, const ad_crossing_spec *crossing, const ad_tensor *value) {
-  ad_dtype compute = ad_tape_dtype(at->tape), gradient = ad_crossing_dtype(crossing, compute, 1);
-  if (value->array.dtype == compute && (value->grad_dtype == gradient || !value->carries)) return AD_OK;
+  ad_dtype crosses = ad_crossing_dtype(at->program, crossing, 0),
+           gradient = ad_crossing_dtype(at->program, crossing, 1);
+  if (value->array.dtype == crosses && (value->grad_dtype == gradient || !value->carries)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "phase `%s` gives `%s`, which is %s with a gradient in %s, but crosses as %s with a gradient in %s",
                  phase_of(at)->name, crossing->value, ad_dtype_name(value->array.dtype),
-                 ad_dtype_name(value->grad_dtype), ad_dtype_name(compute), ad_dtype_name(gradient));
+                 ad_dtype_name(value->grad_dtype), ad_dtype_name(crosses), ad_dtype_name(gradient));
 }
 
 static ad_status check_crossings(const ad_phase_run *at, const char *name, const ad_tensor *value) {
@@ -125,10 +126,12 @@ void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value) {
   if (!name) name = no_name;
   size_t found = ad_program_find_value(at->program, name);
   ad_status status = check_gift(at, found, name, value);
-  if (status)
+  if (status) {
     ad_tape_fail(at->tape, status);
-  else
-    at->values[found].output = value;
+    return;
+  }
+  ad_tape_lend(value);
+  at->values[found].output = value;
 }
 
 /* Whether `numerator` can be this loss of the microbatch. */

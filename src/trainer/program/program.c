@@ -25,6 +25,7 @@ const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) {
 const ad_mesh *ad_program_pool(const ad_program *program, size_t pool) {
   return ad_has(pool, program->pool_count, __func__, "pool") ? program->pools[pool] : NULL;
 }
+size_t ad_program_stage_count(const ad_program *program) { return program->kind->has_stages ? program->mesh_count : 1; }
 size_t ad_program_module_count(const ad_program *program) { return program->module_count; }
 const ad_module_spec *ad_program_module(const ad_program *program, size_t module) {
   return ad_has(module, program->module_count, __func__, "module") ? &program->modules[module].spec : NULL;
@@ -51,13 +52,15 @@ const ad_phase *ad_program_phase(const ad_program *program, size_t phase) {
   return ad_has(phase, program->phase_count, __func__, "phase") ? &program->phases[phase] : NULL;
 }
 
+int ad_program_names_modules(const ad_program *program) { return ad_program_kind_modules(program->kind)[1] != NULL; }
+
 const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer, size_t size) {
   if (size) *buffer = 0;
   if (!ad_has(module, program->module_count, __func__, "module")) return buffer;
   const ad_planned_module *of = &program->modules[module];
   if (!ad_has(param, of->spec.param_count, __func__, "parameter")) return buffer;
-  int alone = program->module_count == 1;
-  snprintf(buffer, size, "%s%s%s", alone ? "" : of->spec.name, alone ? "" : ".", of->params[param].name);
+  int prefixed = ad_program_names_modules(program);
+  snprintf(buffer, size, "%s%s%s", prefixed ? of->spec.name : "", prefixed ? "." : "", of->params[param].name);
   return buffer;
 }
 
@@ -181,8 +184,19 @@ const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t
   return NULL;
 }
 
-ad_dtype ad_crossing_dtype(const ad_crossing_spec *crossing, ad_dtype compute, int backward) {
+static ad_dtype residual_of(const ad_program_setting *setting) {
+  return setting->residual ? setting->residual : ad_dtype_wide(setting->compute);
+}
+
+ad_dtype ad_crossing_dtype(const ad_program *program, const ad_crossing_spec *crossing, int backward) {
+  ad_dtype compute = program->setting.compute;
+  if (crossing->is_residual) return residual_of(&program->setting);
   return backward && crossing->is_parameter ? ad_dtype_wide(compute) : compute;
+}
+
+int ad_crossing_is_cut(const ad_crossing_spec *crossing) {
+  ad_layout from = ad_bridge_from(crossing->bridge);
+  return !crossing->is_parameter && ad_layout_cut_axes(&from);
 }
 
 static const ad_phase *giver_of(const ad_program *program, const char *value) {
@@ -283,6 +297,33 @@ static ad_status add_blocks(ad_program *program, size_t pool) {
   return AD_OK;
 }
 
+ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mesh *mesh, int64_t *out) {
+  int64_t pp = ad_mesh_axis_size(mesh, AD_PP), stages = setting->stages ? setting->stages : pp;
+  if (stages < pp)
+    return ad_fail(AD_INVALID,
+                   "must leave no rank of pp=%lld without a stage, is %lld; at least %lld, or 0 for as many",
+                   (long long)pp, (long long)stages, (long long)pp);
+  *out = stages;
+  return AD_OK;
+}
+
+/* A mesh of a pipeline is one of each stage. */
+static ad_status add_stages(ad_program *program, size_t pool) {
+  const ad_mesh *mesh = program->pools[pool];
+  int64_t stages = 0, pp = ad_mesh_axis_size(mesh, AD_PP);
+  AD_TRY(ad_program_find_stages(&program->setting, mesh, &stages));
+  AD_TRY(ad_new((size_t)stages, &program->meshes));
+  AD_TRY(ad_new((size_t)stages, &program->pool_of));
+  program->setting.stages = stages;
+  for (; program->mesh_count < (size_t)stages; program->mesh_count++)
+    AD_TRY(ad_mesh_create_stage(mesh, (int64_t)program->mesh_count % pp, &program->meshes[program->mesh_count]));
+  return AD_OK;
+}
+
+static ad_status add_meshes(ad_program *program, size_t pool) {
+  return program->kind->has_stages ? add_stages(program, pool) : add_blocks(program, pool);
+}
+
 static ad_status create_meshes(ad_program *program, const ad_program_setting *setting) {
   size_t count = 0;
   int64_t first = 0;
@@ -292,7 +333,7 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
   for (; program->pool_count < count; program->pool_count++) {
     ad_mesh **mesh = &program->pools[program->pool_count];
     ad_status status = ad_mesh_create_pool(setting->meshes[program->pool_count], first, mesh);
-    if (!status) status = add_blocks(program, program->pool_count);
+    if (!status) status = add_meshes(program, program->pool_count);
     if (status) return ad_fail_in(status, "mesh of `%s`", names[program->pool_count]);
     if (setting->disjoint) first += ad_mesh_size(*mesh);
   }
@@ -315,10 +356,11 @@ static ad_status check(const ad_program *program) {
   char buffer[AD_MESSAGE_MAX];
   mistakes found = {.text = ad_text_on(buffer, sizeof buffer)};
   ad_complaints to = {collect, &found};
+  ad_mesh **meshes = program->kind->has_stages ? program->meshes : program->pools;
   ad_keys_check(program->kind, program->options, &to);
-  ad_keys_check_views(program->kind, program->options, program->pools[0], &to);
+  ad_keys_check_views(program->kind, program->options, meshes[0], &to);
   if (program->kind->rules.check)
-    program->kind->rules.check(program->options, &program->setting, (const ad_mesh *const *)program->pools, &to);
+    program->kind->rules.check(program->options, &program->setting, (const ad_mesh *const *)meshes, &to);
   if (!found.text.used) return AD_OK;
   return ad_fail(found.no_memory ? AD_MEMORY : AD_INVALID, "%s", buffer);
 }

@@ -75,8 +75,9 @@ ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrive
 /* Those that phases of this rank left where they needed the value, in the order of backward. */
 ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *passed, ad_array *sum,
                               int *arrived) AD_CHECKED;
-/* Of what crosses, or of its gradient, where values are `compute`. */
-ad_dtype ad_crossing_dtype(const ad_crossing_spec *crossing, ad_dtype compute, int backward);
+/* Of what crosses, or of its gradient. */
+ad_dtype ad_crossing_dtype(const ad_program *program, const ad_crossing_spec *crossing, int backward);
+int ad_crossing_is_cut(const ad_crossing_spec *crossing); /* microbatches cut it, as they cut samples */
 void ad_batch_destroy(ad_batch *batch);
 /* Array number `index` of the program's batch with its name; NULL after the last. */
 const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size);
@@ -107,8 +108,11 @@ void ad_program_destroy(ad_program *program);
 const ad_program_kind *ad_program_kind_of(const ad_program *program);
 void *ad_program_own(const ad_program *program);        /* what create made */
 int ad_program_has_held_out(const ad_program *program); /* some of its data is kept for validation */
-/* A parameter's name in the whole program: its own where there is one module, MODULE.NAME where there are several.
- * Returns buffer. */
+/* Stages of a pipeline on this mesh. AD_INVALID: fewer than pp, which would leave ranks without any. */
+ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mesh *mesh, int64_t *out) AD_CHECKED;
+/* 1: names of the whole program are MODULE.NAME; 0: the kind has one module, whose names they are. */
+int ad_program_names_modules(const ad_program *program);
+/* A parameter's name in the whole program. Returns buffer. */
 const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer, size_t size);
 size_t ad_program_module_count(const ad_program *program);
 /* Its parameters may be changed in storage and contract until a module is made from it. */

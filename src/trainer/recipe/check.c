@@ -12,6 +12,7 @@
 #include "recipe/name.h"
 #include "recipe/reading.h"
 #include "recipe/recipe.h"
+#include "recipe/schedule.h"
 #include "recipe/weights.h"
 
 enum { PATH_SIZE = 256, NAME_SIZE = 256 };
@@ -144,17 +145,6 @@ static void complain(void *context, const char *key, ad_status status, const cha
 
 static ad_complaints complaints_of(ad_reading *r) { return (ad_complaints){complain, r}; }
 
-static ad_program_setting setting_of(const ad_recipe *recipe, const ad_comm *comm) {
-  return (ad_program_setting){.comm = comm,
-                              .disjoint = ad_recipe_is_disjoint(recipe),
-                              .global_batch = recipe->train.global_batch,
-                              .microbatches = recipe->train.microbatches,
-                              .seed = (uint64_t)recipe->train.seed,
-                              .steps = recipe->train.steps,
-                              .evaluated = recipe->evaluate.samples,
-                              .compute = ad_recipe_compute(recipe, 0)};
-}
-
 static int some_param_matches(const ad_program *program, const char *pattern) {
   char name[NAME_SIZE];
   for (size_t m = 0; m < ad_program_module_count(program); m++)
@@ -228,16 +218,44 @@ static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   return status;
 }
 
+/* What the program says itself. */
+static void check_rules(ad_reading *r, const ad_program_setting *setting, const ad_mesh *const *meshes,
+                        const ad_complaints *to) {
+  const ad_program_kind *program = r->recipe->program;
+  if (ARE_READ(r, "mesh")) ad_keys_check_views(program, r->recipe->options, meshes[0], to);
+  if (program->rules.check) program->rules.check(r->recipe->options, setting, meshes, to);
+}
+
+/* The mesh of the first stage; a single rank stands for one that cannot be made, which was told. */
+static ad_status make_stage(ad_reading *r, const ad_mesh *mesh, ad_mesh **out) {
+  if (!ad_mesh_create_stage(mesh, 0, out)) return AD_OK;
+  r->wrong[ad_schema_find(&r->schema, "mesh") - r->schema.entries] = 1;
+  return ad_mesh_create("", out);
+}
+
+/* The same of a program that has stages. */
+static ad_status check_stages(ad_reading *r, ad_program_setting *setting, const ad_mesh *mesh,
+                              const ad_complaints *to) {
+  ad_mesh *stage;
+  if (ARE_READ(r, "mesh")) ad_recipe_check_schedule(r->recipe, mesh, to, &setting->stages);
+  AD_TRY(make_stage(r, mesh, &stage));
+  check_rules(r, setting, (const ad_mesh *const[]){stage}, to);
+  ad_mesh_destroy(stage);
+  return AD_OK;
+}
+
 static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   ad_comm *comm;
-  const ad_program_kind *program = r->recipe->program;
-  if (!program) return AD_OK;
+  ad_status status = AD_OK;
+  if (!r->recipe->program) return AD_OK;
   AD_TRY(ad_comm_open_dry(0, ad_recipe_ranks(r->recipe, meshes), &comm));
-  ad_program_setting setting = setting_of(r->recipe, comm);
+  ad_program_setting setting = ad_recipe_setting(r->recipe, comm, 0);
   ad_complaints to = complaints_of(r);
-  if (ARE_READ(r, "mesh")) ad_keys_check_views(program, r->recipe->options, meshes[0], &to);
-  if (program->rules.check) program->rules.check(r->recipe->options, &setting, meshes, &to);
-  ad_status status = check_made(r, comm);
+  if (r->recipe->program->has_stages)
+    status = check_stages(r, &setting, meshes[0], &to);
+  else
+    check_rules(r, &setting, meshes, &to);
+  if (!status) status = check_made(r, comm);
   ad_comm_close(comm);
   return status;
 }

@@ -122,19 +122,28 @@ ad_dtype ad_recipe_compute(const ad_recipe *recipe, ad_dtype dtype) {
   return recipe->precision.compute ? recipe->precision.compute : AD_F32;
 }
 
+ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype) {
+  ad_dtype compute = ad_recipe_compute(recipe, dtype), residual = recipe->precision.residual;
+  return (ad_program_setting){.comm = comm,
+                              .disjoint = ad_recipe_is_disjoint(recipe),
+                              .global_batch = recipe->train.global_batch,
+                              .microbatches = recipe->train.microbatches,
+                              .seed = (uint64_t)recipe->train.seed,
+                              .steps = recipe->train.steps,
+                              .evaluated = recipe->evaluate.samples,
+                              .compute = compute,
+                              .residual = dtype || !residual ? ad_dtype_wide(compute) : residual,
+                              .stages = recipe->schedule.stages,
+                              .stage_layers = recipe->schedule.layers,
+                              .stage_layer_count = recipe->schedule.layer_count};
+}
+
 ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) {
   const char **meshes;
   AD_TRY(ad_new(recipe->mesh_count, &meshes));
   for (size_t i = 0; i < recipe->mesh_count; i++) meshes[i] = recipe->meshes[i].text;
-  ad_program_setting setting = {.comm = comm,
-                                .meshes = meshes,
-                                .disjoint = ad_recipe_is_disjoint(recipe),
-                                .global_batch = recipe->train.global_batch,
-                                .microbatches = recipe->train.microbatches,
-                                .seed = (uint64_t)recipe->train.seed,
-                                .steps = recipe->train.steps,
-                                .evaluated = recipe->evaluate.samples,
-                                .compute = ad_recipe_compute(recipe, dtype)};
+  ad_program_setting setting = ad_recipe_setting(recipe, comm, dtype);
+  setting.meshes = meshes;
   ad_status status = ad_program_create(recipe->program, recipe->options, &setting, out);
   ad_release(meshes);
   return status;

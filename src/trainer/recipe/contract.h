@@ -10,6 +10,8 @@ ad_contract ad_contract_merge(ad_contract base, ad_contract over);
 ad_status ad_recipe_complete(const ad_recipe *recipe, ad_contract *contract) AD_CHECKED;
 /* In which tapes compute: `dtype`, or 0: what the recipe says. */
 ad_dtype ad_recipe_compute(const ad_recipe *recipe, ad_dtype dtype);
+/* What the program is given, but for its meshes. */
+ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype);
 /* The program with its parameters as its layers declared them: without contracts and storage. */
 ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) AD_CHECKED;
 /* Gives every parameter its storage, and its contract or one with `dtype` everywhere. */

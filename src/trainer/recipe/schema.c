@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include "addend/schedule.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/nearest.h"
@@ -65,6 +66,16 @@ static const ad_key common[] = {
          "buckets of one kind in memory at once, from zero 2 on where train.sync has no none; 0: as many as it takes"},
     {"shard.prefetch", AD_KEY_INTEGER, .offset = AT(shard.prefetch), .least = 0, .most = 4096, .fallback = "1",
      .help = "layers whose parameters are gathered ahead"},
+
+    {"schedule.kind", AD_KEY_TEXT, .offset = AT(schedule.kind), .fallback = "",
+     .help = "of a pipeline: gpipe, 1f1b, interleaved or zb; left out: 1f1b, or interleaved where a rank has several "
+             "stages"},
+    {"schedule.stages", AD_KEY_INTEGER, .offset = AT(schedule.stages), .least = 0, .most = AD_TABLE_STAGES_MAX,
+     .fallback = "0", .help = "stages of a pipeline; stage s lies on the ranks at position s % pp; 0: as many as pp"},
+    {"schedule.layers", AD_KEY_INTEGER, .list = 1, .offset = AT(schedule.layers), .second = AT(schedule.layer_count),
+     .least = 0, .most = 4096, .fallback = "",
+     .help = "layers of each stage, which may have none; empty: cut so that the largest stage is smallest, by the cost "
+             "of matrix products"},
 
     {"train.global_batch", AD_KEY_INTEGER, .offset = AT(train.global_batch), .least = 1, .most = 1 << 24,
      .help = "samples of a step, over all ranks and microbatches"},
@@ -161,11 +172,17 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
   return AD_OK;
 }
 
+/* Of a program that is not known all are taken. */
+static int is_wanted(const ad_schema *schema, size_t i) {
+  if (i == PLACEMENT) return ad_schema_mesh_count(schema->program) > 1;
+  return !is_in_section_of(common[i].path, "schedule.kind") || !schema->program || schema->program->has_stages;
+}
+
 static ad_status merge(ad_schema *schema) {
   for (size_t i = 0; i < COMMON_COUNT; i++) {
     if (i == MESH)
       AD_TRY(add_meshes(schema));
-    else if (i != PLACEMENT || ad_schema_mesh_count(schema->program) > 1)
+    else if (is_wanted(schema, i))
       add(schema, &common[i], AD_HOME_RECIPE);
     AD_TRY(add_own(schema, i));
   }

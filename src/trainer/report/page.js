@@ -698,16 +698,18 @@ function chartsOf(specs, runs, group) {
 
 /* In the order of the legend; `className` has the colour. */
 const KINDS = {
-  'read batch': 'read', forward: 'forward', backward: 'backward', 'wait for bucket': 'wait',
+  'read batch': 'read', forward: 'forward', backward: 'backward', 'backward of weights': 'weights', 'wait for bucket': 'wait',
   'wait for value': 'idle', 'wait for gradient': 'idle', 'wait for room': 'idle',
   'loss and norm': 'norm', update: 'update', reduction: 'reduction',
 };
 /* What a span's index numbers. */
 const NUMBERED = {
-  forward: 'microbatch', backward: 'microbatch', 'wait for value': 'microbatch', 'wait for gradient': 'microbatch',
+  forward: 'microbatch', backward: 'microbatch', 'backward of weights': 'microbatch', 'wait for value': 'microbatch', 'wait for gradient': 'microbatch',
   'wait for room': 'microbatch', 'wait for bucket': 'bucket', reduction: 'bucket',
 };
 const COMPUTE_HEIGHT = 20, REDUCTION_HEIGHT = 5, GAP = 2;
+/* Of the longest step: what has room for a number. */
+const NUMBER_SHARE = 0.012;
 
 const isShown = (span) => span.kind in KINDS && span.end > span.begin;
 
@@ -719,7 +721,13 @@ function drawTimeline(run) {
   if (!steps.length) return missing('trace.json has no whole step.');
   const longest = Math.max(...steps.map((step) => step.seconds));
   const spoken = make('output', {class: 'spoken'}, 'Point at a span, or focus a step and use the arrow keys.');
-  return make('div', {class: 'box'}, kindKeys(steps), steps.map((step) => stepLanes(step, longest, spoken)), spoken, drawPools(run));
+  const lanes = steps.map((step) => stepLanes(step, longest, spoken));
+  return make('div', {class: 'box'}, kindKeys(steps), lanes, pipelineWords(steps), spoken, drawPools(run));
+}
+
+function pipelineWords(steps) {
+  const words = 'Numbers: microbatches. Paler: every second one of the stages that a rank has.';
+  return steps.some((step) => step.stages > 1) && make('p', {class: 'quiet'}, words);
 }
 
 /* Of modules on ranks of their own. */
@@ -743,7 +751,8 @@ function stepOf(timeline, step) {
   const spans = timeline.spans.filter((span) => span.step === step && isShown(span));
   const origin = Math.min(...spans.map((span) => span.begin));
   const moved = spans.map((span) => ({...span, begin: span.begin - origin, end: span.end - origin}));
-  return {step, ranks: timeline.ranks, spans: moved, seconds: Math.max(...moved.map((span) => span.end))};
+  const stages = 1 + Math.max(0, ...moved.map((span) => span.stage || 0));
+  return {step, stages, ranks: timeline.ranks, spans: moved, seconds: Math.max(...moved.map((span) => span.end))};
 }
 
 function kindKeys(steps) {
@@ -758,7 +767,7 @@ function stepLanes(step, longest, spoken) {
   const words = new Map();
   const ranks = [...Array(step.ranks).keys()].map((rank) => {
     const spans = step.spans.filter((span) => span.rank === rank);
-    return [make('span', {}, `rank ${rank}`), rankLane(spans, longest, words)];
+    return [make('span', {}, `rank ${rank}`), rankLane(spans, step.stages, longest, words)];
   });
   const label = `Step ${count(step.step)}: ${milliseconds(step.seconds)}`;
   const lanes = make('div', {class: 'lanes', tabindex: 0, role: 'group', 'aria-label': label}, ranks, make('span'), timeAxis(longest));
@@ -771,8 +780,9 @@ function waitWords(step) {
   return make('span', {class: 'quiet'}, `, of which a rank waits ${milliseconds(waited / step.ranks)} on average`);
 }
 
-/* Compute above, reductions below; those that overlap get lines of their own. */
-function rankLane(spans, longest, words) {
+/* Compute above, reductions below; those that overlap get lines of their own. In a pipeline of several stages passes
+ * have the number of their microbatch, and a rank's stages two tones in turns. */
+function rankLane(spans, stages, longest, words) {
   const compute = spans.filter((span) => span.kind !== 'reduction'), reductions = spans.filter((span) => span.kind === 'reduction');
   const lines = inLines(reductions);
   const height = COMPUTE_HEIGHT + lines.length * (REDUCTION_HEIGHT + GAP);
@@ -780,10 +790,16 @@ function rankLane(spans, longest, words) {
   const svg = makeSvg('svg', {height, 'aria-hidden': 'true'}, ground);
   const draw = (span, y, rectHeight) => {
     const rect = spanRect(span, longest, y, rectHeight);
-    words.set(rect, spanWords(span));
+    words.set(rect, spanWords(span, stages));
     svg.append(rect);
+    return rect;
   };
-  compute.forEach((span) => draw(span, 0, COMPUTE_HEIGHT));
+  const passes = compute.filter((span) => stages > 1 && 'stage' in span), own = [...new Set(passes.map((span) => span.stage))].sort((a, b) => a - b);
+  compute.forEach((span) => {
+    const rect = draw(span, 0, COMPUTE_HEIGHT);
+    if (own.indexOf(span.stage) % 2 === 1) rect.classList.add('turn');
+  });
+  passes.filter((span) => (span.end - span.begin) / longest > NUMBER_SHARE).forEach((span) => svg.append(passNumber(span, longest)));
   lines.forEach((line, i) => {
     const y = COMPUTE_HEIGHT + GAP + i * (REDUCTION_HEIGHT + GAP);
     line.forEach((span) => draw(span, y, REDUCTION_HEIGHT));
@@ -809,8 +825,14 @@ function spanRect(span, longest, y, height) {
   return makeSvg('rect', {class: KINDS[span.kind], x: percent(span.begin / longest), width: percent(width), y, height});
 }
 
-function spanWords(span) {
-  const name = NUMBERED[span.kind] ? `${NUMBERED[span.kind]} ${span.index}, ` : '';
+/* At its end: what a pass waits for comes at its begin. */
+function passNumber(span, longest) {
+  return makeSvg('text', {class: 'number', x: percent(span.end / longest), dx: -2, y: 14, 'text-anchor': 'end'}, `${span.index}`);
+}
+
+function spanWords(span, stages) {
+  const stage = stages > 1 && 'stage' in span ? `stage ${span.stage}, ` : '';
+  const name = stage + (NUMBERED[span.kind] ? `${NUMBERED[span.kind]} ${span.index}, ` : '');
   const bytes = span.bytes ? `, ${count(span.bytes)} bytes` : '';
   return `rank ${span.rank}: ${span.kind}, ${name}${milliseconds(span.end - span.begin)} from ${milliseconds(span.begin)} on${bytes}`;
 }

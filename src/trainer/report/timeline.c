@@ -55,9 +55,12 @@ static int is_shown(const shown *steps, const json_t *event) {
 
 static json_t *span_of(const json_t *event, double end) {
   const json_t *of = json_object_get(event, "args");
-  return json_pack("{s:I, s:I, s:s, s:I, s:f, s:f, s:I}", "step", step_of(event), "rank", integer_at(event, "pid"),
-                   "kind", text_at(event, "cat"), "index", integer_at(of, "index"), "begin",
-                   number_at(event, "ts") * 1e-6, "end", end * 1e-6, "bytes", integer_at(of, "bytes"));
+  json_t *stage = json_object_get(of, "stage");
+  json_t *span = json_pack("{s:I, s:I, s:s, s:I, s:f, s:f, s:I}", "step", step_of(event), "rank",
+                           integer_at(event, "pid"), "kind", text_at(event, "cat"), "index", integer_at(of, "index"),
+                           "begin", number_at(event, "ts") * 1e-6, "end", end * 1e-6, "bytes", integer_at(of, "bytes"));
+  if (stage) json_object_set(span, "stage", stage);
+  return span;
 }
 
 /* Spans that overlap are two events, one after the other. NULL: the event begins or ends none, or half of one. */

@@ -1,5 +1,6 @@
 /* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves; gives every gradient its
- * memory and hands those of parameters to their reducers as soon as they are complete. */
+ * memory and hands those of parameters to their reducers as soon as they are complete. In one walk, or in two: the
+ * first leaves the gradients of what inputs reach, the second, which may come much later, those of the rest. */
 #include <string.h>
 #include "array/array.h"
 #include "layout/sentences.h"
@@ -7,32 +8,6 @@
 #include "reduce/reducer.h"
 #include "products/gemm.h"
 #include "tensor/tape.h"
-
-/* ---- memory of gradients that were consumed ---- */
-
-static ad_status take_gradient(ad_tape *tape, size_t bytes, void **out) {
-  for (spare **at = &tape->spares; *at; at = &(*at)->next) {
-    spare *found = *at;
-    if (found->bytes != bytes) continue;
-    *at = found->next;
-    found->next = tape->records;
-    tape->records = found;
-    *out = found->data;
-    return AD_OK;
-  }
-  return ad_tape_take(tape, bytes, out);
-}
-
-static ad_status give_back(ad_tape *tape, const ad_array *grad) {
-  spare *record = tape->records;
-  if (record)
-    tape->records = record->next;
-  else if (!(record = ad_arena_take(tape->arena, sizeof *record)))
-    return AD_MEMORY;
-  *record = (spare){tape->spares, ad_array_bytes(grad), grad->data};
-  tape->spares = record;
-  return AD_OK;
-}
 
 /* ---- where gradients go ---- */
 
@@ -42,12 +17,12 @@ static ad_array describe_gradient(const ad_tape *tape, const ad_tensor *tensor) 
 }
 
 /* In the last start the gradient of a parameter that no earlier one reached forms in the reducer's own memory, if it
- * has the tape's dtype. Gradients of earlier starts wait on the tape: what stands with the reducer counts. *adds stays
- * 0 unless it is done. */
+ * has the tape's dtype. Gradients of earlier starts wait on the tape: what stands with the reducer counts; and so does
+ * one that arrives in the pass of inputs. *adds stays 0 unless it is done. */
 static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *adds, int *done) {
   ad_reducer *reducer = ad_is_parameter(tensor) ? tensor->from->reducer : NULL;
   *done = 0;
-  if (!reducer || !tape->began_last) return AD_OK;
+  if (!reducer || !tape->began_last || tape->walk == WALK_INPUTS) return AD_OK;
   ad_array target;
   int target_adds;
   AD_TRY(ad_reducer_target(reducer, tensor->param, &target, &target_adds));
@@ -66,13 +41,13 @@ static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   tensor->grad = describe_gradient(tape, tensor);
   *adds = 0;
   AD_TRY(form_in_reducer(tape, tensor, adds, &done));
-  if (!done) AD_TRY(take_gradient(tape, ad_array_bytes(&tensor->grad), &tensor->grad.data));
+  if (!done) AD_TRY(ad_block_take(tape, ad_array_bytes(&tensor->grad), &tensor->grad.data));
+  tensor->is_in_reducer = (unsigned char)done;
   tensor->has_grad = tensor->takes_shares = 1;
   return AD_OK;
 }
 
 static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot) {
-  if (!tensor->carries) return AD_OK;
   int is_leaf = !tensor->op;  // whose gradient goes nowhere and adds up over the starts
   slot->adds = 1;
   slot->dtype = tensor->grad_dtype;
@@ -88,15 +63,20 @@ static int stands_twice(const ad_tensor *out, int i) {
   return 0;
 }
 
-// Operand 0 takes over the memory of the result's gradient, which nobody needs any more.
-static int takes_over(const ad_tensor *out) {
-  const ad_tensor *operand = out->operand[0];
-  return out->op->hands_over && operand->carries && !operand->has_grad && !ad_is_parameter(operand) && !out->is_kept &&
-         operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0);
+// The walk is one of inputs, and operands of `out` that none reaches get their gradients later.
+static int is_to_wait(const ad_tape *tape, const ad_tensor *out) {
+  return tape->walk == WALK_INPUTS && ad_walk_fills(WALK_WEIGHTS, out);
 }
 
-static ad_status claim_slots(ad_tape *tape, ad_tensor *out, ad_gradient_slot *slot) {
-  if (takes_over(out)) {
+// Operand 0 takes over the memory of the result's gradient, which nobody needs any more.
+static int takes_over(const ad_tape *tape, const ad_tensor *out, uint64_t filled) {
+  const ad_tensor *operand = out->operand[0];
+  return out->op->hands_over && filled & 1 && !operand->has_grad && !ad_is_parameter(operand) && !out->is_kept &&
+         operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0) && !is_to_wait(tape, out);
+}
+
+static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_gradient_slot *slot) {
+  if (takes_over(tape, out, filled)) {
     ad_tensor *operand = out->operand[0];
     operand->grad = describe_gradient(tape, operand);
     operand->grad.data = slot[0].data = out->grad.data;
@@ -104,7 +84,7 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, ad_gradient_slot *sl
     operand->has_grad = operand->takes_shares = 1;
   }
   for (int i = 0; i < out->operand_count; i++) {
-    if (slot[i].data) continue;
+    if (slot[i].data || !(filled >> i & 1)) continue;
     AD_TRY(claim(tape, out->operand[i], &slot[i]));
     // Two slots that are one memory: zeroed, both add, in whatever order the operation fills them.
     if (!slot[i].adds && slot[i].data && stands_twice(out, i)) {
@@ -118,20 +98,56 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, ad_gradient_slot *sl
 /* ---- the walk ---- */
 
 // A parameter's gradient is complete.
-static ad_status hand_over(ad_tensor *parameter) {
+static ad_status hand_over(ad_tape *tape, ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (!from->reducer) {
     if (from->gradient) from->gradient(from->gradient_context, parameter->param, &parameter->grad);
     return AD_OK;
   }
   parameter->has_grad = 0;
-  return ad_reducer_add_at(from->reducer, parameter->param, &parameter->grad, parameter->site);
+  if (tape->walk == WALK_WEIGHTS) ad_reducer_expect(from->reducer, parameter->param, -1);
+  AD_TRY(ad_reducer_add_at(from->reducer, parameter->param, &parameter->grad, parameter->site));
+  int is_spare = tape->values->is_shared && !parameter->is_in_reducer;
+  return is_spare ? ad_block_give(tape, ad_array_bytes(&parameter->grad), parameter->grad.data) : AD_OK;
 }
 
-// Another share of this gradient is in.
-static ad_status one_use_less(const ad_tape *tape, ad_tensor *tensor) {
+// Another share of this gradient is in. In the pass of inputs only a seed is one of a parameter.
+static ad_status one_use_less(ad_tape *tape, ad_tensor *tensor) {
   if (!tensor->carries || --tensor->uses) return AD_OK;
-  return tape->began_last && ad_is_parameter(tensor) ? hand_over(tensor) : AD_OK;
+  int is_due = tape->began_last && tape->walk != WALK_INPUTS;
+  return is_due && ad_is_parameter(tensor) ? hand_over(tape, tensor) : AD_OK;
+}
+
+static void swap_with_earlier(ad_tensor *out) {
+  void *data = out->grad.data;
+  out->grad.data = out->earlier;
+  out->earlier = data;
+}
+
+static void add_to_earlier(const ad_tensor *out) {
+  if (out->grad.data) ad_rows(out->grad.dtype)->put(out->earlier, out->grad.data, 1, ad_array_numel(&out->grad), 1);
+}
+
+// The gradient went on to the operands of the pass of inputs, and stays for the others. A kept one is read meanwhile:
+// as the sum with that of earlier starts.
+static void wait_for_weights(ad_tensor *out) {
+  out->takes_shares = 0;
+  out->waits = 1;
+  out->has_grad = out->is_kept;
+  if (!out->is_kept || !out->has_earlier) return;
+  add_to_earlier(out);
+  swap_with_earlier(out);
+}
+
+// The gradient of the start, which waited, went on to the rest of the operands.
+static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int handed_over) {
+  out->waits = 0;
+  if (out->has_earlier) {
+    swap_with_earlier(out);
+    out->has_earlier = 0;
+    return ad_block_give(tape, ad_array_bytes(&out->grad), out->earlier);
+  }
+  return out->is_kept || handed_over ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
 }
 
 // The gradient went on to the operands. A kept one stays, added to that of earlier starts.
@@ -139,30 +155,40 @@ static ad_status leave(ad_tape *tape, ad_tensor *out, int handed_over) {
   out->takes_shares = 0;
   if (!out->is_kept) {
     out->has_grad = 0;
-    return handed_over ? AD_OK : give_back(tape, &out->grad);
+    return handed_over ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
   }
   if (!out->has_earlier) return AD_OK;
-  ad_array spent = out->grad;
-  out->grad.data = out->earlier;
-  if (spent.data) ad_rows(spent.dtype)->put(out->earlier, spent.data, 1, ad_array_numel(&spent), 1);
+  add_to_earlier(out);
+  swap_with_earlier(out);
   out->has_earlier = 0;
-  return give_back(tape, &spent);
+  return ad_block_give(tape, ad_array_bytes(&out->grad), out->earlier);
+}
+
+static ad_status call_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot, uint64_t unread) {
+  tape_mark mark = ad_tape_mark(tape);
+  AD_TRY(ad_tape_take_scratch(tape, out));
+  AD_TRY(ad_tape_acquire(tape, out, unread));
+  ad_status status = tape->dry && !out->op->runs_dry ? AD_OK : out->op->backward(tape, out, slot);
+  ad_status products = ad_gemm_status();
+  ad_tape_release(out, unread);
+  ad_tape_rewind(tape, mark);
+  return status ? status : products;
 }
 
 static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
-  int handed_over = takes_over(out);
-  AD_TRY(claim_slots(tape, out, slot));
-  tape_mark mark = ad_tape_mark(tape);
-  AD_TRY(ad_tape_take_scratch(tape, out));
-  AD_TRY(ad_tape_acquire(tape, out, out->op->unread));
-  ad_status status = tape->dry && !out->op->runs_dry ? AD_OK : out->op->backward(tape, out, slot);
-  ad_status products = ad_gemm_status();
-  ad_tape_release(out, out->op->unread);
-  ad_tape_rewind(tape, mark);
-  if (status || products) return status ? status : products;
-  AD_TRY(leave(tape, out, handed_over));
-  for (int i = 0; i < out->operand_count; i++) AD_TRY(one_use_less(tape, out->operand[i]));
+  uint64_t filled = ad_walk_fills(tape->walk, out);
+  uint64_t unread = tape->walk == WALK_WHOLE ? out->op->unread : ad_operation_unread(out->op, filled);
+  int waited = out->waits, handed_over = takes_over(tape, out, filled);
+  if (waited && out->has_earlier) swap_with_earlier(out);
+  AD_TRY(claim_slots(tape, out, filled, slot));
+  AD_TRY(call_backward(tape, out, slot, unread));
+  if (is_to_wait(tape, out))
+    wait_for_weights(out);
+  else
+    AD_TRY(waited ? end_waiting(tape, out, handed_over) : leave(tape, out, handed_over));
+  for (int i = 0; i < out->operand_count; i++)
+    if (filled >> i & 1) AD_TRY(one_use_less(tape, out->operand[i]));
   return AD_OK;
 }
 
@@ -187,11 +213,19 @@ static void count_uses(const ad_tape *tape, const start *from) {
 }
 
 // What an earlier start left for a parameter that this last one does not reach.
-static ad_status hand_over_unreached(const ad_tape *tape) {
+static ad_status hand_over_unreached(ad_tape *tape) {
   for (ad_tensor *each = tape->last; each; each = each->previous) {
-    if (ad_is_parameter(each) && each->has_grad && !each->uses) AD_TRY(hand_over(each));
+    if (ad_is_parameter(each) && each->has_grad && !each->uses) AD_TRY(hand_over(tape, each));
   }
   return AD_OK;
+}
+
+// Their reducers reduce nothing before the gradients that the pass of weights will hand over.
+static void expect_weights(const ad_tape *tape) {
+  for (const ad_tensor *each = tape->last; each; each = each->previous) {
+    if (!ad_is_parameter(each) || !each->from->reducer || !(each->uses || each->has_grad)) continue;
+    ad_reducer_expect(each->from->reducer, each->param, 1);
+  }
 }
 
 static ad_status seed(ad_tape *tape, const start *from, size_t i) {
@@ -199,7 +233,7 @@ static ad_status seed(ad_tape *tape, const start *from, size_t i) {
   ad_gradient_slot slot = {.data = NULL};
   ad_array arrives = {0};
   if (arriving(from, i)) arrives = *arriving(from, i);  // may be the output's own, which claiming moves
-  AD_TRY(claim(tape, output, &slot));
+  if (output->carries) AD_TRY(claim(tape, output, &slot));
   const row_kernels *rows = ad_rows(output->grad_dtype);
   if (slot.data && arrives.data)
     rows->put(slot.data, arrives.data, 1, ad_numel(output), slot.adds);
@@ -209,13 +243,30 @@ static ad_status seed(ad_tape *tape, const start *from, size_t i) {
 }
 
 static ad_status walk(ad_tape *tape, const start *from) {
+  int is_whole = tape->walk == WALK_WHOLE;
   count_uses(tape, from);
-  if (tape->began_last) AD_TRY(hand_over_unreached(tape));
+  if (tape->began_last && is_whole) AD_TRY(hand_over_unreached(tape));
   for (size_t i = 0; i < from->count; i++) AD_TRY(seed(tape, from, i));
   for (ad_tensor *each = tape->last; each; each = each->previous) {
-    if (each->op && each->takes_shares) AD_TRY(run_backward(tape, each));
+    if (each->op && each->takes_shares && (is_whole || each->reached)) AD_TRY(run_backward(tape, each));
   }
   return AD_OK;
+}
+
+static ad_status walk_inputs(ad_tape *tape, const start *from) {
+  AD_TRY(walk(tape, from));
+  tape->owes_weights = 1;
+  expect_weights(tape);
+  return ad_tape_drop(tape);
+}
+
+static ad_status walk_weights(ad_tape *tape) {
+  AD_TRY(hand_over_unreached(tape));
+  for (ad_tensor *each = tape->last; each; each = each->previous) {
+    if (each->op && (each->takes_shares || each->waits)) AD_TRY(run_backward(tape, each));
+  }
+  tape->owes_weights = 0;
+  return ad_tape_drop(tape);
 }
 
 /* ---- where backward may start ---- */
@@ -292,14 +343,22 @@ static ad_status check_output(const ad_tape *tape, const start *from, size_t i) 
   return is_loss ? ad_check_loss(output, from->site) : check_arriving(tape, from, i);
 }
 
+static ad_status check_first(const ad_tape *tape, const char *site) {
+  if (tape->owes_weights)
+    return ad_fail(AD_INVALID,
+                   "%s: backward of inputs ran already since the last ad_tape_reset, and that of weights is to come: "
+                   "call ad_backward_weights",
+                   site);
+  if (!tape->began_last) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: backward ran already since the last ad_tape_reset; add losses before it, or mark only the final "
+                 "start (ad_backward_from) as the last",
+                 site);
+}
+
 static ad_status check_start(const ad_tape *tape, const start *from) {
   AD_TRY(ad_tape_status(tape));
-  if (tape->began_last)
-    return ad_fail(
-        AD_INVALID,
-        "%s: backward ran already since the last ad_tape_reset; add losses before it, or mark only the final "
-        "start (ad_backward_from) as the last",
-        from->site);
+  AD_TRY(check_first(tape, from->site));
   int reaches = 0;
   for (size_t i = 0; i < from->count; i++) {
     AD_TRY(check_output(tape, from, i));
@@ -308,6 +367,13 @@ static ad_status check_start(const ad_tape *tape, const start *from) {
   if (reaches) return AD_OK;
   return ad_fail(AD_INVALID, "%s: backward: no parameter and no input is reached from %s", from->site,
                  from->count ? "the outputs, which are made of constants" : "a start without outputs");
+}
+
+static ad_status end(ad_tape *tape, ad_status status) {
+  if (!status) return AD_OK;
+  ad_tape_fail(tape, status);
+  ad_tape_tell(tape);
+  return ad_tape_status(tape);
 }
 
 ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad_array *const *gradients, size_t n,
@@ -320,15 +386,36 @@ ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad
   tape->runs_forward = 0;
   ad_status status = check_start(tape, &from);
   if (!status) {
-    tape->began_last = which == AD_LAST_START;
+    tape->began_last = which != AD_MORE_STARTS;
+    tape->walk = which == AD_INPUTS_START ? WALK_INPUTS : WALK_WHOLE;
     ad_tape_trace(tape, AD_BACKWARD, AD_BEGINS);
-    status = walk(tape, &from);
+    status = which == AD_INPUTS_START ? walk_inputs(tape, &from) : walk(tape, &from);
     ad_tape_trace(tape, AD_BACKWARD, AD_ENDS);
   }
-  if (!status) return AD_OK;
-  ad_tape_fail(tape, status);
-  ad_tape_tell(tape);
-  return ad_tape_status(tape);
+  return end(tape, status);
+}
+
+/* ---- the second pass ---- */
+
+static ad_status check_weights(const ad_tape *tape, const char *site) {
+  AD_TRY(ad_tape_status(tape));
+  if (tape->owes_weights) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: backward of weights: %s", site,
+                 tape->began_last ? "their gradients were handed in already since the last ad_tape_reset"
+                                  : "that of inputs comes first: ad_backward_from with AD_INPUTS_START");
+}
+
+ad_status ad_backward_weights_at(ad_tape *tape, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(tape);
+  ad_status status = check_weights(tape, site);
+  if (!status) {
+    tape->walk = WALK_WEIGHTS;
+    ad_tape_trace(tape, AD_BACKWARD, AD_BEGINS);
+    status = walk_weights(tape);
+    ad_tape_trace(tape, AD_BACKWARD, AD_ENDS);
+  }
+  return end(tape, status);
 }
 
 ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site) {

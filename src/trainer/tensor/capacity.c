@@ -6,7 +6,7 @@
 #include "tensor/tape.h"
 
 static ad_status take(ad_tape *tape, size_t count, int64_t **out) {
-  *out = ad_arena_take_zeroed(tape->arena, count * sizeof **out + 1);
+  *out = ad_arena_take_zeroed(tape->own.arena, count * sizeof **out + 1);
   return *out ? AD_OK : AD_MEMORY;
 }
 

@@ -89,7 +89,9 @@ ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, con
   ad_status status = gradient_of_leaving(x, gradient, site, &stated);
   if (status) return ad_tape_fail(tape, status);
   ad_layout used = ad_layout_dual(&stated), own = x->array.layout;
-  return bring(tape, x, &used, &own, &stated, "to_local", site);
+  x = bring(tape, x, &used, &own, &stated, "to_local", site);
+  if (ad_tape_owns(tape, x)) ad_tape_lend(x);  // that code may read it until the tape's reset
+  return x;
 }
 
 /* ---- coming back ---- */

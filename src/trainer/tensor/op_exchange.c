@@ -86,7 +86,7 @@ static ad_tensor *record(ad_tape *tape, ad_tensor *x, exchange_numbers numbers, 
 /* ---- who sends how many rows to whom ---- */
 
 static ad_status take(ad_tape *tape, size_t count, size_t **out) {
-  *out = ad_arena_take_zeroed(tape->arena, count * sizeof **out + 1);
+  *out = ad_arena_take_zeroed(tape->own.arena, count * sizeof **out + 1);
   return *out ? AD_OK : AD_MEMORY;
 }
 
@@ -150,7 +150,7 @@ static void count_rows(ad_routing *routing, size_t members, const size_t *theirs
 }
 
 static ad_status take_runs(ad_tape *tape, size_t count, ad_row_run **runs, ad_row_order *out) {
-  *runs = ad_arena_take_zeroed(tape->arena, count * sizeof **runs + 1);
+  *runs = ad_arena_take_zeroed(tape->own.arena, count * sizeof **runs + 1);
   *out = (ad_row_order){*runs, count};
   return *runs ? AD_OK : AD_MEMORY;
 }

@@ -59,22 +59,26 @@ static ad_status grouped_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* An expert without rows has a present, zero gradient. */
-static void backward_of_group(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
-  ad_dtype dtype = out->array.dtype;
-  const void *dy = ad_at(out, out->grad.data, at->first_row * (size_t)at->columns);
+static gemm_operand arriving_rows(const ad_tensor *out, const group_sizes *at) {
+  return (gemm_operand){ad_at(out, out->grad.data, at->first_row * (size_t)at->columns), at->columns, 0};
+}
+
+static void gradient_of_rows(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
   gemm_operand w = {ad_at(out, out->operand[1]->array.data, at->matrix), at->columns, 1};
-  gemm_operand x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
-  if (slot[0].data && at->rows)
-    ad_gemm(dtype, slot[0].dtype, at->rows, at->inner, at->columns, 1, (gemm_operand){dy, at->columns, 0}, w,
-            slot[0].adds, ad_at(out, slot[0].data, at->first_row * (size_t)at->inner), at->inner);
-  if (!slot[1].data) return;
-  size_t size = ad_dtype_size(slot[1].dtype);
-  void *dw = (char *)slot[1].data + at->matrix * size;
   if (at->rows)
-    ad_gemm(dtype, slot[1].dtype, at->inner, at->columns, at->rows, 1, x, (gemm_operand){dy, at->columns, 0},
-            slot[1].adds, dw, at->columns);
-  else if (!slot[1].adds)
+    ad_gemm(out->array.dtype, slot->dtype, at->rows, at->inner, at->columns, 1, arriving_rows(out, at), w, slot->adds,
+            ad_at(out, slot->data, at->first_row * (size_t)at->inner), at->inner);
+}
+
+/* An expert without rows has a present, zero gradient. */
+static void gradient_of_matrix(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
+  gemm_operand x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
+  size_t size = ad_dtype_size(slot->dtype);
+  void *dw = (char *)slot->data + at->matrix * size;
+  if (at->rows)
+    ad_gemm(out->array.dtype, slot->dtype, at->inner, at->columns, at->rows, 1, x, arriving_rows(out, at), slot->adds,
+            dw, at->columns);
+  else if (!slot->adds)
     memset(dw, 0, (size_t)(at->inner * at->columns) * size);
 }
 
@@ -82,7 +86,8 @@ static ad_status grouped_backward(ad_tape *tape, ad_tensor *out, const ad_gradie
   group_sizes at = first_group(out);
   for (size_t e = 0; e < routing_of(out)->own_experts; e++, at.first_row += (size_t)at.rows) {
     take_group(out, e, &at);
-    backward_of_group(out, slot, &at);
+    if (slot[0].data) gradient_of_rows(out, &slot[0], &at);
+    if (slot[1].data) gradient_of_matrix(out, &slot[1], &at);
   }
   return AD_OK;
 }

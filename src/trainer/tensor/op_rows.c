@@ -288,10 +288,11 @@ static ad_status scale_rows_backward(ad_tape *tape, ad_tensor *out, const ad_gra
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_columns(out);
   for (size_t i = 0; i < ad_rows_of(out); i++) {
-    const void *dy = ad_at(out, out->grad.data, i * width), *x = ad_at(out, out->operand[0]->array.data, i * width);
+    const void *dy = ad_at(out, out->grad.data, i * width);
     if (slot[0].data)
       ad_rows(dtype)->put(ad_at(out, slot[0].data, i * width), dy, factor_of(out, i), width, slot[0].adds);
-    if (slot[1].data) ad_slot_put(&slot[1], i, ad_rows(dtype)->dot(dy, x, width));
+    if (slot[1].data)
+      ad_slot_put(&slot[1], i, ad_rows(dtype)->dot(dy, ad_at(out, out->operand[0]->array.data, i * width), width));
   }
   return AD_OK;
 }

@@ -62,7 +62,7 @@ typedef struct choice_numbers {
 static const choice_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
 static ad_status take(ad_tape *tape, size_t count, size_t size, void *out) {
-  void *taken = ad_arena_take_zeroed(tape->arena, count * size + 1);
+  void *taken = ad_arena_take_zeroed(tape->own.arena, count * size + 1);
   if (!taken) return AD_MEMORY;
   memcpy(out, &taken, sizeof taken);
   return AD_OK;
@@ -244,7 +244,7 @@ static ad_tensor *apply_choice(ad_tape *tape, ad_tensor *scores, choice_numbers 
                                const char *site) {
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, choice.name);
-  numbers.routing = ad_arena_take_zeroed(tape->arena, sizeof *numbers.routing);
+  numbers.routing = ad_arena_take_zeroed(tape->own.arena, sizeof *numbers.routing);
   if (!numbers.routing) return ad_tape_fail(tape, AD_MEMORY);
   if (routing) *routing = numbers.routing;
   return ad_tape_apply(tape, &choice, &scores, 1, &numbers, site);

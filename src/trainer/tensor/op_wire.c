@@ -11,23 +11,24 @@ static void note_overflow(const void *narrow, ad_dtype wire, double scale, const
     *overflow = fmax(*overflow, scale * ad_largest_overflow(narrow, wire, from, dtype, n));
 }
 
-/* Through the dtype and back, times `scale` in between; block after block; to == from is fine. */
+/* Through the dtype and back, times `scale` in between; block after block. Without `adds` to == from is fine. */
 static void round_through(ad_dtype wire, double scale, ad_dtype dtype, void *to, const void *from, size_t numel,
-                          double *overflow) {
+                          int adds, double *overflow) {
   enum { BLOCK = 512 };
-  double block[BLOCK]; /* of any dtype */
+  double block[BLOCK], rounded[BLOCK]; /* of any dtype */
   size_t size = ad_dtype_size(dtype);
   for (size_t at = 0; at < numel; at += BLOCK) {
     size_t n = numel - at < BLOCK ? numel - at : BLOCK;
     ad_cast_scaled(block, wire ? wire : dtype, (const char *)from + at * size, dtype, scale, n);
     note_overflow(block, wire, scale, (const char *)from + at * size, dtype, n, overflow);
-    ad_cast_scaled((char *)to + at * size, dtype, block, wire ? wire : dtype, 1 / scale, n);
+    ad_cast_scaled(rounded, dtype, block, wire ? wire : dtype, 1 / scale, n);
+    ad_rows(dtype)->put((char *)to + at * size, rounded, 1, n, adds);
   }
 }
 
 static ad_status wire_forward(ad_tape *tape, ad_tensor *out) {
   const wire_rounding *wire = out->own;
-  round_through(wire->value, 1, out->array.dtype, out->array.data, out->operand[0]->array.data, ad_numel(out),
+  round_through(wire->value, 1, out->array.dtype, out->array.data, out->operand[0]->array.data, ad_numel(out), 0,
                 wire->overflow);
   return AD_OK;
 }
@@ -35,10 +36,8 @@ static ad_status wire_forward(ad_tape *tape, ad_tensor *out) {
 static ad_status wire_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const wire_rounding *wire = out->own;
   if (!slot[0].data) return AD_OK;
-  round_through(wire->gradient, wire->gradient_scale, out->grad.dtype, out->grad.data, out->grad.data, ad_numel(out),
-                wire->overflow ? wire->overflow + 1 : NULL);
-  if (slot[0].data != out->grad.data)
-    ad_rows(out->grad.dtype)->put(slot[0].data, out->grad.data, 1, ad_numel(out), slot[0].adds);
+  round_through(wire->gradient, wire->gradient_scale, out->grad.dtype, slot[0].data, out->grad.data, ad_numel(out),
+                slot[0].adds, wire->overflow ? wire->overflow + 1 : NULL);
   return AD_OK;
 }
 

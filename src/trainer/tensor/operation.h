@@ -19,16 +19,25 @@ struct ad_tensor {
   ad_array array;
   ad_array grad; /* of dual layout; means something while has_grad */
   ad_dtype grad_dtype;
-  int has_grad;
+  unsigned char has_grad;
+  /* Of tapes that share memory (blocks.c): blocks that are this tensor's; `grad` formed in the reducer's memory. */
+  unsigned char has_value, has_saved, is_in_reducer;
   int carries; /* a gradient: it is a parameter or an input, or made from one */
-  int is_kept;
-  const ad_parameters *from; /* of a parameter: whose number `param` it is; NULL for everything else */
+  unsigned char is_kept;
+  unsigned char is_lent;                /* another tape or another rank reads the value until this tape's reset */
+  unsigned char is_needed, needs_saved; /* by calls of backward that are still to come */
+  const ad_parameters *from;            /* of a parameter: whose number `param` it is; NULL for everything else */
   size_t param;
   /* During a start of backward: operations and seeds that still have to leave their share of the gradient, and whether
    * `grad` takes them in (not so a kept value's, which is an earlier start's until the first share of this one). */
   int uses, takes_shares;
   int has_earlier;
-  void *earlier; /* of a kept value, while `grad` takes in the shares of a start: its gradient of earlier starts */
+  unsigned char reached;      /* by an input: its gradient belongs to the pass of inputs, else to that of parameters */
+  unsigned char shares_value; /* its memory is that of operand 0 */
+  unsigned char waits;        /* went back to operands that inputs reach, and not yet to those of parameters */
+  /* Of a kept value, while `grad` takes in the shares of a start: its gradient of earlier starts; while it waits the
+   * gradient of this start, and `grad` the sum. */
+  void *earlier;
   void *saved, *scratch;
 };
 
@@ -48,6 +57,14 @@ ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad
 
 /* The operands whose gradients one call of backward leaves. */
 static inline uint64_t ad_operation_fills(const ad_operation *op) { return op->fills ? op->fills : ~op->indices; }
+/* Linear in each operand, by its dims: what backward leaves for one is made of the others and of what arrives. */
+static inline int ad_operation_is_linear(const ad_operation *op) { return op->dims && op->linearity != AD_NONLINEAR; }
+/* The operands that a call of backward does not read which fills the gradients of `filled` alone. */
+static inline uint64_t ad_operation_unread(const ad_operation *op, uint64_t filled) {
+  int is_one = !(filled & (filled - 1));
+  if (!ad_operation_is_linear(op)) return op->unread;
+  return op->linearity == AD_ADDITIVE ? ~UINT64_C(0) : op->unread | (is_one ? filled : 0);
+}
 
 static inline int ad_is_parameter(const ad_tensor *tensor) { return tensor->from != NULL; }
 

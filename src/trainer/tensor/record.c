@@ -70,7 +70,7 @@ static ad_status check_record(const attempt *of, const void *own) {
 static ad_status complete(ad_tape *tape, const ad_operation *given, const ad_operation **out, const char *site) {
   *out = given;
   if (given->size == sizeof *given) return AD_OK;
-  ad_operation *longer = ad_arena_take(tape->arena, sizeof *longer);
+  ad_operation *longer = ad_arena_take(tape->own.arena, sizeof *longer);
   if (!longer) return AD_MEMORY;
   ad_status status = ad_options_take(longer, sizeof *longer, given, "ad_operation");
   *out = longer;

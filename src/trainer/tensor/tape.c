@@ -15,26 +15,23 @@
 /* ---- memory ---- */
 
 ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out) {
-  void *taken = NULL;
-  if (tape->dry) {
-    tape->dry_used += ((bytes ? bytes : 1) + 63) / 64 * 64;  // as the arena would round it
-    tape->dry_peak = ad_tape_peak_bytes(tape);
-  } else if (!(taken = ad_arena_take(tape->arena, bytes))) {
-    return AD_MEMORY;
-  }
-  *out = taken;
-  return AD_OK;
+  return ad_memory_take(&tape->own, tape->dry, bytes, out);
 }
 
-tape_mark ad_tape_mark(const ad_tape *tape) { return (tape_mark){ad_arena_mark(tape->arena), tape->dry_used}; }
+tape_mark ad_tape_mark(const ad_tape *tape) {
+  return (tape_mark){ad_arena_mark(tape->values->arena), tape->values->dry_used};
+}
 
 void ad_tape_rewind(ad_tape *tape, tape_mark mark) {
-  ad_arena_rewind(tape->arena, mark.arena);
-  tape->dry_used = mark.dry;
+  ad_arena_rewind(tape->values->arena, mark.arena);
+  tape->values->dry_used = mark.dry;
 }
 
+// What stays until the tape's reset is its own.
 ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
-  return out->op->scratch ? ad_tape_take(tape, out->op->scratch(out), &out->scratch) : AD_OK;
+  if (!out->op->scratch) return AD_OK;
+  tape_memory *from = out->op->makes_memory ? &tape->own : tape->values;
+  return ad_memory_take(from, tape->dry, out->op->scratch(out), &out->scratch);
 }
 
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to) { tape->samples = to; }
@@ -67,7 +64,7 @@ ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_optio
   if (!ad_comm_is_dry(comm)) AD_TRY(ad_gemm_prepare());
   ad_tape *tape;
   AD_TRY(ad_new(1, &tape));
-  ad_status status = ad_arena_create(0, &tape->arena);
+  ad_status status = ad_arena_create(0, &tape->own.arena);
   if (status) {
     ad_release(tape);
     return status;
@@ -78,22 +75,25 @@ ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_optio
   tape->dry = ad_comm_is_dry(comm);
   if (!tape->dry) tape->options.crowd = 0;
   tape->dead.tape = tape;
+  tape->values = &tape->own;
   *out = tape;
   return AD_OK;
 }
 
 void ad_tape_destroy(ad_tape *tape) {
   if (!tape) return;
-  ad_arena_destroy(tape->arena);
+  ad_tape_give_all(tape);
+  ad_arena_destroy(tape->own.arena);
   ad_release(tape);
 }
 
 void ad_tape_reset(ad_tape *tape) {
-  ad_arena_reset(tape->arena);
-  tape->dry_used = 0;
+  ad_tape_give_all(tape);
+  ad_arena_reset(tape->own.arena);
+  tape->own.dry_used = 0;
   tape->last = NULL;
-  tape->spares = tape->records = NULL;
-  tape->runs_forward = tape->began_last = tape->transitions = tape->told = 0;
+  tape->own.spares = tape->own.records = NULL;
+  tape->runs_forward = tape->began_last = tape->owes_weights = tape->transitions = tape->told = 0;
   tape->status = AD_OK;
   tape->message[0] = 0;
 }
@@ -103,12 +103,7 @@ ad_status ad_tape_status(const ad_tape *tape) {
   return tape->status ? ad_fail(tape->status, "%s", tape->message) : AD_OK;
 }
 
-size_t ad_tape_peak_bytes(const ad_tape *tape) {
-  if (!tape) return 0;
-  if (!tape->dry) return ad_arena_peak(tape->arena);
-  size_t used = ad_arena_mark(tape->arena) + tape->dry_used;
-  return used > tape->dry_peak ? used : tape->dry_peak;
-}
+size_t ad_tape_peak_bytes(const ad_tape *tape) { return tape ? ad_memory_peak(&tape->own, tape->dry) : 0; }
 
 size_t ad_tape_most_routed(const ad_tape *tape) { return tape->most_routed; }
 ad_dtype ad_tape_dtype(const ad_tape *tape) { return tape->options.dtype; }
@@ -168,7 +163,7 @@ const char *ad_tape_foreigner(const ad_tensor *tensor) {
 // With room for its operands and an operation's own struct behind it.
 static ad_status new_tensor(ad_tape *tape, int operands, size_t own_size, const char *site, ad_tensor **out) {
   size_t behind = (size_t)operands * sizeof(ad_tensor *);
-  ad_tensor *tensor = ad_arena_take_zeroed(tape->arena, sizeof *tensor + behind + own_size);
+  ad_tensor *tensor = ad_arena_take_zeroed(tape->own.arena, sizeof *tensor + behind + own_size);
   if (!tensor) return AD_MEMORY;
   tensor->operand = (ad_tensor **)(tensor + 1);
   tensor->own = tensor->operand + operands;
@@ -206,6 +201,7 @@ static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_para
   leaf->array = *value;
   leaf->from = from;
   leaf->carries = carries;
+  leaf->reached = carries && !from;
   leaf->grad_dtype = from ? ad_dtype_wide(value->dtype) : value->dtype;
   tape->last = *out = leaf;
   return AD_OK;
@@ -305,6 +301,7 @@ static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *o
                      ad_tape_foreigner(operands[i]));
     out->operand[i] = operands[i];
     out->carries |= operands[i]->carries;
+    if (operands[i]->reached) out->reached = 1;
   }
   out->operand_count = count;
   return AD_OK;
@@ -373,11 +370,16 @@ static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   const ad_tensor *first = out->operand[0];
   int stays = !ad_is_parameter(first) || !first->from->acquire;  // else its memory goes with this use
   int made_by_forward = op->makes_memory && !tape->dry;
-  if (stays && op->shares && op->shares(out))
+  if (stays && op->shares && op->shares(out)) {
     out->array.data = first->array.data;
-  else if (!made_by_forward)
-    AD_TRY(ad_tape_take(tape, ad_array_bytes(&out->array), &out->array.data));
-  return op->saved ? ad_tape_take(tape, op->saved(out), &out->saved) : AD_OK;
+    out->shares_value = 1;
+  } else if (!made_by_forward) {
+    AD_TRY(ad_value_take(tape, ad_array_bytes(&out->array), &out->array.data));
+    out->has_value = 1;
+  }
+  if (op->saved) AD_TRY(ad_value_take(tape, op->saved(out), &out->saved));
+  out->has_saved = op->saved != NULL;
+  return AD_OK;
 }
 
 static ad_status run_forward(ad_tape *tape, ad_tensor *out) {

@@ -180,7 +180,8 @@ static ad_status run(ad_trial *trial) {
   AD_TRY(status);
   AD_TRY(ad_trial_differences(trial));
   AD_TRY(ad_trial_dtypes(trial));
-  return ad_trial_types(trial);
+  AD_TRY(ad_trial_types(trial));
+  return ad_trial_linear(trial);
 }
 
 /* ---- the public call ---- */

@@ -1,4 +1,4 @@
-/* An operation on trial: drawn operands, what one process makes of them in f64, and the four parts of
+/* An operation on trial: drawn operands, what one process makes of them in f64, and the five parts of
  * ad_check_operation. */
 #ifndef TENSOR_TRIAL_H
 #define TENSOR_TRIAL_H
@@ -36,6 +36,7 @@ ad_status ad_trial_promises(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_differences(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_dtypes(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_types(const ad_trial *trial) AD_CHECKED;
+ad_status ad_trial_linear(const ad_trial *trial) AD_CHECKED; /* of what is linear by its types */
 
 /* A tape on one rank, on which values are of this dtype. */
 ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) AD_CHECKED;

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "addend/random.h"
+#include "base/text.h"
 #include "products/gemm.h"
 #include "tensor/trial.h"
 
@@ -32,6 +33,7 @@ typedef struct scene {
   void *all[AD_OPERANDS_MAX]; /* their gradients, from one call that filled all */
   kept kept[KEPT_MAX];
   size_t kept_count;
+  int hides;  /* calls for some operands find no value that they do not read */
   char *said; /* by a child process that failed */
 } scene;
 
@@ -251,49 +253,120 @@ static ad_status hands_over(scene *s) {
   return all_are_same(s, "takes over the gradient that arrived, as hands_over says, and then");
 }
 
-/* ---- one slot at a time ---- */
+/* ---- some slots at a time ---- */
+
+enum { BROKE_PROMISE = 2 };
+
+/* "the slot of operand 2" or "the slots of operands 1, 3". */
+static const char *slots_of(const scene *s, uint64_t set, char *buffer, size_t size) {
+  int several = (set & (set - 1)) != 0, told = 0;
+  ad_text text = ad_text_on(buffer, size);
+  ad_text_add(&text, several ? "the slots of operands " : "the slot of operand ");
+  for (size_t i = 0; i < s->count; i++)
+    if (set >> i & 1) ad_text_add(&text, "%s%zu", told++ ? ", " : "", i + 1);
+  return buffer;
+}
+
+/* What such a call does not read may hold anything. */
+static void hide_unread(const scene *s, uint64_t set) {
+  const ad_tensor *out = s->out;
+  uint64_t unread = ad_operation_unread(out->op, set);
+  int is_operand = out->array.data == out->operand[0]->array.data;
+  for (size_t i = 0; i < s->count; i++) {
+    const ad_array *operand = &out->operand[i]->array;
+    if (unread >> i & 1 && ad_array_bytes(operand)) memset(operand->data, POISON, ad_array_bytes(operand));
+  }
+  if (ad_operation_is_linear(out->op) && !is_operand && ad_array_bytes(&out->array))
+    memset(out->array.data, POISON, ad_array_bytes(&out->array));
+}
+
+static ad_status others_are_untouched(const scene *s, uint64_t set) {
+  char slots[96];
+  for (size_t i = 0; i < s->count; i++)
+    if (!(set >> i & 1) && unwritten(s, i) != ad_trial_numel(s->trial, i))
+      return ad_trial_fail(s->trial, "backward with %s alone writes the gradient of operand %zu",
+                           slots_of(s, set, slots, sizeof slots), i + 1);
+  return AD_OK;
+}
+
+static ad_status set_is_same(const scene *s, uint64_t set, const char *when) {
+  for (size_t i = 0; i < s->count; i++)
+    if (set >> i & 1 && !is_same(s, i))
+      return ad_trial_fail(s->trial, "backward leaves another gradient of operand %zu %s", i + 1, when);
+  return AD_OK;
+}
+
+static ad_status judge_set(const scene *s, uint64_t set, const ad_gradient_slot *slot, int *is_promise) {
+  *is_promise = 0;
+  if (s->hides) hide_unread(s, set);
+  AD_TRY(call_backward(s, slot));
+  *is_promise = 1;
+  if (s->hides)
+    return set_is_same(
+        s, set,
+        "where the other slots are NULL and the values are gone that an operation does not read which is "
+        "linear, as the record says");
+  AD_TRY(all_stayed(s, "backward"));
+  AD_TRY(others_are_untouched(s, set));
+  return set_is_same(s, set, "where the other slots are NULL");
+}
 
 /* In a child process, which may die of it: its own signals, no core, no words. */
-static void alone_in_child(const scene *s, const ad_gradient_slot *slot) {
+static void set_in_child(const scene *s, uint64_t set, const ad_gradient_slot *slot) {
   static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+  int is_promise;
   for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], SIG_DFL);
   setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-  ad_status status = call_backward(s, slot);
+  ad_status status = judge_set(s, set, slot, &is_promise);
   if (status) memcpy(s->said, ad_last_error(), strlen(ad_last_error()) + 1);
-  _exit(status != AD_OK);
+  _exit(status ? is_promise ? BROKE_PROMISE : 1 : 0);
 }
 
 /* A child that neither came to its end nor left the sentence of an error died of the call. */
-static ad_status judge_end(const scene *s, size_t i, int end) {
+static ad_status judge_end(const scene *s, uint64_t set, int end) {
+  char slots[96];
+  slots_of(s, set, slots, sizeof slots);
   if (WIFSIGNALED(end) || (WEXITSTATUS(end) && !s->said[0]))
-    return ad_trial_fail(
-        s->trial,
-        "backward does not leave out an operand whose slot is NULL: with the slot of operand %zu alone "
-        "it ends the process by %s %d",
-        i + 1, WIFSIGNALED(end) ? "signal" : "exit status", WIFSIGNALED(end) ? WTERMSIG(end) : WEXITSTATUS(end));
-  if (WEXITSTATUS(end))
-    return ad_trial_fail(s->trial, "backward fails where only the slot of operand %zu has memory: %s", i + 1, s->said);
-  return is_same(s, i)
-             ? AD_OK
-             : ad_trial_fail(s->trial, "backward leaves another gradient of operand %zu where the other slots are NULL",
-                             i + 1);
+    return ad_trial_fail(s->trial,
+                         "backward does not leave out an operand whose slot is NULL: with %s alone it ends the process "
+                         "by %s %d",
+                         slots, WIFSIGNALED(end) ? "signal" : "exit status",
+                         WIFSIGNALED(end) ? WTERMSIG(end) : WEXITSTATUS(end));
+  if (WEXITSTATUS(end) == BROKE_PROMISE) return ad_fail(AD_INVALID, "%s", s->said);
+  if (WEXITSTATUS(end)) return ad_trial_fail(s->trial, "backward fails where only %s has memory: %s", slots, s->said);
+  return AD_OK;
 }
 
-static ad_status slot_alone(const scene *s, size_t i) {
+static ad_status set_alone(const scene *s, uint64_t set) {
   ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
-  slot[i] = s->slot[i];
+  for (size_t i = 0; i < s->count; i++)
+    if (set >> i & 1) slot[i] = s->slot[i];
   int end;
   pid_t child = fork();
   if (child < 0) return ad_fail(AD_SYSTEM, "ad_check_operation: no child process could be made");
-  if (!child) alone_in_child(s, slot);
+  if (!child) set_in_child(s, set, slot);
   if (waitpid(child, &end, 0) != child) return ad_fail(AD_SYSTEM, "ad_check_operation: the child process was lost");
-  return judge_end(s, i, end);
+  return judge_end(s, set, end);
 }
 
-static ad_status each_slot_alone(scene *s) {
+static ad_status try_set(scene *s, uint64_t set) {
+  if (!set) return AD_OK;
   poison(s);
+  return set_alone(s, set);
+}
+
+/* Of a few operands every set of them; of more each alone, and each left out. */
+static ad_status each_set_alone(scene *s) {
+  enum { FEW = 4 };
+  uint64_t all = 0;
+  for (size_t i = 0; i < s->count; i++) all |= (uint64_t)is_filled(s, i) << i;
+  if (__builtin_popcountll(all) <= FEW) {
+    for (uint64_t set = all & (~all + 1); set; set = (set - all) & all) AD_TRY(try_set(s, set));
+    return AD_OK;
+  }
+  for (size_t i = 0; i < s->count; i++) AD_TRY(try_set(s, all & UINT64_C(1) << i));
   for (size_t i = 0; i < s->count; i++)
-    if (is_filled(s, i)) AD_TRY(slot_alone(s, i));
+    if (is_filled(s, i)) AD_TRY(try_set(s, all & ~(UINT64_C(1) << i)));
   return AD_OK;
 }
 
@@ -330,33 +403,49 @@ static ad_status take_arriving(const scene *s) {
   return ad_trial_part(s->trial, s->tape, s->trial->arriving, 0, &out->grad);
 }
 
+static ad_status linear_promise(scene *s) {
+  AD_TRY(all_slots(s));
+  s->hides = 1;
+  return each_set_alone(s);
+}
+
 static ad_status all_promises(scene *s) {
-  AD_TRY(take_arriving(s));
-  AD_TRY(take_gradients(s));
-  AD_TRY(keep_all(s));
   AD_TRY(forward_is_repeatable(s));
   AD_TRY(all_slots(s));
   AD_TRY(called_again(s));
   AD_TRY(adds(s));
   AD_TRY(unread_are_unread(s));
   AD_TRY(hands_over(s));
-  return each_slot_alone(s);
+  return each_set_alone(s);
 }
 
-static ad_status on_tape(scene *s) {
+static ad_status prepare(scene *s) {
+  AD_TRY(take_arriving(s));
+  AD_TRY(take_gradients(s));
+  return keep_all(s);
+}
+
+static ad_status on_tape(scene *s, ad_status (*promises)(scene *s)) {
   ad_tried tried;
   AD_TRY(ad_trial_record(s->trial, s->tape, NULL, &tried));
   AD_TRY(ad_tape_status(s->tape));
   s->out = tried.out;
-  ad_status status = all_promises(s);
+  ad_status status = prepare(s);
+  if (!status) status = promises(s);
   give_gradients(s);
   return status;
 }
 
-ad_status ad_trial_promises(const ad_trial *trial) {
+static ad_status hold(const ad_trial *trial, ad_status (*promises)(scene *s)) {
   scene s = {.trial = trial, .count = trial->given.count, .fills = ad_operation_fills(trial->op) & ~trial->op->indices};
   AD_TRY(ad_trial_tape(trial, AD_F64, &s.tape));
-  ad_status status = on_tape(&s);
+  ad_status status = on_tape(&s, promises);
   ad_tape_destroy(s.tape);
   return status;
+}
+
+ad_status ad_trial_promises(const ad_trial *trial) { return hold(trial, all_promises); }
+
+ad_status ad_trial_linear(const ad_trial *trial) {
+  return ad_operation_is_linear(trial->op) ? hold(trial, linear_promise) : AD_OK;
 }

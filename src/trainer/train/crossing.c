@@ -23,27 +23,24 @@ static int needs(const ad_run *run, size_t p, const ad_crossing *c) {
   return phase_at(run, p)->module == c->spec->module && ad_phase_lists(phase_at(run, p)->needs, c->spec->value);
 }
 
-/* It goes back last: then all gradients of the value are there. */
-static int is_first_to_need(const ad_run *run, size_t p, const ad_crossing *c) {
-  for (size_t before = 0; before < p; before++)
-    if (needs(run, before, c)) return 0;
-  return needs(run, p, c);
+/* Whether it goes from phase `from` to phase `to`, which brings it to all phases of the module. */
+static int joins(const ad_run *run, const ad_crossing *c, size_t from, size_t to) {
+  return gives(run, from, c) && to == ad_order_first_to_need(run->program, c->value, c->spec->module);
 }
 
 static int is_source(const ad_crossing *c) { return ad_bridge_has_source(c->spec->bridge); }
-static size_t slot_of(const ad_run *run, size_t m) { return m % run->under_way; }
+static size_t place_of(const ad_crossing_way *way, size_t m) { return m % way->count; }
 
 /* ---- memory ---- */
 
 static ad_shape shape_of(const ad_run *run, const ad_crossing *c, int64_t m) {
-  ad_layout from = ad_bridge_from(c->spec->bridge);
   ad_shape shape = c->spec->shape;
-  if (ad_layout_cut_axes(&from)) shape.dim[0] = ad_cut(shape.dim[0], m, run->recipe->train.microbatches).count;
+  if (ad_crossing_is_cut(c->spec)) shape.dim[0] = ad_cut(shape.dim[0], m, run->recipe->train.microbatches).count;
   return shape;
 }
 
 static ad_dtype dtype_of(const ad_run *run, const ad_crossing *c, int backward) {
-  return ad_crossing_dtype(c->spec, ad_run_compute_dtype(run), backward);
+  return ad_crossing_dtype(run->program, c->spec, backward);
 }
 
 /* The value of microbatch m, or its gradient, as it lies on this rank's side of the bridge. */
@@ -80,17 +77,52 @@ static void describe(const ad_run *run, const ad_crossing *c, size_t m, int back
   out->data = data;
 }
 
-static ad_status create_one(const ad_run *run, ad_crossing *c) {
-  ad_dtype wire = wire_of(run, c, 0), gradient_wire = wire_of(run, c, 1);
-  AD_TRY(ad_new(run->under_way, &c->forward));
-  AD_TRY(ad_new(run->under_way, &c->travels));
-  AD_TRY(ad_new(run->under_way, &c->values));
-  for (size_t slot = 0; slot < run->under_way; slot++) {
-    if (wire) AD_TRY(take_buffer(run, c, wire, &c->travels[slot]));
-    if (!is_source(c)) AD_TRY(take_buffer(run, c, dtype_of(run, c, 0), &c->values[slot]));
+/* What an action has to do with a crossing in one direction, on the side where it arrives. */
+typedef struct arriving {
+  const ad_run *run;
+  const ad_crossing *crossing;
+} arriving;
+
+/* From its RECV_F until the last phase that needs it has gone back. */
+static int uses_value(const void *context, const ad_action *action) {
+  const arriving *at = context;
+  if (action->kind == AD_ACTION_RECV_F)
+    return joins(at->run, at->crossing, (size_t)ad_action_peer(action), (size_t)action->stage);
+  return needs(at->run, (size_t)action->stage, at->crossing);
+}
+
+/* From its RECV_B until the phase that gave the value has gone back. */
+static int uses_gradient(const void *context, const ad_action *action) {
+  const arriving *at = context;
+  if (action->kind == AD_ACTION_RECV_B)
+    return joins(at->run, at->crossing, (size_t)action->stage, (size_t)ad_action_peer(action));
+  return (action->kind == AD_ACTION_B || action->kind == AD_ACTION_I) &&
+         gives(at->run, (size_t)action->stage, at->crossing);
+}
+
+static ad_status create_way(const ad_run *run, ad_crossing *c, int backward) {
+  ad_crossing_way *way = &c->ways[backward];
+  ad_dtype wire = wire_of(run, c, backward);
+  arriving at = {run, c};
+  int arrives = is_source(c) == backward;
+  if (arrives)
+    AD_TRY(ad_order_most_at_once(&run->order, (ad_order_use){backward ? uses_gradient : uses_value, &at}, &way->count));
+  else
+    way->count = run->under_way;
+  AD_TRY(ad_new(way->count, &way->requests));
+  AD_TRY(ad_new(way->count, &way->travels));
+  AD_TRY(ad_new(way->count, &way->posted));
+  if (arrives) AD_TRY(ad_new(way->count, &way->arrived));
+  for (size_t i = 0; i < way->count; i++) {
+    if (wire) AD_TRY(take_buffer(run, c, wire, &way->travels[i]));
+    if (arrives) AD_TRY(take_buffer(run, c, dtype_of(run, c, backward), &way->arrived[i]));
   }
-  if (gradient_wire) AD_TRY(take_buffer(run, c, gradient_wire, &c->gradient_travels));
-  return is_source(c) ? take_buffer(run, c, dtype_of(run, c, 1), &c->gradient) : AD_OK;
+  return AD_OK;
+}
+
+static ad_status create_one(const ad_run *run, ad_crossing *c) {
+  AD_TRY(create_way(run, c, 0));
+  return c->spec->one_way ? AD_OK : create_way(run, c, 1);
 }
 
 size_t ad_crossings_bytes(const ad_run *run) {
@@ -118,21 +150,54 @@ ad_status ad_crossings_create(ad_run *run) {
   return AD_OK;
 }
 
+static void destroy_way(const ad_run *run, ad_crossing_way *way) {
+  for (size_t i = 0; i < way->count; i++) {
+    if (way->arrived) ad_comm_free(run->comm, way->arrived[i].data);
+    if (way->travels) ad_comm_free(run->comm, way->travels[i].data);
+  }
+  ad_release(way->arrived);
+  ad_release(way->travels);
+  ad_release(way->requests);
+  ad_release(way->posted);
+}
+
 void ad_crossings_destroy(ad_run *run) {
   for (size_t i = 0; i < run->crossing_count; i++) {
-    ad_crossing *c = &run->crossings[i];
-    for (size_t slot = 0; slot < run->under_way; slot++) {
-      if (c->values) ad_comm_free(run->comm, c->values[slot].data);
-      if (c->travels) ad_comm_free(run->comm, c->travels[slot].data);
-    }
-    ad_comm_free(run->comm, c->gradient.data);
-    ad_comm_free(run->comm, c->gradient_travels.data);
-    ad_release(c->travels);
-    ad_release(c->values);
-    ad_release(c->forward);
+    destroy_way(run, &run->crossings[i].ways[0]);
+    destroy_way(run, &run->crossings[i].ways[1]);
   }
   ad_release(run->crossings);
   ad_release(run->overflows);
+  run->crossings = NULL;
+  run->overflows = NULL;
+  run->crossing_count = 0;
+}
+
+/* ---- each microbatch once ---- */
+
+void ad_crossings_begin_pass(ad_run *run) {
+  for (size_t i = 0; i < run->crossing_count; i++)
+    for (int backward = 0; backward < 2; backward++) {
+      const ad_crossing_way *way = &run->crossings[i].ways[backward];
+      for (size_t place = 0; place < way->count; place++) way->posted[place] = -1;
+    }
+}
+
+/* Its transfer is posted now. */
+static ad_status note_posted(const ad_crossing *c, size_t m, int backward) {
+  int64_t *posted = &c->ways[backward].posted[place_of(&c->ways[backward], m)];
+  if (*posted == (int64_t)m)
+    return ad_fail(AD_INVALID, "%s`%s` of microbatch %zu is sent or received a second time",
+                   backward ? "the gradient of " : "", c->spec->value, m);
+  *posted = (int64_t)m;
+  return AD_OK;
+}
+
+/* What is used on the side where it arrives. */
+static ad_status check_posted(const ad_crossing *c, size_t m, int backward) {
+  if (c->ways[backward].posted[place_of(&c->ways[backward], m)] == (int64_t)m) return AD_OK;
+  return ad_fail(AD_INVALID, "%s`%s` of microbatch %zu is used before its %s", backward ? "the gradient of " : "",
+                 c->spec->value, m, ad_action_name(backward ? AD_ACTION_RECV_B : AD_ACTION_RECV_F));
 }
 
 /* ---- in another dtype on the way ---- */
@@ -154,9 +219,10 @@ static void cast(const ad_array *to, const ad_array *from) {
 /* ---- seams ---- */
 
 static void pass_seam(ad_seam seam, const ad_run *run, const ad_crossing *c, size_t m) {
+  const ad_crossing_way *way = &c->ways[is_source(c)];
   ad_crossing_passing passing = {.run = run, .crossing = c, .microbatch = m};
-  passing.array = is_source(c) ? &c->gradient : &c->values[slot_of(run, m)];
-  passing.given = run->microbatches[slot_of(run, m)].values[c->value].output;
+  passing.array = &way->arrived[place_of(way, m)];
+  passing.given = ad_run_microbatch(run, m)->values[c->value].output;
   ad_seam_pass(seam, &passing);
 }
 
@@ -170,32 +236,40 @@ static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size
   return AD_OK;
 }
 
+/* Nothing travels over a way that there is not. */
+static ad_status wait_way(ad_run *run, ad_crossing_way *way, ad_trace_kind kind, size_t m) {
+  return way->count ? wait(run, &way->requests[place_of(way, m)], kind, m) : AD_OK;
+}
+
 ad_status ad_crossings_wait_room(ad_run *run, size_t p, size_t m) {
-  size_t ahead = run->lead[p] + 1;
-  for (size_t i = 0; i < run->crossing_count; i++) {
+  size_t tapes = run->phases[p].tape_count;
+  for (size_t i = 0; i < run->crossing_count && m >= tapes; i++) {
     ad_crossing *c = &run->crossings[i];
-    if (gives(run, p, c) && m >= ahead)
-      AD_TRY(wait(run, &c->forward[slot_of(run, m - ahead)], AD_TRACE_SENT, m - ahead));
-    if (needs(run, p, c)) AD_TRY(wait(run, &c->backward, AD_TRACE_SENT, m));
+    if (gives(run, p, c)) AD_TRY(wait_way(run, &c->ways[0], AD_TRACE_SENT, m - tapes));
+    if (needs(run, p, c)) AD_TRY(wait_way(run, &c->ways[1], AD_TRACE_SENT, m - tapes));
   }
   return AD_OK;
 }
 
 ad_status ad_crossings_wait_value(ad_run *run, size_t value, size_t m) {
-  size_t slot = slot_of(run, m);
   for (size_t i = 0; i < run->crossing_count; i++) {
     ad_crossing *c = &run->crossings[i];
+    ad_crossing_way *way = &c->ways[0];
     if (c->value != value || is_source(c)) continue;
-    AD_TRY(wait(run, &c->forward[slot], AD_TRACE_VALUE, m));
-    if (wire_of(run, c, 0)) cast(&c->values[slot], &c->travels[slot]);
+    AD_TRY(check_posted(c, m, 0));
+    AD_TRY(wait_way(run, way, AD_TRACE_VALUE, m));
+    if (wire_of(run, c, 0)) cast(&way->arrived[place_of(way, m)], &way->travels[place_of(way, m)]);
     pass_seam(AD_SEAM_ARRIVED, run, c, m);
   }
   return AD_OK;
 }
 
 static ad_status take_gradient(ad_run *run, ad_crossing *c, size_t m) {
-  AD_TRY(wait(run, &c->backward, AD_TRACE_GRADIENT, m));
-  if (wire_of(run, c, 1)) cast(&c->gradient, &c->gradient_travels);
+  ad_crossing_way *way = &c->ways[1];
+  if (c->spec->one_way) return AD_OK;
+  AD_TRY(check_posted(c, m, 1));
+  AD_TRY(wait_way(run, way, AD_TRACE_GRADIENT, m));
+  if (wire_of(run, c, 1)) cast(&way->arrived[place_of(way, m)], &way->travels[place_of(way, m)]);
   return AD_OK;
 }
 
@@ -206,24 +280,33 @@ ad_status ad_crossings_wait_gradients(ad_run *run, size_t p, size_t m) {
 }
 
 ad_status ad_crossings_settle(ad_run *run) {
-  for (size_t i = 0; i < run->crossing_count; i++) {
-    AD_TRY(wait(run, &run->crossings[i].backward, AD_TRACE_SENT, 0));
-    for (size_t slot = 0; slot < run->under_way; slot++)
-      AD_TRY(wait(run, &run->crossings[i].forward[slot], AD_TRACE_SENT, slot));
-  }
+  for (size_t i = 0; i < run->crossing_count; i++)
+    for (int backward = 0; backward < 2; backward++) {
+      ad_crossing_way *way = &run->crossings[i].ways[backward];
+      for (size_t m = 0; m < way->count; m++) AD_TRY(wait_way(run, way, AD_TRACE_SENT, m));
+    }
   return AD_OK;
 }
 
 /* ---- posting ---- */
 
+static ad_status check_given(const ad_crossing *c, const ad_passed_value *passed, size_t m) {
+  if (!is_source(c) || passed->output) return AD_OK;
+  return ad_fail(AD_INVALID, "`%s` of microbatch %zu is sent before the phase that gives it has run", c->spec->value,
+                 m);
+}
+
 static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
-  size_t slot = slot_of(run, m);
-  ad_passed_value *passed = &run->microbatches[slot].values[c->value];
-  ad_request *request = &c->forward[slot];
-  const ad_array *value = is_source(c) ? ad_tensor_array(passed->output) : &c->values[slot];
+  ad_crossing_way *way = &c->ways[0];
+  size_t place = place_of(way, m);
+  ad_passed_value *passed = &ad_run_microbatch(run, m)->values[c->value];
+  ad_request *request = &way->requests[place];
+  AD_TRY(check_given(c, passed, m));
+  AD_TRY(note_posted(c, m, 0));
+  const ad_array *value = is_source(c) ? ad_tensor_array(passed->output) : &way->arrived[place];
   AD_TRY(wait(run, request, AD_TRACE_SENT, m));
-  if (!is_source(c)) describe(run, c, m, 0, &c->values[slot]);
-  ad_array travels = on_wire(value, &c->travels[slot], wire_of(run, c, 0));
+  if (!is_source(c)) describe(run, c, m, 0, &way->arrived[place]);
+  ad_array travels = on_wire(value, &way->travels[place], wire_of(run, c, 0));
   if (is_source(c)) {
     cast(&travels, value);
     ad_wire_overflow_note(run, c->spec, 0, &travels, value);
@@ -233,15 +316,15 @@ static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
   return ad_bridge_post_forward_at(c->spec->bridge, NULL, &travels, request, c->spec->value);
 }
 
-ad_status ad_crossings_post_values(ad_run *run, size_t p, size_t m) {
+ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m) {
   for (size_t i = 0; i < run->crossing_count; i++)
-    if (gives(run, p, &run->crossings[i])) AD_TRY(post_value(run, &run->crossings[i], m));
+    if (joins(run, &run->crossings[i], from, to)) AD_TRY(post_value(run, &run->crossings[i], m));
   return AD_OK;
 }
 
 /* Law 6: of several phases that needed it the gradients are added before they go back. */
 static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m, ad_array *sum) {
-  const ad_passed_value *passed = &run->microbatches[slot_of(run, m)].values[c->value];
+  const ad_passed_value *passed = &ad_run_microbatch(run, m)->values[c->value];
   int arrived = 0;
   AD_TRY(ad_passed_gradients(run->program, passed, sum, &arrived));
   if (arrived) return AD_OK;
@@ -251,36 +334,41 @@ static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m
                  c->spec->value, m);
 }
 
-/* A phase that is ahead posts several gradients in a row at a step's end: each takes the memory of the one before. */
 static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {
+  ad_crossing_way *way = &c->ways[1];
+  size_t place = place_of(way, m);
+  ad_request *request = &way->requests[place];
   ad_dtype wire = wire_of(run, c, 1);
-  AD_TRY(wait(run, &c->backward, AD_TRACE_SENT, m));
+  AD_TRY(note_posted(c, m, 1));
+  AD_TRY(wait(run, request, AD_TRACE_SENT, m));
   if (is_source(c)) {
-    describe(run, c, m, 1, &c->gradient);
-    ad_array travels = on_wire(&c->gradient, &c->gradient_travels, wire);
-    return ad_bridge_post_backward_at(c->spec->bridge, NULL, &travels, &c->backward, c->spec->value);
+    describe(run, c, m, 1, &way->arrived[place]);
+    ad_array travels = on_wire(&way->arrived[place], &way->travels[place], wire);
+    return ad_bridge_post_backward_at(c->spec->bridge, NULL, &travels, request, c->spec->value);
   }
   ad_array sum;
   AD_TRY(add_gradients(run, c, m, &sum));
-  ad_array travels = on_wire(&sum, &c->gradient_travels, wire);
+  ad_array travels = on_wire(&sum, &way->travels[place], wire);
   cast(&travels, &sum);
   ad_wire_overflow_note(run, c->spec, 1, &travels, &sum);
-  return ad_bridge_post_backward_at(c->spec->bridge, &travels, NULL, &c->backward, c->spec->value);
+  return ad_bridge_post_backward_at(c->spec->bridge, &travels, NULL, request, c->spec->value);
 }
 
-ad_status ad_crossings_post_gradients(ad_run *run, size_t p, size_t m) {
-  for (size_t i = run->crossing_count; i-- > 0;)
-    if (!run->crossings[i].spec->one_way && is_first_to_need(run, p, &run->crossings[i]))
-      AD_TRY(post_gradient(run, &run->crossings[i], m));
+ad_status ad_crossings_post_gradients(ad_run *run, size_t from, size_t to, size_t m) {
+  for (size_t i = run->crossing_count; i-- > 0;) {
+    ad_crossing *c = &run->crossings[i];
+    if (!c->spec->one_way && joins(run, c, from, to)) AD_TRY(post_gradient(run, c, m));
+  }
   return AD_OK;
 }
 
 ad_status ad_crossings_add_returned(const ad_run *run, size_t value, size_t m, ad_array *sum, int *arrived) {
   for (size_t i = 0; i < run->crossing_count; i++) {
     const ad_crossing *c = &run->crossings[i];
+    const ad_crossing_way *way = &c->ways[1];
     if (c->value != value || !is_source(c) || c->spec->one_way) continue;
     pass_seam(AD_SEAM_RETURNED, run, c, m);
-    AD_TRY(ad_gradient_joins(sum, &c->gradient, arrived));
+    AD_TRY(ad_gradient_joins(sum, &way->arrived[place_of(way, m)], arrived));
   }
   return AD_OK;
 }

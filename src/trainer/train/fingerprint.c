@@ -83,6 +83,7 @@ static int is_free(const char *key) {
                                          "placement",
                                          "views.*",
                                          "shard.*",
+                                         "schedule.*",
                                          "checkpoint.*",
                                          "evaluate.*",
                                          "train.steps",

@@ -14,4 +14,8 @@ const ad_mistake *ad_pool_mistakes(size_t *count);
 ad_needs ad_pool_mistakes_show(const ad_crossing_passing *passing);
 ad_needs ad_pool_facts(const ad_run *run);
 
+/* Of pipelines: pipeline_mistakes.c. */
+const ad_mistake *ad_pipeline_mistakes(size_t *count);
+ad_needs ad_pipeline_facts(const ad_run *run);
+
 #endif

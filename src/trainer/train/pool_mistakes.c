@@ -53,7 +53,7 @@ static void begin_step(earlier_value *kept, const ad_array *array) {
 static void keep_those_before(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   const ad_crossing_passing *at = passing;
-  if (cut_by(at->crossing->spec->bridge) || !at->array->data) return;
+  if (ad_crossing_is_cut(at->crossing->spec) || !at->array->data) return;
   earlier_value *kept = earlier_of(at->crossing, ad_array_bytes(at->array));
   if (!kept) return;
   if (at->microbatch == 0) begin_step(kept, at->array);
@@ -183,10 +183,10 @@ static int has_gradient(const ad_run *run, size_t param) {
 /* Other ranks have the values of the module's parameters. */
 static int gives_values_away(const ad_run *run, size_t module) {
   for (size_t i = 0; i < ad_program_crossing_count(run->program); i++) {
-    const ad_bridge *bridge = ad_program_crossing(run->program, i)->bridge;
-    ad_layout from = ad_bridge_from(bridge);
+    const ad_crossing_spec *spec = ad_program_crossing(run->program, i);
+    ad_layout from = ad_bridge_from(spec->bridge);
     int is_from_here = ad_mesh_same_ranks(from.mesh, ad_program_module(run->program, module)->mesh);
-    if (is_from_here && ad_bridge_is_disjoint(bridge) && !cut_by(bridge)) return 1;
+    if (is_from_here && ad_bridge_is_disjoint(spec->bridge) && !ad_crossing_is_cut(spec)) return 1;
   }
   return 0;
 }

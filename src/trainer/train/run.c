@@ -75,10 +75,12 @@ static int is_here(const ad_run *run, const ad_mesh *mesh) { return ad_mesh_has_
 static ad_status create_module(ad_run *run, size_t i, const ad_module_options *options) {
   const ad_module_spec *spec = ad_program_module(run->program, i);
   ad_module_options own = *options;
-  char prefix[AD_PARAM_NAME_SIZE];
+  char prefix[AD_PARAM_NAME_SIZE], files[AD_PARAM_NAME_SIZE];
   if (!is_here(run, spec->mesh)) return ad_absent_create(run->comm, spec, options, &run->absent[i]);
   snprintf(prefix, sizeof prefix, "%s.", spec->name);
-  own.reducer.prefix = ad_program_module_count(run->program) > 1 ? prefix : NULL;
+  snprintf(files, sizeof files, "stage%zu.", i);
+  own.reducer.prefix = ad_program_names_modules(run->program) ? prefix : NULL;
+  own.reducer.files = ad_program_stage_count(run->program) > 1 ? files : NULL;
   AD_TRY(ad_module_create(run->comm, spec, &own, &run->modules[i]));
   run->parameters[i] = ad_module_parameters(run->modules[i]);
   return AD_OK;
@@ -156,53 +158,72 @@ static ad_status create_counts(ad_run *run) {
   return AD_OK;
 }
 
-static int have_same_ranks(const ad_run *run, const ad_phase *a, const ad_phase *b) {
-  return ad_mesh_same_ranks(ad_program_mesh(run->program, a->module), ad_program_mesh(run->program, b->module));
+/* ---- microbatches under way ---- */
+
+/* A phase on paper. */
+typedef struct numbered_phase {
+  const ad_program *program;
+  size_t number;
+} numbered_phase;
+
+/* Whether phase `giver` starts its backward from what the phase leaves. */
+static int gives_to(const numbered_phase *phase, size_t giver) {
+  const char *const *needs = ad_program_phase(phase->program, phase->number)->needs;
+  for (; needs && *needs; needs++)
+    if (ad_phase_lists(ad_program_phase(phase->program, giver)->gives, *needs)) return 1;
+  return 0;
 }
 
-/* Whoever gives something to other ranks is a microbatch ahead of them. */
-static size_t lead_of(const ad_run *run, size_t p) {
-  const ad_phase *phase = ad_program_phase(run->program, p);
-  size_t lead = 0;
-  for (size_t q = p + 1; q < ad_program_phase_count(run->program); q++) {
-    const ad_phase *later = ad_program_phase(run->program, q);
-    for (const char *const *give = phase->gives; give && *give; give++) {
-      size_t least = run->lead[q] + !have_same_ranks(run, phase, later);
-      if (ad_phase_lists(later->needs, *give) && lead < least) lead = least;
-    }
-  }
-  return lead;
+/* Whether an action needs the phase's tape: its own, and backward of those on its ranks that gave it something. */
+static int uses_tape(const void *context, const ad_action *action) {
+  const numbered_phase *phase = context;
+  if (action->kind == AD_ACTION_RECV_F || action->kind == AD_ACTION_RECV_B) return 0;
+  if ((size_t)action->stage == phase->number) return 1;
+  return (action->kind == AD_ACTION_B || action->kind == AD_ACTION_I) && gives_to(phase, (size_t)action->stage);
 }
 
-static ad_status find_leads(ad_run *run) {
+static int uses_microbatch(const void *context, const ad_action *action) {
+  (void)context;
+  (void)action;
+  return 1;
+}
+
+static ad_status count_under_way(ad_run *run) {
   size_t count = ad_program_phase_count(run->program);
-  AD_TRY(ad_new(count, &run->lead));
-  for (size_t p = count; p-- > 0;) {
-    run->lead[p] = lead_of(run, p);
-    if (run->under_way < run->lead[p] + 1) run->under_way = run->lead[p] + 1;
+  AD_TRY(ad_new(count, &run->phases));
+  for (size_t p = 0; p < count; p++) {
+    numbered_phase phase = {run->program, p};
+    AD_TRY(ad_order_most_at_once(&run->order, (ad_order_use){uses_tape, &phase}, &run->phases[p].tape_count));
+  }
+  return ad_order_most_at_once(&run->order, (ad_order_use){uses_microbatch, NULL}, &run->under_way);
+}
+
+static ad_status create_phase_tapes(ad_run *run, size_t p, const ad_tape_options *options) {
+  ad_phase_share *phase = &run->phases[p];
+  size_t module = ad_program_phase(run->program, p)->module;
+  AD_TRY(ad_new(phase->tape_count, &phase->tapes));
+  AD_TRY(ad_new(phase->tape_count, &phase->owed));
+  for (size_t i = 0; run->modules[module] && i < phase->tape_count; i++) {
+    AD_TRY(ad_tape_create(run->comm, ad_program_mesh(run->program, module), options, &phase->tapes[i]));
+    if (run->pool) ad_tape_share(phase->tapes[i], run->pool);
   }
   return AD_OK;
 }
 
 static ad_status create_tapes(ad_run *run) {
-  size_t count = ad_program_phase_count(run->program);
   ad_tape_options options = {.size = sizeof options,
                              .dtype = ad_run_compute_dtype(run),
                              .residual = residual_dtype(run),
                              .crowd = run->options.crowd};
-  AD_TRY(ad_new(count * run->under_way, &run->tapes));
-  for (size_t p = 0; p < count; p++) {
-    size_t module = ad_program_phase(run->program, p)->module;
-    ad_tape **tapes = &run->tapes[p * run->under_way];
-    for (size_t i = 0; run->modules[module] && i <= run->lead[p]; i++)
-      AD_TRY(ad_tape_create(run->comm, ad_program_mesh(run->program, module), &options, &tapes[i]));
-  }
+  for (size_t p = 0; p < ad_program_phase_count(run->program); p++) AD_TRY(create_phase_tapes(run, p, &options));
   return AD_OK;
 }
 
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m) {
-  return run->tapes[p * run->under_way + m % (run->lead[p] + 1)];
+  return run->phases[p].tapes[m % run->phases[p].tape_count];
 }
+
+ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m) { return &run->microbatches[m % run->under_way]; }
 
 static ad_status create_microbatch(const ad_run *run, ad_microbatch_run *out) {
   size_t values = run->program->value_count, phases = ad_program_phase_count(run->program);
@@ -221,6 +242,30 @@ static ad_status create_passing(ad_run *run) {
   AD_TRY(ad_new(run->under_way, &run->microbatches));
   for (size_t i = 0; i < run->under_way; i++) AD_TRY(create_microbatch(run, &run->microbatches[i]));
   return ad_crossings_create(run);
+}
+
+/* All that there is of each microbatch under way. */
+static ad_status create_microbatches(ad_run *run) {
+  AD_TRY(count_under_way(run));
+  AD_TRY(create_tapes(run));
+  return create_passing(run);
+}
+
+static void count_phases(const ad_run *run) {
+  for (size_t p = 0; p < ad_program_phase_count(run->program); p++)
+    run->module_runs[ad_program_phase(run->program, p)->module].phases++;
+}
+
+/* Tapes of a pipeline share memory. */
+static ad_status create_order(ad_run *run) {
+  int is_pipeline = ad_program_stage_count(run->program) > 1;
+  const char *schedule = is_pipeline ? ad_recipe_schedule(run->recipe) : NULL;
+  AD_TRY(ad_new(ad_program_module_count(run->program), &run->module_runs));
+  count_phases(run);
+  if (is_pipeline) AD_TRY(ad_tape_pool_create(ad_comm_is_dry(run->comm), &run->pool));
+  if (run->options.table) return ad_order_share(run->program, ad_comm_rank(run->comm), run->options.table, &run->order);
+  return ad_order_create(run->program, ad_comm_rank(run->comm), (size_t)run->recipe->train.microbatches, schedule,
+                         &run->order);
 }
 
 /* ---- the whole ---- */
@@ -242,9 +287,8 @@ static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(create_modules(run));
   AD_TRY(create_norm_groups(run));
   AD_TRY(create_counts(run));
-  AD_TRY(find_leads(run));
-  AD_TRY(create_tapes(run));
-  AD_TRY(create_passing(run));
+  AD_TRY(create_order(run));
+  AD_TRY(create_microbatches(run));
   void *sums;
   AD_TRY(ad_comm_alloc(run->comm, AD_RUN_SUMS * sizeof *run->sums, &sums));
   run->sums = sums;
@@ -267,10 +311,6 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   return AD_OK;
 }
 
-static size_t tape_count(const ad_run *run) {
-  return run->tapes ? ad_program_phase_count(run->program) * run->under_way : 0;
-}
-
 static void destroy_microbatch(const ad_run *run, ad_microbatch_run *m) {
   for (size_t i = 0; m->values && i < run->program->value_count; i++) {
     ad_release(m->values[i].inputs);
@@ -280,17 +320,46 @@ static void destroy_microbatch(const ad_run *run, ad_microbatch_run *m) {
   ad_release(m->losses);
 }
 
-static void destroy_microbatch_parts(ad_run *run) {
+static void destroy_phase(ad_phase_share *phase) {
+  for (size_t i = 0; phase->tapes && i < phase->tape_count; i++) ad_tape_destroy(phase->tapes[i]);
+  ad_release(phase->tapes);
+  ad_release(phase->owed);
+}
+
+static void destroy_microbatches(ad_run *run) {
   ad_crossings_destroy(run);
-  for (size_t i = 0; i < tape_count(run); i++) ad_tape_destroy(run->tapes[i]);
+  for (size_t p = 0; run->phases && p < ad_program_phase_count(run->program); p++) destroy_phase(&run->phases[p]);
+  for (size_t i = 0; run->microbatches && i < run->under_way; i++) destroy_microbatch(run, &run->microbatches[i]);
+  ad_tape_pool_destroy(run->pool);
+  ad_release(run->microbatches);
+  ad_release(run->phases);
+  run->pool = NULL;
+  run->microbatches = NULL;
+  run->phases = NULL;
+}
+
+static void destroy_counts(ad_run *run) {
   for (size_t i = 0; run->counts && i < ad_program_count_count(run->program); i++) ad_count_destroy(run->counts[i]);
   for (size_t i = 0; run->counted && i < ad_program_count_count(run->program); i++) ad_release(run->counted[i]);
-  for (size_t i = 0; run->microbatches && i < run->under_way; i++) destroy_microbatch(run, &run->microbatches[i]);
-  ad_release(run->microbatches);
-  ad_release(run->lead);
-  ad_release(run->tapes);
   ad_release(run->counts);
   ad_release(run->counted);
+}
+
+/* All that there is of microbatches, for the order that the run has now. */
+static ad_status renew_microbatches(ad_run *run) {
+  destroy_microbatches(run);
+  AD_TRY(ad_tape_pool_create(ad_comm_is_dry(run->comm), &run->pool));
+  return create_microbatches(run);
+}
+
+ad_status ad_run_take_table(ad_run *run, ad_table *table) {
+  ad_status status = ad_order_take(&run->order, run->program, table);
+  return ad_run_tell(run, status ? status : renew_microbatches(run));
+}
+
+ad_status ad_run_take_unchecked(ad_run *run, ad_table *table) {
+  ad_order_replace(&run->order, table);
+  return ad_run_tell(run, renew_microbatches(run));
 }
 
 static void destroy_modules(ad_run *run) {
@@ -318,7 +387,10 @@ void ad_run_destroy(ad_run *run) {
   if (!run) return;
   write_trace(run);
   ad_comm_free(run->comm, run->sums);
-  destroy_microbatch_parts(run);
+  destroy_microbatches(run);
+  ad_order_release(&run->order);
+  ad_release(run->module_runs);
+  destroy_counts(run);
   destroy_modules(run);
   ad_trace_destroy(&run->trace);
   ad_program_destroy(run->program);
@@ -385,17 +457,29 @@ ad_status ad_run_refresh(ad_run *run, ad_written written) {
 
 size_t ad_run_data_bytes(const ad_run *run) { return ad_program_data_bytes(run->program); }
 
+/* Tape number `index` of all that this rank has; NULL after the last. */
+static const ad_tape *tape_at(const ad_run *run, size_t index) {
+  for (size_t p = 0; p < ad_program_phase_count(run->program); p++) {
+    const ad_phase_share *phase = &run->phases[p];
+    if (!phase->tapes[0]) continue;
+    if (index < phase->tape_count) return phase->tapes[index];
+    index -= phase->tape_count;
+  }
+  return NULL;
+}
+
 size_t ad_run_tape_bytes(const ad_run *run) {
-  size_t bytes = 0;
-  for (size_t i = 0; i < tape_count(run); i++)
-    if (run->tapes[i]) bytes += ad_tape_peak_bytes(run->tapes[i]);
+  size_t bytes = ad_tape_pool_peak_bytes(run->pool);
+  const ad_tape *tape;
+  for (size_t i = 0; (tape = tape_at(run, i)); i++) bytes += ad_tape_peak_bytes(tape);
   return bytes;
 }
 
 size_t ad_run_most_routed(const ad_run *run) {
   size_t most = 0;
-  for (size_t i = 0; i < tape_count(run); i++) {
-    size_t tokens = run->tapes[i] ? ad_tape_most_routed(run->tapes[i]) : 0;
+  const ad_tape *tape;
+  for (size_t i = 0; (tape = tape_at(run, i)); i++) {
+    size_t tokens = ad_tape_most_routed(tape);
     most = tokens > most ? tokens : most;
   }
   return most;

@@ -7,6 +7,7 @@
 #include "tensor/tape.h"
 #include "train/absent.h"
 #include "train/crossing.h"
+#include "train/order.h"
 #include "train/wire_overflow.h"
 #include "train/trace.h"
 
@@ -20,9 +21,27 @@ typedef struct ad_norm_group {
 
 /* What one microbatch under way has. */
 typedef struct ad_microbatch_run {
+  int32_t number;          /* of the microbatch; -1: none since the pass began */
   ad_handed_loss *losses;  /* of each phase and loss of the program */
   ad_passed_value *values; /* of each value */
 } ad_microbatch_run;
+
+/* A phase on this rank. */
+typedef struct ad_phase_share {
+  ad_tape **tapes;   /* of microbatches under way: number m has tapes[m % tape_count]; NULL where its module is on other
+                        ranks */
+  size_t tape_count; /* from a microbatch's forward pass until all of its gradients are there; at least 1 */
+  int64_t back;      /* the microbatch whose addend came last and is not reduced; -1: none */
+  int64_t *owed;     /* of each tape: the microbatch whose I was and whose W was not; -1: none */
+} ad_phase_share;
+
+/* How far a module's microbatches are. */
+typedef struct ad_module_run {
+  size_t phases;      /* of the program, that run on the module */
+  int64_t open;       /* the microbatch whose gradients the reducer takes now; -1: none */
+  size_t phases_left; /* of that one: those that are not reduced */
+  size_t ended;       /* microbatches */
+} ad_module_run;
 
 struct ad_run {
   ad_comm *comm;
@@ -36,14 +55,16 @@ struct ad_run {
   ad_absent_module *absent; /* of each module that it does not have */
   ad_count **counts;
   int64_t **counted; /* of each count, this rank's number in each microbatch */
-  /* Microbatches that are under way at once: one, and one more for each bridge to other ranks that a value still has
-   * before it. A phase is `lead` of them ahead, forward, of what comes last; so many tapes, and one, it has. */
+  ad_order order;    /* what a step does on this rank */
+  /* Microbatches between their first action on this rank and their last at once; number m has
+   * microbatches[m % under_way]. */
   size_t under_way;
-  size_t *lead;
-  ad_tape **tapes; /* `under_way` of each phase; see ad_run_tape */
   ad_microbatch_run *microbatches;
-  int trains;       /* the present pass is a step's */
-  int rounds_wires; /* what crosses is rounded to the dtypes of its wire; in a forced dtype it is not */
+  ad_phase_share *phases;     /* of the program */
+  ad_module_run *module_runs; /* of the program */
+  ad_tape_pool *pool;         /* of all tapes; NULL: each has its own memory */
+  int trains;                 /* the present pass is a step's */
+  int rounds_wires;           /* what crosses is rounded to the dtypes of its wire; in a forced dtype it is not */
   int wire_scale; /* exponent that gradients carry on their wires beyond the loss scale: a reference has none itself */
   ad_crossing *crossings;
   size_t crossing_count;
@@ -68,6 +89,16 @@ enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, a coun
 
 /* AD_INVALID: the recipe's mesh has another number of ranks. */
 ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) AD_CHECKED;
+/* Before the first step. Takes over a table of compute alone, of the program's phases on the ranks of ad_order_create,
+ * in place of the program's own order. Its tapes share memory: what waits for a W holds what its weights read. The sums
+ * are those of the own order, bit for bit. On an error the table is still the caller's, and the run can only be
+ * destroyed. */
+ad_status ad_run_take_table(ad_run *run, ad_table *table) AD_CHECKED;
+/* The same of a table that has its transfers and reductions, as it is: no law is asked. For tests of what becomes of a
+ * wrong one. */
+ad_status ad_run_take_unchecked(ad_run *run, ad_table *table) AD_CHECKED;
+ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m);
+int ad_run_loss_scale_exponent(const ad_run *run);
 /* Of phase `p` for microbatch m; NULL: its module is on other ranks. */
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
 ad_dtype ad_run_compute_dtype(const ad_run *run);

@@ -9,15 +9,7 @@
 #include "base/seams.h"
 #include "module/module.h"
 #include "program/program.h"
-#include "train/run.h"
-
-typedef struct step_state {
-  int64_t step;
-  double losses[AD_LOSSES_MAX];  // this rank's addends of each; on all ranks but one of those that have the same, 0
-  double scale;                  // what the losses are multiplied by before backward: a power of two
-  int counted;                   // 1: the counts were waited for
-  ad_status (*back)(ad_run *run, size_t m);  // one microbatch; NULL: nothing goes back
-} step_state;
+#include "train/execute.h"
 
 static atomic_int interrupt_flag, checkpoint_flag;
 void ad_train_interrupt(void) { atomic_store(&interrupt_flag, 1); }
@@ -28,11 +20,13 @@ void ad_train_checkpoint(void) { atomic_store(&checkpoint_flag, 1); }
 static size_t microbatches(const ad_run *run) { return (size_t)run->recipe->train.microbatches; }
 static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
 static size_t modules(const ad_run *run) { return ad_program_module_count(run->program); }
-static size_t phases(const ad_run *run) { return ad_program_phase_count(run->program); }
+
+/* The exponent, the same until a step's norm is judged. */
+int ad_run_loss_scale_exponent(const ad_run *run) { return run->loss_scale.enabled ? run->loss_scale.exponent : 0; }
 
 /* ---- the batch and its counts (law 5) ---- */
 
-static ad_status read_batch(ad_run *run, step_state *state, ad_held_out held_out) {
+static ad_status read_batch(ad_run *run, ad_step_state *state, ad_held_out held_out) {
   int64_t of = state->step;
   ad_wire_overflow_clear(run);
   ad_seam_pass(AD_SEAM_READ, &of);
@@ -44,286 +38,11 @@ static ad_status read_batch(ad_run *run, step_state *state, ad_held_out held_out
   return AD_OK;
 }
 
-static ad_status wait_for_counts(ad_run *run, step_state *state) {
+ad_status ad_step_wait_for_counts(ad_run *run, ad_step_state *state) {
   for (size_t i = 0; !state->counted && i < ad_program_count_count(run->program); i++)
     if (run->counts[i]) AD_TRY(ad_count_wait(run->counts[i], NULL));
   state->counted = 1;
   return AD_OK;
-}
-
-/* ---- one microbatch, forward ---- */
-
-static ad_microbatch_run *microbatch(const ad_run *run, size_t m) { return &run->microbatches[m % run->under_way]; }
-
-/* What phase `p` hands in. */
-static ad_handed_loss *losses_of(const ad_run *run, size_t p, size_t m) {
-  return microbatch(run, m)->losses + p * losses(run);
-}
-
-/* What the microbatch had whose place it takes. */
-static void begin_microbatch(const ad_run *run, size_t m) {
-  ad_microbatch_run *at = microbatch(run, m);
-  for (size_t i = 0; i < losses(run) * phases(run); i++) at->losses[i] = (ad_handed_loss){0};
-  for (size_t v = 0; v < run->program->value_count; v++) {
-    at->values[v].output = NULL;
-    at->values[v].arrived = NULL;
-    for (size_t p = 0; p < phases(run); p++) at->values[v].inputs[p] = at->values[v].needed[p] = NULL;
-  }
-}
-
-/* The first mistake of a phase is told there: in what follows from it nobody would find it. */
-static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
-  const ad_phase *phase = ad_program_phase(run->program, p);
-  AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
-  for (size_t v = 0; v < run->program->value_count; v++) {
-    if (microbatch(run, m)->values[v].output || !ad_phase_lists(phase->gives, run->program->values[v])) continue;
-    return ad_fail(AD_INVALID, "phase `%s` did not give `%s`", phase->name, run->program->values[v]);
-  }
-  return AD_OK;
-}
-
-static ad_status wait_for_value(void *run, size_t value, size_t m) { return ad_crossings_wait_value(run, value, m); }
-
-/* The exponent, the same until a step's norm is judged. */
-static int loss_scale_of(const ad_run *run) { return run->loss_scale.enabled ? run->loss_scale.exponent : 0; }
-
-static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
-  size_t module = ad_program_phase(run->program, p)->module;
-  return (ad_phase_run){.program = run->program,
-                        .phase = p,
-                        .microbatch = m,
-                        .trains = run->trains,
-                        .loss_scale = loss_scale_of(run),
-                        .rounds = run->rounds_wires,
-                        .wire_scale = run->wire_scale,
-                        .overflows = run->overflows,
-                        .tape = ad_run_tape(run, p, m),
-                        .module = run->modules[module],
-                        .parameters = run->parameters[module],
-                        .values = microbatch(run, m)->values,
-                        .losses = losses_of(run, p, m),
-                        .wait = wait_for_value,
-                        .run = run};
-}
-
-static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
-  int64_t first = ad_cut(run->recipe->train.global_batch, (int64_t)m, (int64_t)microbatches(run)).first;
-  if (run->samples) run->samples->first = run->samples->batch + (size_t)first;
-  ad_tape_note_samples(t, run->samples);
-}
-
-static ad_status run_phase(ad_run *run, size_t p, size_t m) {
-  const ad_phase *phase = ad_program_phase(run->program, p);
-  ad_store *store = ad_module_store(run->modules[phase->module]);
-  ad_phase_run at = phase_run(run, p, m);
-  ad_tape_reset(at.tape);
-  note_samples(run, at.tape, m);
-  ad_seam_pass(AD_SEAM_PHASE, &m);
-  ad_trace_begin(&run->trace, AD_TRACE_FORWARD, (int64_t)m, 0);
-  AD_TRY(ad_store_begin_pass(store, AD_FORWARD));
-  ad_status status = phase->run(ad_program_own(run->program), &at);
-  if (!status) status = check_phase(run, p, m);
-  if (!status) status = ad_store_end_pass(store);
-  ad_trace_end(&run->trace, AD_TRACE_FORWARD, (int64_t)m);
-  return status;
-}
-
-static int is_handed_in(const ad_run *run, size_t loss, size_t m) {
-  for (size_t p = 0; p < phases(run); p++)
-    if (losses_of(run, p, m)[loss].numerator) return 1;
-  return 0;
-}
-
-/* Only a rank that runs every phase can say that nobody handed a loss in. */
-static ad_status check_losses(const ad_run *run, size_t m) {
-  for (size_t p = 0; p < phases(run); p++)
-    if (!ad_run_tape(run, p, m)) return AD_OK;
-  for (size_t i = 0; i < losses(run); i++) {
-    if (is_handed_in(run, i, m)) continue;
-    return ad_fail(AD_INVALID, "no phase handed in the loss `%s`", ad_program_loss(run->program, i)->name);
-  }
-  return AD_OK;
-}
-
-static double coefficient_of(const ad_run *run, size_t i) {
-  const ad_loss_spec *spec = ad_program_loss(run->program, i);
-  return spec->coefficient == 0 ? 1 : spec->coefficient;
-}
-
-/* Loss number `i` divided by its count, or with its microbatch's share of it; backward starts from it times its
- * coefficient. */
-static void divide_loss(ad_run *run, const step_state *state, size_t p, size_t i, size_t m) {
-  const ad_loss_spec *spec = ad_program_loss(run->program, i);
-  ad_handed_loss *handed = &losses_of(run, p, m)[i];
-  ad_tape *t = ad_run_tape(run, p, m);
-  const ad_count *count = run->counts[spec->count];
-  ad_tensor *loss = handed->numerator;
-  loss = spec->per_microbatch ? ad_share(t, loss, count, m) : ad_divide(t, loss, count);
-  double factor = state->scale * coefficient_of(run, i);
-  handed->numerator = loss;
-  handed->start = factor == 1 ? loss : ad_scale(t, loss, factor);
-}
-
-// Where a loss is the same on every rank of an axis, the first one counts; 0 * NaN tells of the others.
-static double own_addend(const ad_run *run, const ad_tensor *loss) {
-  const ad_layout *layout = &ad_tensor_array(loss)->layout;
-  int64_t rank = ad_comm_rank(run->comm);
-  ad_group copies = ad_mesh_group(layout->mesh, AD_AXES_ALL & ~ad_layout_axes_of(layout, AD_P), rank);
-  return (ad_group_index(&copies, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
-}
-
-/* The losses that the phase handed in. */
-static ad_status take_losses(ad_run *run, step_state *state, size_t p, size_t m) {
-  const ad_handed_loss *handed = losses_of(run, p, m);
-  for (size_t i = 0; i < losses(run); i++) {
-    if (!handed[i].numerator) continue;
-    AD_TRY(wait_for_counts(run, state));
-    divide_loss(run, state, p, i, m);
-    const ad_array *loss = ad_tensor_array(handed[i].numerator);
-    if (loss && loss->data) state->losses[i] += own_addend(run, handed[i].numerator);  // engine dry has no values
-  }
-  return ad_tape_status(ad_run_tape(run, p, m));
-}
-
-static ad_status forward_phase(ad_run *run, step_state *state, size_t p, size_t m) {
-  if (ad_run_tape(run, p, m)) {
-    AD_TRY(ad_crossings_wait_room(run, p, m));
-    AD_TRY(run_phase(run, p, m));
-    AD_TRY(take_losses(run, state, p, m));
-  }
-  return ad_crossings_post_values(run, p, m);
-}
-
-/* Microbatch `m` of the last phases, and of each other what it is ahead. */
-static ad_status forward(ad_run *run, step_state *state, int64_t m) {
-  int64_t count = (int64_t)microbatches(run), newest = m + (int64_t)run->under_way - 1;
-  if (newest < count) begin_microbatch(run, (size_t)newest);
-  for (size_t p = 0; p < phases(run); p++) {
-    int64_t own = m + (int64_t)run->lead[p];
-    if (own >= 0 && own < count) AD_TRY(forward_phase(run, state, p, (size_t)own));
-  }
-  return m < 0 ? AD_OK : check_losses(run, (size_t)m);
-}
-
-/* ---- one microbatch, backward ---- */
-
-/* What a phase's backward starts from. */
-typedef struct starts {
-  ad_tensor *outputs[AD_LOSSES_MAX + AD_VALUES_MAX];
-  const ad_array *gradients[AD_LOSSES_MAX + AD_VALUES_MAX]; /* NULL: a loss */
-  ad_array sums[AD_VALUES_MAX];
-  size_t count;
-} starts;
-
-static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *from) {
-  for (size_t i = 0; i < losses(run); i++) {
-    const ad_handed_loss *loss = &losses_of(run, p, m)[i];
-    if (!loss->numerator || ad_program_loss(run->program, i)->is_metric) continue;
-    from->gradients[from->count] = NULL;
-    from->outputs[from->count++] = loss->start;
-  }
-}
-
-/* The gradients that the phases left that needed the value; those of several are added (law 6). */
-static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts *from) {
-  const ad_passed_value *value = &microbatch(run, m)->values[v];
-  ad_array *sum = &from->sums[v];
-  int arrived = 0;
-  AD_TRY(ad_passed_gradients(run->program, value, sum, &arrived));
-  AD_TRY(ad_crossings_add_returned(run, v, m, sum, &arrived));
-  if (!arrived) return AD_OK;
-  from->gradients[from->count] = sum;
-  from->outputs[from->count++] = value->output;
-  return AD_OK;
-}
-
-static ad_status find_starts(const ad_run *run, size_t p, size_t m, starts *from) {
-  from->count = 0;
-  start_from_losses(run, p, m, from);
-  const ad_phase *phase = ad_program_phase(run->program, p);
-  for (size_t v = 0; v < run->program->value_count; v++)
-    if (ad_phase_lists(phase->gives, run->program->values[v])) AD_TRY(start_from_value(run, v, m, from));
-  return AD_OK;
-}
-
-static ad_status backward_phase(ad_run *run, size_t p, size_t m) {
-  starts from;
-  ad_tape *t = ad_run_tape(run, p, m);
-  AD_TRY(ad_tape_status(t));
-  AD_TRY(ad_crossings_wait_gradients(run, p, m));
-  AD_TRY(find_starts(run, p, m, &from));
-  if (!from.count) return AD_OK;
-  ad_store *store = ad_module_store(run->modules[ad_program_phase(run->program, p)->module]);
-  ad_trace_begin(&run->trace, AD_TRACE_BACKWARD, (int64_t)m, 0);
-  AD_TRY(ad_store_begin_pass(store, AD_BACKWARD));
-  AD_TRY(ad_backward_from(t, from.outputs, from.gradients, from.count, AD_LAST_START));
-  AD_TRY(ad_store_end_pass(store));
-  ad_trace_end(&run->trace, AD_TRACE_BACKWARD, (int64_t)m);
-  return AD_OK;
-}
-
-static ad_status backward(ad_run *run, size_t m) {
-  for (size_t p = phases(run); p-- > 0;) {
-    if (ad_run_tape(run, p, m)) AD_TRY(backward_phase(run, p, m));
-    AD_TRY(ad_crossings_post_gradients(run, p, m));
-  }
-  return AD_OK;
-}
-
-/* ---- microbatches ---- */
-
-static ad_sync sync_of(const ad_run *run, size_t m) {
-  if (m + 1 == microbatches(run)) return AD_SYNC_ALL;
-  return m < run->recipe->train.sync_count ? run->recipe->train.sync[m] : AD_SYNC_SHARD;
-}
-
-static ad_status after_backward(ad_run *run, size_t m) {
-  for (size_t p = 0; p < phases(run); p++) {
-    const ad_phase *phase = ad_program_phase(run->program, p);
-    ad_phase_run at = phase_run(run, p, m);
-    if (at.tape && phase->after) AD_TRY(phase->after(ad_program_own(run->program), &at));
-  }
-  return AD_OK;
-}
-
-/* What all losses that learn are divided by; 0: it is no single number, or not known here. */
-static double divisor_of(const ad_run *run) {
-  size_t none = ad_program_count_count(run->program), count = none;
-  double total = 0;
-  for (size_t i = 0; i < losses(run); i++) {
-    const ad_loss_spec *spec = ad_program_loss(run->program, i);
-    if (spec->is_metric) continue;
-    if (spec->per_microbatch || (count != none && count != spec->count)) return 0;
-    count = spec->count;
-  }
-  for (size_t m = 0; count != none && run->counts[count] && m < microbatches(run); m++)
-    total += (double)ad_count_of(run->counts[count], m);
-  return total > 0 ? total : 0;
-}
-
-static ad_status end_microbatch(ad_reducer *reducer, double divisor) {
-  ad_reducer_divided_by(reducer, divisor);
-  return ad_reducer_end_microbatch(reducer);
-}
-
-static ad_status backward_reducing(ad_run *run, size_t m) {
-  for (size_t i = 0; i < modules(run); i++)
-    if (run->modules[i]) AD_TRY(ad_reducer_begin_microbatch(ad_module_reducer(run->modules[i]), sync_of(run, m)));
-  AD_TRY(backward(run, m));
-  AD_TRY(after_backward(run, m));
-  for (size_t i = 0; i < modules(run); i++)
-    if (run->modules[i]) AD_TRY(end_microbatch(ad_module_reducer(run->modules[i]), divisor_of(run)));
-  return AD_OK;
-}
-
-static ad_status run_microbatches(ad_run *run, step_state *state) {
-  run->trains = state->back == backward_reducing && !run->options.given_states;
-  for (int64_t m = 1 - (int64_t)run->under_way; m < (int64_t)microbatches(run); m++) {
-    AD_TRY(forward(run, state, m));
-    if (m >= 0 && state->back) AD_TRY(state->back(run, (size_t)m));
-  }
-  AD_TRY(wait_for_counts(run, state));
-  return ad_crossings_settle(run);
 }
 
 /* ---- sums of the losses ---- */
@@ -341,14 +60,14 @@ ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, 
   return ad_comm_run(run->comm, &reduce);
 }
 
-static int is_finite_here(const ad_run *run, const step_state *state) {
+static int is_finite_here(const ad_run *run, const ad_step_state *state) {
   for (size_t i = 0; i < losses(run); i++)
     if (!ad_program_loss(run->program, i)->is_metric && !isfinite(state->losses[i])) return 0;
   return 1;
 }
 
 // The sum is not finite: finds the first rank whose own addend is not.
-static ad_status fail_number(ad_run *run, const step_state *state, double sum) {
+static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum) {
   double world = (double)ad_comm_size(run->comm);
   AD_TRY(ad_wire_overflow_agree(run));
   if (run->overflow.spec) return ad_wire_overflow_fail(run, state->step);
@@ -391,7 +110,7 @@ static int64_t own_count(const ad_run *run) {
   return total;
 }
 
-static ad_status sum_losses(ad_run *run, const step_state *state, ad_step_report *report) {
+static ad_status sum_losses(ad_run *run, const ad_step_state *state, ad_step_report *report) {
   size_t count = losses(run);
   double sum = 0;
   for (size_t i = 0; i < count; i++) run->sums[i] = state->losses[i];
@@ -404,7 +123,7 @@ static ad_status sum_losses(ad_run *run, const step_state *state, ad_step_report
   report->count = (int64_t)run->sums[count + 3];
   for (size_t i = 0; i < count; i++) {
     report->losses[i] = run->sums[i];
-    if (!ad_program_loss(run->program, i)->is_metric) sum += coefficient_of(run, i) * run->sums[i];
+    if (!ad_program_loss(run->program, i)->is_metric) sum += ad_loss_coefficient(run, i) * run->sums[i];
   }
   if (!isfinite(sum)) return fail_number(run, state, sum);
   report->loss = sum;
@@ -453,7 +172,7 @@ static ad_status report_norms(const ad_run *run, double scale, const ad_step_rep
   return AD_OK;
 }
 
-static ad_status finish_gradients(ad_run *run, step_state *state, ad_step_report *report) {
+static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_report *report) {
   for (size_t i = 0; i < modules(run); i++)
     if (run->modules[i]) AD_TRY(ad_reducer_finish(ad_module_reducer(run->modules[i])));
   ad_seam_pass(AD_SEAM_GRADIENTS, run);
@@ -513,10 +232,10 @@ static double learning_rate(const ad_run *run, int64_t step) {
 }
 
 static ad_status take_step(ad_run *run, ad_step_report *report) {
-  report->loss_scale = loss_scale_of(run);
-  step_state state = {.step = report->step, .scale = ldexp(1, report->loss_scale), .back = backward_reducing};
+  report->loss_scale = ad_run_loss_scale_exponent(run);
+  ad_step_state state = {.step = report->step, .scale = ldexp(1, report->loss_scale), .updates = 1, .goes_back = 1};
   AD_TRY(read_batch(run, &state, 0));
-  AD_TRY(run_microbatches(run, &state));
+  AD_TRY(ad_run_execute(run, &state));
   AD_TRY(finish_gradients(run, &state, report));
   AD_TRY(judge_norm(run, report));
   AD_TRY(update(run, report));
@@ -543,20 +262,20 @@ double ad_run_task_loss(const ad_run *run, const ad_step_report *report) {
   double sum = 0;
   for (size_t i = 0; i < losses(run); i++) {
     const ad_loss_spec *spec = ad_program_loss(run->program, i);
-    if (!spec->is_metric && !spec->is_auxiliary) sum += coefficient_of(run, i) * report->losses[i];
+    if (!spec->is_metric && !spec->is_auxiliary) sum += ad_loss_coefficient(run, i) * report->losses[i];
   }
   return sum;
 }
 
-static ad_status take_losses_alone(ad_run *run, step_state *state, ad_held_out held_out, ad_step_report *out) {
+static ad_status take_losses_alone(ad_run *run, ad_step_state *state, ad_held_out held_out, ad_step_report *out) {
   *out = (ad_step_report){.step = state->step};
   AD_TRY(read_batch(run, state, held_out));
-  AD_TRY(run_microbatches(run, state));
+  AD_TRY(ad_run_execute(run, state));
   return sum_losses(run, state, out);
 }
 
 ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_held_out held_out, ad_step_report *out) {
-  step_state state = {.step = step, .scale = 1};
+  ad_step_state state = {.step = step, .scale = 1};
   return ad_run_tell(run, take_losses_alone(run, &state, held_out, out));
 }
 
@@ -570,20 +289,7 @@ ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *o
 
 /* ---- what was learned ---- */
 
-/* A step's forward pass alone; the values stay on the tapes until the next. */
-static ad_status forward_alone(void *context, size_t m) {
-  ad_run *run = context;
-  run->trains = 0;
-  begin_microbatch(run, m);
-  for (size_t p = 0; p < phases(run); p++) {
-    if (ad_run_tape(run, p, m)) {
-      AD_TRY(ad_crossings_wait_room(run, p, m));
-      AD_TRY(run_phase(run, p, m));
-    }
-    AD_TRY(ad_crossings_post_values(run, p, m));
-  }
-  return ad_crossings_settle(run);
-}
+static ad_status forward_alone(void *context, size_t m) { return ad_run_execute_forward(context, m); }
 
 static void tell(void *context, const char *what, int64_t done, int64_t of) {
   const ad_run *run = context;
@@ -613,9 +319,9 @@ static void visit_gradient(void *context, size_t param, const ad_array *gradient
 }
 
 static ad_status visit_microbatches(ad_run *run, int64_t step, int loss_scale, ad_step_report *report) {
-  step_state state = {.step = step, .scale = ldexp(1, loss_scale), .back = backward};
+  ad_step_state state = {.step = step, .scale = ldexp(1, loss_scale), .goes_back = 1};
   AD_TRY(read_batch(run, &state, 0));
-  AD_TRY(run_microbatches(run, &state));
+  AD_TRY(ad_run_execute(run, &state));
   if (!report) return AD_OK;
   *report = (ad_step_report){.step = step};
   return sum_losses(run, &state, report);

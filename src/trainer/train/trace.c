@@ -102,6 +102,11 @@ void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t b
   begin(trace, (ad_trace_event){.kind = kind, .index = index, .begin = time_of(trace), .bytes = (int64_t)bytes});
 }
 
+void ad_trace_begin_pass(ad_trace *trace, ad_trace_kind kind, size_t stage, size_t microbatch) {
+  begin(trace,
+        (ad_trace_event){.kind = kind, .index = (int64_t)microbatch, .begin = time_of(trace), .stage = (int64_t)stage});
+}
+
 void ad_trace_end(ad_trace *trace, ad_trace_kind kind, int64_t index) { end_at(trace, kind, index, time_of(trace)); }
 
 static ad_trace_event event_of(ad_trace_kind kind, const ad_bucket_step *step, int64_t time) {

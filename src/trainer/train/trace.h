@@ -6,17 +6,18 @@
 #include "addend/reduce.h"
 
 /* code, the name that a trace shows */
-#define AD_TRACE_LIST(X)                    \
-  X(AD_TRACE_STEP, "step")                  \
-  X(AD_TRACE_READ, "read batch")            \
-  X(AD_TRACE_FORWARD, "forward")            \
-  X(AD_TRACE_BACKWARD, "backward")          \
-  X(AD_TRACE_REDUCTION, "reduction")        \
-  X(AD_TRACE_WAIT, "wait for bucket")       \
-  X(AD_TRACE_VALUE, "wait for value")       \
-  X(AD_TRACE_GRADIENT, "wait for gradient") \
-  X(AD_TRACE_SENT, "wait for room")         \
-  X(AD_TRACE_NORM, "loss and norm")         \
+#define AD_TRACE_LIST(X)                     \
+  X(AD_TRACE_STEP, "step")                   \
+  X(AD_TRACE_READ, "read batch")             \
+  X(AD_TRACE_FORWARD, "forward")             \
+  X(AD_TRACE_BACKWARD, "backward")           \
+  X(AD_TRACE_WEIGHTS, "backward of weights") \
+  X(AD_TRACE_REDUCTION, "reduction")         \
+  X(AD_TRACE_WAIT, "wait for bucket")        \
+  X(AD_TRACE_VALUE, "wait for value")        \
+  X(AD_TRACE_GRADIENT, "wait for gradient")  \
+  X(AD_TRACE_SENT, "wait for room")          \
+  X(AD_TRACE_NORM, "loss and norm")          \
   X(AD_TRACE_UPDATE, "update")
 
 typedef enum ad_trace_kind {
@@ -33,6 +34,7 @@ typedef struct ad_trace_event {
   int64_t begin, end; /* ns since the trace's origin; end 0: never ended */
   int64_t bytes;
   int64_t move, axes; /* of a reduction */
+  int64_t stage;      /* of a pass over a microbatch: the phase's number */
 } ad_trace_event;
 
 enum { AD_TRACE_FIRST_STEPS = 20, AD_TRACE_LAST_STEPS = 4, AD_TRACE_EVENTS_MAX = 1 << 14 /* of either */ };
@@ -62,6 +64,8 @@ void ad_trace_end_step(ad_trace *trace);
 /* After the last step: `events` then holds the first steps, and those of the last that are there from their begin. */
 ad_status ad_trace_settle(ad_trace *trace) AD_CHECKED;
 void ad_trace_begin(ad_trace *trace, ad_trace_kind kind, int64_t index, size_t bytes);
+/* Of a pass of a phase over a microbatch; it ends with ad_trace_end. */
+void ad_trace_begin_pass(ad_trace *trace, ad_trace_kind kind, size_t stage, size_t microbatch);
 void ad_trace_end(ad_trace *trace, ad_trace_kind kind, int64_t index);
 /* For the reducer's options; `context` is an ad_trace. */
 void ad_trace_bucket(void *context, ad_bucket_event event, const ad_bucket_step *step);

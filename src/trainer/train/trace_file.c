@@ -11,13 +11,19 @@ static void write_process(FILE *file, int64_t rank) {
           (long long)rank);
 }
 
+static int is_pass(const ad_trace_event *event) {
+  return event->kind == AD_TRACE_FORWARD || event->kind == AD_TRACE_BACKWARD || event->kind == AD_TRACE_WEIGHTS;
+}
+
 static void write_span(FILE *file, const ad_trace_event *event, int64_t rank) {
   fprintf(file,
           ",\n{\"ph\":\"X\",\"name\":\"%s %lld\",\"cat\":\"%s\",\"pid\":%lld,\"tid\":0,\"ts\":%.3f,\"dur\":%.3f,"
-          "\"args\":{\"step\":%lld,\"index\":%lld,\"bytes\":%lld}}",
+          "\"args\":{\"step\":%lld,\"index\":%lld,\"bytes\":%lld",
           ad_trace_kind_name(event->kind), (long long)event->index, ad_trace_kind_name(event->kind), (long long)rank,
           (double)event->begin / 1e3, (double)(event->end - event->begin) / 1e3, (long long)event->step,
           (long long)event->index, (long long)event->bytes);
+  if (is_pass(event)) fprintf(file, ",\"stage\":%lld", (long long)event->stage);
+  fputs("}}", file);
 }
 
 static void write_overlapping_end(FILE *file, const ad_trace_event *event, int64_t rank, char phase, int64_t time) {

@@ -16,6 +16,22 @@ static ad_status prepare_spanning(mpi_world *world, mpi_channel *channel) {
   return ad_new((size_t)MPI_CALLS * channel->members, &channel->early);
 }
 
+static void free_channel(mpi_channel *channel) {
+  for (size_t i = 0; channel->early && i < (size_t)MPI_CALLS * channel->members; i++) ad_release(channel->early[i]);
+  ad_release(channel->early);
+  ad_mpi_routes_free(&channel->routes);
+  ad_release(channel->ranks);
+  ad_release(channel);
+}
+
+static ad_status keep_ranks(mpi_channel *channel) {
+  if (!channel->shape.list) return AD_OK;
+  AD_TRY(ad_new(channel->members, &channel->ranks));
+  memcpy(channel->ranks, channel->shape.ranks, channel->members * sizeof *channel->ranks);
+  channel->shape.ranks = channel->ranks;
+  return AD_OK;
+}
+
 static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
   mpi_channel *channel;
   AD_TRY(ad_new(1, &channel));
@@ -26,10 +42,10 @@ static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_
     if (ad_shape_rank(shape, i) == world->rank) channel->index = i;
     channel->is_local &= ad_mpi_on_node(world, channel, i);
   }
-  ad_status status = channel->is_local ? AD_OK : prepare_spanning(world, channel);
+  ad_status status = keep_ranks(channel);
+  if (!status && !channel->is_local) status = prepare_spanning(world, channel);
   if (status) {
-    ad_mpi_routes_free(&channel->routes);
-    ad_release(channel);
+    free_channel(channel);
     return status;
   }
   channel->next = world->channels;
@@ -37,24 +53,54 @@ static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_
   return AD_OK;
 }
 
-ad_status ad_mpi_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
+static mpi_channel *find_channel(const mpi_world *world, const ad_group_shape *shape) {
   mpi_channel *channel = world->last_channel;
-  if (!channel || !ad_shape_same(&channel->shape, shape))
-    for (channel = world->channels; channel && !ad_shape_same(&channel->shape, shape);) channel = channel->next;
-  if (!channel) AD_TRY(add_channel(world, shape, &channel));
+  if (channel && ad_shape_same(&channel->shape, shape)) return channel;
+  for (channel = world->channels; channel && !ad_shape_same(&channel->shape, shape);) channel = channel->next;
+  return channel;
+}
+
+// What members told of a list before this rank called on it.
+static void take_unknown(mpi_world *world, uint64_t list) {
+  size_t left = 0, count = world->unknown_count;
+  world->unknown_count = 0;
+  for (size_t i = 0; i < count; i++) {
+    mail_call *told = world->unknown[i];
+    if (told->shape.list == list)
+      ad_mpi_told(world, told);
+    else
+      world->unknown[left++] = told;
+  }
+  world->unknown_count = left;
+}
+
+ad_status ad_mpi_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
+  mpi_channel *channel = find_channel(world, shape);
+  int is_new = !channel;
+  if (is_new) AD_TRY(add_channel(world, shape, &channel));
+  if (is_new && shape->list) take_unknown(world, shape->list);
   *out = world->last_channel = channel;
   return AD_OK;
+}
+
+void ad_mpi_forget_list(mpi_world *world, const ad_group_shape *shape) {
+  mpi_channel **link = &world->channels;
+  while (*link && !ad_shape_same(&(*link)->shape, shape)) link = &(*link)->next;
+  mpi_channel *channel = *link;
+  if (!channel) return;
+  *link = channel->next;
+  if (world->last_channel == channel) world->last_channel = NULL;
+  free_channel(channel);
 }
 
 void ad_mpi_channels_free(mpi_world *world) {
   while (world->channels) {
     mpi_channel *channel = world->channels;
     world->channels = channel->next;
-    for (size_t i = 0; channel->early && i < (size_t)MPI_CALLS * channel->members; i++) ad_release(channel->early[i]);
-    ad_release(channel->early);
-    ad_mpi_routes_free(&channel->routes);
-    ad_release(channel);
+    free_channel(channel);
   }
+  for (size_t i = 0; i < world->unknown_count; i++) ad_release(world->unknown[i]);
+  ad_release(world->unknown);
 }
 
 static mail_call **early_place(const mpi_channel *channel, uint64_t sequence, uint32_t member) {
@@ -62,10 +108,11 @@ static mail_call **early_place(const mpi_channel *channel, uint64_t sequence, ui
 }
 
 int ad_mpi_has_made(mpi_world *world, const ad_group_shape *shape, uint64_t sequence) {
-  mpi_channel *channel;
-  if (ad_mpi_channel(world, shape, &channel)) return 1;
+  mpi_channel *channel = find_channel(world, shape);
+  if (!channel && shape->list) return 0;
+  if (!channel && ad_mpi_channel(world, shape, &channel)) return 1;
   if (!channel->is_local) return channel->next_sequence > sequence;
-  ad_call call = {.members = channel->members, .index = channel->index, .shape = *shape};
+  ad_call call = {.members = channel->members, .index = channel->index, .shape = channel->shape};
   shm_channel *local;
   return ad_shm_channel(world->shm, &call, &local) || local->next_sequence > sequence;
 }
@@ -283,14 +330,30 @@ static uint32_t member_of(const mpi_channel *channel, uint32_t rank) {
   return k;
 }
 
+static ad_status keep_unknown(mpi_world *world, mail_call *told) {
+  AD_TRY(ad_grow(&world->unknown, world->unknown_count, world->unknown_count + 1));
+  world->unknown[world->unknown_count++] = told;
+  return AD_OK;
+}
+
+static ad_status channel_of_told(mpi_world *world, mail_call *told, mpi_channel **out) {
+  mpi_channel *last = world->last_channel;
+  *out = find_channel(world, &told->shape);
+  if (!*out && told->shape.list) return keep_unknown(world, told);
+  if (!*out) AD_TRY(ad_mpi_channel(world, &told->shape, out));
+  told->shape.ranks = (*out)->shape.ranks;
+  world->last_channel = last;
+  return AD_OK;
+}
+
 void ad_mpi_told(mpi_world *world, mail_call *told) {
-  mpi_channel *channel, *last = world->last_channel;
-  if (ad_mpi_channel(world, &told->shape, &channel)) {
+  mpi_channel *channel;
+  if (channel_of_told(world, told, &channel)) {
     ad_release(told);
     ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a group that another node calls");
     return;
   }
-  world->last_channel = last;
+  if (!channel) return;
   uint32_t k = member_of(channel, told->head.from);
   if (told->sequence >= channel->next_sequence) {
     *early_place(channel, told->sequence, k) = told;

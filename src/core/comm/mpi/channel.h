@@ -5,6 +5,8 @@
 #include "mesh/group.h"
 
 ad_status ad_mpi_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) AD_CHECKED;
+/* This rank makes no more calls on a list that spans nodes. */
+void ad_mpi_forget_list(mpi_world *world, const ad_group_shape *shape);
 void ad_mpi_channels_free(mpi_world *world);
 /* Tells the other members of the call, and takes what they told of theirs before. */
 ad_status ad_mpi_tell(mpi_world *world, mpi_call *c) AD_CHECKED;

@@ -7,8 +7,10 @@
 #include "base/memory.h"
 #include "comm/mpi/channel.h"
 #include "comm/mpi/move.h"
+#include "comm/mpi/transfer.h"
 #include "comm/mpi/wait.h"
 #include "comm/shm/engine.h"
+#include "comm/shm/list.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/wait.h"
 #include "comm/watchdog.h"
@@ -26,6 +28,7 @@ static void give_up(mpi_world *world) {
   for (mpi_call *c = world->first; c; c = c->next) ad_mpi_abandon(world, c);
   world->first = NULL;
   world->last = &world->first;
+  if (world->nodes > 1) ad_mpi_abandon_transfers(world);
 }
 
 // Every status passes here: the first error is told to the other nodes before the caller learns it.
@@ -73,6 +76,7 @@ static ad_status mpi_post(void *engine_world, ad_call *call) {
   mpi_channel *channel;
   if (world->nodes == 1) return ad_engine_shm.post(world->shm, call);
   AD_TRY(mpi_health(world));
+  if (ad_op_is_transfer(call->op)) return settled(world, ad_mpi_post_transfer(world, call));
   AD_TRY(ad_mpi_channel(world, &call->shape, &channel));
   if (channel->is_local) return settled(world, ad_engine_shm.post(world->shm, call));
   return settled(world, post_spanning(world, channel, call));
@@ -82,7 +86,7 @@ static ad_status mpi_test(void *engine_world, ad_call *call, int *done) {
   mpi_world *world = engine_world;
   if (world->nodes == 1) return ad_engine_shm.test(world->shm, call, done);
   if (call->engine) ad_mpi_progress(world);
-  *done = !call->engine;
+  *done = ad_op_is_transfer(call->op) ? ad_mpi_transfer_done(world, call) : !call->engine;
   return *done ? AD_OK : mpi_health(world);
 }
 
@@ -90,6 +94,24 @@ static ad_status mpi_wait(void *engine_world, ad_call *call) {
   mpi_world *world = engine_world;
   if (world->nodes == 1) return ad_engine_shm.wait(world->shm, call);
   return settled(world, ad_mpi_wait(world, call));
+}
+
+static int mpi_shares(void *engine_world, const ad_group_shape *shape) {
+  const mpi_world *world = engine_world;
+  int64_t members = ad_shape_members(shape);
+  for (int64_t i = 0; i < members && world->nodes > 1; i++)
+    if (world->node_of[ad_shape_rank(shape, i)] != world->node_of[world->rank]) return 0;
+  return 1;
+}
+
+static void mpi_release(void *engine_world, const ad_group_shape *list) {
+  mpi_world *world = engine_world;
+  if (world->nodes == 1 || mpi_shares(world, list)) {
+    ad_shm_release_list(world->shm, list);
+  } else {
+    ad_shm_drop_messages(world->shm, list->list);
+  }
+  ad_mpi_forget_list(world, list);
 }
 
 static void mpi_fail(void *engine_world, ad_status cause, const char *message) {
@@ -106,14 +128,6 @@ static void mpi_free(void *engine_world, void *memory) { ad_shm_free(((mpi_world
 
 /* ---- memory of several ranks ---- */
 
-static int mpi_shares(void *engine_world, const ad_group_shape *shape) {
-  const mpi_world *world = engine_world;
-  int64_t members = ad_shape_members(shape);
-  for (int64_t i = 0; i < members && world->nodes > 1; i++)
-    if (world->node_of[ad_shape_rank(shape, i)] != world->node_of[world->rank]) return 0;
-  return 1;
-}
-
 static ad_status mpi_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
   return ad_shm_share(((mpi_world *)world)->shm, bytes, holders, token, out);
 }
@@ -127,7 +141,7 @@ static ad_status mpi_attach(void *world, size_t bytes, const ad_shared_token *to
 static void tell_leaving(mpi_world *world) {
   atomic_store(&world->shm->records[world->rank].state, SHM_LEFT);
   ad_shm_wake_all(world->shm->control);
-  mail_left left = {{MAIL_LEFT, world->rank}, ~world->free_calls != 0};
+  mail_left left = {{MAIL_LEFT, world->rank}, ~world->free_calls != 0 || ad_mpi_is_sending(world)};
   for (uint32_t i = 0; i < world->ranks; i++)
     if (i != world->rank) ad_mpi_send_mail(world, i, &left, sizeof left, NULL, 0, NULL, 0);
   ad_mpi_flush(world);
@@ -146,6 +160,7 @@ static void wait_for_others(mpi_world *world) {
     ad_watchdog_look(world->shm->dog);
     nanosleep(&nap, NULL);
   }
+  ad_mpi_progress(world);  // sees the end of what others have received
 }
 
 static void free_calls(mpi_world *world) {
@@ -174,6 +189,7 @@ static void mpi_close(void *engine_world) {
   ad_release(world->node_of);
   ad_release(world->left);
   ad_release(world->followed);
+  ad_release(world->queries);
   ad_release(world);
 }
 
@@ -187,6 +203,7 @@ const ad_engine ad_engine_mpi = {
     .post = mpi_post,
     .test = mpi_test,
     .wait = mpi_wait,
+    .release = mpi_release,
     .fail = mpi_fail,
     .health = mpi_health,
     .close = mpi_close,

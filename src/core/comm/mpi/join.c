@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "comm/mpi/engine.h"
 #include "comm/mpi/world.h"
+#include "comm/mpi/transfer.h"
 #include "comm/node.h"
 
 static ad_status all_gather(void *context, const void *own, size_t bytes, void *all) {
@@ -66,6 +67,9 @@ ad_status ad_mpi_open(ad_comm **out) {
     ad_release(world);
     return status;
   }
-  if (world->nodes > 1) world->shm->sleep_longest = 200000;  // other nodes cannot wake it
+  if (world->nodes > 1) {
+    world->shm->sleep_longest = 200000;  // other nodes cannot wake it
+    ad_mpi_transfers_begin(world);
+  }
   return ad_comm_create(&ad_engine_mpi, world, world->rank, world->ranks, out);
 }

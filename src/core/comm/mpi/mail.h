@@ -10,7 +10,16 @@ typedef struct mpi_world mpi_world;
 
 enum { MAIL_INLINE = 8192 };  // bytes for one member that travel with the call itself
 
-typedef enum mail_kind { MAIL_CALL, MAIL_RECEIPT, MAIL_ERROR, MAIL_LEFT, MAIL_SEARCH } mail_kind;
+typedef enum mail_kind {
+  MAIL_CALL,
+  MAIL_RECEIPT,
+  MAIL_ERROR,
+  MAIL_LEFT,
+  MAIL_SEARCH,
+  MAIL_MESSAGE,
+  MAIL_REQUEST,
+  MAIL_QUERY
+} mail_kind;
 
 /* The start of every mail. */
 typedef struct mail {
@@ -54,6 +63,23 @@ typedef struct mail_receipt {
   uint32_t tag, what;
 } mail_receipt;
 
+/* A message of one rank to another. Behind it its bytes, if they are few. */
+typedef struct mail_message_to {
+  mail head;
+  uint64_t group;  // identity of the list; 0: the world
+  int64_t tag;
+  uint64_t bytes;
+  uint64_t number;              // of the sender's large messages; 0: the bytes are in this mail
+  uint32_t message_tag, dtype;  // the tag under which the bytes move when they are asked for
+  char site[AD_SITE_MAX];
+} mail_message_to;
+
+/* The receiver asks for the bytes of a large message. */
+typedef struct mail_request {
+  mail head;
+  uint64_t number;
+} mail_request;
+
 typedef struct mail_error {
   mail head;
   int32_t rank;
@@ -72,11 +98,22 @@ typedef struct mail_left {
 typedef struct mail_search {
   mail head;
   uint32_t origin;
-  uint64_t number;       // of the search, among the origin's
-  ad_group_shape shape;  // the group and the number of the call that the sender waits for
+  uint64_t number;  // of the search, among the origin's
+  // The group and the number of the call that the sender waits for; or of a message the number, among all that the
+  // receiver sent to the sender.
+  int is_message;
+  ad_group_shape shape;
   uint64_t sequence;
   char text[AD_MESSAGE_MAX];  // the waits so far, for the message
 } mail_search;
+
+/* Asks whether the receiver can go on, for `origin`, which receives from any source; or answers that it cannot. */
+typedef struct mail_query {
+  mail head;
+  uint32_t origin, is_answer;
+  uint64_t number;            // of the query, among the origin's
+  char text[AD_MESSAGE_MAX];  // of an answer: the waits that it stands for
+} mail_query;
 
 /* Sends one mail: a copy of head, table and values, one after another. If it cannot be sent, the world gets an error.
  */

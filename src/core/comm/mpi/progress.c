@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "comm/mpi/channel.h"
 #include "comm/mpi/move.h"
+#include "comm/mpi/transfer.h"
 #include "comm/mpi/wait.h"
 #include "comm/shm/engine.h"
 
@@ -25,12 +26,21 @@ static void take_left(mpi_world *world, const mail_left *left) {
   world->left[left->head.from] = left->gave_up ? 2 : 1;
 }
 
-// Acts on a mail and frees it, unless it tells of a call: ad_mpi_told then owns it.
+// Acts on a mail and frees it, unless it tells of a call or is a message: who acts on it then owns it.
 static void act(mpi_world *world, unsigned char *bytes) {
   switch (((const mail *)bytes)->kind) {
     case MAIL_CALL:
       ad_mpi_told(world, (mail_call *)bytes);
       return;
+    case MAIL_MESSAGE:
+      ad_mpi_take_message(world, (mail_message_to *)bytes);
+      return;
+    case MAIL_REQUEST:
+      ad_mpi_take_request(world, (const mail_request *)bytes);
+      break;
+    case MAIL_QUERY:
+      ad_mpi_take_query(world, (const mail_query *)bytes);
+      break;
     case MAIL_RECEIPT:
       take_receipt(world, (const mail_receipt *)bytes);
       break;
@@ -90,6 +100,7 @@ static void advance(mpi_world *world) {
 void ad_mpi_progress(mpi_world *world) {
   progress_mail(world);
   advance(world);
+  ad_mpi_progress_transfers(world);
   ad_shm_progress(world->shm);
   if (ad_shm_failed(world->shm)) ad_mpi_tell_error(world);
 }

@@ -2,6 +2,7 @@
  * ranks that have not made it; such a rank, if it waits too, sends the search on to those it waits for. If the search
  * comes back to the rank that began it, no rank of the circle can go on. */
 #include "comm/mpi/channel.h"
+#include "comm/mpi/transfer.h"
 #include "comm/mpi/wait.h"
 
 /* ---- who is missing ---- */
@@ -32,8 +33,34 @@ static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w,
   ad_wait_words(text, world->rank, peer, w->sequence, &told);
 }
 
+// The receive that this rank waits in, if it waits for a certain rank to send; NULL: it does not. One from any source
+// is not followed; see query.c.
+static const shm_transfer *waited_receive(const mpi_world *world) {
+  const ad_call *call = world->waiting.call;
+  if ((int)call->op != AD_OP_RECEIVE || call->peer == AD_ANY_SOURCE) return NULL;
+  return ad_shm_waits_for_peer(world->shm, call->engine) ? call->engine : NULL;
+}
+
+static void send_search_for_message(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
+  const shm_transfer *t = waited_receive(world);
+  if (!t) return;
+  uint32_t peer = (uint32_t)t->under.call->peer;
+  mail_search search = {.head = {MAIL_SEARCH, world->rank}, .origin = origin, .number = number, .is_message = 1};
+  search.sequence = world->shm->transfers->got[peer];
+  ad_text text = ad_text_on(search.text, sizeof search.text);
+  ad_signature signature;
+  ad_told_call told = ad_shm_told_transfer(t, &signature);
+  ad_text_add(&text, "%s%srank %u waits for ", words, *words ? "; " : "", world->rank);
+  ad_transfer_wait_words(&text, &told);
+  ad_mpi_send_mail(world, peer, &search, sizeof search, NULL, 0, NULL, 0);
+}
+
 // Sends a search to all ranks that this one waits for. `words`: the waits so far.
 static void send_search(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
+  if (ad_op_is_transfer(world->waiting.call->op)) {
+    send_search_for_message(world, origin, number, words);
+    return;
+  }
   mpi_waited w = ad_mpi_waited_call(world);
   for (uint32_t k = 0; k < w.members; k++) {
     uint32_t peer = (uint32_t)ad_shape_rank(w.shape, k);
@@ -57,9 +84,21 @@ static void raise_circle(mpi_world *world, const char *waits) {
   ad_mpi_raise(world, AD_CYCLE, words);
 }
 
+// What the searcher waits for is done, or on its way.
+static int has_done(mpi_world *world, const mail_search *search) {
+  if (!search->is_message) return ad_mpi_has_made(world, &search->shape, search->sequence);
+  return world->shm->transfers->sent[search->head.from] > search->sequence || world->shm->transfers->outbox;
+}
+
+// Whether this rank's own wait is still one for others.
+static int is_waiting(const mpi_world *world) {
+  const ad_call *call = world->waiting.call;
+  return call && call->engine && (!ad_op_is_transfer(call->op) || waited_receive(world));
+}
+
 void ad_mpi_follow_search(mpi_world *world, const mail_search *search) {
   const mpi_waiting *waiting = &world->waiting;
-  if (!waiting->call || !waiting->call->engine || ad_mpi_has_made(world, &search->shape, search->sequence)) return;
+  if (!is_waiting(world) || has_done(world, search)) return;
   if (search->origin == world->rank) {
     if (search->number >= waiting->first_search) raise_circle(world, search->text);
   } else if (world->followed[search->origin] < search->number) {
@@ -68,4 +107,10 @@ void ad_mpi_follow_search(mpi_world *world, const mail_search *search) {
   }
 }
 
-void ad_mpi_search(mpi_world *world) { send_search(world, world->rank, ++world->searches, ""); }
+void ad_mpi_search(mpi_world *world) {
+  const ad_call *call = world->waiting.call;
+  if (ad_op_is_transfer(call->op) && call->peer == AD_ANY_SOURCE)
+    ad_mpi_ask_all(world);
+  else
+    send_search(world, world->rank, ++world->searches, "");
+}

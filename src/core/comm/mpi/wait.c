@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "base/clock.h"
+#include "comm/mpi/transfer.h"
 #include "comm/shm/wait.h"
 #include "comm/watchdog.h"
 #include "mesh/group.h"
@@ -59,6 +60,7 @@ static void show_wait(mpi_world *world) {
   ad_told_call call = own_call(c);
   ad_call_words(&text, &call);
   if (strcmp(words, record->waits_words) != 0) memcpy(record->waits_words, words, sizeof words);
+  atomic_store(&record->waits_peer, 0);
   atomic_store(&record->waits_channel, 0);
   atomic_fetch_or(&record->epoch, 1);
 }
@@ -119,6 +121,7 @@ static void wait_spanning(mpi_world *world, const ad_call *call) {
 
 typedef struct local_wait {
   mpi_world *world;
+  ad_call *call;
   uint32_t turns;
 } local_wait;
 
@@ -131,12 +134,23 @@ static int local_done(shm_world *shm, void *subject) {
   return 0;
 }
 
+static int transfer_done(shm_world *shm, void *subject) {
+  local_wait *wait = subject;
+  mpi_world *world = wait->world;
+  ad_mpi_progress(world);
+  if (ad_mpi_transfer_done(world, wait->call)) return 1;
+  if (++wait->turns > spins + yields) look(world);
+  return 0;
+}
+
 ad_status ad_mpi_wait(mpi_world *world, ad_call *call) {
   ad_status status = AD_OK;
-  local_wait wait = {world, 0};
-  world->waiting = (mpi_waiting){.call = call, .first_search = world->searches + 1};
+  local_wait wait = {world, call, 0};
+  world->waiting = (mpi_waiting){.serial = ++world->waits, .call = call, .first_search = world->searches + 1};
   if (!call->engine || ad_mpi_is_mine(world, call))
     wait_spanning(world, call);
+  else if (ad_op_is_transfer(call->op))
+    status = ad_shm_wait(world->shm, transfer_done, &wait, call->engine);
   else
     status = ad_shm_wait(world->shm, local_done, &wait, call->engine);
   world->waiting.call = NULL;

@@ -24,6 +24,12 @@ void ad_mpi_search(mpi_world *world);
 /* Acts on a search of another rank: sends it on if this rank waits too; if it began here, there is a circle. */
 void ad_mpi_follow_search(mpi_world *world, const mail_search *search);
 
+/* ---- query.c ---- */
+
+/* Asks all that could send what this rank, which receives from any source, waits for, whether they can go on. */
+void ad_mpi_ask_all(mpi_world *world);
+void ad_mpi_take_query(mpi_world *world, const mail_query *query);
+
 /* ---- progress.c ---- */
 
 /* Moves what can be moved of all calls under way, on the node and between nodes. */

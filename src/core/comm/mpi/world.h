@@ -16,8 +16,10 @@
  *   results.c   results and blocks go to those who need them
  *   move.c      the values of a call, from its start to its end
  *   pack.c      calls with segments as calls without
+ *   transfer.c  messages from one rank to another
  *   progress.c  what moves on whenever a rank is inside a call: mail, values, the calls of the node
  *   search.c    searches for circles of waits
+ *   query.c     whether who receives from any source can still get a message
  *   wait.c      waiting, and finding out why a wait does not end
  *   engine.c    the engine's table
  *   module/     the modules; the only code that knows MPI */
@@ -36,6 +38,7 @@ enum { MPI_CALLS = 64 };
 typedef struct mpi_channel {
   struct mpi_channel *next;
   ad_group_shape shape;
+  int64_t *ranks;  // of a list: owned
   uint32_t members, index;
   int is_local;            // 1: all members are on one node, and engine shm carries out its calls
   mpi_routes routes;       // of a group that spans nodes
@@ -95,6 +98,7 @@ typedef struct mpi_outgoing {
 
 /* What this rank waits for now. */
 typedef struct mpi_waiting {
+  uint64_t serial;           // of this rank's waits
   const ad_call *call;       // NULL: it waits for nothing
   uint64_t first_search;     // the first of its searches that was begun in this wait
   int64_t since, next_look;  // by ad_now(); 0: no long wait yet
@@ -114,12 +118,18 @@ struct mpi_world {
   mpi_outgoing *outbox;
   unsigned char *incoming;
   void *incoming_request;
-  uint64_t calls_made;
+  uint64_t calls_made, sends_made;
+  struct mpi_send *sends, *spent;  // large messages for other nodes; those that are complete
+  shm_outside outside;
+  mail_call **unknown;  // told of lists that this rank has not called yet
+  size_t unknown_count;
   uint32_t tags;  // how many different tags calls use, two message tags each
   int told_error, gave_up, has_stray_requests;
   mpi_waiting waiting;
-  uint64_t searches;   // begun by this rank
-  uint64_t *followed;  // of each rank: the last search that was followed
+  uint64_t waits;             // begun by this rank
+  struct mpi_query *queries;  // of each origin; NULL: none has come yet
+  uint64_t searches;          // begun by this rank
+  uint64_t *followed;         // of each rank: the last search that was followed
 };
 
 /* Sets the error of the world, unless there is one already. */

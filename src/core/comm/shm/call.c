@@ -113,7 +113,7 @@ static void fill_inline(const shm_call *c, size_t bytes, unsigned char *to) {
   if (c->call->op == AD_EXCHANGE)
     ad_shm_copy_stream(c, 0, bytes, (char *)to);
   else if (bytes)
-    memcpy(to, c->call->in, bytes);
+    ad_copy_shared(to, c->call->in, bytes);
 }
 
 /* Publishes the slot. The cache line with `offer` and `published`, which the other members watch, is written last and
@@ -152,7 +152,7 @@ static ad_status make_offer(shm_world *world, shm_call *c, shm_slot *slot, size_
   offer->out = place_output(world, call);
   offer->place = place_input(world, call, offer, bytes + table_bytes);
   AD_TRY(stage_at_once(world, c, bytes, offer, &copy));
-  if (!copy) copy = slot->payload + table_bytes;
+  if (!copy && offer->place == SHM_INLINE) copy = slot->payload + table_bytes;
   if (needs_staging(call, offer)) AD_TRY(ad_shm_take_staging(world, &c->staging));
   offer->in = input_at(world, c, offer->place, copy);
   if (offer->place == SHM_INLINE) fill_inline(c, bytes, copy);

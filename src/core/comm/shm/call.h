@@ -9,6 +9,7 @@ typedef enum shm_mode {
   SHM_ALONE,      // all inputs are in the slots: each member computes its outputs alone
   SHM_CHUNKS,     // all buffers are in the file: members take chunks of the work
   SHM_ROUNDS,     // some buffers are not: each member does its own part
+  SHM_TRANSFER,   // no collective: the start of a shm_transfer
   SHM_AHEAD       // no call under way: an old one, which a member must consume before its slot can be used again
 } shm_mode;
 

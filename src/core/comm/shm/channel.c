@@ -5,6 +5,7 @@
 #include <sched.h>
 #include "base/memory.h"
 #include "comm/shm/error.h"
+#include "comm/shm/list.h"
 #include "comm/shm/world.h"
 #include "mesh/group.h"
 
@@ -18,22 +19,16 @@ static uint64_t hash_shape(const ad_group_shape *shape) {
   return hash ^ hash >> 32;
 }
 
-static uint64_t channel_bytes(uint64_t members) {
-  return members * (sizeof(shm_consumed) + SHM_RING * sizeof(shm_slot));
-}
-
 // This rank is the first to call on the group and owns the entry: it makes the group's channel. The slots are zero, as
 // all of a new file is.
 static ad_status write_entry(shm_world *world, shm_entry *entry, const ad_call *call) {
-  uint64_t bytes = channel_bytes(call->members);
-  uint64_t used = atomic_fetch_add(&world->control->channels_used, bytes);
-  if (used + bytes > world->control->channels_bytes) {
+  ad_status status = ad_shm_take_channel(world, ad_shm_channel_bytes(call->members), &entry->channel);
+  if (status) {
     atomic_store(&entry->state, 0);
-    return ad_fail(AD_MEMORY, "too many different groups: the memory for their channels is full");
+    return status;
   }
   entry->shape = call->shape;
   entry->members = call->members;
-  entry->channel = world->control->channels_start + used;
   atomic_store_explicit(&entry->state, 2, memory_order_release);
   return AD_OK;
 }
@@ -61,7 +56,19 @@ const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel) {
     const shm_entry *entry = &control->entries[i];
     if (atomic_load_explicit(&entry->state, memory_order_acquire) == 2 && entry->channel == channel) return entry;
   }
+  uint32_t lists = atomic_load(&control->lists_used);
+  for (uint32_t i = 0; i < lists; i++) {
+    const shm_entry *entry = &control->lists[i].entry;
+    if (atomic_load_explicit(&entry->state, memory_order_acquire) == 2 && entry->channel == channel) return entry;
+  }
   return NULL;
+}
+
+ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry) {
+  ad_group_shape shape = entry->shape;
+  char *channel = (char *)control + entry->channel;
+  if (shape.list) shape.ranks = (const int64_t *)(channel + ad_shm_channel_bytes(entry->members));
+  return shape;
 }
 
 static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shape, uint64_t hash) {
@@ -83,17 +90,39 @@ static ad_status grow_table(shm_world *world) {
   return AD_OK;
 }
 
+static ad_status make_channel(const shm_world *world, const ad_call *call, const shm_entry *entry, shm_channel **out) {
+  shm_channel *channel;
+  AD_TRY(ad_new(1, &channel));
+  channel->shape = ad_shm_entry_shape(world->control, entry);
+  channel->members = call->members;
+  channel->index = call->index;
+  channel->consumed = ad_shm_at(world, entry->channel);
+  channel->slots = (shm_slot *)(channel->consumed + call->members);
+  *out = channel;
+  return AD_OK;
+}
+
+static ad_status find_channel_of_list(shm_world *world, const ad_call *call, shm_channel **out) {
+  shm_list *list = world->control->lists;  // until it is found
+  shm_channel *channel = world->lists;
+  while (channel && channel->shape.list != call->shape.list) channel = channel->next;
+  if (!channel) {
+    AD_TRY(ad_shm_find_list(world, &call->shape, &list));
+    AD_TRY(make_channel(world, call, &list->entry, &channel));
+    channel->list = list;
+    channel->next = world->lists;
+    world->lists = channel;
+  }
+  *out = world->last_channel = channel;
+  return AD_OK;
+}
+
 static ad_status add_channel(shm_world *world, const ad_call *call, uint64_t hash, shm_channel **out) {
   shm_channel *channel;
   shm_entry *entry = world->control->entries;  // until it is found
   AD_TRY(grow_table(world));
   AD_TRY(find_entry(world, call, hash, &entry));
-  AD_TRY(ad_new(1, &channel));
-  channel->shape = call->shape;
-  channel->members = call->members;
-  channel->index = call->index;
-  channel->consumed = ad_shm_at(world, entry->channel);
-  channel->slots = (shm_slot *)(channel->consumed + call->members);
+  AD_TRY(make_channel(world, call, entry, &channel));
   *place_in_table(world, &call->shape, hash) = channel;
   world->channel_count++;
   *out = channel;
@@ -106,6 +135,7 @@ ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **ou
     *out = channel;
     return AD_OK;
   }
+  if (call->shape.list) return find_channel_of_list(world, call, out);
   uint64_t hash = hash_shape(&call->shape);
   channel = world->channel_slots ? *place_in_table(world, &call->shape, hash) : NULL;
   if (!channel) AD_TRY(add_channel(world, call, hash, &channel));
@@ -113,7 +143,16 @@ ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **ou
   return AD_OK;
 }
 
+static void free_lists(shm_channel *first) {
+  for (shm_channel *next; first; first = next) {
+    next = first->next;
+    ad_release(first);
+  }
+}
+
 void ad_shm_channels_free(shm_world *world) {
+  free_lists(world->lists);
+  free_lists(world->released);
   for (uint32_t i = 0; i < world->channel_slots; i++) ad_release(world->channels[i]);
   ad_release(world->channels);
 }
@@ -134,4 +173,6 @@ int ad_shm_ring_free(shm_channel *channel) {
   return have_consumed(channel, channel->next_sequence < SHM_RING ? 0 : channel->next_sequence - SHM_RING + 1);
 }
 
-int ad_shm_consumed(shm_channel *channel, uint64_t sequence) { return have_consumed(channel, sequence + 1); }
+int ad_shm_consumed(shm_channel *channel, uint64_t sequence) {
+  return ad_shm_is_over(channel) || have_consumed(channel, sequence + 1);
+}

@@ -16,6 +16,8 @@ typedef struct shm_channel {
   uint64_t consumed_by_all;  // calls that all members have consumed, when this rank last looked
   uint64_t finished;         // bit i: this rank needs nothing more of the call that comes i after its `consumed` one
   void *tables[SHM_RING];    // tables that are too large for the payload; freed when the slot is used again
+  const shm_list *list;      // of a group that is a list: its place in the file
+  struct shm_channel *next;  // of this rank's lists
 } shm_channel;
 
 static inline shm_slot *ad_shm_slot_at(const shm_channel *channel, uint32_t member, uint64_t sequence) {
@@ -28,6 +30,15 @@ void ad_shm_channels_free(shm_world *world);
 int ad_shm_ring_free(shm_channel *channel);
 /* Whether all members have consumed the call. */
 int ad_shm_consumed(shm_channel *channel, uint64_t sequence);
+/* 1: all members have released the list whose channel this was. */
+static inline int ad_shm_is_over(const shm_channel *channel) {
+  return channel->list && atomic_load_explicit(&channel->list->id, memory_order_acquire) != channel->shape.list;
+}
+static inline uint64_t ad_shm_channel_bytes(uint64_t members) {
+  return members * (sizeof(shm_consumed) + SHM_RING * sizeof(shm_slot));
+}
+/* The shape of the entry's group; that of a list borrows what lies in the file. */
+ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry);
 /* The group whose channel starts at this offset; NULL: there is none. */
 const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel);
 

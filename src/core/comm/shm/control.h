@@ -12,12 +12,19 @@
  *   call.c     a call in it: published, matched, consumed
  *   parts.c    who reduces which part
  *   copy.c     what is copied from whom to whom
+ *   list.c     the channels of groups that are lists of ranks, used again when they are released
+ *   release.c  lists that this rank has released
+ *   transfer.c messages from one rank to another; see envelope.h
+ *   parcel.c   the sender's memory for them
  *   work.c     all buffers in the file: the work is cut into chunks that any member takes
  *   own.c      buffers elsewhere: each member does its own part, by reading its peers' memory or through staging
  *   pull.c     reading a peer's memory: whether that is possible, and the reading
  *   wake.c     waking who sleeps
  *   deaths.c   whether the ranks' processes still run, where no launcher of addend's looks after them
- *   wait.c     spinning, yielding, sleeping, and finding out why a wait does not end
+ *   wait.c     spinning, yielding, sleeping, and finding out whether who is waited for has left
+ *   left.c     ranks that left
+ *   transfer_wait.c  waiting for the other side of a transfer
+ *   circle.c   whether ranks wait for each other
  *   engine.c   the engine's table */
 #ifndef COMM_SHM_CONTROL_H
 #define COMM_SHM_CONTROL_H
@@ -38,6 +45,7 @@ enum {
   SHM_WORDS = 384,  // bytes of a sentence in a record
   SHM_CORES_MAX = 1024
 };
+#define SHM_ANY_RANK UINT64_MAX
 
 typedef enum shm_state { SHM_ABSENT, SHM_JOINED, SHM_LEFT, SHM_DIED } shm_state;
 
@@ -48,22 +56,26 @@ typedef struct shm_record {
   _Atomic int32_t pid;
   uint32_t variant;  // the widest kernels it has
   uint32_t trait;    // ad_trait_own
-  // epoch is odd while the rank is in a long wait; the next two say for which call of which channel (0: of a group that
-  // spans nodes, see waits_words).
+  // epoch is odd while the rank is in a long wait and has nothing to look at; the next two say for which call of which
+  // channel (0: of a transfer, or of a group that spans nodes; see waits_words).
   _Atomic uint64_t epoch;
   _Atomic uint64_t waits_channel, waits_sequence;
-  int32_t exit_status;  // of a rank that left without closing; else 0
+  // Of a transfer: the other side's rank + 1, or SHM_ANY_RANK (0: it waits for none); then the offset of the list that
+  // it is to be in, 0: the world. Of a send: its parcel; 0: a receive.
+  _Atomic uint64_t waits_peer, waits_list, waits_parcel;
+  _Atomic uint32_t backlog;  // 1: it has messages for which it found no room yet
+  int32_t exit_status;       // of a rank that left without closing; else 0
   // A word in the rank's own memory, at this address of its process, for the others to try to read. 0: they may not.
   uint64_t probe_at, probe_holds;
   // Calls that the rank has published; of the last one its channel and its place there. For the watchdog.
   _Alignas(SHM_LINE) _Atomic uint64_t calls;
   _Atomic uint64_t last_channel, last_sequence;
-  // Of calls that span nodes, whose channel is 0: the last one; whom the rank waits for in which.
+  // Of transfers and of calls that span nodes, whose channel is 0: the last one; whom the rank waits for in which.
   uint32_t last_op;
   char last_site[AD_SITE_MAX], waits_words[SHM_WORDS];
 } shm_record;
 
-/* A group that some rank has called, in a hash table of the file: where its channel is. */
+/* A group that some rank has called: where its channel is. In a hash table of the file. */
 typedef struct shm_entry {
   _Atomic uint32_t state;  // 0 free, 1 being written, 2 written
   uint32_t members;
@@ -71,10 +83,17 @@ typedef struct shm_entry {
   ad_group_shape shape;
 } shm_entry;
 
+/* A group that is a list. Its ranks stand behind its channel. Written under the lock of lists. */
+typedef struct shm_list {
+  _Atomic uint64_t id;  // of the group; 0: the channel waits for another list of as many ranks
+  uint32_t released;    // members that need it no more
+  shm_entry entry;
+} shm_list;
+
 /* The head of the file. */
 typedef struct shm_control {
   uint64_t magic, file_bytes, ranks;
-  uint64_t records_start, channels_start, channels_bytes, regions_start, region_bytes;
+  uint64_t records_start, queues_start, channels_start, channels_bytes, regions_start, region_bytes;
   uint64_t joining;   // how many ranks join this file: those of this node, if the world has several
   uint64_t launcher;  // the process that started the ranks or their parents; 0: each rank's own parent started it
   // One cache line that every call reads and that is hardly ever written.
@@ -88,7 +107,9 @@ typedef struct shm_control {
   uint32_t fail_status, fail_cause;  // ad_status: what calls return; what the failing rank gave as its reason
   int32_t fail_rank;
   char fail_text[AD_MESSAGE_MAX];
+  _Atomic uint32_t lists_locked, lists_used;
   shm_entry entries[SHM_CHANNELS];
+  shm_list lists[SHM_CHANNELS];
 } shm_control;
 
 static inline shm_record *ad_shm_records(shm_control *control) {

@@ -237,7 +237,7 @@ static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes
                       char *to) {
   uint64_t first = start > from_start ? start : from_start;
   uint64_t end = start + bytes < from_start + from_bytes ? start + bytes : from_start + from_bytes;
-  if (first < end) ad_copy(to + (first - start), from + (first - from_start), end - first);
+  if (first < end) ad_copy_shared(to + (first - start), from + (first - from_start), end - first);
 }
 
 static void copy_messages(const ad_call *call, uint64_t start, size_t bytes, char *to) {

@@ -7,8 +7,10 @@
 #include "comm/shm/deaths.h"
 #include "comm/shm/error.h"
 #include "comm/shm/file.h"
+#include "comm/shm/list.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/pull.h"
+#include "comm/shm/transfer.h"
 #include "comm/shm/wait.h"
 #include "comm/shm/work.h"
 #include "comm/watchdog.h"
@@ -41,6 +43,7 @@ static int advance(shm_world *world, shm_call *c) {
 }
 
 void ad_shm_progress(shm_world *world) {
+  ad_shm_progress_transfers(world);
   for (shm_call **link = &world->first; *link;) {
     shm_call *c = *link;
     if (!advance(world, c)) {
@@ -58,7 +61,7 @@ void ad_shm_progress(shm_world *world) {
 static int call_done(shm_world *world, void *subject) {
   ad_call *call = subject;
   if (call->engine) ad_shm_progress(world);
-  return !call->engine;
+  return ad_op_is_transfer(call->op) ? ad_shm_transfer_done(world, call) : !call->engine;
 }
 
 static int ring_free(shm_world *world, void *subject) {
@@ -83,6 +86,7 @@ static ad_status shm_post(void *engine_world, ad_call *call) {
   shm_world *world = engine_world;
   shm_channel *channel;
   AD_TRY(shm_health(world));
+  if (ad_op_is_transfer(call->op)) return ad_shm_post_transfer(world, call);
   AD_TRY(ad_shm_channel(world, call, &channel));
   if (!ad_shm_ring_free(channel)) AD_TRY(wait_for_ring(world, channel, call));
   shm_call *c = &world->calls[__builtin_ctzll(world->free_calls)];
@@ -102,12 +106,15 @@ static ad_status shm_test(void *engine_world, ad_call *call, int *done) {
   // A rank that tests in a loop is waiting. With more ranks than cores it would keep the core from the ranks that it
   // waits for.
   if (++world->vain_tests % VAIN_TESTS == 0 && !world->spins) sched_yield();
+  ad_shm_look_in_test(world, call->engine);
   return shm_health(world);
 }
 
 static ad_status shm_wait(void *engine_world, ad_call *call) {
   return ad_shm_wait(engine_world, call_done, call, call->engine);
 }
+
+static void shm_release(void *world, const ad_group_shape *list) { ad_shm_release_list(world, list); }
 
 static void shm_fail(void *engine_world, ad_status cause, const char *message) {
   const shm_world *world = engine_world;
@@ -120,6 +127,7 @@ static void shm_free(void *world, void *memory) { ad_shm_free(world, memory); }
 static void shm_close(void *engine_world) {
   shm_world *world = engine_world;
   atomic_store_explicit(&world->records[world->rank].state, SHM_LEFT, memory_order_release);
+  ad_shm_transfers_end(world);
   ad_shm_wake_all(world->control);
   ad_shm_channels_free(world);
   ad_shm_free_all(world);
@@ -152,6 +160,7 @@ const ad_engine ad_engine_shm = {
     .post = shm_post,
     .test = shm_test,
     .wait = shm_wait,
+    .release = shm_release,
     .fail = shm_fail,
     .health = shm_health,
     .close = shm_close,

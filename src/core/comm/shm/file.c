@@ -10,6 +10,7 @@
 #include "base/environment.h"
 #include "base/memory.h"
 #include "addend/random.h"
+#include "comm/shm/envelope.h"
 #include "comm/shm/slot.h"
 
 #ifndef AD_SHM_VERSION
@@ -24,23 +25,27 @@ static uint64_t machine_memory(void) { return (uint64_t)sysconf(_SC_PHYS_PAGES) 
 
 // A number that differs between versions and between layouts of the file.
 static uint64_t magic(void) {
-  uint64_t layout = (sizeof(shm_control) << 40) + (sizeof(shm_slot) << 20) + sizeof(shm_record) + SHM_RING;
+  uint64_t layout =
+      (sizeof(shm_control) << 40) + (sizeof(shm_slot) << 20) + sizeof(shm_record) + SHM_RING + sizeof(shm_queue);
   return ad_random_bits(ad_random_stream("addend " AD_SHM_VERSION), layout, 0);
 }
 
-static shm_control plan_file(uint32_t ranks, size_t region_bytes) {
-  shm_control plan = {.magic = magic(), .ranks = ranks, .joining = ranks, .launcher = (uint64_t)getpid()};
-  plan.records_start = round_up(sizeof(shm_control), page);
-  plan.channels_start = round_up(plan.records_start + ranks * sizeof(shm_record), page);
+// `plan` is zero before. With its tables it is too large for a stack.
+static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
+  plan->magic = magic();
+  plan->ranks = plan->joining = ranks;
+  plan->launcher = (uint64_t)getpid();
+  plan->records_start = round_up(sizeof(shm_control), page);
+  plan->queues_start = round_up(plan->records_start + ranks * sizeof(shm_record), page);
+  plan->channels_start = round_up(plan->queues_start + ranks * sizeof(shm_queue), page);
   uint64_t given = ad_environment_number("ADDEND_ADDRESSES", 0) << 30, channels = 64ull << 30;  // sparse
-  plan.channels_bytes = given && given / 4 < channels ? given / 4 : channels;
-  plan.regions_start = round_up(plan.channels_start + plan.channels_bytes, huge_page);
-  uint64_t most = (given ? given - plan.channels_bytes : mapping_max) / ranks / huge_page * huge_page;
+  plan->channels_bytes = given && given / 4 < channels ? given / 4 : channels;
+  plan->regions_start = round_up(plan->channels_start + plan->channels_bytes, huge_page);
+  uint64_t most = (given ? given - plan->channels_bytes : mapping_max) / ranks / huge_page * huge_page;
   if (!most) most = huge_page;
   uint64_t wanted = round_up(region_bytes ? region_bytes : machine_memory(), huge_page);
-  plan.region_bytes = wanted < most ? wanted : most;
-  plan.file_bytes = plan.regions_start + ranks * plan.region_bytes;
-  return plan;
+  plan->region_bytes = wanted < most ? wanted : most;
+  plan->file_bytes = plan->regions_start + ranks * plan->region_bytes;
 }
 
 static ad_status map_file(int fd, uint64_t bytes, shm_control **out) {
@@ -74,7 +79,7 @@ ad_status ad_shm_make(uint32_t ranks, size_t region_bytes, int inherited, int *f
   shm_control *plan, *control = NULL;
   int file = -1;
   AD_TRY(ad_new(1, &plan));
-  *plan = plan_file(ranks, region_bytes);
+  plan_file(ranks, region_bytes, plan);
   ad_status status = make_file(plan->file_bytes, inherited, &file);
   if (!status && (status = map_file(file, plan->file_bytes, &control))) close(file);
   if (!status) {

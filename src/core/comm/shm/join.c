@@ -19,6 +19,7 @@
 #include "comm/shm/file.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/pull.h"
+#include "comm/shm/transfer.h"
 #include "comm/shm/wait.h"
 #include "comm/watchdog.h"
 
@@ -113,12 +114,14 @@ ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t
   world->last = &world->first;
   world->sleep_longest = 50000000;
   status = ad_shm_map_begin(world);
+  if (!status) status = ad_shm_transfers_begin(world);
   if (!status && !control->launcher) status = ad_watchdog_open(control, rank, &world->dog);
   if (!status && pids) status = ad_shm_deaths_begin(world, pids);
   if (!status) status = join(world);
   if (status) {
     ad_shm_deaths_end(world);
     ad_watchdog_close(world->dog);
+    ad_shm_transfers_end(world);
     ad_shm_map_end(world);
     ad_shm_unmake(fd, control);
     ad_release(world);

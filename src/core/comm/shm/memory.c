@@ -269,7 +269,7 @@ void ad_shm_give_staging(shm_world *world, void *staging) {
 }
 
 // Those that nobody reads any more become free.
-static void give_kept(shm_world *world) {
+void ad_shm_look_at_kept(shm_world *world) {
   uint32_t left = 0;
   for (uint32_t i = 0; i < world->kept_count; i++) {
     shm_kept *kept = &world->kept[i];
@@ -283,7 +283,7 @@ static void give_kept(shm_world *world) {
 
 ad_status ad_shm_keep_staging(shm_world *world, const shm_call *c, void **out) {
   *out = NULL;
-  give_kept(world);
+  ad_shm_look_at_kept(world);
   if (world->kept_count == SHM_KEPT) return AD_OK;
   AD_TRY(ad_shm_take_staging(world, out));
   world->kept[world->kept_count++] = (shm_kept){c->channel, c->sequence, *out};

@@ -23,6 +23,8 @@ ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
 /* A staging buffer that is kept for the call until all members have consumed it; NULL: too many are kept already. */
 ad_status ad_shm_keep_staging(shm_world *world, const shm_call *c, void **out) AD_CHECKED;
+/* Staging buffers that were kept and that nobody reads any more become free. */
+void ad_shm_look_at_kept(shm_world *world);
 void ad_shm_free_all(shm_world *world);
 
 /* ---- map.c ---- */

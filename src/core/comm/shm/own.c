@@ -36,11 +36,16 @@ static void reduce_alone(const shm_world *world, const shm_call *c) {
   }
 }
 
+static uint32_t rank_of(const shm_call *c, uint32_t member) {
+  return (uint32_t)ad_shape_rank(&c->channel->shape, member);
+}
+
 // 0: the bytes lie in another process and could not be read.
 static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segment) {
   // Not compared with `to`: an address in another process may have the same number and be another place.
   if (segment->pulled)
-    return ad_shm_pull(world, c, segment->source, (uint64_t)(uintptr_t)segment->from, segment->to, segment->bytes);
+    return ad_shm_pull(world, c, rank_of(c, segment->source), (uint64_t)(uintptr_t)segment->from, segment->to,
+                       segment->bytes);
   if (segment->from && segment->from != segment->to && segment->bytes)
     ad_shm_copy_out(c, segment->to, segment->from, segment->bytes);
   return 1;
@@ -171,7 +176,7 @@ static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   char *to = (char *)c->staging + half(round) + k * piece(c) * element;
   for (; at < end; at += n, to += n * element) {
     n = run_at(c, k, at, end, &whole);
-    ad_copy(to, (const char *)c->call->in + whole * element, n * element);
+    ad_copy_shared(to, (const char *)c->call->in + whole * element, n * element);
   }
 }
 
@@ -196,9 +201,8 @@ static const void *run_of(const shm_world *world, const shm_call *c, uint32_t me
   return ad_shm_at(world, slot->offer.in + whole * element);
 }
 
-// Where the sum of a run goes: into the outputs that this rank may write, and into staging for the others to fetch.
-static size_t find_outs(const shm_world *world, const shm_call *c, uint32_t round, size_t at, size_t inside,
-                        size_t whole, void **outs) {
+// Where the sum of a run goes: into the outputs that this rank may write, its own first.
+static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, size_t whole, void **outs) {
   const ad_call *call = c->call;
   size_t count = 0, element = call->out_element;
   int scatters = call->op == AD_REDUCE_SCATTER;
@@ -208,8 +212,15 @@ static size_t find_outs(const shm_world *world, const shm_call *c, uint32_t roun
     uint64_t out = ad_shm_slot(c, i)->offer.out;
     if (out && i != c->channel->index) outs[count++] = ad_shm_at(world, out + whole * element);
   }
-  if (c->any_elsewhere) outs[count++] = ad_shm_at(world, own_slot(c)->result + half(round) + inside * element);
   return count;
+}
+
+// Into staging, for the others to fetch.
+static void stage_sum(const shm_world *world, const shm_call *c, uint32_t round, size_t inside, const void *sum,
+                      size_t n) {
+  size_t element = c->call->out_element;
+  if (c->any_elsewhere && c->call->op == AD_ALL_REDUCE)
+    ad_copy_shared(ad_shm_at(world, own_slot(c)->result + half(round) + inside * element), sum, n * element);
 }
 
 static void reduce_runs(const shm_world *world, const shm_call *c, uint32_t round) {
@@ -221,8 +232,8 @@ static void reduce_runs(const shm_world *world, const shm_call *c, uint32_t roun
   for (size_t at = first; at < end; at += n) {
     n = run_at(c, own, at, end, &whole);
     for (uint32_t i = 0; i < members; i++) sources[i] = run_of(world, c, i, round, at - first, whole);
-    size_t out_count = find_outs(world, c, round, at, at - first, whole, outs);
-    ad_reduce(outs, out_count, sources, members, &c->call->reducing, n);
+    ad_reduce(outs, find_outs(world, c, at, whole, outs), sources, members, &c->call->reducing, n);
+    stage_sum(world, c, round, at - first, outs[0], n);
   }
 }
 
@@ -270,7 +281,7 @@ static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, si
   if (member == c->channel->index) return (const char *)c->call->in + whole * element;
   if (slot->offer.place != SHM_PULLED) return ad_shm_at(world, slot->offer.in + whole * element);
   char *to = (char *)c->staging + member * block(c) * element;
-  return ad_shm_pull(world, c, member, slot->offer.in + whole * element, to, n * element) ? to : NULL;
+  return ad_shm_pull(world, c, rank_of(c, member), slot->offer.in + whole * element, to, n * element) ? to : NULL;
 }
 
 static int reduce_pulled(shm_world *world, shm_call *c) {
@@ -283,8 +294,7 @@ static int reduce_pulled(shm_world *world, shm_call *c) {
     n = run_at(c, own, c->reduced, c->reduced + (left < block(c) ? left : block(c)), &whole);
     for (uint32_t i = 0; i < members; i++)
       if (!(sources[i] = pulled_run(world, c, i, whole, n))) return 0;
-    size_t out_count = find_outs(world, c, 0, c->reduced, 0, whole, outs);
-    ad_reduce(outs, out_count, sources, members, &c->call->reducing, n);
+    ad_reduce(outs, find_outs(world, c, c->reduced, whole, outs), sources, members, &c->call->reducing, n);
   }
   return 1;
 }

@@ -12,6 +12,7 @@
 #include "base/environment.h"
 #include "base/text.h"
 #include "comm/shm/error.h"
+#include "comm/shm/transfer.h"
 #include "comm/shm/wait.h"
 #include "comm/words.h"
 
@@ -74,18 +75,20 @@ void ad_shm_pull_decide(shm_world *world) {
 
 /* ---- reading ---- */
 
-static ad_told_call own_call(const shm_call *c) {
-  return ad_shm_told_call(ad_shm_slot(c, c->channel->index), &c->channel->shape);
+static void add_call(ad_text *text, const shm_call *c) {
+  ad_signature signature;
+  ad_told_call call = c->mode == SHM_TRANSFER ? ad_shm_told_transfer((const shm_transfer *)c, &signature)
+                                              : ad_shm_told_call(ad_shm_slot(c, c->channel->index), &c->channel->shape);
+  ad_call_words(text, &call);
 }
 
 static void raise_death(shm_world *world, const shm_call *c, uint32_t rank) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
-  ad_text_add(&text,
-              "rank %u died: its process %d is gone while rank %u reads its memory in call %" PRIu64 " of its group: ",
-              rank, (int)atomic_load(&world->records[rank].pid), world->rank, c->sequence + 1);
-  ad_told_call call = own_call(c);
-  ad_call_words(&text, &call);
+  ad_text_add(&text, "rank %u died: its process %d is gone while rank %u reads its memory in ", rank,
+              (int)atomic_load(&world->records[rank].pid), world->rank);
+  if (c->mode != SHM_TRANSFER) ad_text_add(&text, "call %" PRIu64 " of its group: ", c->sequence + 1);
+  add_call(&text, c);
   ad_shm_raise(world->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
@@ -99,8 +102,7 @@ static void wait_for_death(shm_world *world, shm_call *c, uint32_t rank) {
 static void raise_unreadable(shm_world *world, const shm_call *c, uint32_t rank, size_t bytes, int error) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);
-  ad_told_call call = own_call(c);
-  ad_call_words(&text, &call);
+  add_call(&text, c);
   ad_status status =
       ad_fail(AD_SYSTEM,
               "%zu bytes of the input of rank %u (process %d) could not be read by rank %u in %s: %s; a "
@@ -120,8 +122,7 @@ static void explain(shm_world *world, shm_call *c, uint32_t rank, size_t bytes, 
     raise_unreadable(world, c, rank, bytes, error);
 }
 
-int ad_shm_pull(shm_world *world, shm_call *c, uint32_t member, uint64_t from, void *to, size_t bytes) {
-  uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, member);
+int ad_shm_pull(shm_world *world, shm_call *c, uint32_t rank, uint64_t from, void *to, size_t bytes) {
   const shm_record *record = &world->records[rank];
   for (size_t at = 0; at < bytes;) {
     size_t wanted = bytes - at < slice ? bytes - at : slice;

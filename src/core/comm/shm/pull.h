@@ -11,8 +11,9 @@ void ad_shm_pull_try(shm_world *world);
 void ad_shm_pull_decide(shm_world *world);
 /* Takes the permission back. */
 void ad_shm_pull_end(const shm_world *world);
-/* Reads `bytes` at address `from` of the member's process. 0: they could not be read. Then either the world has an
- * error, or the member's process is gone and its death is not reported yet: the caller tries again later. */
-int ad_shm_pull(shm_world *world, shm_call *c, uint32_t member, uint64_t from, void *to, size_t bytes);
+/* Reads `bytes` at address `from` of the process of rank `rank`, for the call or the transfer `c`. 0: they could not be
+ * read. Then either the world has an error, or the process is gone and its death is not reported yet: the caller tries
+ * again later. */
+int ad_shm_pull(shm_world *world, shm_call *c, uint32_t rank, uint64_t from, void *to, size_t bytes);
 
 #endif

@@ -13,6 +13,7 @@
 #include "comm/shm/channel.h"
 #include "comm/shm/deaths.h"
 #include "comm/shm/error.h"
+#include "comm/shm/transfer.h"
 #include "comm/watchdog.h"
 #include "comm/words.h"
 #include "mesh/group.h"
@@ -24,103 +25,11 @@ static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nano
 
 /* ---- why does it not end? ---- */
 
-// The call that a rank waits for in a long wait, as other ranks see it.
-typedef struct long_wait {
-  uint64_t epoch;
-  const shm_entry *group;
-  const shm_slot *slots;
-  uint64_t sequence;
-} long_wait;
-
-// 0 if the rank is in no long wait, or its wait changes while this looks.
-static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
-  const shm_record *record = &world->records[rank];
-  out->epoch = atomic_load(&record->epoch);
-  if (!(out->epoch & 1)) return 0;
-  out->group = ad_shm_entry(world->control, atomic_load(&record->waits_channel));
-  out->sequence = atomic_load(&record->waits_sequence);
-  if (!out->group || atomic_load(&record->epoch) != out->epoch) return 0;
-  const shm_consumed *consumed = ad_shm_at(world, out->group->channel);
-  out->slots = (const shm_slot *)(consumed + out->group->members);
-  return 1;
-}
-
-static const shm_slot *slot_in(const long_wait *wait, uint32_t member) {
-  return &wait->slots[(size_t)member * SHM_RING + wait->sequence % SHM_RING];
-}
-
-// The member has not made the call that is waited for.
-static int is_missing(const long_wait *wait, uint32_t member) {
-  return atomic_load(&slot_in(wait, member)->published) < wait->sequence + 1;
-}
-
-typedef struct circle {
-  uint32_t ranks[SHM_RANKS_MAX], count;
-  long_wait waits[SHM_RANKS_MAX];  // of ranks[i], which waits for ranks[i + 1]
-  uint8_t visited[SHM_RANKS_MAX];
-} circle;
-
-// Follows waits from `rank` to the ranks it waits for, and so on, until one waits for this rank: 1, and the circle is
-// in *found. 0: no way leads back.
-static int follow(const shm_world *world, circle *found, uint32_t rank) {
-  long_wait *wait = &found->waits[found->count];
-  if (found->visited[rank] || !look_at(world, rank, wait)) return 0;
-  found->visited[rank] = 1;
-  found->ranks[found->count++] = rank;
-  for (uint32_t i = 0; i < wait->group->members; i++) {
-    uint32_t peer = (uint32_t)ad_shape_rank(&wait->group->shape, i);
-    if (peer == rank || !is_missing(wait, i)) continue;
-    if (peer == world->rank || follow(world, found, peer)) return 1;
-  }
-  found->count--;
-  return 0;
-}
-
-// 1 if all ranks of the circle are still in the wait in which they were found. None of them has then published anything
-// meanwhile, so that every member that was missing still is.
-static int still_waiting(const shm_world *world, const circle *found) {
-  for (uint32_t i = 0; i < found->count; i++)
-    if (atomic_load(&world->records[found->ranks[i]].epoch) != found->waits[i].epoch) return 0;
-  return 1;
-}
-
-static void add_wait(ad_text *text, const circle *found, uint32_t i) {
-  const long_wait *wait = &found->waits[i];
-  const ad_group_shape *shape = &wait->group->shape;
-  uint32_t rank = found->ranks[i], member = 0;
-  while (ad_shape_rank(shape, member) != rank) member++;
-  ad_told_call call = ad_shm_told_call(slot_in(wait, member), shape);
-  ad_text_add(text, "%s", i ? "; " : "");
-  ad_wait_words(text, rank, found->ranks[(i + 1) % found->count], wait->sequence, &call);
-}
-
-static void look_for_circle(shm_world *world) {
-  circle found = {.count = 0};
-  if (!follow(world, &found, world->rank) || !still_waiting(world, &found)) return;
-  char waits[AD_MESSAGE_MAX], words[AD_MESSAGE_MAX];
-  ad_text of_waits = ad_text_on(waits, sizeof waits), text = ad_text_on(words, sizeof words);
-  for (uint32_t i = 0; i < found.count; i++) add_wait(&of_waits, &found, i);
-  ad_circle_words(&text, waits);
-  if (still_waiting(world, &found)) ad_shm_raise(world->control, world->rank, AD_CYCLE, AD_CYCLE, words);
-}
-
-static int has_left(const shm_world *world, uint32_t rank) {
-  return atomic_load_explicit(&world->records[rank].state, memory_order_acquire) == SHM_LEFT;
-}
-
-void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank) {
-  char words[AD_MESSAGE_MAX];
-  ad_text text = ad_text_on(words, sizeof words);
-  ad_told_call call = ad_shm_told_call(ad_shm_slot(c, c->channel->index), &c->channel->shape);
-  ad_left_words(&text, rank, world->records[rank].exit_status, world->rank, c->sequence, &call);
-  ad_shm_raise(world->control, world->rank, AD_RANK_LEFT, AD_RANK_LEFT, words);
-}
-
 static void look_for_left(shm_world *world, const shm_call *c) {
   for (int64_t member = -1; (member = ad_shm_lacking(c, (uint32_t)(member + 1))) >= 0;) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, member);
     // Looks again whether it lacks anything: it may have done its part just before it left.
-    if (!has_left(world, rank) || ad_shm_lacking(c, (uint32_t)member) != member) continue;
+    if (!ad_shm_has_left(world, rank) || ad_shm_lacking(c, (uint32_t)member) != member) continue;
     ad_shm_raise_left(world, c, rank);
   }
 }
@@ -129,7 +38,7 @@ static void look_for_left(shm_world *world, const shm_call *c) {
 static void look_for_absent(shm_world *world) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
     // Looks again whether all have joined: it may have left after that.
-    if (!has_left(world, rank) || atomic_load(&world->control->tried) == world->control->joining) continue;
+    if (!ad_shm_has_left(world, rank) || atomic_load(&world->control->tried) == world->control->joining) continue;
     char words[AD_MESSAGE_MAX];
     ad_text text = ad_text_on(words, sizeof words);
     ad_leaving_words(&text, rank, world->records[rank].exit_status);
@@ -138,15 +47,29 @@ static void look_for_absent(shm_world *world) {
   }
 }
 
+// Ranks that died, where no launcher sees to that; ranks that left though the call needs them.
+static void look_for_gone(shm_world *world, const shm_call *blocking) {
+  if (world->processes) ad_shm_look_for_dead(world);
+  if (!blocking)
+    look_for_absent(world);
+  else if (blocking->mode == SHM_TRANSFER)
+    ad_shm_look_for_left_peer(world, blocking);
+  else
+    look_for_left(world, blocking);
+}
+
+void ad_shm_look_in_test(shm_world *world, const shm_call *tested) {
+  int64_t now = ad_now();
+  if (now < world->next_look) return;
+  world->next_look = now + check_interval;
+  look_for_gone(world, tested);
+}
+
 static void diagnose(shm_world *world, const shm_call *blocking) {
   if (world->dog) ad_watchdog_look(world->dog);
-  if (world->processes) ad_shm_look_for_dead(world);
-  if (!blocking) {
-    look_for_absent(world);
-    return;
-  }
-  look_for_left(world, blocking);
-  if (blocking->mode == SHM_UNMATCHED) look_for_circle(world);
+  look_for_gone(world, blocking);
+  if (!blocking) return;
+  if (blocking->mode == SHM_UNMATCHED || blocking->mode == SHM_TRANSFER) ad_shm_look_for_circle(world);
 }
 
 /* ---- waiting ---- */
@@ -157,16 +80,26 @@ typedef struct waiting {
   int is_long;
 } waiting;
 
+// Shows what this rank waits for.
+static void show(shm_world *world, const shm_call *blocking) {
+  shm_record *record = &world->records[world->rank];
+  if (atomic_load_explicit(&record->epoch, memory_order_relaxed) & 1) return;
+  if (blocking->mode == SHM_TRANSFER) {
+    ad_shm_show_transfer(world, blocking);
+  } else {
+    atomic_store(&record->waits_peer, 0);
+    atomic_store(&record->waits_channel, (uint64_t)((char *)blocking->channel->consumed - world->base));
+    atomic_store(&record->waits_sequence, blocking->sequence);
+  }
+  atomic_fetch_or(&record->epoch, 1);
+}
+
 // Begins a long wait: this rank sleeps from now on, and others can see which call it waits for.
 static void enter_long(shm_world *world, waiting *w, const shm_call *blocking) {
-  shm_record *record = &world->records[world->rank];
   w->is_long = 1;
   w->sleep = sleep_first < world->sleep_longest ? sleep_first : world->sleep_longest;
   w->next_check = ad_now() + check_interval;
-  if (!blocking) return;
-  atomic_store(&record->waits_channel, (uint64_t)((char *)blocking->channel->consumed - world->base));
-  atomic_store(&record->waits_sequence, blocking->sequence);
-  atomic_fetch_or(&record->epoch, 1);
+  if (blocking) show(world, blocking);
 }
 
 static void leave_long(shm_world *world, const waiting *w) {
@@ -201,7 +134,10 @@ static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, vo
   } else if (turn < world->spins + yields) {
     sched_yield();
   } else {
-    if (!w->is_long) enter_long(world, w, blocking);
+    if (!w->is_long)
+      enter_long(world, w, blocking);
+    else if (blocking)
+      show(world, blocking);  // again, after a pause
     sleep_once(world, w, ready, subject);
     int64_t now = ad_now();
     if (now < w->next_check) return;

@@ -7,14 +7,33 @@
  * is the call that is waited for; NULL: all ranks' joining. AD_OK, or the error of the world. */
 ad_status ad_shm_wait(shm_world *world, int (*ready)(shm_world *world, void *subject), void *subject,
                       const shm_call *blocking) AD_CHECKED;
+/* For a rank that tests a call in a loop instead of waiting for it: finds out ten times a second, as a wait does,
+ * whether ranks have died or left without which the call cannot be completed. */
+void ad_shm_look_in_test(shm_world *world, const shm_call *tested);
+/* What others may think that this rank waits for is about to change: it has something to look at. Until it sleeps again
+ * it is in no long wait. */
+static inline void ad_shm_pause_long(const shm_world *world) {
+  _Atomic uint64_t *epoch = &world->records[world->rank].epoch;
+  if (atomic_load_explicit(epoch, memory_order_relaxed) & 1) atomic_fetch_add(epoch, 1);
+}
+
+/* ---- left.c ---- */
+
 /* Makes it the world's error that rank `rank`, without which the call cannot be completed, has left. */
 void ad_shm_raise_left(shm_world *world, const shm_call *c, uint32_t rank);
+int ad_shm_has_left(const shm_world *world, uint32_t rank);
+
+/* ---- circle.c ---- */
+
+/* Makes it the world's error that ranks, this one among them, wait for each other. */
+void ad_shm_look_for_circle(shm_world *world);
 
 /* ---- wake.c ---- */
 
-/* Wakes members of the channel that sleep, since something happened that they may wait for; ad_shm_wake_all all ranks.
- */
+/* Wakes members of the channel that sleep, since something happened that they may wait for; ad_shm_wake_rank that
+ * rank, if it sleeps; ad_shm_wake_all all ranks. */
 void ad_shm_wake(shm_world *world, const shm_channel *channel);
+void ad_shm_wake_rank(shm_world *world, uint32_t rank);
 void ad_shm_wake_all(shm_control *control);
 
 #endif

@@ -17,6 +17,11 @@ void ad_shm_wake(shm_world *world, const shm_channel *channel) {
     if (i != channel->index) wake(&world->records[ad_shape_rank(&channel->shape, i)]);
 }
 
+void ad_shm_wake_rank(shm_world *world, uint32_t rank) {
+  if (rank != world->rank && atomic_load_explicit(&world->control->sleepers, memory_order_relaxed))
+    wake(&world->records[rank]);
+}
+
 void ad_shm_wake_all(shm_control *control) {
   for (uint64_t i = 0; i < control->ranks; i++) wake(&ad_shm_records(control)[i]);
 }

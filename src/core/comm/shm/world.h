@@ -15,6 +15,17 @@ typedef struct shm_kept {
 
 typedef struct shm_block shm_block;
 typedef struct shm_shared shm_shared;
+typedef struct shm_transfers shm_transfers;
+
+struct shm_transfer;
+
+/* What ranks of other nodes do, for those that wait for them here. */
+typedef struct shm_outside {
+  void *context;
+  /* Brings the message of a matched receive. 1: it is complete; 0: not yet, it is asked again. */
+  int (*bring)(void *context, struct shm_transfer *t);
+  const uint8_t *left;
+} shm_outside;
 
 struct shm_world {
   shm_control *control;
@@ -23,11 +34,14 @@ struct shm_world {
   int fd;
   uint32_t rank, ranks;
   uint32_t vain_tests;       // calls of shm_test that found nothing complete
+  int64_t next_look;         // by ad_now(): when shm_test looks again for ranks that are gone
   uint32_t spins, patience;  // looks before the first yield; what shm_call's patience starts from
   int64_t sleep_longest;     // nanoseconds
   shm_channel **channels;    // hash table
   uint32_t channel_slots, channel_count;
   shm_channel *last_channel;
+  shm_channel *lists, *released;  // of groups that are lists; of those that this rank has released
+  shm_transfers *transfers;       // owned
   shm_call calls[SHM_RING];
   uint64_t free_calls;                  // bit i: calls[i] is free
   shm_call *first, **last;              // under way
@@ -41,7 +55,9 @@ struct shm_world {
   int pulls;                // all ranks of this node can read each other's memory
   int crowded;              // there are more ranks than cores that they may run on
   struct ad_watchdog *dog;  // owned; NULL: the launcher watches
-  int *processes;           // owned: a descriptor of each rank's process; NULL: others see to deaths. See deaths.h
+  // Of a world of several nodes: who brings messages of other nodes, and of each rank whether it has left; else NULL.
+  struct shm_outside *outside;
+  int *processes;  // owned: a descriptor of each rank's process; NULL: others see to deaths. See deaths.h
 };
 
 static inline void *ad_shm_at(const shm_world *world, uint64_t offset) { return world->base + offset; }

@@ -106,6 +106,25 @@ void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mes
   }
 }
 
+/* Where a list is given: one number for each stage, and all layers together. */
+void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program_setting *setting,
+                             const ad_complaints *to) {
+  long long sum = 0, least = 0, stages = setting->stages, given = (long long)setting->stage_layer_count;
+  for (size_t i = 0; i < setting->stage_layer_count; i++) {
+    sum += setting->stage_layers[i];
+    least = setting->stage_layers[i] < least ? setting->stage_layers[i] : least;
+  }
+  if (!given || stages < 1 || options->layers < 1) return;
+  if (given != stages)
+    ad_complain(to, "schedule.layers",
+                "must have one number for each stage, has %lld for %lld; leave it out to cut "
+                "layers by their cost",
+                given, stages);
+  else if (sum != options->layers || least < 0)
+    ad_complain(to, "schedule.layers", "must be 0 or more and model.layers together, are %lld of %lld", sum,
+                (long long)options->layers);
+}
+
 void ad_decoder_check(const char *kind, const char *key, const ad_decoder_options *options, const ad_mesh *mesh,
                       const ad_complaints *to) {
   int64_t tp = ad_mesh_axis_size(mesh, AD_TP);

@@ -38,10 +38,13 @@
                      .help = "over cp keys and values are gathered, for comparison, instead of passed around a ring")
 enum { AD_DECODER_KEY_COUNT = 11 };
 
-/* What the model's options say together and with the mesh of the kind `kind`, which is told at `key`; what a text's
- * sequence says with both; and the axes alone, those that decoders and encoders learn to be distributed over. */
+/* What the model's options say together and with the mesh of the kind `kind`, which is told at `key`; the layers of a
+ * pipeline's stages; what a text's sequence says with both; and the axes alone, those that decoders and encoders learn
+ * to be distributed over. */
 void ad_decoder_check(const char *kind, const char *key, const ad_decoder_options *options, const ad_mesh *mesh,
                       const ad_complaints *to);
+void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program_setting *setting,
+                             const ad_complaints *to);
 void ad_decoder_check_text(const ad_decoder_options *options, const ad_mesh *mesh, const ad_complaints *to);
 void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mesh, const ad_complaints *to);
 /* Heads of keys and values, where kv_heads is 0 too. */

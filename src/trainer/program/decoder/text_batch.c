@@ -20,26 +20,35 @@ ad_layout ad_text_count_layout(const ad_mesh *mesh) {
   return layout;
 }
 
-static ad_text_microbatch describe(const ad_program_setting *setting, const ad_layout *layout, int64_t seq, int64_t m) {
+static ad_text_microbatch describe(const ad_program_setting *setting, const ad_text_layouts *layouts, int64_t seq,
+                                   int64_t m) {
   ad_shape shape = {2, {ad_cut(setting->global_batch, m, setting->microbatches).count, seq}};
-  ad_array array = ad_array_describe(setting->comm, AD_I32, &shape, layout);
-  ad_span rows = ad_batch_rows(layout, ad_comm_rank(setting->comm), setting->global_batch, setting->microbatches, m);
-  return (ad_text_microbatch){.rows = rows, .tokens = array, .targets = array};
+  int64_t rank = ad_comm_rank(setting->comm);
+  return (ad_text_microbatch){
+      .rows = ad_batch_rows(&layouts->rows, rank, setting->global_batch, setting->microbatches, m),
+      .tokens = ad_array_describe(setting->comm, AD_I32, &shape, &layouts->tokens),
+      .targets = ad_array_describe(setting->comm, AD_I32, &shape, &layouts->targets)};
 }
 
-static void describe_all(const ad_program_setting *setting, const ad_layout *layout, ad_text_batch *batch) {
+static void describe_all(const ad_program_setting *setting, const ad_text_layouts *layouts, ad_text_batch *batch) {
   for (size_t m = 0; m < batch->count; m++)
-    batch->microbatches[m] = describe(setting, layout, batch->text->seq, (int64_t)m);
+    batch->microbatches[m] = describe(setting, layouts, batch->text->seq, (int64_t)m);
+}
+
+/* Which of the two this rank reads. */
+static int reads(const ad_text_batch *batch, const ad_array *array) {
+  return ad_mesh_has_rank(array->layout.mesh, ad_comm_rank(batch->comm));
 }
 
 static void place(ad_text_batch *batch) {
   int32_t *next = batch->memory;
   for (size_t m = 0; m < batch->count; m++) {
     ad_text_microbatch *microbatch = &batch->microbatches[m];
-    size_t numel = ad_array_numel(&microbatch->tokens);
-    microbatch->tokens.data = next;
-    microbatch->targets.data = next + numel;
-    next += 2 * numel;
+    ad_array *arrays[] = {&microbatch->tokens, &microbatch->targets};
+    for (int i = 0; i < 2; i++) {
+      if (reads(batch, arrays[i])) arrays[i]->data = next;
+      next += ad_array_numel(arrays[i]);
+    }
   }
 }
 
@@ -54,8 +63,8 @@ static ad_status take_positions(const ad_program_setting *setting, const ad_layo
   return AD_OK;
 }
 
-ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layout *layout, const ad_text_options *text,
-                               ad_text_batch *out) {
+ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_text_layouts *layouts,
+                               const ad_text_options *text, ad_text_batch *out) {
   ad_text_batch batch = {.comm = setting->comm,
                          .text = text,
                          .options = {.size = sizeof(ad_batch_options),
@@ -65,9 +74,9 @@ ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layou
                                      .valid_count = text->valid_count},
                          .count = (size_t)setting->microbatches,
                          .evaluated = setting->evaluated};
-  ad_status status = take_positions(setting, layout, &batch);
+  ad_status status = take_positions(setting, &layouts->rows, &batch);
   if (!status) status = ad_new(batch.count, &batch.microbatches);
-  if (!status) describe_all(setting, layout, &batch);
+  if (!status) describe_all(setting, layouts, &batch);
   if (status)
     ad_text_batch_destroy(&batch);
   else
@@ -89,8 +98,9 @@ ad_status ad_text_batch_open(ad_text_batch *batch) {
   if (ad_comm_is_dry(batch->comm))
     return ad_text_data_open_unread(paths, text->text_count, text->seq, text->held_out, &batch->data);
   size_t numel = 0;
-  for (size_t m = 0; m < batch->count; m++) numel += ad_array_numel(&batch->microbatches[m].tokens);
-  AD_TRY(ad_new(2 * numel, &batch->memory));
+  for (size_t m = 0; m < batch->count; m++)
+    numel += ad_array_numel(&batch->microbatches[m].tokens) + ad_array_numel(&batch->microbatches[m].targets);
+  AD_TRY(ad_new(numel, &batch->memory));
   place(batch);
   return ad_text_data_open(paths, text->text_count, text->seq, text->held_out, &batch->data);
 }
@@ -126,7 +136,8 @@ const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, ch
 
 size_t ad_text_batch_bytes(const ad_text_batch *batch) {
   size_t bytes = (size_t)ad_text_data_bytes(batch->data);
-  for (size_t m = 0; m < batch->count; m++) bytes += 2 * ad_array_bytes(&batch->microbatches[m].tokens);
+  for (size_t m = 0; m < batch->count; m++)
+    bytes += ad_array_bytes(&batch->microbatches[m].tokens) + ad_array_bytes(&batch->microbatches[m].targets);
   return bytes;
 }
 

@@ -1,5 +1,6 @@
 /* A rank's share of one step's batch of text: its rows of every microbatch, read at once so that the step's tokens can
- * be counted before the first of them is used (law 5). */
+ * be counted before the first of them is used (law 5). Of a pipeline the first stage reads tokens and the last one
+ * targets; which samples they are, and how many tokens of each count, every stage knows from their numbers. */
 #ifndef PROGRAM_DECODER_TEXT_BATCH_H
 #define PROGRAM_DECODER_TEXT_BATCH_H
 #include "addend/array.h"
@@ -8,7 +9,7 @@
 
 typedef struct ad_text_microbatch {
   ad_span rows;             /* of the step's global batch */
-  ad_array tokens, targets; /* i32 [batch, seq]; parts may be empty */
+  ad_array tokens, targets; /* i32 [batch, seq]; parts may be empty; without an element on ranks that do not read it */
 } ad_text_microbatch;
 
 typedef struct ad_text_batch {
@@ -28,9 +29,13 @@ typedef struct ad_text_batch {
 ad_layout ad_text_batch_layout(const ad_mesh *mesh);
 /* What counts tokens: P where the batch is cut. */
 ad_layout ad_text_count_layout(const ad_mesh *mesh);
+/* How a batch lies: its rows on all ranks, tokens on those that read them, targets on those that have the loss. */
+typedef struct ad_text_layouts {
+  ad_layout rows, tokens, targets;
+} ad_text_layouts;
 /* Borrows the options. Reads no file, and takes memory for no token: recipes of any size are looked at. */
-ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_layout *layout, const ad_text_options *text,
-                               ad_text_batch *out) AD_CHECKED;
+ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_text_layouts *layouts,
+                               const ad_text_options *text, ad_text_batch *out) AD_CHECKED;
 void ad_text_batch_destroy(ad_text_batch *batch);
 /* Reads the text and makes room for the batch. */
 ad_status ad_text_batch_open(ad_text_batch *batch) AD_CHECKED;

@@ -1,4 +1,5 @@
-/* What programs that are decoders of text share: one module, its batch, phase, count and loss. The object of such a
+/* What programs that are decoders of text share: one module, or one of each stage of a pipeline, their batch, phases,
+ * count and loss. The object of such a
  * program begins with an ad_text_decoder, so that the functions of records here take it as their `own`. */
 #ifndef PROGRAM_DECODER_TEXT_DECODER_H
 #define PROGRAM_DECODER_TEXT_DECODER_H
@@ -6,13 +7,23 @@
 #include "program/decoder/options.h"
 #include "program/decoder/text_batch.h"
 
+/* The phase of one stage, and what it needs and gives: the stream between blocks and, first to last, the embedding that
+ * is the head too. */
+typedef struct ad_text_stage {
+  char phase[32], stream[32]; /* stream: that it gives */
+  const char *needs[3], *gives[3];
+} ad_text_stage;
+
 typedef struct ad_text_decoder {
   ad_decoder decoder;
   int64_t global_batch;
   ad_text_batch batch;
+  ad_text_stage *stages;
+  ad_bridge **bridges; /* between stages on different ranks */
+  size_t bridge_count;
 } ad_text_decoder;
 
-/* Adds module, count, loss and phase to the program; borrows the options and the branch. */
+/* Adds modules, count, loss and phases to the program; borrows the options and the branch. */
 ad_status ad_text_decoder_create(ad_text_decoder *text, const ad_decoder_options *options, const ad_branch *branch,
                                  void *branch_own, double expert_share, ad_program *to) AD_CHECKED;
 void ad_text_decoder_release(ad_text_decoder *text);
@@ -25,6 +36,7 @@ int64_t ad_text_decoder_held_out_samples(const void *own);
 size_t ad_text_decoder_data_bytes(const void *own);
 const ad_array *ad_text_decoder_batch_array(const void *own, size_t index, char *name, size_t size);
 double ad_text_decoder_flops(const void *own, int64_t samples);
+double ad_text_decoder_stage_flops(const void *own, size_t stage, int64_t samples);
 const char *ad_text_decoder_content(const void *own, size_t index, char *buffer, size_t size);
 const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
 extern const char *const ad_text_decoder_modules[];

@@ -102,7 +102,8 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   own->site_count = (size_t)sites.count;
   AD_TRY(ad_new(2 * own->site_count, &own->masks));
   AD_TRY(ad_target_create(&own->target, &d->options->target, mesh, d->sites, d->site_count));
-  AD_TRY(ad_text_batch_create(&d->setting, &layout, &d->options->target.decoder.data, &own->batch));
+  ad_text_layouts layouts = {.rows = layout, .tokens = layout, .targets = layout};
+  AD_TRY(ad_text_batch_create(&d->setting, &layouts, &d->options->target.decoder.data, &own->batch));
   own->batch.options.wraps = 1;  // losses of components are of every position
   return AD_OK;
 }

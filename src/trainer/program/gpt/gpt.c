@@ -45,6 +45,8 @@ const ad_program_kind *ad_gpt(void) {
                                                 .bytes = ad_text_decoder_data_bytes,
                                                 .batch_array = ad_text_decoder_batch_array,
                                                 .content = ad_text_decoder_content},
-                                       .account = {.flops = ad_text_decoder_flops, .fact = ad_text_decoder_fact}};
+                                       .account = {.flops = ad_text_decoder_flops, .fact = ad_text_decoder_fact},
+                                       .has_stages = 1,
+                                       .stage_flops = ad_text_decoder_stage_flops};
   return &kind;
 }

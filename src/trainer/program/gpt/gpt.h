@@ -8,7 +8,8 @@ typedef struct ad_gpt_options {
   int64_t d_hidden; /* of the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
 } ad_gpt_options;
 
-/* The kind "gpt": one module, "model"; one phase; one loss, "cross_entropy", over one count, "tokens". */
+/* The kind "gpt": one module, "model", or one for each stage of a pipeline; a phase of each; one loss, "cross_entropy",
+ * over one count, "tokens". */
 const ad_program_kind *ad_gpt(void);
 
 #endif

@@ -26,6 +26,7 @@ void ad_gpt_check(const void *options, const ad_program_setting *setting, const 
   const ad_gpt_options *gpt = options;
   int64_t tp = ad_mesh_axis_size(meshes[0], AD_TP);
   ad_decoder_check("gpt", "mesh", &gpt->decoder, meshes[0], to);
+  ad_decoder_check_stages(&gpt->decoder, setting, to);
   ad_decoder_check_text(&gpt->decoder, meshes[0], to);
   if (tp > 1) check_hidden(gpt, tp, to);
 }

@@ -61,16 +61,16 @@ static int has_groups_of_tp(const ad_mesh *view, const ad_mesh *mesh) {
 
 static void check_tensor_axes(const ad_mesh *view, const ad_mesh *mesh, const ad_complaints *to) {
   long long tp = ad_mesh_axis_size(mesh, AD_TP), etp = ad_mesh_axis_size(view, AD_ETP);
-  if (etp == 1) return;
-  if (etp != tp)
+  ad_axes splits = AD_AXES_DP | AD_AXES(AD_CP) | (etp == 1 ? AD_AXES(AD_TP) : 0); /* axes over which tokens are cut */
+  if (etp != 1 && etp != tp)
     ad_complain(to, "views.sparse",
                 "etp=%lld is neither 1 (experts whole, tokens split over tp) nor tp=%lld (experts cut as the MLP is)",
                 etp, tp);
-  else if (!has_groups_of_tp(view, mesh))
+  else if (etp != 1 && !has_groups_of_tp(view, mesh))
     ad_complain(to, "views.sparse",
                 "etp=%lld must have the ranks of tp in mesh \"%s\": let it stand among its axes where tp stands", etp,
                 ad_mesh_text(mesh));
-  else if (!(ad_mesh_named(mesh) & (AD_AXES_DP | AD_AXES(AD_CP))))
+  else if (!(ad_mesh_named(mesh) & splits))
     ad_complain(to, "mesh", "must name dp_shard, 1 will do: the view has axes beside etp");
 }
 
@@ -126,6 +126,7 @@ void ad_moe_check(const void *options, const ad_program_setting *setting, const 
   const ad_moe_options *moe = options;
   long long tp = ad_mesh_axis_size(meshes[0], AD_TP), shared = moe->shared_experts;
   ad_decoder_check("moe", "mesh", &moe->decoder, meshes[0], to);
+  ad_decoder_check_stages(&moe->decoder, setting, to);
   ad_decoder_check_text(&moe->decoder, meshes[0], to);
   if (moe->experts >= 1 && moe->top_k > moe->experts)
     ad_complain(to, "model.top_k", "must be at most experts: %lld of %lld", (long long)moe->top_k,

@@ -14,10 +14,11 @@ static double *row_of(const ad_moe_load *load, double *data, int64_t block) {
   return data + (size_t)block * columns(load);
 }
 
-/* P where ranks route tokens of their own. */
+/* P where ranks route tokens of their own, or have blocks of their own. */
 static ad_layout layout_of(const ad_mesh *mesh, const ad_mesh *view) {
   ad_layout layout = ad_text_count_layout(mesh);
   int splits = ad_mesh_axis_size(view, AD_ETP) == 1;
+  ad_layout_set(&layout, ad_mesh_named(mesh) & AD_AXES(AD_PP), AD_P);
   ad_layout_set(&layout, ad_mesh_named(mesh) & AD_AXES(AD_TP), splits ? AD_P : AD_R);
   return layout;
 }

@@ -13,7 +13,7 @@ typedef struct ad_moe_load {
   char (*names)[48]; /* of the blocks' numbers */
 } ad_moe_load;
 
-/* Borrows comm, meshes. Collective. */
+/* mesh: of all stages; view: of one of them. Borrows comm, meshes. Collective. */
 ad_status ad_moe_load_create(ad_moe_load *load, const ad_comm *comm, const ad_mesh *mesh, const ad_mesh *view,
                              const ad_moe_options *options) AD_CHECKED;
 void ad_moe_load_release(ad_moe_load *load);

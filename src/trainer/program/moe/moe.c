@@ -12,9 +12,10 @@ typedef struct moe {
   ad_text_decoder text; /* first: the functions of records take a moe as theirs */
   const ad_moe_options *options;
   int64_t microbatches;
-  ad_mesh *view;
+  ad_mesh **views; /* of each stage's mesh */
+  size_t view_count;
   ad_experts_layer *layers; /* of the blocks; the bias of block i is state i */
-  ad_tensor *balance;       /* of the blocks of the present microbatch that have run, together; NULL: not wanted */
+  ad_tensor *balance;       /* of the stage's blocks of the present microbatch that have run, together; NULL: of none */
   ad_moe_load load;         /* of the present step */
   int32_t *decisions;       /* of its choices: [blocks, tokens of the step, top_k]; NULL: nobody asked for them */
   int decisions_are_given;
@@ -28,6 +29,12 @@ static void declare_bias(ad_declarations *to, const char *path, const ad_moe_opt
   ad_state_spec bias = {
       .size = sizeof bias, .dtype = AD_F32, .shape = {1, {options->experts}}, .layout = to->replicated};
   ad_declare_state(to, path, "bias", bias);
+}
+
+static const ad_mesh *view_of(const moe *model, const ad_mesh *mesh) {
+  size_t i = 0;
+  while (i + 1 < model->view_count && !ad_mesh_same_ranks(model->views[i], mesh)) i++;
+  return model->views[i];
 }
 
 static void declare_experts(void *own, const ad_decoder *decoder, ad_declarations *to, int64_t block) {
@@ -45,7 +52,7 @@ static void declare_experts(void *own, const ad_decoder *decoder, ad_declaration
                             .capacity = options->capacity,
                             .has_balance_loss = options->balance_loss > 0,
                             .output_factor = decoder->output_factor,
-                            .view = model->view,
+                            .view = view_of(model, to->replicated.mesh),
                             .parallel = decoder->parallel};
   char path[64];
   snprintf(path, sizeof path, "blocks.%lld.moe", (long long)block);
@@ -98,15 +105,17 @@ static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape 
   ad_tensor *y = ad_experts_forward(t, decoder->leaves, &model->layers[block], x, bias,
                                     decisions_at(model, decoder, block), &notes);
   ad_moe_load_add(&model->load, block, notes.routing);
-  if (notes.balance) model->balance = block ? ad_add(t, model->balance, notes.balance) : notes.balance;
+  if (notes.balance)
+    model->balance = block > decoder->stage->blocks.first ? ad_add(t, model->balance, notes.balance) : notes.balance;
   return y;
 }
 
-/* The mean over blocks, so that the coefficient means the same at any depth. */
+/* The mean over blocks, so that the coefficient means the same at any depth; each stage hands in its part. */
 static void end_microbatch(void *own, const ad_decoder *decoder, ad_phase_run *at) {
   const moe *model = own;
   double share = 1 / (double)decoder->options->layers;
-  if (model->options->balance_loss > 0) ad_phase_loss(at, 1, ad_scale(ad_phase_tape(at), model->balance, share));
+  if (!(model->options->balance_loss > 0) || !decoder->stage->blocks.count) return;
+  ad_phase_loss(at, 1, ad_scale(ad_phase_tape(at), model->balance, share));
 }
 
 static const ad_branch experts = {.declare = declare_experts, .forward = experts_forward, .end = end_microbatch};
@@ -122,6 +131,14 @@ static ad_status add_balance_loss(const ad_moe_options *options, ad_program *to)
   return options->balance_loss > 0 ? ad_program_add_loss(to, &balance) : AD_OK;
 }
 
+static ad_status create_views(moe *model, const ad_program *program) {
+  size_t count = ad_program_stage_count(program);
+  AD_TRY(ad_new(count, &model->views));
+  for (; model->view_count < count; model->view_count++)
+    AD_TRY(ad_moe_view(model->options, ad_program_mesh(program, model->view_count), &model->views[model->view_count]));
+  return AD_OK;
+}
+
 static ad_status create(const void *options, ad_program *to, void **own) {
   const ad_moe_options *moe_options = options;
   moe *model;
@@ -129,10 +146,10 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   *own = model;
   model->options = moe_options;
   model->microbatches = ad_program_setting_of(to)->microbatches;
-  const ad_mesh *mesh = ad_program_mesh(to, 0);
-  AD_TRY(ad_moe_view(moe_options, mesh, &model->view));
+  AD_TRY(create_views(model, to));
   AD_TRY(ad_new((size_t)moe_options->decoder.layers, &model->layers));
-  AD_TRY(ad_moe_load_create(&model->load, ad_program_setting_of(to)->comm, mesh, model->view, moe_options));
+  AD_TRY(ad_moe_load_create(&model->load, ad_program_setting_of(to)->comm, ad_program_pool(to, 0), model->views[0],
+                            moe_options));
   double share = (double)moe_options->top_k / (double)moe_options->experts;
   AD_TRY(ad_text_decoder_create(&model->text, &moe_options->decoder, &experts, model, share, to));
   return add_balance_loss(moe_options, to);
@@ -142,7 +159,8 @@ static void destroy(void *own) {
   moe *model = own;
   ad_text_decoder_release(&model->text);
   ad_moe_load_release(&model->load);
-  ad_mesh_destroy(model->view);
+  for (size_t i = 0; i < model->view_count; i++) ad_mesh_destroy(model->views[i]);
+  ad_release(model->views);
   ad_release(model->layers);
   ad_release(model->decisions);
   ad_release(model);
@@ -158,8 +176,10 @@ static ad_status after_step(void *own, ad_step_outcome outcome) {
   moe *model = own;
   AD_TRY(ad_moe_load_sum(&model->load));
   if (!has_bias(model->options) || outcome == AD_STEP_SKIPPED) return AD_OK;
-  for (int64_t i = 0; i < model->options->decoder.layers; i++)
-    ad_moe_load_correct(&model->load, i, model->options->balance_rate, model->text.decoder.states[i]);
+  for (int64_t i = 0; i < model->options->decoder.layers; i++) {
+    ad_array *bias = model->text.decoder.states[i];
+    if (bias) ad_moe_load_correct(&model->load, i, model->options->balance_rate, bias);  // else on other ranks
+  }
   return AD_OK;
 }
 
@@ -190,6 +210,8 @@ const ad_program_kind *ad_moe(void) {
                .content = ad_text_decoder_content},
       .choices = {.margin = margin, .decisions = decisions},
       .account = {.flops = ad_text_decoder_flops, .measured = measured, .fact = ad_text_decoder_fact},
-      .course = {.after_step = after_step}};
+      .course = {.after_step = after_step},
+      .has_stages = 1,
+      .stage_flops = ad_text_decoder_stage_flops};
   return &kind;
 }

@@ -47,7 +47,7 @@ typedef struct ad_moe_options {
   char *sparse;             /* the view; NULL: no expert parallelism, ep=1 and etp=tp */
 } ad_moe_options;
 
-/* The kind "moe": module, phase, loss and count as those of gpt. */
+/* The kind "moe": modules, phases, loss and count as those of gpt. */
 const ad_program_kind *ad_moe(void);
 
 #endif

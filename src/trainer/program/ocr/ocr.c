@@ -51,7 +51,7 @@ static ad_status read_line(void *own, ad_phase_run *at) {
   ocr *model = own;
   ad_tape *t = ad_phase_tape(at);
   const ad_ocr_microbatch *batch = &model->batch.microbatches[ad_phase_microbatch(at)];
-  ad_decoder_begin(&model->decoder, at);
+  ad_decoder_begin(&model->decoder, at, 0);
   ad_tensor *logits = ad_decoder_logits(&model->decoder, t, stream(model, at, batch));
   model->logits = ad_tensor_array(logits);
   ad_phase_loss(at, 0, ad_cross_entropy(t, logits, ad_constant(t, &batch->targets)));

@@ -1,5 +1,5 @@
-/* Writing SVG: style, text with its special characters, boxes and arrows. */
-#include "plan/svg.h"
+/* Writing SVG: style, text with its special characters, boxes, lines and arrows. */
+#include "files/svg.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -83,6 +83,10 @@ void ad_svg_text(FILE *file, int x, int y, const char *class, const char *format
 void ad_svg_box(FILE *file, int x, int y, int width, int height, const char *class) {
   fprintf(file, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"3\" class=\"%s\"/>\n", x, y, width, height,
           class);
+}
+
+void ad_svg_line(FILE *file, int x, int y, int to_x, int to_y, const char *class) {
+  fprintf(file, "<path class=\"%s\" d=\"M%d %dL%d %d\"/>\n", class, x, y, to_x, to_y);
 }
 
 void ad_svg_arrow(FILE *file, int x, int y, int to_x, int to_y, const char *class) {

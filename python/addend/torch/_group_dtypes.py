@@ -1,0 +1,100 @@
+"""What of PyTorch's dtypes and reductions a group moves and combines, and as which of the library's."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Optional
+
+import torch
+from torch.distributed import ReduceOp
+
+from addend._errors import InvalidError
+from addend._library import constant
+
+
+class Moved(NamedTuple):
+    """How an element of a tensor is told to the library."""
+
+    dtype: int  # the library's number
+    parts: int  # of the library's elements in one of the tensor's: 2 of a complex one
+    sums: bool  # its sum is the sum of its parts
+    combines: bool  # other reductions are those of its parts
+    wide: Optional[torch.dtype]  # what averages form in; None: it has no average
+
+
+_F32, _F64 = torch.float32, torch.float64
+
+
+def _table() -> Dict[torch.dtype, Moved]:
+    f64, f32, bf16, f16 = (constant(name) for name in ("AD_F64", "AD_F32", "AD_BF16", "AD_F16"))
+    table = {
+        torch.float64: Moved(f64, 1, True, True, _F64),
+        torch.float32: Moved(f32, 1, True, True, _F32),
+        torch.bfloat16: Moved(bf16, 1, True, True, _F32),
+        torch.float16: Moved(f16, 1, True, True, _F32),
+        torch.complex128: Moved(f64, 2, True, False, torch.complex128),
+        torch.complex64: Moved(f32, 2, True, False, torch.complex64),
+        torch.complex32: Moved(f16, 2, True, False, torch.complex64),
+    }
+    for name, of in (
+        ("AD_I64", torch.int64),
+        ("AD_I32", torch.int32),
+        ("AD_I16", torch.int16),
+        ("AD_I8", torch.int8),
+        ("AD_U8", torch.uint8),
+        ("AD_BOOL", torch.bool),
+    ):
+        table[of] = Moved(constant(name), 1, True, True, None)
+    for name, of_size in (("AD_I64", torch.uint64), ("AD_I32", torch.uint32), ("AD_I16", torch.uint16)):
+        table[of_size] = Moved(constant(name), 1, False, False, None)
+    for name in dir(torch):
+        if name.startswith("float8_") and isinstance(getattr(torch, name), torch.dtype):
+            table[getattr(torch, name)] = Moved(constant("AD_U8"), 1, False, False, None)
+    return table
+
+
+_MOVED = _table()
+AVERAGE = -1  # a sum that is divided when it is complete: no reduction of the library's
+_REDUCTIONS = {
+    ReduceOp.SUM: constant("AD_SUM"),
+    ReduceOp.AVG: AVERAGE,
+    ReduceOp.MAX: constant("AD_MAX"),
+    ReduceOp.MIN: constant("AD_MIN"),
+    ReduceOp.PRODUCT: constant("AD_PRODUCT"),
+    ReduceOp.BAND: constant("AD_BIT_AND"),
+    ReduceOp.BOR: constant("AD_BIT_OR"),
+    ReduceOp.BXOR: constant("AD_BIT_XOR"),
+}
+SUM = constant("AD_SUM")
+_BITS = (constant("AD_BIT_AND"), constant("AD_BIT_OR"), constant("AD_BIT_XOR"))
+
+
+def moved(dtype: torch.dtype) -> Moved:
+    """How tensors of this dtype are moved."""
+    found = _MOVED.get(dtype)
+    if found is None:
+        raise InvalidError(f"backend addend does not move tensors of {dtype}")
+    return found
+
+
+def reduction(op: Any) -> int:
+    """The library's number of a ReduceOp, or AVERAGE."""
+    found = _REDUCTIONS.get(getattr(op, "op", op))
+    if found is None:
+        raise InvalidError(
+            f"backend addend reduces with SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR and BXOR, not with {op}; "
+            "multiply the tensor before the call instead of PREMUL_SUM"
+        )
+    return found
+
+
+def check_reduces(dtype: torch.dtype, as_: Moved, by: int) -> None:
+    """Raises where tensors of the dtype are not combined so."""
+    if by == SUM:
+        allowed = as_.sums
+    elif by == AVERAGE:
+        allowed = as_.wide is not None
+    else:
+        allowed = as_.combines and not (by in _BITS and dtype.is_floating_point)
+    if not allowed:
+        name = next(op for op, number in _REDUCTIONS.items() if number == by).name
+        raise InvalidError(f"tensors of {dtype} have no {name} here; convert them to another dtype before the call")

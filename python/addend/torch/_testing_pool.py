@@ -1,0 +1,253 @@
+"""The side of the test of ranks that run one body after another: starts them, tells them what to run, and says which
+rank did what. The other side: _testing_rank.py.
+
+A server imports PyTorch, once and with no thread, and forks the ranks: new ones, after a failure, cost no import. It
+ends, with all ranks, when this process does, however that ends."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from addend._errors import SystemRefusedError
+
+_IMPORTS = 300.0  # seconds that starting may take
+_OTHERS = 5.0  # seconds that other ranks have once one of them failed
+_STACKS = 2.0  # seconds that stacks of ranks that hang may take to be written
+_LINES = 12  # of such a stack that are shown
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+_SERVE = "import sys; sys.path[:0] = [sys.argv[1]]; from addend.torch._testing_rank import serve; serve(*sys.argv[2:])"
+_FOLLOWS = ("PeerFailedError", "RankLeftError", "RankDiedError")  # what others say of a rank that failed
+_IN_A_CALL = "_group_calls.py"
+_BELOW_THE_BODY = "_testing_rank.py"
+
+
+class Ended(NamedTuple):
+    """How a body ended on a rank."""
+
+    outcome: str  # passed, failed, skipped, died, hung
+    text: Any  # what it returned, pickled; the traceback; why it is skipped; where it hangs
+    when: float
+
+    def order(self) -> Tuple[int, float]:
+        """Causes come before what followed from them, and a rank that is elsewhere before those that wait for it."""
+        if self.outcome == "passed":
+            return 4, self.when
+        if self.outcome == "hung":
+            return 3 if _IN_A_CALL in self.text else 2, self.when
+        follows = self.outcome == "failed" and any(name in self.text for name in _FOLLOWS)
+        return (1 if follows else 0), self.when
+
+
+class Pool:
+    """`size` ranks; none runs before the first body."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self._server: Optional[subprocess.Popen[bytes]] = None
+        self._pipes: List[socket.socket] = []  # to each rank
+        self._pids: List[int] = []
+        self._bodies = 0
+
+    # ---- a body ----
+
+    def run(self, place: Dict[str, Any], seconds: float) -> Tuple[str, Any, List[str]]:
+        """(passed, what ranks returned, ...), (skipped or failed, words, ...), and what each rank printed."""
+        self._start()
+        try:
+            ended = self._play(place, seconds)
+        except BaseException:  # of the one who waits: KeyboardInterrupt
+            self.close()
+            raise
+        said = [self._read(f"said{rank}") for rank in range(self.size)]
+        if all(one.outcome == "passed" for one in ended):
+            return "passed", [one.text for one in ended], said
+        ended = self._end_ranks(ended)
+        first = min(range(self.size), key=lambda rank: ended[rank].order())
+        if ended[first].outcome == "skipped":
+            return "skipped", ended[first].text, said
+        return "failed", _told(ended, first, seconds), said
+
+    def _play(self, place: Dict[str, Any], seconds: float) -> List[Ended]:
+        self._bodies += 1
+        call = dict(
+            place,
+            path=sys.path,
+            folder=os.getcwd(),
+            environment=dict(os.environ),
+            store=(self._port, str(self._bodies)),
+        )
+        (self._folder / "call").write_bytes(pickle.dumps(call))
+        for rank in range(self.size):
+            os.truncate(self._folder / f"said{rank}", 0)
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):  # it died, which is seen below
+                pipe.sendall(b"c")
+        return self._await(time.monotonic() + seconds)
+
+    def _await(self, deadline: float) -> List[Ended]:
+        found: Dict[int, Ended] = {}
+        while len(found) < self.size:
+            left = [pipe for rank, pipe in enumerate(self._pipes) if rank not in found]
+            ready = wait(left, max(0.0, deadline - time.monotonic()))
+            for pipe in ready:
+                rank = self._pipes.index(pipe)  # type: ignore[arg-type]
+                found[rank] = self._ended(rank)
+                if found[rank].outcome != "passed":
+                    deadline = min(deadline, time.monotonic() + _OTHERS)
+            if not ready:
+                break
+        return [found.get(rank) or self._where(rank) for rank in range(self.size)]
+
+    def _ended(self, rank: int) -> Ended:
+        """Of a rank whose pipe says that it did."""
+        with contextlib.suppress(OSError):
+            if self._pipes[rank].recv(1):
+                return Ended(*pickle.loads((self._folder / f"answer{rank}").read_bytes()))
+        return Ended("died", "", time.monotonic())
+
+    def _where(self, rank: int) -> Ended:
+        """Of a rank that does not end: its stack."""
+        os.kill(self._pids[rank], signal.SIGUSR1)  # its server has not waited for it: the id is still its own
+        end, before = time.monotonic() + _STACKS, ""
+        while time.monotonic() < end:
+            time.sleep(0.05)
+            text = self._read(f"stack{rank}")
+            if text and text == before:
+                break
+            before = text
+        lines = list(itertools.takewhile(lambda line: _BELOW_THE_BODY not in line, before.splitlines()[1:]))[:_LINES]
+        return Ended("hung", "\n".join(lines) or "  it does not say where: it is stopped, or in the system", end)
+
+    def _read(self, name: str) -> str:
+        return (self._folder / name).read_text(errors="replace")
+
+    # ---- life ----
+
+    def _start(self) -> None:
+        """Ranks that wait for a body."""
+        if self._pipes and not wait(self._pipes, 0):
+            return
+        if self._pipes:  # one died since
+            self._end_ranks([])
+        if self._server is None:
+            self._start_server()
+        pairs = [socket.socketpair() for _ in range(self.size)]
+        self._pipes = [here for here, _ in pairs]
+        with contextlib.suppress(OSError):  # the server died, which is seen below
+            socket.send_fds(self._control, [b"s"], [there.fileno() for _, there in pairs])
+        for _, there in pairs:
+            there.close()
+        try:
+            said = [self._hear(pipe) for pipe in self._pipes]
+        except BaseException:
+            self.close()
+            raise
+        self._pids = [pid for pid, _ in said]
+        self._port = said[0][1]
+
+    def _hear(self, pipe: socket.socket) -> Tuple[int, int]:
+        """What a rank says when it has started: its process, and the port of the store that rank 0 serves."""
+        pipe.settimeout(_IMPORTS)
+        try:
+            said = pipe.recv(32)
+        except TimeoutError:
+            said = b""
+        if not said:
+            raise SystemRefusedError(f"the ranks of a test did not start:\n{self._read('started')}")
+        pipe.settimeout(None)
+        pid, port = said.split()
+        return int(pid), int(port)
+
+    def _start_server(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="addend-"))
+        self._control, there = socket.socketpair()
+        environment = dict(os.environ)
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        command = [sys.executable, "-c", _SERVE, _PACKAGES, str(there.fileno()), str(self._folder), str(self.size)]
+        with there, (self._folder / "started").open("wb") as said:
+            self._server = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=environment,
+                pass_fds=[there.fileno()],
+                start_new_session=True,  # Ctrl-C is the test's, which then ends the ranks
+            )
+        self._owner = os.getpid()
+        atexit.register(self.close)
+
+    def _end_ranks(self, ended: List[Ended]) -> List[Ended]:
+        """Ends them, and says of each that had died how."""
+        try:
+            self._control.sendall(b"e")
+            self._control.settimeout(_IMPORTS)
+            hows = json.loads(self._control.recv(1 << 16) or b"null") or ["its server died"] * self.size
+            self._control.settimeout(None)
+        except OSError:
+            hows = ["its server died"] * self.size
+        self._forget_ranks()
+        if hows[0] == "its server died":
+            self.close()
+        return [one._replace(text=how) if one.outcome == "died" else one for one, how in zip(ended, hows)]
+
+    def _forget_ranks(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        self._pipes, self._pids = [], []
+
+    def close(self) -> None:
+        """Ends ranks and server. A process that was forked from the one which started them leaves them alone."""
+        if self._server is None or os.getpid() != self._owner:
+            return
+        atexit.unregister(self.close)
+        self._control.close()  # what the server waits for
+        self._forget_ranks()
+        try:
+            self._server.wait(10)
+        except BaseException:
+            self._server.kill()  # ranks end with it
+            self._server.wait()
+            raise
+        finally:
+            self._server = None
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _told(ended: List[Ended], first: int, seconds: float) -> str:
+    """What the first that failed said, whole, and a line of the others, who often say the same."""
+    size, one = len(ended), ended[first]
+    head = {
+        "failed": f"rank {first} of {size} failed:\n{one.text}",
+        "died": f"rank {first} of {size} died: {one.text}",
+        "hung": f"rank {first} of {size} did not end in {seconds:g} s; it is in\n{one.text}",
+    }[one.outcome]
+    others: Dict[str, List[str]] = {}
+    for rank, other in enumerate(ended):
+        if rank != first:
+            others.setdefault(_line(other), []).append(str(rank))
+    lines = [f"rank{'s' * (len(who) > 1)} {', '.join(who)} {line}" for line, who in others.items()]
+    return "\n".join([head.rstrip("\n"), *lines])
+
+
+def _line(one: Ended) -> str:
+    if one.outcome == "hung":
+        return f"did not end either, in\n{one.text}"
+    if one.outcome == "failed":
+        return f"failed: {one.text.strip().splitlines()[-1]}"
+    return {"passed": "passed", "died": f"died: {one.text}", "skipped": f"skipped: {one.text}"}[one.outcome]

@@ -1,0 +1,182 @@
+"""The side of the ranks: a server that imported PyTorch forks them, and each runs one body after another, every one in
+a process group of its own. The other side: _testing_pool.py."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import faulthandler
+import gc
+import io
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, Dict, List, Tuple, cast
+
+import torch
+import torch._dynamo  # noqa: F401  fully_shard and DTensor import it when first used: once here, not in each rank
+import torch.distributed as dist
+import torch.distributed.fsdp  # noqa: F401  once here, too
+import torch.distributed.tensor.parallel  # noqa: F401
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from addend.torch._testing_body import find
+from addend.torch.group import Group
+
+_PR_SET_PDEATHSIG = 1
+_LATER = 60  # seconds: that a body takes too long is said by its test, with each rank's place
+
+
+# ---- the server ----
+
+
+def serve(control_fd: str, folder: str, size: str) -> None:
+    """Starts and ends ranks as it is told; when nobody is there to tell it any more, it ends them and itself."""
+    control = socket.socket(fileno=int(control_fd))
+    gc.collect()
+    gc.freeze()  # what was imported: ranks collect only what bodies left
+    pids: List[int] = []
+    while True:
+        told, pipes, _, _ = socket.recv_fds(control, 1, int(size))
+        if told == b"s":
+            pids = [_fork(rank, pipes, control, folder) for rank in range(int(size))]
+            for pipe in pipes:
+                os.close(pipe)
+            continue
+        hows = [_end(pid) for pid in pids]
+        pids = []
+        if not told:
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        with contextlib.suppress(OSError):
+            control.sendall(json.dumps(hows).encode())
+
+
+def _fork(rank: int, pipes: List[int], control: socket.socket, folder: str) -> int:
+    server = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        control.close()
+        for other, pipe in enumerate(pipes):
+            if other != rank:
+                os.close(pipe)
+        if os.getppid() == server:  # still
+            _be_rank(rank, len(pipes), socket.socket(fileno=pipes[rank]), folder)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _end(pid: int) -> str:
+    """Ends a rank and what it started, and says how it ended, if it had."""
+    for end in (os.killpg, os.kill):  # it may not have made its group yet
+        with contextlib.suppress(ProcessLookupError):
+            end(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return f"exit status {os.WEXITSTATUS(status)}"
+
+
+# ---- a rank ----
+
+
+def _be_rank(rank: int, size: int, pipe: socket.socket, folder: str) -> None:
+    os.setpgid(0, 0)
+    said = os.open(f"{folder}/said{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    os.close(said)
+    for stream in (sys.stdout, sys.stderr):
+        cast(io.TextIOWrapper, stream).reconfigure(line_buffering=True)  # what is printed before it dies is seen
+    stack = open(f"{folder}/stack{rank}", "w")
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+    torch.set_num_threads(1)
+    store = _store(0, size) if rank == 0 else None
+    pipe.sendall(f"{os.getpid()} {store.port if store else 0}".encode())
+    while pipe.recv(1):
+        with open(f"{folder}/call", "rb") as file:
+            call = pickle.load(file)
+        port, name = call["store"]
+        store = store or _store(port, size)
+        answer = _outcome(call, rank, PrefixStore(name, store), size)
+        with open(f"{folder}/answer{rank}", "wb") as file:
+            pickle.dump((*answer, time.monotonic()), file)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pipe.sendall(b"a")
+
+
+def _store(port: int, size: int) -> Any:
+    """In which ranks meet, body after body; 0: the one that serves it."""
+    return TCPStore("127.0.0.1", port, size, is_master=port == 0, wait_for_workers=False)
+
+
+def _outcome(call: Dict[str, Any], rank: int, store: Any, size: int) -> Tuple[str, Any]:
+    try:
+        return "passed", _play(call, rank, store, size)
+    except BaseException as error:
+        if type(error).__name__ == "Skipped":
+            return "skipped", str(error)
+        _tell_others(rank, error)
+        return "failed", _told(error)
+
+
+def _play(call: Dict[str, Any], rank: int, store: Any, size: int) -> bytes:
+    os.environ.clear()
+    os.environ.update(call["environment"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
+    os.chdir(call["folder"])
+    sys.path[:] = call["path"] + [entry for entry in sys.path if entry not in call["path"]]
+    body = find(call)
+    arguments, named = pickle.loads(call["arguments"])
+    after = datetime.timedelta(seconds=call["timeout"] + _LATER)
+    dist.init_process_group("addend", store=store, rank=rank, world_size=size, timeout=after)
+    torch.manual_seed(call["seed"])
+    answer = _pickled(body, body(*arguments, **named))
+    if dist.is_initialized():
+        _meet_at_the_end(call["name"])
+        dist.destroy_process_group()
+    gc.collect()  # models, whose memory is the group's
+    return answer
+
+
+def _meet_at_the_end(name: str) -> None:
+    """A rank that makes fewer calls than others is told so, with this as its place."""
+    exec(compile("dist.barrier()", f"the end of {name}", "exec"), {"dist": dist})
+
+
+def _pickled(body: Any, result: Any) -> bytes:
+    try:
+        return pickle.dumps(result)
+    except Exception as error:
+        name = getattr(body, "__qualname__", body)
+        raise TypeError(
+            f"what {name} returned cannot be sent to the test ({error}); return numbers or plain tensors"
+        ) from None
+
+
+def _tell_others(rank: int, error: BaseException) -> None:
+    """They wait for this rank in one of its groups, or will."""
+    words = f"rank {rank} raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if isinstance(group, Group):
+            group._calls.fail(words)
+
+
+def _told(error: BaseException) -> str:
+    """The traceback from the body on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))

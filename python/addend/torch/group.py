@@ -1,0 +1,33 @@
+"""Backend "addend" of torch.distributed, for tensors of the processor: importing this module registers it
+(docs/torch-group.md).
+
+    import torch.distributed as dist
+    import addend.torch.group
+    dist.init_process_group("addend")"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch.distributed as dist
+
+from addend._errors import InvalidError
+from addend.torch._group import Group
+
+__all__ = ["Group", "flight_record"]
+
+
+def _create(options: Any, _: Any = None) -> Group:
+    return Group(options.store, options.group_rank, options.group_size, options.timeout)
+
+
+def flight_record(group: Optional[dist.ProcessGroup] = None) -> str:
+    """The last calls of this rank in a group (the default one if left out), oldest first, a line each: operation,
+    count, dtype, the caller's line, state and time."""
+    found = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(found, Group):
+        raise InvalidError('flight_record is of a process group of backend "addend"')
+    return found._calls.flight_record()
+
+
+dist.Backend.register_backend("addend", _create, extended_api=True, devices=["cpu"])

@@ -1,0 +1,154 @@
+/* Lists of ranks as groups: checked, named, kept until nobody needs them. What members tell each other lies with the
+ * engines. */
+#include "comm/ranks.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <xxhash.h>
+#include "base/error.h"
+#include "base/memory.h"
+
+struct ad_ranks {
+  ad_lists *lists;  // NULL: the comm is closed
+  ad_ranks *next;
+  uint64_t id;
+  int64_t count;
+  uint32_t own;
+  uint32_t calls;  // under way
+  int released;
+  int64_t ranks[];
+};
+
+/* ---- identities ---- */
+
+static ad_list_count *count_of(const ad_lists *lists, uint64_t hash) {
+  size_t i = hash % lists->places;
+  while (lists->counts[i].times && lists->counts[i].hash != hash) i = (i + 1) % lists->places;
+  return &lists->counts[i];
+}
+
+static ad_status grow_counts(ad_lists *lists) {
+  if (2 * (lists->used + 1) <= lists->places) return AD_OK;
+  ad_lists grown = *lists;
+  grown.places = lists->places ? 2 * lists->places : 32;
+  AD_TRY(ad_new(grown.places, &grown.counts));
+  for (size_t i = 0; i < lists->places; i++)
+    if (lists->counts[i].times) *count_of(&grown, lists->counts[i].hash) = lists->counts[i];
+  ad_release(lists->counts);
+  *lists = grown;
+  return AD_OK;
+}
+
+static ad_status name(ad_lists *lists, ad_ranks *ranks) {
+  size_t bytes = (size_t)ranks->count * sizeof *ranks->ranks;
+  uint64_t hash = XXH3_64bits(ranks->ranks, bytes);
+  AD_TRY(grow_counts(lists));
+  ad_list_count *count = count_of(lists, hash);
+  lists->used += !count->times;
+  count->hash = hash;
+  // Not the hash seeded with the number: of [0,1] and [1,0] some seeds give one hash.
+  ranks->id = hash + ++count->times * 0x9e3779b97f4a7c15ull;
+  if (!ranks->id) ranks->id = 1;  // 0: no list
+  return AD_OK;
+}
+
+/* ---- making ---- */
+
+static ad_status check(const ad_lists *lists, const int64_t *ranks, int64_t count, const char *site, uint32_t *own) {
+  int64_t found = -1;
+  if (count < 1 || count > lists->size)
+    return ad_fail(AD_INVALID, "%s: a list of %" PRId64 " ranks: it has 1 to %" PRId64 ", the world's", site, count,
+                   lists->size);
+  for (int64_t i = 0; i < count; i++) {
+    if (ranks[i] < 0 || ranks[i] >= lists->size)
+      return ad_fail(AD_INVALID, "%s: rank %" PRId64 " in the list: the world has ranks 0 to %" PRId64, site, ranks[i],
+                     lists->size - 1);
+    for (int64_t k = 0; k < i; k++)
+      if (ranks[k] == ranks[i]) return ad_fail(AD_INVALID, "%s: rank %" PRId64 " is in the list twice", site, ranks[i]);
+    if (ranks[i] == lists->rank) found = i;
+  }
+  if (found < 0)
+    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " makes a list that it is not in; the list's own ranks make it",
+                   site, lists->rank);
+  *own = (uint32_t)found;
+  return AD_OK;
+}
+
+ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, const char *site, ad_ranks **out) {
+  ad_ranks *made;
+  uint32_t own = 0;
+  AD_TRY(check(lists, ranks, count, site, &own));
+  AD_TRY(ad_new_bytes(sizeof *made + (size_t)count * sizeof *ranks, 1, (void **)&made));
+  made->lists = lists;
+  made->count = count;
+  made->own = own;
+  memcpy(made->ranks, ranks, (size_t)count * sizeof *ranks);
+  ad_status status = name(lists, made);
+  if (status) {
+    ad_release(made);
+    return status;
+  }
+  made->next = lists->first;
+  *out = lists->first = made;
+  return AD_OK;
+}
+
+/* ---- ending ---- */
+
+static void end(ad_ranks *ranks) {
+  ad_lists *lists = ranks->lists;
+  if (ranks->calls || !ranks->released) return;
+  if (lists) {
+    ad_ranks **link = &lists->first;
+    while (*link != ranks) link = &(*link)->next;
+    *link = ranks->next;
+    ad_group_shape shape = ad_ranks_shape(ranks);
+    if (lists->engine->release) lists->engine->release(lists->world, &shape);
+  }
+  ad_release(ranks);
+}
+
+void ad_ranks_release(ad_ranks *ranks) {
+  if (!ranks) return;
+  ranks->released = 1;
+  end(ranks);
+}
+
+void ad_ranks_hold(ad_ranks *ranks) { ranks->calls++; }
+
+void ad_ranks_let_go(ad_ranks *ranks) {
+  ranks->calls--;
+  end(ranks);
+}
+
+void ad_lists_close(ad_lists *lists) {
+  for (ad_ranks *ranks = lists->first, *next; ranks; ranks = next) {
+    next = ranks->next;
+    ranks->lists = NULL;
+    ranks->calls = 0;
+    end(ranks);
+  }
+  ad_release(lists->counts);
+}
+
+/* ---- asking ---- */
+
+ad_group_shape ad_ranks_shape(const ad_ranks *ranks) {
+  ad_group_shape shape = {.base = ranks->ranks[0], .count = 1, .list = ranks->id, .ranks = ranks->ranks};
+  shape.size[0] = ranks->count;
+  return shape;
+}
+
+int ad_ranks_are_of(const ad_ranks *ranks, const ad_lists *lists) { return ranks->lists == lists; }
+uint32_t ad_ranks_own(const ad_ranks *ranks) { return ranks->own; }
+int64_t ad_ranks_count(const ad_ranks *ranks) { return ranks->count; }
+
+int64_t ad_ranks_rank(const ad_ranks *ranks, int64_t index) {
+  return ad_has((size_t)index, (size_t)ranks->count, __func__, "member") ? ranks->ranks[index] : -1;
+}
+
+int64_t ad_ranks_index(const ad_ranks *ranks, int64_t rank) {
+  for (int64_t i = 0; i < ranks->count; i++)
+    if (ranks->ranks[i] == rank) return i;
+  return -1;
+}

@@ -1,0 +1,213 @@
+/* Whether ranks wait for each other, so that none of them can go on. A rank in a call of a group needs every member
+ * that has not made it; one in a transfer needs its peer; one that receives from any source needs one of several, so it
+ * is stuck only if all of them are. A rank that does not wait, or has something to look at, is not stuck. */
+#include <string.h>
+#include "base/memory.h"
+#include "comm/shm/channel.h"
+#include "comm/shm/envelope.h"
+#include "comm/shm/error.h"
+#include "comm/shm/transfer.h"
+#include "comm/shm/wait.h"
+
+enum { SET_WORDS = SHM_RANKS_MAX / 64 };
+
+typedef struct rank_set {
+  uint64_t words[SET_WORDS];
+} rank_set;
+
+static void add(rank_set *set, uint32_t rank) { set->words[rank / 64] |= 1ull << rank % 64; }
+static void take_away(rank_set *set, uint32_t rank) { set->words[rank / 64] &= ~(1ull << rank % 64); }
+static int has(const rank_set *set, uint32_t rank) { return (int)(set->words[rank / 64] >> rank % 64 & 1); }
+
+static int has_one_of(const rank_set *a, const rank_set *b) {
+  for (int i = 0; i < SET_WORDS; i++)
+    if (a->words[i] & b->words[i]) return 1;
+  return 0;
+}
+
+static int has_all_of(const rank_set *a, const rank_set *b) {
+  for (int i = 0; i < SET_WORDS; i++)
+    if (b->words[i] & ~a->words[i]) return 0;
+  return 1;
+}
+
+static int is_empty(const rank_set *set) {
+  const rank_set none = {{0}};
+  return has_all_of(&none, set);
+}
+
+/* What a rank waits for in a long wait, as other ranks see it. */
+typedef struct long_wait {
+  uint64_t epoch;
+  ad_group_shape shape;   // of a call's group
+  const shm_slot *slots;  // of a call; NULL: a transfer
+  uint64_t sequence;
+  int needs_one;   // of those it needs; 0: all
+  rank_set needs;  // ranks
+} long_wait;
+
+typedef struct circle {
+  uint32_t ranks[SHM_RANKS_MAX], count;
+  rank_set stuck, seen;
+  long_wait *waits;  // of each rank in `seen` that waits
+} circle;
+
+/* ---- one wait ---- */
+
+static const shm_slot *slot_in(const long_wait *wait, uint32_t member) {
+  return &wait->slots[(size_t)member * SHM_RING + wait->sequence % SHM_RING];
+}
+
+static void look_at_call(const shm_world *world, const shm_entry *group, long_wait *out) {
+  const shm_consumed *consumed = ad_shm_at(world, group->channel);
+  out->slots = (const shm_slot *)(consumed + group->members);
+  out->shape = ad_shm_entry_shape(world->control, group);
+  for (uint32_t i = 0; i < group->members; i++)
+    if (atomic_load(&slot_in(out, i)->published) < out->sequence + 1)
+      add(&out->needs, (uint32_t)ad_shape_rank(&out->shape, i));
+}
+
+static void need_any_other(const shm_world *world, uint32_t rank, const ad_group_shape *shape, uint32_t members,
+                           long_wait *out) {
+  out->needs_one = 1;
+  for (uint32_t i = 0; i < members; i++) {
+    uint32_t other = shape ? (uint32_t)ad_shape_rank(shape, i) : i;
+    if (other != rank && !ad_shm_has_left(world, other)) add(&out->needs, other);
+  }
+}
+
+// 0: it needs nobody.
+static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *out) {
+  const shm_record *record = &world->records[rank];
+  uint64_t peer = atomic_load(&record->waits_peer), parcel = atomic_load(&record->waits_parcel);
+  uint64_t list = atomic_load(&record->waits_list);
+  if (!peer || (parcel && atomic_load(&((shm_parcel *)ad_shm_at(world, parcel))->state) != SHM_POSTED)) return 0;
+  const shm_entry *entry = list ? ad_shm_entry(world->control, list) : NULL;
+  if (list && !entry) return 0;
+  ad_group_shape shape = {0};
+  if (entry) shape = ad_shm_entry_shape(world->control, entry);
+  if (peer == SHM_ANY_RANK)
+    need_any_other(world, rank, entry ? &shape : NULL, entry ? entry->members : world->ranks, out);
+  else
+    add(&out->needs, (uint32_t)peer - 1);
+  return 1;
+}
+
+// It has messages to look at, or to send on.
+static int is_busy(const shm_world *world, uint32_t rank) {
+  return atomic_load(&world->records[rank].backlog) || !ad_shm_queue_empty(&ad_shm_queues(world->control)[rank]);
+}
+
+// 0 if the rank is in no long wait, or its wait changes while this looks.
+static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
+  const shm_record *record = &world->records[rank];
+  *out = (long_wait){.epoch = atomic_load(&record->epoch)};
+  if (!(out->epoch & 1) || is_busy(world, rank)) return 0;
+  if (atomic_load(&record->waits_peer)) {
+    if (!look_at_transfer(world, rank, out)) return 0;
+  } else {
+    const shm_entry *group = ad_shm_entry(world->control, atomic_load(&record->waits_channel));
+    out->sequence = atomic_load(&record->waits_sequence);
+    if (!group) return 0;
+    look_at_call(world, group, out);
+  }
+  return atomic_load(&record->epoch) == out->epoch;
+}
+
+/* ---- all of them ---- */
+
+// This rank, and all that are waited for from it on: which of them wait.
+static void look_around(const shm_world *world, circle *found) {
+  uint32_t ranks[SHM_RANKS_MAX], count = 0;
+  add(&found->seen, world->rank);
+  ranks[count++] = world->rank;
+  for (uint32_t i = 0; i < count; i++) {
+    long_wait *wait = &found->waits[ranks[i]];
+    if (!look_at(world, ranks[i], wait)) continue;
+    add(&found->stuck, ranks[i]);
+    for (uint32_t rank = 0; rank < world->ranks; rank++) {
+      if (!has(&wait->needs, rank) || has(&found->seen, rank)) continue;
+      add(&found->seen, rank);
+      ranks[count++] = rank;
+    }
+  }
+}
+
+static int can_go_on(const circle *found, uint32_t rank) {
+  const long_wait *wait = &found->waits[rank];
+  if (is_empty(&wait->needs)) return 1;
+  return wait->needs_one ? !has_all_of(&found->stuck, &wait->needs) : !has_one_of(&found->stuck, &wait->needs);
+}
+
+// Of those that wait, only those stay that nobody can let go on who is not stuck.
+static void find_stuck(const shm_world *world, circle *found) {
+  for (int changed = 1; changed;) {
+    changed = 0;
+    for (uint32_t rank = 0; rank < world->ranks; rank++)
+      if (has(&found->stuck, rank) && can_go_on(found, rank)) {
+        take_away(&found->stuck, rank);
+        changed = 1;
+      }
+  }
+}
+
+static uint32_t next_of(const shm_world *world, const circle *found, uint32_t rank) {
+  uint32_t next = 0;
+  while (next < world->ranks && !(has(&found->waits[rank].needs, next) && has(&found->stuck, next))) next++;
+  return next;
+}
+
+// From this rank to one that it waits for, and so on. 1: that led back here, and the circle is in *found. 0: others are
+// in it, who will find it too.
+static int walk(const shm_world *world, circle *found) {
+  uint32_t rank = world->rank;
+  do {
+    if (found->count == world->ranks) return 0;
+    found->ranks[found->count++] = rank;
+    rank = next_of(world, found, rank);
+  } while (rank < world->ranks && rank != world->rank);
+  return rank == world->rank;
+}
+
+// 1 if all that are stuck are still in the wait in which they were found, with nothing to look at. None of them has
+// then published or sent anything meanwhile, so that what was missing still is.
+static int still_waiting(const shm_world *world, const circle *found) {
+  for (uint32_t rank = 0; rank < world->ranks; rank++) {
+    if (!has(&found->stuck, rank)) continue;
+    if (is_busy(world, rank) || atomic_load(&world->records[rank].epoch) != found->waits[rank].epoch) return 0;
+  }
+  return 1;
+}
+
+/* ---- words ---- */
+
+static void add_wait(const shm_world *world, ad_text *text, const circle *found, uint32_t i) {
+  uint32_t rank = found->ranks[i], member = 0;
+  const long_wait *wait = &found->waits[rank];
+  ad_text_add(text, "%s", i ? "; " : "");
+  if (!wait->slots) {
+    ad_text_add(text, "rank %u waits for %.*s", rank, SHM_WORDS, world->records[rank].waits_words);
+    return;
+  }
+  while (ad_shape_rank(&wait->shape, member) != rank) member++;
+  ad_told_call call = ad_shm_told_call(slot_in(wait, member), &wait->shape);
+  ad_wait_words(text, rank, found->ranks[(i + 1) % found->count], wait->sequence, &call);
+}
+
+static void raise_circle(shm_world *world, const circle *found) {
+  char waits[AD_MESSAGE_MAX], words[AD_MESSAGE_MAX];
+  ad_text of_waits = ad_text_on(waits, sizeof waits), text = ad_text_on(words, sizeof words);
+  for (uint32_t i = 0; i < found->count; i++) add_wait(world, &of_waits, found, i);
+  ad_circle_words(&text, waits);
+  if (still_waiting(world, found)) ad_shm_raise(world->control, world->rank, AD_CYCLE, AD_CYCLE, words);
+}
+
+void ad_shm_look_for_circle(shm_world *world) {
+  circle found = {.count = 0};
+  if (ad_new(world->ranks, &found.waits)) return;  // the next look may have memory
+  look_around(world, &found);
+  find_stuck(world, &found);
+  if (has(&found.stuck, world->rank) && walk(world, &found) && still_waiting(world, &found))
+    raise_circle(world, &found);
+  ad_release(found.waits);
+}

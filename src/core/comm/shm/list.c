@@ -1,0 +1,118 @@
+/* The channels of groups that are lists. The table has one place for each list that is in use, or was; a channel whose
+ * list all members have released is cleared and waits for another list of as many ranks. Making and
+ * releasing are rare: they look through the table under one lock. A list that nobody has called yet gets its place when
+ * a member releases it, so that each list is released by all its members. What a rank keeps of its lists is not here.
+ */
+#include "comm/shm/list.h"
+
+#include <sched.h>
+#include <string.h>
+#include "comm/shm/error.h"
+
+/* ---- the lock ---- */
+
+static ad_status lock(const shm_world *world) {
+  uint32_t open = 0;
+  while (!atomic_compare_exchange_weak_explicit(&world->control->lists_locked, &open, 1, memory_order_acquire,
+                                                memory_order_relaxed)) {
+    if (ad_shm_failed(world)) return ad_shm_error(world->control);  // whoever has it may have died
+    open = 0;
+    sched_yield();
+  }
+  return AD_OK;
+}
+
+static void unlock(const shm_world *world) {
+  atomic_store_explicit(&world->control->lists_locked, 0, memory_order_release);
+}
+
+/* ---- places ---- */
+
+ad_status ad_shm_take_channel(const shm_world *world, uint64_t bytes, uint64_t *out) {
+  uint64_t used = atomic_fetch_add(&world->control->channels_used, bytes);
+  if (used + bytes > world->control->channels_bytes)
+    return ad_fail(AD_MEMORY, "too many different groups: the memory for their channels is full");
+  *out = world->control->channels_start + used;
+  return AD_OK;
+}
+
+static int64_t *ranks_of(const shm_world *world, const shm_entry *entry) {
+  return ad_shm_at(world, entry->channel + ad_shm_channel_bytes(entry->members));
+}
+
+// The list's place, or one that can have it; NULL: there is none.
+static shm_list *find_place(const shm_world *world, const ad_group_shape *shape) {
+  shm_control *control = world->control;
+  uint32_t used = atomic_load(&control->lists_used);
+  shm_list *free = NULL;
+  for (uint32_t i = 0; i < used; i++) {
+    shm_list *list = &control->lists[i];
+    uint64_t id = atomic_load_explicit(&list->id, memory_order_relaxed);
+    if (id == shape->list) return list;
+    if (!id && list->entry.members == (uint32_t)ad_shape_members(shape)) free = list;
+  }
+  return free || used == SHM_CHANNELS ? free : &control->lists[used];
+}
+
+static ad_status make_channel(const shm_world *world, shm_list *list, uint32_t members) {
+  shm_control *control = world->control;
+  uint64_t list_bytes = (members * sizeof(int64_t) + SHM_PAIR - 1) / SHM_PAIR * SHM_PAIR;
+  AD_TRY(ad_shm_take_channel(world, ad_shm_channel_bytes(members) + list_bytes, &list->entry.channel));
+  list->entry.members = members;
+  atomic_store(&control->lists_used, (uint32_t)(list - control->lists) + 1);
+  return AD_OK;
+}
+
+static ad_status begin_list(const shm_world *world, shm_list *list, const ad_group_shape *shape) {
+  uint32_t members = (uint32_t)ad_shape_members(shape);
+  if (!list->entry.channel) AD_TRY(make_channel(world, list, members));
+  memcpy(ranks_of(world, &list->entry), shape->ranks, members * sizeof(int64_t));
+  list->entry.shape = *shape;
+  list->entry.shape.ranks = NULL;
+  list->released = 0;
+  atomic_store_explicit(&list->entry.state, 2, memory_order_release);
+  atomic_store_explicit(&list->id, shape->list, memory_order_release);
+  return AD_OK;
+}
+
+// With the lock held.
+static ad_status find_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) {
+  shm_list *list = find_place(world, shape);
+  if (!list) return ad_fail(AD_MEMORY, "more than %d lists of ranks in one world; release some", SHM_CHANNELS);
+  if (atomic_load(&list->id) != shape->list) AD_TRY(begin_list(world, list, shape));
+  *out = list;
+  return AD_OK;
+}
+
+ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) {
+  AD_TRY(lock(world));
+  ad_status status = find_list(world, shape, out);
+  unlock(world);
+  return status;
+}
+
+/* ---- leaving ---- */
+
+// Nobody looks at the channel any more: every member has released it, and none has a call under way. All have made the
+// same calls, in the first slots of the ring or in all of them.
+static void clear_channel(const shm_world *world, shm_list *list) {
+  uint32_t members = list->entry.members;
+  shm_consumed *consumed = ad_shm_at(world, list->entry.channel);
+  shm_slot *slots = (shm_slot *)(consumed + members);
+  for (uint32_t i = 0; i < members; i++) {
+    uint64_t calls = atomic_load(&consumed[i].calls);
+    for (uint64_t k = 0; k < calls && k < SHM_RING; k++)
+      atomic_store_explicit(&slots[(size_t)i * SHM_RING + k].published, 0, memory_order_relaxed);
+    atomic_store_explicit(&consumed[i].calls, 0, memory_order_relaxed);
+  }
+  atomic_store_explicit(&list->entry.state, 0, memory_order_relaxed);
+  atomic_store_explicit(&list->id, 0, memory_order_release);
+}
+
+ad_status ad_shm_leave_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) {
+  AD_TRY(lock(world));
+  ad_status status = find_list(world, shape, out);
+  if (!status && ++(*out)->released == (*out)->entry.members) clear_channel(world, *out);
+  unlock(world);
+  return status;
+}

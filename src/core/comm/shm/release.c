@@ -1,0 +1,53 @@
+/* Lists that this rank needs no more: what it kept for them is kept until all members have released them, and then
+ * free.
+ */
+#include "base/memory.h"
+#include "comm/shm/list.h"
+#include "comm/shm/memory.h"
+#include "comm/shm/transfer.h"
+
+// Of lists that all members have released, nothing comes any more: what was kept for them is free, and messages that
+// nobody has received are forgotten.
+static void sweep(shm_world *world) {
+  ad_shm_progress_transfers(world);
+  ad_shm_look_at_kept(world);
+  for (shm_channel **link = &world->released; *link;) {
+    shm_channel *channel = *link;
+    if (!ad_shm_is_over(channel)) {
+      link = &channel->next;
+      continue;
+    }
+    *link = channel->next;
+    ad_shm_drop_messages(world, channel->shape.list);
+    for (int i = 0; i < SHM_RING; i++)
+      if (channel->tables[i]) ad_shm_free(world, channel->tables[i]);
+    ad_release(channel);
+  }
+}
+
+// This rank's channel of the list; NULL: it has made no call on it.
+static shm_channel *take_channel(shm_world *world, uint64_t id) {
+  shm_channel **link = &world->lists;
+  while (*link && (*link)->shape.list != id) link = &(*link)->next;
+  shm_channel *channel = *link;
+  if (channel) *link = channel->next;
+  if (world->last_channel == channel) world->last_channel = NULL;
+  return channel;
+}
+
+static void put_away(shm_world *world, shm_channel *channel, const shm_list *list, uint64_t id) {
+  if (!channel && ad_new(1, &channel)) return;  // messages that nobody receives then stay until the world's end
+  channel->shape.list = id;
+  channel->list = list;
+  channel->next = world->released;
+  world->released = channel;
+}
+
+void ad_shm_release_list(shm_world *world, const ad_group_shape *shape) {
+  shm_list *list = NULL;
+  shm_channel *channel = take_channel(world, shape->list);
+  ad_status status = ad_shm_leave_list(world, shape, &list);
+  // Without a place for it the list was never called, and never will be.
+  if (!status || channel) put_away(world, channel, status ? channel->list : list, shape->list);
+  sweep(world);
+}

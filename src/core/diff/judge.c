@@ -1,0 +1,145 @@
+/* From a parameter's tensors to its document. */
+#include "diff/judge.h"
+
+#include <string.h>
+#include "base/memory.h"
+
+/* How many of its elements are in no part; 0 too where parts overlap without being copies. */
+static int64_t count_missing(const ad_parts *parts) {
+  int64_t missing = parts->param->sample;
+  for (size_t i = 0; i < parts->count; i++) {
+    int is_copy = 0;
+    for (size_t j = 0; j < i && !is_copy; j++)
+      is_copy = ad_box_equal(&parts->param->shape, &parts->parts[j].box, &parts->parts[i].box);
+    if (!is_copy) missing -= (int64_t)parts->parts[i].count;
+  }
+  return missing > 0 ? missing : 0;
+}
+
+static void say(ad_finding *out, json_t *message) {
+  if (!out->messages) out->messages = json_array();
+  json_array_append_new(out->messages, message);
+}
+
+/* Fewer elements than addends leave counts open. */
+static void say_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding *out) {
+  const ad_judged *shown = verdict->shown;
+  int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
+  if (!shown || !is_open || shown->part->count > ad_part_members(parts, shown->part)->count) return;
+  say(out, json_sprintf("`%s` has %zu elements and %zu addends: single mistakes were tried alone; dump more "
+                        "elements (addend.sample)",
+                        parts->param->name, shown->part->count, ad_part_members(parts, shown->part)->count));
+}
+
+/* Equal addends may be sums that were made before: that their sum is right says nothing then, unless a reference does.
+ */
+static void doubt(const ad_judge *judge, const ad_alike *alike, const ad_compared *compared, ad_verdict *verdict) {
+  char who[AD_VERDICT_TEXT / 2];
+  if (verdict->kind != AD_VERDICT_RIGHT || judge->allow_identical || !json_object_size(alike->who)) return;
+  if (compared->there) return;
+  verdict->kind = AD_VERDICT_IDENTICAL;
+  memcpy(verdict->ranks, alike->ranks, (size_t)judge->dump->mesh.world);
+  ad_alike_print(alike, who, sizeof who);
+  snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as after a sum that was made before", who);
+}
+
+static ad_status say_verdict(const ad_judge *judge, const ad_parts *parts, const ad_judged *list, const ad_alike *alike,
+                             const ad_compared *compared, ad_verdict *verdict, ad_finding *out) {
+  ad_status status = ad_values_hold(parts, verdict, &out->unequal);
+  doubt(judge, alike, compared, verdict);
+  out->answer = ad_diff_answer(verdict, compared);
+  out->document = ad_diff_param(parts, list, verdict, compared, alike);
+  say_few(parts, verdict, out);
+  out->unfitted = verdict->kind == AD_VERDICT_NOT_FITTED;
+  out->untried = ad_untried_axes(parts, list);
+  if (verdict->kind == AD_VERDICT_OWN_ONLY && !verdict->shown) out->unlike = verdict->axes;
+  return status;
+}
+
+static ad_status say_parts(const ad_judge *judge, const ad_parts *parts, const ad_judged *list, const ad_alike *alike,
+                           const ad_compared *compared, ad_finding *out) {
+  ad_verdict verdict;
+  unsigned char *ranks;
+  AD_TRY(ad_new((size_t)judge->dump->mesh.world, &ranks));
+  if (judge->reference && !compared->there) say(out, json_sprintf("the reference has no `%s`", parts->param->name));
+  ad_verdict_find(parts, list, ranks, &verdict);
+  ad_status status = say_verdict(judge, parts, list, alike, compared, &verdict, out);
+  ad_verdict_clear(&verdict);
+  ad_release(ranks);
+  return status;
+}
+
+static ad_status judge_parts(const ad_judge *judge, ad_parts *parts, const ad_alike *alike, ad_judged *list,
+                             ad_finding *out) {
+  ad_compared compared = {0};
+  AD_TRY(ad_judge_parts(parts, judge->known, list));
+  ad_status status = judge->reference ? ad_reference_compare(parts, judge->reference, &compared) : AD_OK;
+  if (!status) status = say_parts(judge, parts, list, alike, &compared, out);
+  ad_compared_clear(&compared);
+  return status;
+}
+
+static ad_status judge_summed(const ad_judge *judge, ad_parts *parts, const ad_alike *alike, ad_finding *out) {
+  ad_judged *list;
+  AD_TRY(ad_new(parts->count, &list));
+  ad_status status = judge_parts(judge, parts, alike, list, out);
+  ad_judged_clear(parts, list);
+  ad_release(list);
+  return status;
+}
+
+static ad_status judge_alike(const ad_judge *judge, ad_parts *parts, ad_alike *alike, ad_finding *out) {
+  int64_t missing = count_missing(parts);
+  AD_TRY(ad_alike_find(parts, alike));
+  out->alike = json_incref(alike->who);
+  if (!missing) return judge_summed(judge, parts, alike, out);
+  out->answer = AD_ANSWER_WRONG;
+  out->document = ad_diff_without_sum(judge->dump, parts->param, missing);
+  return AD_OK;
+}
+
+static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding *out) {
+  ad_alike alike;
+  AD_TRY(ad_norm_measure(parts, &out->norm));
+  if (parts->param->unjudged) {
+    out->answer = AD_ANSWER_CANNOT_TELL;
+    out->document = ad_diff_unjudged(judge->dump, parts->param);
+    return AD_OK;
+  }
+  AD_TRY(ad_alike_create(judge->dump, &alike));
+  ad_status status = judge_alike(judge, parts, &alike, out);
+  ad_alike_destroy(&alike);
+  return status;
+}
+
+static size_t bytes_of(const ad_parts *parts) {
+  size_t bytes = 0;
+  for (size_t m = 0; m < parts->member_count; m++)
+    for (size_t c = 0; c < parts->members[m].count; c++) bytes += parts->members[m].columns[c].piece.tensor->bytes;
+  for (size_t i = 0; i < parts->count; i++)
+    bytes += parts->parts[i].holder_count * parts->parts[i].term_count * parts->parts[i].terms[0].tensor->bytes;
+  return bytes;
+}
+
+static ad_status judge_param(const ad_judge *judge, const ad_dump_param *param, ad_finding *out) {
+  ad_parts parts;
+  AD_TRY(ad_parts_create(judge->dump, param, &parts));
+  ad_status status = judge_found(judge, &parts, out);
+  out->read = bytes_of(&parts);
+  ad_parts_destroy(&parts);
+  return status;
+}
+
+ad_status ad_judge_param(const ad_judge *judge, size_t index, ad_finding *out) {
+  const ad_dump_param *param = &judge->dump->params[index];
+  ad_status status = judge_param(judge, param, out);
+  ad_known_pass(judge->known, param);
+  return status;
+}
+
+void ad_finding_clear(ad_finding *finding) {
+  json_decref(finding->document);
+  json_decref(finding->messages);
+  json_decref(finding->alike);
+  *finding = (ad_finding){0};
+}

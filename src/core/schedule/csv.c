@@ -1,0 +1,113 @@
+/* Tables as CSV: what _dump_csv of torch.distributed.pipelining writes, a row a rank, a cell an action. */
+#include "schedule/files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "schedule/cell.h"
+
+/* ---- reading ---- */
+
+/* A cell may stand in quotes; there are none inside. */
+static ad_table_cell unquoted(ad_table_cell cell) {
+  int is_quoted = cell.length >= 2 && *cell.text == '"' && cell.text[cell.length - 1] == '"';
+  return is_quoted ? ad_table_cell_trimmed(cell.text + 1, cell.length - 2) : cell;
+}
+
+static ad_status read_row(ad_table *table, int32_t rank, const char *line, size_t length, const char *name,
+                          size_t *overlapped) {
+  const char *end = line + length;
+  for (size_t number = 1; line <= end; number++) {
+    const char *stop = memchr(line, ',', (size_t)(end - line));
+    if (!stop) stop = end;
+    ad_table_cell cell = unquoted(ad_table_cell_trimmed(line, (size_t)(stop - line)));
+    ad_status status = ad_table_cell_add(table, rank, cell, overlapped);
+    if (status) return ad_fail_in(status, "%s: line %d, cell %zu", name, rank + 1, number);
+    line = stop + 1;
+  }
+  return AD_OK;
+}
+
+/* The length of the line without its end; *next is where the next one begins. */
+static size_t line_length(const char *line, const char *end, const char **next) {
+  const char *stop = memchr(line, '\n', (size_t)(end - line));
+  *next = stop ? stop + 1 : end;
+  if (!stop) stop = end;
+  if (stop > line && stop[-1] == '\r') stop--;
+  return (size_t)(stop - line);
+}
+
+/* Empty lines at the end are no ranks. */
+static const char *end_of_rows(const char *text, const char *end) {
+  while (end > text && (end[-1] == '\n' || end[-1] == '\r' || end[-1] == ' ' || end[-1] == '\t')) end--;
+  return end;
+}
+
+static int64_t count_rows(const char *text, const char *end) {
+  int64_t rows = text < end;
+  for (const char *at = text; at < end; at++) rows += *at == '\n';
+  return rows;
+}
+
+static ad_status read_rows(ad_table *table, const char *text, const char *end, const char *name, size_t *overlapped) {
+  const char *next;
+  for (int32_t rank = 0; rank < ad_table_rank_count(table); rank++) {
+    size_t length = line_length(text, end, &next);
+    AD_TRY(read_row(table, rank, text, length, name, overlapped));
+    text = next;
+  }
+  return AD_OK;
+}
+
+ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad_table **out, size_t *overlapped) {
+  const char *end = end_of_rows(text, text + size);
+  int64_t rows = count_rows(text, end);
+  ad_table *table;
+  if (!rows) return ad_fail(AD_INVALID, "%s: is empty; a table has a row for each rank", name);
+  if (rows > AD_TABLE_RANKS_MAX)
+    return ad_fail(AD_INVALID, "%s: has %lld rows; a table has %d ranks at most", name, (long long)rows,
+                   AD_TABLE_RANKS_MAX);
+  AD_TRY(ad_table_create((int32_t)rows, &table));
+  ad_status status = read_rows(table, text, end, name, overlapped);
+  if (status)
+    ad_table_destroy(table);
+  else
+    *out = table;
+  return status;
+}
+
+/* ---- writing ---- */
+
+static ad_status check_writable(const ad_table *table) {
+  if (table->edge_count)
+    return ad_fail(AD_INVALID, "the stages of this table are no chain, which a CSV cannot say; write JSON");
+  for (int32_t r = 0; r < table->ranks; r++)
+    for (size_t i = 0; i < table->rows[r].count; i++)
+      if (table->rows[r].actions[i].kind == AD_ACTION_REDUCE && table->rows[r].actions[i].microbatch >= 0)
+        return ad_fail(AD_INVALID,
+                       "the table reduces each microbatch (rank %d, place %zu), which a CSV cannot say; write JSON", r,
+                       i);
+  return AD_OK;
+}
+
+static void write_action(FILE *file, const ad_action *action, int is_first) {
+  const ad_action_record *record = ad_action_record_of(action->kind);
+  if (!record->torch_name) return;
+  fprintf(file, "%s%d%s", is_first ? "" : ",", action->stage, record->torch_name);
+  if (record->names == AD_NAMES_MICROBATCH) fprintf(file, "%d", action->microbatch);
+}
+
+static void write_rows(const ad_table *table, FILE *file) {
+  for (int32_t r = 0; r < table->ranks; r++) {
+    for (size_t i = 0; i < table->rows[r].count; i++) write_action(file, &table->rows[r].actions[i], i == 0);
+    fputs("\r\n", file);
+  }
+}
+
+ad_status ad_table_csv(const ad_table *table, char **out) {
+  AD_NEED(table, out);
+  AD_TRY(check_writable(table));
+  return ad_table_write_text(table, write_rows, out);
+}

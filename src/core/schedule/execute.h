@@ -1,0 +1,38 @@
+/* A table executed on paper: every rank takes its actions one after the other and waits where it must. */
+#ifndef SCHEDULE_EXECUTE_H
+#define SCHEDULE_EXECUTE_H
+#include "schedule/needs.h"
+
+typedef enum ad_sends {
+  AD_SENDS_OVERLAPPED, /* a SEND ends at once, and a RECV too: what needs it waits. For times: its end is when it came
+                        */
+  AD_SENDS_BUFFERED,   /* a SEND ends at once, a RECV when it was sent */
+  AD_SENDS_BLOCKING    /* both end together; where a table has WAIT_SEND, that one ends as the RECV does */
+} ad_sends;
+
+typedef struct ad_execution {
+  const ad_table_index *index;
+  ad_sends sends;
+  ad_table_costs costs;
+  double *begin, *end;      /* of each action; see ad_table_number */
+  int32_t *place;           /* where each rank is in its list */
+  double *clock;            /* of each rank */
+  ad_table_spot *waits_for; /* of each rank: what it last found not done */
+  int32_t *waiter, *next;   /* of each rank: the first that waits for it; of each: the next that waits for the same */
+  int32_t *ready;           /* ranks that may go on, a stack */
+  int32_t ready_count;
+  char *is_ready;
+  int32_t arrived[AD_ACTION_COUNT]; /* how many ranks are at SUMS, at NORM */
+  int waits;                        /* the table has WAIT_SEND */
+} ad_execution;
+
+/* Runs it as far as it goes. AD_MEMORY. Release with ad_execution_destroy. */
+AD_CHECKED ad_status ad_execute(const ad_table_index *index, ad_sends sends, const ad_table_costs *costs,
+                                ad_execution *out);
+void ad_execution_destroy(ad_execution *run);
+/* The first rank that is not at its end; -1: all are. */
+int32_t ad_execution_stuck(const ad_execution *run);
+/* What it takes: 0 for transfers and all that computes nothing. */
+double ad_table_cost_of(const ad_table_costs *costs, const ad_action *action);
+
+#endif

@@ -1,0 +1,54 @@
+/* Tables from files, by what they begin with, and texts of them. */
+#include "schedule/files.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "files/file.h"
+
+static int is_json(const char *text, size_t size) {
+  size_t at = 0;
+  while (at < size && strchr(" \t\r\n", text[at]) && text[at]) at++;
+  return at < size && text[at] == '{';
+}
+
+ad_status ad_table_parse(const char *text, size_t size, const char *name, ad_table **out, size_t *overlapped) {
+  size_t count = 0;
+  AD_NEED(text, name, out);
+  if (size > AD_TABLE_FILE_MAX)
+    return ad_fail(AD_INVALID, "%s: has %zu bytes; a table has %d at most", name, size, AD_TABLE_FILE_MAX);
+  if (is_json(text, size))
+    AD_TRY(ad_table_json_parse(text, size, name, out, &count));
+  else
+    AD_TRY(ad_table_csv_parse(text, size, name, out, &count));
+  if (overlapped) *overlapped = count;
+  return AD_OK;
+}
+
+ad_status ad_table_read(const char *path, ad_table **out, size_t *overlapped) {
+  char *text;
+  int64_t size;
+  AD_NEED(path, out);
+  AD_TRY(ad_file_read(path, AD_TABLE_FILE_MAX, &text, &size));
+  ad_status status = ad_table_parse(text, (size_t)size, path, out, overlapped);
+  ad_release(text);
+  return status;
+}
+
+ad_status ad_table_write_text(const ad_table *table, void (*write)(const ad_table *table, FILE *file), char **out) {
+  char *text = NULL;
+  size_t size;
+  FILE *file = open_memstream(&text, &size);
+  if (!file) return ad_fail(AD_MEMORY, "no memory for the text of a table");
+  write(table, file);
+  int failed = ferror(file);
+  failed |= fclose(file);
+  if (failed) {
+    free(text);
+    return ad_fail(AD_MEMORY, "no memory for the text of a table");
+  }
+  *out = text;
+  return AD_OK;
+}

@@ -1,0 +1,18 @@
+/* Tables as texts. */
+#ifndef SCHEDULE_FILES_H
+#define SCHEDULE_FILES_H
+#include <stdio.h>
+
+#include "schedule/table.h"
+
+enum { AD_TABLE_FILE_MAX = 1 << 26 };
+
+AD_CHECKED ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad_table **out,
+                                        size_t *overlapped);
+AD_CHECKED ad_status ad_table_json_parse(const char *text, size_t size, const char *name, ad_table **out,
+                                         size_t *overlapped);
+/* What `write` prints, as a text. */
+AD_CHECKED ad_status ad_table_write_text(const ad_table *table, void (*write)(const ad_table *table, FILE *file),
+                                         char **out);
+
+#endif

@@ -1,0 +1,85 @@
+/* Schedules by name. */
+#include "schedule/generate.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/options.h"
+
+/* Which stages and ranks go together. */
+typedef enum schedule_fit { ONE_EACH, MULTIPLE, ONE_RANK } schedule_fit;
+
+static const struct {
+  const char *name;
+  ad_table_generator *put;
+  schedule_fit fit;
+} schedules[] = {
+    {"gpipe", ad_table_gpipe, MULTIPLE},
+    {"1f1b", ad_table_one_f_one_b, ONE_EACH},
+    {"interleaved", ad_table_interleaved, MULTIPLE},
+    {"zb", ad_table_zero_bubble, ONE_EACH},
+    {"accumulate", ad_table_leads, ONE_RANK},
+    {"leads", ad_table_leads, ONE_EACH},
+};
+enum { SCHEDULES = sizeof schedules / sizeof *schedules };
+
+const char *ad_table_schedule_name(size_t index) { return index < SCHEDULES ? schedules[index].name : NULL; }
+
+static ad_status find(const char *name, size_t *out) {
+  const char *names[SCHEDULES];
+  for (*out = 0; *out < SCHEDULES; ++*out) {
+    if (!strcmp(schedules[*out].name, name)) return AD_OK;
+    names[*out] = schedules[*out].name;
+  }
+  char typed[AD_ACTION_TEXT_MAX];
+  const char *near = ad_nearest_name(name, names, SCHEDULES);
+  ad_printable(name, typed, sizeof typed);
+  if (near) return ad_fail(AD_INVALID, "there is no schedule '%s'; did you mean %s?", typed, near);
+  return ad_fail(AD_INVALID, "there is no schedule '%s'; there are gpipe, 1f1b, interleaved, zb, accumulate and leads",
+                 typed);
+}
+
+ad_status ad_table_check_shape(const ad_table_shape *shape) {
+  if (shape->stages < 1 || shape->stages > AD_TABLE_STAGES_MAX)
+    return ad_fail(AD_INVALID, "a table has 1 to %d stages, not %d", AD_TABLE_STAGES_MAX, shape->stages);
+  if (shape->microbatches < 1 || shape->microbatches > AD_TABLE_CELLS_MAX / shape->stages)
+    return ad_fail(AD_INVALID, "a table of %d stages has 1 to %d microbatches, not %d", shape->stages,
+                   AD_TABLE_CELLS_MAX / shape->stages, shape->microbatches);
+  if (shape->ranks < 1 || shape->ranks > AD_TABLE_RANKS_MAX)
+    return ad_fail(AD_INVALID, "a table has 1 to %d ranks, not %d", AD_TABLE_RANKS_MAX, shape->ranks);
+  return AD_OK;
+}
+
+static ad_status check_fit(const char *name, schedule_fit fit, const ad_table_shape *shape) {
+  if (fit == ONE_EACH && shape->ranks != shape->stages)
+    return ad_fail(
+        AD_INVALID,
+        "%s has one stage a rank, so as many ranks as stages: %d, not %d; interleaved and gpipe have several "
+        "stages a rank",
+        name, shape->stages, shape->ranks);
+  if (fit == MULTIPLE && shape->stages % shape->ranks)
+    return ad_fail(AD_INVALID, "%s has as many stages on each rank, so a multiple of %d of them, not %d", name,
+                   shape->ranks, shape->stages);
+  if (fit == ONE_RANK && shape->ranks != 1)
+    return ad_fail(AD_INVALID, "%s has every stage on one rank, not on %d", name, shape->ranks);
+  return AD_OK;
+}
+
+ad_status ad_table_make(const char *name, const ad_table_shape *given, ad_table **out) {
+  ad_table_shape shape;
+  ad_table *table;
+  size_t at;
+  AD_NEED(name, given, out);
+  AD_TRY(ad_options_take(&shape, sizeof shape, given, "ad_table_shape"));
+  AD_TRY(find(name, &at));
+  if (!shape.ranks) shape.ranks = schedules[at].fit == ONE_RANK ? 1 : shape.stages;
+  AD_TRY(ad_table_check_shape(&shape));
+  AD_TRY(check_fit(name, schedules[at].fit, &shape));
+  AD_TRY(ad_table_create(shape.ranks, &table));
+  ad_status status = schedules[at].put(table, &shape);
+  if (status)
+    ad_table_destroy(table);
+  else
+    *out = table;
+  return status;
+}

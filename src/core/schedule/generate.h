@@ -1,0 +1,10 @@
+/* One schedule each: puts the compute of its shape into a table that has the shape's ranks and no action yet. Stages
+ * are a chain, and stage s lies on rank s modulo ranks. */
+#ifndef SCHEDULE_GENERATE_H
+#define SCHEDULE_GENERATE_H
+#include "schedule/table.h"
+
+typedef ad_status ad_table_generator(ad_table *table, const ad_table_shape *shape);
+ad_table_generator ad_table_gpipe, ad_table_one_f_one_b, ad_table_interleaved, ad_table_zero_bubble, ad_table_leads;
+
+#endif

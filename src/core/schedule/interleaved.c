@@ -1,0 +1,38 @@
+/* Interleaved 1F1B, in the order of Megatron-LM (Narayanan et al., 2021): microbatches go in groups of as many as there
+ * are ranks, a group through all stages of a rank before the next one. A last group that is not full takes the places
+ * of a full one, those of the microbatches that there are: what is right stays so when whole microbatches are left
+ * out. */
+#include "schedule/generate.h"
+
+/* The k-th stage and microbatch of a rank, forward; backward its stages come in the other order. */
+typedef struct chunk_order {
+  const ad_table_shape *shape;
+  int32_t rank, per_rank;
+} chunk_order;
+
+static ad_status put(ad_table *table, const chunk_order *order, ad_action_kind kind, int32_t k) {
+  int32_t ranks = order->shape->ranks, in_group = k % (ranks * order->per_rank);
+  int32_t chunk = in_group / ranks, microbatch = k / (ranks * order->per_rank) * ranks + in_group % ranks;
+  if (kind == AD_ACTION_B) chunk = order->per_rank - 1 - chunk;
+  if (microbatch >= order->shape->microbatches) return AD_OK;
+  return ad_table_put(table, order->rank, kind, chunk * ranks + order->rank, microbatch);
+}
+
+static ad_status put_row(ad_table *table, const chunk_order *order) {
+  int32_t ranks = order->shape->ranks, groups = (order->shape->microbatches + ranks - 1) / ranks;
+  int32_t count = groups * ranks * order->per_rank;
+  int32_t ahead = 2 * (ranks - 1 - order->rank) + (order->per_rank - 1) * ranks;
+  if (ahead > count) ahead = count;
+  for (int32_t k = 0; k < count + ahead; k++) {
+    if (k < count) AD_TRY(put(table, order, AD_ACTION_F, k));
+    if (k >= ahead) AD_TRY(put(table, order, AD_ACTION_B, k - ahead));
+  }
+  return AD_OK;
+}
+
+ad_status ad_table_interleaved(ad_table *table, const ad_table_shape *shape) {
+  chunk_order order = {shape, 0, shape->stages / shape->ranks};
+  if (order.per_rank == 1) return ad_table_one_f_one_b(table, shape);
+  for (; order.rank < shape->ranks; order.rank++) AD_TRY(put_row(table, &order));
+  return AD_OK;
+}

@@ -1,0 +1,37 @@
+/* Sharded parameters are whole where they are used, are gathered and released in turns, and released at the end. */
+#include "base/memory.h"
+#include "schedule/laws.h"
+
+static void judge(const ad_table *table, ad_table_spot at, int32_t *gathered_at, ad_table_faults *faults) {
+  const ad_action *action = &table->rows[at.rank].actions[at.place];
+  int32_t *gathered = &gathered_at[action->stage]; /* one more than the place of its GATHER; 0: it is not gathered */
+  int computes = ad_action_record_of(action->kind)->part == AD_TABLE_COMPUTE;
+  if (computes && !*gathered)
+    ad_table_fault_at(faults, AD_TABLE_LAW_GATHERED, table, at,
+                      "the parameters of stage %d are not gathered here; put %dGATHER before it", action->stage,
+                      action->stage);
+  if (action->kind == AD_ACTION_GATHER && *gathered)
+    ad_table_fault_at(faults, AD_TABLE_LAW_GATHERED, table, at,
+                      "stage %d was gathered at place %d and is not released yet; leave it out, or release it first",
+                      action->stage, *gathered - 1);
+  if (action->kind == AD_ACTION_RELEASE && !*gathered)
+    ad_table_fault_at(faults, AD_TABLE_LAW_GATHERED, table, at, "stage %d is not gathered here; leave it out",
+                      action->stage);
+  if (action->kind == AD_ACTION_GATHER) *gathered = at.place + 1;
+  if (action->kind == AD_ACTION_RELEASE) *gathered = 0;
+}
+
+ad_status ad_table_law_gathered(const ad_table_index *index, ad_table_faults *faults) {
+  const ad_table *table = index->table;
+  int32_t *gathered_at;
+  if (!(table->parts & AD_TABLE_GATHERS)) return AD_OK;
+  AD_TRY(ad_new((size_t)table->stages, &gathered_at));
+  for (int32_t r = 0; r < table->ranks; r++)
+    for (size_t i = 0; i < table->rows[r].count; i++) judge(table, (ad_table_spot){r, (int32_t)i}, gathered_at, faults);
+  for (int32_t s = 0; s < table->stages; s++)
+    if (gathered_at[s])
+      ad_table_fault_at(faults, AD_TABLE_LAW_PENDING, table, (ad_table_spot){index->rank_of[s], gathered_at[s] - 1},
+                        "what it gathers is never released; put %dRELEASE behind the last action of stage %d", s, s);
+  ad_release(gathered_at);
+  return AD_OK;
+}

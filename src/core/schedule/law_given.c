@@ -1,0 +1,21 @@
+/* What an action needs of its own rank stands before it. What it needs of other ranks is a matter of waiting: see
+ * law_circle.c. */
+#include "schedule/laws.h"
+
+static void judge(const ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
+  ad_table_needs needs = ad_table_needs_of(index, at);
+  ad_table_spot need;
+  char text[AD_ACTION_TEXT_MAX];
+  while (ad_table_needs_next(&needs, &need)) {
+    if (need.rank != at.rank || need.place < at.place) continue;
+    const ad_action *action = &index->table->rows[need.rank].actions[need.place];
+    ad_table_fault_at(faults, AD_TABLE_LAW_GIVEN, index->table, at,
+                      "it needs %s, which stands behind it at place %d; move it behind that",
+                      ad_action_print(action, text, sizeof text), need.place);
+  }
+}
+
+void ad_table_law_given(const ad_table_index *index, ad_table_faults *faults) {
+  for (int32_t r = 0; r < index->table->ranks; r++)
+    for (size_t i = 0; i < index->table->rows[r].count; i++) judge(index, (ad_table_spot){r, (int32_t)i}, faults);
+}

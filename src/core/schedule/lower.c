@@ -1,0 +1,82 @@
+/* Lowering: which passes run, and lists that they write. */
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "schedule/passes.h"
+
+/* ---- lists ---- */
+
+void ad_table_list_add(ad_table_list *list, const ad_action *action) {
+  if (!list->status && list->count == list->capacity) {
+    size_t capacity = list->capacity ? 2 * list->capacity : 64;
+    list->status = ad_grow(&list->actions, list->capacity, capacity);
+    if (!list->status) list->capacity = capacity;
+  }
+  if (!list->status) list->actions[list->count++] = *action;
+}
+
+ad_status ad_table_list_give(ad_table_list *list, ad_table *table, int32_t rank) {
+  if (list->status)
+    ad_release(list->actions);
+  else
+    ad_table_take_row(table, rank, list->actions, list->count);
+  return list->status;
+}
+
+/* ---- passes ---- */
+
+static const struct {
+  ad_table_part part;
+  const char *name;
+} passes[] = {{AD_TABLE_TRANSFERS, "transfers"},
+              {AD_TABLE_GATHERS, "gathers"},
+              {AD_TABLE_REDUCTIONS, "reductions"},
+              {AD_TABLE_END, "the end of a step"}};
+
+static ad_status check_parts(const ad_table *table, unsigned parts) {
+  unsigned known = AD_TABLE_TRANSFERS | AD_TABLE_GATHERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
+  if (parts & ~known) return ad_fail(AD_INVALID, "%#x are no parts that can be inserted", parts & ~known);
+  for (size_t i = 0; i < sizeof passes / sizeof *passes; i++)
+    if (parts & table->parts & passes[i].part)
+      return ad_fail(AD_INVALID, "the table has %s already; leave that pass out, or begin with its compute",
+                     passes[i].name);
+  if (table->action_count > AD_TABLE_ACTIONS_MAX / 8)
+    return ad_fail(AD_INVALID, "a table of %zu actions is too large to be lowered; %d are the most",
+                   table->action_count, AD_TABLE_ACTIONS_MAX / 8);
+  return AD_OK;
+}
+
+/* Waits after what they wait for, and before the end, so that nothing is under way there. */
+static ad_status run_passes(ad_table *table, const ad_table_lowering *options) {
+  unsigned parts = options->parts;
+  if (parts & AD_TABLE_TRANSFERS) AD_TRY(ad_table_insert_transfers(table));
+  if (parts & AD_TABLE_GATHERS) AD_TRY(ad_table_insert_gathers(table, options->gathered));
+  if (parts & AD_TABLE_REDUCTIONS) AD_TRY(ad_table_insert_reductions(table, options->reduces_each));
+  if (options->waits) AD_TRY(ad_table_insert_waits(table, parts));
+  return parts & AD_TABLE_END ? ad_table_insert_end(table) : AD_OK;
+}
+
+/* The lowered lists, and the old ones to whom they are given back. */
+static void exchange(ad_table *table, ad_table *lowered) {
+  ad_table old = *table;
+  *table = *lowered;
+  *lowered = old;
+}
+
+ad_status ad_table_lower(ad_table *table, const ad_table_lowering *given) {
+  ad_table_lowering options;
+  ad_table *lowered;
+  AD_NEED(table);
+  AD_TRY(ad_options_take(&options, sizeof options, given, "ad_table_lowering"));
+  if (!options.parts) options.parts = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
+  if (options.gathered < 0)
+    return ad_fail(AD_INVALID, "a rank holds 1 gathered stage or more, not %d", options.gathered);
+  AD_TRY(check_parts(table, options.parts));
+  AD_TRY(ad_table_check(table, NULL));
+  AD_TRY(ad_table_copy(table, &lowered));
+  ad_status status = run_passes(lowered, &options);
+  if (!status) status = ad_table_check(lowered, NULL);
+  if (!status) exchange(table, lowered);
+  ad_table_destroy(lowered);
+  return status;
+}

@@ -1,0 +1,70 @@
+/* The pass that inserts waits. A value that was sent is waited for behind the B or I of its own microbatch, whose
+ * gradient came back because it had arrived, so that the wait costs nothing; other sends at the end of the list. A
+ * reduction is waited for before the rank's next one, or at the end of the list. */
+#include "base/memory.h"
+#include "schedule/index.h"
+#include "schedule/passes.h"
+
+typedef struct waiting {
+  const ad_table_index *index;
+  unsigned parts; /* whose waits are inserted */
+  int is_reducing;
+  int32_t reduced; /* the stage whose reduction is under way */
+  ad_table_list list;
+} waiting;
+
+static void put_reduction(waiting *to) {
+  ad_action wait = {.kind = AD_ACTION_WAIT_REDUCE, .stage = to->reduced};
+  if (to->is_reducing) ad_table_list_add(&to->list, &wait);
+  to->is_reducing = 0;
+}
+
+/* Puts the waits for values that the stage sent of this microbatch and whose gradient is there. */
+static void put_values(waiting *to, const ad_action *backward) {
+  int32_t s = backward->stage;
+  for (size_t e = to->index->out_first[s]; e < to->index->out_first[s + 1]; e++) {
+    ad_stage_edge edge = ad_table_edge(to->index->table, e);
+    ad_action wait = {AD_ACTION_WAIT_SEND_F, s, backward->microbatch, edge.to - s};
+    if (edge.way == AD_STAGE_BOTH_WAYS && ad_table_edge_travels(to->index, e)) ad_table_list_add(&to->list, &wait);
+  }
+}
+
+/* Where this is a send of which no gradient comes back. */
+static void put_other(waiting *to, const ad_action *send) {
+  const ad_table *table = to->index->table;
+  ad_action wait = *send;
+  if (send->kind != AD_ACTION_SEND_F && send->kind != AD_ACTION_SEND_B) return;
+  if (send->kind == AD_ACTION_SEND_F && ad_table_edge(table, ad_table_edge_of(table, send)).way == AD_STAGE_BOTH_WAYS)
+    return;
+  wait.kind = send->kind == AD_ACTION_SEND_F ? AD_ACTION_WAIT_SEND_F : AD_ACTION_WAIT_SEND_B;
+  ad_table_list_add(&to->list, &wait);
+}
+
+static void put(waiting *to, const ad_action *action) {
+  if (action->kind == AD_ACTION_REDUCE) put_reduction(to);
+  ad_table_list_add(&to->list, action);
+  if (to->parts & AD_TABLE_TRANSFERS && ad_action_is_backward(action->kind)) put_values(to, action);
+  if (!(to->parts & AD_TABLE_REDUCTIONS) || action->kind != AD_ACTION_REDUCE) return;
+  to->is_reducing = 1;
+  to->reduced = action->stage;
+}
+
+static ad_status rewrite(waiting *to, ad_table *table, int32_t rank) {
+  const ad_table_row *row = &table->rows[rank];
+  for (size_t i = 0; i < row->count; i++) put(to, &row->actions[i]);
+  for (size_t i = 0; to->parts & AD_TABLE_TRANSFERS && i < row->count; i++) put_other(to, &row->actions[i]);
+  put_reduction(to);
+  ad_table_list list = to->list;
+  to->list = (ad_table_list){0};
+  return ad_table_list_give(&list, table, rank);
+}
+
+ad_status ad_table_insert_waits(ad_table *table, unsigned parts) {
+  ad_table_index index;
+  ad_table_faults faults = {.count = 0};
+  ad_status status = ad_table_index_create(table, &index, &faults);
+  waiting all = {.index = &index, .parts = parts};
+  for (int32_t r = 0; !status && r < table->ranks; r++) status = rewrite(&all, table, r);
+  ad_table_index_destroy(&index);
+  return status;
+}

@@ -1,0 +1,237 @@
+/* A table as an SVG picture: ranks as rows, actions over time in tones, transfers as thin lines. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/locale.h"
+#include "base/options.h"
+#include "base/unfinished.h"
+#include "files/svg.h"
+#include "schedule/report.h"
+
+enum { TOP = 108, ROW = 30, BOX = 22, RIGHT = 24, BOTTOM = 24, WIDTH_LEAST = 620, WIDTH_MOST = 8000, LINE = 20 };
+
+typedef struct picture {
+  const ad_table_judged *judged;
+  ad_table_drawing drawing;
+  double scale;  /* pixels for one unit of time */
+  int digit;     /* the width of one in a box */
+  int left, top; /* of the rows */
+} picture;
+
+static int x_of(const picture *of, double time) { return of->left + (int)lround(time * of->scale); }
+static int y_of(const picture *of, int32_t rank) { return of->top + rank * ROW; }
+
+/* ---- names of rows ---- */
+
+enum { NAME_MAX = 64 };
+
+/* "rank 3"; of several ranks of a world "ranks 6 to 11". Returns buffer. */
+static const char *row_name(const picture *of, int32_t row, char buffer[NAME_MAX]) {
+  long long ranks = of->drawing.ranks_per_row, first = row * ranks;
+  if (ranks > 1)
+    snprintf(buffer, NAME_MAX, "ranks %lld to %lld", first, first + ranks - 1);
+  else
+    snprintf(buffer, NAME_MAX, "rank %d", row);
+  return buffer;
+}
+
+static int names_width(const picture *of) {
+  char name[NAME_MAX];
+  int width = 34 + 8 * (int)strlen(row_name(of, of->judged->table->ranks - 1, name));
+  return width > 90 ? width : 90;
+}
+
+/* ---- size ---- */
+
+/* What has room for its number: the shortest, but of times that differ much an eighth of the longest. */
+static double shortest(const ad_table_judged *judged) {
+  const ad_table *table = judged->table;
+  double least = INFINITY, most = 0;
+  for (int32_t r = 0; r < table->ranks; r++)
+    for (size_t i = 0; i < table->rows[r].count; i++) {
+      double cost = ad_table_cost_of(&judged->times.costs, &table->rows[r].actions[i]);
+      if (cost > 0) least = fmin(least, cost);
+      most = fmax(most, cost);
+    }
+  return fmax(least, most / 8);
+}
+
+static int label_width(const picture *of, int32_t number) {
+  int width = 10;
+  for (; number >= 10; number /= 10) width += of->digit;
+  return width + of->digit;
+}
+
+static double scale_of(const picture *of) {
+  double scale = label_width(of, of->judged->table->microbatches - 1) / shortest(of->judged);
+  double makespan = of->judged->worth.makespan;
+  return makespan * scale > WIDTH_MOST ? WIDTH_MOST / makespan : scale;
+}
+
+/* ---- actions ---- */
+
+/* Stages of one rank in two tones each, in turns. */
+static const char *tone_of(const ad_table *table, const ad_action *action) {
+  static const char *const tones[AD_ACTION_COUNT][2] = {[AD_ACTION_F] = {"cell g0", "cell g6"},
+                                                        [AD_ACTION_B] = {"cell g1", "cell g5"},
+                                                        [AD_ACTION_I] = {"cell g4", "cell g7"},
+                                                        [AD_ACTION_W] = {"cell g2", "cell g3"}};
+  return tones[action->kind][action->stage / table->ranks % 2];
+}
+
+static void draw_action(const picture *of, int32_t rank, size_t place, FILE *file) {
+  const ad_table_times_of *times = &of->judged->times;
+  const ad_action *action = &of->judged->table->rows[rank].actions[place];
+  size_t number = times->index.first[rank] + place;
+  int from = x_of(of, times->run.begin[number]), to = x_of(of, times->run.end[number]), y = y_of(of, rank);
+  if (ad_action_record_of(action->kind)->part != AD_TABLE_COMPUTE) return;
+  ad_svg_box(file, from, y, to > from ? to - from : 1, BOX, tone_of(of->judged->table, action));
+  if (to - from >= label_width(of, action->microbatch))
+    ad_svg_text(file, (from + to) / 2, y + 15, "small middle", "%d", action->microbatch);
+}
+
+static void draw_rows(const picture *of, FILE *file) {
+  const ad_table *table = of->judged->table;
+  char name[NAME_MAX];
+  for (int32_t r = 0; r < table->ranks; r++) {
+    ad_svg_text(file, of->left - 10, y_of(of, r) + 15, "end", "%s", row_name(of, r, name));
+    for (size_t i = 0; i < table->rows[r].count; i++) draw_action(of, r, i, file);
+  }
+}
+
+/* ---- transfers ---- */
+
+/* From the end of what gives to the beginning of what takes. */
+static void draw_transfer(const picture *of, ad_table_spot giver, ad_table_spot taker, FILE *file) {
+  const ad_table_times_of *times = &of->judged->times;
+  int down = taker.rank > giver.rank;
+  ad_svg_line(file, x_of(of, times->run.end[ad_table_number(&times->index, giver)]),
+              y_of(of, giver.rank) + (down ? BOX : 0),
+              x_of(of, times->run.begin[ad_table_number(&times->index, taker)]),
+              y_of(of, taker.rank) + (down ? 0 : BOX), "cell");
+}
+
+static void draw_edge(const picture *of, size_t e, FILE *file) {
+  const ad_table_index *index = &of->judged->times.index;
+  ad_stage_edge edge = ad_table_edge(index->table, e);
+  for (int32_t m = 0; ad_table_edge_crosses(index, e) && m < index->table->microbatches; m++) {
+    draw_transfer(of, ad_table_find(index, AD_ACTION_F, edge.from, m), ad_table_find(index, AD_ACTION_F, edge.to, m),
+                  file);
+    if (edge.way == AD_STAGE_BOTH_WAYS)
+      draw_transfer(of, ad_table_find_backward(index, edge.to, m), ad_table_find_backward(index, edge.from, m), file);
+  }
+}
+
+/* ---- the whole ---- */
+
+static int has_kind(const ad_table *table, ad_action_kind kind) {
+  for (int32_t r = 0; r < table->ranks; r++)
+    for (size_t i = 0; i < table->rows[r].count; i++)
+      if (table->rows[r].actions[i].kind == kind) return 1;
+  return 0;
+}
+
+static void draw_legend(const picture *of, FILE *file) {
+  static const struct {
+    ad_action_kind kind;
+    const char *name;
+    int width;
+  } kinds[] = {{AD_ACTION_F, "forward", 80},
+               {AD_ACTION_B, "backward", 90},
+               {AD_ACTION_I, "gradients of inputs", 140},
+               {AD_ACTION_W, "gradients of weights", 150}};
+  const ad_table *table = of->judged->table;
+  int x = of->left, y = of->top - 36;
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    ad_action action = {.kind = kinds[i].kind};
+    if (!has_kind(table, kinds[i].kind)) continue;
+    ad_svg_box(file, x, y, 14, 14, tone_of(table, &action));
+    ad_svg_text(file, x + 20, y + 12, "small", "%s", kinds[i].name);
+    x += kinds[i].width;
+  }
+  if (table->stages > table->ranks) ad_svg_text(file, x, y + 12, "small quiet", "another tone: a rank's next stage");
+}
+
+static void draw_head(const picture *of, FILE *file) {
+  const ad_table_worth *worth = &of->judged->worth;
+  char deferred[64] = "";
+  if (worth->deferred) snprintf(deferred, sizeof deferred, "; operands held for W: %d", worth->deferred);
+  const char *subtitle = of->drawing.subtitle;
+  ad_svg_text(file, of->left, 34, "title", "%s", of->drawing.title);
+  if (subtitle) ad_svg_text(file, of->left, 34 + LINE, "code quiet", "%s", subtitle);
+  ad_svg_text(file, of->left, of->top - 50, "quiet", "bubble %.1f %% of %g; activations in flight: %d at most%s",
+              100 * worth->bubble, worth->makespan, worth->in_flight, deferred);
+  draw_legend(of, file);
+}
+
+static int words_width(const picture *of) {
+  return of->drawing.subtitle ? of->left + 8 * (int)strlen(of->drawing.subtitle) : 0;
+}
+
+static void draw(const picture *of, FILE *file) {
+  int width = x_of(of, of->judged->worth.makespan) + RIGHT, words = words_width(of) + RIGHT;
+  int height = y_of(of, of->judged->table->ranks) + BOTTOM;
+  if (width < words) width = words;
+  ad_svg_begin(file, width < WIDTH_LEAST ? WIDTH_LEAST : width, height, of->drawing.title);
+  draw_head(of, file);
+  for (size_t e = 0; e < of->judged->times.index.edges; e++) draw_edge(of, e, file);
+  draw_rows(of, file);
+  ad_svg_end(file);
+}
+
+static picture picture_of(const ad_table_judged *judged, const ad_table_drawing *drawing) {
+  picture of = {.judged = judged, .drawing = *drawing, .digit = 7, .top = drawing->subtitle ? TOP + LINE : TOP};
+  of.scale = scale_of(&of);
+  of.left = names_width(&of);
+  return of;
+}
+
+/* Caller frees with free(). */
+static ad_status print(const picture *of, char **out) {
+  char *text = NULL;
+  size_t size = 0;
+  FILE *file = open_memstream(&text, &size);
+  if (!file) return ad_fail(AD_MEMORY, "no memory for the picture of a table");
+  ad_locale locale = ad_locale_enter();
+  draw(of, file);
+  ad_locale_leave(locale);
+  if (fclose(file) || !text) {
+    free(text);
+    return ad_fail(AD_MEMORY, "no memory for the picture of a table");
+  }
+  *out = text;
+  return AD_OK;
+}
+
+ad_status ad_table_svg(const ad_table *table, const ad_table_options *options, const ad_table_drawing *given,
+                       char **out) {
+  ad_table_judged judged;
+  ad_table_drawing drawing;
+  AD_NEED(table, given, out);
+  AD_TRY(ad_options_take(&drawing, sizeof drawing, given, "ad_table_drawing"));
+  AD_NEED(drawing.title);
+  AD_TRY(ad_table_judged_create(table, options, &judged));
+  if (!judged.holds) return ad_fail(AD_INVALID, "%s", judged.faults.list[0].text);
+  picture of = picture_of(&judged, &drawing);
+  ad_status status = print(&of, out);
+  ad_table_judged_destroy(&judged);
+  return status;
+}
+
+static ad_status write_text(FILE *file, void *context) {
+  fputs(context, file);
+  return AD_OK;
+}
+
+ad_status ad_table_picture(const ad_table *table, const ad_table_options *options, const char *title,
+                           const char *path) {
+  ad_table_drawing drawing = {.size = sizeof drawing, .title = title};
+  char *text;
+  AD_NEED(table, title, path);
+  AD_TRY(ad_table_svg(table, options, &drawing, &text));
+  ad_status status = ad_unfinished_write(path, write_text, text, NULL);
+  free(text);
+  return status;
+}

@@ -1,0 +1,21 @@
+/* ZB-H1: the order of 1F1B with I in the place of B, so that the stage before waits for no gradient of weights. Rank r
+ * is r microbatches behind with W, and does those at the end, where 1F1B would wait. Qi et al., Zero Bubble Pipeline
+ * Parallelism, 2023. */
+#include "schedule/generate.h"
+
+static ad_status put_row(ad_table *table, const ad_table_shape *shape, int32_t rank) {
+  int32_t count = shape->microbatches, ahead = shape->stages - 1 - rank;
+  if (ahead > count) ahead = count;
+  int32_t behind = ahead + rank;
+  for (int32_t m = 0; m < count + behind; m++) {
+    if (m < count) AD_TRY(ad_table_put(table, rank, AD_ACTION_F, rank, m));
+    if (m >= ahead && m - ahead < count) AD_TRY(ad_table_put(table, rank, AD_ACTION_I, rank, m - ahead));
+    if (m >= behind) AD_TRY(ad_table_put(table, rank, AD_ACTION_W, rank, m - behind));
+  }
+  return AD_OK;
+}
+
+ad_status ad_table_zero_bubble(ad_table *table, const ad_table_shape *shape) {
+  for (int32_t rank = 0; rank < shape->ranks; rank++) AD_TRY(put_row(table, shape, rank));
+  return AD_OK;
+}

@@ -1,0 +1,167 @@
+/* What the actions of a pipeline took in a run, by its trace. */
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "files/file.h"
+#include "files/json.h"
+#include "plan/picture.h"
+#include "plan/schedule.h"
+#include "train/trace.h"
+
+/* A trace has these passes; B is both of the last. */
+enum { FORWARD, BACKWARD, WEIGHTS, KINDS };
+
+typedef struct measured {
+  const char *path;
+  int32_t stages, microbatches;
+  json_int_t first_step, last_step;
+  double *seconds; /* of each pass, stage and microbatch, of all steps and ranks */
+  int64_t *times;
+  size_t under_way;    /* where the rank's last forward pass is; SIZE_MAX: none */
+  json_int_t rank;     /* whose that is */
+  double under_way_to; /* its end, in microseconds */
+} measured;
+
+static int pass_of(const json_t *event) {
+  static const ad_trace_kind kinds[KINDS] = {AD_TRACE_FORWARD, AD_TRACE_BACKWARD, AD_TRACE_WEIGHTS};
+  for (int i = 0; i < KINDS; i++)
+    if (!strcmp(ad_text_of(event, "cat"), ad_trace_kind_name(kinds[i]))) return i;
+  return -1;
+}
+
+static int is_wait(const json_t *event) {
+  return !strcmp(ad_text_of(event, "cat"), ad_trace_kind_name(AD_TRACE_VALUE));
+}
+
+static double time_of(const json_t *event, const char *key) { return json_number_value(json_object_get(event, key)); }
+
+static size_t place_of(const measured *of, int pass, int64_t stage, int64_t microbatch) {
+  return (size_t)(((int64_t)pass * of->stages + stage) * of->microbatches + microbatch);
+}
+
+/* ---- reading ---- */
+
+static ad_status add_pass(measured *to, int pass, const json_t *event) {
+  const json_t *of = json_object_get(event, "args");
+  json_int_t stage = ad_integer_of(of, "stage"), microbatch = ad_integer_of(of, "index");
+  if (stage < 0 || stage >= to->stages || microbatch < 0 || microbatch >= to->microbatches)
+    return ad_fail(AD_INVALID,
+                   "%s is of another pipeline: it has stage %lld, microbatch %lld, and the recipe %d stages and %d "
+                   "microbatches",
+                   to->path, (long long)stage, (long long)microbatch, to->stages, to->microbatches);
+  size_t at = place_of(to, pass, stage, microbatch);
+  to->seconds[at] += 1e-6 * time_of(event, "dur");
+  to->times[at]++;
+  to->under_way = at;
+  to->under_way_to = time_of(event, "ts") + time_of(event, "dur");
+  to->rank = ad_integer_of(event, "pid");
+  return AD_OK;
+}
+
+/* Spans stand in the order in which they begin, rank after rank. */
+static void take_wait(measured *from, const json_t *event) {
+  int is_inside = ad_integer_of(event, "pid") == from->rank && time_of(event, "ts") < from->under_way_to;
+  if (from->under_way != SIZE_MAX && is_inside) from->seconds[from->under_way] -= 1e-6 * time_of(event, "dur");
+}
+
+static void find_steps(const json_t *events, measured *of) {
+  const json_t *event;
+  size_t i;
+  of->first_step = of->last_step = -1;
+  json_array_foreach(events, i, event) {
+    if (pass_of(event) < 0) continue;
+    of->last_step = ad_integer_of(json_object_get(event, "args"), "step");
+    if (of->first_step < 0) of->first_step = of->last_step;
+  }
+}
+
+/* The first step touches memory that is new: it counts where there is no other. */
+static int counts(const measured *of, const json_t *event) {
+  return of->first_step == of->last_step || ad_integer_of(json_object_get(event, "args"), "step") != of->first_step;
+}
+
+static ad_status read_events(const json_t *events, measured *to) {
+  const json_t *event;
+  size_t i;
+  find_steps(events, to);
+  to->under_way = SIZE_MAX;
+  json_array_foreach(events, i, event) {
+    int pass = pass_of(event);
+    if (!counts(to, event)) continue;
+    if (pass >= 0) AD_TRY(add_pass(to, pass, event));
+    if (is_wait(event)) take_wait(to, event);
+  }
+  return AD_OK;
+}
+
+/* ---- means ---- */
+
+/* In nanoseconds at least 1: an action takes some time. */
+static double mean_of(const measured *of, int pass, const ad_action *action) {
+  size_t at = place_of(of, pass, action->stage, action->microbatch);
+  double mean = of->times[at] ? of->seconds[at] / (double)of->times[at] : 0;
+  return mean > 1e-9 ? mean : 1e-9;
+}
+
+static int is_there(const measured *of, int pass, const ad_action *action) {
+  return of->times[place_of(of, pass, action->stage, action->microbatch)] > 0;
+}
+
+static double seconds_of(const measured *of, const ad_action *action) {
+  static const int passes[] = {
+      [AD_ACTION_F] = FORWARD, [AD_ACTION_B] = BACKWARD, [AD_ACTION_I] = BACKWARD, [AD_ACTION_W] = WEIGHTS};
+  double seconds = mean_of(of, passes[action->kind], action);
+  int is_both = action->kind == AD_ACTION_B && is_there(of, WEIGHTS, action);
+  return is_both ? seconds + mean_of(of, WEIGHTS, action) : seconds;
+}
+
+/* I and W are told apart in a run that had them. */
+static int can_tell(const measured *of, const ad_action *action) {
+  if (action->kind == AD_ACTION_F) return is_there(of, FORWARD, action);
+  if (action->kind == AD_ACTION_B) return is_there(of, BACKWARD, action);
+  return is_there(of, BACKWARD, action) && is_there(of, WEIGHTS, action);
+}
+
+static ad_status take_action(const measured *of, const ad_action *action, double *of_action) {
+  char text[AD_ACTION_TEXT_MAX];
+  if (action->kind > AD_ACTION_W) return AD_OK;
+  if (!can_tell(of, action))
+    return ad_fail(AD_INVALID,
+                   "%s does not say what %s takes: the run had other stages, microbatches or another schedule",
+                   of->path, ad_action_print(action, text, sizeof text));
+  of_action[place_of(of, (int)action->kind, action->stage, action->microbatch)] = seconds_of(of, action);
+  return AD_OK;
+}
+
+static ad_status take_all(const measured *of, const ad_table *table, double *of_action) {
+  for (int32_t r = 0; r < ad_table_rank_count(table); r++)
+    for (size_t i = 0; i < ad_table_action_count(table, r); i++)
+      AD_TRY(take_action(of, ad_table_action(table, r, i), of_action));
+  return AD_OK;
+}
+
+/* ---- the whole ---- */
+
+static ad_status measure(const char *path, const ad_table *table, measured *of, double *of_action) {
+  json_t *trace;
+  AD_TRY(ad_json_read(path, &trace));
+  ad_status status = read_events(json_object_get(trace, "traceEvents"), of);
+  json_decref(trace);
+  return status ? status : take_all(of, table, of_action);
+}
+
+ad_status ad_plan_measure(const char *folder, const ad_table *table, double *of_action) {
+  measured of = {.stages = ad_table_stage_count(table), .microbatches = ad_table_microbatch_count(table)};
+  size_t count = (size_t)KINDS * (size_t)of.stages * (size_t)of.microbatches;
+  char *path;
+  AD_TRY(ad_path_in(folder, "trace.json", &path));
+  of.path = path;
+  ad_status status = ad_new(count, &of.seconds);
+  if (!status) status = ad_new(count, &of.times);
+  if (!status) status = measure(path, table, &of, of_action);
+  ad_release(of.seconds);
+  ad_release(of.times);
+  ad_release(path);
+  return status;
+}

@@ -1,0 +1,206 @@
+/* Memory of values and gradients. A tape takes it from its own arena, where gradients that were consumed are used
+ * again; or from a pool that several tapes under way share, to which each also gives back the values that no call of
+ * backward reads any more. */
+#include "array/array.h"
+#include "base/memory.h"
+#include "tensor/tape.h"
+
+/* ---- taking and giving back ---- */
+
+size_t ad_memory_peak(const tape_memory *memory, int dry) {
+  if (!dry) return ad_arena_peak(memory->arena);
+  size_t used = ad_arena_mark(memory->arena) + memory->dry_used;
+  return used > memory->dry_peak ? used : memory->dry_peak;
+}
+
+ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out) {
+  void *taken = NULL;
+  if (dry) {
+    memory->dry_used += ((bytes ? bytes : 1) + 63) / 64 * 64;  // as the arena would round it
+    memory->dry_peak = ad_memory_peak(memory, dry);
+  } else if (!(taken = ad_arena_take(memory->arena, bytes))) {
+    return AD_MEMORY;
+  }
+  *out = taken;
+  return AD_OK;
+}
+
+// Where memory is shared sizes are rounded up by less than a sixteenth, so that the parts of uneven microbatches, and
+// the rows that experts get, find each other's memory.
+static size_t block_size(const tape_memory *memory, size_t bytes) {
+  size_t step = 64;
+  if (!memory->is_shared) return bytes;
+  while (step < bytes / 32) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+// What the tape has of shared memory goes back at its reset.
+static void join(ad_tape *tape) {
+  if (!tape->values->is_shared || tape->has_shared) return;
+  tape->has_shared = 1;
+  tape->values->tapes++;
+}
+
+ad_status ad_block_take(ad_tape *tape, size_t bytes, void **out) {
+  tape_memory *memory = tape->values;
+  size_t size = block_size(memory, bytes);
+  join(tape);
+  for (spare **at = &memory->spares; *at; at = &(*at)->next) {
+    spare *found = *at;
+    if (found->bytes != size) continue;
+    *at = found->next;
+    found->next = memory->records;
+    memory->records = found;
+    *out = found->data;
+    return AD_OK;
+  }
+  return ad_memory_take(memory, tape->dry, size, out);
+}
+
+ad_status ad_block_give(ad_tape *tape, size_t bytes, void *data) {
+  tape_memory *memory = tape->values;
+  spare *record = memory->records;
+  if (record)
+    memory->records = record->next;
+  else if (!(record = ad_arena_take(memory->arena, sizeof *record)))
+    return AD_MEMORY;
+  *record = (spare){memory->spares, block_size(memory, bytes), data};
+  memory->spares = record;
+  return AD_OK;
+}
+
+ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) {
+  return tape->values->is_shared ? ad_block_take(tape, bytes, out) : ad_tape_take(tape, bytes, out);
+}
+
+/* ---- what is still read ---- */
+
+static int is_left_by(tape_walk walk, const ad_tensor *operand) {
+  return operand->carries && (walk == WALK_WHOLE || (walk == WALK_INPUTS) == operand->reached);
+}
+
+uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out) {
+  uint64_t filled = 0;
+  for (int i = 0; i < out->operand_count; i++) filled |= (uint64_t)is_left_by(walk, out->operand[i]) << i;
+  return filled;
+}
+
+// Whose memory the value is in.
+static ad_tensor *owner_of(ad_tensor *value) {
+  while (value->shares_value) value = value->operand[0];
+  return value;
+}
+
+void ad_tape_lend(ad_tensor *value) { owner_of(value)->is_lent = 1; }
+
+// Whether backward is still to be called for it, in the pass of weights.
+static int is_to_come(const ad_tape *tape, const ad_tensor *out) {
+  return tape->owes_weights && out->op && (out->waits || (!out->reached && (out->uses || out->takes_shares)));
+}
+
+static void need_for(ad_tensor *out) {
+  uint64_t unread = ad_operation_unread(out->op, ad_walk_fills(WALK_WEIGHTS, out));
+  for (int i = 0; i < out->operand_count; i++)
+    if (!(unread >> i & 1)) owner_of(out->operand[i])->is_needed = 1;
+  if (!ad_operation_is_linear(out->op)) owner_of(out)->is_needed = 1;
+  out->needs_saved = 1;
+}
+
+static void find_needed(const ad_tape *tape) {
+  for (ad_tensor *each = tape->last; each; each = each->previous) each->is_needed = each->needs_saved = 0;
+  for (ad_tensor *each = tape->last; each; each = each->previous)
+    if (is_to_come(tape, each)) need_for(each);
+}
+
+/* ---- giving back before the reset ---- */
+
+static ad_status give_value(ad_tape *tape, ad_tensor *of) {
+  if (!of->has_value) return AD_OK;
+  of->has_value = 0;
+  return ad_block_give(tape, ad_array_bytes(&of->array), of->array.data);
+}
+
+static ad_status give_saved(ad_tape *tape, ad_tensor *of) {
+  if (!of->has_saved) return AD_OK;
+  of->has_saved = 0;
+  return ad_block_give(tape, of->op->saved(of), of->saved);
+}
+
+static int is_dropped(const ad_tensor *owner) { return owner->op && !owner->is_needed && !owner->is_lent; }
+
+ad_status ad_tape_drop(ad_tape *tape) {
+  if (!tape->values->is_shared) return AD_OK;
+  find_needed(tape);
+  for (ad_tensor *each = tape->last; each; each = each->previous) {
+    int drops = is_dropped(owner_of(each));
+    if (drops && !each->shares_value) AD_TRY(give_value(tape, each));
+    if (drops) each->array.data = NULL;
+    if (!each->needs_saved) AD_TRY(give_saved(tape, each));
+  }
+  return AD_OK;
+}
+
+/* ---- at the reset ---- */
+
+// Of a tape that failed in the middle of a call two gradients may be one memory: it stays out until the pool is empty.
+static ad_status give_gradient(ad_tape *tape, ad_tensor *of) {
+  size_t bytes = ad_array_bytes(&of->grad);
+  int has = of->has_grad || of->waits;
+  if (tape->status) return AD_OK;
+  if (of->has_earlier) AD_TRY(ad_block_give(tape, bytes, of->earlier));
+  return has ? ad_block_give(tape, bytes, of->grad.data) : AD_OK;
+}
+
+static ad_status give_all_of(ad_tape *tape, ad_tensor *of) {
+  AD_TRY(give_value(tape, of));
+  AD_TRY(give_saved(tape, of));
+  return give_gradient(tape, of);
+}
+
+// When no tape has anything of it the pool begins anew.
+static void leave(ad_tape *tape) {
+  tape_memory *memory = tape->values;
+  tape->has_shared = 0;
+  if (--memory->tapes) return;
+  ad_arena_reset(memory->arena);
+  memory->spares = memory->records = NULL;
+  memory->dry_used = 0;
+}
+
+void ad_tape_give_all(ad_tape *tape) {
+  if (!tape->has_shared) return;
+  ad_status status = AD_OK;
+  for (ad_tensor *each = tape->last; each && !status; each = each->previous) status = give_all_of(tape, each);
+  leave(tape);  // without memory for a list of it, what could not be given back is out until then
+}
+
+/* ---- pools ---- */
+
+struct ad_tape_pool {
+  tape_memory memory;
+  int dry;
+};
+
+ad_status ad_tape_pool_create(int dry, ad_tape_pool **out) {
+  ad_tape_pool *pool;
+  AD_TRY(ad_new(1, &pool));
+  ad_status status = ad_arena_create(0, &pool->memory.arena);
+  if (status) {
+    ad_release(pool);
+    return status;
+  }
+  pool->memory.is_shared = 1;
+  pool->dry = dry;
+  *out = pool;
+  return AD_OK;
+}
+
+void ad_tape_pool_destroy(ad_tape_pool *pool) {
+  if (!pool) return;
+  ad_arena_destroy(pool->memory.arena);
+  ad_release(pool);
+}
+
+size_t ad_tape_pool_peak_bytes(const ad_tape_pool *pool) { return pool ? ad_memory_peak(&pool->memory, pool->dry) : 0; }
+
+void ad_tape_share(ad_tape *tape, ad_tape_pool *pool) { tape->values = &pool->memory; }

@@ -1,0 +1,167 @@
+/* The known mistakes of pipelines that no table shows: of the embedding that two stages compute with, of the norm over
+ * all stages, of what losses and gradients are divided by. Nothing here is part of what a step does. */
+#include <string.h>
+
+#include "array/array.h"
+#include "array/transit.h"
+#include "bridge/bridge.h"
+#include "kernels/kernels.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "reduce/count.h"
+#include "tensor/operation.h"
+#include "tensor/tape.h"
+#include "train/mistakes.h"
+#include "train/run.h"
+
+static void fire(void *context) { ((ad_mistake_scene *)context)->fired = 1; }
+
+static void keep_run(void *context, void *passing) { ((ad_mistake_scene *)context)->kept = passing; }
+
+static void note_microbatch(void *context, void *passing) {
+  ((ad_mistake_scene *)context)->microbatch = (int64_t) * (const size_t *)passing;
+}
+
+static int is_pipeline(const ad_run *run) { return ad_program_stage_count(run->program) > 1; }
+
+/* The mesh of the stages that this rank has. */
+static const ad_mesh *own_mesh(const ad_run *run) {
+  size_t m = 0;
+  while (!run->modules[m]) m++;
+  return ad_program_module(run->program, m)->mesh;
+}
+
+/* ---- the embedding, whose other copy the last stage computes with ---- */
+
+/* The head's gradient is left out where it comes back. */
+static void leave_head_out(void *context, void *passing) {
+  const ad_crossing_passing *at = passing;
+  if (!is_pipeline(at->run) || !at->crossing->spec->is_parameter || !at->array->data) return;
+  memset(at->array->data, 0, ad_array_bytes(at->array));
+  fire(context);
+}
+
+static ad_tensor *constant_copy(ad_tape *t, ad_tensor *of) {
+  ad_tensor *copy = ad_scale(t, of, 1);
+  ad_tape_lend(copy);
+  return ad_constant(t, ad_tensor_array(copy));
+}
+
+/* What looks tokens up has a copy of the embedding that takes no gradient: the head's alone is there. */
+static void look_up_in_constant(void *context, void *passing) {
+  static ad_tensor *with[AD_OPERANDS_MAX];
+  ad_operation_passing *at = passing;
+  if (strcmp(at->op->name, "embedding")) return;
+  memcpy(with, at->operands, (size_t)at->count * sizeof *with);
+  with[0] = constant_copy(at->tape, at->operands[0]);
+  at->operands = with;
+  fire(context);
+}
+
+/* Whether the parameter's value goes to another stage, by the name of its layer. */
+static int is_given_away(const ad_run *run, const char *param) {
+  for (size_t i = 0; i < ad_program_crossing_count(run->program); i++) {
+    const ad_crossing_spec *spec = ad_program_crossing(run->program, i);
+    size_t length = strlen(spec->value);
+    if (spec->is_parameter && !strncmp(param, spec->value, length) && param[length] == '.') return 1;
+  }
+  return 0;
+}
+
+/* Whether it is what one parameter counts in the norm: a single f64, of no tape. */
+static int counts_for_the_norm(const ad_transit_passing *pass, ad_move move) {
+  return pass->transit->move == move && pass->transit->what && !pass->in->shape.ndim && pass->in->dtype == AD_F64;
+}
+
+/* The first stage and the last both count the embedding in the norm. */
+static void count_twice(void *context, void *passing) {
+  const ad_mistake_scene *scene = context;
+  ad_transit_passing *pass = passing;
+  if (!scene->kept || !counts_for_the_norm(pass, AD_MOVE_ONCE)) return;
+  if (!is_given_away(scene->kept, pass->transit->what)) return;
+  *(double *)pass->out->data *= 2;
+  fire(context);
+}
+
+/* ---- a norm, a divisor ---- */
+
+/* The squares are summed over the ranks of a stage, and each has a norm of its own. */
+static void sum_over_stage(void *context, void *passing) {
+  const ad_mistake_scene *scene = context;
+  ad_transit_passing *pass = passing;
+  if (!scene->kept || !counts_for_the_norm(pass, AD_MOVE_ALL_REDUCE) || strcmp(pass->transit->what, "norm")) return;
+  ad_collective sum = {.size = sizeof sum, .op = AD_ALL_REDUCE, .count = 1, .dtype = AD_F64, .site = AD_HERE};
+  sum.group = ad_mesh_group(own_mesh(scene->kept), AD_AXES_ALL, ad_comm_rank(pass->comm));
+  sum.in = sum.out = pass->out->data;
+  pass->status = ad_comm_run(pass->comm, &sum);
+  pass->handled = 1;
+  fire(context);
+}
+
+/* Gradients are averaged over all ranks, those of other stages with them. */
+static void average_over_stages(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  const ad_run *run = passing;
+  scene->ratio = (double)ad_mesh_size(own_mesh(run)) / (double)ad_comm_size(run->comm);
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (!gradient || !gradient->data) continue;
+    ad_cast_scaled(gradient->data, gradient->dtype, gradient->data, gradient->dtype, scene->ratio,
+                   ad_array_numel(gradient));
+    scene->fired = 1;
+  }
+}
+
+/* The last stage divides a loss by the tokens of its microbatch, and nothing by the microbatches. */
+static void divide_by_microbatch(void *context, void *passing) {
+  const ad_mistake_scene *scene = context;
+  ad_divisor_passing *divisor = passing;
+  if (scene->microbatch < 0) return;
+  divisor->total = (double)ad_count_of(divisor->count, (size_t)scene->microbatch);
+  fire(context);
+}
+
+/* ---- where they show ---- */
+
+ad_needs ad_pipeline_facts(const ad_run *run) {
+  if (!is_pipeline(run) || ad_mesh_size(own_mesh(run)) == ad_comm_size(run->comm)) return 0;
+  ad_needs facts = AD_NEED_STAGES;
+  for (size_t i = 0; i < ad_program_crossing_count(run->program); i++) {
+    const ad_crossing_spec *spec = ad_program_crossing(run->program, i);
+    if (spec->is_parameter && ad_bridge_is_disjoint(spec->bridge)) facts |= AD_NEED_TIED_STAGES;
+  }
+  return facts;
+}
+
+static const ad_mistake mistakes[] = {
+    {.name = "head-left-out-of-tied-gradient",
+     .words = "the last stage's gradient of the embedding is not added to the first one's",
+     .needs = AD_NEED_TOKENS | AD_NEED_TIED_STAGES,
+     .at = {{AD_SEAM_RETURNED, leave_head_out}}},
+    {.name = "head-alone-in-tied-gradient",
+     .words = "the embedding's gradient is the last stage's alone",
+     .needs = AD_NEED_TOKENS | AD_NEED_TIED_STAGES,
+     .at = {{AD_SEAM_OPERANDS, look_up_in_constant}}},
+    {.name = "embedding-twice-in-norm",
+     .catalogue = 28,
+     .words = "the embedding of the first stage and of the last counts twice in the norm",
+     .needs = AD_NEED_TOKENS | AD_NEED_TIED_STAGES,
+     .at = {{AD_SEAM_GRADIENTS, keep_run}, {AD_SEAM_TRANSIT, count_twice}}},
+    {.name = "norm-of-each-stage",
+     .words = "each stage clips by the norm of its own gradients",
+     .needs = AD_NEED_TOKENS | AD_NEED_STAGES,
+     .at = {{AD_SEAM_GRADIENTS, keep_run}, {AD_SEAM_TRANSIT, sum_over_stage}}},
+    {.name = "averaged-over-stages",
+     .words = "gradients are averaged over the ranks of all stages",
+     .needs = AD_NEED_TOKENS | AD_NEED_STAGES,
+     .at = {{AD_SEAM_GRADIENTS, average_over_stages}}},
+    {.name = "divided-by-one-microbatch",
+     .words = "a loss is divided by the count of its microbatch alone",
+     .needs = AD_NEED_TOKENS | AD_NEED_STAGES | AD_NEED_MICROBATCHES,
+     .at = {{AD_SEAM_PHASE, note_microbatch}, {AD_SEAM_DIVISOR, divide_by_microbatch}}},
+};
+
+const ad_mistake *ad_pipeline_mistakes(size_t *count) {
+  *count = sizeof mistakes / sizeof *mistakes;
+  return mistakes;
+}

@@ -1,0 +1,101 @@
+/* The mistakes of pipelines that no table shows, each planted alone: which parameters are wrong, by which factor, and
+ * where there is nothing to be seen. */
+#include <math.h>
+#include "alone.h"
+
+static ad_recipe *recipe_of(const char *mesh, const char *model, const char *train) {
+  char text[1024];
+  ad_recipe *recipe = NULL;
+  snprintf(text, sizeof text,
+           "name: stages\nmodel: {kind: gpt, layers: 3, d_model: 12, heads: 2, d_hidden: 10%s}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 8, valid: [1, 0.5, 0.25, 0.75, 1, 0, 0.5]}\n"
+           "mesh: \"%s\"\ntrain: {global_batch: 7, steps: 5, lr: 1e-2, clip: 0.1, seed: 4%s}\n",
+           model, mesh, train);
+  if (ad_recipe_parse(text, "stages.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());
+  return recipe;
+}
+#define TIED ""
+#define UNTIED ", tied: false"
+#define MICROBATCHES ", microbatches: 3"
+
+/* What a mistake does: to the embedding, and to all others; 1: nothing, NaN: no factor. */
+typedef struct signature {
+  const char *mesh, *name;
+  double embedding, others;
+} signature;
+
+static int is_embedding(const ad_proof_param *param) { return !strcmp(param->name, "embedding.weight"); }
+
+static void has_ratio(const char *name, const ad_proof_param *param, double ratio) {
+  int is_right = param->max_rel_err < 1e-12;
+  if ((ratio == 1) != is_right) fail_msg("%s: %s is off by %g", name, param->name, param->max_rel_err);
+  if (isnan(ratio) || ratio == 1) return;
+  if (fabs(param->ratio / ratio - 1) > 1e-9) fail_msg("%s: %s is %g times", name, param->name, param->ratio);
+}
+
+static void shows(const signature *s) {
+  ad_recipe *recipe = recipe_of(s->mesh, TIED, MICROBATCHES);
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  ad_sabotage tried = try_alone(recipe, s->name, "", proof);
+  if (tried.caught != AD_CAUGHT_NUMBER) fail_msg("%s: %s %s", s->name, ad_caught_name(tried.caught), tried.message);
+  for (size_t i = 0; i < proof->param_count; i++)
+    has_ratio(s->name, &proof->params[i], is_embedding(&proof->params[i]) ? s->embedding : s->others);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+#define SHOWS(...) shows(&(signature){__VA_ARGS__})
+
+static void is_not_planted(const char *mesh, const char *model, const char *train, const char *name) {
+  ad_recipe *recipe = recipe_of(mesh, model, train);
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  assert_int_equal(try_alone(recipe, name, "", proof).caught, AD_CAUGHT_UNPLANTED);
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+static void half_of_a_tied_gradient_is_seen(void **state) {
+  SHOWS("pp=2", "head-left-out-of-tied-gradient", NAN, 1);
+  SHOWS("pp=3 dp_shard=2", "head-left-out-of-tied-gradient", NAN, 1);
+  SHOWS("pp=2 tp=2", "head-alone-in-tied-gradient", NAN, 1);
+  is_not_planted("pp=2", UNTIED, MICROBATCHES, "head-left-out-of-tied-gradient");
+  is_not_planted("dp=2", TIED, MICROBATCHES, "head-alone-in-tied-gradient");
+}
+
+static void a_copy_that_is_not_renewed_is_seen(void **state) {
+  SHOWS("pp=2", "values-of-step-before", NAN, NAN);
+  SHOWS("pp=2 tp=2", "values-of-step-before", NAN, NAN);
+  is_not_planted("pp=2", UNTIED, MICROBATCHES, "values-of-step-before");
+}
+
+static void an_average_over_stages_is_off_by_their_number(void **state) {
+  SHOWS("pp=2", "averaged-over-stages", 1.0 / 2, 1.0 / 2);
+  SHOWS("pp=3 dp_shard=2", "averaged-over-stages", 1.0 / 3, 1.0 / 3);
+  is_not_planted("dp=2", TIED, MICROBATCHES, "averaged-over-stages");
+}
+
+static void the_count_of_one_microbatch_is_seen(void **state) {
+  SHOWS("pp=2", "divided-by-one-microbatch", NAN, NAN);
+  is_not_planted("pp=2", TIED, "", "divided-by-one-microbatch");
+}
+
+/* Gradients are right: the norm is not, and what is clipped by it. */
+static void a_norm_of_another_sum_is_seen(void **state) {
+  SHOWS("pp=2", "embedding-twice-in-norm", 1, 1);
+  SHOWS("pp=2 dp_shard=3", "embedding-twice-in-norm", 1, 1);
+  SHOWS("pp=3", "norm-of-each-stage", 1, 1);
+  is_not_planted("pp=2", UNTIED, MICROBATCHES, "embedding-twice-in-norm");
+  is_not_planted("dp=3", TIED, MICROBATCHES, "norm-of-each-stage");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(half_of_a_tied_gradient_is_seen),
+      cmocka_unit_test(a_copy_that_is_not_renewed_is_seen),
+      cmocka_unit_test(an_average_over_stages_is_off_by_their_number),
+      cmocka_unit_test(the_count_of_one_microbatch_is_seen),
+      cmocka_unit_test(a_norm_of_another_sum_is_seen),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,195 @@
+#!/usr/bin/env bash
+# Stages of a pipeline: gpt and moe on meshes with pp, with several stages on a rank and stages without layers, beside one
+# process; training with pp as without; checkpoints that go on on another pp; dumps and plans of stages; recipes that do
+# not fit.
+#   pipeline.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/draw.sh"
+
+check() { # recipe, arguments...: the proof's document is proof.json
+  local recipe=$1 status=0; shift
+  "$addend" check "$source/recipes/$recipe.yaml" "$@" --json >proof.json 2>proof.err || status=$?
+  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
+}
+is_below() { python3 -c 'import json; assert all(p["max_rel_err"] < 1e-12 == p["bound"] for p in json.load(open("proof.json"))["params"])'; }
+
+# ---- every gradient against one process in one stage, f64 below 1e-12 ----
+cases=()
+for microbatches in 1 2 3 4 5; do
+  for tied in true false; do
+    cases+=("gpt-dp --set mesh=pp=2,dp=3 --set train.microbatches=$microbatches --set model.tied=$tied"
+      "gpt-dp --set mesh=pp=3,dp=2 --set train.microbatches=$microbatches --set model.tied=$tied --steps 3"
+      "gpt-dp --set mesh=pp=4 --set train.microbatches=$microbatches --set model.tied=$tied"
+      "gpt-pp --set schedule.stages=4 --set train.microbatches=$microbatches --set model.tied=$tied"
+      "gpt-pp --set mesh=pp=3,tp=2 --set schedule.layers=[0,3,0] --set train.microbatches=$microbatches --set model.tied=$tied")
+  done
+done
+for zero in 1 2 3; do
+  cases+=("gpt-pp --set shard.zero=$zero --steps 3" "gpt-3d --set mesh=pp=2,dp_shard=2,cp=3 --set shard.zero=$zero"
+    "gpt-dp --set mesh=pp=2,dp_replicate=2,dp_shard=2 --set shard.zero=$zero --set train.microbatches=3"
+    "moe-pp --set shard.zero=$zero --steps 3")
+done
+for n in 2 3; do
+  cases+=("gpt-tp --set mesh=pp=2,tp=$n" "gpt-tp-sp --set mesh=pp=$n,tp=2 --set model.convert_norms=true"
+    "gpt-cp --set mesh=pp=2,cp=$n" "gpt-cp --set mesh=pp=$n,cp=2 --set model.gather_keys=true"
+    "moe-cp --set mesh=pp=$n,dp_shard=2,cp=2" "moe-pp --set mesh=pp=$n,dp_shard=2,tp=2 --set model.tied=true")
+done
+cases+=("moe-dp2ep --set mesh=pp=2,dp_shard=2,tp=2" "moe-tp2ep --set mesh=pp=2,dp_shard=2,tp=2"
+  "moe-balance --set mesh=pp=2,dp_shard=2,tp=3" "moe-pp --set schedule.stages=4 --steps 3"
+  "gpt-text-bf16 --set mesh=pp=2 --set model.layers=2 --set data.seq=32 --set train.global_batch=4 --set train.microbatches=2")
+for kind in gpipe zb; do
+  for microbatches in 1 2 3 7 9; do
+    cases+=("gpt-pp --set schedule.kind=$kind --set train.microbatches=$microbatches"
+      "gpt-dp --set mesh=pp=4 --set schedule.kind=$kind --set train.microbatches=$microbatches --steps 2")
+  done
+  cases+=("moe-pp --set schedule.kind=$kind --set shard.zero=3" "gpt-tp-sp --set mesh=pp=2,tp=3 --set schedule.kind=$kind"
+    "gpt-3d --set mesh=pp=2,dp_shard=2,cp=2 --set schedule.kind=$kind --set train.microbatches=3")
+done
+for microbatches in 1 3 8 9; do
+  cases+=("gpt-pp --set schedule.stages=6 --set train.microbatches=$microbatches"
+    "moe-pp --set schedule.stages=4 --set shard.zero=3 --set train.microbatches=$microbatches")
+done
+draw_cases "stages" 8 "${cases[@]}"
+for arguments in "${drawn[@]}"; do # commas of a mesh are spaces there
+  read -ra words <<<"$arguments"
+  for i in "${!words[@]}"; do case ${words[i]} in mesh=*) words[i]=${words[i]//,/ } ;; esac; done
+  check "${words[@]}" && is_below
+done
+check gpt-pp && is_below
+check gpt-pp --set schedule.stages=6 --set train.microbatches=2 && is_below
+check moe-pp --steps 3 && is_below
+check gpt-pp --directional
+
+# On the engine that poisons, delays and reorders.
+(export ADDEND_HOSTILE=17 && check gpt-pp --set schedule.kind=zb && is_below)
+(export ADDEND_HOSTILE=7 && check moe-pp --set schedule.stages=4 --set shard.zero=3 && is_below)
+
+# Stages on one rank are the same program.
+check gpt-dp --set mesh=pp=1 --set schedule.stages=3 && is_below
+
+# One token of the step counts: a microbatch without any goes through all stages.
+check gpt-pp --set 'data.valid=[0, 0, 0.1, 0, 0, 0, 0]' && is_below
+
+# ---- derived mistakes: none survives ----
+: "${ADDEND_TEST_SEED:?}"
+seed=$ADDEND_TEST_SEED count=20
+[ "$seed" != all ] || seed=1 count=100
+draw_cases "recipes with mistakes" 1 gpt-pp moe-pp
+for recipe in "${drawn[@]}"; do
+  check $recipe --sabotage=$count --seed "$seed"
+  python3 -c 'import json; p = json.load(open("proof.json")); assert p["survivors"] == 0 and p["coverage"]["mistakes"] >= 20, p["coverage"]'
+done
+
+# ---- training: the same losses and weights as without stages, under the same names, in one file ----
+train() { # folder, recipe, arguments...
+  local folder=$1 recipe=$2; shift 2
+  "$addend" train "$source/recipes/$recipe.yaml" --set train.steps=4 --set checkpoint.every=2 \
+    --set 'precision={param: f64, compute: f64}' --out "$folder" "$@" >out 2>&1 || { cat out; fail "train $recipe $*"; }
+}
+cat >same.py <<'P'
+import array, json, math, struct, sys
+def weights(path):
+    data = open(path + "/weights.safetensors", "rb").read()
+    (size,) = struct.unpack("<Q", data[:8])
+    head = json.loads(data[8:8 + size])
+    head.pop("__metadata__", None)
+    return {name: array.array("d", data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for name, t in head.items()}
+def lines(path): return [json.loads(line) for line in open(path + "/metrics.jsonl")]
+one, other, which = sys.argv[1], sys.argv[2], sys.argv[3]
+a, b = weights(one), weights(other)
+assert list(a) == list(b) and "blocks.1.attn.wq" in a and all(len(a[n]) == len(b[n]) for n in a), (list(a), list(b))
+worst = max(abs(x - y) for n in a for x, y in zip(a[n], b[n]))
+assert worst < 1e-12, worst
+if which == "metrics":
+    for x, y in zip(lines(one), lines(other), strict=True):
+        for key in "step", "loss", "tokens", "norm", "held_out_loss", "losses", "measured":
+            assert x.get(key) == y.get(key), (key, x.get(key), y.get(key))
+P
+held_out=(--set data.held_out=0.1 --set evaluate.every=2 --set evaluate.samples=9)
+train one gpt-pp "${held_out[@]}" --set mesh=dp=1
+train two gpt-pp "${held_out[@]}"
+train four gpt-pp "${held_out[@]}" --set mesh="pp=2 tp=2" --set schedule.stages=4 --set schedule.layers=[1,0,1,1]
+python3 same.py one two metrics
+python3 same.py one four metrics
+train experts moe-pp --set mesh="dp_shard=2 tp=2"
+train staged moe-pp
+python3 same.py experts staged metrics
+
+# ---- checkpoints go on on another pp ----
+goes_on() { # from, recipe, arguments...
+  local from=$1 recipe=$2; shift 2
+  rm -rf on && mkdir -p on/checkpoints && cp -r "$from/checkpoints/step-2" on/checkpoints/
+  train on "$recipe" --resume "$@"
+  grep -q 'goes on after step 2' out || { cat out; fail "does not go on: $*"; }
+  python3 same.py "$from" on weights
+}
+draw_cases "meshes to go on from" 2 "mesh=pp=1" "mesh=pp=3 dp=2" "mesh=pp=4" "mesh=dp=3"
+for mesh in "${drawn[@]}"; do goes_on two gpt-pp "${held_out[@]}" --set "$mesh"; done
+goes_on one gpt-pp "${held_out[@]}"
+goes_on two gpt-pp "${held_out[@]}" --set schedule.stages=4 --set schedule.kind=gpipe
+goes_on staged moe-pp --set mesh="pp=3 dp_shard=1" --set 'views.sparse=ep=1 etp=1'
+
+# ---- a dump has files of each stage ----
+train dumped gpt-pp --dump-step 1 --set schedule.stages=4
+"$addend" diff dumped/dump-1 >out || { cat out; fail "the dump is not right"; }
+grep -q 'right: 4 of 4 modules' out || { cat out; fail "not four stages"; }
+
+# ---- plans ----
+python3 - "$addend" "$source" <<'P'
+import json, subprocess, sys
+addend, source = sys.argv[1:]
+def plan(recipe, *sets):
+    words = [addend, "plan", f"{source}/recipes/{recipe}.yaml", "--json", *sum((["--set", s] for s in sets), [])]
+    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+def stages(document): # parameters' names by the pool that reduces or holds them
+    return [[p["first_rank"], p["ranks"], len(p["modules"])] for p in document["pools"]]
+two = plan("gpt-pp")
+assert stages(two) == [[0, 6, 1], [6, 6, 1]], two["pools"]
+assert stages(plan("gpt-pp", "schedule.stages=4")) == [[0, 6, 2], [6, 6, 2]]
+names = [p["name"] for p in two["params"]]
+assert names[0] == "embedding.weight" and names[-1] == "final.norm.weight" and len(set(names)) == len(names), names
+# Each rank of a stage sends its own part, forward the stream and the embedding, and gets a gradient of as many bytes.
+crossing = {}
+for bridge in two["bridges"]:
+    crossing.setdefault(bridge["site"], []).append(bridge)
+assert set(crossing) == {"stream 0", "embedding"}, crossing
+for bridge in two["bridges"]:
+    for rank in bridge["bytes_per_rank"]:
+        forward, back = rank["forward"], rank["backward"]
+        gives = rank["rank"] < 6
+        assert forward["sends" if gives else "receives"] == back["receives" if gives else "sends"], rank
+        assert forward["receives" if gives else "sends"] == 0 == back["sends" if gives else "receives"], rank
+table = crossing["embedding"][0]
+assert {rank["forward"]["sends"] for rank in table["bytes_per_rank"][:6]} == {256 * 24 * 4 // 2}, table # tp=2 cuts it
+for bridge in two["bridges"]:
+    for way in "forward", "backward":
+        assert bridge[way]["bytes"] == sum(route["bytes"] for route in bridge[way]["routes"]), bridge
+big = plan("gpt-pp", "mesh=pp=64 dp_shard=8192 tp=2", "model.layers=64", "train.global_batch=16384", "train.microbatches=2")
+assert big["world"] == 1 << 20 and len(big["pools"]) == 64, big["world"]
+P
+
+# ---- what does not fit: with its key and what would do ----
+refused() { # sentence, recipe, arguments...
+  local status=0
+  "$addend" plan "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?
+  [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:3}"; }
+  grep -qF -- "$1" out || { cat out; fail "no word of '$1': ${*:3}"; }
+}
+refused '--set schedule.kind: must be gpipe, 1f1b, interleaved or zb, is fifo' gpt-pp --set schedule.kind=fifo
+refused '--set schedule.kind: 1f1b has one stage a rank, so as many ranks as stages: 4, not 2; interleaved and gpipe have several stages a rank' \
+  gpt-pp --set schedule.kind=1f1b --set schedule.stages=4
+refused '--set schedule.stages: interleaved has as many stages on each rank, so a multiple of 2 of them, not 3' gpt-pp --set schedule.stages=3
+refused '--set schedule.stages: must leave no rank of pp=2 without a stage, is 1; at least 2, or 0 for as many' gpt-pp --set schedule.stages=1
+refused '--set schedule.stages: must be at most 4096, is 5000' gpt-pp --set schedule.stages=5000
+refused '--set schedule.layers: must have one number for each stage, has 3 for 2' gpt-pp --set 'schedule.layers=[1,1,1]'
+refused '--set schedule.layers: must be 0 or more and model.layers together, are 4 of 3' moe-pp --set 'schedule.layers=[2,2]'
+refused '--set mesh: mesh "dp_shard=2 pp=2": `pp` comes first: the ranks of a stage are one after another' gpt-dp --set mesh="dp=2 pp=2"
+refused '--set mesh.model: pp=2 is not available for ocr: it trains on dp_replicate, dp_shard, cp and tp' ocr-equal --set mesh.model="pp=2 dp=2"
+refused '--set schedule.stages: unknown key' ocr-equal --set schedule.stages=2
+refused '--set mesh: must name dp_shard, 1 will do: the view has axes beside etp' moe-pp --set mesh=pp=2 --set 'views.sparse=ep=1 etp=1'
+refused '--set views.sparse: ' moe-pp --set 'views.sparse=efsdp=4 ep=2 etp=1'
+echo "pipeline: all hold"

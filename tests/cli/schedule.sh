@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# `addend schedule`: what it prints and exits with; tables that torch.distributed.pipelining dumped; pictures; large tables.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+run() { # exit status, arguments...: output in out, errors in err
+  local expected=$1 status=0; shift
+  "$addend" schedule "$@" >out 2>err || status=$?
+  [ $status -eq "$expected" ] || { cat out err >&2; fail "exit $status instead of $expected: $*"; }
+}
+says() { grep -qF -e "$1" out || { cat out >&2; fail "it says: $1"; }; }
+complains() { [ ! -s out ] && grep -qF -e "$1" err || { cat out err >&2; fail "it complains: $1"; }; }
+
+# What docs/pipeline.md shows.
+run 0 make 1f1b --stages 3 --microbatches 4
+python3 - "$source/docs/pipeline.md" out <<'P' || fail "docs/pipeline.md shows what is printed"
+import sys
+shown = open(sys.argv[1]).read().split("--stages 3 --microbatches 4\n")[1].split("```")[0]
+assert shown == open(sys.argv[2]).read(), shown
+P
+printf '%s\n' 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1 1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1 >wrong.csv
+run 1 check wrong.csv
+python3 - "$source/docs/pipeline.md" out <<'P' || fail "docs/pipeline.md shows what is said"
+import sys
+shown = open(sys.argv[1]).read().split("check wrong.csv\n")[1].split("```")[0]
+assert shown == open(sys.argv[2]).read(), shown
+P
+run 0 make zb --stages 2 --microbatches 3 --lower --waits --csv
+python3 - "$source/docs/pipeline.md" out <<'P' || fail "docs/pipeline.md shows the table with waits"
+import sys
+shown = open(sys.argv[1]).read().split("cat zb.csv\n")[1].split("```")[0]
+assert shown == open(sys.argv[2]).read(), shown
+P
+cp out zb.csv && run 0 check zb.csv
+run 0 check wrong.csv --buffered
+
+# The schedules, and tables that are written and read again.
+for name in gpipe 1f1b interleaved zb leads accumulate; do
+  ranks=4; [ $name != accumulate ] || ranks=1
+  stages=4; [ $name != interleaved ] || stages=8
+  run 0 make $name --stages $stages --ranks $ranks --microbatches 6 --csv; cp out table.csv
+  run 0 make $name -s $stages -n $ranks -m 6 --lower --gathered 1 --json; cp out table.json
+  run 0 check table.csv; says "right: $ranks rank"
+  run 0 check table.json; says "right: $ranks rank"
+  ! grep -q "nothing was asked" out || fail "$name: every part is there"
+  run 0 check table.csv --lower --reduce-each; grep -q "the table lowered" err || fail "it says that it lowers"
+  run 0 check table.json --json
+  python3 - $name <<'P' || fail "the document of $name"
+import json, sys
+found = json.load(open("out"))
+ranks = found["ranks"]
+assert found["right"] and found["broken"] == [] and found["faults"] == 0
+parts = ["compute", "transfers", "gathers", "reductions", "end"]
+if ranks == 1: parts.remove("transfers")
+assert found["parts"] == parts, found["parts"]
+assert len(found["per_rank"]) == ranks and found["microbatches"] == 6
+busy = sum(rank["busy"] for rank in found["per_rank"])
+assert abs(found["bubble"] - (1 - busy / (ranks * found["makespan"]))) < 1e-12
+assert all(abs(rank["busy"] + rank["idle"] - found["makespan"]) < 1e-12 for rank in found["per_rank"])
+assert found["in_flight"] == max(rank["in_flight"] for rank in found["per_rank"])
+assert found["deferred"] == max(rank["deferred"] for rank in found["per_rank"])
+expected = {"gpipe": 1 / 3, "1f1b": 1 / 3, "zb": 3 / 21, "accumulate": 0}.get(sys.argv[1], found["bubble"])
+assert abs(found["bubble"] - expected) < 1e-12, found["bubble"]
+P
+done
+run 1 check wrong.csv --json
+python3 - <<'P' || fail "the document of a wrong table"
+import json
+found = json.load(open("out"))
+assert not found["right"] and found["faults"] == 1 and "bubble" not in found
+assert found["broken"][0].items() >= {"law": "circle", "rank": 0, "place": 3, "stage": 0, "microbatch": 1}.items()
+P
+run 0 make 1f1b -s 4 -m 8 --limit 4
+run 1 make 1f1b -s 4 -m 8 --limit 3; says "in_flight: rank 0, place 3 (0F3): with it 4 activations are in flight, and the limit is 3"
+run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10; says "of 88;"
+run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10 --lower; says "of 102;"
+
+# Tables of PyTorch: compute alone, and lowered.
+fixtures=$source/tests/schedule/pytorch
+for table in "$fixtures"/*.csv; do
+  [ "$table" != "$fixtures/1f1b.csv" ] || continue
+  run 0 check "$table" --json
+  python3 - "$table" out <<'P' || fail "$table"
+import csv, json, re, sys
+cells = [[cell for cell in row if cell] for row in csv.reader(open(sys.argv[1]))]
+flat = [re.sub(r"[()]|OVERLAP_F_B", "", cell).split(";") for row in cells for cell in row]
+found = json.load(open(sys.argv[2]))
+assert found["right"] and found["ranks"] == len(cells) and found["actions"] == sum(map(len, flat)), found
+assert ("transfers" in found["parts"]) == (".comms." in sys.argv[1])
+P
+done
+run 0 check "$fixtures/dualpipev.compute.csv"; grep -qE "^addend: [0-9]+ OVERLAP_F_B are read as their actions one after the other$" err || fail "overlaps are told"
+# addend's orders are PyTorch's: compute without what waits and reduces.
+compute() { python3 -c 'import csv, re, sys
+for row in csv.reader(open(sys.argv[1])): print(",".join(cell for cell in row if re.fullmatch(r"\d+[FBIW]\d+", cell)))' "$1"; }
+same_order() { # name, table, arguments of make...
+  run 0 make "${@:3}" --csv
+  tr -d '\r' <out >ours; compute "$2" >theirs
+  cmp -s ours theirs || { diff ours theirs >&2 || true; fail "$1 is PyTorch's order"; }
+}
+same_order gpipe "$fixtures/gpipe.csv" gpipe -s 3 -m 4
+same_order interleaved "$fixtures/interleaved.compute.csv" interleaved -s 4 -n 2 -m 4
+same_order zb "$fixtures/interleaved-zb.compute.csv" zb -s 4 -m 8
+
+for name in interleaved interleaved-zb looped-bfs zbv; do # its transfers, reductions and gathers cost no waiting
+  for form in compute comms; do run 0 check "$fixtures/$name.$form.csv" --json; grep -E '"(makespan|bubble)"' out >$form.worth; done
+  cmp -s compute.worth comms.worth || { cat compute.worth comms.worth >&2; fail "$name: what PyTorch inserts costs no time"; }
+done
+# The order that PyTorch's 1F1B says it has: its last rank counts microbatches from 1. The other ranks' are addend's.
+run 1 check "$fixtures/1f1b.csv"; says "once: rank 3: stage 3 never computes microbatch 0 forward; put 3F0 into its list"
+run 0 make 1f1b -s 4 -m 6 --csv
+tr -d '\r' <out >ours; compute "$fixtures/1f1b.csv" >theirs
+cmp -s <(head -3 ours) <(head -3 theirs) || fail "1f1b is PyTorch's order on the first ranks"
+
+# Pictures.
+run 0 make zb -s 4 -m 8 --lower --picture zb.svg
+run 0 check "$fixtures/interleaved.comms.csv" --picture interleaved.svg
+python3 - <<'P' || fail "the picture"
+import re, xml.etree.ElementTree as tree
+S = "{http://www.w3.org/2000/svg}"
+root = tree.parse("zb.svg").getroot()
+texts = [text.text for text in root.iter(S + "text")]
+assert texts[0] == "zb, 4 stages, 8 microbatches" == root.find(S + "title").text
+assert "bubble 11.1 % of 27" in texts[1], texts[1]
+assert [text for text in texts if text.startswith("rank ")] == [f"rank {r}" for r in range(4)]
+tones = [rect.get("class") for rect in root.iter(S + "rect") if rect.get("class", "").startswith("cell")]
+assert {tone: tones.count(tone) for tone in set(tones)} == {"cell g0": 33, "cell g4": 33, "cell g2": 33}, tones
+assert [text for text in texts if re.fullmatch(r"\d", text)].count("3") == 12
+assert sum(1 for path in root.iter(S + "path") if path.get("class") == "cell") == 2 * 3 * 8
+of_two = open("interleaved.svg").read() # two stages a rank: two tones each
+assert all(f'class="cell {tone}"' in of_two for tone in ("g0", "g6", "g1", "g5")) and "another tone" in of_two
+width = int(root.get("width"))
+assert all(int(rect.get("x")) + int(rect.get("width")) <= width for rect in root.iter(S + "rect"))
+P
+run 1 check wrong.csv --picture none.svg
+[ ! -e none.svg ] && grep -q "none.svg: a wrong table has no times to draw" err || fail "no picture of a wrong table"
+run 3 make zb -s 4 -m 8 --picture /nonexistent/zb.svg
+
+# A large table, and more ranks than a terminal shows.
+run 0 make interleaved -s 64 -n 64 -m 512 --lower --json; cp out large.json
+run 0 check large.json; says "right: 64 ranks, 64 stages, 512 microbatches"
+run 0 make 1f1b -s 200 -m 3; says "... and 136 more ranks"
+
+# Calls and files that are wrong.
+complaint() { local sentence=$1; shift; run 2 "$@"; complains "$sentence"; }
+complaint "say \`check FILE\` or \`make SCHEDULE\`"
+complaint "say \`check FILE\` or \`make SCHEDULE\`, not 'draw'" draw it
+complaint "name the file of a table" check
+complaint "name a schedule: gpipe" make
+complaint "'b.csv' is too much" check a.csv b.csv
+complaint "make needs --stages and --microbatches" make 1f1b
+complaint "are for make" check wrong.csv --stages 2
+complaint "--csv or --json, not both" make 1f1b -s 2 -m 2 --csv --json
+complaint "add it" make 1f1b -s 2 -m 2 --gathered 1
+complaint "add it" make 1f1b -s 2 -m 2 --waits
+complaint "did you mean 1f1b?" make 1f1 -s 2 -m 2
+complaint "--limit takes a number from 1 on" check wrong.csv --limit 0
+complaint "--cost takes F, B, I, W or transfer" check wrong.csv --cost Q=1
+complaint "--cost takes times above 0, not '0'" check wrong.csv --cost F=0
+complaint "--cost takes times above 0" check wrong.csv --cost F=nan
+complaint "there are costs of 1 stages, and the table has 2" check wrong.csv --buffered --stage-cost 1
+complaint "nothing.csv" check nothing.csv
+complaint "Is a directory" check "$work"
+printf '0F0,0Q0\n' >cells.csv
+complaint "cells.csv: line 1, cell 2: '0Q0' is no action" check cells.csv
+printf '{"schedule": 1, "ranks": [["0F0",]]}' >cells.json
+complaint "cells.json: is no JSON: line 1" check cells.json
+status=0; "$addend" schedule make 1f1b -s 2 -m 2 >/dev/full 2>err || status=$?
+[ $status -eq 3 ] || fail "a full disk: exit $status"
+echo "schedule: all hold"

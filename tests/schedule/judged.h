@@ -1,0 +1,54 @@
+/* Tables as text, and what the laws say of them. */
+#ifndef TESTS_SCHEDULE_JUDGED_H
+#define TESTS_SCHEDULE_JUDGED_H
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <jansson.h>
+#include <cmocka.h>
+#include "addend/schedule.h"
+
+static inline ad_table *table_of(const char *text) {
+  ad_table *table;
+  if (ad_table_parse(text, strlen(text), "test", &table, NULL)) fail_msg("%s", ad_last_error());
+  return table;
+}
+
+/* Takes the table. */
+static inline void table_holds(ad_table *table, const ad_table_options *options) {
+  if (ad_table_check(table, options)) fail_msg("%s", ad_last_error());
+  ad_table_destroy(table);
+}
+static inline void holds_with(const char *text, const ad_table_options *options) {
+  table_holds(table_of(text), options);
+}
+static inline void holds(const char *text) { holds_with(text, NULL); }
+
+/* The table breaks this law first, and says so. Takes it. */
+static inline void table_breaks(ad_table *table, const ad_table_options *options, const char *law,
+                                const char *sentence) {
+  char *json;
+  int right;
+  assert_int_equal(ad_table_report(table, options, &right, &json), AD_OK);
+  json_t *document = json_loads(json, 0, NULL), *first = json_array_get(json_object_get(document, "broken"), 0);
+  const char *said = json_string_value(json_object_get(first, "message"));
+  if (right || !said || strcmp(json_string_value(json_object_get(first, "law")), law) != 0 || !strstr(said, sentence))
+    fail_msg("%s", json);
+  assert_int_equal(ad_table_check(table, options), AD_INVALID);
+  assert_string_equal(ad_last_error(), said);
+  json_decref(document);
+  free(json);
+  ad_table_destroy(table);
+}
+static inline void breaks_with(const char *text, const ad_table_options *options, const char *law,
+                               const char *sentence) {
+  table_breaks(table_of(text), options, law, sentence);
+}
+static inline void breaks(const char *text, const char *law, const char *sentence) {
+  breaks_with(text, NULL, law, sentence);
+}
+
+#endif

@@ -1,0 +1,208 @@
+/* Each law of a table by what it says: the law, rank, place, action, what to do. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#include "judged.h"
+
+static void stages_are_all_there_and_lie_on_one_rank(void **state) {
+  holds("0F0,0B0\n1F0,1B0\n");
+  holds("0F0,0B0\n\n1F0,1B0\n"); /* a rank may have no stage */
+  breaks("0F0,0B0\n2F0,2B0\n", "stages", "no rank computes stage 1, but there are 3 stages");
+  breaks("0F0,1F0\n1B0,0B0\n", "stages", "rank 1, place 0 (1B0): stage 1 lies on rank 0, where its first action is");
+  breaks("0F0,0B0,0REDUCE\n1F0,1B0,1REDUCE,0UPDATE\n", "stages", "rank 1, place 3 (0UPDATE): stage 0 lies on rank 0");
+  ad_table *table;
+  assert_int_equal(ad_table_create(2, &table), AD_OK);
+  assert_int_equal(ad_table_check(table, NULL), AD_INVALID);
+  assert_string_equal(ad_last_error(), "the table computes nothing; give its ranks F and B");
+  ad_table_destroy(table);
+  breaks("SUMS,NORM\n", "stages", "the table computes nothing; give its ranks F and B");
+}
+
+static void every_microbatch_goes_forward_and_back_once(void **state) {
+  holds("0F0,0I0,0F1,0W0,0B1\n");
+  breaks("0F0,0B0,0B1\n", "once", "rank 0: stage 0 never computes microbatch 1 forward; put 0F1 into its list");
+  breaks("0F0,0F1,0B0\n", "once", "rank 0: stage 0 never takes microbatch 1 back; put 0B1, or 0I1 and 0W1,");
+  breaks("0F0,0F0,0B0\n", "once", "rank 0, place 1 (0F0): it stands at place 0 of rank 0 already");
+  breaks("0F0,0I0\n", "once", "rank 0, place 1 (0I0): the gradient of the weights is never computed; put 0W0 behind");
+  breaks("0F0,0W0\n", "once", "rank 0, place 1 (0W0): the gradient of the inputs is never computed; put 0I0 before");
+  breaks("0F0,0B0,0W0\n", "once",
+         "rank 0, place 1 (0B0): B is the whole backward, but W of the same stands at place 2");
+  breaks("0F0,0B0,0I0\n", "once", "but I of the same stands at place 2");
+}
+
+static void transfers_pair_off_in_one_order(void **state) {
+  holds("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+  breaks("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n", "pairs",
+         "rank 0, place 2 (0RECV_B0): nothing is sent to it; put 1SEND_B0 into the list of rank 1");
+  breaks("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n", "pairs",
+         "rank 0, place 1 (0SEND_F0): nobody receives it; put 1RECV_F0 into the list of rank 1");
+  breaks("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0\n", "pairs",
+         "rank 1: stage 0 needs a gradient of microbatch 0 from stage 1 on rank 1, and it is not sent; put 1SEND_B0");
+  breaks("0F0,0SEND_F0,1RECV_F0,1F0,1B0,0B0\n", "pairs",
+         "rank 0, place 1 (0SEND_F0): stages 0 and 1 lie on the same rank, and nothing travels");
+  breaks("0F0,0B0,0SEND_F0\n", "pairs", "stages 0 and 1 hand nothing to each other");
+  breaks(
+      "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
+      "pairs",
+      "rank 1, place 0 (1RECV_F1): it is number 0 that this edge receives, and number 0 that rank 0 sends is 0SEND_F0 "
+      "(place 2): it would take the value of another microbatch");
+}
+
+static void gradients_have_one_order_too(void **state) {
+  breaks(
+      "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B1,0RECV_B0,0B0,0B1\n"
+      "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n",
+      "pairs",
+      "rank 0, place 4 (0RECV_B1): it is number 0 that this edge receives, and number 0 that rank 1 sends is 1SEND_B0 "
+      "(place 5): it would take the gradient of another microbatch");
+}
+
+static void what_is_needed_stands_before(void **state) {
+  breaks("0B0,0F0\n", "given", "rank 0, place 0 (0B0): it needs 0F0, which stands behind it at place 1");
+  breaks("0F0,0W0,0I0\n", "given", "rank 0, place 1 (0W0): it needs 0I0, which stands behind it at place 2");
+  breaks("1F0,0F0,1B0,0B0\n", "given", "rank 0, place 0 (1F0): it needs 0F0");
+  breaks("0F0,1F0,0B0,1B0\n", "given", "rank 0, place 2 (0B0): it needs 1B0");
+  breaks("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "given", "rank 0, place 0 (0SEND_F0): it needs 0F0");
+  breaks("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n", "given", "rank 1, place 0 (1F0): it needs 1RECV_F0");
+}
+
+/* No gradient comes back over a one-way edge, so nobody waits for one. */
+static void one_way_edges_take_no_gradient_back(void **state) {
+  holds("{\"schedule\": 1, \"edges\": [[0, 1, \"one_way\"]], \"ranks\": [[\"0F0\", \"1F0\", \"0B0\", \"1B0\"]]}");
+  breaks("{\"schedule\": 1, \"edges\": [[0, 1]], \"ranks\": [[\"0F0\", \"1F0\", \"0B0\", \"1B0\"]]}", "given",
+         "rank 0, place 2 (0B0): it needs 1B0");
+  breaks(
+      "{\"schedule\": 1, \"edges\": [[0, 1, \"one_way\"]], \"ranks\": [[\"0F0\", \"0SEND_F0\", \"0RECV_B0\", \"0B0\"], "
+      "[\"1RECV_F0\", \"1F0\", \"1B0\", \"1SEND_B0\"]]}",
+      "pairs", "no gradient goes back from stage 1 to stage 0");
+}
+
+static void parameters_are_gathered_where_they_are_used(void **state) {
+  holds("0UNSHARD,0F0,0RESHARD,0GATHER,0B0,0RELEASE\n");
+  breaks("0F0,0GATHER,0B0,0RELEASE\n", "gathered",
+         "rank 0, place 0 (0F0): the parameters of stage 0 are not gathered here; put 0GATHER before it");
+  breaks("0GATHER,0F0,0RELEASE,0B0\n", "gathered", "rank 0, place 3 (0B0)");
+  breaks("0GATHER,0F0,0GATHER,0B0,0RELEASE\n", "gathered",
+         "rank 0, place 2 (0GATHER): stage 0 was gathered at place 0 and is not released yet");
+  breaks("0GATHER,0F0,0B0,0RELEASE,0RELEASE\n", "gathered", "rank 0, place 4 (0RELEASE): stage 0 is not gathered here");
+  breaks(
+      "0GATHER,0F0,0B0\n", "pending",
+      "rank 0, place 0 (0GATHER): what it gathers is never released; put 0RELEASE behind the last action of stage 0");
+}
+
+static void reductions_stand_behind_the_last_addend(void **state) {
+  holds("0F0,0F1,0B0,0REDUCE0,0B1,0REDUCE\n");
+  holds("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n");
+  breaks("0F0,0F1,0B0,0REDUCE,0B1\n", "reduced",
+         "rank 0, place 4 (0B1): the last reduction of stage 0 stands before it at place 3, so this addend would be in "
+         "no sum");
+  breaks("0F0,0I0,0REDUCE,0W0\n", "reduced", "rank 0, place 3 (0W0)");
+  breaks("0F0,0B0,0REDUCE\n1F0,1B0\n", "reduced",
+         "rank 1: the gradient of stage 1 is never reduced: its addends stay on their ranks; put 1REDUCE behind");
+  breaks("0F0,0B0,0REDUCE,0REDUCE\n", "reduced", "rank 0, place 3 (0REDUCE): it stands at place 2 of rank 0 already");
+  breaks("0F0,0F1,0REDUCE0,0B0,0B1,0REDUCE\n", "reduced",
+         "rank 0, place 2 (0REDUCE0): the addend of microbatch 0 comes later, at place 3");
+  breaks("0F0,0F1,0B0,0REDUCE0,0REDUCE0,0B1,0REDUCE\n", "reduced",
+         "rank 0, place 4 (0REDUCE0): the addend of microbatch 0 was reduced before");
+  holds("0F0,0F1,0B0,0REDUCE0,0WAIT_REDUCE,0B1,0REDUCE,0WAIT_REDUCE\n");
+  breaks("0F0,0F1,0B0,0REDUCE0,0B1,0REDUCE,0WAIT_REDUCE\n", "pending",
+         "rank 0, place 5 (0REDUCE): the reduction at place 3 is not waited for yet; put 0WAIT_REDUCE before this");
+  breaks("0F0,0B0,0WAIT_REDUCE,0REDUCE\n", "reduced", "no reduction of stage 0 is under way");
+  breaks("0F0,0B0,0REDUCE,0WAIT_REDUCE\n1F0,1B0,1REDUCE\n", "pending",
+         "rank 1, place 2 (1REDUCE): it is under way at the end; put 1WAIT_REDUCE behind it");
+}
+
+static void the_end_stands_behind_what_it_needs(void **state) {
+  holds("0F0,0B0,SUMS,0REDUCE,NORM,0UPDATE\n");
+  breaks("0F0,0B0,SUMS,NORM,0UPDATE\n", "reduced", "the gradient of stage 0 is never reduced");
+  breaks("0F0,0B0,0REDUCE,NORM,0UPDATE\n", "end", "rank 0: there is no SUMS, in which all ranks take part");
+  breaks("0F0,0B0,0REDUCE,SUMS,0UPDATE\n", "end", "rank 0: there is no NORM");
+  breaks("0F0,0B0,0REDUCE,SUMS,NORM\n", "end", "rank 0: stage 0 is never updated; put 0UPDATE at the end of the list");
+  breaks("0F0,0B0,0REDUCE,0UPDATE,SUMS,NORM\n", "end", "rank 0, place 3 (0UPDATE): it needs NORM");
+  breaks("0F0,0B0,SUMS,NORM,0REDUCE,0UPDATE\n", "end", "rank 0, place 3 (NORM): it needs 0REDUCE");
+  breaks("0F0,0B0,0REDUCE,NORM,SUMS,0UPDATE\n", "end", "rank 0, place 3 (NORM): it needs SUMS");
+  breaks("SUMS,0F0,0B0,0REDUCE,NORM,0UPDATE\n", "end", "rank 0, place 0 (SUMS): it needs 0F0");
+  breaks("0F0,0B0,0REDUCE,SUMS,SUMS,NORM,0UPDATE\n", "end", "it stands at place 3 of rank 0 already");
+  breaks("0F0,0B0,0REDUCE,SUMS,NORM,0UPDATE,0WAIT_REDUCE\n", "end",
+         "rank 0, place 5 (0UPDATE): the reduction of stage 0 is not waited for yet; move it behind a 0WAIT_REDUCE");
+  breaks("0F0,0B0,0REDUCE,SUMS,NORM,0WAIT_REDUCE,0UPDATE\n", "end", "rank 0, place 4 (NORM): it needs 0WAIT_REDUCE");
+}
+
+static void sends_that_are_waited_for_are_all(void **state) {
+  holds(
+      "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n");
+  breaks(
+      "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0\n",
+      "pending", "rank 1, place 3 (1SEND_B0): other sends of the table are waited for and this is not");
+  breaks(
+      "0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n",
+      "given", "rank 0, place 1 (0WAIT_SEND_F0): it needs 0SEND_F0");
+}
+
+/* Without transfers ranks wait for each other's compute. */
+static void nobody_waits_in_a_circle(void **state) {
+  ad_table_options buffered = {.size = sizeof buffered, .buffered = 1};
+  breaks("0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n", "circle",
+         "with buffered sends ranks wait in a circle: rank 0 at place 1 (0B0) for 1B0 of rank 1 (place 2); rank 1 at "
+         "place 0 (1F1) for 0F1 of rank 0 (place 2)");
+  /* 1F1B whose rank 0 sends the next value before it takes the gradient: right with buffers alone. */
+  const char *crossed =
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
+  holds_with(crossed, &buffered);
+  breaks(crossed, "circle",
+         "rank 0, place 3 (0SEND_F1): with blocking sends ranks wait in a circle: rank 0 at place 3 (0SEND_F1) for "
+         "1RECV_F1 of rank 1 (place 4); rank 1 at place 3 (1SEND_B0) for 0RECV_B0 of rank 0 (place 4)");
+  /* Sends that are waited for later block there. */
+  holds(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0WAIT_SEND_F0,0WAIT_SEND_F1\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1\n");
+  breaks(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0WAIT_SEND_F0\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1WAIT_SEND_B1\n",
+      "circle", "rank 0 at place 4 (0WAIT_SEND_F1) for 1RECV_F1 of rank 1 (place 5)");
+  /* A collective is a wait too. */
+  breaks(
+      "0F0,0SEND_F0,SUMS,0RECV_B0,0B0,0REDUCE,NORM,0UPDATE\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE,SUMS,NORM,1UPDATE\n",
+      "circle", "rank 0 at place 2 (SUMS) for SUMS of rank 1 (place 5)");
+}
+
+static void activations_stay_below_a_limit(void **state) {
+  ad_table_options options = {.size = sizeof options, .in_flight = 2};
+  holds_with("0F0,0F1,0B0,0F2,0B1,0B2\n", &options);
+  breaks_with("0F0,0F1,0F2,0B0,0B1,0B2\n", &options, "in_flight",
+              "rank 0, place 2 (0F2): with it 3 activations are in flight, and the limit is 2");
+  /* What a W holds is counted apart. */
+  holds_with("0F0,0F1,0I0,0F2,0I1,0I2,0W0,0W1,0W2\n", &options);
+  options.in_flight = -1;
+  ad_table *table = table_of("0F0,0B0\n");
+  assert_int_equal(ad_table_check(table, &options), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "1 or more, not -1"));
+  ad_table_destroy(table);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(stages_are_all_there_and_lie_on_one_rank),
+      cmocka_unit_test(every_microbatch_goes_forward_and_back_once),
+      cmocka_unit_test(transfers_pair_off_in_one_order),
+      cmocka_unit_test(gradients_have_one_order_too),
+      cmocka_unit_test(what_is_needed_stands_before),
+      cmocka_unit_test(one_way_edges_take_no_gradient_back),
+      cmocka_unit_test(parameters_are_gathered_where_they_are_used),
+      cmocka_unit_test(reductions_stand_behind_the_last_addend),
+      cmocka_unit_test(the_end_stands_behind_what_it_needs),
+      cmocka_unit_test(sends_that_are_waited_for_are_all),
+      cmocka_unit_test(nobody_waits_in_a_circle),
+      cmocka_unit_test(activations_stay_below_a_limit),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,484 @@
+/* Tables as objects and as texts: what is added, what is refused, what is written is read again, and memory that is not
+ * there leaves nothing behind. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "addend/schedule.h"
+#include "base/memory.h"
+
+static ad_table *make(const char *name, int32_t stages, int32_t ranks, int32_t microbatches) {
+  ad_table *table;
+  ad_table_shape shape = {.size = sizeof shape, .stages = stages, .microbatches = microbatches, .ranks = ranks};
+  assert_int_equal(ad_table_make(name, &shape, &table), AD_OK);
+  return table;
+}
+
+static ad_status parse(const char *text, ad_table **out, size_t *overlapped) {
+  return ad_table_parse(text, strlen(text), "test", out, overlapped);
+}
+
+static void same(const ad_table *a, const ad_table *b) {
+  assert_int_equal(ad_table_rank_count(a), ad_table_rank_count(b));
+  assert_int_equal(ad_table_stage_count(a), ad_table_stage_count(b));
+  assert_int_equal(ad_table_microbatch_count(a), ad_table_microbatch_count(b));
+  assert_int_equal(ad_table_parts(a), ad_table_parts(b));
+  for (int32_t r = 0; r < ad_table_rank_count(a); r++) {
+    assert_int_equal(ad_table_action_count(a, r), ad_table_action_count(b, r));
+    for (size_t i = 0; i < ad_table_action_count(a, r); i++) {
+      char x[AD_ACTION_TEXT_MAX], y[AD_ACTION_TEXT_MAX];
+      assert_string_equal(ad_action_print(ad_table_action(a, r, i), x, sizeof x),
+                          ad_action_print(ad_table_action(b, r, i), y, sizeof y));
+    }
+  }
+}
+
+/* ---- adding ---- */
+
+static void refuses_action(ad_table *table, int32_t rank, ad_action action, const char *why) {
+  size_t before = ad_table_action_count(table, 0);
+  assert_int_equal(ad_table_add(table, rank, &action), AD_INVALID);
+  if (!strstr(ad_last_error(), why)) fail_msg("%s", ad_last_error());
+  assert_int_equal(ad_table_action_count(table, 0), before);
+  assert_int_equal(ad_table_parts(table), 0);
+}
+
+static void actions_that_are_none_are_refused(void **state) {
+  ad_table *table;
+  assert_int_equal(ad_table_create(0, &table), AD_INVALID);
+  assert_int_equal(ad_table_create(AD_TABLE_RANKS_MAX + 1, &table), AD_INVALID);
+  assert_int_equal(ad_table_create(2, &table), AD_OK);
+  refuses_action(table, 2, (ad_action){AD_ACTION_F, 0, 0, 0}, "the ranks 0 to 1, no rank 2");
+  refuses_action(table, -1, (ad_action){AD_ACTION_F, 0, 0, 0}, "no rank -1");
+  refuses_action(table, 0, (ad_action){AD_ACTION_COUNT, 0, 0, 0}, "no kind of action");
+  refuses_action(table, 0, (ad_action){(ad_action_kind)-1, 0, 0, 0}, "no kind of action");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, -1, 0, 0}, "F is of a stage, 0 to 4095, not -1");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, AD_TABLE_STAGES_MAX, 0, 0}, "not 4096");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, 0, -1, 0}, "is of a microbatch");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, 4095, 4095, 0}, "are more than a table takes");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, 0, 0, 1}, "goes nowhere");
+  refuses_action(table, 0, (ad_action){AD_ACTION_GATHER, 0, 1, 0}, "is of no microbatch");
+  refuses_action(table, 0, (ad_action){AD_ACTION_REDUCE, 0, -2, 0}, "or of the last one as -1");
+  refuses_action(table, 0, (ad_action){AD_ACTION_SUMS, 1, 0, 0}, "is of no stage");
+  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_B, 0, 0, 0}, "no stage at its other end");
+  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_F, 0, 0, INT32_MAX}, "hops over");
+  assert_null(ad_table_action(table, 0, 0));
+  assert_null(ad_table_action(table, 2, 0));
+  assert_int_equal(ad_table_action_count(table, -1), 0);
+  assert_string_equal(ad_action_name((ad_action_kind)99), "unknown");
+  ad_table_destroy(table);
+}
+
+static void edges_that_are_none_are_refused(void **state) {
+  ad_table *table;
+  assert_int_equal(ad_table_create(2, &table), AD_OK);
+  assert_int_equal(ad_table_connect(table, 1, 1, AD_STAGE_BOTH_WAYS), AD_INVALID);
+  assert_int_equal(ad_table_connect(table, 2, 1, AD_STAGE_BOTH_WAYS), AD_INVALID);
+  assert_int_equal(ad_table_connect(table, 0, AD_TABLE_STAGES_MAX, AD_STAGE_BOTH_WAYS), AD_INVALID);
+  assert_int_equal(ad_table_connect(table, 0, 1, (ad_stage_way)7), AD_INVALID);
+  assert_int_equal(ad_table_connect(table, 0, 2, AD_STAGE_BOTH_WAYS), AD_OK);
+  assert_int_equal(ad_table_connect(table, 0, 2, AD_STAGE_ONE_WAY), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "was said before"));
+  ad_action far = {AD_ACTION_F, 0, (AD_TABLE_CELLS_MAX >> 2) - 1, 0};
+  assert_int_equal(ad_table_add(table, 0, &far), AD_OK);
+  assert_int_equal(ad_table_connect(table, 0, 4, AD_STAGE_BOTH_WAYS), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "5 stages of 262144 microbatches are more than a table takes"));
+  assert_int_equal(ad_table_stage_count(table), 3);
+  ad_table_destroy(table);
+}
+
+/* In whatever order edges are said, each stage finds its own. */
+static void edges_are_found_in_any_order(void **state) {
+  static const int edges[][2] = {{2, 3}, {0, 3}, {1, 2}, {0, 1}, {1, 3}};
+  static const int32_t rank_of[] = {0, 1, 2, 3};
+  ad_table *table;
+  char *json;
+  assert_int_equal(ad_table_create(4, &table), AD_OK);
+  for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
+    assert_int_equal(ad_table_connect(table, edges[i][0], edges[i][1], AD_STAGE_BOTH_WAYS), AD_OK);
+  assert_int_equal(ad_table_add_leads(table, rank_of, 4, 2), AD_OK);
+  assert_int_equal(ad_table_lower(table, NULL), AD_OK);
+  assert_int_equal(ad_table_json(table, &json), AD_OK);
+  assert_non_null(strstr(json, "\"edges\": [[0, 1], [0, 3], [1, 2], [1, 3], [2, 3]]"));
+  for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+    char text[64];
+    snprintf(text, sizeof text, edges[i][1] == edges[i][0] + 1 ? "\"%dSEND_F1\"" : "\"%dSEND_F1>%d\"", edges[i][0],
+             edges[i][1]);
+    assert_non_null(strstr(json, text));
+  }
+  free(json);
+  ad_table_destroy(table);
+}
+
+/* ---- lowering ---- */
+
+static void a_part_is_inserted_once(void **state) {
+  ad_table *table = make("1f1b", 2, 2, 2), *wrong;
+  ad_table_lowering end = {.size = sizeof end, .parts = AD_TABLE_END};
+  assert_int_equal(ad_table_lower(table, &end), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "is never reduced"));
+  assert_int_equal(ad_table_parts(table), AD_TABLE_COMPUTE);
+  assert_int_equal(ad_table_lower(table, NULL), AD_OK);
+  assert_int_equal(ad_table_lower(table, NULL), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "the table has transfers already"));
+  end.parts = 64;
+  assert_int_equal(ad_table_lower(table, &end), AD_INVALID);
+  end = (ad_table_lowering){.size = sizeof end, .gathered = -1};
+  assert_int_equal(ad_table_lower(table, &end), AD_INVALID);
+  ad_table_destroy(table);
+  assert_int_equal(parse("0B0,0F0\n", &wrong, NULL), AD_OK);
+  assert_int_equal(ad_table_lower(wrong, NULL), AD_INVALID);
+  assert_int_equal(ad_table_action_count(wrong, 0), 2);
+  ad_table_destroy(wrong);
+}
+
+static void lowered(const char *name, int32_t stages, int32_t ranks, int32_t microbatches,
+                    const ad_table_lowering *options, const char *expected) {
+  ad_table *table = make(name, stages, ranks, microbatches);
+  char *json;
+  assert_int_equal(ad_table_lower(table, options), AD_OK);
+  assert_int_equal(ad_table_json(table, &json), AD_OK);
+  assert_string_equal(json, expected);
+  free(json);
+  ad_table_destroy(table);
+}
+
+static void passes_insert_what_they_say(void **state) {
+  lowered("1f1b", 2, 2, 2, NULL,
+          "{\n  \"schedule\": 1,\n  \"ranks\": [\n"
+          "    [\"0F0\", \"0SEND_F0\", \"0F1\", \"0SEND_F1\", \"0RECV_B0\", \"0B0\", \"0RECV_B1\", \"0B1\", "
+          "\"0REDUCE\", \"SUMS\", \"NORM\", \"0UPDATE\"],\n"
+          "    [\"1RECV_F0\", \"1F0\", \"1RECV_F1\", \"1B0\", \"1SEND_B0\", \"1F1\", \"1B1\", \"1SEND_B1\", "
+          "\"1REDUCE\", \"SUMS\", \"NORM\", \"1UPDATE\"]\n  ]\n}\n");
+  ad_table_lowering one = {
+      .size = sizeof one, .parts = AD_TABLE_GATHERS | AD_TABLE_REDUCTIONS, .gathered = 1, .reduces_each = 1};
+  lowered("accumulate", 2, 1, 2, &one,
+          "{\n  \"schedule\": 1,\n  \"ranks\": [\n"
+          "    [\"0GATHER\", \"0F0\", \"0RELEASE\", \"1GATHER\", \"1F0\", \"1B0\", \"1REDUCE0\", \"1RELEASE\", "
+          "\"0GATHER\", \"0B0\", \"0REDUCE0\", \"0F1\", \"0RELEASE\", \"1GATHER\", \"1F1\", \"1B1\", \"1REDUCE\", "
+          "\"1RELEASE\", \"0GATHER\", \"0B1\", \"0REDUCE\", \"0RELEASE\"]\n  ]\n}\n");
+}
+
+/* A value is waited for where its gradient is used, or at the end where none comes back; a gradient at the end. */
+static void waits_stand_where_they_cost_nothing(void **state) {
+  ad_table_lowering waiting = {.size = sizeof waiting, .waits = 1};
+  lowered("1f1b", 2, 2, 2, &waiting,
+          "{\n  \"schedule\": 1,\n  \"ranks\": [\n"
+          "    [\"0F0\", \"0SEND_F0\", \"0F1\", \"0SEND_F1\", \"0RECV_B0\", \"0B0\", \"0WAIT_SEND_F0\", \"0RECV_B1\", "
+          "\"0B1\", \"0WAIT_SEND_F1\", \"0REDUCE\", \"0WAIT_REDUCE\", \"SUMS\", \"NORM\", \"0UPDATE\"],\n"
+          "    [\"1RECV_F0\", \"1F0\", \"1RECV_F1\", \"1B0\", \"1SEND_B0\", \"1F1\", \"1B1\", \"1SEND_B1\", "
+          "\"1REDUCE\", \"1WAIT_SEND_B0\", \"1WAIT_SEND_B1\", \"1WAIT_REDUCE\", \"SUMS\", \"NORM\", \"1UPDATE\"]\n"
+          "  ]\n}\n");
+  ad_table *table;
+  char *json;
+  waiting.parts = AD_TABLE_TRANSFERS;
+  assert_int_equal(parse("{\"schedule\": 1, \"edges\": [[0, 1, \"one_way\"], [0, 2]], \"ranks\": [[\"0F0\", \"0B0\"], "
+                         "[\"1F0\", \"1B0\"], [\"2F0\", \"2B0\"]]}",
+                         &table, NULL),
+                   AD_OK);
+  assert_int_equal(ad_table_lower(table, &waiting), AD_OK);
+  assert_int_equal(ad_table_json(table, &json), AD_OK);
+  assert_non_null(strstr(json,
+                         "[\"0F0\", \"0SEND_F0\", \"0SEND_F0>2\", \"0RECV_B0>2\", \"0B0\", \"0WAIT_SEND_F0>2\", "
+                         "\"0WAIT_SEND_F0\"]"));
+  assert_non_null(strstr(json, "[\"2RECV_F0>0\", \"2F0\", \"2B0\", \"2SEND_B0>0\", \"2WAIT_SEND_B0>0\"]"));
+  free(json);
+  ad_table_destroy(table);
+}
+
+/* Of four stages two are held: the one that is used last of all goes. Forward each is gathered, back the last two are
+ * there, and the first two come again. */
+static void what_is_used_last_is_released_first(void **state) {
+  ad_table *table = make("accumulate", 4, 1, 1);
+  ad_table_lowering two = {.size = sizeof two, .parts = AD_TABLE_GATHERS, .gathered = 2};
+  char text[AD_ACTION_TEXT_MAX], order[512] = "";
+  assert_int_equal(ad_table_lower(table, &two), AD_OK);
+  for (size_t i = 0; i < ad_table_action_count(table, 0); i++) {
+    const ad_action *action = ad_table_action(table, 0, i);
+    strcat(strcat(order, i ? " " : ""), ad_action_print(action, text, sizeof text));
+  }
+  assert_string_equal(order,
+                      "0GATHER 0F0 1GATHER 1F0 0RELEASE 2GATHER 2F0 1RELEASE 3GATHER 3F0 3B0 3RELEASE 2B0 2RELEASE "
+                      "1GATHER 1B0 1RELEASE 0GATHER 0B0 0RELEASE");
+  ad_table_destroy(table);
+}
+
+/* ---- texts ---- */
+
+static void what_is_written_is_read_again(void **state) {
+  for (size_t i = 0; ad_table_schedule_name(i); i++) {
+    const char *name = ad_table_schedule_name(i);
+    ad_table *table = make(name, 4, !strcmp(name, "interleaved") ? 2 : 0, 3), *again;
+    char *text, *second;
+    assert_int_equal(ad_table_csv(table, &text), AD_OK);
+    assert_int_equal(parse(text, &again, NULL), AD_OK);
+    same(table, again);
+    ad_table_destroy(again);
+    free(text);
+    assert_int_equal(ad_table_lower(table, NULL), AD_OK);
+    assert_int_equal(ad_table_json(table, &text), AD_OK);
+    assert_int_equal(parse(text, &again, NULL), AD_OK);
+    same(table, again);
+    assert_int_equal(ad_table_json(again, &second), AD_OK);
+    assert_string_equal(text, second);
+    free(second);
+    ad_table_destroy(again);
+    free(text);
+    ad_table_destroy(table);
+  }
+}
+
+static void edges_are_written_and_read(void **state) {
+  ad_table *table, *again;
+  char *text;
+  assert_int_equal(parse("{\"schedule\": 1, \"edges\": [[0, 2], [1, 2, \"one_way\"]],\n"
+                         "\"ranks\": [[\"0F0\", \"0B0\"], [\"1F0\", \"1B0\"], [\"2F0\", \"2B0\"]]}",
+                         &table, NULL),
+                   AD_OK);
+  assert_int_equal(ad_table_check(table, NULL), AD_OK);
+  assert_int_equal(ad_table_csv(table, &text), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "write JSON"));
+  assert_int_equal(ad_table_lower(table, NULL), AD_OK);
+  assert_int_equal(ad_table_json(table, &text), AD_OK);
+  assert_non_null(strstr(text, "\"edges\": [[0, 2], [1, 2, \"one_way\"]]"));
+  assert_non_null(strstr(text, "\"0SEND_F0>2\""));
+  assert_non_null(strstr(text, "\"2RECV_F0>0\""));
+  assert_non_null(strstr(text, "\"0RECV_B0>2\""));
+  assert_null(strstr(text, "1RECV_B0"));
+  assert_int_equal(parse(text, &again, NULL), AD_OK);
+  same(table, again);
+  assert_int_equal(ad_table_check(again, NULL), AD_OK);
+  free(text);
+  ad_table_destroy(table);
+  ad_table_destroy(again);
+}
+
+static void cells_are_read_as_pytorch_writes_them(void **state) {
+  ad_table *table;
+  size_t overlapped;
+  char text[AD_ACTION_TEXT_MAX];
+  assert_int_equal(parse(",,0F0, \"1F0\" ,,(0F1;1BW0)OVERLAP_F_B,1F1,1B1,0B0,0B1\r\n\r\n\r\n", &table, &overlapped),
+                   AD_OK);
+  assert_int_equal(overlapped, 1);
+  assert_int_equal(ad_table_rank_count(table), 1);
+  assert_int_equal(ad_table_action_count(table, 0), 8);
+  assert_string_equal(ad_action_print(ad_table_action(table, 0, 2), text, sizeof text), "0F1");
+  assert_string_equal(ad_action_print(ad_table_action(table, 0, 3), text, sizeof text), "1B0");
+  assert_int_equal(ad_table_check(table, NULL), AD_OK);
+  ad_table_destroy(table);
+}
+
+static void refuses_text(const char *text, const char *why) {
+  ad_table *table = NULL;
+  assert_int_equal(parse(text, &table, NULL), AD_INVALID);
+  assert_null(table);
+  if (!strstr(ad_last_error(), why)) fail_msg("%s: %s", text, ad_last_error());
+}
+
+static void texts_that_are_none_are_refused(void **state) {
+  refuses_text("", "test: is empty; a table has a row for each rank");
+  refuses_text(" \n\n", "test: is empty");
+  refuses_text("0F0\n0F0,0X1\n", "test: line 2, cell 2: '0X1' is no action; one is written as stage, kind");
+  refuses_text("F0\n", "test: line 1, cell 1: 'F0' has no stage before its kind");
+  refuses_text("0F\n", "'0F' has no microbatch behind its kind");
+  refuses_text("0F0x\n", "'0F0x' goes on behind its action");
+  refuses_text("0F0>1\n", "has a '>' that is not that of a transfer");
+  refuses_text("0SEND_F0>0\n", "has a '>' that is not that of a transfer to another stage");
+  refuses_text("0SEND_F0>\n", "has a '>' that is not");
+  refuses_text("0UNSHARD1\n", "names a microbatch, but its kind is of a whole step");
+  refuses_text("0SUMS\n", "names a stage, but is of all ranks");
+  refuses_text("99999999999999999999F0\n", "has a larger number than a table takes");
+  refuses_text("0F99999999999999999999\n", "has a larger number than a table takes");
+  refuses_text("5000F0\n", "F is of a stage, 0 to 4095, not 5000");
+  refuses_text("(0F0;1B0\n", "begins with '(' and does not end with ')OVERLAP_F_B'");
+  refuses_text("(0F0;1X0)OVERLAP_F_B\n", "'1X0' is no action");
+  refuses_text("\x1b[31m\n", "'\\x1b[31m' is no action");
+  refuses_text("0SEND_B0\n", "test: line 1, cell 1: SEND_B of stage 0 has no stage at its other end");
+  refuses_text("{", "test: is no JSON: line 1");
+  refuses_text("{\"ranks\": [[]]}", "test: is no table: it has no \"schedule\": 1");
+  refuses_text("{\"schedule\": 2, \"ranks\": [[]]}", "it has no \"schedule\": 1");
+  refuses_text("{\"schedule\": 1, \"ranks\": [[]], \"ranks\": [[\"0F0\"]]}", "duplicate object key");
+  refuses_text("{\"schedule\": 1}", "\"ranks\" is no list");
+  refuses_text("{\"schedule\": 1, \"ranks\": []}", "\"ranks\" is no list of 1 to 4096");
+  refuses_text("{\"schedule\": 1, \"ranks\": [1]}", "test: rank 0 is no list of actions");
+  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0F0\", 1]]}", "test: rank 0, place 1: is no string");
+  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0Q0\"]]}", "test: rank 0, place 0: '0Q0' is no action");
+  refuses_text("{\"schedule\": 1, \"edges\": 1, \"ranks\": [[]]}", "edges are no list");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0]], \"ranks\": [[]]}", "test: edge 0: is not [from, to]");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0, 1, \"two\"]], \"ranks\": [[]]}", "edge 0: is not [from, to]");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0, 5000]], \"ranks\": [[]]}", "names stages that a table does not have");
+  refuses_text("{\"schedule\": 1, \"edges\": [[1, 0]], \"ranks\": [[]]}", "edge 0: a stage hands its value to a later");
+  char rows[AD_TABLE_RANKS_MAX + 8];
+  memset(rows, '\n', sizeof rows);
+  memcpy(rows + AD_TABLE_RANKS_MAX, "0F0", 4);
+  refuses_text(rows, "test: has 4097 rows; a table has 4096 ranks at most");
+  char lists[4 * AD_TABLE_RANKS_MAX + 64] = "{\"schedule\": 1, \"ranks\": [[]";
+  size_t used = strlen(lists);
+  for (int i = 0; i < AD_TABLE_RANKS_MAX; i++, used += 3) memcpy(lists + used, ",[]", 3);
+  memcpy(lists + used, "]}", 3);
+  refuses_text(lists, "\"ranks\" is no list of 1 to 4096");
+  ad_table *table;
+  assert_int_equal(ad_table_parse("0F0", ((size_t)1 << 26) + 1, "test", &table, NULL), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "test: has 67108865 bytes; a table has 67108864 at most"));
+  assert_int_equal(ad_table_read("/nonexistent/table.csv", &table, NULL), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "/nonexistent/table.csv"));
+}
+
+/* ---- drawings ---- */
+
+static const char *drawing(const char *csv, int columns, const ad_table_options *options, char text[8192]) {
+  ad_table *table;
+  char *drawn;
+  int right;
+  assert_int_equal(parse(csv, &table, NULL), AD_OK);
+  assert_int_equal(ad_table_text(table, options, AD_PLAIN_TEXT, columns, &right, &drawn), AD_OK);
+  snprintf(text, 8192, "%s", drawn);
+  free(drawn);
+  ad_table_destroy(table);
+  return text;
+}
+
+static void a_drawing_has_ranks_over_time(void **state) {
+  char text[8192];
+  const char *two = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n";
+  assert_string_equal(drawing(two, 80, NULL, text),
+                      "rank 0    F0 F1       B0---    B1---\n"
+                      "rank 1       F0 B0--- F1 B1---\n"
+                      "right: 2 ranks, 2 stages, 2 microbatches, 8 actions; nothing was asked of transfers, gathers, "
+                      "reductions, the end of the step, which it does not have\n"
+                      "bubble 33.3 % of 9; activations in flight: 2 at most (rank 0)\n");
+  assert_non_null(strstr(drawing("0F0,0I0,0W0\n", 80, NULL, text), "rank 0    F0 I0 W0\n"));
+  assert_non_null(strstr(text, "; operands held for W: 1 (rank 0)\n"));
+  assert_non_null(strstr(drawing("0F0,1F0,1B0,0B0\n", 80, NULL, text), "rank 0    0F0 1F0 1B0---- 0B0----\n"));
+  ad_table *many = make("1f1b", 4, 4, 40);
+  char *drawn;
+  int right;
+  assert_int_equal(ad_table_text(many, NULL, AD_PLAIN_TEXT, 50, &right, &drawn), AD_OK);
+  for (char *line = strtok(drawn, "\n"); line && !strncmp(line, "rank", 4); line = strtok(NULL, "\n"))
+    assert_int_equal(strlen(line), 50);
+  free(drawn);
+  ad_table_destroy(many);
+  assert_string_equal(drawing("0B0,0F0\n", 80, NULL, text),
+                      "given: rank 0, place 0 (0B0): it needs 0F0, which stands behind it at place 1; move it behind "
+                      "that\nwrong: 1 rank, 1 stage, 1 microbatch, 2 actions\n");
+}
+
+static void rows_of_a_drawing_are_ranks_of_a_world(void **state) {
+  ad_table *table;
+  ad_table_shape shape = {.size = sizeof shape, .stages = 3, .microbatches = 2};
+  ad_table_drawing drawing = {.size = sizeof drawing, .title = "a", .subtitle = "b < c", .ranks_per_row = 125000};
+  char *svg = NULL;
+  assert_int_equal(ad_table_make("1f1b", &shape, &table), AD_OK);
+  assert_int_equal(ad_table_svg(table, NULL, &drawing, &svg), AD_OK);
+  assert_non_null(strstr(svg, ">ranks 250000 to 374999<"));
+  assert_non_null(strstr(svg, ">b &lt; c<"));
+  free(svg);
+  drawing.title = NULL;
+  assert_int_equal(ad_table_svg(table, NULL, &drawing, &svg), AD_INVALID);
+  ad_table_destroy(table);
+}
+
+static void a_wrong_table_has_no_picture(void **state) {
+  ad_table *table;
+  assert_int_equal(parse("0B0,0F0\n", &table, NULL), AD_OK);
+  assert_int_equal(ad_table_picture(table, NULL, "wrong", "/nonexistent/wrong.svg"), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "it needs 0F0"));
+  assert_int_equal(ad_table_picture(table, NULL, NULL, "wrong.svg"), AD_INVALID);
+  assert_int_equal(ad_table_check(NULL, NULL), AD_INVALID);
+  ad_table_destroy(table);
+  ad_table_destroy(NULL);
+}
+
+/* What docs/pipeline.md shows. */
+static ad_status make_own(const char *path) {
+  ad_table *table;
+  AD_TRY(ad_table_create(2, &table));
+  for (int32_t stage = 0; stage < 2; stage++) {
+    ad_action forward = {AD_ACTION_F, stage, 0, 0}, back = {AD_ACTION_B, stage, 0, 0};
+    AD_TRY(ad_table_add(table, stage, &forward));
+    AD_TRY(ad_table_add(table, stage, &back));
+  }
+  AD_TRY(ad_table_lower(table, NULL));
+  AD_TRY(ad_table_picture(table, NULL, "mine & <yours>", path));
+  ad_table_destroy(table);
+  return AD_OK;
+}
+
+static void a_schedule_of_ones_own_is_drawn(void **state) {
+  char path[] = "/tmp/addend-table-XXXXXX", text[16384];
+  int file = mkstemp(path);
+  assert_true(file >= 0);
+  assert_int_equal(make_own(path), AD_OK);
+  FILE *drawn = fopen(path, "r");
+  text[fread(text, 1, sizeof text - 1, drawn)] = 0;
+  fclose(drawn);
+  remove(path);
+  assert_non_null(strstr(text, "mine &amp; &lt;yours&gt;"));
+  assert_non_null(strstr(text, "bubble 50.0 % of 6; activations in flight: 1 at most<"));
+}
+
+/* ---- memory ---- */
+
+static void use_all(const char *path) {
+  ad_table *table = NULL, *again = NULL;
+  ad_table_shape shape = {.size = sizeof shape, .stages = 4, .microbatches = 3, .ranks = 2};
+  char *text = NULL;
+  int right;
+  ad_table_worth worth = {.size = sizeof worth};
+  ad_table_lowering waiting = {.size = sizeof waiting, .waits = 1};
+  ad_status status = ad_table_make("interleaved", &shape, &table);
+  if (!status) status = ad_table_lower(table, &waiting);
+  if (!status) status = ad_table_measure(table, NULL, &worth);
+  if (!status) status = ad_table_json(table, &text);
+  if (!status) status = ad_table_parse(text, strlen(text), "test", &again, NULL);
+  free(text);
+  text = NULL;
+  if (!status) status = ad_table_text(again, NULL, AD_PLAIN_TEXT, 80, &right, &text);
+  if (!status) status = ad_table_picture(again, NULL, "test", path);
+  assert_true(status == AD_OK || status == AD_MEMORY);
+  free(text);
+  ad_table_destroy(table);
+  ad_table_destroy(again);
+}
+
+static void memory_that_is_not_there_leaves_nothing(void **state) {
+  char path[] = "/tmp/addend-table-XXXXXX";
+  int file = mkstemp(path);
+  assert_true(file >= 0);
+  ad_memory_fail_at(0);
+  use_all(path);
+  long all = ad_memory_fail_at(0);
+  assert_true(all > 50);
+  for (long n = 1; n <= all; n++) {
+    ad_memory_fail_at(n);
+    use_all(path);
+  }
+  ad_memory_fail_at(0);
+  remove(path);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(actions_that_are_none_are_refused),
+      cmocka_unit_test(edges_that_are_none_are_refused),
+      cmocka_unit_test(edges_are_found_in_any_order),
+      cmocka_unit_test(a_part_is_inserted_once),
+      cmocka_unit_test(passes_insert_what_they_say),
+      cmocka_unit_test(waits_stand_where_they_cost_nothing),
+      cmocka_unit_test(what_is_used_last_is_released_first),
+      cmocka_unit_test(what_is_written_is_read_again),
+      cmocka_unit_test(edges_are_written_and_read),
+      cmocka_unit_test(cells_are_read_as_pytorch_writes_them),
+      cmocka_unit_test(texts_that_are_none_are_refused),
+      cmocka_unit_test(a_drawing_has_ranks_over_time),
+      cmocka_unit_test(rows_of_a_drawing_are_ranks_of_a_world),
+      cmocka_unit_test(a_wrong_table_has_no_picture),
+      cmocka_unit_test(a_schedule_of_ones_own_is_drawn),
+      cmocka_unit_test(memory_that_is_not_there_leaves_nothing),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

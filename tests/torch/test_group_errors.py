@@ -1,0 +1,397 @@
+"""What goes wrong in a group of backend "addend" is said on every rank that waits, with the lines of the program; and
+groups come and go without a trace."""
+
+import datetime
+import gc
+import inspect
+import os
+import pathlib
+import signal
+import threading
+import time
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import addend
+import addend.torch
+import addend.torch.group
+import draws
+import ranks
+
+SPLITS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
+GROUPS = 1000 if draws.choose_seed() == "all" else 200  # made and destroyed
+WITHIN = 6  # seconds in which every rank knows; the library says 2
+
+
+def here(offset=0):
+    frame = inspect.currentframe().f_back
+    return f"test_group_errors.py:{frame.f_lineno + offset}"
+
+
+def refused(call, kind=addend.AddendError):
+    """(the words of the error, the seconds until it came)"""
+    began = time.monotonic()
+    try:
+        call()
+    except kind as error:
+        return str(error), time.monotonic() - began
+    raise AssertionError("nothing was said")
+
+
+def run_other_sizes():
+    if dist.get_rank():
+        return (*refused(lambda: dist.all_reduce(torch.ones(5)), addend.MismatchError), here())
+    return (*refused(lambda: dist.all_reduce(torch.ones(4)), addend.MismatchError), here())
+
+
+def run_other_calls():
+    tensor = torch.ones(4)
+    if dist.get_rank():
+        return (*refused(lambda: dist.broadcast(tensor, 0), RuntimeError), here())
+    return (*refused(lambda: dist.all_reduce(tensor, async_op=True).wait(), RuntimeError), here())
+
+
+def run_other_models():
+    """DDP's calls are made for the line of the program on which they come about."""
+    net = DistributedDataParallel(nn.Linear(4, 3))
+    loss = net(torch.ones(2, 4)).sum()
+    if dist.get_rank():
+        return (*refused(lambda: dist.all_reduce(torch.ones(1)), addend.MismatchError), here())
+    return (*refused(lambda: loss.backward(), addend.MismatchError), here())
+
+
+def run_death():
+    if dist.get_rank() == 1:
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    words, seconds = refused(lambda: dist.all_reduce(torch.ones(4)), addend.RankDiedError)
+    again, _ = refused(lambda: dist.barrier(), addend.RankDiedError)
+    return words, seconds, again
+
+
+def run_exception():
+    if dist.get_rank() == 1:
+        raise KeyError("a mistake of the program")
+    return refused(lambda: dist.all_reduce(torch.ones(4)), RuntimeError)
+
+
+def run_left():
+    if dist.get_rank() == 1:
+        dist.destroy_process_group()
+        time.sleep(WITHIN)
+        return None
+    return refused(lambda: dist.all_reduce(torch.ones(4)), addend.RankLeftError)
+
+
+def run_circle():
+    """Each waits for what the other does later."""
+    return refused(lambda: dist.recv(torch.ones(4), 1 - dist.get_rank()), addend.CycleError)
+
+
+def run_timeout():
+    """Rank 1 does not come, and learns of it at its next call."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    if dist.get_rank():
+        time.sleep(4)
+        return refused(lambda: dist.barrier(group=group), addend.PeerFailedError)[0]
+    words, seconds = refused(lambda: dist.all_reduce(torch.ones(4), group=group), addend.PeerFailedError)
+    return words, seconds, here(-1)
+
+
+def run_stopped():
+    """Rank 1 is stopped while the others wait for it, and goes on long after."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    told = [0] * dist.get_world_size()
+    dist.all_gather_object(told, os.getpid())
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return refused(lambda: dist.barrier(group=group), addend.PeerFailedError)
+    try:
+        return refused(lambda: dist.barrier(group=group), addend.PeerFailedError)
+    finally:
+        time.sleep(2)
+        os.kill(told[1], signal.SIGCONT)
+
+
+def run_wait_with_timeout():
+    if dist.get_rank():
+        time.sleep(2)
+        return None
+    work = dist.irecv(torch.ones(4), 1)
+    return refused(lambda: work.wait(datetime.timedelta(seconds=0.5)), addend.PeerFailedError)
+
+
+def run_monitored_barrier(absent):
+    """One that all reach, then one that ranks `absent` do not."""
+    dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=20))
+    if dist.get_rank() in absent:
+        time.sleep(3)
+        return None
+    call = lambda: dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=0.5), True)  # noqa: E731
+    return refused(call, addend.PeerFailedError)
+
+
+def run_abort():
+    """Aborted by another thread while this one waits; the other rank learns of it at its next call."""
+    if dist.get_rank():
+        time.sleep(2)
+        return refused(lambda: dist.barrier(), addend.PeerFailedError)[0]
+    threading.Timer(0.3, dist.group.WORLD.abort).start()
+    words, seconds = refused(lambda: dist.barrier(), addend.PeerFailedError)
+    assert seconds < 1.5, seconds
+    time.sleep(0.2)
+    refused(lambda: dist.barrier(), addend.InvalidError)
+    dist.destroy_process_group()
+    return words
+
+
+def run_again():
+    """The default group is destroyed and made again, other sums in between."""
+    world, store, found = dist.get_world_size(), dist.distributed_c10d._get_default_store(), []
+    for turn in range(5):
+        tensor = torch.tensor([1.0])
+        dist.all_reduce(tensor)
+        found.append(tensor.item())
+        rank = dist.get_rank()
+        dist.destroy_process_group()
+        dist.init_process_group("addend", store=dist.PrefixStore(f"turn {turn}", store), rank=rank, world_size=world)
+    return found
+
+
+def used():
+    """(file descriptors, mappings, those of files in /dev/shm, KiB that are resident)"""
+    gc.collect()
+    status = pathlib.Path("/proc/self/status").read_text()
+    resident = int(status.split("VmRSS:")[1].split()[0])
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    return len(os.listdir("/proc/self/fd")), maps.count("\n"), maps.count("/dev/shm/"), resident
+
+
+def make_and_destroy(turn):
+    """A group, used and destroyed; every other time while a tensor has memory of it."""
+    group = dist.new_group()
+    tensor = torch.ones(100)
+    if turn % 2:
+        tensor = group.allocate_tensor(100, dtype=torch.float32, device=torch.device("cpu")).fill_(1)
+    dist.all_reduce(tensor, group=group)
+    dist.destroy_process_group(group)
+    half = dist.group.WORLD.split_group(list(range(dist.get_world_size())))  # PyTorch does not know it: it is dropped
+    half.barrier().wait()
+    assert tensor.sum().item() == 100 * dist.get_world_size()
+
+
+def run_many(count):
+    for turn in range(20):
+        make_and_destroy(turn)
+    before = used()
+    for turn in range(count):
+        make_and_destroy(turn)
+    return before, used()
+
+
+def run_destroyed_early():
+    """What nobody waited for is complete when its group is destroyed; where it cannot be, nothing is raised there."""
+    rank, found = dist.get_rank(), []
+    group, other = dist.new_group(), dist.new_group()
+    time.sleep(0.5 * rank)
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor, group=group, async_op=True)
+    dist.destroy_process_group(group)
+    found.append(tensor.tolist())
+    dist.all_reduce(torch.ones(4 + rank), group=other, async_op=True)
+    dist.destroy_process_group(other)
+    dist.all_reduce(tensor)
+    return found
+
+
+def run_idle():
+    """Time between calls is no wait."""
+    group = dist.new_group(timeout=datetime.timedelta(seconds=0.5))
+    for _ in range(2):
+        dist.barrier(group=group, async_op=True).wait()
+        dist.barrier(group=group)
+        time.sleep(1.5)
+    return True
+
+
+def run_memory():
+    """Memory of a group: seen by all, used again, kept as long as a tensor has it."""
+    group, cpu = dist.new_group(), torch.device("cpu")
+    assert group._get_backend(cpu).supports_tensor_alloc(cpu)
+    first = group.allocate_tensor(1000, dtype=torch.bfloat16, device=cpu)
+    address = first.data_ptr()
+    part = first[10:20].fill_(3)
+    del first
+    other = group.allocate_tensor(1000, dtype=torch.bfloat16, device=cpu)
+    assert other.data_ptr() != address  # a part of it is in use
+    del part
+    again = group.allocate_tensor(500, dtype=torch.float32, device=cpu)  # as many bytes
+    assert again.data_ptr() == address
+    work = dist.all_reduce(again.fill_(1), group=group, async_op=True)
+    del again
+    taken = group.allocate_tensor(500, dtype=torch.float32, device=cpu)
+    assert taken.data_ptr() != address  # a call under way reads it
+    work.wait()
+    assert group.allocate_tensor(0, dtype=torch.float32, device=cpu).shape == (0,)
+    dist.destroy_process_group(group)
+    other.fill_(2)
+    taken.fill_(2)
+    return other.sum().item(), taken.sum().item()
+
+
+def run_flight_record():
+    dist.all_reduce(torch.ones(6))
+    where = here(-1)
+    return addend.torch.flight_record(), where
+
+
+def run_split():
+    """Halves of the world, each by itself, the second one in another order."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    halves = [list(range(world // 2)), list(range(world // 2, world))[::-1]]
+    group = dist.group.WORLD.split_group(halves[rank // (world // 2)])
+    assert group.rank() == halves[rank // (world // 2)].index(rank)
+    assert group.options._timeout == dist.group.WORLD.options._timeout == datetime.timedelta(minutes=30)
+    none = dist.group.WORLD.split_group([0])
+    tensor = torch.tensor([float(rank)])
+    group.allreduce([tensor]).wait()
+    return tensor.item(), group.size(), none is None
+
+
+def run_split_by_pytorch():
+    rank, world = dist.get_rank(), dist.get_world_size()
+    group = dist.split_group(split_ranks=[list(range(world // 2)), list(range(world // 2, world))])
+    tensor = torch.tensor([float(rank)])
+    dist.all_reduce(tensor, group=group)
+    dist.monitored_barrier()
+    return tensor.item()
+
+
+def run_threads():
+    """Two threads, each on a group of its own."""
+    groups, found = [dist.new_group() for _ in range(2)], {}
+
+    def work(name):
+        for _ in range(50):
+            tensor = torch.ones(1000)
+            dist.all_reduce(tensor, group=groups[name])
+            found[name] = found.get(name, 0) + tensor[0].item()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+class Errors(unittest.TestCase):
+    def on_two(self, function, *arguments):
+        return ranks.run(2, function, *arguments, backend="addend")
+
+    def test_a_call_that_does_not_match_names_both_lines(self):
+        for function in (run_other_sizes, run_other_calls, run_other_models):
+            with self.subTest(function.__name__):
+                (words, seconds, one), (other_words, other_seconds, other) = self.on_two(function)
+                for line in (one, other):
+                    self.assertIn(line, words)
+                    self.assertIn(line, other_words)
+                self.assertLess(max(seconds, other_seconds), WITHIN)
+
+    def test_a_rank_that_is_killed(self):
+        context = ranks.run(3, run_death, dead=(1,), backend="addend")
+        for words, seconds, again in context:
+            self.assertIn("rank 1 died", words)
+            self.assertIn("rank 1 died", again)
+            self.assertLess(seconds, WITHIN)
+
+    def test_an_exception_on_one_rank(self):
+        for words, seconds in ranks.run(3, run_exception, dead=(1,), backend="addend"):
+            self.assertIn("rank 1", words)
+            self.assertLess(seconds, WITHIN)
+
+    def test_a_rank_that_left(self):
+        words, seconds = self.on_two(run_left)[0]
+        self.assertIn("rank 1 left", words)
+        self.assertLess(seconds, WITHIN)
+
+    def test_a_circle_of_waits(self):
+        for words, seconds in self.on_two(run_circle):
+            self.assertIn("test_group_errors.py:", words)
+            self.assertLess(seconds, WITHIN)
+
+    def test_the_timeout_of_a_group(self):
+        (words, seconds, line), other = self.on_two(run_timeout)
+        for said in (words, other):
+            self.assertIn("waited 2 s, the timeout of its process group", said)
+            self.assertIn(line, said)
+        self.assertTrue(1.9 < seconds < WITHIN, seconds)
+
+    def test_a_rank_that_is_stopped(self):
+        for words, seconds in ranks.run(3, run_stopped, backend="addend"):
+            self.assertIn("waited 2 s", words)
+            self.assertLess(seconds, WITHIN)
+
+    def test_the_timeout_of_a_wait(self):
+        words, seconds = self.on_two(run_wait_with_timeout)[0]
+        self.assertIn("longer than the 0.5 s", words)
+        self.assertTrue(0.4 < seconds < 2, seconds)
+
+    def test_a_monitored_barrier(self):
+        for absent, words, within in (
+            ((1,), "Rank 1 failed to pass monitoredBarrier in 500 ms", 2),
+            ((1, 3), "Ranks 1, 3 failed to pass monitoredBarrier in 500 ms", 2),
+            ((0,), "but received errors while waiting for send/recv from rank 0", 2.5),
+        ):
+            for told in ranks.run(4, run_monitored_barrier, absent, backend="addend"):
+                if told:
+                    self.assertIn(words, told[0])
+                    self.assertLess(told[1], within)
+
+    def test_abort(self):
+        for words in self.on_two(run_abort):
+            self.assertIn("the process group was aborted", words)
+
+    def test_flight_record(self):
+        for text, line in self.on_two(run_flight_record):
+            self.assertRegex(text, rf"all_reduce\(sum\) of 6 f32.* at {line}: done")
+
+
+class Life(unittest.TestCase):
+    def test_destroyed_and_made_again(self):
+        self.assertEqual(ranks.run(3, run_again, backend="addend"), [[3.0] * 5] * 3)
+
+    def test_many_groups_leave_nothing(self):
+        for before, after in ranks.run(2, run_many, GROUPS, backend="addend"):
+            self.assertEqual((after[0], after[2]), (before[0], before[2]))
+            self.assertLess(after[1] - before[1], 10)  # mappings: malloc takes one now and then, a leak has one a group
+            self.assertLess(after[3] - before[3], 4096)  # KiB, after all of them
+
+    def test_destroyed_while_calls_are_under_way(self):
+        self.assertEqual(ranks.run(2, run_destroyed_early, backend="addend"), [[[2.0] * 4]] * 2)
+
+    def test_time_between_calls_is_no_wait(self):
+        self.assertEqual(ranks.run(2, run_idle, backend="addend"), [True, True])
+
+    def test_memory_is_kept_as_long_as_it_is_used(self):
+        self.assertEqual(ranks.run(2, run_memory, backend="addend"), [(2000.0, 1000.0)] * 2)
+
+    def test_a_group_is_split(self):
+        found = ranks.run(4, run_split, backend="addend")
+        self.assertEqual(found, [(1.0, 2, False), (1.0, 2, True), (5.0, 2, True), (5.0, 2, True)])
+
+    @unittest.skipUnless(SPLITS, "this PyTorch splits groups of its own backends only")
+    def test_pytorch_splits_it(self):
+        self.assertEqual(ranks.run(4, run_split_by_pytorch, backend="addend"), [1.0, 1.0, 5.0, 5.0])
+
+    def test_threads_with_groups_of_their_own(self):
+        self.assertEqual(ranks.run(2, run_threads, backend="addend"), [{0: 100.0, 1: 100.0}] * 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
