@@ -25,7 +25,7 @@ from addend.torch.testing import RankError, World
 
 HANGS = 120  # seconds
 RANKS = 4
-IN_TIME = 5  # seconds of a body in the world of these tests
+IN_TIME = 5  # seconds of a body that never ends
 
 
 def get_pid():
@@ -149,7 +149,7 @@ class Bodies(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.before = left_behind()
-        cls.world = World(RANKS, timeout=IN_TIME)
+        cls.world = World(RANKS, timeout=HANGS)
         cls.pids = cls.world.run(get_pid)
 
     @classmethod
@@ -159,12 +159,14 @@ class Bodies(unittest.TestCase):
         assert not [pid for pid in pids if is_alive(pid)]
         assert left_behind() <= cls.before, left_behind() - cls.before
 
-    def fail_with(self, body, *arguments):
+    def fail_with(self, body, *arguments, timeout=HANGS):
         """What is said, after which the world is as new."""
         before = self.world.run(get_pid)
         printed = io.StringIO()
+        self.world.timeout = timeout
         with contextlib.redirect_stdout(printed), self.assertRaises(RankError) as raised:
             self.world.run(body, *arguments)
+        self.world.timeout = HANGS
         with contextlib.redirect_stdout(io.StringIO()):
             self.assertEqual(self.world.run(sum_ranks, 1)[0].tolist(), [10, 10, 10])
         after = self.world.run(get_pid)
@@ -224,12 +226,12 @@ class Bodies(unittest.TestCase):
             self.assertIn("ranks 0, 2, 3 failed: addend._errors.RankDiedError", said)
 
     def test_a_rank_that_hangs_is_said_where(self):
-        said, _ = self.fail_with(hang, "sleep")
+        said, _ = self.fail_with(hang, "sleep", timeout=IN_TIME)
         self.assertTrue(said.startswith(f"rank 3 of 4 did not end in {IN_TIME} s; it is in\n"), said)
         self.assertRegex(said.split("\n")[1], r"test_testing.py.*in sleep_long")
 
     def test_a_rank_that_is_stopped(self):
-        said, _ = self.fail_with(hang, "stop")
+        said, _ = self.fail_with(hang, "stop", timeout=IN_TIME)
         self.assertIn("rank 3 of 4 did not end", said)
         self.assertIn("it is stopped", said)
 
