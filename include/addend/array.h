@@ -87,9 +87,9 @@ AD_API AD_CHECKED ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group 
 AD_API AD_CHECKED ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *name, int64_t step,
                                                 int64_t first, ad_array *array, const char *site);
 /* Sum of squares of every distinct element of `count` arrays, once each, in f64: counted by the first rank on R and I
- * axes, an addend on cut axes; one all-reduce over `group`. P is a type error. Equal bits on every rank. A rank that is
- * not on an array's mesh has nothing of it to count. The group holds all ranks of an array's mesh, or lies on that
- * mesh: AD_INVALID. */
+ * axes, an addend on cut axes; one all-reduce over `group`, after one over each mesh that has fewer ranks. P is a type
+ * error. Equal bits on every rank. A rank that is not on an array's mesh has nothing of it to count. The group holds
+ * all ranks of an array's mesh, or lies on that mesh: AD_INVALID. */
 #define ad_array_square_sum(...) ad_array_square_sum_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_square_sum_at(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                                    size_t count, double *out, const char *site);

@@ -335,7 +335,53 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   return 0;
 }
 
+/* Several sums at once: each counts its own arrays, and has the same bits whether its pool is alone or there are other
+ * ranks, whose arrays stand between. */
+static int sums_of_pools(ad_comm *comm, void *context) {
+  enum { OWN = 16, ARRAYS = 2 * OWN };
+  int64_t rank = ad_comm_rank(comm);
+  ad_mesh *world, *pools[2];
+  CHECK_OK(ad_mesh_create("dp_shard=8", &world));
+  CHECK_OK(ad_mesh_create_pool("dp_shard=3", 0, &pools[0]));
+  CHECK_OK(ad_mesh_create_pool("dp_shard=5", 3, &pools[1]));
+  int own = rank >= 3;
+  ad_array arrays[ARRAYS];
+  const ad_array *all[ARRAYS], *here[OWN];
+  for (int i = 0; i < ARRAYS; i++) {  // pool 0, pool 1, pool 0, pool 1
+    ad_shape shape = {2, {17 + 4 * i, 3}};
+    ad_layout layout = ad_layout_all(pools[i % 2], AD_R);
+    ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
+    arrays[i] = (ad_array){.dtype = AD_F64, .shape = shape, .layout = layout};
+    all[i] = &arrays[i];
+    if (i % 2 != own) continue;
+    CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &arrays[i]));
+    CHECK_OK(ad_array_uniform(comm, 7, "squares", i, 0, &arrays[i]));
+    here[i / 2] = &arrays[i];
+  }
+  ad_group everyone = ad_mesh_group(world, AD_AXES_ALL, rank), pool = ad_mesh_group(pools[own], AD_AXES_ALL, rank);
+  // Array i's sum is number 2 i: those between are nobody's.
+  double together[2 * ARRAYS], alone[2 * OWN], sum, added = 0;
+  size_t places[ARRAYS];
+  for (size_t i = 0; i < ARRAYS; i++) places[i] = 2 * i;
+  CHECK_OK(ad_square_sums(comm, &everyone, all, NULL, ARRAYS, AD_HERE, together, places, 2 * ARRAYS));
+  CHECK_OK(ad_square_sums(comm, &pool, here, NULL, OWN, AD_HERE, alone, places, 2 * OWN));
+  for (int k = 0; k < OWN; k++) {
+    double counted = alone[2 * k];
+    CHECK(counted > 0 && together[2 * (2 * k + own)] == counted && together[2 * k + 1] == 0 && alone[2 * k + 1] == 0);
+    added += counted;
+  }
+  for (int i = 0; i < ARRAYS; i++) check_same_on_all(comm, &everyone, together[2 * i]);
+  CHECK_OK(ad_array_square_sum(comm, &pool, here, OWN, &sum));
+  CHECK(fabs(sum - added) <= 1e-14 * sum);
+  for (int i = 0; i < ARRAYS; i++)
+    if (i % 2 == own) ad_array_destroy(comm, &arrays[i]);
+  for (int i = 0; i < 2; i++) ad_mesh_destroy(pools[i]);
+  ad_mesh_destroy(world);
+  return 0;
+}
+
 static void ranks_off_a_mesh_count_nothing_of_it(void **state) { run_ranks(6, norm_of_pools, NULL); }
+static void a_sum_has_the_same_bits_with_other_ranks(void **state) { run_ranks(8, sums_of_pools, NULL); }
 
 /* Over dp_shard alone: copies on dp_replicate are counted in their own groups. */
 static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
@@ -508,6 +554,7 @@ int main(void) {
       cmocka_unit_test(the_norm_counts_every_distinct_element_once),
       cmocka_unit_test(the_norm_undoes_the_scale),
       cmocka_unit_test(ranks_off_a_mesh_count_nothing_of_it),
+      cmocka_unit_test(a_sum_has_the_same_bits_with_other_ranks),
       cmocka_unit_test(a_norm_over_some_axes_counts_the_copies_on_others_there),
       cmocka_unit_test(a_varying_value_has_no_whole),
       cmocka_unit_test(ranks_off_a_mesh_get_the_whole_of_what_lies_on_it),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Stages of a pipeline: gpt and moe on meshes with pp, with several stages on a rank and stages without layers, beside one
-# process; training with pp as without; checkpoints that go on on another pp; dumps and plans of stages; recipes that do
+# process; one norm; training with pp as without; checkpoints that go on on another pp; dumps and plans of stages; recipes that do
 # not fit.
 #   pipeline.sh ADDEND SOURCE
 set -eu
@@ -73,6 +73,21 @@ check gpt-dp --set mesh=pp=1 --set schedule.stages=3 && is_below
 
 # One token of the step counts: a microbatch without any goes through all stages.
 check gpt-pp --set 'data.valid=[0, 0, 0.1, 0, 0, 0, 0]' && is_below
+
+# ---- the norm: no cut into stages changes a bit of it ----
+cat >norms.py <<'P'
+import json, struct
+norms = set()
+for stages in "123":
+    data = open(f"{stages}/step-0.gradients.safetensors", "rb").read()
+    norms.add(json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])["__metadata__"]["norm"])
+assert len(norms) == 1 and float(*norms) > 0, norms
+P
+for recipe in gpt-pp moe-pp; do
+  for stages in 1 2 3; do check $recipe --set mesh="pp=$stages dp_shard=2 tp=2" --set model.tied=false --dump $stages; done
+  python3 norms.py
+  rm -r 1 2 3
+done
 
 # ---- derived mistakes: none survives ----
 : "${ADDEND_TEST_SEED:?}"

@@ -20,10 +20,12 @@ AD_INTERNAL ad_status ad_array_check(const ad_comm *comm, const ad_array *array,
 /* Law 6: AD_TYPE unless layout and scale agree, AD_INVALID unless the shapes do. Dtypes are the caller's contract. */
 ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) AD_CHECKED;
 
-/* ad_array_square_sum of arrays that have names (NULL: none). `site` is not NULL. */
-AD_INTERNAL ad_status ad_square_sum_named(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
-                                          const char *const *names, size_t count, const char *site,
-                                          double *out) AD_CHECKED;
+/* ad_array_square_sum into several sums at once: the squares of array i count in sums[places[i]] (NULL: all in the
+ * first), of `sum_count`, which is the same on all ranks of the group. A sum with one array alone has the same bits
+ * whatever other ranks the group has. `names`: of the arrays (NULL: none). `site` is not NULL. */
+AD_INTERNAL ad_status ad_square_sums(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
+                                     const char *const *names, size_t count, const char *site, double *sums,
+                                     const size_t *places, size_t sum_count) AD_CHECKED;
 
 /* The same of a packed array. Its layout may cut it by S(0) alone. */
 ad_array ad_array_describe_packed(const ad_comm *comm, ad_dtype dtype, const ad_segment *segments, size_t count,

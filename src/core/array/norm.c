@@ -1,5 +1,6 @@
 /* The sum of squares over distributed arrays, every distinct element once. */
 #include <math.h>
+#include <string.h>
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/error.h"
@@ -31,14 +32,19 @@ static ad_status check_summable(const ad_comm *comm, const ad_array *array, cons
   return ad_fail(AD_INVALID, "%s: square sum: the dtype %s is no floating one", site, ad_dtype_name(array->dtype));
 }
 
+/* Whether the group has all ranks of the mesh. */
+static int has_ranks(const ad_group *group, const ad_mesh *mesh) {
+  int64_t first = ad_mesh_first_rank(mesh), first_of_group = ad_mesh_first_rank(group->mesh);
+  return first >= first_of_group && first + ad_mesh_size(mesh) <= first_of_group + ad_mesh_size(group->mesh) &&
+         !(ad_mesh_large(group->mesh) & ~group->axes);
+}
+
 /* The axes on which the group has several copies of the array: the group lies on the array's mesh, or has all its
  * ranks. */
 static ad_status find_copies(const ad_array *array, const ad_group *group, const char *site, ad_axes *out) {
   const ad_mesh *mesh = array->layout.mesh, *of_group = group->mesh;
   ad_axes same = ad_layout_same_axes(&array->layout);
-  int64_t first = ad_mesh_first_rank(mesh), first_of_group = ad_mesh_first_rank(of_group);
-  int has_all = first >= first_of_group && first + ad_mesh_size(mesh) <= first_of_group + ad_mesh_size(of_group) &&
-                !(ad_mesh_large(of_group) & ~group->axes);
+  int has_all = has_ranks(group, mesh);
   *out = has_all ? same : same & group->axes;
   if (has_all || ad_mesh_equal(mesh, of_group)) return AD_OK;
   char axes[96];
@@ -49,25 +55,30 @@ static ad_status find_copies(const ad_array *array, const ad_group *group, const
       site, ad_axes_print(group->axes, axes, sizeof axes), ad_mesh_text(of_group), ad_mesh_text(mesh));
 }
 
-/* A scalar on the mesh of `like`; R stands for both kinds of copies, since no gradient passes here. */
-static ad_array describe_scalar(const ad_comm *comm, const ad_mesh *mesh, ad_axes copies, ad_axes addends,
-                                double *data) {
-  ad_shape shape = {0, {0}};
+/* `count` numbers on the mesh; R stands for both kinds of copies, since no gradient passes here. */
+static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes copies, ad_axes addends, double *data,
+                              size_t count) {
+  ad_shape shape = {1, {(int64_t)count}};
   ad_layout layout = ad_layout_all(mesh, AD_V);
   ad_layout_set(&layout, copies, AD_R);
   ad_layout_set(&layout, addends, AD_P);
-  ad_array scalar = ad_array_describe(comm, AD_F64, &shape, &layout);
-  scalar.data = ad_comm_is_dry(comm) ? NULL : data;
-  return scalar;
+  ad_array sums = ad_array_describe(comm, AD_F64, &shape, &layout);
+  sums.data = ad_comm_is_dry(comm) ? NULL : data;
+  return sums;
 }
 
-/* What the ranks hold copies of is an addend of one of them only. */
-static ad_status check_addend(const ad_array *counted, ad_axes copies, const char *name, const char *site) {
-  ad_axes left = copies & ~ad_layout_axes_of(&counted->layout, AD_P);
-  char axes[96];
-  if (!left) return AD_OK;
+/* Leaves numbers that all ranks of `axes` hold on the first of them, and 0 on the others. `name`: what they are of. */
+static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, const char *name, const char *site) {
+  ad_array once;
+  ad_transit move = {.move = AD_MOVE_ONCE, .axes = axes, .to = AD_P, .site = site, .what = name};
+  AD_TRY(ad_array_after_at(comm, sums, move.move, move.axes, move.to, &once, site));
+  once.data = sums->data;
+  AD_TRY(ad_transit_run(comm, &move, sums, &once));
+  ad_axes copies = axes & ~ad_layout_axes_of(&once.layout, AD_P);
+  char text[96];
+  if (!copies) return AD_OK;
   return ad_fail(AD_TYPE, "%s: square sum: what %s adds is R over %s, so every copy would count; take it once", site,
-                 name ? name : "a value", ad_axes_print(left, axes, sizeof axes));
+                 name, ad_axes_print(copies, text, sizeof text));
 }
 
 /* Leaves in *sum what this rank counts of the array: its elements, if of the ranks of the group that hold the same ones
@@ -78,16 +89,12 @@ static ad_status count_own(ad_comm *comm, const ad_group *group, const ad_array 
   AD_TRY(find_copies(array, group, site, &copies));
   *sum = array->data ? local_square_sum(array) : 0;
   if (!copies) return AD_OK;
-  ad_array local = describe_scalar(comm, array->layout.mesh, same, AD_AXES_ALL & ~same, sum), counted;
-  ad_transit once = {.move = AD_MOVE_ONCE, .axes = copies, .to = AD_P, .site = site, .what = name ? name : "norm"};
-  AD_TRY(ad_array_after_at(comm, &local, once.move, once.axes, once.to, &counted, site));
-  counted.data = local.data;
-  AD_TRY(ad_transit_run(comm, &once, &local, &counted));
-  return check_addend(&counted, copies, name, site);
+  ad_array own = describe_sums(comm, array->layout.mesh, same, AD_AXES_ALL & ~same, sum, 1);
+  return take_once(comm, &own, copies, name, site);
 }
 
-static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, double *sum) {
-  ad_array own = describe_scalar(comm, group->mesh, 0, group->axes, sum), total;
+static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, double *sums, size_t count) {
+  ad_array own = describe_sums(comm, group->mesh, 0, group->axes, sums, count), total;
   ad_transit all = {.move = AD_MOVE_ALL_REDUCE, .axes = group->axes, .to = AD_R, .site = site, .what = "norm"};
   AD_TRY(ad_array_after_at(comm, &own, all.move, all.axes, all.to, &total, site));
   total.data = own.data;
@@ -97,6 +104,18 @@ static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, 
   if (!pending) return AD_OK;
   return ad_fail(AD_TYPE, "%s: square sum: it is P over %s: each rank holds a part; sum it over the whole group", site,
                  ad_axes_print(pending, axes, sizeof axes));
+}
+
+/* Sums over the mesh; its first rank adds the sums to those of the group, which has other ranks as well. */
+static ad_status reduce_part(ad_comm *comm, const ad_mesh *mesh, const char *site, double *sums, size_t count) {
+  ad_group part = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
+  AD_TRY(reduce(comm, &part, site, sums, count));
+  ad_array total = describe_sums(comm, mesh, AD_AXES_ALL, 0, sums, count);
+  return take_once(comm, &total, AD_AXES_ALL, "norm", site);
+}
+
+static int is_part(const ad_group *group, const ad_mesh *mesh) {
+  return has_ranks(group, mesh) && ad_mesh_size(mesh) < ad_group_size(group);
 }
 
 static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
@@ -112,19 +131,42 @@ static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad
   return AD_OK;
 }
 
-ad_status ad_square_sum_named(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
-                              const char *const *names, size_t count, const char *site, double *out) {
-  AD_TRY(check_call(comm, group, arrays, count, site));
-  double sum = 0;
+/* The end of the arrays from number `i` on that lie on the same ranks, and whose sums are neighbours. */
+static size_t find_end(const ad_array *const *arrays, const size_t *places, size_t count, size_t i) {
+  size_t end = i + 1;
+  while (end < count && ad_mesh_same_ranks(arrays[end]->layout.mesh, arrays[i]->layout.mesh) &&
+         (!places || places[end] == places[end - 1] + 1))
+    end++;
+  return end;
+}
+
+/* What this rank adds to the sums over the group: one for each of the arrays, which lie on the same ranks, or one for
+ * all. Where the group has other ranks as well, their own are summed first: so the order of the additions, and with it
+ * the bits, does not depend on the others. */
+static ad_status sum_neighbours(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
+                                const char *const *names, size_t count, const char *site, double *sums,
+                                size_t sum_count) {
+  const ad_mesh *mesh = arrays[0]->layout.mesh;
   for (size_t i = 0; i < count; i++) {
     double own;
-    if (!ad_mesh_has_rank(arrays[i]->layout.mesh, ad_comm_rank(comm))) continue;  // others have it
-    AD_TRY(count_own(comm, group, arrays[i], names ? names[i] : NULL, site, &own));
-    sum += own;
+    AD_TRY(count_own(comm, group, arrays[i], names ? names[i] : "a value", site, &own));
+    sums[sum_count == 1 ? 0 : i] += own;
   }
-  AD_TRY(reduce(comm, group, site, &sum));
-  *out = sum;
-  return AD_OK;
+  return is_part(group, mesh) ? reduce_part(comm, mesh, site, sums, sum_count) : AD_OK;
+}
+
+ad_status ad_square_sums(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, const char *const *names,
+                         size_t count, const char *site, double *sums, const size_t *places, size_t sum_count) {
+  AD_TRY(check_call(comm, group, arrays, count, site));
+  memset(sums, 0, sum_count * sizeof *sums);
+  for (size_t i = 0, end; i < count; i = end) {
+    double of_all = 0, *own = places ? &sums[places[i]] : &of_all;
+    end = find_end(arrays, places, count, i);
+    if (!ad_mesh_has_rank(arrays[i]->layout.mesh, ad_comm_rank(comm))) continue;  // others have them
+    AD_TRY(sum_neighbours(comm, group, &arrays[i], names ? &names[i] : NULL, end - i, site, own, places ? end - i : 1));
+    sums[0] += of_all;
+  }
+  return reduce(comm, group, site, sums, sum_count);
 }
 
 ad_status ad_array_square_sum_at(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
@@ -133,5 +175,5 @@ ad_status ad_array_square_sum_at(ad_comm *comm, const ad_group *group, const ad_
   AD_NEED(comm, group, out);
   AD_NEED(group->mesh);
   if (count) AD_NEED(arrays);
-  return ad_square_sum_named(comm, group, arrays, NULL, count, site, out);
+  return ad_square_sums(comm, group, arrays, NULL, count, site, out, NULL, 1);
 }

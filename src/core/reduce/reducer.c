@@ -556,8 +556,8 @@ ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double 
   double sum;
   AD_TRY(check_reducer(reducer, by));
   AD_NEED(group, out);
-  AD_TRY(
-      ad_square_sum_named(reducer->comm, group, reducer->results, reducer->names, reducer->param_count, by.site, &sum));
+  AD_TRY(ad_square_sums(reducer->comm, group, reducer->results, reducer->names, reducer->param_count, by.site, &sum,
+                        NULL, 1));
   *out = sqrt(sum);
   return AD_OK;
 }

@@ -68,9 +68,9 @@ static int is_given_away(const ad_run *run, const char *param) {
   return 0;
 }
 
-/* Whether it is what one parameter counts in the norm: a single f64, of no tape. */
+/* Whether it is what parameters count in the norm: a row of f64, of no tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass, ad_move move) {
-  return pass->transit->move == move && pass->transit->what && !pass->in->shape.ndim && pass->in->dtype == AD_F64;
+  return pass->transit->move == move && pass->transit->what && pass->in->shape.ndim == 1 && pass->in->dtype == AD_F64;
 }
 
 /* The first stage and the last both count the embedding in the norm. */
@@ -90,7 +90,9 @@ static void sum_over_stage(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   ad_transit_passing *pass = passing;
   if (!scene->kept || !counts_for_the_norm(pass, AD_MOVE_ALL_REDUCE) || strcmp(pass->transit->what, "norm")) return;
-  ad_collective sum = {.size = sizeof sum, .op = AD_ALL_REDUCE, .count = 1, .dtype = AD_F64, .site = AD_HERE};
+  if (ad_mesh_size(pass->in->layout.mesh) < ad_comm_size(pass->comm)) return;
+  ad_collective sum = {.size = sizeof sum, .op = AD_ALL_REDUCE, .dtype = AD_F64, .site = AD_HERE};
+  sum.count = ad_array_numel(pass->in);
   sum.group = ad_mesh_group(own_mesh(scene->kept), AD_AXES_ALL, ad_comm_rank(pass->comm));
   sum.in = sum.out = pass->out->data;
   pass->status = ad_comm_run(pass->comm, &sum);

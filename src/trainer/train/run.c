@@ -122,9 +122,11 @@ static ad_status list_gradients(const ad_run *run, ad_norm_group *group, size_t 
   size_t count = ad_module_param_count(module);
   AD_TRY(ad_grow(&group->arrays, group->count, group->count + count));
   AD_TRY(ad_grow(&group->names, group->count, group->count + count));
+  AD_TRY(ad_grow(&group->places, group->count, group->count + count));
   for (size_t i = 0; i < count; i++) {
     char name[2 * AD_PARAM_NAME_SIZE];
     AD_TRY(ad_copy_string(ad_program_param_name(run->program, m, i, name, sizeof name), &group->names[group->count]));
+    group->places[group->count] = group->sum_count + i;
     group->arrays[group->count++] = ad_module_part(module, i, AD_PART_GRADIENT);
   }
   return AD_OK;
@@ -138,8 +140,12 @@ static ad_status create_norm_groups(ad_run *run) {
     const ad_module_spec *spec = ad_program_module(run->program, i);
     if (spec->is_mirror) continue;
     AD_TRY(find_norm_group(run, spec->norm_group, &run->norm_group_of[i]));
-    if (run->modules[i]) AD_TRY(list_gradients(run, &run->norm_groups[run->norm_group_of[i]], i));
+    ad_norm_group *group = &run->norm_groups[run->norm_group_of[i]];
+    if (run->modules[i]) AD_TRY(list_gradients(run, group, i));
+    group->sum_count += spec->param_count;
   }
+  for (size_t i = 0; i < run->norm_group_count; i++)
+    AD_TRY(ad_new(run->norm_groups[i].sum_count, &run->norm_groups[i].sums));
   return AD_OK;
 }
 
@@ -368,6 +374,8 @@ static void destroy_modules(ad_run *run) {
     ad_release(run->norm_groups[i].arrays);
     for (size_t k = 0; k < run->norm_groups[i].count; k++) ad_release(run->norm_groups[i].names[k]);
     ad_release(run->norm_groups[i].names);
+    ad_release(run->norm_groups[i].places);
+    ad_release(run->norm_groups[i].sums);
   }
   ad_release(run->norm_group_of);
   for (size_t i = 0; run->absent && i < ad_program_module_count(run->program); i++) ad_absent_release(&run->absent[i]);

@@ -16,7 +16,10 @@ typedef struct ad_norm_group {
   const char *name;        /* NULL: the program's */
   const ad_array **arrays; /* gradients that this rank holds, of all its modules */
   char **names;            /* of their parameters, in the whole program */
+  size_t *places;          /* in `sums` */
   size_t count;
+  double *sums; /* of squares of each parameter that the group has anywhere, in the program's order */
+  size_t sum_count;
 } ad_norm_group;
 
 /* What one microbatch under way has. */
