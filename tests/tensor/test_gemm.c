@@ -488,6 +488,17 @@ static void products_in_bf16_are_made_where_they_are_fast(void **state) {
   assert_false(ad_products_widen(fast));
 }
 
+/* oneDNN has no product of bf16 without AVX-512: whoever asks for oneDNN gets its product in f32. */
+static void bf16_is_widened_where_onednn_has_none(void **state) {
+  ad_products asked = {AD_UNITS_AVX2, AD_LIBRARY_ONEDNN, 20603, 0};
+  assert_int_equal(way_of(asked, AD_BF16, 8, 16, 128), GEMM_WIDEN_ONEDNN);
+  assert_int_equal(way_of(asked, AD_BF16, 1, 16, 128), GEMM_WIDEN_ONEDNN);
+  assert_int_equal(way_of(asked, AD_F32, 8, 16, 128), GEMM_ONEDNN);
+  assert_true(ad_products_widen(asked));
+  asked.units = AD_UNITS_AVX512;
+  assert_int_equal(way_of(asked, AD_BF16, 8, 16, 128), GEMM_ONEDNN);
+}
+
 /* oneDNN's issue 1661: an illegal instruction. */
 static void sums_that_break_matrix_units_are_widened(void **state) {
   ad_products amx = {AD_UNITS_AMX, AD_LIBRARY_BY_TABLE, 20603, 0}, asked = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 20603, 0};
@@ -566,15 +577,16 @@ static int run_with(ad_library library, ad_units units, const char *name) {
   return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }
 
-/* oneDNN multiplies bf16 from AVX-512 on. */
+/* Without AVX-512 oneDNN has no primitive of bf16. */
 static int run_with_onednn(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_second_round_makes_no_primitive_and_takes_no_memory),
       cmocka_unit_test(more_shapes_than_the_table_holds_are_made_again),
   };
-  if (!ad_onednn_version() || ad_products_own().units < AD_UNITS_AVX512) return 0;
-  return run_with(AD_LIBRARY_ONEDNN, ad_products_own().units, "onednn") +
-         cmocka_run_group_tests_name("primitives", tests, NULL, NULL);
+  if (!ad_onednn_version()) return 0;
+  ad_units units = ad_products_own().units;
+  return run_with(AD_LIBRARY_ONEDNN, units, "onednn") +
+         (units < AD_UNITS_AVX512 ? 0 : cmocka_run_group_tests_name("primitives", tests, NULL, NULL));
 }
 
 /* As a rank beside others that have less. In a process of its own, in which oneDNN was not used before. */
@@ -611,6 +623,7 @@ int main(void) {
       cmocka_unit_test(each_rank_chooses_by_what_all_have),
       cmocka_unit_test(what_is_not_there_is_not_chosen),
       cmocka_unit_test(products_in_bf16_are_made_where_they_are_fast),
+      cmocka_unit_test(bf16_is_widened_where_onednn_has_none),
       cmocka_unit_test(sums_that_break_matrix_units_are_widened),
       cmocka_unit_test(small_products_are_made_where_they_lie),
       cmocka_unit_test(the_planted_product_rounds_and_does_nothing_else),

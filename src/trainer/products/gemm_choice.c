@@ -48,13 +48,16 @@ static int breaks_units(const ad_products *with, const gemm_product *of) {
   return with->units >= AD_UNITS_AMX && of->k % 32 == 31;
 }
 
+/* oneDNN multiplies bf16 from AVX-512 on. */
+static int has_bf16(const ad_products *with) { return with->units >= AD_UNITS_AVX512; }
+
 gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product) {
   int is_empty = !product->m || !product->n || !product->k;
   ad_dtype values = product->values;
   if (!with->onednn || with->library == AD_LIBRARY_OPENBLAS || values == AD_F64 || is_empty)
     return without_onednn(values);
   if (values == AD_BF16 && (has_gaps(product) || breaks_units(with, product))) return GEMM_WIDEN_ONEDNN;
-  if (with->library == AD_LIBRARY_ONEDNN) return GEMM_ONEDNN;
+  if (with->library == AD_LIBRARY_ONEDNN) return values == AD_BF16 && !has_bf16(with) ? GEMM_WIDEN_ONEDNN : GEMM_ONEDNN;
   if (with->library == AD_LIBRARY_BY_FILE) return ad_ways_at(with->ways, values, ad_gemm_shape_of(product));
   for (size_t i = 0; i < sizeof table / sizeof *table; i++)
     if (fits(&table[i], with, product)) return table[i].way;
