@@ -18,9 +18,10 @@ typedef struct ad_bridge_options {
   /* 1: both meshes have the same axes and sizes in the same order. Each rank's part goes, however it is cut, to the
    * rank at the same position of the other mesh, and its gradient comes back the same way. */
   int alike;
-  /* Of an alike bridge on disjoint ranks, 0 to INT64_MAX / 2: its transfers (ad_comm_post_transfer, ranks of the world)
-   * have the tags 2 tag forward and 2 tag + 1 backward. Bridges from the same ranks to the same ranks need tags that
-   * differ, and a program's own transfers between them other ones. Nothing else reads it. */
+  /* Only an alike bridge on disjoint ranks reads it; 0 to INT64_MAX / 2. Such a bridge moves values under the tag
+   * 2 * tag of ad_comm_post_transfer (ranks of the world) and gradients under 2 * tag + 1. Two bridges from the same
+   * ranks to the same ranks need different tags here, and a program's own transfers between those ranks need tags that
+   * no bridge uses. */
   int64_t tag;
 } ad_bridge_options;
 

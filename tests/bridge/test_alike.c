@@ -263,11 +263,17 @@ static void sides_may_begin_at_opposite_ends(void **state) {
   run_ranks(w.ranks, from_opposite_ends, &w);
 }
 
-/* Two bridges, there and back, under one tag: values of one go the way of the other's gradients. */
+/* Two bridges, there and back: values of one, which has the tag 3, go the way of the other's gradients. */
+typedef struct circle {
+  world world;
+  int64_t tag; /* of the other */
+} circle;
+
 static int around(ad_comm *comm, void *context) {
-  const world *w = context;
+  const circle *c = context;
+  const world *w = &c->world;
   sides s = open_sides(comm, w);
-  ad_bridge *bridges[] = {s.bridge, bridge_of(comm, w, s.b, s.a, 3)};
+  ad_bridge *bridges[] = {s.bridge, bridge_of(comm, w, s.b, s.a, c->tag)};
   post value = post_of(&s, bridges, 0, 0, 0), gradient = post_of(&s, bridges, 1, 1, 0);
   int is_source = ad_bridge_has_source(s.bridge);
   start(bridges, is_source ? &value : &gradient);
@@ -279,9 +285,9 @@ static int around(ad_comm *comm, void *context) {
   return 0;
 }
 
-static void a_bridge_there_and_one_back_may_have_one_tag(void **state) {
-  static world w = {"dp=3 tp=1", "dp=S0 tp=R", 0, 3, 6, {2, {7, 2}}, 0};
-  run_ranks(w.ranks, around, &w);
+static void a_bridge_there_and_one_back_may_have_any_tags(void **state) {
+  static circle c = {{"dp=3 tp=1", "dp=S0 tp=R", 0, 3, 6, {2, {7, 2}}, 0}, 0};
+  for (c.tag = 2; c.tag <= 4; c.tag++) run_ranks(c.world.ranks, around, &c);
 }
 
 static int with_other_shapes(ad_comm *comm, void *context) {
@@ -531,7 +537,7 @@ int main(void) {
       cmocka_unit_test(an_empty_part_takes_its_turn),
       cmocka_unit_test(values_and_gradients_of_two_bridges_are_posted_in_any_order),
       cmocka_unit_test(sides_may_begin_at_opposite_ends),
-      cmocka_unit_test(a_bridge_there_and_one_back_may_have_one_tag),
+      cmocka_unit_test(a_bridge_there_and_one_back_may_have_any_tags),
       cmocka_unit_test(a_part_and_none_do_not_match),
       cmocka_unit_test(nothing_is_summed_and_any_batch_divides),
       cmocka_unit_test(a_gradient_is_of_the_dual_types),

@@ -9,70 +9,64 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
-
-check() { # recipe, arguments...: the proof's document is proof.json
-  local recipe=$1 status=0; shift
-  "$addend" check "$source/recipes/$recipe.yaml" "$@" --json >proof.json 2>proof.err || status=$?
-  [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
-}
+. "$source/tests/support/prove.sh"
 is_below() { python3 -c 'import json; assert all(p["max_rel_err"] < 1e-12 == p["bound"] for p in json.load(open("proof.json"))["params"])'; }
 
 # ---- every gradient against one process in one stage, f64 below 1e-12 ----
 cases=()
 for microbatches in 1 2 3 4 5; do
   for tied in true false; do
-    cases+=("gpt-dp --set mesh=pp=2,dp=3 --set train.microbatches=$microbatches --set model.tied=$tied"
-      "gpt-dp --set mesh=pp=3,dp=2 --set train.microbatches=$microbatches --set model.tied=$tied --steps 3"
-      "gpt-dp --set mesh=pp=4 --set train.microbatches=$microbatches --set model.tied=$tied"
-      "gpt-pp --set schedule.stages=4 --set train.microbatches=$microbatches --set model.tied=$tied"
-      "gpt-pp --set mesh=pp=3,tp=2 --set schedule.layers=[0,3,0] --set train.microbatches=$microbatches --set model.tied=$tied")
+    cases+=("gpt-dp mesh=pp=2+dp=3 train.microbatches=$microbatches model.tied=$tied"
+      "gpt-dp mesh=pp=3+dp=2 train.microbatches=$microbatches model.tied=$tied --steps 3"
+      "gpt-dp mesh=pp=4 train.microbatches=$microbatches model.tied=$tied"
+      "gpt-pp schedule.stages=4 train.microbatches=$microbatches model.tied=$tied"
+      "gpt-pp mesh=pp=3+tp=2 schedule.layers=[0,3,0] train.microbatches=$microbatches model.tied=$tied")
   done
 done
 for zero in 1 2 3; do
-  cases+=("gpt-pp --set shard.zero=$zero --steps 3" "gpt-3d --set mesh=pp=2,dp_shard=2,cp=3 --set shard.zero=$zero"
-    "gpt-dp --set mesh=pp=2,dp_replicate=2,dp_shard=2 --set shard.zero=$zero --set train.microbatches=3"
-    "moe-pp --set shard.zero=$zero --steps 3")
+  cases+=("gpt-pp shard.zero=$zero --steps 3" "gpt-3d mesh=pp=2+dp_shard=2+cp=3 shard.zero=$zero"
+    "gpt-dp mesh=pp=2+dp_replicate=2+dp_shard=2 shard.zero=$zero train.microbatches=3"
+    "moe-pp shard.zero=$zero --steps 3")
 done
 for n in 2 3; do
-  cases+=("gpt-tp --set mesh=pp=2,tp=$n" "gpt-tp-sp --set mesh=pp=$n,tp=2 --set model.convert_norms=true"
-    "gpt-cp --set mesh=pp=2,cp=$n" "gpt-cp --set mesh=pp=$n,cp=2 --set model.gather_keys=true"
-    "moe-cp --set mesh=pp=$n,dp_shard=2,cp=2" "moe-pp --set mesh=pp=$n,dp_shard=2,tp=2 --set model.tied=true")
+  cases+=("gpt-tp mesh=pp=2+tp=$n" "gpt-tp-sp mesh=pp=$n+tp=2 model.convert_norms=true"
+    "gpt-cp mesh=pp=2+cp=$n" "gpt-cp mesh=pp=$n+cp=2 model.gather_keys=true"
+    "moe-cp mesh=pp=$n+dp_shard=2+cp=2" "moe-pp mesh=pp=$n+dp_shard=2+tp=2 model.tied=true")
 done
-cases+=("moe-dp2ep --set mesh=pp=2,dp_shard=2,tp=2" "moe-tp2ep --set mesh=pp=2,dp_shard=2,tp=2"
-  "moe-balance --set mesh=pp=2,dp_shard=2,tp=3" "moe-pp --set schedule.stages=4 --steps 3"
-  "gpt-text-bf16 --set mesh=pp=2 --set model.layers=2 --set data.seq=32 --set train.global_batch=4 --set train.microbatches=2")
+cases+=("moe-dp2ep mesh=pp=2+dp_shard=2+tp=2" "moe-tp2ep mesh=pp=2+dp_shard=2+tp=2"
+  "moe-balance mesh=pp=2+dp_shard=2+tp=3" "moe-pp schedule.stages=4 --steps 3"
+  "gpt-text-bf16 mesh=pp=2 model.layers=2 data.seq=32 train.global_batch=4 train.microbatches=2")
 for kind in gpipe zb; do
   for microbatches in 1 2 3 7 9; do
-    cases+=("gpt-pp --set schedule.kind=$kind --set train.microbatches=$microbatches"
-      "gpt-dp --set mesh=pp=4 --set schedule.kind=$kind --set train.microbatches=$microbatches --steps 2")
+    cases+=("gpt-pp schedule.kind=$kind train.microbatches=$microbatches"
+      "gpt-dp mesh=pp=4 schedule.kind=$kind train.microbatches=$microbatches --steps 2")
   done
-  cases+=("moe-pp --set schedule.kind=$kind --set shard.zero=3" "gpt-tp-sp --set mesh=pp=2,tp=3 --set schedule.kind=$kind"
-    "gpt-3d --set mesh=pp=2,dp_shard=2,cp=2 --set schedule.kind=$kind --set train.microbatches=3")
+  cases+=("moe-pp schedule.kind=$kind shard.zero=3" "gpt-tp-sp mesh=pp=2+tp=3 schedule.kind=$kind"
+    "gpt-3d mesh=pp=2+dp_shard=2+cp=2 schedule.kind=$kind train.microbatches=3")
 done
 for microbatches in 1 3 8 9; do
-  cases+=("gpt-pp --set schedule.stages=6 --set train.microbatches=$microbatches"
-    "moe-pp --set schedule.stages=4 --set shard.zero=3 --set train.microbatches=$microbatches")
+  cases+=("gpt-pp schedule.stages=6 train.microbatches=$microbatches"
+    "moe-pp schedule.stages=4 shard.zero=3 train.microbatches=$microbatches")
 done
 draw_cases "stages" 8 "${cases[@]}"
-for arguments in "${drawn[@]}"; do # commas of a mesh are spaces there
+for arguments in "${drawn[@]}"; do
   read -ra words <<<"$arguments"
-  for i in "${!words[@]}"; do case ${words[i]} in mesh=*) words[i]=${words[i]//,/ } ;; esac; done
-  check "${words[@]}" && is_below
+  prove "${words[@]}" && is_below
 done
-check gpt-pp && is_below
-check gpt-pp --set schedule.stages=6 --set train.microbatches=2 && is_below
-check moe-pp --steps 3 && is_below
-check gpt-pp --directional
+prove gpt-pp && is_below
+prove gpt-pp schedule.stages=6 train.microbatches=2 && is_below
+prove moe-pp --steps 3 && is_below
+prove gpt-pp --directional
 
 # On the engine that poisons, delays and reorders.
-(export ADDEND_HOSTILE=17 && check gpt-pp --set schedule.kind=zb && is_below)
-(export ADDEND_HOSTILE=7 && check moe-pp --set schedule.stages=4 --set shard.zero=3 && is_below)
+(export ADDEND_HOSTILE=17 && prove gpt-pp schedule.kind=zb && is_below)
+(export ADDEND_HOSTILE=7 && prove moe-pp schedule.stages=4 shard.zero=3 && is_below)
 
 # Stages on one rank are the same program.
-check gpt-dp --set mesh=pp=1 --set schedule.stages=3 && is_below
+prove gpt-dp mesh=pp=1 schedule.stages=3 && is_below
 
 # One token of the step counts: a microbatch without any goes through all stages.
-check gpt-pp --set 'data.valid=[0, 0, 0.1, 0, 0, 0, 0]' && is_below
+prove gpt-pp 'data.valid=[0, 0, 0.1, 0, 0, 0, 0]' && is_below
 
 # ---- the norm: no cut into stages changes a bit of it ----
 cat >norms.py <<'P'
@@ -95,7 +89,7 @@ seed=$ADDEND_TEST_SEED count=20
 [ "$seed" != all ] || seed=1 count=100
 draw_cases "recipes with mistakes" 1 gpt-pp moe-pp
 for recipe in "${drawn[@]}"; do
-  check $recipe --sabotage=$count --seed "$seed"
+  prove $recipe --sabotage=$count --seed "$seed"
   python3 -c 'import json; p = json.load(open("proof.json")); assert p["survivors"] == 0 and p["coverage"]["mistakes"] >= 20, p["coverage"]'
 done
 
@@ -152,6 +146,8 @@ goes_on staged moe-pp --set mesh="pp=3 dp_shard=1" --set 'views.sparse=ep=1 etp=
 train dumped gpt-pp --dump-step 1 --set schedule.stages=4
 "$addend" diff dumped/dump-1 >out || { cat out; fail "the dump is not right"; }
 grep -q 'right: 4 of 4 modules' out || { cat out; fail "not four stages"; }
+found=$(find dumped/dump-1 -name 'stage*' -printf '%f\n' | cut -d. -f1 | sort -u | xargs)
+[ "$found" = "stage0 stage1 stage2 stage3" ] || fail "files of $found"
 
 # ---- plans ----
 python3 - "$addend" "$source" <<'P'

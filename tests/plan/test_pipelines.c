@@ -153,9 +153,12 @@ static double stage_elements(int layers, int is_last) {
   return layers * block + (is_last ? (double)VOCABULARY * D_MODEL : 0);
 }
 
-static void stages_take_what_their_products_do(void **state) {
-  static const int layers[] = {5, 3, 0, 2};
-  ad_recipe *recipe = recipe_of(&(pipeline){"pp=4", "{kind: 1f1b, layers: [5, 3, 0, 2]}", "", 4, 10, 6, 6});
+static void take_what_their_products_do(const int layers[4]) {
+  char section[64];
+  int all = layers[0] + layers[1] + layers[2] + layers[3];
+  snprintf(section, sizeof section, "{kind: 1f1b, layers: [%d, %d, %d, %d]}", layers[0], layers[1], layers[2],
+           layers[3]);
+  ad_recipe *recipe = recipe_of(&(pipeline){"pp=4", section, "", 4, all, 6, 6});
   json_t *plan = plan_of(recipe), *schedule = json_object_get(plan, "schedule");
   const json_t *costs = json_object_get(json_object_get(schedule, "costs"), "of_stage");
   double sum = 0;
@@ -168,6 +171,12 @@ static void stages_take_what_their_products_do(void **state) {
   }
   json_decref(plan);
   ad_recipe_destroy(recipe);
+}
+
+/* In the second model a stage has less than a hundredth of the mean. */
+static void stages_take_what_their_products_do(void **state) {
+  take_what_their_products_do((const int[]){5, 3, 0, 2});
+  take_what_their_products_do((const int[]){498, 1, 0, 1});
 }
 
 static void check_schedule(const char *kind, int place, int in_flight, int deferred) {
@@ -226,14 +235,14 @@ static void write_span(FILE *file, const char *cat, int step, int rank, int stag
 
 /* Two ranks of each stage, one 2 microseconds slower than the other; a forward pass waits 7 in the middle. The first
  * step is slow. */
-static void write_trace(int is_split, int stages) {
+static void write_steps(int is_split, int stages, int steps) {
   char path[64];
   snprintf(path, sizeof path, "%s/trace.json", folder);
   FILE *file = fopen(path, "w");
   assert_non_null(file);
   fputs("{\"traceEvents\":[{\"ph\":\"M\"}", file);
   for (int rank = 0; rank < 2 * stages; rank++)
-    for (int step = 0; step < 3; step++)
+    for (int step = 0; step < steps; step++)
       for (int m = 0; m < MICROBATCHES; m++) {
         int s = rank / 2;
         double at = 1e6 * step + 1000 * m, more = (step ? 0 : 500) + (rank % 2 ? 2 : 0);
@@ -246,6 +255,8 @@ static void write_trace(int is_split, int stages) {
   fputs("]}\n", file);
   fclose(file);
 }
+
+static void write_trace(int is_split, int stages) { write_steps(is_split, stages, 3); }
 
 static ad_table *table_of(const char *schedule) {
   ad_table *table;
@@ -272,6 +283,12 @@ static void a_trace_says_what_actions_take(void **state) {
   check_costs("gpipe", AD_ACTION_B, taken(1, 1, 1) + taken(2, 1, 1) + 2);
 }
 
+static void the_first_step_counts_where_there_is_no_other(void **state) {
+  write_steps(0, STAGES, 1);
+  check_costs("1f1b", AD_ACTION_F, taken(0, 1, 1) + 1 + 500);
+  check_costs("1f1b", AD_ACTION_B, taken(1, 1, 1) + 1 + 500);
+}
+
 static void refuses(const char *schedule, const char *words) {
   ad_table *table = table_of(schedule);
   double costs[4 * STAGES * MICROBATCHES];
@@ -289,6 +306,15 @@ static void a_trace_of_something_else_is_refused(void **state) {
   refuses("1f1b", "has stage 2");
 }
 
+static void a_trace_that_is_not_there_is_refused(void **state) {
+  ad_recipe *recipe = recipe_of(&(pipeline){"pp=2", "{}", "", 2, 2, 2, 2});
+  json_t *none = NULL;
+  ad_plan_options traced = {.size = sizeof traced, .trace = "/nonexistent"};
+  assert_int_not_equal(ad_plan_document(recipe, &traced, &none), AD_OK);
+  assert_non_null(strstr(ad_last_error(), "/nonexistent/trace.json"));
+  ad_recipe_destroy(recipe);
+}
+
 static int make_folder(void **state) { return mkdtemp(folder) == NULL; }
 
 static int remove_folder(void **state) {
@@ -298,9 +324,13 @@ static int remove_folder(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(ranks_receive_what_the_plan_says),     cmocka_unit_test(stages_take_what_their_products_do),
-      cmocka_unit_test(places_hold_what_their_schedule_says), cmocka_unit_test(one_stage_has_no_schedule),
-      cmocka_unit_test(a_trace_says_what_actions_take),       cmocka_unit_test(a_trace_of_something_else_is_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_receive_what_the_plan_says),
+                                     cmocka_unit_test(stages_take_what_their_products_do),
+                                     cmocka_unit_test(places_hold_what_their_schedule_says),
+                                     cmocka_unit_test(one_stage_has_no_schedule),
+                                     cmocka_unit_test(a_trace_says_what_actions_take),
+                                     cmocka_unit_test(a_trace_of_something_else_is_refused),
+                                     cmocka_unit_test(the_first_step_counts_where_there_is_no_other),
+                                     cmocka_unit_test(a_trace_that_is_not_there_is_refused)};
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -382,6 +382,33 @@ static void a_gradient_that_is_raw_is_told_from_one_that_has_its_dtype(void **st
   json_decref(plan);
 }
 
+/* How often a step of three microbatches sums over the ranks that shard. */
+static json_int_t sums_over_shards(const char *sync) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "name: gpt\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp_replicate=2 dp_shard=2\"\n"
+           "train: {global_batch: 6, microbatches: 3, steps: 2, lr: 1e-2, sync: %s}\nshard: {zero: 1}\n",
+           sync);
+  json_t *plan = plan_of(text, 0);
+  const json_t *step;
+  size_t i;
+  json_int_t most = 0;
+  json_array_foreach(json_object_get(plan, "collectives"), i, step) {
+    if (strcmp(json_string_value(json_object_get(step, "op")), "reduce_scatter") != 0) continue;
+    most = number(step, "times") > most ? number(step, "times") : most;
+  }
+  json_decref(plan);
+  return most;
+}
+
+static void each_microbatch_is_summed_as_its_own_word_says(void **state) {
+  assert_int_equal(sums_over_shards("[none, none, all]"), 1);
+  assert_int_equal(sums_over_shards("[none, shard, all]"), 2);
+  assert_int_equal(sums_over_shards("[shard, none, all]"), 2);
+  assert_int_equal(sums_over_shards("[shard, shard, all]"), 3);
+}
+
 static void the_same_name_twice_is_still_found(void **state) {
   ad_mesh *mesh;
   ad_comm *comm;
@@ -784,6 +811,7 @@ int main(void) {
       cmocka_unit_test(a_model_of_4096_layers_is_planned),
       cmocka_unit_test(the_same_name_twice_is_still_found),
       cmocka_unit_test(a_gradient_that_is_raw_is_told_from_one_that_has_its_dtype),
+      cmocka_unit_test(each_microbatch_is_summed_as_its_own_word_says),
       cmocka_unit_test(a_transition_counts_what_a_group_brings_together),
       cmocka_unit_test(keys_that_go_around_a_ring_are_counted),
       cmocka_unit_test(ranks_that_share_no_matrix_exchange_no_activation),

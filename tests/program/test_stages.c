@@ -8,6 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/memory.h"
+#include "bridge/bridge.h"
 #include "program/decoder/stages.h"
 #include "program/gpt/gpt.h"
 #include "program/program.h"
@@ -130,18 +131,29 @@ static void stage_s_lies_at_position_s_modulo_pp(void **state) {
   destroy(&m);
 }
 
+/* What goes from the same ranks to the same ranks is told apart by its bridge's tag. */
+static void tags_differ(const ad_program *program) {
+  size_t count = ad_program_crossing_count(program);
+  for (size_t i = 0; i < count; i++)
+    for (size_t k = 0; k < i; k++)
+      assert_int_not_equal(ad_program_crossing(program, i)->bridge->options.tag,
+                           ad_program_crossing(program, k)->bridge->options.tag);
+}
+
 /* The stream goes on to the next stage, the embedding to the last; nothing travels between stages on the same ranks. */
 static void what_goes_on_crosses_where_ranks_differ(void **state) {
   static const struct {
     const char *mesh;
     int64_t ranks, stages;
     size_t crossings;
-  } table[] = {{"pp=1", 1, 1, 0}, {"pp=1", 1, 3, 0}, {"pp=2", 2, 2, 2}, {"pp=2", 2, 3, 2}, {"pp=4", 4, 4, 4}};
+  } table[] = {{"pp=1", 1, 1, 0}, {"pp=1", 1, 3, 0}, {"pp=2", 2, 2, 2},
+               {"pp=2", 2, 3, 2}, {"pp=2", 2, 4, 4}, {"pp=4", 4, 4, 4}};
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     made m;
     must(try(&m, table[i].mesh, table[i].ranks, table[i].stages, NULL, 0));
     assert_int_equal(ad_program_phase_count(m.program), table[i].stages);
     assert_int_equal(ad_program_crossing_count(m.program), table[i].crossings);
+    tags_differ(m.program);
     destroy(&m);
   }
 }

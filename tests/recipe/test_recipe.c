@@ -334,6 +334,7 @@ static void a_schedule_follows_from_the_stages_unless_it_is_named(void **state) 
     const char *mesh, *stages, *kind, *is;
   } table[] = {{"mesh=dp=2", "schedule.stages=0", NULL, "1f1b"},
                {"mesh=pp=2", "schedule.stages=0", NULL, "1f1b"},
+               {"mesh=pp=2", "schedule.stages=2", NULL, "1f1b"},
                {"mesh=pp=2", "schedule.stages=2", "schedule.kind=zb", "zb"},
                {"mesh=pp=2", "schedule.stages=6", NULL, "interleaved"},
                {"mesh=pp=2", "schedule.stages=6", "schedule.kind=gpipe", "gpipe"}};
@@ -344,6 +345,10 @@ static void a_schedule_follows_from_the_stages_unless_it_is_named(void **state) 
     assert_string_equal(ad_recipe_schedule(recipe), table[i].is);
     ad_recipe_destroy(recipe);
   }
+}
+
+static void a_pipeline_has_no_more_stages_than_a_table(void **state) {
+  SET_SAYS("--set mesh: pp=4097 has more stages than a table of actions; at most 4096", GOOD, "mesh=pp=4097");
 }
 
 static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
@@ -824,6 +829,7 @@ int main(void) {
       cmocka_unit_test(a_pattern_that_matches_nothing_is_a_mistake),
       cmocka_unit_test(what_this_version_cannot_do_is_said),
       cmocka_unit_test(a_schedule_follows_from_the_stages_unless_it_is_named),
+      cmocka_unit_test(a_pipeline_has_no_more_stages_than_a_table),
       cmocka_unit_test(keys_of_pools_are_unknown_to_a_text_model),
       cmocka_unit_test(what_is_no_yaml_is_told_with_its_line),
       cmocka_unit_test(any_depth_is_refused_at_once),

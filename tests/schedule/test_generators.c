@@ -178,6 +178,7 @@ static void bubbles_are_those_of_the_papers(void **state) {
       assert_int_equal(worth_of(zb, NULL).in_flight, m < p ? m : p);
       assert_int_equal(worth_of(one, NULL).deferred, 0);
       assert_int_equal(worth_of(zb, NULL).deferred, m < p ? m : p);
+      assert_int_equal(worth_of(zb, NULL).deferred_rank, (m < p ? m : p) - 1); /* rank r is r behind with W */
       ad_table_destroy(gpipe);
       ad_table_destroy(one);
       ad_table_destroy(zb);

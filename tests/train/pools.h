@@ -4,6 +4,11 @@
  *   TWICE   a: x = i w                    b: y = x u, loss; then in a second phase z = x t, a second loss
  *   BACK    a: x = i w                    b: y = x u;  then on a's ranks again z = y v + x q, loss = sum z^2 / count
  *
+ *
+ * and, where no phase runs on b:
+ *
+ *   ALONE   a: x = i w, loss = sum x^2 / count
+ *
  * Inputs i are cut by rows over dp of a's mesh; x is the same on its cp, and y on b's cp when it goes back. u, t, v and
  * q are cut by columns over cp, so that what arrives has addends there. */
 #ifndef TESTS_TRAIN_POOLS_H
@@ -19,7 +24,7 @@
 enum { IN = 5, MID = 4, OUT = 6, TOP = 7, MICROBATCHES_MAX = 5, ROWS_MAX = 16 };
 enum { ELEMENTS_MAX = IN * MID + 2 * MID * OUT + OUT * TOP + MID * TOP };
 
-typedef enum pools_form { PAIR, TWICE, BACK, FORMS } pools_form;
+typedef enum pools_form { PAIR, TWICE, BACK, FORMS, ALONE = FORMS } pools_form;
 /* What a program does wrong, for tests of what is then said. */
 typedef enum pools_mistake { NO_MISTAKE, NO_CROSSING, OTHER_MESHES, LOSS_OF_NOTHING } pools_mistake;
 
@@ -65,7 +70,11 @@ static ad_status pools_begin(void *own, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   const pools_batch *batch = &model->batches[ad_phase_microbatch(at)];
   ad_tensor *inputs = ad_constant(t, ad_tape_dtype(t) == AD_F64 ? &batch->wide : &batch->narrow);
-  ad_phase_give(at, "x", ad_linear(t, inputs, pools_weight(at, 0)));  // [rows, MID] S0 on dp, I on cp
+  ad_tensor *x = ad_linear(t, inputs, pools_weight(at, 0));  // [rows, MID] S0 on dp, I on cp
+  if (model->options->form == ALONE)
+    pools_square(at, 0, x);
+  else
+    ad_phase_give(at, "x", x);
   return AD_OK;
 }
 
@@ -137,7 +146,8 @@ static ad_status pools_add_losses(pools *model, ad_program *to) {
   static const ad_loss_spec specs[] = {{.size = sizeof(ad_loss_spec), .name = "first"},
                                        {.size = sizeof(ad_loss_spec), .name = "second"}};
   int count = model->options->form == TWICE ? 2 : 1;
-  model->counted = pools_layout(ad_program_mesh(to, model->options->form != BACK), AD_P, AD_I);
+  int on_b = model->options->form == PAIR || model->options->form == TWICE;
+  model->counted = pools_layout(ad_program_mesh(to, on_b), AD_P, AD_I);
   ad_status status = ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "weight", model->counted});
   for (int i = 0; i < count && !status; i++) status = ad_program_add_loss(to, &specs[i]);
   return status;
@@ -171,7 +181,9 @@ static ad_status pools_add_phases(const pools *model, ad_program *to) {
       .size = sizeof on, .name = "pass", .module = 1, .needs = x, .gives = y, .run = pools_pass};
   static const ad_phase again = {.size = sizeof again, .name = "again", .module = 1, .needs = x, .run = pools_again};
   static const ad_phase end = {.size = sizeof end, .name = "end", .module = 0, .needs = both, .run = pools_end};
+  static const ad_phase alone = {.size = sizeof alone, .name = "alone", .module = 0, .run = pools_begin};
   pools_form form = (pools_form)model->options->form;
+  if (form == ALONE) return ad_program_add_phase(to, &alone);
   ad_status status = ad_program_add_phase(to, &begin);
   if (!status) status = pools_add_crossing(model, to, "x", 1, MID);
   if (!status) status = ad_program_add_phase(to, form == BACK ? &on : &pass);
@@ -255,7 +267,7 @@ static double pools_flops(const void *own, int64_t samples) { return 6.0 * (doub
 static void pools_register(void) {
   static const char *const modules[] = {"a", "b", NULL};
   static const ad_key keys[] = {
-      {"model.form", AD_KEY_INTEGER, .offset = offsetof(pools_options, form), .most = FORMS - 1, .fallback = "0"},
+      {"model.form", AD_KEY_INTEGER, .offset = offsetof(pools_options, form), .most = ALONE, .fallback = "0"},
       {"model.mistake", AD_KEY_INTEGER, .offset = offsetof(pools_options, mistake), .most = 3, .fallback = "0"},
       {"wire.values", AD_KEY_DTYPE, .offset = offsetof(pools_options, wire), .word = "as-is", .fallback = "as-is"},
       {"wire.gradients", AD_KEY_DTYPE, .offset = offsetof(pools_options, gradient_wire), .word = "as-is",

@@ -37,10 +37,13 @@ typedef struct job {
   const ad_recipe *recipe;
   ad_dtype dtype;
   seen *seen;
-  int deferred; /* microbatches whose weights wait; ONE_PASS: backward is one pass */
+  int deferred;     /* microbatches whose weights wait; ONE_PASS: backward is one pass */
+  const char *list; /* of compute, as CSV, in place of the run's own order; NULL: that */
 } job;
 enum { ONE_PASS = -1 };
-static int deferred = ONE_PASS; /* of the runs that begin */
+/* Of the runs that begin. */
+static int deferred = ONE_PASS;
+static const char *list;
 
 static const ad_run_options in_f64 = {.size = sizeof in_f64, .dtype = AD_F64, .quiet = 1};
 
@@ -88,6 +91,12 @@ static ad_status take_steps(ad_run *run, seen *s, int64_t rank) {
   return AD_OK;
 }
 
+static ad_status take_list(ad_run *run, const char *text) {
+  ad_table *table;
+  ad_status status = ad_table_parse(text, strlen(text), "list.csv", &table, NULL);
+  return status ? status : ad_run_take_table(run, table);
+}
+
 static int train_on_rank(ad_comm *comm, void *context) {
   const job *j = context;
   ad_run_options options = {.size = sizeof options, .dtype = j->dtype, .quiet = 1};
@@ -96,6 +105,7 @@ static int train_on_rank(ad_comm *comm, void *context) {
   ad_status status = ad_run_create(comm, j->recipe, &options, &run);
   if (!status) {
     if (j->deferred != ONE_PASS) status = defer_weights(run, (size_t)j->deferred);
+    if (j->list) status = take_list(run, j->list);
     if (!status) status = take_steps(run, j->seen, rank);
     ad_run_destroy(run);
   }
@@ -110,7 +120,7 @@ static int train_on_rank(ad_comm *comm, void *context) {
 static seen *run_recipe(ad_recipe *recipe, ad_dtype dtype, int fails) {
   ad_launch_result result = {.size = sizeof result};
   int64_t ranks = 0;
-  job j = {recipe, dtype, shared_memory(sizeof(seen)), deferred};
+  job j = {recipe, dtype, shared_memory(sizeof(seen)), deferred, list};
   must(ad_recipe_world(recipe, &ranks));
   int failed = launch(ranks, train_on_rank, &j, &result) != AD_OK;
   if (failed != fails) fail_msg("%s", result.message);
@@ -205,6 +215,29 @@ static void it_holds_under_a_hostile_engine(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
+static double norm_of(const double *values, int count) {
+  double sum = 0;
+  for (int i = 0; i < count; i++) sum += values[i] * values[i];
+  return sqrt(sum);
+}
+
+/* Its gradient is the sum of no addends, and no memory that nobody wrote. */
+static void a_module_without_a_phase_has_a_gradient_of_zeros(void **state) {
+  enum { OF_A = IN * MID, OF_B = MID * OUT };
+  setenv("ADDEND_HOSTILE", "7", 1);
+  for (int zero = 0; zero < 4; zero++) {
+    seen *s = run_on(&apart, ALONE, NO_MISTAKE, 3, zero);
+    for (int step = 0; step < STEPS; step++) {
+      double norm = norm_of(s->gradient[0][step], OF_A);
+      assert_true(norm > 0 && norm_of(s->gradient[0][step] + OF_A, OF_B) == 0);
+      assert_true(fabs(s->report[0][step].norm - norm) < 1e-12 * norm);
+    }
+    all_ranks_saw_the_same(s, &apart);
+    forget(s);
+  }
+  unsetenv("ADDEND_HOSTILE");
+}
+
 /* ---- in two passes ---- */
 
 static void compare_deferred(const place *at, pools_form form, int microbatches) {
@@ -230,13 +263,36 @@ static void weights_may_wait_while_values_cross(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
+static void compare_list(const place *at, int microbatches, const char *of_compute) {
+  seen *own = run_on(at, PAIR, NO_MISTAKE, microbatches, 0);
+  list = of_compute;
+  seen *listed = run_on(at, PAIR, NO_MISTAKE, microbatches, 0);
+  list = NULL;
+  is_like(listed, own, 1);
+  forget(listed);
+  forget(own);
+}
+
+/* What a phase leaves for its giver's I stays until that, although the phase itself is over and further on: on the
+ * same ranks on its tape, on others where it arrived. */
+static void a_giver_may_go_back_long_after_its_user(void **state) {
+  compare_list(&one, 3, "0F0,1F0,1I0,1W0,0F1,1F1,0I0,0W0,1I1,1W1,0F2,1F2,0I1,0W1,1I2,1W2,0I2,0W2\n");
+  compare_list(&apart, 5,
+               "0F0,0F1,0F2,0F3,0F4,0I0,0W0,0I1,0W1,0I2,0W2,0I3,0W3,0I4,0W4\n"
+               "1F0,1I0,1F1,1I1,1F2,1I2,1F3,1I3,1F4,1I4,1W0,1W1,1W2,1W3,1W4\n");
+}
+
 /* ---- narrower on the way ---- */
 
-static seen *run_with_wire(const place *at, ad_dtype dtype, const char *wire) {
+static ad_recipe *recipe_with_wire(const place *at, pools_form form, int microbatches, const char *wire) {
   char text[768];
-  print_recipe(text, sizeof text, at, BACK, NO_MISTAKE, 3, 0);
+  print_recipe(text, sizeof text, at, form, NO_MISTAKE, microbatches, 0);
   snprintf(text + strlen(text), sizeof text - strlen(text), "wire: {%s}\n", wire);
-  return run_recipe(parse(text), dtype, 0);
+  return parse(text);
+}
+
+static seen *run_with_wire(const place *at, ad_dtype dtype, const char *wire) {
+  return run_recipe(recipe_with_wire(at, BACK, 3, wire), dtype, 0);
 }
 
 /* How far the first step's loss and gradients are from those of an f32 run in which nothing is rounded on the way. */
@@ -273,6 +329,16 @@ static void close_dry(ad_run *run, ad_comm *comm, ad_recipe *recipe) {
   ad_run_destroy(run);
   ad_comm_close(comm);
   ad_recipe_destroy(recipe);
+}
+
+/* Seven rows in three microbatches: the last has three. */
+static void there_is_room_for_the_largest_microbatch(void **state) {
+  ad_comm *comm;
+  ad_recipe *recipe;
+  ad_run *run = dry_run(&one_and_six, PAIR, 0, &comm, &recipe);
+  size_t gradients = run->crossings[0].ways[1].count;
+  assert_int_equal(ad_crossings_bytes(run), gradients * 3 * MID * sizeof(double));
+  close_dry(run, comm, recipe);
 }
 
 static size_t forwards_before_backward(const ad_table *table, int32_t stage) {
@@ -387,15 +453,17 @@ static ad_status probe(ad_comm *comm, void **out) {
   return AD_OK;
 }
 
-/* The first run leaves what the ranks themselves keep from now on. */
+/* In its own dtypes, so that what crosses has memory for its way. The first run leaves what the ranks themselves keep
+ * from now on. */
 static int run_again(ad_comm *comm, void *context) {
   enum { TIMES = 3 };
   const ad_recipe *recipe = context;
+  static const ad_run_options quiet = {.size = sizeof quiet, .quiet = 1};
   void *after[TIMES];
   for (int i = 0; i < TIMES; i++) {
     ad_run *run;
     ad_step_report report;
-    RANK_MUST(comm, ad_run_create(comm, recipe, &in_f64, &run));
+    RANK_MUST(comm, ad_run_create(comm, recipe, &quiet, &run));
     RANK_MUST(comm, ad_run_step(run, 0, &report));
     ad_run_destroy(run);
     RANK_MUST(comm, probe(comm, &after[i]));
@@ -406,7 +474,7 @@ static int run_again(ad_comm *comm, void *context) {
 
 static void a_run_gives_back_all_memory_that_ranks_share(void **state) {
   for (int form = 0; form < FORMS; form++) {
-    ad_recipe *recipe = recipe_of(&apart, (pools_form)form, NO_MISTAKE, 4, 0);
+    ad_recipe *recipe = recipe_with_wire(&apart, (pools_form)form, 4, "values: bf16, gradients: bf16");
     ad_launch_result result = {.size = sizeof result};
     if (launch(apart.ranks, run_again, recipe, &result)) fail_msg("%s", result.message);
     ad_recipe_destroy(recipe);
@@ -604,7 +672,10 @@ int main(void) {
       cmocka_unit_test(gradients_of_two_phases_are_added_before_they_go_back),
       cmocka_unit_test(a_value_goes_and_another_comes_back),
       cmocka_unit_test(it_holds_under_a_hostile_engine),
+      cmocka_unit_test(a_module_without_a_phase_has_a_gradient_of_zeros),
+      cmocka_unit_test(there_is_room_for_the_largest_microbatch),
       cmocka_unit_test(weights_may_wait_while_values_cross),
+      cmocka_unit_test(a_giver_may_go_back_long_after_its_user),
       cmocka_unit_test(what_crosses_is_rounded_wherever_modules_lie_and_in_no_proof),
       cmocka_unit_test(a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_them),
       cmocka_unit_test(a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken),

@@ -138,6 +138,47 @@ static void reducing_more_often_changes_nothing(void **state) {
   release(often);
 }
 
+typedef struct counting {
+  const ad_recipe *recipe;
+  int *count;
+} counting;
+
+static int count_reductions(ad_comm *comm, void *context) {
+  const counting *c = context;
+  ad_run *run;
+  ad_step_report report;
+  char *text;
+  RANK_MUST(comm, ad_run_create(comm, c->recipe, NULL, &run));
+  RANK_MUST(comm, ad_run_step(run, 0, &report));
+  RANK_MUST(comm, ad_comm_flight_record(comm, &text));
+  for (const char *at = text; !ad_comm_rank(comm) && (at = strstr(at, " reduce_scatter(")); at++) ++*c->count;
+  free(text);
+  ad_run_destroy(run);
+  return 0;
+}
+
+/* Of one step of three microbatches on two ranks. */
+static int reductions_of(const char *sync) {
+  char train[160];
+  ad_launch_result result = {.size = sizeof result};
+  snprintf(train, sizeof train, STEPPING ", global_batch: 6, microbatches: 3, sync: %s}\nshard: {zero: 1", sync);
+  ad_recipe *recipe = tiny_recipe("dp=2", "", train);
+  counting c = {recipe, shared_memory(sizeof *c.count)};
+  if (launch(2, count_reductions, &c, &result)) fail_msg("%s", result.message);
+  int count = *c.count;
+  munmap(c.count, sizeof *c.count);
+  ad_recipe_destroy(recipe);
+  return count;
+}
+
+static void each_microbatch_is_reduced_as_its_own_word_says(void **state) {
+  int once = reductions_of("[none, none, all]");
+  assert_true(once > 0);
+  assert_int_equal(reductions_of("[none, shard, all]"), 2 * once);
+  assert_int_equal(reductions_of("[shard, none, all]"), 2 * once);
+  assert_int_equal(reductions_of("[shard, shard, all]"), 3 * once);
+}
+
 static void replicas_agree_bit_for_bit(void **state) {
   seen *ranks = steps_on("dp=3", RANKS, "", STEPPING ", global_batch: 7, microbatches: 2", NULL);
   for (int64_t rank = 1; rank < RANKS; rank++) {
@@ -461,6 +502,7 @@ int main(void) {
       cmocka_unit_test(a_rank_without_rows_takes_part),
       cmocka_unit_test(a_microbatch_without_rows_takes_part),
       cmocka_unit_test(reducing_more_often_changes_nothing),
+      cmocka_unit_test(each_microbatch_is_reduced_as_its_own_word_says),
       cmocka_unit_test(replicas_agree_bit_for_bit),
       cmocka_unit_test(the_loss_alone_is_the_loss_of_the_step),
       cmocka_unit_test(planted_mistakes_change_the_gradient),

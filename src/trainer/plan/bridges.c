@@ -26,31 +26,25 @@ typedef struct crossing {
   const ad_crossing_spec *spec;
   ad_layout from, to, back; /* `back`: of the gradient where it arrives */
   int64_t rows, times;
-  size_t row_bytes, gradient_row_bytes;
-  ad_dtype dtype, gradient_dtype;
+  ad_dtype dtypes[2]; /* of the value and its gradient */
 } crossing;
 
-static way way_of(const crossing *c) {
-  way w = {.rows = c->rows, .shape = c->spec->shape, .alike = ad_bridge_is_alike(c->spec->bridge)};
+static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
+  size_t bytes = ad_dtype_size(dtype);
+  for (int dim = 1; dim < shape->ndim; dim++) bytes *= (size_t)shape->dim[dim];
+  return bytes;
+}
+
+/* The value's, or its gradient's. */
+static way way_of(const crossing *c, int backward) {
+  way w = {.from = backward ? &c->to : &c->from,
+           .to = backward ? &c->back : &c->to,
+           .rows = c->rows,
+           .row_bytes = row_bytes_of(&c->spec->shape, c->dtypes[backward]),
+           .dtype = c->dtypes[backward],
+           .shape = c->spec->shape,
+           .alike = ad_bridge_is_alike(c->spec->bridge)};
   w.shape.dim[0] = c->rows;
-  return w;
-}
-
-static way forward_of(const crossing *c) {
-  way w = way_of(c);
-  w.from = &c->from;
-  w.to = &c->to;
-  w.row_bytes = c->row_bytes;
-  w.dtype = c->dtype;
-  return w;
-}
-
-static way backward_of(const crossing *c) {
-  way w = way_of(c);
-  w.from = &c->to;
-  w.to = &c->back;
-  w.row_bytes = c->gradient_row_bytes;
-  w.dtype = c->gradient_dtype;
   return w;
 }
 
@@ -141,8 +135,8 @@ static ad_status add_ranks(const crossing *c, const ad_layout *side, const ad_pl
     json_t *document =
         json_pack("{s:I, s:I}", "rank", (json_int_t)rank, "pool", (json_int_t)ad_plan_pool_of(pools, rank));
     json_array_append_new(to, document);
-    AD_TRY(add_way(forward_of(c), "forward", rank, document));
-    AD_TRY(add_way(backward_of(c), "backward", rank, document));
+    AD_TRY(add_way(way_of(c, 0), "forward", rank, document));
+    AD_TRY(add_way(way_of(c, 1), "backward", rank, document));
   }
   return AD_OK;
 }
@@ -171,34 +165,29 @@ static ad_status add_crossing(const crossing *c, const ad_plan_pools *pools, jso
   json_array_append_new(
       to, json_pack("{s:o, s:o, s:I, s:I, s:s, s:o, s:o, s:o}", "from", side_document(&c->from, pools), "to",
                     side_document(&c->to, pools), "rows", (json_int_t)c->rows, "times", (json_int_t)c->times, "site",
-                    c->spec->value, "forward", way_document(forward_of(c)), "backward", way_document(backward_of(c)),
+                    c->spec->value, "forward", way_document(way_of(c, 0)), "backward", way_document(way_of(c, 1)),
                     "bytes_per_rank", ranks));
   AD_TRY(add_ranks(c, &c->from, pools, ranks));
   return ad_mesh_same_ranks(c->from.mesh, c->to.mesh) ? AD_OK : add_ranks(c, &c->to, pools, ranks);
 }
 
-static size_t row_bytes_of(const ad_crossing_spec *spec, ad_dtype dtype) {
-  size_t bytes = ad_dtype_size(dtype);
-  for (int dim = 1; dim < spec->shape.ndim; dim++) bytes *= (size_t)spec->shape.dim[dim];
-  return bytes;
+/* On the same ranks it stays on one tape, in its own dtype. */
+static ad_dtype dtype_of(const ad_crossing_spec *spec, const ad_program *program, int backward) {
+  ad_dtype wire = backward ? spec->gradient_wire : spec->wire;
+  return wire && ad_bridge_is_disjoint(spec->bridge) ? wire : ad_crossing_dtype(program, spec, backward);
 }
 
-static crossing crossing_of(const ad_crossing_spec *spec, const ad_run *run) {
-  const ad_program *program = ad_run_program(run);
-  int travels = ad_bridge_is_disjoint(spec->bridge); /* elsewhere it is on one tape, in its own dtype */
+static crossing crossing_of(const ad_crossing_spec *spec, const ad_program *program) {
   crossing c = {.spec = spec, .from = ad_bridge_from(spec->bridge), .to = ad_bridge_to(spec->bridge)};
   c.back = ad_layout_dual(&c.from);
-  c.dtype = travels && spec->wire ? spec->wire : ad_crossing_dtype(program, spec, 0);
-  c.gradient_dtype = travels && spec->gradient_wire ? spec->gradient_wire : ad_crossing_dtype(program, spec, 1);
-  c.row_bytes = row_bytes_of(spec, c.dtype);
-  c.gradient_row_bytes = row_bytes_of(spec, c.gradient_dtype);
+  for (int backward = 0; backward < 2; backward++) c.dtypes[backward] = dtype_of(spec, program, backward);
   return c;
 }
 
 /* A value that is cut by batch crosses in microbatches of one size, or of two; any other as it is in each of them. */
 static ad_status add_crossings(const ad_crossing_spec *spec, const ad_plan_pools *pools, json_t *to) {
   const ad_run *run = pools->list[0].run;
-  crossing c = crossing_of(spec, run);
+  crossing c = crossing_of(spec, ad_run_program(run));
   int64_t count = ad_run_recipe(run)->train.microbatches;
   int64_t parts = ad_crossing_is_cut(spec) ? count : 1, least = spec->shape.dim[0] / parts;
   for (c.rows = least + 1; c.rows >= least && c.rows; c.rows--) {

@@ -360,6 +360,7 @@ static ad_status renew_microbatches(ad_run *run) {
 
 ad_status ad_run_take_table(ad_run *run, ad_table *table) {
   ad_status status = ad_order_take(&run->order, run->program, table);
+  if (status) ad_table_destroy(table);
   return ad_run_tell(run, status ? status : renew_microbatches(run));
 }
 

@@ -92,10 +92,9 @@ enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, a coun
 
 /* AD_INVALID: the recipe's mesh has another number of ranks. */
 ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) AD_CHECKED;
-/* Before the first step. Takes over a table of compute alone, of the program's phases on the ranks of ad_order_create,
- * in place of the program's own order. Its tapes share memory: what waits for a W holds what its weights read. The sums
- * are those of the own order, bit for bit. On an error the table is still the caller's, and the run can only be
- * destroyed. */
+/* Before the first step. Takes over, on an error too, a table of compute alone, of the program's phases on the ranks of
+ * ad_order_create, in place of the program's own order. Its tapes share memory: what waits for a W holds what its
+ * weights read. The sums are those of the own order, bit for bit. After an error the run can only be destroyed. */
 ad_status ad_run_take_table(ad_run *run, ad_table *table) AD_CHECKED;
 /* The same of a table that has its transfers and reductions, as it is: no law is asked. For tests of what becomes of a
  * wrong one. */
