@@ -59,14 +59,19 @@ static ad_dtype wire_of(const ad_run *run, const ad_crossing *c, int backward) {
   return at.dtype;
 }
 
-/* Memory for the largest microbatch, of this dtype. */
-static ad_status take_buffer(const ad_run *run, ad_crossing *c, ad_dtype dtype, ad_array *out) {
-  size_t bytes = 0;
+/* Elements of the largest microbatch. */
+static size_t most_elements(const ad_run *run, const ad_crossing *c) {
+  size_t most = 0;
   for (size_t m = 0; m < (size_t)run->recipe->train.microbatches; m++) {
     ad_array array = described(run, c, m, 0);
-    array.dtype = dtype;
-    bytes = ad_array_bytes(&array) > bytes ? ad_array_bytes(&array) : bytes;
+    most = ad_array_numel(&array) > most ? ad_array_numel(&array) : most;
   }
+  return most;
+}
+
+/* Memory for that, of this dtype. */
+static ad_status take_buffer(const ad_run *run, ad_crossing *c, size_t elements, ad_dtype dtype, ad_array *out) {
+  size_t bytes = elements * ad_dtype_size(dtype);
   c->bytes += bytes;
   return ad_comm_is_dry(run->comm) ? AD_OK : ad_comm_alloc(run->comm, bytes, &out->data);
 }
@@ -105,6 +110,7 @@ static ad_status create_way(const ad_run *run, ad_crossing *c, int backward) {
   ad_dtype wire = wire_of(run, c, backward);
   arriving at = {run, c};
   int arrives = is_source(c) == backward;
+  size_t elements = arrives || wire ? most_elements(run, c) : 0;
   if (arrives)
     AD_TRY(ad_order_most_at_once(&run->order, (ad_order_use){backward ? uses_gradient : uses_value, &at}, &way->count));
   else
@@ -114,8 +120,8 @@ static ad_status create_way(const ad_run *run, ad_crossing *c, int backward) {
   AD_TRY(ad_new(way->count, &way->posted));
   if (arrives) AD_TRY(ad_new(way->count, &way->arrived));
   for (size_t i = 0; i < way->count; i++) {
-    if (wire) AD_TRY(take_buffer(run, c, wire, &way->travels[i]));
-    if (arrives) AD_TRY(take_buffer(run, c, dtype_of(run, c, backward), &way->arrived[i]));
+    if (wire) AD_TRY(take_buffer(run, c, elements, wire, &way->travels[i]));
+    if (arrives) AD_TRY(take_buffer(run, c, elements, dtype_of(run, c, backward), &way->arrived[i]));
   }
   return AD_OK;
 }
@@ -326,7 +332,7 @@ ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m
 static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m, ad_array *sum) {
   const ad_passed_value *passed = &ad_run_microbatch(run, m)->values[c->value];
   int arrived = 0;
-  AD_TRY(ad_passed_gradients(run->program, passed, sum, &arrived));
+  AD_TRY(ad_passed_gradients(passed, run->own_phases, sum, &arrived));
   if (arrived) return AD_OK;
   return ad_fail(AD_INVALID,
                  "`%s` came from other ranks, and no loss of microbatch %zu depends on it here; its "
