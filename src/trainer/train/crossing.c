@@ -3,6 +3,7 @@
 #include "train/crossing.h"
 
 #include "array/array.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
@@ -236,9 +237,11 @@ static void pass_seam(ad_seam seam, const ad_run *run, const ad_crossing *c, siz
 
 static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size_t m) {
   if (!request->id) return AD_OK;
+  int64_t begin = ad_now();
   ad_trace_begin(&run->trace, kind, (int64_t)m, 0);
   AD_TRY(ad_comm_wait(run->comm, request));
   ad_trace_end(&run->trace, kind, (int64_t)m);
+  run->trace.crossing += ad_now() - begin;
   return AD_OK;
 }
 
@@ -302,6 +305,17 @@ static ad_status check_given(const ad_crossing *c, const ad_passed_value *passed
                  m);
 }
 
+/* `in` is what this rank sends, `out` what it receives. */
+static ad_status post(ad_run *run, const ad_crossing *c, int backward, const ad_array *in, ad_array *out,
+                      ad_request *request) {
+  ad_bridge *bridge = c->spec->bridge;
+  int64_t begin = ad_now();
+  ad_status status = backward ? ad_bridge_post_backward_at(bridge, in, out, request, c->spec->value)
+                              : ad_bridge_post_forward_at(bridge, in, out, request, c->spec->value);
+  run->trace.crossing += ad_now() - begin;
+  return status;
+}
+
 static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
   ad_crossing_way *way = &c->ways[0];
   size_t place = place_of(way, m);
@@ -316,10 +330,10 @@ static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
   if (is_source(c)) {
     cast(&travels, value);
     ad_wire_overflow_note(run, c->spec, 0, &travels, value);
-    return ad_bridge_post_forward_at(c->spec->bridge, &travels, NULL, request, c->spec->value);
+    return post(run, c, 0, &travels, NULL, request);
   }
   passed->arrived = value;
-  return ad_bridge_post_forward_at(c->spec->bridge, NULL, &travels, request, c->spec->value);
+  return post(run, c, 0, NULL, &travels, request);
 }
 
 ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m) {
@@ -350,14 +364,14 @@ static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {
   if (is_source(c)) {
     describe(run, c, m, 1, &way->arrived[place]);
     ad_array travels = on_wire(&way->arrived[place], &way->travels[place], wire);
-    return ad_bridge_post_backward_at(c->spec->bridge, NULL, &travels, request, c->spec->value);
+    return post(run, c, 1, NULL, &travels, request);
   }
   ad_array sum;
   AD_TRY(add_gradients(run, c, m, &sum));
   ad_array travels = on_wire(&sum, &way->travels[place], wire);
   cast(&travels, &sum);
   ad_wire_overflow_note(run, c->spec, 1, &travels, &sum);
-  return ad_bridge_post_backward_at(c->spec->bridge, &travels, NULL, request, c->spec->value);
+  return post(run, c, 1, &travels, NULL, request);
 }
 
 ad_status ad_crossings_post_gradients(ad_run *run, size_t from, size_t to, size_t m) {

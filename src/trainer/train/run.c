@@ -496,6 +496,8 @@ size_t ad_run_tape_bytes(const ad_run *run) {
   return bytes;
 }
 
+double ad_run_crossing_seconds(const ad_run *run) { return 1e-9 * (double)run->trace.crossing; }
+
 size_t ad_run_most_routed(const ad_run *run) {
   size_t most = 0;
   const ad_tape *tape;

@@ -157,8 +157,11 @@ AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, a
                                     ad_step_report *report);
 ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizers' */
 const ad_recipe *ad_run_recipe(const ad_run *run);
-size_t ad_run_data_bytes(const ad_run *run);  /* of data and batch on this rank */
-size_t ad_run_tape_bytes(const ad_run *run);  /* what this rank's tapes held at most */
+size_t ad_run_data_bytes(const ad_run *run); /* of data and batch on this rank */
+size_t ad_run_tape_bytes(const ad_run *run); /* what this rank's tapes held at most */
+/* In the last step this rank posted what goes between modules on other ranks, or stood waiting for it: what a pipeline
+ * takes beside computing, its bubble included. */
+double ad_run_crossing_seconds(const ad_run *run);
 size_t ad_run_most_routed(const ad_run *run); /* the most tokens that chose experts at once on this rank */
 /* Proportional set size now: of the rank that holds most, and of all ranks together; 0 where the kernel does not say.
  * What a step takes stays taken, so this is its peak from the end of the first one on. Collective. */
