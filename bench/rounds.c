@@ -16,7 +16,7 @@ typedef struct entry {
   bench_program *program;
   const bench_kind *kind;
   bench_task task;
-  double seconds[BENCH_ROUNDS_MAX];
+  double seconds[BENCH_ROUNDS_MAX], waiting[BENCH_ROUNDS_MAX];
   int rounds;
   double median; /* -1: was not measured */
 } entry;
@@ -71,7 +71,9 @@ static void take_turns(turns *t) {
     for (int i = 0; i < t->count; i++) {
       entry *e = &t->entries[i];
       double seconds = bench_perform(e->program, &e->task, PATIENCE);
-      if (seconds > 0) e->seconds[e->rounds++] = seconds;
+      if (seconds <= 0) continue;
+      e->waiting[e->rounds] = e->program->waiting;
+      e->seconds[e->rounds++] = seconds;
     }
   }
 }
@@ -119,6 +121,12 @@ static void add_variant(json_t *row, const bench_case *measured) {
   json_object_set_new(row, "variant", json_string(measured->task.op));
 }
 
+/* What a rank spends in posting values and gradients between stages and in waiting for them. */
+static void add_transfers(json_t *row, entry *own) {
+  bench_sort(own->waiting, own->rounds);
+  json_object_set_new(row, "transfer_seconds", json_real(own->waiting[own->rounds / 2]));
+}
+
 static json_t *row_of(const turns *t, const bench_case *measured, entry *own) {
   const entry *floor = best(t, "floor");
   json_t *row = bench_row(&own->task, measured->ranks, own->seconds, own->rounds);
@@ -127,6 +135,7 @@ static json_t *row_of(const turns *t, const bench_case *measured, entry *own) {
   if (measured->duty &
       (BENCH_TRAINING | BENCH_TENSOR | BENCH_HYBRID | BENCH_DECOMPOSITION | BENCH_TORCH_STEP | BENCH_PIPELINE))
     add_model(row, measured->model, own->median);
+  if (measured->duty == BENCH_PIPELINE) add_transfers(row, own);
   if (measured->duty == BENCH_TRAINING) bench_trainer.add_products(row, measured);
   if (strcmp(measured->op, measured->task.op) != 0) add_variant(row, measured);
   add_peers(t, row);

@@ -51,6 +51,13 @@ static void print_head(FILE *to, const json_t *row) {
   fprintf(to, "\n");
 }
 
+/* Of a pipeline. */
+static void print_transfers(FILE *to, const json_t *row) {
+  const json_t *seconds = json_object_get(row, "transfer_seconds");
+  double step = json_number_value(json_object_get(row, "seconds_median"));
+  if (seconds) fprintf(to, "  transfers %.1f %%", 100 * json_number_value(seconds) / step);
+}
+
 static void print_row(FILE *to, const json_t *row) {
   const char *op, *dtype, *storage, *memory, *name;
   json_int_t bytes;
@@ -69,6 +76,7 @@ static void print_row(FILE *to, const json_t *row) {
     fprintf(to, " %7s", "-");
   json_object_foreach(json_object_get(row, "peers"), name, seconds) if (!trains_only(name))
       print_ratio(to, row, seconds, 13);
+  print_transfers(to, row);
   fprintf(to, "\n");
 }
 

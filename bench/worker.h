@@ -33,8 +33,8 @@ typedef struct bench_team {
   void (*free)(void *self, const bench_task *task, void *memory);
   int (*run)(void *self, const bench_task *task, const void *in, void *out);
   int (*barrier)(void *self);
-  /* Seconds that this rank waited for sums since it was asked last, as the program itself counts them; NULL: it does
-   * not count. */
+  /* Seconds that this rank waited for sums, in a pipeline for transfers, since it was asked last, as the program itself
+   * counts them; NULL: it does not count. */
   double (*waited)(void *self);
 } bench_team;
 

@@ -6,6 +6,7 @@
 #include "measured.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
+#include "train/run.h"
 
 static const char RECIPE[] =
     "name: bench\n"
@@ -92,7 +93,7 @@ struct bench_steps {
   ad_recipe *recipe;
   ad_run *run;
   int64_t step;
-  double waited;
+  double waited, crossed;
 };
 
 ad_status bench_steps_create(ad_comm *comm, ad_recipe *recipe, bench_steps **out) {
@@ -116,6 +117,7 @@ ad_status bench_steps_run(bench_steps *steps) {
   ad_step_report report;
   AD_TRY(ad_run_step(steps->run, steps->step++, &report));
   steps->waited += report.wait_seconds;
+  steps->crossed += ad_run_crossing_seconds(steps->run);
   return AD_OK;
 }
 
@@ -123,4 +125,10 @@ double bench_steps_waited(bench_steps *steps) {
   double waited = steps->waited;
   steps->waited = 0;
   return waited;
+}
+
+double bench_steps_crossed(bench_steps *steps) {
+  double crossed = steps->crossed;
+  steps->crossed = 0;
+  return crossed;
 }

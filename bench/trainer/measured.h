@@ -31,6 +31,7 @@ ad_status bench_steps_create(ad_comm *comm, ad_recipe *recipe, bench_steps **out
 void bench_steps_destroy(bench_steps *steps);
 ad_status bench_steps_run(bench_steps *steps) AD_CHECKED; /* one more */
 double bench_steps_waited(bench_steps *steps);            /* for sums of gradients, since this was asked last */
+double bench_steps_crossed(bench_steps *steps);           /* the same: in transfers between modules, of this rank */
 
 /* A model's gradients going through the reducer, without the model: summed over all ranks, or, `alone`, over one, which
  * is copying them into buckets and, where buckets are of another dtype, what comes out of them again. */

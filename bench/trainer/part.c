@@ -19,6 +19,7 @@ struct bench_held {
   const bench_model *model;
   int plain;
   bench_steps *steps;
+  int is_pipeline; /* these steps */
   bench_gradients *gradients;
   bench_shards *shards;
   bench_exchange *exchange;
@@ -58,6 +59,7 @@ static ad_status run_step(bench_held *self, const bench_task *task) {
   int64_t ranks = ad_comm_size(self->comm);
   bench_setting setting = bench_step_setting(self->model, task, ranks, self->plain);
   ad_recipe *recipe;
+  self->is_pipeline = !strcmp(task->op, "pipeline");
   if (self->steps) return bench_steps_run(self->steps);
   if (!strcmp(task->op, "decompose_step"))
     AD_TRY(bench_decomposition_recipe(self->model, ranks, &recipe));
@@ -110,7 +112,11 @@ static ad_status run(ad_comm *comm, const bench_model *model, int plain, const b
   return run_task(*held, task);
 }
 
-static double waited(bench_held *held) { return held->steps ? bench_steps_waited(held->steps) : 0; }
+/* For sums; in a pipeline in transfers between its stages. */
+static double waited(bench_held *held) {
+  if (!held->steps) return 0;
+  return held->is_pipeline ? bench_steps_crossed(held->steps) : bench_steps_waited(held->steps);
+}
 
 /* ---- sizes ---- */
 

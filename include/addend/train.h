@@ -48,6 +48,7 @@ typedef struct ad_run_options {
   /* The order of steps that another run of this recipe made, for plans: borrowed until the run is destroyed. NULL: it
    * makes its own. */
   const ad_table *table;
+  int plans; /* 1: nothing of modules on other ranks is described, for plans, which do not ask for it */
 } ad_run_options;
 
 /* Everything a rank needs: the program with its data, those of its modules that lie on this rank, counts and tapes.

@@ -3,7 +3,7 @@
 set -euo pipefail
 addend=$1
 . "$2/tests/support/draw.sh"
-draw_cases "measurements" 4 all_reduce parameters startup products train_step errors parallel_step exchange experts bridge attention \
+draw_cases "measurements" 4 all_reduce parameters startup products train_step errors parallel_step exchange experts bridge attention pipeline \
   decompose memory torch_group
 
 if is_drawn all_reduce; then
@@ -330,3 +330,18 @@ for wrong in "--hosts 1" "--hosts 2x" "--hosts 2x1," "--hosts 2x17" "--hosts 9" 
   "$addend" bench $wrong >/dev/null 2>&1 || status=$?
   [ "$status" -eq 2 ] || { echo "bench $wrong: exit $status, not 2" >&2 && exit 1; }
 done
+
+# A pipeline's step by each schedule, and what of it ranks spend in transfers between the stages: some of it, not all.
+if is_drawn pipeline; then
+document=$("$addend" bench --quick --json --op pipeline 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+rows = json.loads(sys.argv[1])["rows"]
+assert [row["storage"] for row in rows] == ["gpipe", "1f1b", "interleaved", "zb"], rows
+for row in rows:
+    assert row["op"] == "pipeline" and row["ranks"] == 2 and row["tokens_per_second"] > 0, row
+    assert 0 < row["transfer_seconds"] < row["seconds_max"], row
+PY
+table=$("$addend" bench --quick --op pipeline 2>/dev/null)
+grep -Eq '^pipeline .* zb .* transfers [0-9.]+ %$' <<<"$table"
+fi

@@ -145,6 +145,48 @@ static void ranks_receive_what_the_plan_says(void **state) {
   }
 }
 
+/* ---- activations ---- */
+
+/* Of all but zb it is the same number. */
+static const double activations_tolerance = 0.002;
+
+/* What this rank's tapes and bridges hold at most, against what the plan counts. */
+static int compare_activations(ad_comm *comm, void *context) {
+  const compared *of = context;
+  int64_t rank = ad_comm_rank(comm);
+  const json_t *planned = json_array_get(json_object_get(of->plan, "memory_per_rank"), (size_t)rank);
+  ad_run *run;
+  ad_step_report report;
+  CHECK_OK(ad_run_create(comm, of->recipe, NULL, &run));
+  for (int64_t step = 0; step < 2; step++) CHECK_OK(ad_run_step(run, step, &report));
+  double held = (double)(ad_run_tape_bytes(run) + ad_crossings_bytes(run)), plan = real(planned, "activations");
+  ad_run_destroy(run);
+  CHECK(fabs(held / plan - 1) <= activations_tolerance);
+  return 0;
+}
+
+static void hold_what_was_planned(int stages, int ranks, const char *schedule) {
+  char mesh[64], section[64];
+  snprintf(mesh, sizeof mesh, "mesh=pp=%d dp_shard=1 tp=2", ranks);
+  snprintf(section, sizeof section, "schedule={kind: %s, stages: %d}", schedule, stages);
+  const char *sets[] = {mesh, section, "train.microbatches=6", "train.global_batch=13", "model.layers=6"};
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_read(AD_TEST_SOURCE "/recipes/gpt-pp.yaml", sets, sizeof sets / sizeof *sets, &recipe));
+  json_t *plan = plan_of(recipe);
+  run_ranks((int64_t)2 * ranks, compare_activations, (&(compared){recipe, plan}));
+  json_decref(plan);
+  ad_recipe_destroy(recipe);
+}
+
+static void ranks_hold_the_activations_that_were_planned(void **state) {
+  for (int ranks = 2; ranks <= 3; ranks++) {
+    hold_what_was_planned(ranks, ranks, "gpipe");
+    hold_what_was_planned(ranks, ranks, "1f1b");
+    hold_what_was_planned(2 * ranks, ranks, "interleaved");
+    hold_what_was_planned(ranks, ranks, "zb");
+  }
+}
+
 /* ---- stages ---- */
 
 /* By the matrices of a block and of the head, and attention's products. */
@@ -325,6 +367,7 @@ static int remove_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_receive_what_the_plan_says),
+                                     cmocka_unit_test(ranks_hold_the_activations_that_were_planned),
                                      cmocka_unit_test(stages_take_what_their_products_do),
                                      cmocka_unit_test(places_hold_what_their_schedule_says),
                                      cmocka_unit_test(one_stage_has_no_schedule),

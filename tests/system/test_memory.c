@@ -113,7 +113,7 @@ static void measure_recipe(ad_recipe *recipe) {
   assert_int_equal(system(command), 0);
 }
 
-enum { CASES = 16, TAKEN = 4 };
+enum { CASES = 24, TAKEN = 4 };
 static draw drawn;
 static int number;  // of cases so far, whether drawn or not
 
@@ -183,6 +183,30 @@ static void pools_of_a_decomposition_hold_what_was_planned(void **state) {
   measure_recipe(recipe);
 }
 
+/* Places of a pipeline, most of whose memory is activations of the microbatches that they have under way. */
+static void measure_pipeline(const char *schedule, int ranks, int stages) {
+  char text[1024];
+  ad_recipe *recipe = NULL;
+  if (!is_drawn(&drawn, number++)) return;
+  snprintf(text, sizeof text,
+           "name: memory\nmodel: {kind: gpt, layers: 6, d_model: 256, heads: 4}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 256}\nmesh: \"pp=%d\"\n"
+           "schedule: {kind: %s, stages: %d}\n"
+           "train: {global_batch: 8, microbatches: 8, steps: 3, lr: 1e-3}\n",
+           ranks, schedule, stages);
+  must(ad_recipe_parse(text, "memory.yaml", NULL, 0, &recipe));
+  measure_recipe(recipe);
+}
+
+static void pipelines_hold_what_was_planned(void **state) {
+  for (int ranks = 2; ranks <= 3; ranks++) {
+    measure_pipeline("gpipe", ranks, ranks);
+    measure_pipeline("1f1b", ranks, ranks);
+    measure_pipeline("interleaved", ranks, 2 * ranks);
+    measure_pipeline("zb", ranks, ranks);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(copies_for_checkpoints_are_planned),        // always: with threads
@@ -192,6 +216,7 @@ int main(void) {
       cmocka_unit_test(ranks_without_rows_hold_what_was_planned),
       cmocka_unit_test(pools_hold_what_was_planned),
       cmocka_unit_test(pools_of_a_decomposition_hold_what_was_planned),
+      cmocka_unit_test(pipelines_hold_what_was_planned),
   };
   drawn = draw_cases("memory of recipes", CASES, 3, 3 + TAKEN);
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

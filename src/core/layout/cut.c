@@ -74,13 +74,24 @@ int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, a
   return list.count;
 }
 
+/* How many of n elements member i of g holds. */
+static int64_t count_of(ad_type type, int64_t n, int64_t i, int64_t g) {
+  if (!ad_type_is_zigzag(type)) return ad_cut(n, i, g).count;
+  return ad_cut(n, i, 2 * g).count + ad_cut(n, 2 * g - 1 - i, 2 * g).count;
+}
+
+/* How many a cut holds follows from how many it cuts, wherever these lie. */
 ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank) {
   ad_shape local = *shape;
-  if (!ad_layout_cut_axes(layout)) return local;
-  for (int dim = 0; dim < shape->ndim; dim++) {
-    span_list list = spans_of(layout, dim, shape->dim[dim], rank);
-    local.dim[dim] = total(&list);
-  }
+  ad_axes cuts = ad_layout_cut_axes(layout);
+  for (int depth = 0; cuts && depth < AD_AXIS_COUNT; depth++)
+    for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+      if (!(cuts & AD_AXES(axis)) || layout->depth[axis] != depth) continue;
+      int64_t *n = &local.dim[ad_type_dim(layout->type[axis])];
+      *n = count_of(layout->type[axis], *n, ad_mesh_position(layout->mesh, rank, (ad_axis)axis),
+                    ad_mesh_axis_size(layout->mesh, (ad_axis)axis));
+      cuts &= ~AD_AXES(axis);
+    }
   return local;
 }
 

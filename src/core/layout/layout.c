@@ -35,7 +35,7 @@ ad_axes ad_layout_cutting(const ad_layout *layout, int dim) {
 ad_axes ad_layout_cut_axes(const ad_layout *layout) {
   ad_axes axes = 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (ad_type_is_cut(layout->type[axis])) axes |= AD_AXES(axis);
+    if (layout->type[axis] > AD_P && ad_type_is_cut(layout->type[axis])) axes |= AD_AXES(axis);
   return axes;
 }
 

@@ -44,10 +44,16 @@ static ad_status fail(const operation *op, ad_conflict_kind kind, ad_axis axis, 
   return ad_conflict_fail(&conflict, op->rule->name, op->site);
 }
 
-/* The first operand of this kind; count if there is none. */
-static size_t find_kind(const operation *op, ad_axis axis, ad_type kind) {
+/* The first operand of this type that is not neutral; count if there is none. */
+static size_t find_type(const operation *op, ad_axis axis, ad_type type) {
   size_t i = 0;
-  while (i < op->count && (is_neutral(op, i, axis) || ad_type_kind(type_of(op, i, axis)) != kind)) i++;
+  while (i < op->count && (type_of(op, i, axis) != type || is_neutral(op, i, axis))) i++;
+  return i;
+}
+
+static size_t find_cut(const operation *op, ad_axis axis) {
+  size_t i = 0;
+  while (i < op->count && !ad_type_is_cut(type_of(op, i, axis))) i++;
   return i;
 }
 
@@ -119,13 +125,20 @@ static ad_type meet_replicated(const operation *op, ad_axis axis) {
   return AD_I;
 }
 
+static int are_replicated(const operation *op, ad_axis axis) {
+  for (size_t i = 0; i < op->count; i++)
+    if (type_of(op, i, axis) != AD_R) return 0;
+  return 1;
+}
+
 static ad_status meet_on(const operation *op, ad_axis axis, ad_layout *out) {
   size_t lead;
   ad_type *type = &out->type[axis];
-  if ((lead = find_kind(op, axis, AD_I)) < op->count) return meet_invariant(op, axis, lead, type);
-  if ((lead = find_kind(op, axis, AD_V)) < op->count) return meet_varying(op, axis, lead, type);
-  if ((lead = find_kind(op, axis, AD_P)) < op->count) return meet_partial(op, axis, lead, type);
-  if ((lead = find_kind(op, axis, AD_S(0))) < op->count) {
+  if (are_replicated(op, axis)) return AD_OK;
+  if ((lead = find_type(op, axis, AD_I)) < op->count) return meet_invariant(op, axis, lead, type);
+  if ((lead = find_type(op, axis, AD_V)) < op->count) return meet_varying(op, axis, lead, type);
+  if ((lead = find_type(op, axis, AD_P)) < op->count) return meet_partial(op, axis, lead, type);
+  if ((lead = find_cut(op, axis)) < op->count) {
     AD_TRY(meet_cut(op, axis, lead, type));
     out->depth[axis] = ad_type_is_cut(*type) ? op->operands[lead]->depth[axis] : 0;
     return AD_OK;
@@ -144,6 +157,7 @@ static ad_status check_operand(const operation *op, size_t i) {
         op->site, op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1, ad_mesh_text(op->operands[i]->mesh));
   for (int k = 0; k < AD_AXIS_COUNT; k++) {
     ad_axis axis = op->operands[i]->mesh->order[k];
+    if (type_of(op, i, axis) <= AD_P) continue;
     if (!ad_type_is_known(type_of(op, i, axis)))
       return ad_fail(AD_TYPE, "%s: %s: operand %zu is %s on `%s`; a type is R, I, V, P or S of a dimension", op->site,
                      op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type), ad_axis_name(axis));

@@ -269,12 +269,14 @@ ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
   }
 }
 
-int ad_module_has_f16_gradients(const ad_module *module) {
-  for (size_t i = 0; i < module->param_count; i++) {
-    const ad_contract *contract = &module->params[i].contract;
-    if ((contract->grad == AD_F16 && !contract->raw) || contract->reduce == AD_F16) return 1;
+ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out) {
+  *out = 0;
+  for (size_t i = 0; i < spec->param_count; i++) {
+    ad_contract contract = spec->params[i].contract;
+    AD_TRY(ad_contract_complete(&contract));
+    *out |= (contract.grad == AD_F16 && !contract.raw) || contract.reduce == AD_F16;
   }
-  return 0;
+  return AD_OK;
 }
 
 /* ---- changing ---- */

@@ -81,8 +81,8 @@ const ad_parameters *ad_module_parameters(ad_module *module);
 ad_store *ad_module_store(ad_module *module);
 ad_reducer *ad_module_reducer(ad_module *module);
 ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: a mirror */
-/* Some contract has f16 gradients: the loss is to be scaled. */
-int ad_module_has_f16_gradients(const ad_module *module);
+/* *out: some contract has f16 gradients, so that the loss is to be scaled. */
+AD_CHECKED ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out);
 /* After values or masters were written: the other follows, and so do the whole copies. Collective.
  */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);

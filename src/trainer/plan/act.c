@@ -104,7 +104,8 @@ typedef struct acting {
 
 static ad_status act_on(ad_comm *comm, const acting *as, ad_run **out) {
   const ad_plan_world *world = as->world;
-  ad_run_options options = {.size = sizeof options, .dtype = world->dtype, .crowd = as->crowd, .table = world->table};
+  ad_run_options options = {
+      .size = sizeof options, .dtype = world->dtype, .crowd = as->crowd, .plans = 1, .table = world->table};
   ad_run *run;
   AD_TRY(ad_run_create(comm, as->recipe, &options, &run));
   ad_step_report report;

@@ -100,8 +100,8 @@ static ad_axes gathered_axes(const ad_param_spec *spec) {
 static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
   ad_run_param at = ad_run_param_at(run, param);
   const ad_param_spec *spec = at.spec;
-  ad_axes axes = gathered_axes(spec);
-  if (!axes || !at.held) return AD_OK;
+  ad_axes axes = at.held ? gathered_axes(spec) : 0;
+  if (!axes) return AD_OK;
   ad_shape local = ad_layout_local_shape(&spec->layout, &spec->shape, ad_comm_rank(ad_run_comm(run)));
   ad_planned planned = {.plan = {.bucket = spec->unit,
                                  .move = AD_MOVE_ALL_GATHER,

@@ -26,8 +26,8 @@ static const char no_name[] = "NULL";
  * addends where the bridge says so, unless no gradient is wanted: a constant counts as R or as I. */
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
   const ad_array *array = passed->arrived;
-  if (crossing->one_way) return passed->inputs[at->phase] = ad_constant(at->tape, array);
-  ad_tensor *leaf = passed->inputs[at->phase] =
+  if (crossing->one_way) return passed->inputs[at->place] = ad_constant(at->tape, array);
+  ad_tensor *leaf = passed->inputs[at->place] =
       ad_input_with(at->tape, array, ad_crossing_dtype(at->program, crossing, 1), AD_HERE);
   ad_axes added = ad_bridge_added(crossing->bridge);
   char axes[128];
@@ -49,7 +49,7 @@ static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad
   const ad_array *array = ad_tensor_array(passed->output);
   ad_tensor *leaf = passed->output->carries ? ad_input_with(at->tape, array, passed->output->grad_dtype, AD_HERE)
                                             : ad_constant(at->tape, array);
-  passed->inputs[at->phase] = leaf;
+  passed->inputs[at->place] = leaf;
   return crossing ? cross(at, leaf, crossing) : leaf;
 }
 
@@ -65,13 +65,13 @@ ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
     return ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which nobody gave in this microbatch",
                                           phase_of(at)->name, name));
   }
-  if (!passed->inputs[at->phase]) {
+  if (!passed->inputs[at->place]) {
     ad_status status = passed->arrived && at->wait ? at->wait(at->run, value, at->microbatch) : AD_OK;
     if (status) return ad_tape_fail(at->tape, status);
     const ad_crossing_spec *crossing = ad_program_crossing_of(at->program, value, phase_of(at)->module);
-    passed->needed[at->phase] = passed->arrived ? take_arrived(at, passed, crossing) : take_given(at, passed, crossing);
+    passed->needed[at->place] = passed->arrived ? take_arrived(at, passed, crossing) : take_given(at, passed, crossing);
   }
-  return passed->needed[at->phase];
+  return passed->needed[at->place];
 }
 
 ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrived) {
@@ -80,8 +80,8 @@ ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrive
   return AD_OK;
 }
 
-ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *passed, ad_array *sum, int *arrived) {
-  for (size_t p = program->phase_count; p-- > 0;) {
+ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_array *sum, int *arrived) {
+  for (size_t p = phases; p-- > 0;) {
     const ad_array *gradient = passed->inputs[p] ? ad_grad(passed->inputs[p]) : NULL;
     if (gradient) AD_TRY(ad_gradient_joins(sum, gradient, arrived));
   }

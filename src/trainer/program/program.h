@@ -42,8 +42,8 @@ enum { AD_VALUES_MAX = 2048 }; /* that phases give each other */
 typedef struct ad_passed_value {
   ad_tensor *output;       /* on its giver's tape; NULL: not given yet, or on other ranks */
   const ad_array *arrived; /* what a bridge brought from other ranks */
-  ad_tensor **inputs;      /* the leaf on the tape of each phase; NULL: that phase did not ask for it */
-  ad_tensor **needed;      /* what each phase got: the leaf, or what became of it over a bridge */
+  ad_tensor **inputs;      /* of each phase of this rank the leaf on its tape; NULL: that phase did not ask for it */
+  ad_tensor **needed;      /* what each of them got: the leaf, or what became of it over a bridge */
 } ad_passed_value;
 
 /* A loss in one microbatch, or what one of its phases has of it. */
@@ -54,7 +54,7 @@ typedef struct ad_handed_loss {
 
 struct ad_phase_run {
   const ad_program *program;
-  size_t phase, microbatch;
+  size_t phase, place, microbatch; /* place: the phase's among those of this rank */
   int trains;
   int loss_scale;    /* exponent that the gradients of a step carry */
   int rounds;        /* crossings round to the dtypes of their wires, whether or not anything travels */
@@ -72,9 +72,8 @@ struct ad_phase_run {
 
 /* Law 6: the first gradient of several is *sum itself, the others are added to it. */
 ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrived) AD_CHECKED;
-/* Those that phases of this rank left where they needed the value, in the order of backward. */
-ad_status ad_passed_gradients(const ad_program *program, const ad_passed_value *passed, ad_array *sum,
-                              int *arrived) AD_CHECKED;
+/* Those that the `phases` of this rank left where they needed the value, in the order of backward. */
+ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_array *sum, int *arrived) AD_CHECKED;
 /* Of what crosses, or of its gradient. */
 ad_dtype ad_crossing_dtype(const ad_program *program, const ad_crossing_spec *crossing, int backward);
 int ad_crossing_is_cut(const ad_crossing_spec *crossing); /* microbatches cut it, as they cut samples */

@@ -45,7 +45,7 @@ static void expand(const char *dims, const char *leading, char *out) {
     if (strncmp(dims, dots, 3)) {
       *out++ = *dims++;
     } else {
-      out += sprintf(out, "%s", leading);
+      out = stpcpy(out, leading);
       dims += 3;
     }
   }

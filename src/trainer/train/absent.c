@@ -27,7 +27,6 @@ static ad_status describe(const ad_comm *comm, ad_module *twin, ad_absent_module
   AD_TRY(ad_new(params * AD_PART_COUNT, &out->parts));
   AD_TRY(ad_new(params * AD_PART_COUNT, &out->part));
   AD_TRY(ad_new(states, &out->states));
-  out->has_f16_gradients = ad_module_has_f16_gradients(twin);
   for (size_t i = 0; i < params; i++) describe_param(comm, twin, i, out);
   for (size_t i = 0; i < states; i++) out->states[i] = seen_from(comm, ad_module_state(twin, i));
   return AD_OK;

@@ -9,7 +9,6 @@ typedef struct ad_absent_module {
   ad_array *parts; /* AD_PART_COUNT for each parameter */
   ad_array **part; /* of each parameter and part the one that it is; NULL: it has none */
   ad_array *states;
-  int has_f16_gradients;
 } ad_absent_module;
 
 ad_status ad_absent_create(const ad_comm *comm, const ad_module_spec *spec, const ad_module_options *options,

@@ -43,7 +43,8 @@ static void list_states(ad_run *run, size_t m, run_state *s) {
   char name[NAME_SIZE / 2];
   for (size_t i = 0; i < spec->state_count; i++) {
     snprintf(name, sizeof name, "%s.%s", spec->name, spec->states[i].name);
-    add_value(s, "state", name, ad_run_state(run, m, i));
+    ad_array *state = ad_run_state(run, m, i);
+    if (state) add_value(s, "state", name, state);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "train/crossing.h"
 
 #include "array/array.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
@@ -59,14 +60,19 @@ static ad_dtype wire_of(const ad_run *run, const ad_crossing *c, int backward) {
   return at.dtype;
 }
 
-/* Memory for the largest microbatch, of this dtype. */
-static ad_status take_buffer(const ad_run *run, ad_crossing *c, ad_dtype dtype, ad_array *out) {
-  size_t bytes = 0;
+/* Elements of the largest microbatch. */
+static size_t most_elements(const ad_run *run, const ad_crossing *c) {
+  size_t most = 0;
   for (size_t m = 0; m < (size_t)run->recipe->train.microbatches; m++) {
     ad_array array = described(run, c, m, 0);
-    array.dtype = dtype;
-    bytes = ad_array_bytes(&array) > bytes ? ad_array_bytes(&array) : bytes;
+    most = ad_array_numel(&array) > most ? ad_array_numel(&array) : most;
   }
+  return most;
+}
+
+/* Memory for that, of this dtype. */
+static ad_status take_buffer(const ad_run *run, ad_crossing *c, size_t elements, ad_dtype dtype, ad_array *out) {
+  size_t bytes = elements * ad_dtype_size(dtype);
   c->bytes += bytes;
   return ad_comm_is_dry(run->comm) ? AD_OK : ad_comm_alloc(run->comm, bytes, &out->data);
 }
@@ -105,6 +111,7 @@ static ad_status create_way(const ad_run *run, ad_crossing *c, int backward) {
   ad_dtype wire = wire_of(run, c, backward);
   arriving at = {run, c};
   int arrives = is_source(c) == backward;
+  size_t elements = arrives || wire ? most_elements(run, c) : 0;
   if (arrives)
     AD_TRY(ad_order_most_at_once(&run->order, (ad_order_use){backward ? uses_gradient : uses_value, &at}, &way->count));
   else
@@ -114,8 +121,8 @@ static ad_status create_way(const ad_run *run, ad_crossing *c, int backward) {
   AD_TRY(ad_new(way->count, &way->posted));
   if (arrives) AD_TRY(ad_new(way->count, &way->arrived));
   for (size_t i = 0; i < way->count; i++) {
-    if (wire) AD_TRY(take_buffer(run, c, wire, &way->travels[i]));
-    if (arrives) AD_TRY(take_buffer(run, c, dtype_of(run, c, backward), &way->arrived[i]));
+    if (wire) AD_TRY(take_buffer(run, c, elements, wire, &way->travels[i]));
+    if (arrives) AD_TRY(take_buffer(run, c, elements, dtype_of(run, c, backward), &way->arrived[i]));
   }
   return AD_OK;
 }
@@ -230,9 +237,11 @@ static void pass_seam(ad_seam seam, const ad_run *run, const ad_crossing *c, siz
 
 static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size_t m) {
   if (!request->id) return AD_OK;
+  int64_t begin = ad_now();
   ad_trace_begin(&run->trace, kind, (int64_t)m, 0);
   AD_TRY(ad_comm_wait(run->comm, request));
   ad_trace_end(&run->trace, kind, (int64_t)m);
+  run->trace.crossing += ad_now() - begin;
   return AD_OK;
 }
 
@@ -296,6 +305,17 @@ static ad_status check_given(const ad_crossing *c, const ad_passed_value *passed
                  m);
 }
 
+/* `in` is what this rank sends, `out` what it receives. */
+static ad_status post(ad_run *run, const ad_crossing *c, int backward, const ad_array *in, ad_array *out,
+                      ad_request *request) {
+  ad_bridge *bridge = c->spec->bridge;
+  int64_t begin = ad_now();
+  ad_status status = backward ? ad_bridge_post_backward_at(bridge, in, out, request, c->spec->value)
+                              : ad_bridge_post_forward_at(bridge, in, out, request, c->spec->value);
+  run->trace.crossing += ad_now() - begin;
+  return status;
+}
+
 static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
   ad_crossing_way *way = &c->ways[0];
   size_t place = place_of(way, m);
@@ -310,10 +330,10 @@ static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
   if (is_source(c)) {
     cast(&travels, value);
     ad_wire_overflow_note(run, c->spec, 0, &travels, value);
-    return ad_bridge_post_forward_at(c->spec->bridge, &travels, NULL, request, c->spec->value);
+    return post(run, c, 0, &travels, NULL, request);
   }
   passed->arrived = value;
-  return ad_bridge_post_forward_at(c->spec->bridge, NULL, &travels, request, c->spec->value);
+  return post(run, c, 0, NULL, &travels, request);
 }
 
 ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m) {
@@ -326,7 +346,7 @@ ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m
 static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m, ad_array *sum) {
   const ad_passed_value *passed = &ad_run_microbatch(run, m)->values[c->value];
   int arrived = 0;
-  AD_TRY(ad_passed_gradients(run->program, passed, sum, &arrived));
+  AD_TRY(ad_passed_gradients(passed, run->own_phases, sum, &arrived));
   if (arrived) return AD_OK;
   return ad_fail(AD_INVALID,
                  "`%s` came from other ranks, and no loss of microbatch %zu depends on it here; its "
@@ -344,14 +364,14 @@ static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {
   if (is_source(c)) {
     describe(run, c, m, 1, &way->arrived[place]);
     ad_array travels = on_wire(&way->arrived[place], &way->travels[place], wire);
-    return ad_bridge_post_backward_at(c->spec->bridge, NULL, &travels, request, c->spec->value);
+    return post(run, c, 1, NULL, &travels, request);
   }
   ad_array sum;
   AD_TRY(add_gradients(run, c, m, &sum));
   ad_array travels = on_wire(&sum, &way->travels[place], wire);
   cast(&travels, &sum);
   ad_wire_overflow_note(run, c->spec, 1, &travels, &sum);
-  return ad_bridge_post_backward_at(c->spec->bridge, &travels, NULL, request, c->spec->value);
+  return post(run, c, 1, &travels, NULL, request);
 }
 
 ad_status ad_crossings_post_gradients(ad_run *run, size_t from, size_t to, size_t m) {

@@ -175,11 +175,11 @@ static void begin_microbatch(const ad_run *run, int32_t m) {
   ad_microbatch_run *at = ad_run_microbatch(run, (size_t)m);
   if (at->number == m) return;
   at->number = m;
-  for (size_t i = 0; i < losses(run) * phases(run); i++) at->losses[i] = (ad_handed_loss){0};
+  for (size_t i = 0; i < losses(run) * run->own_phases; i++) at->losses[i] = (ad_handed_loss){0};
   for (size_t v = 0; v < run->program->value_count; v++) {
     at->values[v].output = NULL;
     at->values[v].arrived = NULL;
-    for (size_t p = 0; p < phases(run); p++) at->values[v].inputs[p] = at->values[v].needed[p] = NULL;
+    for (size_t p = 0; p < run->own_phases; p++) at->values[v].inputs[p] = at->values[v].needed[p] = NULL;
   }
 }
 

@@ -12,9 +12,9 @@ static size_t phases(const ad_run *run) { return ad_program_phase_count(run->pro
 
 /* ---- forward ---- */
 
-/* What phase `p` hands in. */
+/* What phase `p` of this rank hands in. */
 static ad_handed_loss *losses_of(const ad_run *run, size_t p, size_t m) {
-  return ad_run_microbatch(run, m)->losses + p * losses(run);
+  return ad_run_microbatch(run, m)->losses + run->phases[p].place * losses(run);
 }
 
 /* The first mistake of a phase is told there: in what follows from it nobody would find it. */
@@ -34,6 +34,7 @@ static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
   size_t module = ad_program_phase(run->program, p)->module;
   return (ad_phase_run){.program = run->program,
                         .phase = p,
+                        .place = run->phases[p].place,
                         .microbatch = m,
                         .trains = run->trains,
                         .loss_scale = ad_run_loss_scale_exponent(run),
@@ -69,7 +70,7 @@ static ad_status check_over(const ad_run *run, size_t p, size_t m) {
 static ad_status check_first_run(const ad_run *run, size_t p, size_t m) {
   const ad_passed_value *values = ad_run_microbatch(run, m)->values;
   for (size_t v = 0; v < run->program->value_count; v++)
-    if (values[v].inputs[p] ||
+    if (values[v].inputs[run->phases[p].place] ||
         (values[v].output && ad_phase_lists(run->program->phases[p].gives, run->program->values[v])))
       return ad_fail(AD_INVALID, "phase `%s` runs a second time in microbatch %zu", run->program->phases[p].name, m);
   return AD_OK;
@@ -102,8 +103,7 @@ static int is_handed_in(const ad_run *run, size_t loss, size_t m) {
 
 /* Only a rank that runs every phase can say that nobody handed a loss in. */
 static ad_status check_losses(const ad_run *run, size_t m) {
-  for (size_t p = 0; p < phases(run); p++)
-    if (!ad_run_tape(run, p, m)) return AD_OK;
+  if (run->own_phases < phases(run)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
     if (is_handed_in(run, i, m)) continue;
     return ad_fail(AD_INVALID, "no phase handed in the loss `%s`", ad_program_loss(run->program, i)->name);
@@ -181,7 +181,7 @@ static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts 
   const ad_passed_value *value = &ad_run_microbatch(run, m)->values[v];
   ad_array *sum = &from->sums[v];
   int arrived = 0;
-  AD_TRY(ad_passed_gradients(run->program, value, sum, &arrived));
+  AD_TRY(ad_passed_gradients(value, run->own_phases, sum, &arrived));
   AD_TRY(ad_crossings_add_returned(run, v, m, sum, &arrived));
   if (!arrived) return AD_OK;
   from->gradients[from->count] = sum;

@@ -76,7 +76,8 @@ static ad_status create_module(ad_run *run, size_t i, const ad_module_options *o
   const ad_module_spec *spec = ad_program_module(run->program, i);
   ad_module_options own = *options;
   char prefix[AD_PARAM_NAME_SIZE], files[AD_PARAM_NAME_SIZE];
-  if (!is_here(run, spec->mesh)) return ad_absent_create(run->comm, spec, options, &run->absent[i]);
+  if (!is_here(run, spec->mesh))
+    return run->options.plans ? AD_OK : ad_absent_create(run->comm, spec, options, &run->absent[i]);
   snprintf(prefix, sizeof prefix, "%s.", spec->name);
   snprintf(files, sizeof files, "stage%zu.", i);
   own.reducer.prefix = ad_program_names_modules(run->program) ? prefix : NULL;
@@ -96,9 +97,10 @@ static ad_status create_modules(ad_run *run) {
     const ad_module_spec *spec = ad_program_module(run->program, i);
     run->param_count += spec->param_count;
     ad_status status = create_module(run, i, &options);
+    int scales = 0;
+    if (!status) status = ad_module_has_f16_gradients(spec, &scales);
     if (status) return count > 1 ? ad_fail_in(status, "module `%s`", spec->name) : status;
-    run->loss_scale.enabled |=
-        run->modules[i] ? ad_module_has_f16_gradients(run->modules[i]) : run->absent[i].has_f16_gradients;
+    run->loss_scale.enabled |= scales;
   }
   run->loss_scale.exponent = run->loss_scale.enabled ? (int)run->recipe->precision.loss_scale : 0;
   return run->recipe->weights ? ad_run_read_weights(run, run->recipe->weights) : AD_OK;
@@ -194,13 +196,25 @@ static int uses_microbatch(const void *context, const ad_action *action) {
   return 1;
 }
 
+static ad_module *module_of(const ad_run *run, size_t p) {
+  return run->modules[ad_program_phase(run->program, p)->module];
+}
+
+static ad_status count_tapes(ad_run *run, size_t p) {
+  ad_phase_share *share = &run->phases[p];
+  numbered_phase phase = {run->program, p};
+  int is_own = module_of(run, p) != NULL;
+  share->place = is_own ? run->own_phases++ : SIZE_MAX;
+  share->tape_count = 1;
+  if (!is_own) return AD_OK;
+  return ad_order_most_at_once(&run->order, (ad_order_use){uses_tape, &phase}, &share->tape_count);
+}
+
 static ad_status count_under_way(ad_run *run) {
   size_t count = ad_program_phase_count(run->program);
+  run->own_phases = 0;
   AD_TRY(ad_new(count, &run->phases));
-  for (size_t p = 0; p < count; p++) {
-    numbered_phase phase = {run->program, p};
-    AD_TRY(ad_order_most_at_once(&run->order, (ad_order_use){uses_tape, &phase}, &run->phases[p].tape_count));
-  }
+  for (size_t p = 0; p < count; p++) AD_TRY(count_tapes(run, p));
   return ad_order_most_at_once(&run->order, (ad_order_use){uses_microbatch, NULL}, &run->under_way);
 }
 
@@ -209,7 +223,7 @@ static ad_status create_phase_tapes(ad_run *run, size_t p, const ad_tape_options
   size_t module = ad_program_phase(run->program, p)->module;
   AD_TRY(ad_new(phase->tape_count, &phase->tapes));
   AD_TRY(ad_new(phase->tape_count, &phase->owed));
-  for (size_t i = 0; run->modules[module] && i < phase->tape_count; i++) {
+  for (size_t i = 0; module_of(run, p) && i < phase->tape_count; i++) {
     AD_TRY(ad_tape_create(run->comm, ad_program_mesh(run->program, module), options, &phase->tapes[i]));
     if (run->pool) ad_tape_share(phase->tapes[i], run->pool);
   }
@@ -232,12 +246,13 @@ ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m) {
 ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m) { return &run->microbatches[m % run->under_way]; }
 
 static ad_status create_microbatch(const ad_run *run, ad_microbatch_run *out) {
-  size_t values = run->program->value_count, phases = ad_program_phase_count(run->program);
+  size_t values = run->program->value_count, phases = run->own_phases;
   AD_TRY(ad_new(phases * ad_program_loss_count(run->program), &out->losses));
   AD_TRY(ad_new(values, &out->values));
+  AD_TRY(ad_new(2 * values * phases, &out->taken));
   for (size_t i = 0; i < values; i++) {
-    AD_TRY(ad_new(phases, &out->values[i].inputs));
-    AD_TRY(ad_new(phases, &out->values[i].needed));
+    out->values[i].inputs = out->taken + 2 * i * phases;
+    out->values[i].needed = out->values[i].inputs + phases;
   }
   return AD_OK;
 }
@@ -317,11 +332,8 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   return AD_OK;
 }
 
-static void destroy_microbatch(const ad_run *run, ad_microbatch_run *m) {
-  for (size_t i = 0; m->values && i < run->program->value_count; i++) {
-    ad_release(m->values[i].inputs);
-    ad_release(m->values[i].needed);
-  }
+static void destroy_microbatch(ad_microbatch_run *m) {
+  ad_release(m->taken);
   ad_release(m->values);
   ad_release(m->losses);
 }
@@ -335,7 +347,7 @@ static void destroy_phase(ad_phase_share *phase) {
 static void destroy_microbatches(ad_run *run) {
   ad_crossings_destroy(run);
   for (size_t p = 0; run->phases && p < ad_program_phase_count(run->program); p++) destroy_phase(&run->phases[p]);
-  for (size_t i = 0; run->microbatches && i < run->under_way; i++) destroy_microbatch(run, &run->microbatches[i]);
+  for (size_t i = 0; run->microbatches && i < run->under_way; i++) destroy_microbatch(&run->microbatches[i]);
   ad_tape_pool_destroy(run->pool);
   ad_release(run->microbatches);
   ad_release(run->phases);
@@ -431,9 +443,9 @@ size_t ad_run_param_count(const ad_run *run) { return run->param_count; }
 ad_run_param ad_run_param_at(const ad_run *run, size_t index) {
   ad_run_param found = {.param = index};
   if (!ad_has(index, ad_run_param_count(run), __func__, "parameter")) return (ad_run_param){0};
-  while (found.param >= ad_program_module(run->program, found.module)->param_count)
-    found.param -= ad_program_module(run->program, found.module++)->param_count;
-  found.spec = &ad_program_module(run->program, found.module)->params[found.param];
+  const ad_planned_module *modules = run->program->modules;
+  while (found.param >= modules[found.module].spec.param_count) found.param -= modules[found.module++].spec.param_count;
+  found.spec = &modules[found.module].spec.params[found.param];
   found.held = run->modules[found.module];
   return found;
 }
@@ -442,6 +454,7 @@ ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part) {
   ad_run_param at = ad_run_param_at(run, index);
   if (!at.spec || !ad_has(part, AD_PART_COUNT, __func__, "part")) return NULL;
   if (at.held) return ad_module_part(at.held, at.param, part);
+  if (run->options.plans) return NULL;
   return run->absent[at.module].part[at.param * AD_PART_COUNT + (size_t)part];
 }
 
@@ -449,7 +462,7 @@ ad_array *ad_run_state(const ad_run *run, size_t module, size_t state) {
   if (!ad_has(module, ad_program_module_count(run->program), __func__, "module")) return NULL;
   if (!ad_has(state, ad_program_module(run->program, module)->state_count, __func__, "state")) return NULL;
   if (run->modules[module]) return ad_module_state(run->modules[module], state);
-  return &run->absent[module].states[state];
+  return run->options.plans ? NULL : &run->absent[module].states[state];
 }
 
 ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site) {
@@ -483,6 +496,8 @@ size_t ad_run_tape_bytes(const ad_run *run) {
   for (size_t i = 0; (tape = tape_at(run, i)); i++) bytes += ad_tape_peak_bytes(tape);
   return bytes;
 }
+
+double ad_run_crossing_seconds(const ad_run *run) { return 1e-9 * (double)run->trace.crossing; }
 
 size_t ad_run_most_routed(const ad_run *run) {
   size_t most = 0;

@@ -25,12 +25,14 @@ typedef struct ad_norm_group {
 /* What one microbatch under way has. */
 typedef struct ad_microbatch_run {
   int32_t number;          /* of the microbatch; -1: none since the pass began */
-  ad_handed_loss *losses;  /* of each phase and loss of the program */
-  ad_passed_value *values; /* of each value */
+  ad_handed_loss *losses;  /* of each phase of this rank and loss of the program */
+  ad_passed_value *values; /* of each value of the program */
+  ad_tensor **taken;       /* what phases of this rank have of them: memory of inputs and needed */
 } ad_microbatch_run;
 
-/* A phase on this rank. */
+/* What this rank has of a phase. */
 typedef struct ad_phase_share {
+  size_t place;      /* among the phases of this rank; SIZE_MAX: its module is on other ranks */
   ad_tape **tapes;   /* of microbatches under way: number m has tapes[m % tape_count]; NULL where its module is on other
                         ranks */
   size_t tape_count; /* from a microbatch's forward pass until all of its gradients are there; at least 1 */
@@ -64,6 +66,7 @@ struct ad_run {
   size_t under_way;
   ad_microbatch_run *microbatches;
   ad_phase_share *phases;     /* of the program */
+  size_t own_phases;          /* those of this rank */
   ad_module_run *module_runs; /* of the program */
   ad_tape_pool *pool;         /* of all tapes; NULL: each has its own memory */
   int trains;                 /* the present pass is a step's */
@@ -135,7 +138,7 @@ typedef struct ad_run_param {
 size_t ad_run_param_count(const ad_run *run);
 ad_run_param ad_run_param_at(const ad_run *run, size_t index);
 /* An array of a parameter (see ad_module_part): described alone, without an element, where its module does not lie on
- * this rank; NULL where it has none. Gradients are times 2^report.loss_scale.
+ * this rank; NULL where it has none, and in plans where it is not here. Gradients are times 2^report.loss_scale.
  */
 ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
 ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* the same of a module's state */
@@ -153,8 +156,11 @@ AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, a
                                     ad_step_report *report);
 ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizers' */
 const ad_recipe *ad_run_recipe(const ad_run *run);
-size_t ad_run_data_bytes(const ad_run *run);  /* of data and batch on this rank */
-size_t ad_run_tape_bytes(const ad_run *run);  /* what this rank's tapes held at most */
+size_t ad_run_data_bytes(const ad_run *run); /* of data and batch on this rank */
+size_t ad_run_tape_bytes(const ad_run *run); /* what this rank's tapes held at most */
+/* In the last step this rank posted what goes between modules on other ranks, or stood waiting for it: what a pipeline
+ * takes beside computing, its bubble included. */
+double ad_run_crossing_seconds(const ad_run *run);
 size_t ad_run_most_routed(const ad_run *run); /* the most tokens that chose experts at once on this rank */
 /* Proportional set size now: of the rank that holds most, and of all ranks together; 0 where the kernel does not say.
  * What a step takes stays taken, so this is its peak from the end of the first one on. Collective. */

@@ -52,7 +52,7 @@ void ad_trace_begin_step(ad_trace *trace, int64_t step) {
   trace->steps++;
   trace->step = step;
   trace->under_way = 0;
-  trace->waited = trace->reducing = 0;
+  trace->waited = trace->reducing = trace->crossing = 0;
   ad_trace_begin(trace, AD_TRACE_STEP, step, 0);
 }
 

@@ -50,6 +50,7 @@ typedef struct ad_trace {
   int under_way;        /* reductions that were posted and not waited for */
   int64_t wait_begin, reduction_begin;
   int64_t waited, reducing; /* ns of the present step: stood waiting for a reduction; some reduction was under way */
+  int64_t crossing; /* the same: posted values and gradients that go between modules, or stood waiting for them */
 } ad_trace;
 
 /* Its origin is CLOCK_MONOTONIC's, which the ranks of a machine share. */
