@@ -78,7 +78,7 @@ for stages in "123":
 assert len(norms) == 1 and float(*norms) > 0, norms
 P
 for recipe in gpt-pp moe-pp; do
-  for stages in 1 2 3; do check $recipe --set mesh="pp=$stages dp_shard=2 tp=2" --set model.tied=false --dump $stages; done
+  for stages in 1 2 3; do prove $recipe mesh="pp=$stages+dp_shard=2+tp=2" model.tied=false --dump $stages; done
   python3 norms.py
   rm -r 1 2 3
 done
