@@ -2,6 +2,7 @@
 #include "train/mistakes.h"
 
 #include <math.h>
+#include <string.h>
 #include "array/transit.h"
 #include "kernels/kernels.h"
 #include "module/module.h"
@@ -99,10 +100,11 @@ int ad_copies_differ_on_other_mesh(const ad_run *run) {
 
 static void keep_run(void *context, void *passing) { ((ad_mistake_scene *)context)->kept = passing; }
 
-/* Whether it is a part of the norm that one of several copies counts: a single f64, of no tape. */
+/* Whether it is what one of several copies of a parameter counts in the norm: a single f64, of no tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass) {
-  return pass->transit->move == AD_MOVE_ONCE && pass->transit->what && !pass->in->shape.ndim &&
-         pass->in->dtype == AD_F64;
+  const ad_array *in = pass->in;
+  return pass->transit->move == AD_MOVE_ONCE && pass->transit->what && strcmp(pass->transit->what, "norm") != 0 &&
+         in->dtype == AD_F64 && in->shape.ndim == 1 && in->shape.dim[0] == 1;
 }
 
 /* Which of several copies counts is found by the positions on another module's mesh. */

@@ -68,7 +68,7 @@ static int is_given_away(const ad_run *run, const char *param) {
   return 0;
 }
 
-/* Whether it is what parameters count in the norm: a row of f64, of no tape. */
+/* Whether it is what parameters count in the norm: numbers in f64, of no tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass, ad_move move) {
   return pass->transit->move == move && pass->transit->what && pass->in->shape.ndim == 1 && pass->in->dtype == AD_F64;
 }
@@ -77,7 +77,7 @@ static int counts_for_the_norm(const ad_transit_passing *pass, ad_move move) {
 static void count_twice(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   ad_transit_passing *pass = passing;
-  if (!scene->kept || !counts_for_the_norm(pass, AD_MOVE_ONCE)) return;
+  if (!scene->kept || !counts_for_the_norm(pass, AD_MOVE_ONCE) || pass->in->shape.dim[0] > 1) return;
   if (!is_given_away(scene->kept, pass->transit->what)) return;
   *(double *)pass->out->data *= 2;
   fire(context);
