@@ -51,7 +51,7 @@ static void print_head(FILE *to, const json_t *row) {
   fprintf(to, "\n");
 }
 
-/* Of a pipeline. */
+/* The last column of a pipeline: what part of its step ranks spend in transfers. */
 static void print_transfers(FILE *to, const json_t *row) {
   const json_t *seconds = json_object_get(row, "transfer_seconds");
   double step = json_number_value(json_object_get(row, "seconds_median"));

@@ -117,7 +117,7 @@ typedef struct ad_collective {
    * other floats, the dtype itself for integers and bool, which take no other. */
   ad_dtype accumulate;
   ad_reduction reduction; /* AD_INVALID: one that the dtype does not have */
-  /* Of reductions: the outputs' dtype, rounded to once from the accumulate dtype. 0: dtype, which integers and bool
+  /* The outputs' dtype of a reduction, rounded to once from the accumulate dtype. 0: dtype, which integers and bool
    * keep. */
   ad_dtype out_dtype;
   /* Of sums: the inputs are values times 2^-in_scale, the outputs are written times 2^-out_scale (law 8). The same on

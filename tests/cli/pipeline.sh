@@ -80,6 +80,8 @@ P
 for recipe in gpt-pp moe-pp; do
   for stages in 1 2 3; do prove $recipe mesh="pp=$stages+dp_shard=2+tp=2" model.tied=false --dump $stages; done
   python3 norms.py
+  prove $recipe mesh="pp=2+dp_shard=2+tp=2" schedule.stages=4 model.tied=false --dump 3 # two stages on a rank
+  python3 norms.py
   rm -r 1 2 3
 done
 

@@ -37,7 +37,7 @@ typedef struct ad_call {
   uint64_t segments_hash;
   ad_message *messages;  // exchange: sends before receives, those of a kind by peer
   size_t message_count;
-  // Of transfers: the other side, a rank of the world or AD_ANY_SOURCE; `source` is set by the engine when a receive is
+  // A transfer's other side: a rank of the world or AD_ANY_SOURCE; `source` is set by the engine when a receive is
   // complete: the rank of the world that sent.
   int64_t peer, tag, source;
   ad_ranks *ranks;  // the list that the call runs on; NULL: none

@@ -419,7 +419,7 @@ ad_status ad_comm_post_transfer_at(ad_comm *comm, const ad_transfer *transfer, a
   return AD_OK;
 }
 
-// Of a complete call: the peer a message came from, as the caller counts peers; -1: it is no receive.
+// The peer that a complete receive came from, as the caller counts peers; -1: the call is no receive.
 static int64_t source_of(const ad_call *call) {
   if ((int)call->op != AD_OP_RECEIVE) return -1;
   return call->ranks ? ad_ranks_index(call->ranks, call->source) : call->source;

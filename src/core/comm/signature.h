@@ -22,7 +22,7 @@ typedef struct ad_signature {
 static inline ad_collective_op ad_signature_op(const ad_signature *signature) {
   return (ad_collective_op)(signature->what & 0xff);
 }
-/* Of a transfer. */
+/* What the signature of a transfer says: the other side, and the tag. */
 static inline int32_t ad_signature_peer(const ad_signature *signature) { return (int32_t)(signature->what >> 32); }
 static inline int64_t ad_signature_tag(const ad_signature *signature) { return (int64_t)signature->counts; }
 

@@ -139,7 +139,7 @@ static int can_go_on(const circle *found, uint32_t rank) {
   return wait->needs_one ? !has_all_of(&found->stuck, &wait->needs) : !has_one_of(&found->stuck, &wait->needs);
 }
 
-// Of those that wait, only those stay that nobody can let go on who is not stuck.
+// Drops waiting ranks that some rank which is not stuck can still let go on, until none is left to drop.
 static void find_stuck(const shm_world *world, circle *found) {
   for (int changed = 1; changed;) {
     changed = 0;

@@ -60,8 +60,8 @@ typedef struct shm_record {
   // channel (0: of a transfer, or of a group that spans nodes; see waits_words).
   _Atomic uint64_t epoch;
   _Atomic uint64_t waits_channel, waits_sequence;
-  // Of a transfer: the other side's rank + 1, or SHM_ANY_RANK (0: it waits for none); then the offset of the list that
-  // it is to be in, 0: the world. Of a send: its parcel; 0: a receive.
+  // A transfer that is waited for: the other side's rank + 1, or SHM_ANY_RANK (0: it waits for none); then the offset
+  // of the list that it is to be in, 0: the world; then a send's parcel, 0: it is a receive.
   _Atomic uint64_t waits_peer, waits_list, waits_parcel;
   _Atomic uint32_t backlog;  // 1: it has messages for which it found no room yet
   int32_t exit_status;       // of a rank that left without closing; else 0
@@ -70,7 +70,7 @@ typedef struct shm_record {
   // Calls that the rank has published; of the last one its channel and its place there. For the watchdog.
   _Alignas(SHM_LINE) _Atomic uint64_t calls;
   _Atomic uint64_t last_channel, last_sequence;
-  // Of transfers and of calls that span nodes, whose channel is 0: the last one; whom the rank waits for in which.
+  // The last transfer or call that spans nodes (its channel is 0), and in words whom the rank waits for in which call.
   uint32_t last_op;
   char last_site[AD_SITE_MAX], waits_words[SHM_WORDS];
 } shm_record;

@@ -6,7 +6,7 @@
 #include "comm/shm/memory.h"
 #include "comm/shm/transfer.h"
 
-// Of lists that all members have released, nothing comes any more: what was kept for them is free, and messages that
+// Nothing comes any more for lists that all members have released: what was kept for them is free, and messages that
 // nobody has received are forgotten.
 static void sweep(shm_world *world) {
   ad_shm_progress_transfers(world);
