@@ -89,6 +89,69 @@ static void a_norm_of_another_sum_is_seen(void **state) {
   is_not_planted("dp=3", TIED, MICROBATCHES, "norm-of-each-stage");
 }
 
+/* ---- published ones ---- */
+
+static double of_block(const ad_proof *proof, int block) {
+  char path[32];
+  int length = snprintf(path, sizeof path, "blocks.%d.", block);
+  double ratio = NAN;
+  for (size_t i = 0; i < proof->param_count; i++)
+    if (!strncmp(proof->params[i].name, path, (size_t)length)) ratio = proof->params[i].ratio;
+  return ratio;
+}
+
+/* pytorch/torchtitan#1733: the schedule divided all accumulated gradients by the microbatches in every call, so that
+ * what came first was divided several times. */
+static void accumulated_gradients_are_divided_in_every_pass(void **state) {
+  SHOWS("pp=2", "accumulated-divided-again", NAN, NAN);
+  SHOWS("pp=3 dp_shard=2", "accumulated-divided-again", NAN, NAN);
+  is_not_planted("pp=2", TIED, "", "accumulated-divided-again");
+  is_not_planted("pp=2", TIED, MICROBATCHES ", sync: [all, all, all]", "accumulated-divided-again");
+  is_not_planted("dp=2", TIED, MICROBATCHES, "accumulated-divided-again");
+}
+
+/* pytorch/torchtitan#2972: the sum of losses went back, and what was told was divided by the tokens afterwards. The
+ * batch counts 1, 0.5, 0.25, 0.75, 1, 0 and 0.5 of 8 tokens: 32. */
+static void a_loss_is_divided_behind_its_backward(void **state) {
+  SHOWS("pp=2", "divided-behind-backward", 32, 32);
+  SHOWS("pp=2 dp_shard=3", "divided-behind-backward", 32, 32);
+  is_not_planted("dp=2", TIED, MICROBATCHES, "divided-behind-backward");
+}
+
+/* pytorch/torchtitan#596, with one stage a rank: each stage clipped by its own norm. */
+static void each_stage_has_its_norm(void **state) { SHOWS("pp=2", "norm-of-each-stage", 1, 1); }
+
+/* deepspeedai/DeepSpeed#7773: means of microbatches were summed and not divided by their number. */
+static void microbatches_are_not_divided(void **state) { SHOWS("pp=2 tp=2", "divided-by-one-microbatch", NAN, NAN); }
+
+/* deepspeedai/DeepSpeed#8152: every stage divided what came back to it by the microbatches. */
+static void microbatches_are_divided_at_each_stage(void **state) {
+  ad_recipe *recipe = recipe_of("pp=3", TIED, MICROBATCHES "}\nschedule: {layers: [1, 1, 1]");
+  ad_proof *proof;
+  must(ad_proof_create(recipe, &proof));
+  assert_int_equal(try_alone(recipe, "divided-at-each-stage", "", proof).caught, AD_CAUGHT_NUMBER);
+  for (int block = 0; block < 3; block++)
+    if (fabs(of_block(proof, block) * pow(3, 2 - block) - 1) > 1e-9)
+      fail_msg("block %d has %g of its gradient", block, of_block(proof, block));
+  ad_proof_destroy(proof);
+  ad_recipe_destroy(recipe);
+}
+
+/* uw-syfi/piper#13: a tied embedding and head on two stages, and their gradients were not summed. */
+static void a_tied_gradient_is_not_summed(void **state) {
+  SHOWS("pp=2 dp_shard=2", "head-left-out-of-tied-gradient", NAN, 1);
+}
+
+/* areal-project/AReaL#1273: the loss was divided by its count and by the microbatches as well. */
+static void a_count_is_divided_by_microbatches_too(void **state) {
+  SHOWS("pp=2", "divided-by-microbatches-too", 1.0 / 3, 1.0 / 3);
+  SHOWS("pp=3 tp=2", "divided-by-microbatches-too", 1.0 / 3, 1.0 / 3);
+  is_not_planted("pp=2", TIED, "", "divided-by-microbatches-too");
+}
+
+/* NVIDIA/Megatron-LM#7227: the embedding of the first stage and its copy on the last both counted in the norm. */
+static void a_shared_embedding_counts_twice(void **state) { SHOWS("pp=3", "embedding-twice-in-norm", 1, 1); }
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(half_of_a_tied_gradient_is_seen),
@@ -96,6 +159,14 @@ int main(void) {
       cmocka_unit_test(an_average_over_stages_is_off_by_their_number),
       cmocka_unit_test(the_count_of_one_microbatch_is_seen),
       cmocka_unit_test(a_norm_of_another_sum_is_seen),
+      cmocka_unit_test(accumulated_gradients_are_divided_in_every_pass),
+      cmocka_unit_test(a_loss_is_divided_behind_its_backward),
+      cmocka_unit_test(each_stage_has_its_norm),
+      cmocka_unit_test(microbatches_are_not_divided),
+      cmocka_unit_test(microbatches_are_divided_at_each_stage),
+      cmocka_unit_test(a_tied_gradient_is_not_summed),
+      cmocka_unit_test(a_count_is_divided_by_microbatches_too),
+      cmocka_unit_test(a_shared_embedding_counts_twice),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

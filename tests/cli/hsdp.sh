@@ -114,7 +114,7 @@ prove fsdp-4-bf16 --sabotage=1
 planted product-sums-in-bf16 statistics-in-bf16 residual-in-bf16 master-in-bf16 bucket-by-raw-dtype narrow-accumulate
 prove gpt-pp --sabotage=1
 planted head-left-out-of-tied-gradient head-alone-in-tied-gradient embedding-twice-in-norm norm-of-each-stage averaged-over-stages \
-  divided-by-one-microbatch
+  divided-by-one-microbatch divided-by-microbatches-too divided-at-each-stage accumulated-divided-again divided-behind-backward
 # Each known mistake is planted, and caught, in a recipe as it is shipped but for the wires.
 python3 - sabotage-*.json <<'Y'
 import json, sys

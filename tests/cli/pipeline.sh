@@ -197,7 +197,7 @@ refused '--set schedule.kind: 1f1b has one stage a rank, so as many ranks as sta
   gpt-pp --set schedule.kind=1f1b --set schedule.stages=4
 refused '--set schedule.stages: interleaved has as many stages on each rank, so a multiple of 2 of them, not 3' gpt-pp --set schedule.stages=3
 refused '--set schedule.stages: must leave no rank of pp=2 without a stage, is 1; at least 2, or 0 for as many' gpt-pp --set schedule.stages=1
-refused '--set schedule.stages: must be at most 4096, is 5000' gpt-pp --set schedule.stages=5000
+refused '--set schedule.stages: must be at most 2048, is 5000' gpt-pp --set schedule.stages=5000
 refused '--set schedule.layers: must have one number for each stage, has 3 for 2' gpt-pp --set 'schedule.layers=[1,1,1]'
 refused '--set schedule.layers: must be 0 or more and model.layers together, are 4 of 3' moe-pp --set 'schedule.layers=[2,2]'
 refused '--set mesh: mesh "dp_shard=2 pp=2": `pp` comes first: the ranks of a stage are one after another' gpt-dp --set mesh="dp=2 pp=2"

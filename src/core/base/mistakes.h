@@ -42,6 +42,7 @@
   X(F16_VALUES, "no value goes to other ranks as f16 (wire)")                               \
   X(F16_GRADIENTS, "no gradient comes back from other ranks as f16 (wire)")                 \
   X(STAGES, "no stages lie on ranks of their own (pp)")                                     \
+  X(ADDED_FIRST, "no gradient is added to an earlier microbatch's before its reduction")    \
   X(TIED_STAGES, "no stage computes with the embedding of another")                         \
   X(NARROW_PRODUCTS, "no product reads bf16 (precision.compute)")                           \
   X(WIDE_STREAM, "no residual stream is wider than the products (precision.residual)")      \

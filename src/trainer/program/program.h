@@ -36,7 +36,10 @@ struct ad_program {
   size_t value_count;
 };
 
-enum { AD_VALUES_MAX = 2048 }; /* that phases give each other */
+enum {
+  AD_VALUES_MAX = 2048,         /* that phases give each other */
+  AD_STAGES_MAX = AD_VALUES_MAX /* of a pipeline: each gives its stream to the next, the first a tied embedding too */
+};
 
 /* A value on its way from the phase that gives it to those that need it, in one microbatch. */
 typedef struct ad_passed_value {

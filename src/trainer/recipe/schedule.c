@@ -34,9 +34,9 @@ const char *ad_recipe_schedule(const ad_recipe *recipe) {
 static void check_fit(const ad_recipe *recipe, int64_t pp, int64_t stages, const ad_complaints *to) {
   ad_table *table;
   ad_table_shape shape = {sizeof shape, (int32_t)stages, (int32_t)recipe->train.microbatches, (int32_t)pp};
-  if (stages > AD_TABLE_STAGES_MAX) {
-    ad_complain(to, "mesh", "pp=%lld has more stages than a table of actions; at most %d", (long long)pp,
-                AD_TABLE_STAGES_MAX);
+  if (stages > AD_STAGES_MAX) {
+    ad_complain(to, "mesh", "pp=%lld has more stages than a pipeline may have; at most %d", (long long)pp,
+                AD_STAGES_MAX);
     return;
   }
   ad_status status = ad_table_make(kind_of(recipe, pp), &shape, &table);

@@ -70,7 +70,7 @@ static const ad_key common[] = {
     {"schedule.kind", AD_KEY_TEXT, .offset = AT(schedule.kind), .fallback = "",
      .help = "of a pipeline: gpipe, 1f1b, interleaved or zb; left out: 1f1b, or interleaved where a rank has several "
              "stages"},
-    {"schedule.stages", AD_KEY_INTEGER, .offset = AT(schedule.stages), .least = 0, .most = AD_TABLE_STAGES_MAX,
+    {"schedule.stages", AD_KEY_INTEGER, .offset = AT(schedule.stages), .least = 0, .most = AD_STAGES_MAX,
      .fallback = "0", .help = "stages of a pipeline; stage s lies on the ranks at position s % pp; 0: as many as pp"},
     {"schedule.layers", AD_KEY_INTEGER, .list = 1, .offset = AT(schedule.layers), .second = AT(schedule.layer_count),
      .least = 0, .most = 4096, .fallback = "",

@@ -1,5 +1,6 @@
 /* The known mistakes of pipelines that no table shows: of the embedding that two stages compute with, of the norm over
- * all stages, of what losses and gradients are divided by. Nothing here is part of what a step does. */
+ * all stages, of what losses and gradients are divided by (docs/pipeline.md has who published them). Nothing here is
+ * part of what a step does. */
 #include <string.h>
 
 #include "array/array.h"
@@ -9,6 +10,7 @@
 #include "module/module.h"
 #include "program/program.h"
 #include "reduce/count.h"
+#include "reduce/reducer.h"
 #include "tensor/operation.h"
 #include "tensor/tape.h"
 #include "train/mistakes.h"
@@ -123,11 +125,72 @@ static void divide_by_microbatch(void *context, void *passing) {
   fire(context);
 }
 
+/* The loss is divided by the count, which is of all microbatches, and by the number of microbatches too. */
+static void divide_by_microbatches_too(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  scene->ratio = 1 / (double)scene->microbatches;
+  ((ad_divisor_passing *)passing)->total *= (double)scene->microbatches;
+  fire(context);
+}
+
+/* What comes back to a stage is divided by the microbatches, which the last stage has done already. */
+static void divide_returned(void *context, void *passing) {
+  const ad_mistake_scene *scene = context;
+  const ad_crossing_passing *at = passing;
+  const ad_array *returned = at->array;
+  if (!is_pipeline(at->run) || at->crossing->spec->is_parameter || !returned->data) return;
+  ad_cast_scaled(returned->data, returned->dtype, returned->data, returned->dtype, 1 / (double)scene->microbatches,
+                 ad_array_numel(returned));
+  fire(context);
+}
+
+/* Each microbatch's pass divides all that has accumulated by the microbatches, not its own addend alone. */
+static void divide_accumulated(void *context, void *passing) {
+  const ad_mistake_scene *scene = context;
+  const ad_added_passing *added = passing;
+  ad_cast_scaled(added->values, added->dtype, added->values, added->dtype, 1 / (double)scene->microbatches,
+                 added->numel);
+  fire(context);
+}
+
+static void write_nothing_straight(void *context, void *passing) {
+  (void)context;
+  *(int *)passing = 0;
+}
+
+static int64_t total_of(const ad_count *count, int64_t microbatches) {
+  int64_t total = 0;
+  for (int64_t m = 0; m < microbatches; m++) total += ad_count_of(count, (size_t)m);
+  return total;
+}
+
+/* The loss that is told is divided; backward began with the one that is not. */
+static void multiply_by_count(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  const ad_run *run = passing;
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (!gradient || !gradient->data || !run->counts[0]) continue;
+    scene->ratio = (double)total_of(run->counts[0], scene->microbatches);
+    ad_cast_scaled(gradient->data, gradient->dtype, gradient->data, gradient->dtype, scene->ratio,
+                   ad_array_numel(gradient));
+    scene->fired = 1;
+  }
+}
+
 /* ---- where they show ---- */
+
+/* Some microbatch's gradients are added to an earlier one's before a reduction. */
+static int adds_before_reductions(const ad_recipe *recipe) {
+  int adds = recipe->train.microbatches > 1 && !recipe->train.sync_count;
+  for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) adds |= recipe->train.sync[m] == AD_SYNC_NONE;
+  return adds;
+}
 
 ad_needs ad_pipeline_facts(const ad_run *run) {
   if (!is_pipeline(run) || ad_mesh_size(own_mesh(run)) == ad_comm_size(run->comm)) return 0;
   ad_needs facts = AD_NEED_STAGES;
+  if (adds_before_reductions(run->recipe)) facts |= AD_NEED_ADDED_FIRST;
   for (size_t i = 0; i < ad_program_crossing_count(run->program); i++) {
     const ad_crossing_spec *spec = ad_program_crossing(run->program, i);
     if (spec->is_parameter && ad_bridge_is_disjoint(spec->bridge)) facts |= AD_NEED_TIED_STAGES;
@@ -161,6 +224,22 @@ static const ad_mistake mistakes[] = {
      .words = "a loss is divided by the count of its microbatch alone",
      .needs = AD_NEED_TOKENS | AD_NEED_STAGES | AD_NEED_MICROBATCHES,
      .at = {{AD_SEAM_PHASE, note_microbatch}, {AD_SEAM_DIVISOR, divide_by_microbatch}}},
+    {.name = "divided-by-microbatches-too",
+     .words = "a loss is divided by its count over all microbatches, and by their number too",
+     .needs = AD_NEED_TOKENS | AD_NEED_STAGES | AD_NEED_MICROBATCHES,
+     .at = {{AD_SEAM_DIVISOR, divide_by_microbatches_too}}},
+    {.name = "divided-at-each-stage",
+     .words = "what comes back to a stage is divided by the microbatches once more",
+     .needs = AD_NEED_TOKENS | AD_NEED_STAGES | AD_NEED_MICROBATCHES,
+     .at = {{AD_SEAM_RETURNED, divide_returned}}},
+    {.name = "accumulated-divided-again",
+     .words = "every microbatch's pass divides all that has accumulated by the microbatches",
+     .needs = AD_NEED_TOKENS | AD_NEED_STAGES | AD_NEED_ADDED_FIRST,
+     .at = {{AD_SEAM_ADDED, divide_accumulated}, {AD_SEAM_STRAIGHT, write_nothing_straight}}},
+    {.name = "divided-behind-backward",
+     .words = "a loss is divided by its count when backward has run, so no gradient is divided",
+     .needs = AD_NEED_TOKENS | AD_NEED_STAGES,
+     .at = {{AD_SEAM_GRADIENTS, multiply_by_count}}},
 };
 
 const ad_mistake *ad_pipeline_mistakes(size_t *count) {
