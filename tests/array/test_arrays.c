@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include "../array/values.h"
 #include "array/array.h"
+#include "base/seams.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "ranks.h"
@@ -383,7 +384,13 @@ static int sums_of_pools(ad_comm *comm, void *context) {
 static void ranks_off_a_mesh_count_nothing_of_it(void **state) { run_ranks(6, norm_of_pools, NULL); }
 static void a_sum_has_the_same_bits_with_other_ranks(void **state) { run_ranks(8, sums_of_pools, NULL); }
 
-/* Over dp_shard alone: copies on dp_replicate are counted in their own groups. */
+static void count_call(void *context, void *passing) {
+  (void)passing;
+  ++*(int *)context;
+}
+
+/* Over dp_shard alone: copies on dp_replicate are counted in their own groups. A group of all ranks of the mesh is
+ * asked once. */
 static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_shape shape = {1, {7}};
@@ -398,8 +405,12 @@ static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
   ad_group shard = ad_mesh_group(mesh, AD_AXES(AD_DP_SHARD), ad_comm_rank(comm));
   ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   CHECK_OK(ad_array_square_sum(comm, &shard, &pointer, 1, &part));
+  int calls = 0;
+  ad_seam_plant(AD_SEAM_CALL, (ad_seam_slot){count_call, &calls});
   CHECK_OK(ad_array_square_sum(comm, &all, &pointer, 1, &all_of_it));
+  ad_seam_plant(AD_SEAM_CALL, (ad_seam_slot){0});
   CHECK(part == all_of_it && part > 0);
+  CHECK(calls == 1);
   ad_array_destroy(comm, &array);
   ad_mesh_destroy(mesh);
   return 0;
