@@ -288,10 +288,27 @@ static inline void samples_of_step(const job *j, const ad_text_data *text, int64
   }
 }
 
+static inline ad_status open_text(const ad_text_options *options, ad_text_data **out) {
+  return ad_text_data_open((const char *const *)options->text, options->text_count, options->seq, options->held_out,
+                           out);
+}
+
+static inline ad_status open_tokens(const ad_text_options *options, int64_t vocabulary, ad_text_data **out) {
+  ad_token_options files = {.size = sizeof files,
+                            .tokens = (const char *const *)options->tokens,
+                            .masks = options->mask_count ? (const char *const *)options->mask : NULL,
+                            .count = options->token_count,
+                            .seq = options->seq,
+                            .held_out = options->held_out,
+                            .vocabulary = vocabulary};
+  return ad_text_data_open_tokens(&files, out);
+}
+
 static inline void compare_samples(const job *j) {
   ad_text_data *text;
-  must(ad_text_data_open((const char *const *)text_of(j->recipe)->text, text_of(j->recipe)->text_count,
-                         text_of(j->recipe)->seq, text_of(j->recipe)->held_out, &text));
+  const ad_text_options *options = text_of(j->recipe);
+  int64_t vocabulary = ((const ad_decoder_options *)j->recipe->options)->vocabulary;
+  must(options->token_count ? open_tokens(options, vocabulary, &text) : open_text(options, &text));
   for (int64_t step = 0; step < STEPS; step++) samples_of_step(j, text, step, 0, "tokens", "targets");
   if (text_of(j->recipe)->held_out > 0) samples_of_step(j, text, 0, 1, "held_out.tokens", "held_out.targets");
   ad_text_data_close(text);
