@@ -1,5 +1,5 @@
-/* Training data: real text as bytes, and pictures of its lines. Which sample stands where depends on the global index
- * alone, so every topology reads the same batch. */
+/* Training data: text as bytes or as tokens, and pictures of its lines. Which sample stands where depends on the global
+ * index alone, so every topology reads the same batch. */
 #ifndef ADDEND_DATA_H
 #define ADDEND_DATA_H
 #include "addend/layout.h"
@@ -17,8 +17,12 @@ typedef enum ad_data_part { AD_TRAINING_PART, AD_HELD_OUT_PART } ad_data_part; /
 
 /* The text of a recipe: its `data` keys. */
 typedef struct ad_text_options {
-  char **text; /* files and folders */
+  char **text; /* files and folders; none: it is trained on tokens */
   size_t text_count;
+  char **tokens; /* .npy files of token ids; none: it is trained on text, whose tokens are its bytes */
+  size_t token_count;
+  char **mask; /* .npy files of uint8 beside them, one for each, or none */
+  size_t mask_count;
   int64_t seq;   /* tokens of a sample */
   double *valid; /* fraction f of each sample's tokens that count, the first floor(f * seq + 0.5); cyclic by the
                     sample's index in the step's batch, so that it begins anew with every step; none: all count */
@@ -41,11 +45,40 @@ AD_API AD_CHECKED ad_status ad_text_data_open(const char *const *paths, size_t c
 /* The same without reading any file: the sizes are known, and which tokens count, but not the tokens. For plans. */
 AD_API AD_CHECKED ad_status ad_text_data_open_unread(const char *const *paths, size_t count, int64_t seq,
                                                      double held_out, ad_text_data **out);
+
+/* Files of tokens. */
+typedef struct ad_token_options {
+  size_t size;               /* sizeof(ad_token_options) */
+  const char *const *tokens; /* [count] .npy files of uint16 or uint32, of one dimension, little endian */
+  const char *const *masks;  /* [count] .npy files of uint8, each as long as its tokens: the token at a place with 0 is
+                                no target that counts, with 1 it is one. NULL: all count */
+  size_t count;
+  int64_t seq;        /* tokens of a sample */
+  double held_out;    /* fraction h at the end of every file that is kept for validation: its last floor(h * tokens) */
+  int64_t vocabulary; /* tokens are below it */
+} ad_token_options;
+/* Whether a file can be tokens, or a mask, and every element is in its range: reads the file once, and says how far it
+ * is every five seconds (ad_set_log). AD_IO: it cannot be read; AD_INVALID names what is wrong, and for an element its
+ * index. */
+AD_API AD_CHECKED ad_status ad_token_file_check(const char *path, int64_t vocabulary);
+AD_API AD_CHECKED ad_status ad_token_mask_check(const char *path);
+/* Maps the files, which must stay as they are; reads nothing but headers. AD_IO and AD_INVALID as the checks have them,
+ * but for elements; AD_INVALID also if a mask has another length than its tokens, or no sample lies in the part that is
+ * trained on or in the one that is held out. The options are not kept. */
+AD_API AD_CHECKED ad_status ad_text_data_open_tokens(const ad_token_options *options, ad_text_data **out);
+
+/* ---- either ---- */
+
 AD_API void ad_text_data_close(ad_text_data *text);
-AD_API int64_t ad_text_data_bytes(const ad_text_data *text);
-/* xxhash64 of all bytes of all files and where each file ends, whatever part is held out; 0: not read. */
+AD_API int64_t ad_text_data_bytes(const ad_text_data *text);  /* of text or tokens, in all files */
+AD_API int64_t ad_text_data_tokens(const ad_text_data *text); /* the same in tokens */
+/* xxhash64 of all bytes of all files (of tokens: of all elements) and where each file ends, whatever part is held out;
+ * 0: not read. Of tokens it is made when it is first asked for, and reads them all. */
 AD_API uint64_t ad_text_data_checksum(const ad_text_data *text);
-/* The bytes of a part, the text's; NULL: not read. */
+AD_API uint64_t ad_text_data_mask_checksum(const ad_text_data *text); /* the same of masks; 0: there are none */
+/* Adds to counts[token] how often each token is in a part; of tokens, in its windows. */
+AD_API void ad_text_data_tally(const ad_text_data *text, ad_data_part of, int64_t *counts);
+/* The bytes of a part, the text's; NULL: not read, or tokens. */
 AD_API const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part of, int64_t *size);
 
 /* How global batches are drawn: the samples that all ranks together read in one step.
@@ -56,7 +89,18 @@ AD_API const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part o
  *
  * Sample i of step s draws with the stream XXH64("data"), of the held-out part XXH64("data held out"), both with hash
  * seed 0, and the index s * global_batch + i. With r the first number and n the bytes of the part, its tokens are the
- * seq bytes from floor(r * (n - seq) / 2^64) on; the target of a token is the byte after it. */
+ * seq bytes from floor(r * (n - seq) / 2^64) on; the target of a token is the byte after it.
+ *
+ * Tokens are read without repetition. Window w of a part of a file begins at its token w * seq and has seq tokens and
+ * the one after them, the last target; no window reaches into another file, nor from what is trained on into what is
+ * held out. The windows of all files, one file after another, are numbered 0 to n - 1. With i = s * global_batch + row,
+ * sample i is window P(i mod n), where P is the permutation of epoch i / n: every window once in an epoch, whatever
+ * the steps. P is a generalised Feistel network with cycle walking (Black and Rogaway, "Ciphers with arbitrary finite
+ * domains", CT-RSA 2002). Its key k is the first number of the draw (seed, XXH64("tokens"), epoch), of the held-out
+ * part (seed, XXH64("tokens held out"), epoch). a is the smallest number whose square is n or more, b = ceil(n / a). x
+ * is l * b + r; for j = 0, 2, 4, 6: l becomes (l + below(a, j, r)) mod a, then r becomes (r + below(b, j + 1, l)) mod
+ * b, where below(m, t, x) is floor(m * d / 2^64) with d the first number of the draw (k, t, x). This is repeated until
+ * x is below n. */
 typedef struct ad_batch_options {
   size_t size; /* sizeof(ad_batch_options) */
   uint64_t seed;
@@ -83,10 +127,10 @@ typedef struct ad_batch_options {
 AD_API AD_CHECKED ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step,
                                               int64_t first, int64_t count, int32_t *tokens, int32_t *targets,
                                               int64_t *counted);
-/* Samples of seq bytes that lie in the part that is trained on, or the one that is held out, one after another from its
- * first byte on, each with the byte after it: w. A set (ad_batch_options) has number i at window (i * p) mod w, where p
- * is the first number from 0.618 w on that has no divisor in common with w: as many as there are, none twice, and the
- * first few already spread evenly over the part. */
+/* Samples of seq tokens that lie in the part that is trained on, or the one that is held out, one after another from
+ * its first byte on (of tokens: in each file), each with the byte after it: w. A set (ad_batch_options) has number i at
+ * window (i * p) mod w, where p is the first number from 0.618 w on that has no divisor in common with w: as many as
+ * there are, none twice, and the first few already spread evenly over the part. */
 AD_API int64_t ad_text_data_samples(const ad_text_data *text, ad_data_part of);
 /* The rows of microbatch m of `microbatches` that a rank holds: the global batch is cut by floor(i*n/g) into
  * microbatches, then by the layout's cuts of dimension 0. */

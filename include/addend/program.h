@@ -237,6 +237,9 @@ struct ad_program_kind {
      * xxh64 ..."), after open; NULL after the last. Checkpoints know a file by these and not by its name. NULL: none.
      */
     const char *(*content)(const void *own, size_t index, char *buffer, size_t size);
+    /* A file that belongs to the data as a tokenizer does, of which a run's folder gets a copy by its name: path number
+     * `index`, after open, as long as the program is there; NULL after the last. NULL: there is none. */
+    const char *(*companion)(const void *own, size_t index);
   } data;
 
   /* Where it chooses by numbers (experts by scores). */

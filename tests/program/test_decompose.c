@@ -21,7 +21,7 @@ static ad_gpt_options target(void) {
                                       .heads = 2,
                                       .tied = 1,
                                       .rotary_base = 10000,
-                                      .data = {text_paths, 1, 4, NULL, 0, 0}},
+                                      .data = {.text = text_paths, .text_count = 1, .seq = 4}},
                           .d_hidden = 12};
 }
 

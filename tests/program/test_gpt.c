@@ -24,13 +24,14 @@ static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
 static double valid[] = {0.8};  // of five targets one does not count
 
 static ad_gpt_options tiny(int tied) {
-  return (ad_gpt_options){.decoder = {.layers = 2,
-                                      .d_model = 8,
-                                      .heads = 2,
-                                      .tied = tied,
-                                      .rotary_base = 10000,
-                                      .data = {text_paths, 1, SEQ, valid, 1, 0}},
-                          .d_hidden = 12};
+  return (ad_gpt_options){
+      .decoder = {.layers = 2,
+                  .d_model = 8,
+                  .heads = 2,
+                  .tied = tied,
+                  .rotary_base = 10000,
+                  .data = {.text = text_paths, .text_count = 1, .seq = SEQ, .valid = valid, .valid_count = 1}},
+      .d_hidden = 12};
 }
 
 /* A program borrows its options and its rank. */

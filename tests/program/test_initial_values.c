@@ -91,12 +91,15 @@ static void of_a_mixture_of_experts(void **state) {
       {"final.norm.weight", {1, {8}}, 1, 0, 0},
       {"head.weight", {2, {8, 256}}, 0, of_model, 1},
   };
-  const ad_moe_options options = {
-      .decoder = {.layers = 2, .d_model = 8, .heads = 2, .rotary_base = 10000, .data = {text_paths, 1, 4, NULL, 0, 0}},
-      .experts = 6,
-      .top_k = 2,
-      .expert_hidden = 10,
-      .shared_experts = 5};
+  const ad_moe_options options = {.decoder = {.layers = 2,
+                                              .d_model = 8,
+                                              .heads = 2,
+                                              .rotary_base = 10000,
+                                              .data = {.text = text_paths, .text_count = 1, .seq = 4}},
+                                  .experts = 6,
+                                  .top_k = 2,
+                                  .expert_hidden = 10,
+                                  .shared_experts = 5};
   ASSERT_PROGRAM(ad_moe(), &options, (const char *const[]){"dp=1"}, table, 1 + 2 * 13 + 2);
 }
 
@@ -168,7 +171,7 @@ static void of_a_decomposition(void **state) {
                                                     .heads = 2,
                                                     .tied = 1,
                                                     .rotary_base = 100,
-                                                    .data = {text_paths, 1, 4, NULL, 0, 0}},
+                                                    .data = {.text = text_paths, .text_count = 1, .seq = 4}},
                                                    20},
                                         .importance_layers = 3,
                                         .importance_d_model = 12,

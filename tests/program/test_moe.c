@@ -29,7 +29,7 @@ static ad_moe_options tiny(void) {
                                       .d_model = 8,
                                       .heads = 2,
                                       .rotary_base = 10000,
-                                      .data = {text_paths, 1, SEQ, NULL, 0, 0}},
+                                      .data = {.text = text_paths, .text_count = 1, .seq = SEQ}},
                           .experts = 6,
                           .top_k = 2,
                           .expert_hidden = 10,

@@ -131,9 +131,10 @@ static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **sta
 
 static void missing_keys_are_named_with_what_they_are(void **state) {
   SAYS(
-      "r.yaml: data.text: is missing: files, or folders of files\n"
-      "r.yaml: data.seq: is missing: tokens of a sample; a token is a byte\n"
+      "r.yaml: data.seq: is missing: tokens of a sample\n"
       "r.yaml: mesh: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"\n"
+      "r.yaml: data.text: names nothing to be trained on: give files or folders of text, or data.tokens (.npy files of "
+      "token ids)\n"
       "r.yaml:1: model.heads: is missing: attention heads; they divide d_model into even parts",
       "model: {kind: gpt, layers: 2, d_model: 32}\n" TRAIN);
 }
@@ -201,7 +202,10 @@ static void wrong_types_are_told_with_what_was_written(void **state) {
 }
 
 static void the_text_must_be_named(void **state) {
-  SET_SAYS("--set data.text: is an empty list; give files, or folders of files", GOOD, "data.text=[]");
+  SET_SAYS(
+      "--set data.text: names nothing to be trained on: give files or folders of text, or data.tokens (.npy files of "
+      "token ids)",
+      GOOD, "data.text=[]");
   SET_SAYS("--set data.text: must be a list, is a mapping", GOOD, "data.text={a: b}");
   SET_SAYS("--set data.text: must be a text, is empty", GOOD, "data.text=[a, ]", "data.text=");
 }
@@ -582,7 +586,7 @@ static void every_key_is_printed(void **state) {
       "  sequence_parallel: false\n"
       "  convert_norms: false\n"
       "  gather_keys: false\n  d_hidden: 0\n"
-      "data:\n  text: [\"a\", \"b\"]\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
+      "data:\n  text: [\"a\", \"b\"]\n  tokens: []\n  mask: []\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
       "mesh: \"dp_replicate=2 dp_shard=2\"\n"
       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
       "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"

@@ -8,8 +8,9 @@
 #include "recipe/schema.h"
 
 /* A default is written as a person would, a value as it is printed: numbers are compared as such. */
-static int is_default(const ad_key *key, const char *value) {
-  if (!key->fallback || !*key->fallback) return 0;
+int ad_recipe_is_default(const ad_key *key, const char *value) {
+  if (!key->fallback) return 0;
+  if (!*key->fallback) return key->list && !strcmp(value, "[]");
   if (key->kind != AD_KEY_NUMBER) return !strcmp(value, key->fallback);
   return strtod(value, NULL) == strtod(key->fallback, NULL);
 }
@@ -18,7 +19,7 @@ static ad_status add(const ad_recipe *recipe, const ad_schema *schema, const cha
   const ad_schema_entry *entry = ad_schema_find(schema, path);
   ad_recipe_change *change = &out->list[out->count];
   AD_TRY(ad_recipe_print_key(recipe, schema, entry, &change->value));
-  if (is_default(&entry->key, change->value)) {
+  if (ad_recipe_is_default(&entry->key, change->value)) {
     ad_release(change->value);
     change->value = NULL;
     return AD_OK;

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "products/products.h"
 #include "program/program.h"
+#include "recipe/changes.h"
 
 /* ---- making it ---- */
 
@@ -130,13 +131,20 @@ static const char *value_of(const ad_checkpoint_fact *facts, size_t count, const
   return NULL;
 }
 
-/* A key that the checkpoint does not have may have had any value there. */
+/* A key that the checkpoint does not have came with a later version, whose default for it is what went before; a key
+ * without a default may have had any value there. */
+static int is_as_there(const ad_fingerprint *here, size_t i, const char *other) {
+  const char *own = here->facts[i].value;
+  if (other) return !strcmp(own, other);
+  return i < here->schema.count && ad_recipe_is_default(&here->schema.entries[i].key, own);
+}
+
 static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
                     ad_text *unbound) {
   for (size_t i = 0; i < here->count; i++) {
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
     ad_text *to = is_free(key) ? unbound : bound;
-    if (!strcmp(key, PRODUCTS) || (other && !strcmp(own, other))) continue;
+    if (!strcmp(key, PRODUCTS) || is_as_there(here, i, other)) continue;
     ad_text_add(to, "%s%s (%.*s there, %.*s here)", to->used ? ", " : "", key, VALUE_SHOWN, other ? other : "nothing",
                 VALUE_SHOWN, own);
   }

@@ -292,9 +292,24 @@ static ad_status remove_dumps(const char *path) {
 
 ad_status ad_run_folder_tidy(const char *folder) { return ad_unfinished_remove(folder, results, RESULTS); }
 
+/* Files that belong to the earlier run's data, which its run.json names. */
+static ad_status remove_copied(const char *folder) {
+  json_t *document, *name;
+  size_t i;
+  ad_status status = AD_OK;
+  if (ad_provenance_read(folder, &document)) return AD_OK; /* damaged: nobody knows what it copied */
+  json_array_foreach(json_object_get(document, "copied"), i, name) {
+    const char *text = json_string_value(name);
+    if (!status && text && ad_name_is_plain(text)) status = remove_file(folder, text);
+  }
+  json_decref(document);
+  return status;
+}
+
 ad_status ad_run_folder_clear(const char *folder) {
   AD_TRY(remove_checkpoints(folder));
   AD_TRY(remove_dumps(folder));
+  AD_TRY(remove_copied(folder));
   for (size_t i = 0; i < RESULTS; i++) AD_TRY(remove_file(folder, results[i]));
   return AD_OK;
 }

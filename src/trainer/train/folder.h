@@ -19,7 +19,7 @@ ad_status ad_run_folder_resumption(const ad_recipe *recipe, const char *folder, 
 ad_status ad_run_folder_tidy(const char *folder) AD_CHECKED;
 /* Where the step goes that is dumped: "FOLDER/dump-N"; release with ad_release. */
 ad_status ad_run_dump_folder(const ad_train_options *options, char **out) AD_CHECKED;
-/* Removes metrics, results, checkpoints and dumps of an earlier run, and nothing else. */
+/* Removes metrics, results, checkpoints and dumps of an earlier run and what it copied, and nothing else. */
 ad_status ad_run_folder_clear(const char *folder) AD_CHECKED;
 
 #endif

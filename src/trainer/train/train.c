@@ -22,6 +22,7 @@
 #include "module/module.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
+#include "train/companions.h"
 #include "train/folder.h"
 #include "train/metrics.h"
 #include "train/pretrain.h"
@@ -265,6 +266,7 @@ static ad_status begin_provenance(training *t) {
 static ad_status begin_files(training *t) {
   if (!ad_run_is_first(t->run)) return AD_OK;
   if (!is_complete(t)) AD_TRY(ad_metrics_open(t->options.folder, t->first_step, &t->metrics));
+  AD_TRY(ad_companions_copy(t->run, t->options.folder));
   return begin_provenance(t);
 }
 

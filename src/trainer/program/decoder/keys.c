@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+int64_t ad_decoder_vocabulary(const ad_decoder_options *options) { return AD_VOCABULARY_BYTES; }
+
 int64_t ad_decoder_kv_heads(const ad_decoder_options *options) {
   return options->kv_heads ? options->kv_heads : options->heads;
 }
@@ -135,6 +137,7 @@ void ad_decoder_check(const char *kind, const char *key, const ad_decoder_option
 
 void ad_decoder_check_text(const ad_decoder_options *options, const ad_mesh *mesh, const ad_complaints *to) {
   int64_t tp = ad_mesh_axis_size(mesh, AD_TP), cp = ad_mesh_axis_size(mesh, AD_CP);
+  ad_text_check(&options->data, to);
   if (tp > 1) check_short_sequence(options, tp, to);
   if (cp > 1) check_sequence_axis(options, cp, to);
 }

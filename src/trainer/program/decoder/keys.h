@@ -47,6 +47,8 @@ void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program
                              const ad_complaints *to);
 void ad_decoder_check_text(const ad_decoder_options *options, const ad_mesh *mesh, const ad_complaints *to);
 void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mesh, const ad_complaints *to);
+/* How many tokens the model knows: the bytes. */
+int64_t ad_decoder_vocabulary(const ad_decoder_options *options);
 /* Heads of keys and values, where kv_heads is 0 too. */
 int64_t ad_decoder_kv_heads(const ad_decoder_options *options);
 

@@ -1,9 +1,12 @@
-/* Reading a rank's share of a step's batch of text. Which sample stands where is decided in io/. */
+/* Reading a rank's share of a step's batch of text or tokens. Which sample stands where is decided in data/. */
 #include "program/decoder/text_batch.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 #include "addend/memory.h"
 #include "addend/data.h"
+#include "program/decoder/text_keys.h"
 
 ad_layout ad_text_batch_layout(const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
@@ -64,9 +67,10 @@ static ad_status take_positions(const ad_program_setting *setting, const ad_layo
 }
 
 ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_text_layouts *layouts,
-                               const ad_text_options *text, ad_text_batch *out) {
+                               const ad_text_options *text, int64_t vocabulary, ad_text_batch *out) {
   ad_text_batch batch = {.comm = setting->comm,
                          .text = text,
+                         .vocabulary = vocabulary,
                          .options = {.size = sizeof(ad_batch_options),
                                      .seed = setting->seed,
                                      .global_batch = setting->global_batch,
@@ -88,21 +92,35 @@ void ad_text_batch_destroy(ad_text_batch *batch) {
   ad_text_data_close(batch->data);
   ad_release(batch->microbatches);
   ad_release(batch->positions);
+  ad_release(batch->tokenizer);
   ad_release(batch->memory);
   *batch = (ad_text_batch){0};
 }
 
+/* In the folder of the first file of tokens. */
+static ad_status find_tokenizer(ad_text_batch *batch) {
+  static const char name[] = "tokenizer.json";
+  if (!batch->text->token_count) return AD_OK;
+  const char *file = batch->text->tokens[0], *slash = strrchr(file, '/');
+  size_t folder = slash ? (size_t)(slash - file) + 1 : 0;
+  AD_TRY(ad_new(folder + sizeof name, &batch->tokenizer));
+  memcpy(batch->tokenizer, file, folder);
+  memcpy(batch->tokenizer + folder, name, sizeof name);
+  if (!access(batch->tokenizer, R_OK)) return AD_OK;
+  ad_release(batch->tokenizer);
+  batch->tokenizer = NULL;
+  return AD_OK;
+}
+
 ad_status ad_text_batch_open(ad_text_batch *batch) {
-  const ad_text_options *text = batch->text;
-  const char *const *paths = (const char *const *)text->text;
-  if (ad_comm_is_dry(batch->comm))
-    return ad_text_data_open_unread(paths, text->text_count, text->seq, text->held_out, &batch->data);
+  int is_dry = ad_comm_is_dry(batch->comm);
   size_t numel = 0;
   for (size_t m = 0; m < batch->count; m++)
     numel += ad_array_numel(&batch->microbatches[m].tokens) + ad_array_numel(&batch->microbatches[m].targets);
-  AD_TRY(ad_new(numel, &batch->memory));
-  place(batch);
-  return ad_text_data_open(paths, text->text_count, text->seq, text->held_out, &batch->data);
+  if (!is_dry) AD_TRY(ad_new(numel, &batch->memory));
+  if (!is_dry) place(batch);
+  AD_TRY(find_tokenizer(batch));
+  return ad_text_open(batch->text, batch->vocabulary, is_dry, &batch->data);
 }
 
 int64_t ad_text_batch_held_out(const ad_text_batch *batch) {
@@ -134,27 +152,51 @@ const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, ch
   return index % 2 ? &batch->microbatches[m].targets : &batch->microbatches[m].tokens;
 }
 
+/* Mapped tokens are not counted: the system takes their pages back when it needs them. */
 size_t ad_text_batch_bytes(const ad_text_batch *batch) {
-  size_t bytes = (size_t)ad_text_data_bytes(batch->data);
+  size_t bytes = batch->text->token_count ? 0 : (size_t)ad_text_data_bytes(batch->data);
   for (size_t m = 0; m < batch->count; m++)
     bytes += ad_array_bytes(&batch->microbatches[m].tokens) + ad_array_bytes(&batch->microbatches[m].targets);
   return bytes;
 }
 
 const char *ad_text_batch_content(const ad_text_batch *batch, size_t index, char *buffer, size_t size) {
-  if (index) return NULL;
-  snprintf(buffer, size, "%lld bytes, xxh64 %016llx", (long long)ad_text_data_bytes(batch->data),
-           (unsigned long long)ad_text_data_checksum(batch->data));
-  return "data.text";
+  static const char *const keys[] = {"data.tokens", "data.mask"};
+  int has_tokens = batch->text->token_count > 0;
+  if (index > (has_tokens && batch->text->mask_count)) return NULL;
+  uint64_t sum = index ? ad_text_data_mask_checksum(batch->data) : ad_text_data_checksum(batch->data);
+  int64_t bytes = index ? ad_text_data_tokens(batch->data) : ad_text_data_bytes(batch->data);
+  snprintf(buffer, size, "%lld bytes, xxh64 %016llx", (long long)bytes, (unsigned long long)sum);
+  return has_tokens ? keys[index] : "data.text";
+}
+
+static const char *plural(long long count) { return count == 1 ? "" : "s"; }
+
+static void print_data(const ad_text_batch *batch, char *buffer, size_t size) {
+  long long tokens = (long long)ad_text_data_tokens(batch->data), files = (long long)batch->text->token_count;
+  long long samples = (long long)ad_text_data_samples(batch->data, AD_TRAINING_PART);
+  if (files)
+    snprintf(buffer, size, "%lld token%s in %lld file%s, %lld sample%s an epoch", tokens, plural(tokens), files,
+             plural(files), samples, plural(samples));
+  else
+    snprintf(buffer, size, "%lld bytes", (long long)ad_text_data_bytes(batch->data));
+}
+
+static void print_batch(const ad_text_batch *batch, char *buffer, size_t size) {
+  long long samples = (long long)batch->options.global_batch, tokens = (long long)batch->text->seq;
+  snprintf(buffer, size, "%lld sample%s of %lld token%s in %zu microbatch%s", samples, plural(samples), tokens,
+           plural(tokens), batch->count, batch->count == 1 ? "" : "es");
 }
 
 const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size) {
-  static const char *const names[] = {"text", "batch"};
-  long long samples = (long long)batch->options.global_batch, tokens = (long long)batch->text->seq;
-  if (index == 0) snprintf(buffer, size, "%lld bytes", (long long)ad_text_data_bytes(batch->data));
-  if (index == 1) {
-    snprintf(buffer, size, "%lld sample%s of %lld token%s in %zu microbatch%s", samples, samples == 1 ? "" : "s",
-             tokens, tokens == 1 ? "" : "s", batch->count, batch->count == 1 ? "" : "es");
-  }
-  return index < sizeof names / sizeof *names ? names[index] : NULL;
+  if (index > 1) return NULL;
+  if (index)
+    print_batch(batch, buffer, size);
+  else
+    print_data(batch, buffer, size);
+  return index ? "batch" : batch->text->token_count ? "tokens" : "text";
+}
+
+const char *ad_text_batch_companion(const ad_text_batch *batch, size_t index) {
+  return index ? NULL : batch->tokenizer;
 }

@@ -16,7 +16,9 @@ typedef struct ad_text_batch {
   const ad_comm *comm;         /* of engine dry: nothing is read and nothing has memory */
   const ad_text_options *text; /* the recipe's */
   ad_batch_options options;
+  int64_t vocabulary;
   ad_text_data *data; /* once opened */
+  char *tokenizer;    /* path of the one beside files of tokens; NULL: there is none */
   int64_t evaluated;  /* samples of the held-out set that the recipe asks for */
   ad_span *positions; /* of the sequence that this rank reads */
   ad_text_microbatch *microbatches;
@@ -35,9 +37,9 @@ typedef struct ad_text_layouts {
 } ad_text_layouts;
 /* Borrows the options. Reads no file, and takes memory for no token: recipes of any size are looked at. */
 ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_text_layouts *layouts,
-                               const ad_text_options *text, ad_text_batch *out) AD_CHECKED;
+                               const ad_text_options *text, int64_t vocabulary, ad_text_batch *out) AD_CHECKED;
 void ad_text_batch_destroy(ad_text_batch *batch);
-/* Reads the text and makes room for the batch. */
+/* Reads the text, or maps the tokens, and makes room for the batch. */
 ad_status ad_text_batch_open(ad_text_batch *batch) AD_CHECKED;
 /* AD_INVALID if it is to be of the held-out part and there is none; held_out: as ad_program_kind's read has it.
  * counted[m]: the targets of microbatch m that count. */
@@ -46,9 +48,12 @@ int64_t ad_text_batch_held_out(const ad_text_batch *batch); /* samples of the he
 /* Tokens and targets of each microbatch in turn, with the name (size 0: not wanted); NULL after the last. */
 const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, char *name, size_t size);
 size_t ad_text_batch_bytes(const ad_text_batch *batch); /* of text and batch on this rank */
-/* What the files of data.text hold; NULL after that. */
+/* What the files of data.text, or of data.tokens and data.mask, hold; NULL after that. */
 const char *ad_text_batch_content(const ad_text_batch *batch, size_t index, char *buffer, size_t size);
-/* Rows "text" and "batch" for a report's summary; NULL after them. */
+/* Rows "text" or "tokens", and "batch", for a report's summary; NULL after them. */
 const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size);
+
+/* The tokenizer, if there is one; NULL after it. */
+const char *ad_text_batch_companion(const ad_text_batch *batch, size_t index);
 
 #endif

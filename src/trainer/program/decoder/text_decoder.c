@@ -49,7 +49,9 @@ static ad_status create_batch(ad_text_decoder *text, const ad_program *program) 
   ad_text_layouts layouts = {.rows = ad_text_batch_layout(ad_program_pool(program, 0)),
                              .tokens = ad_text_batch_layout(ad_program_mesh(program, 0)),
                              .targets = ad_text_batch_layout(ad_program_mesh(program, last))};
-  return ad_text_batch_create(ad_program_setting_of(program), &layouts, &text->decoder.options->data, &text->batch);
+  const ad_decoder_options *options = text->decoder.options;
+  return ad_text_batch_create(ad_program_setting_of(program), &layouts, &options->data, ad_decoder_vocabulary(options),
+                              &text->batch);
 }
 
 static void name_stages(ad_text_decoder *text) {
@@ -182,6 +184,10 @@ double ad_text_decoder_stage_flops(const void *own, size_t stage, int64_t sample
 
 const char *ad_text_decoder_content(const void *own, size_t index, char *buffer, size_t size) {
   return ad_text_batch_content(&((const ad_text_decoder *)own)->batch, index, buffer, size);
+}
+
+const char *ad_text_decoder_companion(const void *own, size_t index) {
+  return ad_text_batch_companion(&((const ad_text_decoder *)own)->batch, index);
 }
 
 const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size) {

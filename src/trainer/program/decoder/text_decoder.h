@@ -38,6 +38,7 @@ const ad_array *ad_text_decoder_batch_array(const void *own, size_t index, char 
 double ad_text_decoder_flops(const void *own, int64_t samples);
 double ad_text_decoder_stage_flops(const void *own, size_t stage, int64_t samples);
 const char *ad_text_decoder_content(const void *own, size_t index, char *buffer, size_t size);
+const char *ad_text_decoder_companion(const void *own, size_t index);
 const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
 extern const char *const ad_text_decoder_modules[];
 

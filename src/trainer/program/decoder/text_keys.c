@@ -1,25 +1,87 @@
-/* What is wrong with the files of a text, told at the keys that name them. */
+/* What is wrong with text or tokens, told at the keys that name them. */
 #include "program/decoder/text_keys.h"
 
 #include <stdio.h>
 #include "addend/data.h"
 
-/* Returns how many cannot be used. */
-static size_t check_paths(const ad_text_options *text, const ad_complaints *to) {
-  size_t missing = 0;
-  for (size_t i = 0; i < text->text_count; i++) {
-    char key[40];
-    ad_status status = ad_text_path_check(text->text[i]);
-    if (!status) continue;
-    snprintf(key, sizeof key, "data.text[%zu]", i);
-    ad_complain_of(to, key, status);
-    missing++;
-  }
-  return missing;
+void ad_text_check(const ad_text_options *text, const ad_complaints *to) {
+  if (!text->text_count && !text->token_count)
+    ad_complain(
+        to, "data.text",
+        "names nothing to be trained on: give files or folders of text, or data.tokens (.npy files of token ids)");
+  if (text->text_count && text->token_count)
+    ad_complain(to, "data.tokens", "data.text is given too, and a run is trained on one of them: leave one out");
+  if (text->mask_count && !text->token_count)
+    ad_complain(to, "data.mask", "goes with data.tokens, which is not given: of a text all bytes count");
+  if (text->mask_count && text->token_count && text->mask_count != text->token_count)
+    ad_complain(to, "data.mask", "must have one file for each of data.tokens, has %zu for %zu", text->mask_count,
+                text->token_count);
 }
 
-void ad_text_check_files(const ad_text_options *text, const ad_complaints *to) {
-  if (check_paths(text, to) || !text->text_count || text->seq < 1) return;
+typedef struct checked {
+  const char *key; /* "data.text" */
+  char *const *paths;
+  size_t count;
+  int64_t vocabulary;
+  ad_status (*check)(const char *path, int64_t vocabulary);
+} checked;
+
+static ad_status check_text(const char *path, int64_t vocabulary) { return ad_text_path_check(path); }
+static ad_status check_mask(const char *path, int64_t vocabulary) { return ad_token_mask_check(path); }
+
+/* Returns how many cannot be used. */
+static size_t check_each(const checked *files, const ad_complaints *to) {
+  size_t wrong = 0;
+  for (size_t i = 0; i < files->count; i++) {
+    char key[40];
+    ad_status status = files->check(files->paths[i], files->vocabulary);
+    if (!status) continue;
+    snprintf(key, sizeof key, "%s[%zu]", files->key, i);
+    ad_complain_of(to, key, status);
+    wrong++;
+  }
+  return wrong;
+}
+
+static size_t check_all(const ad_text_options *text, int64_t vocabulary, const ad_complaints *to) {
+  const checked files[] = {{"data.text", text->text, text->text_count, 0, check_text},
+                           {"data.tokens", text->tokens, text->token_count, vocabulary, ad_token_file_check},
+                           {"data.mask", text->mask, text->mask_count, 0, check_mask}};
+  size_t wrong = 0;
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) wrong += check_each(&files[i], to);
+  return wrong;
+}
+
+static void check_tokens(const ad_text_options *text, int64_t vocabulary, const ad_complaints *to) {
+  ad_text_data *data;
+  if (text->mask_count && text->mask_count != text->token_count) return;
+  ad_status status = ad_text_open(text, vocabulary, 1, &data);
+  if (status)
+    ad_complain_of(to, "data.tokens", status);
+  else
+    ad_text_data_close(data);
+}
+
+void ad_text_check_files(const ad_text_options *text, int64_t vocabulary, const ad_complaints *to) {
+  if (check_all(text, vocabulary, to) || text->seq < 1 || !text->text_count == !text->token_count) return;
+  if (text->token_count) {
+    check_tokens(text, vocabulary, to);
+    return;
+  }
   ad_status status = ad_text_data_check((const char *const *)text->text, text->text_count, text->seq, text->held_out);
   if (status) ad_complain_of(to, status == AD_INVALID ? "data.seq" : "data.text", status);
+}
+
+ad_status ad_text_open(const ad_text_options *text, int64_t vocabulary, int unread, ad_text_data **out) {
+  ad_token_options tokens = {.size = sizeof tokens,
+                             .tokens = (const char *const *)text->tokens,
+                             .masks = (const char *const *)text->mask,
+                             .count = text->token_count,
+                             .seq = text->seq,
+                             .held_out = text->held_out,
+                             .vocabulary = vocabulary};
+  const char *const *paths = (const char *const *)text->text;
+  if (text->token_count) return ad_text_data_open_tokens(&tokens, out);
+  return unread ? ad_text_data_open_unread(paths, text->text_count, text->seq, text->held_out, out)
+                : ad_text_data_open(paths, text->text_count, text->seq, text->held_out, out);
 }

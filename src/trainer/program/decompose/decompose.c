@@ -103,7 +103,8 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   AD_TRY(ad_new(2 * own->site_count, &own->masks));
   AD_TRY(ad_target_create(&own->target, &d->options->target, mesh, d->sites, d->site_count));
   ad_text_layouts layouts = {.rows = layout, .tokens = layout, .targets = layout};
-  AD_TRY(ad_text_batch_create(&d->setting, &layouts, &d->options->target.decoder.data, &own->batch));
+  const ad_decoder_options *decoder = &d->options->target.decoder;
+  AD_TRY(ad_text_batch_create(&d->setting, &layouts, &decoder->data, ad_decoder_vocabulary(decoder), &own->batch));
   own->batch.options.wraps = 1;  // losses of components are of every position
   return AD_OK;
 }
@@ -451,6 +452,12 @@ static const char *content(const void *own, size_t index, char *buffer, size_t s
   return ad_target_content(&here->target, buffer, size);
 }
 
+static const char *companion(const void *own, size_t index) {
+  const ad_decompose_part *here = ((const ad_decomposition *)own)->parts;
+  while (!here->is_here) here++; /* each rank has one */
+  return ad_text_batch_companion(&here->batch, index);
+}
+
 static const char *fixed(const void *own, const char *key) {
   const ad_decomposition *d = own;
   int has_states = d->sources.per_microbatch > 0;
@@ -485,7 +492,8 @@ const ad_program_kind *ad_decompose(void) {
                .bytes = data_bytes,
                .batch_array = batch_array,
                .constant_array = constant_array,
-               .content = content},
+               .content = content,
+               .companion = companion},
       .account = {.flops = flops, .show = ad_decompose_show, .fact = fact},
       .course = {.pretraining = &pretraining, .fixed = fixed}};
   return &kind;

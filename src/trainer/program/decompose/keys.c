@@ -226,6 +226,7 @@ void ad_decompose_check(const void *options, const ad_program_setting *setting, 
                         const ad_complaints *to) {
   const ad_decompose_options *own = options;
   ad_decoder_check("decompose", "mesh.ci", &own->target.decoder, meshes[0], to);
+  ad_text_check(&own->target.decoder.data, to);
   check_axes("mesh.ci", meshes[0], 0, to);
   check_axes("mesh.blocks", meshes[1], 1, to);
   check_axes("mesh.adv", meshes[2], 0, to);
@@ -246,7 +247,8 @@ const char *ad_decompose_not_smooth(const void *options) {
 
 void ad_decompose_check_files(const void *options, const ad_complaints *to) {
   const ad_decompose_options *own = options;
-  ad_text_check_files(&own->target.decoder.data, to);
+  const ad_decoder_options *decoder = &own->target.decoder;
+  ad_text_check_files(&decoder->data, ad_decoder_vocabulary(decoder), to);
   if (!own->weights || !has_sizes(own)) return;
   ad_status status = ad_target_check_file(&own->target, own->weights);
   if (status) ad_complain_of(to, "target.weights", status);

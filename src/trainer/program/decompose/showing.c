@@ -33,15 +33,15 @@ static const ad_text_data *text_of(const ad_decomposition *d) {
   return d->parts[m].batch.data;
 }
 
-/* Of how often bytes are in what is trained on, each counted once more than it is there: of one that never was, too. */
+/* Of how often tokens are in what is trained on, each counted once more than it is there: of one that never was, too.
+ */
 static double unigram_entropy(const ad_findings *found) {
-  double count[AD_VOCABULARY_BYTES], sum = 0;
-  int64_t size = 0;
-  const uint8_t *text = ad_text_data_part(text_of(found->decomposition), AD_TRAINING_PART, &size);
+  int64_t count[AD_VOCABULARY_BYTES], all = 0;
+  double sum = 0;
   for (size_t i = 0; i < AD_VOCABULARY_BYTES; i++) count[i] = 1;
-  for (int64_t i = 0; i < size; i++) count[text[i]]++;
-  for (size_t i = 0; i < AD_VOCABULARY_BYTES; i++)
-    sum -= found->bytes[i] * log(count[i] / ((double)size + AD_VOCABULARY_BYTES));
+  ad_text_data_tally(text_of(found->decomposition), AD_TRAINING_PART, count);
+  for (size_t i = 0; i < AD_VOCABULARY_BYTES; i++) all += count[i];
+  for (size_t i = 0; i < AD_VOCABULARY_BYTES; i++) sum -= found->bytes[i] * log((double)count[i] / (double)all);
   return ratio(sum, *found->counted);
 }
 

@@ -44,7 +44,8 @@ const ad_program_kind *ad_gpt(void) {
                                                 .held_out_samples = ad_text_decoder_held_out_samples,
                                                 .bytes = ad_text_decoder_data_bytes,
                                                 .batch_array = ad_text_decoder_batch_array,
-                                                .content = ad_text_decoder_content},
+                                                .content = ad_text_decoder_content,
+                                                .companion = ad_text_decoder_companion},
                                        .account = {.flops = ad_text_decoder_flops, .fact = ad_text_decoder_fact},
                                        .has_stages = 1,
                                        .stage_flops = ad_text_decoder_stage_flops};

@@ -32,5 +32,6 @@ void ad_gpt_check(const void *options, const ad_program_setting *setting, const 
 }
 
 void ad_gpt_check_files(const void *options, const ad_complaints *to) {
-  ad_text_check_files(&((const ad_gpt_options *)options)->decoder.data, to);
+  const ad_decoder_options *decoder = &((const ad_gpt_options *)options)->decoder;
+  ad_text_check_files(&decoder->data, ad_decoder_vocabulary(decoder), to);
 }

@@ -197,7 +197,7 @@ void ad_ocr_check_files(const void *options, const ad_complaints *to) {
   const ad_line_options *lines = &ocr->lines;
   ad_text_options text = {.text = lines->text, .text_count = lines->text_count};  // each path, no length
   ad_line_data *data;
-  ad_text_check_files(&text, to);
+  ad_text_check_files(&text, AD_VOCABULARY_BYTES, to);
   if (check_fonts(lines, to) || lines->height < 1 || lines->width < 1 || lines->chars < 1 || !lines->text_count) return;
   ad_status status = ad_line_data_open(lines, &data);
   if (status)

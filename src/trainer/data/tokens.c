@@ -1,0 +1,278 @@
+/* Tokens as training data: files of token ids that stay where they are, mapped, and whose windows are read in an order
+ * that a permutation gives. */
+#include <string.h>
+#include "addend/random.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/options.h"
+#include "data/permutation.h"
+#include "data/text.h"
+
+enum { TOKEN_WIDTHS = 2 | 4, MASK_WIDTHS = 1 };
+
+/* ---- whether files can be used ---- */
+
+/* Told of every 64 MiB that were looked at. */
+typedef struct look {
+  const char *path;
+  double told; /* when something was said last */
+} look;
+
+static void tell(look *l, int64_t done, const ad_npy *npy) {
+  enum { SECONDS = 5 };
+  double now = ad_seconds();
+  if (now - l->told < SECONDS) return;
+  l->told = now;
+  ad_log(AD_LOG_INFO, "looks at the tokens of %s: %lld of %lld MiB", l->path, (long long)(done * npy->width >> 20),
+         (long long)(ad_npy_bytes(npy) >> 20));
+}
+
+/* The first element that is `bound` or more; the file's count: none is. Reads every page once. */
+static int64_t first_from(const ad_npy *npy, const char *path, uint32_t bound) {
+  int64_t chunk = (1 << 26) / npy->width;
+  look l = {path, ad_seconds()};
+  for (int64_t at = 0; at < npy->count; at += chunk) {
+    int64_t count = npy->count - at < chunk ? npy->count - at : chunk;
+    int64_t found = ad_npy_first_from(npy, at, count, bound);
+    if (found < at + count) return found;
+    tell(&l, found, npy);
+  }
+  return npy->count;
+}
+
+static ad_status check_tokens(const ad_npy *npy, const char *path, int64_t vocabulary) {
+  if (vocabulary > UINT32_MAX) return AD_OK;
+  int64_t first = first_from(npy, path, (uint32_t)vocabulary);
+  if (first == npy->count) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: the token at index %lld is %u, but the model's vocabulary is %lld: tokens are 0 to %lld; encode "
+                 "the text with a tokenizer of at most %lld tokens",
+                 path, (long long)first, ad_npy_at(npy, first), (long long)vocabulary, (long long)vocabulary - 1,
+                 (long long)vocabulary);
+}
+
+ad_status ad_token_file_check(const char *path, int64_t vocabulary) {
+  AD_NEED(path);
+  ad_npy npy = {0};
+  AD_TRY(ad_npy_open(path, TOKEN_WIDTHS, &npy));
+  ad_status status = check_tokens(&npy, path, vocabulary);
+  ad_npy_close(&npy);
+  return status;
+}
+
+static ad_status check_mask(const ad_npy *npy, const char *path) {
+  int64_t first = first_from(npy, path, 2);
+  if (first == npy->count) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: the element at index %lld is %u, where a mask has 1 (this token counts) or 0", path,
+                 (long long)first, ad_npy_at(npy, first));
+}
+
+ad_status ad_token_mask_check(const char *path) {
+  AD_NEED(path);
+  ad_npy npy = {0};
+  AD_TRY(ad_npy_open(path, MASK_WIDTHS, &npy));
+  ad_status status = check_mask(&npy, path);
+  ad_npy_close(&npy);
+  return status;
+}
+
+/* ---- samples ---- */
+
+static int64_t draw(const ad_text_data *text, const ad_text_part *part, uint64_t seed, uint64_t index) {
+  uint64_t windows = (uint64_t)part->windows;
+  uint64_t key = ad_random_bits(seed, part->stream, index / windows);
+  return ad_permuted(key, part->windows, (int64_t)(index % windows));
+}
+
+static int64_t window_at(const ad_text_data *text, int64_t number) { return number; }
+
+/* The file's run that has the window: the last one that does not begin after it. */
+static const ad_token_run *run_of(const ad_text_part *part, int64_t window) {
+  size_t low = 0, high = part->run_count;
+  while (high - low > 1) {
+    size_t middle = low + (high - low) / 2;
+    if (part->runs[middle].first_window <= window)
+      low = middle;
+    else
+      high = middle;
+  }
+  return &part->runs[low];
+}
+
+static ad_status fill_tokens(const ad_text_data *text, const ad_token_file *file, int64_t first,
+                             const ad_wanted *positions, int32_t *tokens) {
+  for (size_t i = 0; i < positions->count; i++) {
+    ad_span span = positions->spans[i];
+    for (int64_t at = first + span.first; at < first + span.first + span.count; at++) {
+      uint32_t token = ad_npy_at(&file->tokens, at);
+      if (token >= text->vocabulary)
+        return ad_fail(AD_INVALID, "%s: the token at index %lld is %u, but the model's vocabulary is %lld", file->path,
+                       (long long)at, token, (long long)text->vocabulary);
+      *tokens++ = (int32_t)token;
+    }
+  }
+  return AD_OK;
+}
+
+static int counts(const ad_token_file *file, int64_t at) { return !file->mask.data || ad_npy_at(&file->mask, at); }
+
+static int64_t count_targets(const ad_token_file *file, int64_t first, int64_t valid, const ad_wanted *positions) {
+  int64_t counted = 0;
+  if (!file->mask.data) return ad_wanted_below(positions, valid);
+  for (size_t i = 0; i < positions->count; i++) {
+    ad_span span = positions->spans[i];
+    for (int64_t at = span.first; at < span.first + span.count; at++)
+      counted += at < valid && counts(file, first + at + 1);
+  }
+  return counted;
+}
+
+/* A target is the token after its position, wherever it lies in the same file. */
+static ad_status fill_targets(const ad_text_data *text, const ad_token_file *file, int64_t first, int64_t valid,
+                              const ad_wanted *positions, int32_t *targets) {
+  AD_TRY(fill_tokens(text, file, first + 1, positions, targets));
+  for (size_t i = 0; i < positions->count; i++) {
+    ad_span span = positions->spans[i];
+    for (int64_t at = span.first; at < span.first + span.count; at++, targets++)
+      if (at >= valid || !counts(file, first + at + 1)) *targets = -1;
+  }
+  return AD_OK;
+}
+
+static ad_status fill(const ad_text_data *text, const ad_text_part *part, int64_t place, int64_t valid,
+                      const ad_wanted *positions, int32_t *tokens, int32_t *targets, int64_t *counted) {
+  const ad_token_run *run = run_of(part, place);
+  int64_t first = run->first + (place - run->first_window) * text->seq;
+  *counted = count_targets(run->file, first, valid, positions);
+  if (tokens) AD_TRY(fill_tokens(text, run->file, first, positions, tokens));
+  return targets ? fill_targets(text, run->file, first, valid, positions, targets) : AD_OK;
+}
+
+/* The targets of all windows of the part. */
+static void tally(const ad_text_data *text, const ad_text_part *part, int64_t *tallied) {
+  for (size_t r = 0; r < part->run_count; r++) {
+    const ad_token_run *run = &part->runs[r];
+    int64_t end = r + 1 < part->run_count ? run[1].first_window : part->windows;
+    int64_t last = run->first + (end - run->first_window) * text->seq;
+    for (int64_t at = run->first; at <= last; at++) {
+      uint32_t token = ad_npy_at(&run->file->tokens, at);
+      if (token < text->vocabulary) tallied[token]++;
+    }
+  }
+}
+
+static void add_to_sum(const ad_npy *npy, uint64_t *sum) {
+  if (!npy->data) return;
+  *sum = ad_checksum(npy->data, (size_t)ad_npy_bytes(npy), *sum);
+  ad_npy_forget(npy);
+}
+
+/* Made when they are asked for, which a run without checkpoints does not do: that reads every file. */
+static void checksums(ad_text_data *text) {
+  for (size_t i = 0; i < text->file_count && !text->is_summed; i++) {
+    add_to_sum(&text->files[i].tokens, &text->checksum);
+    add_to_sum(&text->files[i].mask, &text->mask_checksum);
+  }
+  text->is_summed = 1;
+}
+
+static const ad_text_source source = {draw, window_at, fill, tally, checksums};
+
+/* ---- opening ---- */
+
+static int64_t held_out_in(const ad_token_file *file, double held_out) {
+  return ad_held_out_of(file->tokens.count, held_out);
+}
+
+static void add_run(ad_text_part *part, const ad_token_file *file, ad_span tokens, int64_t seq) {
+  part->size += tokens.count;
+  if (tokens.count <= seq) return;
+  part->runs[part->run_count++] = (ad_token_run){file, tokens.first, part->windows};
+  part->windows += (tokens.count - 1) / seq;
+}
+
+static ad_status make_parts(ad_text_data *text, double held_out) {
+  static const char *const streams[] = {"tokens", "tokens held out"};
+  for (int of = 0; of < 2; of++) {
+    text->parts[of].stream = ad_random_stream(streams[of]);
+    AD_TRY(ad_new(text->file_count, &text->parts[of].runs));
+  }
+  for (size_t i = 0; i < text->file_count; i++) {
+    const ad_token_file *file = &text->files[i];
+    int64_t kept = held_out_in(file, held_out), trained_on = file->tokens.count - kept;
+    add_run(&text->parts[AD_TRAINING_PART], file, (ad_span){0, trained_on}, text->seq);
+    add_run(&text->parts[AD_HELD_OUT_PART], file, (ad_span){trained_on, kept}, text->seq);
+  }
+  return AD_OK;
+}
+
+static ad_status check_part(const ad_text_data *text, ad_data_part of, const char *what) {
+  if (text->parts[of].windows) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "%s hold no sample: seq %lld needs %lld tokens in a row in one file; give more tokens or a smaller seq", what,
+      (long long)text->seq, (long long)text->seq + 1);
+}
+
+static ad_status check_parts(const ad_text_data *text, double held_out) {
+  AD_TRY(check_part(text, AD_TRAINING_PART, held_out > 0 ? "the tokens for training" : "the tokens"));
+  return held_out > 0 ? check_part(text, AD_HELD_OUT_PART, "the tokens held out for validation") : AD_OK;
+}
+
+static ad_status open_mask(const char *path, ad_token_file *file) {
+  AD_TRY(ad_copy_string(path, &file->mask_path));
+  AD_TRY(ad_npy_open(path, MASK_WIDTHS, &file->mask));
+  if (file->mask.count == file->tokens.count) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: has %lld elements, but %s has %lld tokens: a mask has one for each", path,
+                 (long long)file->mask.count, file->path, (long long)file->tokens.count);
+}
+
+static ad_status open_files(const ad_token_options *options, ad_text_data *text) {
+  AD_TRY(ad_new(options->count, &text->files));
+  text->file_count = options->count;
+  for (size_t i = 0; i < options->count; i++) {
+    ad_token_file *file = &text->files[i];
+    AD_TRY(ad_copy_string(options->tokens[i], &file->path));
+    AD_TRY(ad_npy_open(file->path, TOKEN_WIDTHS, &file->tokens));
+    if (options->masks) AD_TRY(open_mask(options->masks[i], file));
+    text->byte_count += ad_npy_bytes(&file->tokens);
+  }
+  AD_TRY(make_parts(text, options->held_out));
+  return check_parts(text, options->held_out);
+}
+
+static ad_status take_options(const ad_token_options *given, ad_token_options *out) {
+  AD_TRY(ad_options_take(out, sizeof *out, given, "ad_token_options"));
+  if (!out->count) return ad_fail(AD_INVALID, "no file of tokens is named");
+  AD_NEED_AS("options->tokens", out->tokens);
+  if (out->vocabulary < 1)
+    return ad_fail(AD_INVALID, "vocabulary must be at least 1, is %lld", (long long)out->vocabulary);
+  return ad_text_check_numbers(out->seq, out->held_out);
+}
+
+ad_status ad_text_data_open_tokens(const ad_token_options *given, ad_text_data **out) {
+  AD_NEED(given, out);
+  ad_token_options options;
+  ad_text_data *text;
+  AD_TRY(take_options(given, &options));
+  AD_TRY(ad_new(1, &text));
+  text->source = &source;
+  text->seq = options.seq;
+  text->vocabulary = options.vocabulary;
+  ad_status status = open_files(&options, text);
+  if (status) return ad_text_data_close(text), status;
+  *out = text;
+  return AD_OK;
+}
+
+void ad_token_files_close(ad_text_data *text) {
+  for (size_t i = 0; text->files && i < text->file_count; i++) {
+    ad_npy_close(&text->files[i].tokens);
+    ad_npy_close(&text->files[i].mask);
+    ad_release(text->files[i].path);
+    ad_release(text->files[i].mask_path);
+  }
+  for (int of = 0; of < 2; of++) ad_release(text->parts[of].runs);
+  ad_release(text->files);
+}

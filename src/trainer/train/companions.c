@@ -1,0 +1,96 @@
+/* Copying what belongs to the data into a run's folder, and telling a copy from what else may have its name. */
+#include "train/companions.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "addend/safetensors.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/unfinished.h"
+#include "files/file.h"
+#include "files/json.h"
+#include "program/program.h"
+
+enum { COMPANION_BYTES_MAX = 1 << 30 };
+
+static const char *companion_at(const ad_run *run, size_t index) {
+  const ad_program_kind *kind = ad_program_kind_of(run->program);
+  return kind->data.companion ? kind->data.companion(ad_program_own(run->program), index) : NULL;
+}
+
+static const char *name_of(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+/* What stands in the folder by the name of a companion. */
+typedef enum standing { NOTHING, ITSELF, A_COPY, ANOTHER } standing;
+
+static int are_alike(const char *path, const char *other) {
+  char *a = NULL, *b = NULL;
+  int64_t size = -1, other_size = -2;
+  int failed = ad_file_read(path, COMPANION_BYTES_MAX, &a, &size) != AD_OK ||
+               ad_file_read(other, COMPANION_BYTES_MAX, &b, &other_size) != AD_OK;
+  int alike = !failed && size == other_size && !memcmp(a, b, (size_t)size);
+  ad_release(a);
+  ad_release(b);
+  return alike;
+}
+
+static standing look_at(const char *companion, const char *path) {
+  struct stat own, there;
+  if (stat(path, &there)) return NOTHING;
+  if (!stat(companion, &own) && own.st_dev == there.st_dev && own.st_ino == there.st_ino) return ITSELF;
+  return are_alike(companion, path) ? A_COPY : ANOTHER;
+}
+
+typedef struct contents {
+  char *bytes;
+  int64_t size;
+} contents;
+
+static ad_status write_contents(FILE *file, void *context) {
+  const contents *of = context;
+  fwrite(of->bytes, 1, (size_t)of->size, file);
+  return AD_OK;
+}
+
+static ad_status copy(const char *companion, const char *path) {
+  contents of;
+  AD_TRY(ad_file_read(companion, COMPANION_BYTES_MAX, &of.bytes, &of.size));
+  ad_status status = ad_unfinished_write(path, write_contents, &of, NULL);
+  ad_release(of.bytes);
+  return status;
+}
+
+static ad_status copy_into(const char *companion, const char *folder) {
+  const char *name = name_of(companion);
+  char *path;
+  AD_TRY(ad_unfinished_remove(folder, &name, 1));
+  AD_TRY(ad_path_in(folder, name, &path));
+  standing found = look_at(companion, path);
+  if (found == ANOTHER)
+    ad_log(AD_LOG_WARNING, "%s: stays as it is, but %s, which belongs to the data, is another", path, companion);
+  ad_status status = found == NOTHING ? copy(companion, path) : AD_OK;
+  ad_release(path);
+  return status;
+}
+
+ad_status ad_companions_copy(const ad_run *run, const char *folder) {
+  const char *companion;
+  for (size_t i = 0; (companion = companion_at(run, i)); i++) AD_TRY(copy_into(companion, folder));
+  return AD_OK;
+}
+
+json_t *ad_companions_list(const ad_run *run, const char *folder) {
+  const char *companion;
+  char *path;
+  json_t *names = json_array();
+  for (size_t i = 0; (companion = companion_at(run, i)); i++) {
+    if (ad_path_in(folder, name_of(companion), &path)) continue;
+    if (look_at(companion, path) == A_COPY) json_array_append_new(names, ad_json_text(name_of(companion)));
+    ad_release(path);
+  }
+  return names;
+}

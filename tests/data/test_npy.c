@@ -1,0 +1,206 @@
+/* Headers of .npy files: what NumPy writes is read, and what else may stand there is refused with what to do. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "data/npy.h"
+
+enum { TOKENS = 2 | 4 };
+
+typedef struct bytes {
+  unsigned char of[400];
+  size_t size;
+} bytes;
+
+/* A file of format `version` with this header, of the length that it has or of `length`, and so many bytes behind. */
+static bytes file_of(int version, const char *header, long length, size_t data) {
+  bytes file = {.size = 8};
+  size_t said = length < 0 ? strlen(header) : (size_t)length;
+  memcpy(file.of, "\x93NUMPY", 6);
+  file.of[6] = (unsigned char)version;
+  for (int i = 0; i < (version == 1 ? 2 : 4); i++) file.of[file.size++] = (unsigned char)(said >> 8 * i);
+  memcpy(file.of + file.size, header, strlen(header));
+  file.size += strlen(header);
+  for (size_t i = 0; i < data; i++) file.of[file.size++] = (unsigned char)(i + 1);
+  return file;
+}
+
+static void reads(const bytes *file, int widths, int64_t count, int width) {
+  ad_npy npy = {0};
+  if (ad_npy_parse(file->of, file->size, "x.npy", widths, &npy)) fail_msg("%s", ad_last_error());
+  assert_int_equal(npy.count, count);
+  assert_int_equal(npy.width, width);
+  for (int64_t i = 0; i < count; i++) {
+    uint32_t element = 0;
+    for (int b = width; b-- > 0;) element = element << 8 | (uint32_t)(i * width + b + 1);
+    assert_int_equal(ad_npy_at(&npy, i), element);
+  }
+}
+
+static void refuses(const bytes *file, int widths, const char *words) {
+  ad_npy npy = {.count = 77};
+  assert_int_equal(ad_npy_parse(file->of, file->size, "x.npy", widths, &npy), AD_INVALID);
+  if (strncmp(ad_last_error(), "x.npy: ", 7) != 0 || !strstr(ad_last_error(), words)) fail_msg("%s", ad_last_error());
+  assert_true(npy.count == 77 && !npy.data);
+}
+
+#define READS(header, data, count, width)              \
+  do {                                                 \
+    for (int version = 1; version <= 3; version++) {   \
+      bytes file = file_of(version, header, -1, data); \
+      reads(&file, TOKENS | 1, count, width);          \
+    }                                                  \
+  } while (0)
+#define REFUSES(header, data, words)           \
+  do {                                         \
+    bytes file = file_of(1, header, -1, data); \
+    refuses(&file, TOKENS, words);             \
+  } while (0)
+#define HEADER(descr, shape) "{'descr': '" descr "', 'fortran_order': False, 'shape': " shape ", }"
+
+static void what_numpy_writes_is_read(void **state) {
+  READS(HEADER("<u2", "(3,)") "       \n", 6, 3, 2);
+  READS(HEADER("<u4", "(2,)") "\n", 8, 2, 4);
+  READS(HEADER("|u1", "(5,)") "\n", 5, 5, 1);
+  READS("{'shape': (3,), \"fortran_order\": False, \"descr\": \"<u2\"}", 6, 3, 2);
+  READS("{ 'descr' : '=u2' ,'shape':( 3L , ),'fortran_order':False}\n", 6, 3, 2);
+}
+
+static void other_arrays_are_refused_with_what_to_write(void **state) {
+  REFUSES(HEADER("<i8", "(3,)"), 24, "its elements are '<i8', where uint16 or uint32 is needed: write array.astype(");
+  REFUSES(HEADER("|u1", "(3,)"), 3, "its elements are '|u1', where uint16 or uint32 is needed");
+  REFUSES(HEADER("", "(3,)"), 6, "its elements are ''");
+  REFUSES(HEADER("u2u2", "(3,)"), 6, "its elements are 'u2u2'");
+  REFUSES(HEADER(">u2", "(3,)"), 6, "its elements are big endian ('>u2'): write array.astype('<u2')");
+  REFUSES(HEADER("<u2", "(3, 1)"), 6, "has 2 dimensions, where one is needed: write array.reshape(-1)");
+  REFUSES(HEADER("<u2", "()"), 2, "has 0 dimensions");
+  REFUSES(HEADER("<u2", "(0,)"), 0, "holds no element");
+  REFUSES("{'descr': '<u2', 'fortran_order': True, 'shape': (3,), }", 6, "is in Fortran order: write numpy.asc");
+  bytes mask = file_of(1, HEADER("<u2", "(3,)"), -1, 6);
+  refuses(&mask, 1, "where uint8 is needed: write array.astype(numpy.uint8)");
+}
+
+static void a_size_that_does_not_fit_is_refused(void **state) {
+  REFUSES(HEADER("<u2", "(3,)"), 5, "its header says 3 elements of 2 bytes, but 5 bytes follow: it is cut short");
+  REFUSES(HEADER("<u2", "(3,)"), 7, "there is more behind the array");
+  REFUSES(HEADER("<u2", "(9223372036854775807,)"), 8, "it is cut short");
+  REFUSES(HEADER("<u2", "(4611686018427387905,)"), 2, "it is cut short");  // 2^62 + 1: twice that is 2 beyond 2^63
+}
+
+#define NO_DICTIONARY "its header is no dictionary of descr, fortran_order and shape"
+static void a_header_that_is_no_dictionary_is_refused(void **state) {
+  static const char *const headers[] = {
+      "",
+      " ",
+      "{",
+      "{}",
+      "[]",
+      "None",
+      "{'descr': '<u2', 'fortran_order': False, 'shape': (3,)",
+      "{'descr': '<u2', 'fortran_order': False}",
+      HEADER("<u2", "(3)"),
+      HEADER("<u2", "(-3,)"),
+      HEADER("<u2", "(,)"),
+      HEADER("<u2", "(3,,)"),
+      HEADER("<u2", "(3 3,)"),
+      HEADER("<u2", "(L,)"),
+      HEADER("<u2", "3"),
+      HEADER("<u2", "(9223372036854775808,)"),
+      HEADER("<u2", "(3,)") "x",
+      HEADER("<u2", "(3,)") HEADER("<u2", "(3,)"),
+      "{'descr': [('a', '<u2')], 'fortran_order': False, 'shape': (3,), }",
+      "{'descr': '<u2', 'fortran_order': 0, 'shape': (3,), }",
+      "{'descr': '<u2' 'fortran_order': False, 'shape': (3,)}",
+      "{'descr': '<u2', 'descr': '<u2', 'fortran_order': False, 'shape': (3,)}",
+      "{'descr': '<u2', 'fortran_order': False, 'shape': (3,), 'more': 1}",
+      "{'descr': '<u2\", 'fortran_order': False, 'shape': (3,)}",
+      HEADER("0123456789012345678901234567890123456789", "(3,)"),
+      HEADER("<u2", "(1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1)")};
+  for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) REFUSES(headers[i], 6, NO_DICTIONARY);
+}
+
+static void a_file_of_another_form_is_refused(void **state) {
+  bytes file = file_of(4, HEADER("<u2", "(3,)"), -1, 6);
+  refuses(&file, TOKENS, "is of .npy format 4.0; 1.0, 2.0 and 3.0 are read");
+  file = file_of(1, HEADER("<u2", "(3,)"), -1, 6);
+  file.of[7] = 1;
+  refuses(&file, TOKENS, "is of .npy format 1.1");
+  file.of[0] = 'x';
+  refuses(&file, TOKENS, "no .npy file: it does not begin as one; write it with numpy.save or addend.tokens");
+  file = file_of(2, HEADER("<u2", "(3,)"), 1L << 31, 6);
+  refuses(&file, TOKENS, "its header says it has 2147483648 bytes; at most 10000 are read");
+  file = file_of(2, HEADER("<u2", "(3,)"), 200, 6);
+  refuses(&file, TOKENS, "it is cut short in its header");
+}
+
+/* Cut anywhere, it is refused; nothing behind its end is read (which the address sanitizer sees). */
+static void a_file_that_is_cut_anywhere_is_refused(void **state) {
+  for (int version = 1; version <= 2; version++) {
+    bytes file = file_of(version, HEADER("<u2", "(3,)"), -1, 6);
+    for (size_t size = 0; size < file.size; size++) {
+      ad_npy npy;
+      char *cut = malloc(size + !size);
+      assert_non_null(cut);
+      memcpy(cut, file.of, size);
+      assert_int_equal(ad_npy_parse(cut, size, "x.npy", TOKENS, &npy), AD_INVALID);
+      free(cut);
+    }
+  }
+}
+
+/* Blocks are looked at as a whole, then the one that has it element by element. */
+static void the_first_element_that_is_too_large_is_found(void **state) {
+  enum { COUNT = 3 * 4096 + 5 };
+  static uint16_t narrow[COUNT];
+  static uint32_t wide[COUNT];
+  for (size_t at = 0; at < COUNT; at += at % 4096 < 3 || at % 4096 > 4092 || at > COUNT - 9 ? 1 : 61) {
+    ad_npy files[] = {{.data = (unsigned char *)narrow, .count = COUNT, .width = 2},
+                      {.data = (unsigned char *)wide, .count = COUNT, .width = 4}};
+    narrow[at] = 256;
+    wide[at] = 256;
+    for (int f = 0; f < 2; f++) {
+      assert_int_equal(ad_npy_first_from(&files[f], 0, COUNT, 256), at);
+      assert_int_equal(ad_npy_first_from(&files[f], 0, COUNT, 257), COUNT);
+      assert_int_equal(ad_npy_first_from(&files[f], 0, COUNT, 65536), COUNT);
+      assert_int_equal(ad_npy_first_from(&files[f], 0, (int64_t)at, 256), at);
+      assert_int_equal(ad_npy_first_from(&files[f], (int64_t)at + 1, COUNT - (int64_t)at - 1, 256), COUNT);
+    }
+    narrow[at] = 255;
+    wide[at] = 0;
+  }
+  wide[7] = UINT32_MAX;
+  ad_npy file = {.data = (unsigned char *)wide, .count = COUNT, .width = 4};
+  assert_int_equal(ad_npy_first_from(&file, 0, COUNT, 70000), 7);
+}
+
+static void a_file_that_cannot_be_read_is_named(void **state) {
+  ad_npy npy;
+  char path[] = "/tmp/addend-npy-XXXXXX";
+  assert_int_equal(ad_npy_open("/no/such/file.npy", TOKENS, &npy), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "/no/such/file.npy: cannot be read: No such file"));
+  assert_int_equal(ad_npy_open("/tmp", TOKENS, &npy), AD_IO);
+  assert_non_null(strstr(ad_last_error(), "/tmp: cannot be read: it is no regular file"));
+  close(mkstemp(path));
+  assert_int_equal(ad_npy_open(path, TOKENS, &npy), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "no .npy file: it is empty"));
+  unlink(path);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_numpy_writes_is_read),
+      cmocka_unit_test(other_arrays_are_refused_with_what_to_write),
+      cmocka_unit_test(a_size_that_does_not_fit_is_refused),
+      cmocka_unit_test(a_header_that_is_no_dictionary_is_refused),
+      cmocka_unit_test(a_file_of_another_form_is_refused),
+      cmocka_unit_test(a_file_that_is_cut_anywhere_is_refused),
+      cmocka_unit_test(the_first_element_that_is_too_large_is_found),
+      cmocka_unit_test(a_file_that_cannot_be_read_is_named),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,336 @@
+/* Tokens as training data: which window a sample reads, whoever reads it; masks; several files; what is held out. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "addend/data.h"
+#include "addend/random.h"
+#include "base/memory.h"
+#include "data/permutation.h"
+
+#define must(call)                                        \
+  do {                                                    \
+    if ((call) != AD_OK) fail_msg("%s", ad_last_error()); \
+  } while (0)
+
+enum { FILES_MAX = 4, SEQ = 5, VOCABULARY = 70000 };
+static char folder[64], path_of[2 * FILES_MAX][96];
+
+static void write_npy(const char *path, const char *descr, const void *data, size_t width, int64_t count) {
+  char header[128];
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  int length = snprintf(header, sizeof header, "{'descr': '%s', 'fortran_order': False, 'shape': (%lld,), }\n", descr,
+                        (long long)count);
+  fwrite("\x93NUMPY\1\0", 1, 8, file);
+  fputc(length, file);
+  fputc(0, file);
+  fwrite(header, 1, (size_t)length, file);
+  fwrite(data, width, (size_t)count, file);
+  fclose(file);
+}
+
+/* Token i of file f is 1000 f + i: u16 in even files, u32 and beyond 65535 in odd ones. */
+static uint32_t token(int f, int64_t i) { return (uint32_t)(1000 * f + i + (f % 2 ? 65536 - 1000 : 0)); }
+static int is_masked(int f, int64_t i) { return (i * 7 + f) % 3 == 0; }
+
+static const int64_t counts[FILES_MAX] = {23, 5, 41, 6}; /* windows of 5: 4, none, 8, 1 */
+
+static int make_files(void **state) {
+  snprintf(folder, sizeof folder, "/tmp/addend-tokens-XXXXXX");
+  if (!mkdtemp(folder)) return 1;
+  for (int f = 0; f < FILES_MAX; f++) {
+    uint16_t narrow[64];
+    uint32_t wide[64];
+    uint8_t mask[64];
+    for (int64_t i = 0; i < counts[f]; i++) narrow[i] = (uint16_t)(wide[i] = token(f, i));
+    for (int64_t i = 0; i < counts[f]; i++) mask[i] = !is_masked(f, i);
+    snprintf(path_of[f], sizeof path_of[f], "%s/%d.npy", folder, f);
+    snprintf(path_of[FILES_MAX + f], sizeof path_of[f], "%s/%d.mask.npy", folder, f);
+    write_npy(path_of[f], f % 2 ? "<u4" : "<u2", f % 2 ? (void *)wide : narrow, f % 2 ? 4 : 2, counts[f]);
+    write_npy(path_of[FILES_MAX + f], "|u1", mask, 1, counts[f]);
+  }
+  return 0;
+}
+
+static int remove_files(void **state) {
+  for (int i = 0; i < 2 * FILES_MAX; i++) remove(path_of[i]);
+  char other[96];
+  snprintf(other, sizeof other, "%s/other.npy", folder);
+  remove(other);
+  return rmdir(folder);
+}
+
+static const char *const tokens_paths[] = {path_of[0], path_of[1], path_of[2], path_of[3]};
+static const char *const mask_paths[] = {path_of[4], path_of[5], path_of[6], path_of[7]};
+
+static ad_token_options all_files(double held_out, int masked) {
+  return (ad_token_options){.size = sizeof(ad_token_options),
+                            .tokens = tokens_paths,
+                            .masks = masked ? mask_paths : NULL,
+                            .count = FILES_MAX,
+                            .seq = SEQ,
+                            .held_out = held_out,
+                            .vocabulary = VOCABULARY};
+}
+
+static ad_text_data *open_all(double held_out, int masked) {
+  ad_token_options options = all_files(held_out, masked);
+  ad_text_data *text;
+  must(ad_text_data_open_tokens(&options, &text));
+  return text;
+}
+
+/* ---- windows ---- */
+
+/* File and first token of window w. */
+typedef struct place {
+  int file;
+  int64_t first;
+} place;
+
+static place place_of(int64_t w, double held_out, int is_held_out) {
+  for (int f = 0; f < FILES_MAX; f++) {
+    int64_t kept = (int64_t)((double)counts[f] * held_out), part = is_held_out ? kept : counts[f] - kept;
+    int64_t windows = part > 0 ? (part - 1) / SEQ : 0;
+    if (w < windows) return (place){f, w * SEQ + (is_held_out ? counts[f] - kept : 0)};
+    w -= windows;
+  }
+  return (place){-1, 0};
+}
+
+static void is_window(const int32_t *tokens, const int32_t *targets, place at, int64_t valid, int masked) {
+  for (int64_t i = 0; i < SEQ; i++) {
+    int counted = i < valid && !(masked && is_masked(at.file, at.first + i + 1));
+    assert_int_equal(tokens[i], token(at.file, at.first + i));
+    assert_int_equal(targets[i], counted ? (int32_t)token(at.file, at.first + i + 1) : -1);
+  }
+}
+
+/* Every sample of four epochs is the window that data.h says, here computed by the permutation alone. */
+static void check_epochs(double held_out, int is_held_out, int64_t windows, int masked) {
+  enum { BATCH = 7 };
+  const double valid[] = {1, 0.4, 0.61};
+  const int64_t first_tokens[] = {5, 2, 3};
+  ad_text_data *text = open_all(held_out, masked);
+  ad_batch_options options = {.size = sizeof options,
+                              .seed = 9,
+                              .global_batch = BATCH,
+                              .valid = valid,
+                              .valid_count = 3,
+                              .held_out = is_held_out};
+  uint64_t stream = ad_random_stream(is_held_out ? "tokens held out" : "tokens");
+  assert_int_equal(ad_text_data_samples(text, (ad_data_part)is_held_out), windows);
+  for (int64_t step = 0; step * BATCH < 4 * windows; step++) {
+    int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
+    int64_t counted, sum = 0;
+    must(ad_text_data_rows(text, &options, step, 0, BATCH, tokens, targets, &counted));
+    for (int64_t row = 0; row < BATCH; row++) {
+      int64_t i = step * BATCH + row;
+      uint64_t key = ad_random_bits(9, stream, (uint64_t)(i / windows));
+      place at = place_of(ad_permuted(key, windows, i % windows), held_out, is_held_out);
+      is_window(tokens + row * SEQ, targets + row * SEQ, at, first_tokens[row % 3], masked);
+    }
+    for (int i = 0; i < BATCH * SEQ; i++) sum += targets[i] >= 0;
+    assert_int_equal(counted, sum);
+  }
+  ad_text_data_close(text);
+}
+
+static void samples_are_windows_in_the_order_of_a_permutation(void **state) {
+  for (int masked = 0; masked < 2; masked++) {
+    check_epochs(0, 0, 13, masked);
+    check_epochs(0.4, 0, 2 + 0 + 4 + 0, masked);
+    check_epochs(0.4, 1, 1 + 0 + 3 + 0, masked);
+  }
+}
+
+static void an_epoch_has_every_window_once_and_epochs_differ(void **state) {
+  enum { WINDOWS = 13, EPOCHS = 6 };
+  ad_text_data *text = open_all(0, 0);
+  ad_batch_options options = {.size = sizeof options, .seed = 1, .global_batch = WINDOWS};
+  int32_t tokens[EPOCHS][WINDOWS][SEQ];
+  int64_t counted;
+  for (int e = 0; e < EPOCHS; e++) {
+    int64_t sum = 0, expected = 0;
+    must(ad_text_data_rows(text, &options, e, 0, WINDOWS, tokens[e][0], NULL, &counted));
+    for (int w = 0; w < WINDOWS; w++) {
+      place at = place_of(w, 0, 0);
+      expected += token(at.file, at.first);
+      sum += tokens[e][w][0];
+      for (int other = 0; other < w; other++) assert_int_not_equal(tokens[e][w][0], tokens[e][other][0]);
+    }
+    assert_int_equal(sum, expected);
+    for (int other = 0; other < e; other++) assert_memory_not_equal(tokens[e], tokens[other], sizeof tokens[e]);
+  }
+  options.seed = 2;
+  int32_t seeded[WINDOWS][SEQ];
+  must(ad_text_data_rows(text, &options, 0, 0, WINDOWS, seeded[0], NULL, &counted));
+  assert_memory_not_equal(seeded, tokens[0], sizeof seeded);
+  ad_text_data_close(text);
+}
+
+/* Any rows, any positions: the same numbers as of the whole, and counts that add up; tokens and targets apart too. */
+static void a_sample_is_the_same_however_the_batch_is_cut(void **state) {
+  enum { BATCH = 11 };
+  ad_text_data *text = open_all(0, 1);
+  ad_batch_options options = {.size = sizeof options, .seed = 4, .global_batch = BATCH};
+  int32_t whole[2][BATCH][SEQ], part[2][BATCH][SEQ];
+  int64_t all, counted;
+  must(ad_text_data_rows(text, &options, 3, 0, BATCH, whole[0][0], whole[1][0], &all));
+  const ad_span spans[2][2] = {{{0, 1}, {4, 1}}, {{1, 3}, {0, 0}}};
+  for (int64_t cut = 0; cut <= BATCH; cut++) {
+    int64_t sum = 0;
+    for (int half = 0; half < 2; half++) {
+      for (int s = 0; s < 2; s++) {
+        ad_batch_options cut_options = options;
+        cut_options.spans = spans[s];
+        cut_options.span_count = s ? 1 : 2;
+        int64_t first = half ? cut : 0, count = half ? BATCH - cut : cut, width = s ? 3 : 2;
+        must(ad_text_data_rows(text, &cut_options, 3, first, count, part[0][0], NULL, &counted));
+        must(ad_text_data_rows(text, &cut_options, 3, first, count, NULL, part[1][0], &counted));
+        sum += counted;
+        for (int64_t row = 0; row < count; row++)
+          for (int64_t i = 0; i < width; i++)
+            for (int k = 0; k < 2; k++)
+              assert_int_equal((&part[k][0][0])[row * width + i], whole[k][first + row][s ? i + 1 : 4 * i]);
+      }
+    }
+    assert_int_equal(sum, all);
+  }
+  ad_text_data_close(text);
+}
+
+static void the_held_out_set_is_every_window_of_the_last_part(void **state) {
+  enum { WINDOWS = 4 };
+  ad_text_data *text = open_all(0.4, 0);
+  ad_batch_options options = {.size = sizeof options, .seed = 4, .global_batch = 3, .held_out = 1, .set = WINDOWS};
+  int32_t tokens[2][3][SEQ], targets[2][3][SEQ];
+  int64_t counted[2];
+  int seen[WINDOWS] = {0};
+  for (int step = 0; step < 2; step++)
+    must(ad_text_data_rows(text, &options, step, 0, 3, tokens[step][0], targets[step][0], &counted[step]));
+  for (int i = 0; i < WINDOWS; i++)
+    for (int w = 0; w < WINDOWS; w++) {
+      place at = place_of(w, 0.4, 1);
+      seen[w] += tokens[i / 3][i % 3][0] == (int32_t)token(at.file, at.first);
+    }
+  for (int w = 0; w < WINDOWS; w++) assert_int_equal(seen[w], 1);
+  assert_true(counted[0] == 15 && counted[1] == 5);  // what begins anew does not count
+  ad_text_data_close(text);
+}
+
+static void sizes_and_tallies_are_those_of_the_files(void **state) {
+  static int64_t tally[VOCABULARY];
+  ad_text_data *text = open_all(0, 0), *masked = open_all(0.4, 1);
+  assert_int_equal(ad_text_data_tokens(text), 23 + 5 + 41 + 6);
+  assert_int_equal(ad_text_data_tokens(masked), 23 + 5 + 41 + 6);
+  assert_int_equal(ad_text_data_bytes(text), 2 * (23 + 41) + 4 * (5 + 6));
+  ad_text_data_tally(text, AD_TRAINING_PART, tally);
+  for (int f = 0; f < FILES_MAX; f++)
+    for (int64_t i = 0; i < counts[f]; i++)
+      assert_int_equal(tally[token(f, i)], f == 0 ? i <= 20 : f == 2 ? i <= 40 : f == 3 && i <= 5);
+  assert_true(ad_text_data_checksum(text) && ad_text_data_checksum(text) == ad_text_data_checksum(masked));
+  assert_true(ad_text_data_mask_checksum(masked) && !ad_text_data_mask_checksum(text));
+  int64_t size;
+  assert_null(ad_text_data_part(text, AD_TRAINING_PART, &size));
+  ad_text_data_close(text);
+  ad_text_data_close(masked);
+}
+
+/* ---- what is wrong ---- */
+
+static void refuses(ad_token_options options, const char *words) {
+  ad_text_data *text = NULL;
+  assert_int_equal(ad_text_data_open_tokens(&options, &text), AD_INVALID);
+  assert_null(text);
+  if (!strstr(ad_last_error(), words)) fail_msg("%s", ad_last_error());
+}
+
+static void what_is_wrong_with_tokens_is_said(void **state) {
+  ad_token_options options = all_files(0, 0);
+  options.seq = 41;
+  refuses(options, "the tokens hold no sample: seq 41 needs 42 tokens in a row in one file");
+  options.seq = 40;
+  options.held_out = 0.1;
+  refuses(options, "the tokens for training hold no sample: seq 40");
+  options.seq = 5;
+  refuses(options, "the tokens held out for validation hold no sample: seq 5 needs 6");
+  options = all_files(1, 0);
+  refuses(options, "held_out must be at least 0 and below 1, is 1");
+  options = all_files(0, 1);
+  options.masks = (const char *const[]){path_of[4], path_of[5], path_of[7], path_of[6]};
+  refuses(options, "3.mask.npy: has 6 elements, but ");
+  options = all_files(0, 0);
+  options.count = 0;
+  refuses(options, "no file of tokens is named");
+  options = all_files(0, 0);
+  options.vocabulary = 0;
+  refuses(options, "vocabulary must be at least 1, is 0");
+}
+
+static void every_token_is_held_against_the_vocabulary(void **state) {
+  must(ad_token_file_check(path_of[2], 2041));
+  assert_int_equal(ad_token_file_check(path_of[2], 2040), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "2.npy: the token at index 40 is 2040, but the model's vocabulary is 2040"));
+  assert_int_equal(ad_token_file_check(path_of[3], 65536), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "3.npy: the token at index 0 is 67536,"));
+  must(ad_token_file_check(path_of[3], INT64_MAX));
+  must(ad_token_mask_check(path_of[4]));
+  assert_int_equal(ad_token_mask_check(path_of[0]), AD_INVALID);
+  char other[96];
+  snprintf(other, sizeof other, "%s/other.npy", folder);
+  write_npy(other, "|u1", "\0\1\1\2\1", 1, 5);
+  assert_int_equal(ad_token_mask_check(other), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "other.npy: the element at index 3 is 2, where a mask has 1"));
+}
+
+/* Who did not look at the files before: no rank reads beyond its tables. */
+static void a_token_that_no_vocabulary_has_is_an_error_of_its_step(void **state) {
+  ad_token_options options = all_files(0, 0);
+  options.vocabulary = 2020;  // all of file 0, half of file 2, none of file 3
+  ad_text_data *text;
+  int32_t tokens[13 * SEQ];
+  int64_t counted;
+  must(ad_text_data_open_tokens(&options, &text));
+  ad_batch_options batch = {.size = sizeof batch, .seed = 4, .global_batch = 13};
+  assert_int_equal(ad_text_data_rows(text, &batch, 0, 0, 13, tokens, NULL, &counted), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "but the model's vocabulary is 2020"));
+  assert_int_equal(ad_text_data_rows(text, &batch, 0, 0, 13, NULL, tokens, &counted), AD_INVALID);
+  ad_text_data_close(text);
+}
+
+static void a_failing_allocation_leaves_nothing_behind(void **state) {
+  ad_token_options options = all_files(0.4, 1);
+  ad_text_data *text = NULL;
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status == AD_MEMORY; n++) {
+    ad_memory_fail_at(n);
+    status = ad_text_data_open_tokens(&options, &text);
+    if (status) assert_null(text);
+    assert_true(n < 100);
+  }
+  ad_memory_fail_at(0);
+  assert_int_equal(status, AD_OK);
+  ad_text_data_close(text);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(samples_are_windows_in_the_order_of_a_permutation),
+      cmocka_unit_test(an_epoch_has_every_window_once_and_epochs_differ),
+      cmocka_unit_test(a_sample_is_the_same_however_the_batch_is_cut),
+      cmocka_unit_test(the_held_out_set_is_every_window_of_the_last_part),
+      cmocka_unit_test(sizes_and_tallies_are_those_of_the_files),
+      cmocka_unit_test(what_is_wrong_with_tokens_is_said),
+      cmocka_unit_test(every_token_is_held_against_the_vocabulary),
+      cmocka_unit_test(a_token_that_no_vocabulary_has_is_an_error_of_its_step),
+      cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests(tests, make_files, remove_files);
+}
