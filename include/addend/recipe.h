@@ -32,6 +32,7 @@ typedef struct ad_recipe {
   char *kind;                     /* model.kind */
   const ad_program_kind *program; /* of that name */
   void *options;                  /* the program's: program->options_size bytes */
+  char *from;    /* model.from: folder of a model that Transformers saved, see ad_run_read_weights; NULL: none */
   char *weights; /* model.weights: path of initial values, see ad_run_read_weights; NULL: drawn from the seed */
   ad_recipe_mesh *meshes; /* one for each module of the program, in its order */
   size_t mesh_count;

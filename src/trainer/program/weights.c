@@ -2,7 +2,10 @@
  * another model, or of a name that was written wrongly. */
 #include "program/weights.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "architecture/tensors.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -11,68 +14,124 @@
 
 enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE, WORDS = 1024 };
 
+/* A tensor that there should be: all of a parameter, or one expert's part of it. */
+typedef struct wanted {
+  char name[NAME_SIZE];
+  ad_shape shape;
+} wanted;
+
 /* Which tensors there should be, and how far the lists of the message are. */
 typedef struct judging {
-  const ad_param_spec *params;
-  size_t param_count;
+  const ad_architecture *architecture; /* whose names they have; NULL: addend's own */
+  wanted *wanted;                      /* in the order of the parameters */
+  wanted *sorted;                      /* by name */
+  size_t count;
   const ad_weights *weights;
   ad_text text;
-  size_t missing, other_dtypes, other_shapes, extra;
+  size_t foreign, missing, other_dtypes, other_shapes, extra;
 } judging;
 
-typedef void judge(judging *j, const ad_param_spec *param);
+/* ---- what there should be ---- */
 
-static void for_each_param(judging *j, judge *function) {
-  for (size_t p = 0; p < j->param_count; p++) function(j, &j->params[p]);
+static size_t count_tensors(const ad_architecture *architecture, const ad_param_spec *params, size_t count) {
+  ad_tensor_source source;
+  size_t tensors = 0;
+  for (size_t p = 0; p < count; p++)
+    if (ad_tensor_source_find(architecture, params[p].name, &params[p].shape, &source)) tensors += (size_t)source.count;
+  return tensors;
 }
 
-static void list_missing(judging *j, const ad_param_spec *param) {
-  if (!ad_weights_find(j->weights, param->name)) ad_text_list(&j->text, &j->missing, "; it lacks ", "%s", param->name);
-}
-
-static void list_other_dtype(judging *j, const ad_param_spec *param) {
-  const ad_safetensor *tensor = ad_weights_find(j->weights, param->name);
-  if (tensor && !ad_dtype_is_float(tensor->dtype))
-    ad_text_list(&j->text, &j->other_dtypes, "; no floats are ", "%s (%s)", param->name, ad_dtype_name(tensor->dtype));
-}
-
-static void list_other_shape(judging *j, const ad_param_spec *param) {
-  const ad_safetensor *tensor = ad_weights_find(j->weights, param->name);
-  char there[160], here[160];
-  if (tensor && !ad_shape_equal(&tensor->shape, &param->shape))
-    ad_text_list(&j->text, &j->other_shapes, "; they differ in ", "%s (%s there, %s here)", param->name,
-                 ad_shape_print(&tensor->shape, there, sizeof there), ad_shape_print(&param->shape, here, sizeof here));
-}
-
-static int is_param(const judging *j, const char *tensor) {
-  for (size_t p = 0; p < j->param_count; p++)
-    if (!strcmp(j->params[p].name, tensor)) return 1;
-  return 0;
-}
-
-/* Only as many as the message names: each is held against all parameters. */
-static void list_extra(judging *j, const ad_safetensors *file) {
-  for (size_t i = 0; i < ad_safetensors_count(file) && j->extra <= AD_LISTED; i++) {
-    const char *tensor = ad_safetensors_at(file, i)->name;
-    if (!is_param(j, tensor)) ad_text_list(&j->text, &j->extra, "; the model has no ", "%.80s", tensor);
+static void want(judging *j, const ad_param_spec *param) {
+  ad_tensor_source source;
+  if (!ad_tensor_source_find(j->architecture, param->name, &param->shape, &source)) {
+    ad_text_list(&j->text, &j->foreign, "; its architecture has no ", "%s", param->name);
+    return;
+  }
+  for (int64_t i = 0; i < source.count; i++) {
+    wanted *one = &j->wanted[j->count++];
+    ad_tensor_source_name(&source, i, one->name);
+    one->shape = source.shape;
   }
 }
 
-static ad_status check(const ad_param_spec *params, size_t count, const ad_weights *weights) {
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const wanted *)a)->name, ((const wanted *)b)->name);
+}
+
+static ad_status want_all(judging *j, const ad_param_spec *params, size_t count) {
+  size_t tensors = count_tensors(j->architecture, params, count);
+  AD_TRY(ad_new(tensors, &j->wanted));
+  AD_TRY(ad_new(tensors, &j->sorted));
+  for (size_t p = 0; p < count; p++) want(j, &params[p]);
+  memcpy(j->sorted, j->wanted, j->count * sizeof *j->wanted);
+  qsort(j->sorted, j->count, sizeof *j->sorted, by_name);
+  return AD_OK;
+}
+
+/* ---- what there is ---- */
+
+typedef void judge(judging *j, const wanted *one);
+
+static void for_each(judging *j, judge *function) {
+  for (size_t i = 0; i < j->count; i++) function(j, &j->wanted[i]);
+}
+
+static void list_missing(judging *j, const wanted *one) {
+  if (!ad_weights_find(j->weights, one->name)) ad_text_list(&j->text, &j->missing, "; it lacks ", "%s", one->name);
+}
+
+static void list_other_dtype(judging *j, const wanted *one) {
+  const ad_safetensor *tensor = ad_weights_find(j->weights, one->name);
+  if (tensor && !ad_dtype_is_float(tensor->dtype))
+    ad_text_list(&j->text, &j->other_dtypes, "; no floats are ", "%s (%s)", one->name, ad_dtype_name(tensor->dtype));
+}
+
+static void list_other_shape(judging *j, const wanted *one) {
+  const ad_safetensor *tensor = ad_weights_find(j->weights, one->name);
+  char there[160], here[160];
+  if (tensor && !ad_shape_equal(&tensor->shape, &one->shape))
+    ad_text_list(&j->text, &j->other_shapes, "; they differ in ", "%s (%s there, %s here)", one->name,
+                 ad_shape_print(&tensor->shape, there, sizeof there), ad_shape_print(&one->shape, here, sizeof here));
+}
+
+static int is_wanted(const judging *j, const char *tensor) {
+  wanted key = {0};
+  if (snprintf(key.name, sizeof key.name, "%s", tensor) >= (int)sizeof key.name) return 0;
+  return bsearch(&key, j->sorted, j->count, sizeof key, by_name) != NULL;
+}
+
+static void list_extra(judging *j, const ad_safetensors *file) {
+  for (size_t i = 0; i < ad_safetensors_count(file) && j->extra <= AD_LISTED; i++) {
+    const ad_safetensor *tensor = ad_safetensors_at(file, i);
+    if (!is_wanted(j, tensor->name) && !ad_tensor_is_idle(j->architecture, j->weights, tensor))
+      ad_text_list(&j->text, &j->extra, "; the model has no ", "%.80s", tensor->name);
+  }
+}
+
+static ad_status judge_all(judging *j, const ad_param_spec *params, size_t count) {
   const ad_safetensors *file;
+  AD_TRY(want_all(j, params, count));
+  for_each(j, list_missing);
+  for (size_t i = 0; (file = ad_weights_file(j->weights, i)); i++) list_extra(j, file);
+  for_each(j, list_other_dtype);
+  for_each(j, list_other_shape);
+  return AD_OK;
+}
+
+static ad_status check(const ad_param_spec *params, size_t count, const ad_architecture *architecture,
+                       const ad_weights *weights) {
   char words[WORDS] = "";
-  judging j = {.params = params, .param_count = count, .weights = weights, .text = ad_text_on(words, sizeof words)};
-  for_each_param(&j, list_missing);
-  for (size_t i = 0; (file = ad_weights_file(weights, i)); i++) list_extra(&j, file);
-  for_each_param(&j, list_other_dtype);
-  for_each_param(&j, list_other_shape);
-  if (!j.text.used) return AD_OK;
+  judging j = {.architecture = architecture, .weights = weights, .text = ad_text_on(words, sizeof words)};
+  ad_status status = judge_all(&j, params, count);
+  ad_release(j.wanted);
+  ad_release(j.sorted);
+  if (status || !j.text.used) return status;
   return ad_fail(AD_INVALID, "%s: these are not the weights of this model%s", ad_weights_path(weights), words);
 }
 
 static ad_status check_named(const ad_param_spec *params, size_t count, const ad_weights *weights) {
   for (size_t i = 0; i < count; i++) AD_NEED_IN("ad_params_check_weights", "params[i].name", params[i].name);
-  return check(params, count, weights);
+  return check(params, count, NULL, weights);
 }
 
 ad_status ad_params_check_weights(const ad_param_spec *params, size_t count, const ad_weights *weights) {
@@ -104,7 +163,8 @@ static void list_params(const ad_program *program, char (*names)[NAME_SIZE], ad_
   }
 }
 
-ad_status ad_program_check_weights(const ad_program *program, const ad_weights *weights) {
+ad_status ad_program_check_weights(const ad_program *program, const ad_architecture *architecture,
+                                   const ad_weights *weights) {
   size_t count = count_params(program);
   char(*names)[NAME_SIZE];
   ad_param_spec *params;
@@ -112,7 +172,7 @@ ad_status ad_program_check_weights(const ad_program *program, const ad_weights *
   ad_status status = ad_new(count, &params);
   if (!status) {
     list_params(program, names, params);
-    status = check(params, count, weights);
+    status = check(params, count, architecture, weights);
     ad_release(params);
   }
   ad_release(names);

@@ -49,6 +49,11 @@ static void check_kind(ad_reading *r) {
           ad_kinds_known(known, sizeof known), r->recipe->kind);
 }
 
+static void check_weights(ad_reading *r) {
+  if (r->recipe->from && r->recipe->weights && ARE_READ(r, "model.from", "model.weights"))
+    WRONG(r, "model.weights", "stands beside model.from, which gives the initial values too; keep one of them");
+}
+
 static void check_placement(ad_reading *r) {
   const char *placement = r->recipe->placement;
   if (placement && ARE_READ(r, "placement") && strcmp(placement, AD_COLOCATED) != 0 &&
@@ -308,6 +313,7 @@ static ad_status check_meshes(ad_reading *r) {
 ad_status ad_reading_check(ad_reading *r) {
   check_name(r);
   check_kind(r);
+  check_weights(r);
   check_placement(r);
   check_sync(r);
   check_warmup(r);
@@ -319,6 +325,7 @@ ad_status ad_reading_check(ad_reading *r) {
 void ad_reading_check_files(ad_reading *r) {
   const ad_program_kind *program = r->recipe->program;
   ad_complaints to = complaints_of(r);
-  if (r->recipe->weights && ARE_READ(r, "model.weights")) ad_recipe_check_weights(r->recipe, !r->errors.status, &to);
+  if (ARE_READ(r, "model.from", "model.weights"))
+    ad_recipe_check_weights(r->recipe, r->config.architecture, !r->errors.status, &to);
   if (program && program->rules.check_files) program->rules.check_files(r->recipe->options, &to);
 }

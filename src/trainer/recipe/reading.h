@@ -1,6 +1,7 @@
 /* A recipe on its way from a tree of nodes to the structure: what each part of that work hands to the next. */
 #ifndef RECIPE_READING_H
 #define RECIPE_READING_H
+#include "architecture/config.h"
 #include "recipe/document.h"
 #include "recipe/schema.h"
 
@@ -10,14 +11,20 @@ typedef struct ad_reading {
   ad_recipe *recipe;
   ad_schema schema;
   const ad_node **nodes; /* of each key of the schema; NULL: not given */
+  ad_config config;      /* of model.from; its architecture is NULL where there is none */
+  char *config_path;     /* the origin of what it gives */
   int *wrong;            /* of each key: its value could not be read, and is left 0 or empty */
 } ad_reading;
 
-/* set.c: the same as ad_reading_set where the path is model or model.kind; nothing elsewhere. The schema may still be
- * empty. */
+/* set.c: the same as ad_reading_set where the path is model, model.kind or model.from; nothing elsewhere. The schema
+ * may still be empty. */
 AD_CHECKED ad_status ad_reading_set_kind(ad_reading *reading, const char *set, const char *origin, int order);
 /* set.c: puts the value of "PATH=VALUE" into the tree. `origin` is "--set PATH" and outlives the reading. */
 AD_CHECKED ad_status ad_reading_set(ad_reading *reading, const char *set, const char *origin, int order);
+/* pretrained.c: reads the config.json of model.from, and gives the recipe its kind; what it refuses is told. */
+AD_CHECKED ad_status ad_reading_open_pretrained(ad_reading *reading);
+/* pretrained.c: puts into the tree what it says of the other keys, and tells where the recipe says otherwise. */
+AD_CHECKED ad_status ad_reading_fill_pretrained(ad_reading *reading);
 /* read.c: tells of unknown keys, and fills the recipe from the tree and the defaults. */
 AD_CHECKED ad_status ad_reading_fill(ad_reading *reading);
 /* check.c: what no key can tell alone. Looks at no file. */

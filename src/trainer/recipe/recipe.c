@@ -91,6 +91,7 @@ static ad_status apply_sets_of_kind(ad_reading *r, const source *from, char **or
 
 static ad_status find_program(ad_reading *r, const source *from, char **origins) {
   AD_TRY(apply_sets_of_kind(r, from, origins));
+  if (from->with_files) AD_TRY(ad_reading_open_pretrained(r));
   const ad_node *kind = ad_node_find(ad_node_find(r->root, "model"), "kind");
   if (kind && kind->kind == AD_NODE_SCALAR) r->recipe->program = ad_program_kind_find(kind->text);
   return ad_schema_create(r->recipe->program, &r->schema);
@@ -127,6 +128,7 @@ static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(make_root_a_map(r));
   AD_TRY(find_program(r, from, origins));
   AD_TRY(apply_sets(r, from, origins));
+  AD_TRY(ad_reading_fill_pretrained(r));
   AD_TRY(ad_reading_fill(r));
   AD_TRY(name_after_file(r->recipe));
   if (r->recipe->program && r->recipe->program->rules.complete) r->recipe->program->rules.complete(r->recipe->options);
@@ -143,6 +145,8 @@ static void release_reading(ad_reading *r) {
   ad_schema_release(&r->schema);
   ad_release(r->nodes);
   ad_release(r->wrong);
+  ad_config_release(&r->config);
+  ad_release(r->config_path);
 }
 
 static ad_status read_with(const source *from, char **origins, ad_recipe *recipe) {

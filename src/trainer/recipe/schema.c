@@ -19,13 +19,16 @@
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
 
 /* Where the keys of a program go in between. */
-enum { NAME, KIND, WEIGHTS, MESH, PLACEMENT };
+enum { NAME, KIND, FROM, WEIGHTS, MESH, PLACEMENT };
 
 static const ad_key common[] = {
     [NAME] = {"name", AD_KEY_TEXT, .offset = AT(name), .fallback = "",
               .help = "names the folder runs/NAME; left out: the file's name"},
 
     [KIND] = {"model.kind", AD_KEY_TEXT, .offset = AT(kind)}, /* its help: the kinds that there are */
+    [FROM] = {"model.from", AD_KEY_TEXT, .offset = AT(from), .fallback = "",
+              .help = "the folder of a model as Hugging Face Transformers saves it: its config.json gives the keys of "
+                      "model that are left out, its safetensors the initial values"},
     [WEIGHTS] = {"model.weights", AD_KEY_TEXT, .offset = AT(weights), .fallback = "",
                  .help = "initial values of all parameters: a safetensors file, or the *.safetensors.index.json of "
                          "several; left out: drawn from the seed"},

@@ -111,7 +111,8 @@ static ad_status put_value(ad_reading *r, const set_path *path, ad_recipe_place 
 }
 
 static int names_kind(const set_path *path) {
-  return !strcmp(path->part[0], "model") && (path->count == 1 || (path->count == 2 && !strcmp(path->part[1], "kind")));
+  const char *key = path->count == 2 ? path->part[1] : "kind";
+  return !strcmp(path->part[0], "model") && path->count <= 2 && (!strcmp(key, "kind") || !strcmp(key, "from"));
 }
 
 ad_status ad_reading_set_kind(ad_reading *r, const char *set, const char *origin, int order) {

@@ -2,26 +2,35 @@
  * train/. */
 #include "recipe/weights.h"
 
+#include "architecture/folder.h"
 #include "program/weights.h"
 #include "recipe/paper.h"
 
-static ad_status check_fit(const ad_recipe *recipe, const ad_weights *weights) {
+static ad_status check_fit(const ad_recipe *recipe, const ad_architecture *architecture, const ad_weights *weights) {
   ad_paper paper;
   AD_TRY(ad_paper_open(recipe, &paper));
-  ad_status status = ad_program_check_weights(paper.program, weights);
+  ad_status status = ad_program_check_weights(paper.program, architecture, weights);
   ad_paper_close(&paper);
   return status;
 }
 
-static void tell(ad_status status, const ad_complaints *to) {
-  if (status) ad_complain_of(to, "model.weights", status);
+static const char *key_of(const ad_recipe *recipe) { return recipe->from ? "model.from" : "model.weights"; }
+
+static void tell(const ad_recipe *recipe, ad_status status, const ad_complaints *to) {
+  if (status) ad_complain_of(to, key_of(recipe), status);
 }
 
-void ad_recipe_check_weights(const ad_recipe *recipe, int is_right, const ad_complaints *to) {
+static ad_status open_files(const ad_recipe *recipe, ad_weights **out) {
+  return recipe->from ? ad_pretrained_weights(recipe->from, out) : ad_weights_open(recipe->weights, out);
+}
+
+void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *architecture, int is_right,
+                             const ad_complaints *to) {
   ad_weights *weights = NULL;
   const ad_safetensors *file;
-  tell(ad_weights_open(recipe->weights, &weights), to);
-  if (weights && is_right) tell(check_fit(recipe, weights), to);
-  for (size_t i = 0; (file = ad_weights_file(weights, i)); i++) tell(ad_safetensors_check_values(file), to);
+  if (!recipe->from == !recipe->weights) return; /* none, or both, which was told */
+  tell(recipe, open_files(recipe, &weights), to);
+  if (weights && is_right) tell(recipe, check_fit(recipe, architecture, weights), to);
+  for (size_t i = 0; (file = ad_weights_file(weights, i)); i++) tell(recipe, ad_safetensors_check_values(file), to);
   ad_weights_close(weights);
 }

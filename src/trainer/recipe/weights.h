@@ -2,9 +2,12 @@
 #ifndef RECIPE_WEIGHTS_H
 #define RECIPE_WEIGHTS_H
 #include "addend/recipe.h"
+#include "architecture/architecture.h"
 
-/* Complains of files that cannot be used, of values in them that are not finite and, where the rest of the recipe is
- * right, of tensors that are not the program's parameters. Reads the files once, whole. */
-void ad_recipe_check_weights(const ad_recipe *recipe, int is_right, const ad_complaints *to);
+/* Of model.weights, or of model.from with the architecture that its config.json names; nothing where the recipe has
+ * neither. Complains of files that cannot be used, of values in them that are not finite and, where the rest of the
+ * recipe is right, of tensors that are not the program's parameters. Reads the files once, whole. */
+void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *architecture, int is_right,
+                             const ad_complaints *to);
 
 #endif

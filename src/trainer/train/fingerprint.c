@@ -78,6 +78,7 @@ void ad_fingerprint_release(ad_fingerprint *fingerprint) {
  * numbers mean. */
 static int is_free(const char *key) {
   static const char *const patterns[] = {"name",
+                                         "model.from",
                                          "model.weights",
                                          "mesh",
                                          "mesh.*",

@@ -87,6 +87,11 @@ static ad_status create_module(ad_run *run, size_t i, const ad_module_options *o
   return AD_OK;
 }
 
+static ad_status read_initial(ad_run *run) {
+  if (run->recipe->from) return ad_run_read_pretrained(run, run->recipe->from);
+  return run->recipe->weights ? ad_run_read_weights(run, run->recipe->weights) : AD_OK;
+}
+
 static ad_status create_modules(ad_run *run) {
   size_t count = ad_program_module_count(run->program);
   ad_module_options options = module_options(run);
@@ -103,7 +108,7 @@ static ad_status create_modules(ad_run *run) {
     run->loss_scale.enabled |= scales;
   }
   run->loss_scale.exponent = run->loss_scale.enabled ? (int)run->recipe->precision.loss_scale : 0;
-  return run->recipe->weights ? ad_run_read_weights(run, run->recipe->weights) : AD_OK;
+  return read_initial(run);
 }
 
 /* ---- norm groups ---- */

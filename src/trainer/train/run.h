@@ -108,6 +108,8 @@ int ad_run_loss_scale_exponent(const ad_run *run);
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
 ad_dtype ad_run_compute_dtype(const ad_run *run);
 
+/* As ad_run_read_weights, from the folder of a model that Transformers saved. Collective. */
+ad_status ad_run_read_pretrained(ad_run *run, const char *folder) AD_CHECKED;
 /* Tells the group when this rank failed alone; returns `status`. */
 ad_status ad_run_tell(ad_run *run, ad_status status) AD_CHECKED;
 int ad_run_is_first(const ad_run *run); /* this rank is the first of all: it writes */

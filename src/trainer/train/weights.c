@@ -1,9 +1,10 @@
 /* Whole parameters as one safetensors file, and back from one or several. */
 #include <stdio.h>
 #include "addend/safetensors.h"
+#include "architecture/folder.h"
+#include "architecture/tensors.h"
 #include "array/part.h"
 #include "base/error.h"
-#include "kernels/kernels.h"
 #include "base/memory.h"
 #include "comm/agree.h"
 #include "module/module.h"
@@ -97,26 +98,23 @@ static const char *name_of(const ad_run *run, size_t index, char *buffer) {
   return ad_program_param_name(run->program, at.module, at.param, buffer, NAME_SIZE);
 }
 
-// This rank's part, in the file's dtype, then in the value's.
-static ad_status read_param(const ad_run *run, const ad_safetensor *tensor, ad_array *value) {
-  ad_part whole, mine;
-  char *part;
+/* This rank's part, in the value's dtype. */
+static ad_status read_param(const ad_run *run, const ad_tensor_source *source, const ad_weights *weights,
+                            ad_array *value) {
+  ad_part mine;
   if (!value || !value->data) return AD_OK;
-  ad_layout uncut = ad_layout_all(value->layout.mesh, AD_R);
-  ad_part_of(&uncut, &value->shape, ad_comm_rank(run->comm), &whole);
   ad_part_of(&value->layout, &value->shape, ad_comm_rank(run->comm), &mine);
-  AD_TRY(ad_new(ad_part_numel(&mine) * ad_dtype_size(tensor->dtype), &part));
-  ad_part_copy(part, &mine, tensor->data, &whole, &mine, ad_dtype_size(tensor->dtype));
-  ad_cast(value->data, value->dtype, part, tensor->dtype, ad_part_numel(&mine));
-  ad_release(part);
-  return AD_OK;
+  return ad_tensor_source_read(source, weights, &mine, value->dtype, value->data);
 }
 
-static ad_status read_params(ad_run *run, const ad_weights *weights) {
-  AD_TRY(ad_program_check_weights(run->program, weights));
+static ad_status read_params(ad_run *run, const ad_architecture *architecture, const ad_weights *weights) {
+  AD_TRY(ad_program_check_weights(run->program, architecture, weights));
   char own[NAME_SIZE];
-  for (size_t i = 0; i < run->param_count; i++)
-    AD_TRY(read_param(run, ad_weights_find(weights, name_of(run, i, own)), ad_run_part(run, i, AD_PART_MASTER)));
+  for (size_t i = 0; i < run->param_count; i++) {
+    ad_tensor_source source;
+    if (ad_tensor_source_find(architecture, name_of(run, i, own), &ad_run_param_at(run, i).spec->shape, &source))
+      AD_TRY(read_param(run, &source, weights, ad_run_part(run, i, AD_PART_MASTER)));
+  }
   return AD_OK;
 }
 
@@ -124,7 +122,25 @@ ad_status ad_run_read_weights(ad_run *run, const char *path) {
   AD_NEED(run, path);
   ad_weights *weights;
   AD_TRY(ad_weights_open(path, &weights));
-  ad_status status = read_params(run, weights);
+  ad_status status = read_params(run, NULL, weights);
   ad_weights_close(weights);
+  return status ? status : ad_run_refresh(run, AD_MASTERS_WRITTEN);
+}
+
+static ad_status read_folder(ad_run *run, const ad_architecture *architecture, const char *folder) {
+  ad_weights *weights;
+  AD_TRY(ad_pretrained_weights(folder, &weights));
+  ad_status status = read_params(run, architecture, weights);
+  ad_weights_close(weights);
+  return status;
+}
+
+ad_status ad_run_read_pretrained(ad_run *run, const char *folder) {
+  ad_config config = {0};
+  char *path = NULL;
+  ad_status status = ad_pretrained_config(folder, &path, &config);
+  if (!status) status = read_folder(run, config.architecture, folder);
+  ad_config_release(&config);
+  ad_release(path);
   return status ? status : ad_run_refresh(run, AD_MASTERS_WRITTEN);
 }

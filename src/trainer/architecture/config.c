@@ -1,0 +1,269 @@
+/* Reading a config.json key by key of the tables. Nothing that it says is passed over unless a table says that it may
+ * be. */
+#include "architecture/config.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "architecture/config_build.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "files/file.h"
+
+enum { WORDS = 512, SHOWN = 120, KEY_SIZE = 128 };
+
+/* ---- what is collected ---- */
+
+ad_status ad_config_give(ad_config *to, const char *key, const char *from, const char *text) {
+  if (to->count == AD_CONFIG_VALUES_MAX)
+    return ad_fail(AD_INVALID, "config.json gives more keys than there is room for");
+  ad_config_value *value = &to->values[to->count];
+  AD_TRY(ad_copy_string(text, &value->text));
+  value->key = key;
+  value->from = from;
+  to->count++;
+  return AD_OK;
+}
+
+ad_status ad_config_refuse(ad_config *to, const char *key, const char *format, ...) {
+  char words[WORDS], sentence[WORDS + KEY_SIZE + 2];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(words, sizeof words, format, arguments);
+  va_end(arguments);
+  snprintf(sentence, sizeof sentence, "%.*s: %s", KEY_SIZE, key, words);
+  AD_TRY(ad_grow(&to->refused, to->refused_count, to->refused_count + 1));
+  return ad_copy_string(sentence, &to->refused[to->refused_count++]);
+}
+
+const char *ad_config_print(const json_t *value, char *buffer, size_t size) {
+  char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+  snprintf(buffer, size, "%s", text ? text : "nothing");
+  free(text);
+  return buffer;
+}
+
+ad_status ad_config_refuse_value(ad_config *to, const char *key, const char *must, const json_t *is) {
+  char shown[SHOWN];
+  return ad_config_refuse(to, key, "must be %s, is %s: addend computes nothing else", must,
+                          ad_config_print(is, shown, sizeof shown));
+}
+
+int ad_config_equal(const json_t *a, const json_t *b) {
+  if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
+  return json_equal(a, b);
+}
+
+/* ---- the keys of the tables ---- */
+
+static json_t *parse_own(const char *json) { return json_loads(json, JSON_DECODE_ANY, NULL); }
+
+/* The first of a row's names that config.json has; "" if it has none, and *value is NULL. */
+static const char *find_key(const json_t *config, const ad_config_row *row, const json_t **value) {
+  for (const char *at = row->key; *at; at += strcspn(at, "|"), at += *at == '|') {
+    char name[KEY_SIZE];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(at, "|"), at);
+    *value = json_object_get(config, name);
+    if (*value) return at;
+  }
+  *value = NULL;
+  return row->key;
+}
+
+static int row_has(const ad_config_row *row, const char *key) {
+  size_t length = strlen(key);
+  for (const char *at = row->key; *at; at += strcspn(at, "|"), at += *at == '|')
+    if (strcspn(at, "|") == length && !strncmp(at, key, length)) return 1;
+  return 0;
+}
+
+const char *ad_config_number(double value, char buffer[AD_CONFIG_NUMBER]) {
+  snprintf(buffer, AD_CONFIG_NUMBER, "%.15g", value);
+  if (strtod(buffer, NULL) != value) snprintf(buffer, AD_CONFIG_NUMBER, "%.17g", value);
+  return buffer;
+}
+
+/* Of numbers and truth values, as YAML writes them. */
+static const char *print_value(const json_t *value, char *buffer, size_t size) {
+  char number[AD_CONFIG_NUMBER];
+  if (!json_is_real(value)) return ad_config_print(value, buffer, size);
+  snprintf(buffer, size, "%s", ad_config_number(json_real_value(value), number));
+  return buffer;
+}
+
+static ad_status give(const json_t *config, const ad_config_row *row, ad_config *to) {
+  char text[SHOWN];
+  const json_t *value;
+  find_key(config, row, &value);
+  if (!value || json_is_null(value)) {
+    if (!row->absent) return ad_config_refuse(to, row->key, "is missing");
+    return ad_config_give(to, row->gives, row->key, row->absent);
+  }
+  if (!json_is_number(value) && !json_is_boolean(value))
+    return ad_config_refuse(to, row->key, "must be a number or true or false, is %s",
+                            ad_config_print(value, text, sizeof text));
+  return ad_config_give(to, row->gives, row->key, print_value(value, text, sizeof text));
+}
+
+/* Where the key is missing, Transformers takes the absent value. */
+static ad_status judge(const json_t *config, const ad_config_row *row, ad_config *to) {
+  const json_t *value;
+  json_t *must = parse_own(row->must), *absent = row->absent ? parse_own(row->absent) : NULL;
+  find_key(config, row, &value);
+  ad_status status = AD_OK;
+  if (!value && absent && !ad_config_equal(absent, must))
+    status = ad_config_refuse(to, row->key, "is missing, and then it is %s: it must be %s", row->absent, row->must);
+  else if (value && !ad_config_equal(value, must) && (absent || !json_is_null(value)))
+    status = ad_config_refuse_value(to, row->key, row->must, value);
+  json_decref(must);
+  json_decref(absent);
+  return status;
+}
+
+static ad_status judge_each(const json_t *config, const ad_config_row *row, ad_config *to) {
+  const json_t *value;
+  json_t *must = parse_own(row->must), *element;
+  size_t i;
+  int differs;
+  find_key(config, row, &value);
+  differs = value && !json_is_null(value) && !json_is_array(value);
+  json_array_foreach((json_t *)value, i, element) differs |= !json_equal(element, must);
+  json_decref(must);
+  return differs ? ad_config_refuse(to, row->key, "each of its elements must be %s", row->must) : AD_OK;
+}
+
+static ad_status take_row(const json_t *config, const ad_config_row *row, ad_config *to) {
+  switch (row->use) {
+    case AD_CONFIG_GIVES:
+      return give(config, row, to);
+    case AD_CONFIG_MUST:
+      return judge(config, row, to);
+    case AD_CONFIG_EACH:
+      return judge_each(config, row, to);
+    default:
+      return AD_OK;
+  }
+}
+
+static ad_status take_rows(const json_t *config, ad_config *to) {
+  for (int part = 0; part < AD_ARCHITECTURE_PARTS && to->architecture->config[part]; part++)
+    for (const ad_config_row *row = to->architecture->config[part]; row->key; row++) AD_TRY(take_row(config, row, to));
+  return AD_OK;
+}
+
+/* ---- what no single key says ---- */
+
+static ad_status take_facts(ad_config *to) {
+  for (const ad_architecture_fact *fact = to->architecture->facts; fact->key; fact++)
+    AD_TRY(ad_config_give(to, fact->key, to->architecture->name, fact->value));
+  return AD_OK;
+}
+
+static ad_status take_flag(const json_t *config, const char *key, int is_known, int *out, ad_config *to) {
+  const json_t *value = json_object_get(config, key);
+  *out = json_is_true(value);
+  if (!is_known || !value || json_is_boolean(value) || json_is_null(value)) return AD_OK;
+  return ad_config_refuse_value(to, key, "true or false", value);
+}
+
+static ad_status take_bias(const json_t *config, ad_config *to) {
+  const ad_architecture *a = to->architecture;
+  int attention, mlp;
+  if (!a->has_attention_bias && !a->has_mlp_bias) return AD_OK;
+  AD_TRY(take_flag(config, "attention_bias", a->has_attention_bias, &attention, to));
+  AD_TRY(take_flag(config, "mlp_bias", a->has_mlp_bias, &mlp, to));
+  mlp = mlp && a->has_mlp_bias;
+  const char *bias = attention && mlp ? "all" : attention ? "attention" : mlp ? "mlp" : "none";
+  return ad_config_give(to, "model.bias", mlp && !attention ? "mlp_bias" : "attention_bias", bias);
+}
+
+static int is_known(const ad_architecture *a, const char *key) {
+  for (int part = 0; part < AD_ARCHITECTURE_PARTS && a->config[part]; part++)
+    for (const ad_config_row *row = a->config[part]; row->key; row++)
+      if (row_has(row, key)) return 1;
+  return 0;
+}
+
+/* Asks for nothing. */
+static int is_off(const json_t *value) {
+  int is_empty =
+      (json_is_array(value) && !json_array_size(value)) || (json_is_object(value) && !json_object_size(value));
+  return json_is_null(value) || json_is_false(value) || is_empty;
+}
+
+static ad_status refuse_unknown(const json_t *config, ad_config *to) {
+  const char *key;
+  json_t *value;
+  char shown[SHOWN];
+  json_object_foreach((json_t *)config, key, value) {
+    if (is_known(to->architecture, key) || is_off(value)) continue;
+    AD_TRY(ad_config_refuse(to, key,
+                            "is %s, and addend does not know what that changes; remove it if it changes no number",
+                            ad_config_print(value, shown, sizeof shown)));
+  }
+  return AD_OK;
+}
+
+/* ---- the whole ---- */
+
+static ad_status find_architecture(const json_t *config, const char *path, const ad_architecture **out) {
+  char known[256], shown[SHOWN];
+  const json_t *list = json_object_get(config, "architectures");
+  const char *name = json_string_value(json_array_get(list, 0));
+  *out = name && json_array_size(list) == 1 ? ad_architecture_find(name) : NULL;
+  if (!*out)
+    return ad_fail(AD_INVALID, "%s: architectures: must be [\"...\"] with %s, is %s", path,
+                   ad_architectures_known(known, sizeof known), ad_config_print(list, shown, sizeof shown));
+  const json_t *type = json_object_get(config, "model_type");
+  if (!type || (json_is_string(type) && !strcmp(json_string_value(type), (*out)->model_type))) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: model_type: must be \"%s\" as architectures is [\"%s\"], is %s", path,
+                 (*out)->model_type, name, ad_config_print(type, shown, sizeof shown));
+}
+
+static ad_status take_all(const json_t *config, ad_config *to) {
+  AD_TRY(take_rows(config, to));
+  AD_TRY(take_facts(to));
+  AD_TRY(take_bias(config, to));
+  AD_TRY(ad_config_take_rotary(config, to));
+  return refuse_unknown(config, to);
+}
+
+static ad_status take_document(const json_t *config, const char *path, ad_config *out) {
+  ad_config made = {0};
+  if (!json_is_object(config)) return ad_fail(AD_INVALID, "%s: is no JSON object", path);
+  AD_TRY(find_architecture(config, path, &made.architecture));
+  ad_status status = take_all(config, &made);
+  if (status)
+    ad_config_release(&made);
+  else
+    *out = made;
+  return status;
+}
+
+ad_status ad_config_parse(const char *text, size_t size, const char *path, ad_config *out) {
+  json_error_t error;
+  json_t *config = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+  if (!config) return ad_fail(AD_INVALID, "%s: is no JSON: line %d: %s", path, error.line, error.text);
+  ad_status status = take_document(config, path, out);
+  json_decref(config);
+  return status;
+}
+
+ad_status ad_config_read(const char *path, ad_config *out) {
+  char *text;
+  int64_t size;
+  AD_TRY(ad_file_read(path, AD_CONFIG_BYTES_MAX, &text, &size));
+  ad_status status = ad_config_parse(text, (size_t)size, path, out);
+  ad_release(text);
+  return status;
+}
+
+void ad_config_release(ad_config *config) {
+  for (size_t i = 0; i < config->count; i++) ad_release(config->values[i].text);
+  for (size_t i = 0; i < config->refused_count; i++) ad_release(config->refused[i]);
+  ad_release(config->refused);
+  *config = (ad_config){0};
+}

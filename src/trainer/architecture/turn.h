@@ -1,0 +1,19 @@
+/* Transposed copies of parts of matrices that lie in files. */
+#ifndef ARCHITECTURE_TURN_H
+#define ARCHITECTURE_TURN_H
+#include "addend/dtype.h"
+#include "addend/layout.h"
+
+/* A block of a matrix, `rows` by `columns` elements. */
+typedef struct ad_turned_block {
+  const char *from; /* its first element; need not be aligned for the dtype */
+  int64_t from_row; /* elements from one row to the next */
+  char *to;         /* its first element, [columns, rows] */
+  int64_t to_row;
+  int64_t rows, columns; /* of `from` */
+} ad_turned_block;
+
+/* to[j][i] = from[i][j], converted: a tile at a time, so that both are read and written in whole cache lines. */
+void ad_turn(const ad_turned_block *block, ad_dtype from, ad_dtype to);
+
+#endif

@@ -1,0 +1,100 @@
+/* model.from: what a model's config.json says becomes values of the recipe's keys, as if they stood there. What both
+ * say must agree. */
+#include <stdlib.h>
+#include <string.h>
+#include "architecture/folder.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "recipe/reading.h"
+
+static const char from[] = "model.from";
+
+static ad_recipe_place place_of_config(const ad_reading *r) { return (ad_recipe_place){r->config_path, 0, 0}; }
+
+/* ---- reading it ---- */
+
+static void tell_refused(ad_reading *r) {
+  for (size_t i = 0; i < r->config.refused_count; i++)
+    ad_recipe_errors_add(&r->errors, place_of_config(r), "", "%s", r->config.refused[i]);
+}
+
+static ad_status tell_unusable(ad_reading *r, ad_status status) {
+  if (status == AD_MEMORY) return status;
+  ad_recipe_place place = ad_reading_place(r, from);
+  if (status == AD_IO)
+    ad_recipe_errors_add_io(&r->errors, place, from, "%s", ad_last_error());
+  else
+    ad_recipe_errors_add(&r->errors, place, from, "%s", ad_last_error());
+  return ad_recipe_errors_report(&r->errors);
+}
+
+/* ---- putting it into the tree ---- */
+
+/* A value as a tree. Lines are those of config.json, which are not known. */
+static ad_status parse(ad_reading *r, const char *text, ad_node **out) {
+  AD_TRY(ad_document_parse(text, strlen(text), place_of_config(r), &r->errors, out));
+  if (*out) (*out)->place.line = 0;
+  for (ad_node *child = *out ? (*out)->children : NULL; child; child = child->next) child->place.line = 0;
+  return AD_OK;
+}
+
+static ad_status put(ad_reading *r, ad_node *model, const char *name, const char *text) {
+  ad_node *node;
+  AD_TRY(parse(r, text, &node));
+  ad_status status = node ? ad_node_put(model, name, node) : AD_OK;
+  if (status) ad_node_destroy(node);
+  return status;
+}
+
+static int are_equal(const ad_node *a, const ad_node *b) {
+  if (a->kind != b->kind || a->kind == AD_NODE_MAP) return 0;
+  if (a->kind == AD_NODE_SCALAR) {
+    char *a_end, *b_end;
+    double a_value = strtod(a->text, &a_end), b_value = strtod(b->text, &b_end);
+    int are_numbers = *a->text && *b->text && !*a_end && !*b_end;
+    return are_numbers ? a_value == b_value : !strcmp(a->text, b->text);
+  }
+  const ad_node *x = a->children, *y = b->children;
+  for (; x && y && are_equal(x, y); x = x->next) y = y->next;
+  return !x && !y;
+}
+
+static ad_status compare(ad_reading *r, const ad_node *given, const ad_config_value *value) {
+  ad_node *node;
+  AD_TRY(parse(r, value->text, &node));
+  if (node && !ad_node_is_empty(given) && !are_equal(given, node))
+    ad_recipe_errors_add(&r->errors, given->place, value->key,
+                         "is %.60s, and %s in %s makes it %s: leave the key out, or take another model",
+                         given->kind == AD_NODE_SCALAR ? given->text : "another list", value->from, r->config_path,
+                         value->text);
+  ad_node_destroy(node);
+  return AD_OK;
+}
+
+static const char *name_in_model(const ad_config_value *value) { return strchr(value->key, '.') + 1; }
+
+static ad_status take(ad_reading *r, ad_node *model, const ad_config_value *value) {
+  const ad_node *given = ad_node_find(model, name_in_model(value));
+  if (given) return compare(r, given, value);
+  return put(r, model, name_in_model(value), value->text);
+}
+
+/* ---- the whole ---- */
+
+ad_status ad_reading_open_pretrained(ad_reading *r) {
+  ad_node *model = ad_node_find(r->root, "model"), *node = ad_node_find(model, "from");
+  if (!node || node->kind != AD_NODE_SCALAR || !*node->text) return AD_OK;
+  ad_status status = ad_pretrained_config(node->text, &r->config_path, &r->config);
+  if (status) return tell_unusable(r, status);
+  tell_refused(r);
+  ad_config_value kind = {.key = "model.kind", .from = "architectures", .text = (char *)r->config.architecture->kind};
+  return take(r, model, &kind);
+}
+
+ad_status ad_reading_fill_pretrained(ad_reading *r) {
+  ad_node *model = ad_node_find(r->root, "model");
+  const ad_architecture *architecture = r->config.architecture;
+  if (!architecture || !r->schema.program || strcmp(r->schema.program->name, architecture->kind) != 0) return AD_OK;
+  for (size_t i = 0; i < r->config.count; i++) AD_TRY(take(r, model, &r->config.values[i]));
+  return AD_OK;
+}
