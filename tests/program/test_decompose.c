@@ -21,6 +21,8 @@ static ad_gpt_options target(void) {
                                       .heads = 2,
                                       .tied = 1,
                                       .rotary_base = 10000,
+                                      .norm_epsilon = 1e-5,
+                                      .vocabulary = 256,
                                       .data = {.text = text_paths, .text_count = 1, .seq = 4}},
                           .d_hidden = 12};
 }

@@ -30,6 +30,8 @@ static ad_gpt_options tiny(int tied) {
                   .heads = 2,
                   .tied = tied,
                   .rotary_base = 10000,
+                  .norm_epsilon = 1e-5,
+                  .vocabulary = 256,
                   .data = {.text = text_paths, .text_count = 1, .seq = SEQ, .valid = valid, .valid_count = 1}},
       .d_hidden = 12};
 }

@@ -29,6 +29,8 @@ static ad_moe_options tiny(void) {
                                       .d_model = 8,
                                       .heads = 2,
                                       .rotary_base = 10000,
+                                      .norm_epsilon = 1e-5,
+                                      .vocabulary = 256,
                                       .data = {.text = text_paths, .text_count = 1, .seq = SEQ}},
                           .experts = 6,
                           .top_k = 2,

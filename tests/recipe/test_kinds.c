@@ -383,6 +383,8 @@ static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **
                                         .d_model = 32,
                                         .heads = 3,
                                         .rotary_base = 1,
+                                        .norm_epsilon = 1e-5,
+                                        .vocabulary = 256,
                                         .data = {.text = &text, .text_count = 1, .seq = -4}}};
   ad_comm *comm;
   ad_program *program = NULL;

@@ -14,8 +14,6 @@ typedef struct ad_recipe_changes {
   size_t count;
 } ad_recipe_changes;
 
-/* Whether the value, as it is printed, is what the key has where nothing is given. */
-int ad_recipe_is_default(const ad_key *key, const char *value);
 /* The keys that the file or --set gives, without those that have their default all the same. */
 ad_status ad_recipe_changes_list(const ad_recipe *recipe, ad_recipe_changes *out) AD_CHECKED;
 void ad_recipe_changes_release(ad_recipe_changes *changes);
