@@ -6,7 +6,6 @@ Transformers computes some things in f32 whatever the model's dtype: norms, rota
 of every f32 that its code asks for, so that nothing is rounded there; what the package computes by itself in f32 agrees with
 that within f32's own error, or the generator stops. README.md says how it is started.
 """
-import contextlib
 import math
 import shutil
 
@@ -201,6 +200,27 @@ class Transformers(Gpt):
         self.data, self.train = section({"data": {"seq": SEQ}}, "data"), section({"train": TRAIN}, "train")
         self.tokens, self.mask = tokens_of(name)
         self.lifted = model_of(self.config, torch.float64, Lifted())
+        self.chosen, self.chosen_by = {}, self.watch_routers()
+
+    def watch_routers(self):
+        """How many tokens of the last batch each expert got, by layer, in self.chosen; returns how many routers there are."""
+        def note(layer):
+            def count(_, __, output):
+                self.chosen[layer] = np.bincount(output[2].flatten().numpy(), minlength=output[0].shape[-1])
+            return count
+        routers = [block.mlp.gate for block in self.lifted.model.layers if hasattr(block.mlp, "experts")]
+        for layer, router in enumerate(routers):
+            router.register_forward_hook(note(layer))
+        return len(routers)
+
+    def after_step(self):
+        """What addend measures of a mixture of experts."""
+        if not self.chosen:
+            return {}
+        counts = [self.chosen[layer] for layer in sorted(self.chosen)]
+        most = max(count.max() * count.size / count.sum() for count in counts)
+        return {"measured.dropped": 0.0, "measured.imbalance": float(most)} | {
+            f"measured.blocks.{layer}.moe.tokens": count.astype(np.float64) for layer, count in enumerate(counts)}
 
     def start(self):
         """Its package's own initialisation, widened, and every vector at something else than its start."""
@@ -219,8 +239,13 @@ class Transformers(Gpt):
         counts = np.stack([self.mask[at + 1:at + 1 + SEQ] for at in begins])
         return {"tokens": tokens, "targets": np.where(counts, targets, -1).astype(np.int32)}
 
+    def is_real(self, tokens):
+        """Padding takes no part in attention; but what it chooses of experts is measured, and there it is a token like others.
+        It stands behind all that counts, so no counted number depends on that."""
+        return tokens != PADDING if not self.chosen_by else np.ones_like(tokens, bool)
+
     def losses(self, w, tokens, targets):
-        logits = logits_of(self.lifted, Lifted(), theirs_of(w, self.config), tokens, tokens != PADDING)
+        logits = logits_of(self.lifted, Lifted(), theirs_of(w, self.config), tokens, self.is_real(tokens))
         targets = torch.from_numpy(targets).long()
         return [F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum") / (targets >= 0).sum()]
 
@@ -228,7 +253,7 @@ class Transformers(Gpt):
 def check_unpatched(program, model, initial):
     """The package's own logits of the first batch, in f32 and with nothing lifted, beside those in f64."""
     batch = program.batch(0)
-    is_real = batch["tokens"] != PADDING
+    is_real = program.is_real(batch["tokens"])
     with torch.no_grad():
         own = {name: torch.from_numpy(value) for name, value in initial.items()}
         wide = logits_of(program.lifted, Lifted(), theirs_of(own, program.config), batch["tokens"], is_real)[is_real]
@@ -251,8 +276,7 @@ def write_recipe(program, folder):
 
 def write_model(program, folder):
     model = program.start()
-    with contextlib.redirect_stderr(None):
-        model.save_pretrained(folder / "model")
+    model.save_pretrained(folder / "model")
     np.save(folder / "tokens.npy", program.tokens)
     np.save(folder / "mask.npy", program.mask)
     return model
@@ -266,7 +290,7 @@ def write_case(name):
     initial = own_of(dict(model.named_parameters()), program.config)
     logits, error = check_unpatched(program, model, initial)
     write_recipe(program, folder)
-    versions = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
+    versions = {"torch": f"{torch.__version__.split('+')[0]}, Transformers {transformers.__version__}"}
     expected = train_case(program, initial) | {"logits": logits}
     save_file(expected, folder / "expected.safetensors", versions)
     print(f"{name}: loss {expected['loss'][0]:.6f} to {expected['loss'][-1]:.6f}, counts {min(expected['count'])} to "

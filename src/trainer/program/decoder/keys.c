@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 
-
 int64_t ad_decoder_kv_heads(const ad_decoder_options *options) {
   return options->kv_heads ? options->kv_heads : options->heads;
 }
