@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* The sum over each token's top_k experts e, of score_e * mlp_e(x), or of mlp_e(score_e * x); and a shared MLP for all.
- * Of equal scores the lowest expert goes first; chosen scores are not normalised.
+ * Of equal scores the lowest expert goes first.
  *
  * Experts lie on a view of the mesh with the axes efsdp, ep and etp (ad_mesh_create_view, or ad_key_view of a recipe's
  * text): matrices [experts, in, out] are R on efsdp, their experts are cut over ep. Two layouts:
@@ -32,6 +32,8 @@ typedef struct ad_experts_shape {
   double output_factor;  /* of the deviation of `down`, as ad_mlp_shape's; 1: that of its size */
   const ad_mesh *view;   /* borrowed as long as the layer is used */
   ad_parallel parallel;
+  int normalised_scores; /* 1: the scores of a token's experts are divided by their sum, those of dropped choices in it
+                          */
 } ad_experts_shape;
 
 /* Numbers of parameters. */

@@ -118,14 +118,17 @@ AD_API ad_tensor *ad_embedding_logits(ad_tape *t, ad_tensor *const *params, cons
 typedef struct ad_norm_layer {
   size_t weight;
   int converts;
+  double epsilon; /* added to the mean square; ad_norm_declare leaves it 0: AD_NORM_EPSILON */
 } ad_norm_layer;
+#define AD_NORM_EPSILON 1e-5
 AD_API ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model,
                                      ad_parallel parallel);
 AD_API ad_tensor *ad_norm_forward(ad_tape *t, ad_tensor *const *params, const ad_norm_layer *layer, ad_tensor *x);
 
 /* Attention with rotary positions: attention(rotary(norm(x Wq)), rotary(norm(x Wk)), x Wv) Wo, the norms of each head
- * optional. Causal, or each position sees all. Over tp heads are cut; those of k and v too if tp divides their number,
- * otherwise every rank has all of them (R). */
+ * optional: Wq is [d_model, heads*head_dim], Wk and Wv [d_model, kv_heads*head_dim], Wo [heads*head_dim, d_model].
+ * Causal, or each position sees all. Over tp heads are cut; those of k and v too if tp divides their number, otherwise
+ * every rank has all of them (R). */
 typedef struct ad_attention_layer {
   ad_linear_layer wq, wk, wv, wo;
   size_t q_norm, k_norm;
@@ -133,6 +136,8 @@ typedef struct ad_attention_layer {
   int64_t head_dim;
   double rotary_base;
   ad_parallel parallel;
+  double norm_epsilon; /* of the norms of heads */
+  ad_rotary_scaling rotary_scaling;
 } ad_attention_layer;
 typedef struct ad_attention_shape {
   int64_t d_model, heads, kv_heads;
@@ -140,6 +145,10 @@ typedef struct ad_attention_shape {
   int has_bias, has_norms;
   int sees_all; /* 1: no mask; 0: causal */
   ad_parallel parallel;
+  int64_t head_dim;                 /* even; 0: d_model / heads */
+  int has_no_output_bias;           /* 1: with has_bias Wq, Wk and Wv have biases, Wo has none; 0: all four have */
+  double norm_epsilon;              /* of the norms of heads; 0: AD_NORM_EPSILON */
+  ad_rotary_scaling rotary_scaling; /* factor 0: none */
 } ad_attention_shape;
 AD_API ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, const ad_attention_shape *shape);
 AD_API ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer,

@@ -19,7 +19,7 @@ extern "C" {
 typedef enum ad_key_kind {
   AD_KEY_INTEGER,  /* int64_t */
   AD_KEY_NUMBER,   /* double; `word`, if there is one, stands for 0 */
-  AD_KEY_BOOLEAN,  /* int */
+  AD_KEY_BOOLEAN,  /* int; of a key with `words`: the number of one of them */
   AD_KEY_TEXT,     /* char *, owned */
   AD_KEY_VIEW,     /* char *, owned: a mesh string that enumerates the ranks of the first module; NULL: left out */
   AD_KEY_DTYPE,    /* ad_dtype; `word` stands for 0 */
@@ -40,16 +40,19 @@ typedef struct ad_key {
   const char *word;
   const char *help;
   unsigned dtypes; /* of AD_KEY_DTYPE: those that it takes, AD_DTYPE_BIT of each; 0: every floating one */
+  /* Of AD_KEY_BOOLEAN: what may be written, NULL after the last, where there is more between no and yes: false is read
+   * as the first and true as the last. NULL: false and true alone. */
+  const char *const *words;
 } ad_key;
 #define AD_DTYPE_BIT(dtype) (1u << (dtype))
 /* The keys of most programs: a value in `field` of the struct `options`, from least to most, that must be given where
  * `fallback` is NULL. */
 #define AD_INTEGER_KEY(path, options, field, least, most, fallback, help) \
-  { path, AD_KEY_INTEGER, 0, offsetof(options, field), 0, least, most, 0, 0, fallback, NULL, help, 0 }
+  { path, AD_KEY_INTEGER, 0, offsetof(options, field), 0, least, most, 0, 0, fallback, NULL, help, 0, NULL }
 #define AD_NUMBER_KEY(path, options, field, least, most, fallback, help) \
-  { path, AD_KEY_NUMBER, 0, offsetof(options, field), 0, least, most, 0, 0, fallback, NULL, help, 0 }
+  { path, AD_KEY_NUMBER, 0, offsetof(options, field), 0, least, most, 0, 0, fallback, NULL, help, 0, NULL }
 #define AD_WORDS_KEY(path, options, field, fallback, help) \
-  { path, AD_KEY_TEXT, 0, offsetof(options, field), 0, 0, 0, 0, 0, fallback, NULL, help, 0 }
+  { path, AD_KEY_TEXT, 0, offsetof(options, field), 0, 0, 0, 0, 0, fallback, NULL, help, 0, NULL }
 
 /* Where a program says what is wrong with its options: each mistake with the key that it is best mended at:
  * "model.heads", "data.text[1]" for the second of a list, "mesh" or, where there are several modules, "mesh.MODULE". A

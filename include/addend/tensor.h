@@ -192,6 +192,19 @@ AD_API ad_tensor *ad_repeat_at(ad_tape *tape, ad_tensor *x, ad_tensor *samples, 
 /* Rotary positions on x [batch, seq, heads*head_dim], pairs (i, i + head_dim/2), angle position * base^(-2i/head_dim).
  * Su et al. 2021. */
 AD_API ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site);
+/* Slower rotations for longer sequences than a model was first trained on, as Llama 3.1 has them ("llama3" of Hugging
+ * Face Transformers). A pair that turns by `frequency` at each position has the wavelength w = 2 pi / frequency and
+ * makes turns = original_positions / w of them in the first training's sequence. It keeps its frequency where turns >
+ * high_turns, has it divided by `factor` where turns < low_turns, and between them
+ * s frequency + (1 - s) frequency / factor with s = (turns - low_turns) / (high_turns - low_turns). */
+typedef struct ad_rotary_scaling {
+  double factor;                /* above 0; 0: nothing is scaled */
+  double low_turns, high_turns; /* above 0, the second above the first: low_freq_factor and high_freq_factor there */
+  double original_positions;    /* above 0 */
+} ad_rotary_scaling;
+/* ad_rotary with scaled frequencies; NULL: ad_rotary. */
+AD_API ad_tensor *ad_rotary_scaled_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base,
+                                      const ad_rotary_scaling *scaling, const char *site);
 /* Causal attention, softmax(q k^T / sqrt(head_dim)) v, each position seeing itself and those before it: q [batch, seq,
  * heads*head_dim], k and v [batch, seq, kv_heads*head_dim], kv_heads a divisor of heads: head h uses head
  * h*kv_heads/heads of k and v (grouped heads, Ainslie et al. 2023). Holds scores for one block of rows at a time and
@@ -237,6 +250,8 @@ AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tenso
  * until the tape's reset. The same on all ranks on whose axes its scores are R or I. */
 typedef struct ad_routing ad_routing;
 AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* over the last dimension */
+/* Each row divided by its sum, over the last dimension, which is whole: what is above 0 becomes shares. */
+AD_API ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site);
 /* x [..., d] as rows [n, d]: on axes that cut any dimension but the last each rank has rows of its own, V. And back:
  * the shape and the cuts of `like`, whose rows they were. */
 AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
@@ -294,6 +309,7 @@ AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *ro
 AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
                                        const char *site);
 #define ad_softmax(...) ad_softmax_at(__VA_ARGS__, AD_HERE)
+#define ad_shares(...) ad_shares_at(__VA_ARGS__, AD_HERE)
 #define ad_to_rows(...) ad_to_rows_at(__VA_ARGS__, AD_HERE)
 #define ad_from_rows(...) ad_from_rows_at(__VA_ARGS__, AD_HERE)
 #define ad_top_k(...) ad_top_k_at(__VA_ARGS__, AD_HERE)
@@ -365,6 +381,7 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_reshape(...) ad_reshape_at(__VA_ARGS__, AD_HERE)
 #define ad_repeat(...) ad_repeat_at(__VA_ARGS__, AD_HERE)
 #define ad_rotary(...) ad_rotary_at(__VA_ARGS__, AD_HERE)
+#define ad_rotary_scaled(...) ad_rotary_scaled_at(__VA_ARGS__, AD_HERE)
 #define ad_attention(...) ad_attention_at(__VA_ARGS__, AD_HERE)
 #define ad_attention_all(...) ad_attention_all_at(__VA_ARGS__, AD_HERE)
 #define ad_swiglu(...) ad_swiglu_at(__VA_ARGS__, AD_HERE)

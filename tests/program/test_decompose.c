@@ -21,6 +21,8 @@ static ad_gpt_options target(void) {
                                       .heads = 2,
                                       .tied = 1,
                                       .rotary_base = 10000,
+                                      .norm_epsilon = 1e-5,
+                                      .vocabulary = 256,
                                       .data = {text_paths, 1, 4, NULL, 0, 0}},
                           .d_hidden = 12};
 }

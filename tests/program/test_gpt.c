@@ -29,6 +29,8 @@ static ad_gpt_options tiny(int tied) {
                                       .heads = 2,
                                       .tied = tied,
                                       .rotary_base = 10000,
+                                      .norm_epsilon = 1e-5,
+                                      .vocabulary = 256,
                                       .data = {text_paths, 1, SEQ, valid, 1, 0}},
                           .d_hidden = 12};
 }

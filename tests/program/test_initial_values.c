@@ -91,12 +91,17 @@ static void of_a_mixture_of_experts(void **state) {
       {"final.norm.weight", {1, {8}}, 1, 0, 0},
       {"head.weight", {2, {8, 256}}, 0, of_model, 1},
   };
-  const ad_moe_options options = {
-      .decoder = {.layers = 2, .d_model = 8, .heads = 2, .rotary_base = 10000, .data = {text_paths, 1, 4, NULL, 0, 0}},
-      .experts = 6,
-      .top_k = 2,
-      .expert_hidden = 10,
-      .shared_experts = 5};
+  const ad_moe_options options = {.decoder = {.layers = 2,
+                                              .d_model = 8,
+                                              .heads = 2,
+                                              .rotary_base = 10000,
+                                              .norm_epsilon = 1e-5,
+                                              .vocabulary = 256,
+                                              .data = {text_paths, 1, 4, NULL, 0, 0}},
+                                  .experts = 6,
+                                  .top_k = 2,
+                                  .expert_hidden = 10,
+                                  .shared_experts = 5};
   ASSERT_PROGRAM(ad_moe(), &options, (const char *const[]){"dp=1"}, table, 1 + 2 * 13 + 2);
 }
 
@@ -122,14 +127,20 @@ static void of_a_reader_of_pictures(void **state) {
       {"model.blocks.?.mlp.down", {2, {20, 8}}, 0, 1 / sqrt(20) * output, 1},
       {"model.final.norm.weight", {1, {8}}, 1, 0, 0},
   };
-  const ad_ocr_options options = {
-      .decoder = {.layers = 1, .d_model = 8, .heads = 2, .tied = 1, .rotary_base = 10000, .data = {.seq = 8}},
-      .d_hidden = 20,
-      .encoder_layers = 3,
-      .encoder_d_model = 12,
-      .encoder_heads = 2,
-      .patch = 2,
-      .lines = {.text = text_paths, .text_count = 1, .chars = 4, .height = 6, .width = 8}};
+  const ad_ocr_options options = {.decoder = {.layers = 1,
+                                              .d_model = 8,
+                                              .heads = 2,
+                                              .tied = 1,
+                                              .rotary_base = 10000,
+                                              .norm_epsilon = 1e-5,
+                                              .vocabulary = 256,
+                                              .data = {.seq = 8}},
+                                  .d_hidden = 20,
+                                  .encoder_layers = 3,
+                                  .encoder_d_model = 12,
+                                  .encoder_heads = 2,
+                                  .patch = 2,
+                                  .lines = {.text = text_paths, .text_count = 1, .chars = 4, .height = 6, .width = 8}};
   ASSERT_PROGRAM(ad_ocr(), &options, ((const char *const[]){"dp=1", "dp=1"}), table, 2 + 3 * 9 + 1 + 1 + 9 + 1);
 }
 
@@ -168,6 +179,8 @@ static void of_a_decomposition(void **state) {
                                                     .heads = 2,
                                                     .tied = 1,
                                                     .rotary_base = 100,
+                                                    .norm_epsilon = 1e-5,
+                                                    .vocabulary = 256,
                                                     .data = {text_paths, 1, 4, NULL, 0, 0}},
                                                    20},
                                         .importance_layers = 3,

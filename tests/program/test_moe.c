@@ -29,6 +29,8 @@ static ad_moe_options tiny(void) {
                                       .d_model = 8,
                                       .heads = 2,
                                       .rotary_base = 10000,
+                                      .norm_epsilon = 1e-5,
+                                      .vocabulary = 256,
                                       .data = {text_paths, 1, SEQ, NULL, 0, 0}},
                           .experts = 6,
                           .top_k = 2,

@@ -12,14 +12,20 @@
 static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
 
 static ad_ocr_options tiny(void) {
-  return (ad_ocr_options){
-      .decoder = {.layers = 1, .d_model = 48, .heads = 4, .tied = 1, .rotary_base = 10000, .data = {.seq = 8}},
-      .d_hidden = 20,
-      .encoder_layers = 1,
-      .encoder_d_model = 12,
-      .encoder_heads = 2,
-      .patch = 2,
-      .lines = {.text = text_paths, .text_count = 1, .chars = 4, .height = 6, .width = 8}};
+  return (ad_ocr_options){.decoder = {.layers = 1,
+                                      .d_model = 48,
+                                      .heads = 4,
+                                      .tied = 1,
+                                      .rotary_base = 10000,
+                                      .norm_epsilon = 1e-5,
+                                      .vocabulary = 256,
+                                      .data = {.seq = 8}},
+                          .d_hidden = 20,
+                          .encoder_layers = 1,
+                          .encoder_d_model = 12,
+                          .encoder_heads = 2,
+                          .patch = 2,
+                          .lines = {.text = text_paths, .text_count = 1, .chars = 4, .height = 6, .width = 8}};
 }
 
 static void refused(const ad_ocr_options *options, const char *model, int64_t ranks, const char *words) {

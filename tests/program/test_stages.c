@@ -78,6 +78,8 @@ static ad_status try(made *m, const char *mesh, int64_t ranks, int64_t stages, c
                                             .heads = 2,
                                             .tied = 1,
                                             .rotary_base = 10000,
+                                            .norm_epsilon = 1e-5,
+                                            .vocabulary = 256,
                                             .data = {.text = text_paths, .text_count = 1, .seq = 5}},
                                 .d_hidden = 12};
   m->program = NULL;
@@ -202,6 +204,8 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
                                              .heads = 2,
                                              .tied = 1,
                                              .rotary_base = 10000,
+                                             .norm_epsilon = 1e-5,
+                                             .vocabulary = 256,
                                              .data = {.text = text_paths, .text_count = 1, .seq = 5}},
                                  .d_hidden = 12};
     ad_memory_fail_at(n + 1);

@@ -378,7 +378,13 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
 /* One set of words: what a recipe says of gpt's keys is what is said to who makes the program without one. */
 static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **state) {
   const char *const meshes[] = {"dp=2 ep=2"};
-  ad_gpt_options options = {.decoder = {.layers = 0, .d_model = 32, .heads = 3, .rotary_base = 1, .data = {.seq = -4}}};
+  ad_gpt_options options = {.decoder = {.layers = 0,
+                                        .d_model = 32,
+                                        .heads = 3,
+                                        .rotary_base = 1,
+                                        .norm_epsilon = 1e-5,
+                                        .vocabulary = 256,
+                                        .data = {.seq = -4}}};
   ad_comm *comm;
   ad_program *program = NULL;
   assert_int_equal(ad_comm_open_dry(0, 4, &comm), AD_OK);

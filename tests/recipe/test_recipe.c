@@ -134,7 +134,7 @@ static void missing_keys_are_named_with_what_they_are(void **state) {
       "r.yaml: data.text: is missing: files, or folders of files\n"
       "r.yaml: data.seq: is missing: tokens of a sample; a token is a byte\n"
       "r.yaml: mesh: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"\n"
-      "r.yaml:1: model.heads: is missing: attention heads; they divide d_model into even parts",
+      "r.yaml:1: model.heads: is missing: attention heads; without head_dim they divide d_model into even parts",
       "model: {kind: gpt, layers: 2, d_model: 32}\n" TRAIN);
 }
 
@@ -578,10 +578,11 @@ static void every_key_is_printed(void **state) {
       "  rotary_base: 10000\n"
       "  kv_heads: 0\n"
       "  qk_norm: false\n"
-      "  bias: false\n"
+      "  bias: none\n"
       "  sequence_parallel: false\n"
       "  convert_norms: false\n"
-      "  gather_keys: false\n  d_hidden: 0\n"
+      "  gather_keys: false\n  norm_epsilon: 1e-05\n  head_dim: 0\n  rotary_scaling: []\n  vocabulary: 256\n"
+      "  d_hidden: 0\n"
       "data:\n  text: [\"a\", \"b\"]\n  seq: 16\n  valid: [1, 0.5]\n  held_out: 0\n"
       "mesh: \"dp_replicate=2 dp_shard=2\"\n"
       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"

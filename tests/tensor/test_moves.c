@@ -299,6 +299,8 @@ static void a_loss_is_divided_by_the_count_of_all_ranks(void **state) { run_rank
 /* ---- positions ---- */
 
 /* A sequence that is cut, in whatever way, turns by the positions of the whole one. */
+static const ad_rotary_scaling slower = {.factor = 8, .low_turns = 0.5, .high_turns = 2, .original_positions = 16};
+
 static int rotate_parts(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   CHECK_OK(ad_mesh_create("tp=3", &mesh));
@@ -307,8 +309,9 @@ static int rotate_parts(ad_comm *comm, void *context) {
   ad_shape shape = {3, {2, 13, 8}};
   ad_array x = random_array(comm, &shape, &whole, 1), back = ad_array_describe(comm, AD_F64, &shape, &whole);
   ad_tape *tape = open_tape(comm, mesh);
-  ad_tensor *leaf = ad_constant(tape, &x), *right = ad_rotary(tape, leaf, 4, 10000);
-  ad_tensor *part = ad_rotary(tape, ad_convert(tape, leaf, "tp", layout.type[AD_TP]), 4, 10000);
+  ad_tensor *leaf = ad_constant(tape, &x), *right = ad_rotary_scaled(tape, leaf, 4, 10000, &slower);
+  ad_tensor *part = ad_convert(tape, leaf, "tp", layout.type[AD_TP]);
+  part = ad_rotary_scaled(tape, part, 4, 10000, &slower);
   part = ad_all_gather(tape, part, "tp", AD_I);
   CHECK_OK(ad_tape_status(tape));
   CHECK(!memcmp(ad_tensor_array(part)->data, ad_tensor_array(right)->data, ad_array_bytes(&back)));

@@ -224,6 +224,9 @@ static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) {
   return ad_kl_divergence(t, x[0], ad_constant(t, &target));
 }
 static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, x[0], 6, 10000); }
+/* Pair 0 keeps its frequency, 1 is between, 2 is slower by the whole factor. */
+static const ad_rotary_scaling slower = {.factor = 8, .low_turns = 0.5, .high_turns = 2, .original_positions = 16};
+static ad_tensor *rotary_scaled(ad_tape *t, ad_tensor *const *x) { return ad_rotary_scaled(t, x[0], 6, 12, &slower); }
 static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
 static ad_tensor *self_attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[0], x[0], 4); }
 static ad_tensor *attention_all(ad_tape *t, ad_tensor *const *x) { return ad_attention_all(t, x[0], x[1], x[2], 4); }
@@ -270,6 +273,7 @@ static ad_tensor *wide_residual(ad_tape *t, ad_tensor *const *x) {
 }
 
 static ad_tensor *softmax(ad_tape *t, ad_tensor *const *x) { return ad_softmax(t, x[0]); }
+static ad_tensor *shares(ad_tape *t, ad_tensor *const *x) { return ad_shares(t, ad_sigmoid(t, x[0])); }
 static ad_tensor *sigmoid(ad_tape *t, ad_tensor *const *x) { return ad_sigmoid(t, x[0]); }
 static ad_tensor *place(ad_tape *t, ad_tensor *const *x) { return ad_place(t, x[0], x[1]); }
 static ad_tensor *rows_and_back(ad_tape *t, ad_tensor *const *x) { return ad_from_rows(t, ad_to_rows(t, x[0]), x[0]); }
@@ -296,6 +300,8 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(relu, SHAPE2(7, 50));
   CHECK(hyperbolic_tangent, SHAPE2(7, 50));
   CHECK(sigmoid, SHAPE2(7, 5));
+  CHECK(shares, SHAPE2(7, 5));
+  CHECK(shares, SHAPE3(2, 3, 1));
   CHECK(exponential, SHAPE2(7, 5));
   CHECK(logarithm, SHAPE2(7, 5));
   CHECK(square_root, SHAPE2(7, 5));
@@ -376,6 +382,7 @@ static void norms_have_their_gradients(void **state) {
 
 static void rotary_and_attention_have_their_gradients(void **state) {
   CHECK(rotary, SHAPE3(2, 5, 12));
+  CHECK(rotary_scaled, SHAPE3(2, 5, 12));
   CHECK(attention, SHAPE3(2, 7, 8), SHAPE3(2, 7, 8), SHAPE3(2, 7, 8));
   CHECK(attention, SHAPE3(1, 131, 4), SHAPE3(1, 131, 4), SHAPE3(1, 131, 4));  // more than a block of rows
   CHECK(self_attention, SHAPE3(2, 7, 8));
@@ -413,6 +420,7 @@ static void operations_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(rms_norm, SHAPE3(2, 3, 37), WIDE1(37));
   CHECK_BF16(rms_norm, WIDE2(6, 37), WIDE1(37));
   CHECK_BF16(rotary, SHAPE3(2, 5, 12));
+  CHECK_BF16(rotary_scaled, SHAPE3(2, 5, 12));
   CHECK_BF16(cross_entropy, SHAPE3(2, 9, 13), INDICES2(2, 9, 13));
   CHECK_BF16(residual, SHAPE2(3, 5), SHAPE2(5, 7));
   CHECK_BF16(wide_residual, WIDE2(3, 5), WIDE1(5), SHAPE2(5, 5));
@@ -424,6 +432,7 @@ static void operations_of_programs_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(scale_rows, SHAPE3(2, 3, 5), WIDE2(2, 3));
   CHECK_BF16(softmax, WIDE2(7, 5));
   CHECK_BF16(sigmoid, WIDE2(7, 5));
+  CHECK_BF16(shares, WIDE2(7, 5));
   CHECK_BF16(rows_and_back, SHAPE3(2, 3, 5));
   CHECK_BF16(slots_and_back, SHAPE2(7, 5), WIDE2(7, 3));
   CHECK_BF16(place, SHAPE3(2, 5, 3), SHAPE3(2, 2, 3));
@@ -639,6 +648,7 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(embedding, SHAPE2(11, 5), INDICES2(0, 7, 11));
   CHECK(rms_norm, SHAPE3(0, 3, 5), SHAPE1(5));
   CHECK(rotary, SHAPE3(2, 0, 12));
+  CHECK(shares, SHAPE2(0, 5));
   CHECK(attention, SHAPE3(0, 7, 8), SHAPE3(0, 7, 8), SHAPE3(0, 7, 8));
   CHECK(attention, SHAPE3(2, 0, 8), SHAPE3(2, 0, 8), SHAPE3(2, 0, 8));
   CHECK(attention_all, SHAPE3(0, 7, 8), SHAPE3(0, 7, 8), SHAPE3(0, 7, 8));
@@ -720,6 +730,7 @@ static void linear_operations_are_adjoint_to_their_backward(void **state) {
   ADJOINT(embedding, 0, SHAPE2(11, 5), INDICES2(3, 7, 11));
   ADJOINT(repeat, 0, SHAPE2(3, 5), INDICES2(4, 3, 11));
   ADJOINT(rotary, 0, SHAPE3(2, 5, 12));
+  ADJOINT(rotary_scaled, 0, SHAPE3(2, 5, 12));
   ADJOINT(scale_rows, 0, SHAPE3(2, 3, 5), SHAPE2(2, 3));
   ADJOINT(concat, 1, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
   ADJOINT(slice, 0, SHAPE3(2, 3, 7));

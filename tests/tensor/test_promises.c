@@ -66,6 +66,8 @@ static ad_tensor *reshape_ones(ad_tape *t, ad_tensor *const *x) {
 }
 static ad_tensor *repeat(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[1]); }
 static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, x[0], 4, 100); }
+static const ad_rotary_scaling slower = {.factor = 8, .low_turns = 0.5, .high_turns = 2, .original_positions = 16};
+static ad_tensor *rotary_scaled(ad_tape *t, ad_tensor *const *x) { return ad_rotary_scaled(t, x[0], 4, 12, &slower); }
 static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
 static ad_tensor *attention_all(ad_tape *t, ad_tensor *const *x) { return ad_attention_all(t, x[0], x[1], x[2], 4); }
 static ad_tensor *swiglu(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, x[0], x[1]); }
@@ -74,6 +76,7 @@ static ad_tensor *cross_entropy(ad_tape *t, ad_tensor *const *x) { return ad_cro
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
 static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) { return ad_kl_divergence(t, x[0], x[1]); }
 static ad_tensor *softmax(ad_tape *t, ad_tensor *const *x) { return ad_softmax(t, x[0]); }
+static ad_tensor *shares(ad_tape *t, ad_tensor *const *x) { return ad_shares(t, x[0]); }
 static ad_tensor *sigmoid(ad_tape *t, ad_tensor *const *x) { return ad_sigmoid(t, x[0]); }
 static ad_tensor *relu(ad_tape *t, ad_tensor *const *x) { return ad_relu(t, x[0]); }
 static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
@@ -104,6 +107,7 @@ static void operations_on_elements_hold(void **state) {
   CHECK(logarithm, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 3);
   CHECK(square_root, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 3);
   CHECK(softmax, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(shares, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 3);
 }
 
 static void products_and_norms_hold(void **state) {
@@ -144,6 +148,7 @@ static void columns_and_attention_hold(void **state) {
   CHECK(reshape_ones, SHAPES(SHAPE(3, 12, 6, 4)));
   CHECK(repeat, SHAPES(SHAPE(2, 3, 4), SHAPE(2, 5, 2)), .below = (const int32_t[]){0, 9});
   CHECK(rotary, SHAPES(SHAPE(3, 2, 5, 12)));
+  CHECK(rotary_scaled, SHAPES(SHAPE(3, 2, 5, 12)));
   CHECK(attention, SHAPES(SHAPE(3, 2, 5, 12), SHAPE(3, 2, 5, 12), SHAPE(3, 2, 5, 12)));
   CHECK(attention_all, SHAPES(SHAPE(3, 2, 5, 12), SHAPE(3, 2, 5, 12), SHAPE(3, 2, 5, 12)));
 }

@@ -276,10 +276,12 @@ static void check_slope(ad_tensor *(*apply)(ad_tape *t, ad_tensor *x)) {
 
 static ad_tensor *softmax(ad_tape *t, ad_tensor *x) { return ad_softmax(t, x); }
 static ad_tensor *sigmoid(ad_tape *t, ad_tensor *x) { return ad_sigmoid(t, x); }
+static ad_tensor *shares(ad_tape *t, ad_tensor *x) { return ad_shares(t, ad_sigmoid(t, x)); }
 
-static void softmax_and_sigmoid_have_the_slope_of_their_values(void **state) {
+static void scores_have_the_slope_of_their_values(void **state) {
   check_slope(softmax);
   check_slope(sigmoid);
+  check_slope(shares);
 }
 
 /* ---- to the ranks of the experts and back ---- */
@@ -400,7 +402,7 @@ int main(void) {
       cmocka_unit_test(more_choices_than_experts_are_refused),
       cmocka_unit_test(rows_that_were_never_dispatched_do_not_return),
       cmocka_unit_test(rows_that_are_parts_of_a_whole_are_refused),
-      cmocka_unit_test(softmax_and_sigmoid_have_the_slope_of_their_values),
+      cmocka_unit_test(scores_have_the_slope_of_their_values),
       cmocka_unit_test(rows_find_their_experts_and_come_back),
       cmocka_unit_test(experts_are_cut_and_copied),
   };

@@ -345,6 +345,7 @@ static ad_tensor *above_one(ad_tape *t, ad_tensor *x) { return ad_exp(t, ad_mult
 static ad_tensor *logarithm(ad_tape *t, ad_tensor *const *x) { return ad_ln(t, above_one(t, x[0])); }
 static ad_tensor *square_root(ad_tape *t, ad_tensor *const *x) { return ad_sqrt(t, above_one(t, x[0])); }
 OF_ONE(softmax)
+static ad_tensor *shares(ad_tape *t, ad_tensor *const *x) { return ad_shares(t, above_one(t, x[0])); }
 OF_ONE(sigmoid)
 static ad_tensor *to_wide(ad_tape *t, ad_tensor *const *x) { return ad_to_dtype(t, x[0], AD_F32); }
 static ad_tensor *to_narrow(ad_tape *t, ad_tensor *const *x) { return ad_to_dtype(t, x[0], AD_BF16); }
@@ -489,6 +490,7 @@ static const composition any_float[] = {
      0},
     /* Statistics: of the wide dtype. */
     {"softmax", softmax, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
+    {"shares", shares, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
     {"sigmoid", sigmoid, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
     {"repeat", repeat, {{SHAPE(2, 3, 5), WIDE, 0}, {SHAPE(2, 4, 3), INDEX, 0}}, 0, 0, 0},
     {"balance", balance, {{SHAPE(2, 7, 3), WIDE, 0}}, 0, 0, 0},

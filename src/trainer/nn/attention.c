@@ -1,8 +1,6 @@
 /* The attention layer: projections around the attention operation. Over tp the heads are cut, over cp the sequence. */
 #include "addend/layers.h"
 
-static const double epsilon = 1e-5;
-
 /* Heads of k and v that tp does not divide are on every rank. */
 static ad_cutting cutting_of_kv(const ad_declarations *to, int64_t kv_heads) {
   return kv_heads % ad_mesh_axis_size(to->replicated.mesh, AD_TP) ? AD_CUT_NOTHING : AD_CUT_COLUMNS;
@@ -27,19 +25,24 @@ static void declare_head_norms(ad_declarations *to, const char *path, ad_attenti
 ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, const ad_attention_shape *shape) {
   ad_attention_layer layer = {.has_norms = shape->has_norms,
                               .sees_all = shape->sees_all,
-                              .head_dim = shape->d_model / shape->heads,
+                              .head_dim = shape->head_dim ? shape->head_dim : shape->d_model / shape->heads,
                               .rotary_base = shape->rotary_base,
-                              .parallel = shape->parallel};
+                              .parallel = shape->parallel,
+                              .norm_epsilon = shape->norm_epsilon > 0 ? shape->norm_epsilon : AD_NORM_EPSILON,
+                              .rotary_scaling = shape->rotary_scaling};
   ad_linear_shape q = {.in = shape->d_model,
-                       .out = shape->d_model,
+                       .out = shape->heads * layer.head_dim,
                        .cutting = AD_CUT_COLUMNS,
                        .has_bias = shape->has_bias,
                        .deviation = ad_deviation_keeping_size(shape->d_model)};
-  ad_linear_shape kv = q, o = q;
+  ad_linear_shape kv = q;
   kv.out = shape->kv_heads * layer.head_dim;
   kv.cutting = cutting_of_kv(to, shape->kv_heads);
-  o.cutting = AD_CUT_ROWS;
-  o.deviation *= shape->output_factor;
+  ad_linear_shape o = {.in = q.out,
+                       .out = shape->d_model,
+                       .cutting = AD_CUT_ROWS,
+                       .has_bias = shape->has_bias && !shape->has_no_output_bias,
+                       .deviation = ad_deviation_keeping_size(q.out) * shape->output_factor};
   layer.wq = ad_linear_declare(to, path, "wq", &q);
   layer.wk = ad_linear_declare(to, path, "wk", &kv);
   layer.wv = ad_linear_declare(to, path, "wv", &kv);
@@ -50,8 +53,8 @@ ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, c
 
 static ad_tensor *positioned(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, size_t norm,
                              ad_tensor *x) {
-  if (layer->has_norms) x = ad_head_norm(t, x, params[norm], epsilon);
-  return ad_rotary(t, x, layer->head_dim, layer->rotary_base);
+  if (layer->has_norms) x = ad_head_norm(t, x, params[norm], layer->norm_epsilon);
+  return ad_rotary_scaled(t, x, layer->head_dim, layer->rotary_base, &layer->rotary_scaling);
 }
 
 /* For comparison with the ring: every rank of cp has all keys, and leaves addends of their gradient. */

@@ -197,7 +197,7 @@ static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
   ad_tensor *chosen = ad_top_k_kept(at->t, ad_view(at->t, scores, shape->view), shape->top_k, at->bias, at->batch,
                                     first, at->decisions, &at->routing, AD_HERE);
   if (shape->capacity > 0) ad_limit(at->t, at->routing, shape->capacity, at->batch, first);
-  return chosen;
+  return shape->normalised_scores ? ad_shares(at->t, chosen) : chosen;
 }
 
 /* rows [tokens, d] and scores [tokens, experts]: V on the view's axes; where experts are cut R on etp, and the result

@@ -3,8 +3,6 @@
  * reducer sums (law 4), or it is I and each use converts it I->R, whose backward is the sum. */
 #include "addend/layers.h"
 
-static const double epsilon = 1e-5;
-
 ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model,
                               ad_parallel parallel) {
   ad_norm_layer layer = {.converts = parallel.sequence && parallel.converts};
@@ -21,5 +19,5 @@ ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char 
 ad_tensor *ad_norm_forward(ad_tape *t, ad_tensor *const *params, const ad_norm_layer *layer, ad_tensor *x) {
   ad_tensor *weight = params[layer->weight];
   if (layer->converts) weight = ad_tp_use(t, weight);
-  return ad_rms_norm(t, x, weight, epsilon);
+  return ad_rms_norm(t, x, weight, layer->epsilon > 0 ? layer->epsilon : AD_NORM_EPSILON);
 }

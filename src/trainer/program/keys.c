@@ -43,7 +43,31 @@ size_t ad_key_value_size(const ad_key *key) {
   return sizes[key->kind];
 }
 
+static int count_words(const ad_key *key) {
+  int count = 0;
+  while (key->words[count]) count++;
+  return count;
+}
+
+int ad_key_word(const ad_key *key, const char *text) {
+  if (!strcmp(text, "false")) return 0;
+  if (!strcmp(text, "true")) return count_words(key) - 1;
+  for (int i = 0; key->words[i]; i++)
+    if (!strcmp(text, key->words[i])) return i;
+  return -1;
+}
+
+const char *ad_key_word_of(const ad_key *key, int number) {
+  return key->words ? key->words[number] : number ? "true" : "false";
+}
+
 int ad_key_is_text(const ad_key *key) { return key->kind == AD_KEY_TEXT || key->kind == AD_KEY_VIEW; }
+
+static void check_word(const ad_key *key, int number, const ad_complaints *to) {
+  int count = count_words(key);
+  if (number < 0 || number >= count)
+    ad_complain(to, key->path, "must be one of %d words, numbered from 0, is %d", count, number);
+}
 
 static void check_value(const ad_key *key, const void *at, const ad_complaints *to) {
   char written[40], words[AD_KEY_WORDS_SIZE];
@@ -55,6 +79,9 @@ static void check_value(const ad_key *key, const void *at, const ad_complaints *
     value = *(const double *)at;
     if (key->word && value == 0) return;
     snprintf(written, sizeof written, "%.15g", value);
+  } else if (key->words) {
+    check_word(key, *(const int *)at, to);
+    return;
   } else {
     return;
   }

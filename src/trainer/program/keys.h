@@ -11,12 +11,16 @@ enum { AD_KEY_WORDS_SIZE = 128 };
 int ad_key_refuses(const ad_key *key, double value, const char *written, char words[AD_KEY_WORDS_SIZE]);
 /* Bytes of one value: in an array of them where the key is a list. 0: of no fixed size (overrides). */
 size_t ad_key_value_size(const ad_key *key);
+/* Of a key with `words`: the number of the one that `text` is, false the first and true the last; -1: it is none. */
+int ad_key_word(const ad_key *key, const char *text);
+/* What the value of an AD_KEY_BOOLEAN is printed as. */
+const char *ad_key_word_of(const ad_key *key, int number);
 /* Its value is a string that belongs to the options. */
 int ad_key_is_text(const ad_key *key);
 /* Complains of every view that does not have the ranks of `mesh`. */
 void ad_keys_check_views(const ad_program_kind *kind, const void *options, const ad_mesh *mesh,
                          const ad_complaints *to);
-/* Complains of every number that is out of its key's range. */
+/* Complains of every number that is out of its key's range, and of every word that there is not. */
 void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_complaints *to);
 
 #endif

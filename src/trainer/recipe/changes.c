@@ -1,24 +1,15 @@
 /* Given keys beside their defaults. How a value is printed is known in print.c. */
 #include "recipe/changes.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
-#include "base/locale.h"
 #include "recipe/schema.h"
-
-/* A default is written as a person would, a value as it is printed: numbers are compared as such. */
-static int is_default(const ad_key *key, const char *value) {
-  if (!key->fallback || !*key->fallback) return 0;
-  if (key->kind != AD_KEY_NUMBER) return !strcmp(value, key->fallback);
-  return strtod(value, NULL) == strtod(key->fallback, NULL);
-}
 
 static ad_status add(const ad_recipe *recipe, const ad_schema *schema, const char *path, ad_recipe_changes *out) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);
   ad_recipe_change *change = &out->list[out->count];
   AD_TRY(ad_recipe_print_key(recipe, schema, entry, &change->value));
-  if (is_default(&entry->key, change->value)) {
+  if (ad_key_is_default(&entry->key, change->value)) {
     ad_release(change->value);
     change->value = NULL;
     return AD_OK;
@@ -38,9 +29,7 @@ ad_status ad_recipe_changes_list(const ad_recipe *recipe, ad_recipe_changes *out
   ad_recipe_changes changes = {0};
   ad_schema schema;
   AD_TRY(ad_schema_create(recipe->program, &schema));
-  ad_locale before = ad_locale_enter();
   ad_status status = list(recipe, &schema, &changes);
-  ad_locale_leave(before);
   ad_schema_release(&schema);
   if (status)
     ad_recipe_changes_release(&changes);

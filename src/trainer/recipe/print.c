@@ -10,6 +10,8 @@
 #include "base/locale.h"
 #include "recipe/schema.h"
 
+#define LEFT_OUT "left out"
+
 /* Node numbers are libyaml's: 0 when memory is out, which every function here hands on. */
 typedef struct printer {
   yaml_document_t yaml;
@@ -63,7 +65,7 @@ static int add_value(printer *p, const ad_key *key, const char *base, const void
     case AD_KEY_NUMBER:
       return key->word && *(const double *)at == 0 ? add_scalar(p, key->word, 0) : add_number(p, *(const double *)at);
     case AD_KEY_BOOLEAN:
-      return add_scalar(p, *(const int *)at ? "true" : "false", 0);
+      return add_scalar(p, ad_key_word_of(key, *(const int *)at), 0);
     case AD_KEY_TEXT:
     case AD_KEY_VIEW:
       return add_scalar(p, *(char *const *)at, 1);
@@ -257,7 +259,7 @@ ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, 
                               char **out) {
   printer p = {.recipe = recipe, .schema = *schema, .in_one_line = 1};
   output text = {0};
-  if (is_left_out(&entry->key, ad_schema_base(entry, recipe))) return ad_copy_string("left out", out);
+  if (is_left_out(&entry->key, ad_schema_base(entry, recipe))) return ad_copy_string(LEFT_OUT, out);
   ad_locale before = ad_locale_enter();
   int good = print_key(&p, entry, &text);
   ad_locale_leave(before);
@@ -268,6 +270,27 @@ ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, 
   text.text[strcspn(text.text, "\n")] = 0;  // libyaml ends a document that is one value with a line of dots
   *out = text.text;
   return AD_OK;
+}
+
+/* ---- a printed value ---- */
+
+static int same_number(const char *a, const char *b) {
+  ad_locale before = ad_locale_enter();
+  int same = strtod(a, NULL) == strtod(b, NULL);
+  ad_locale_leave(before);
+  return same;
+}
+
+int ad_key_means(const ad_key *key, const char *written, const char *value) {
+  if (key->kind == AD_KEY_NUMBER && !key->list) return same_number(written, value);
+  if (key->words) return ad_key_word(key, written) == ad_key_word(key, value);
+  return !strcmp(written, value);
+}
+
+int ad_key_is_default(const ad_key *key, const char *value) {
+  if (!key->fallback) return 0;
+  if (*key->fallback) return ad_key_means(key, key->fallback, value);
+  return !strcmp(value, LEFT_OUT) || !strcmp(value, "[]") || !strcmp(value, "{}");
 }
 
 /* ---- all keys ---- */

@@ -84,7 +84,27 @@ static int read_number(ad_reading *r, const ad_key *key, const ad_node *node, co
   return 1;
 }
 
-static int read_boolean(ad_reading *r, const ad_node *node, const char *path, void *out) {
+/* "none, qkv or all" */
+static const char *list_words(const char *const *words, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  for (size_t i = 0; words[i]; i++) ad_text_add(&text, "%s%s", !i ? "" : words[i + 1] ? ", " : " or ", words[i]);
+  return buffer;
+}
+
+static int read_word(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
+  char choices[WORDS_SIZE], words[WORDS_SIZE];
+  int number = node->kind == AD_NODE_SCALAR ? ad_key_word(key, node->text) : -1;
+  if (number < 0)
+    ad_recipe_errors_add(&r->errors, node->place, path, "must be %s, is %s: %s",
+                         list_words(key->words, choices, sizeof choices), words_of(node, words, sizeof words),
+                         key->help);
+  else
+    *(int *)out = number;
+  return number >= 0;
+}
+
+static int read_boolean(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
+  if (key->words) return read_word(r, key, node, path, out);
   int plain = node->kind == AD_NODE_SCALAR && node->plain;
   int yes = plain && !strcmp(node->text, "true");
   if (!yes && !(plain && !strcmp(node->text, "false"))) {
@@ -174,7 +194,7 @@ static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, con
     case AD_KEY_NUMBER:
       return read_number(r, key, node, path, out);
     case AD_KEY_BOOLEAN:
-      return read_boolean(r, node, path, out);
+      return read_boolean(r, key, node, path, out);
     case AD_KEY_TEXT:
     case AD_KEY_VIEW:
       return read_text(r, key, node, path, out);

@@ -39,6 +39,10 @@ void ad_path_add(ad_text *path, const char *name);
 /* A key's value as YAML in one line, "left out" where it has none. Release with ad_release. */
 ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, const ad_schema_entry *entry,
                               char **out) AD_CHECKED;
+/* Whether `written`, by a person, as a default or by an earlier version, is the value that is now printed as `value`;
+ * and whether that is the key's default. */
+int ad_key_means(const ad_key *key, const char *written, const char *value);
+int ad_key_is_default(const ad_key *key, const char *value);
 /* Frees what a value owns and leaves it empty. */
 void ad_key_release(const ad_key *key, char *base);
 /* The same for every value of the recipe and of its program's options, and the meshes. */

@@ -1,4 +1,4 @@
-/* Rotary positions. */
+/* Rotary positions, with frequencies that may be scaled. */
 #include <inttypes.h>
 #include <math.h>
 #include "base/seams.h"
@@ -7,10 +7,20 @@
 typedef struct rotary_numbers {
   int64_t head_dim; /* elements of one head */
   double base;
+  ad_rotary_scaling scaling; /* factor 0: none */
 } rotary_numbers;
 
 static const rotary_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 static head_sizes sizes_of(const ad_tensor *out) { return ad_head_sizes(out, numbers_of(out)->head_dim); }
+
+static ad_status check_scaling(const ad_rotary_scaling *scaling, const char *site) {
+  double low = scaling->low_turns, high = scaling->high_turns, original = scaling->original_positions;
+  if (scaling->factor == 0 || (scaling->factor > 0 && low > 0 && high > low && original > 0)) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: rotary: scaling by factor %g, low_turns %g, high_turns %g and original_positions %g; all must be "
+                 "above 0, high_turns above low_turns",
+                 site, scaling->factor, low, high, original);
+}
 
 static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
   const rotary_numbers *numbers = numbers_of(out);
@@ -20,7 +30,7 @@ static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
                    numbers->head_dim);
   if (!(numbers->base > 0))
     return ad_fail(AD_INVALID, "%s: rotary: base is %g, but must be above 0", out->site, numbers->base);
-  return AD_OK;
+  return check_scaling(&numbers->scaling, out->site);
 }
 
 // Cosines [seq, head_dim / 2], then sines, at the positions that this rank holds.
@@ -29,11 +39,23 @@ static size_t rotary_saved(const ad_tensor *out) {
   return size.seq * size.head_dim * ad_dtype_size(ad_wide_of(out));
 }
 
+static double scaled(const ad_rotary_scaling *scaling, double frequency) {
+  const double pi = 3.14159265358979323846;
+  double turns = scaling->original_positions * frequency / (2 * pi);
+  double kept = fmin(fmax((turns - scaling->low_turns) / (scaling->high_turns - scaling->low_turns), 0), 1);
+  return frequency * (kept + (1 - kept) / scaling->factor);
+}
+
+static double frequency_of(const rotary_numbers *numbers, size_t pair) {
+  double frequency = pow(numbers->base, -2.0 * (double)pair / (double)numbers->head_dim);
+  return numbers->scaling.factor == 0 ? frequency : scaled(&numbers->scaling, frequency);
+}
+
 // Pair i of every position.
 static void fill_pair(const ad_tensor *out, size_t i, const positions *at_positions) {
   head_sizes size = sizes_of(out);
   size_t half = size.head_dim / 2, at = i;
-  double frequency = pow(numbers_of(out)->base, -2.0 * (double)i / (double)size.head_dim);
+  double frequency = frequency_of(numbers_of(out), i);
   for (int k = 0; k < at_positions->span_count; k++) {
     ad_span span = at_positions->span[k];
     for (int64_t position = span.first; position < span.first + span.count; position++, at += half) {
@@ -86,5 +108,12 @@ static const ad_operation rotary = {.name = "rotary",
                                     .backward = rotary_backward};
 
 ad_tensor *ad_rotary_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base, const char *site) {
-  return ad_tape_apply(tape, &rotary, &x, 1, &(rotary_numbers){head_dim, base}, site);
+  return ad_rotary_scaled_at(tape, x, head_dim, base, NULL, site);
+}
+
+ad_tensor *ad_rotary_scaled_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base,
+                               const ad_rotary_scaling *scaling, const char *site) {
+  rotary_numbers numbers = {.head_dim = head_dim, .base = base};
+  if (scaling) numbers.scaling = *scaling;
+  return ad_tape_apply(tape, &rotary, &x, 1, &numbers, site);
 }

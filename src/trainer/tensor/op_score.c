@@ -1,5 +1,5 @@
-/* Scores of a router: softmax of its logits (sigmoid is in op_functions.c), and the choice of the k best for each
- * token. */
+/* Scores of a router: softmax of its logits (sigmoid is in op_functions.c), the choice of the k best for each token,
+ * and scores divided by their sum. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -46,6 +46,50 @@ static const ad_operation softmax = {.name = "softmax",
 
 ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &softmax, &x, 1, NULL, site);
+}
+
+/* ---- shares ---- */
+
+static double sum_of_row(const ad_tensor *out, size_t row) {
+  const ad_array *x = &out->operand[0]->array;
+  size_t width = ad_columns(out);
+  double sum = 0;
+  for (size_t i = 0; i < width; i++) sum += ad_element(x->dtype, x->data, row * width + i);
+  return sum;
+}
+
+static ad_status shares_forward(ad_tape *tape, ad_tensor *out) {
+  const row_kernels *rows = ad_rows(out->array.dtype);
+  size_t width = ad_columns(out);
+  for (size_t i = 0; i < ad_rows_of(out); i++) {
+    const void *x = ad_at(out, out->operand[0]->array.data, i * width);
+    rows->put_divided(ad_at(out, out->array.data, i * width), x, sum_of_row(out, i), width, 0);
+  }
+  return AD_OK;
+}
+
+/* (dy - sum(y dy)) / sum(x) */
+static ad_status shares_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  ad_dtype dtype = out->array.dtype;
+  size_t width = ad_columns(out);
+  for (size_t i = 0; i < ad_rows_of(out); i++) {
+    const void *y = ad_at(out, out->array.data, i * width), *dy = ad_at(out, out->grad.data, i * width);
+    double centre = ad_rows(dtype)->dot(y, dy, width), sum = sum_of_row(out, i);
+    for (size_t e = 0; e < width; e++) ad_slot_put(slot, i * width + e, (ad_element(dtype, dy, e) - centre) / sum);
+  }
+  return AD_OK;
+}
+
+static const ad_operation shares = {.name = "shares",
+                                    .dims = "...e->...e",
+                                    .linearity = AD_NONLINEAR,
+                                    .whole = "e",
+                                    .dtypes = AD_IN_F32_F64,
+                                    .forward = shares_forward,
+                                    .backward = shares_backward};
+
+ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site) {
+  return ad_tape_apply(tape, &shares, &x, 1, NULL, site);
 }
 
 /* ---- the k best ---- */

@@ -131,13 +131,20 @@ static const char *value_of(const ad_checkpoint_fact *facts, size_t count, const
   return NULL;
 }
 
-/* A key that the checkpoint does not have may have had any value there. */
+/* Whether the checkpoint has the value that is printed as `own`. A key that it does not have came after it was written:
+ * the default is what was before. */
+static int agrees(const ad_schema *schema, const char *path, const char *own, const char *other) {
+  const ad_schema_entry *entry = ad_schema_find(schema, path);
+  if (!entry) return !other || !strcmp(own, other);
+  return other ? !strcmp(own, other) || ad_key_means(&entry->key, other, own) : ad_key_is_default(&entry->key, own);
+}
+
 static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
                     ad_text *unbound) {
   for (size_t i = 0; i < here->count; i++) {
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
     ad_text *to = is_free(key) ? unbound : bound;
-    if (!strcmp(key, PRODUCTS) || (other && !strcmp(own, other))) continue;
+    if (!strcmp(key, PRODUCTS) || agrees(&here->schema, key, own, other)) continue;
     ad_text_add(to, "%s%s (%.*s there, %.*s here)", to->used ? ", " : "", key, VALUE_SHOWN, other ? other : "nothing",
                 VALUE_SHOWN, own);
   }

@@ -68,6 +68,12 @@ void ad_decoder_end(const ad_decoder *d, ad_phase_run *at) {
 
 /* ---- parameters ---- */
 
+static ad_norm_layer declare_norm(const ad_decoder *d, ad_declarations *to, const char *path, const char *name) {
+  ad_norm_layer norm = ad_norm_declare(to, path, name, d->options->d_model, d->parallel);
+  norm.epsilon = d->options->norm_epsilon;
+  return norm;
+}
+
 static void declare_block(ad_decoder *d, ad_declarations *to, int64_t index) {
   const ad_decoder_options *options = d->options;
   ad_decoder_block *b = &d->blocks[index];
@@ -76,20 +82,24 @@ static void declare_block(ad_decoder *d, ad_declarations *to, int64_t index) {
                                   .kv_heads = ad_decoder_kv_heads(options),
                                   .rotary_base = options->rotary_base,
                                   .output_factor = d->output_factor,
-                                  .has_bias = options->bias,
+                                  .has_bias = options->bias && options->bias != AD_BIAS_MLP,
                                   .has_norms = options->qk_norm,
-                                  .parallel = d->parallel};
+                                  .parallel = d->parallel,
+                                  .head_dim = ad_decoder_head_dim(options),
+                                  .has_no_output_bias = options->bias == AD_BIAS_QKV,
+                                  .norm_epsilon = options->norm_epsilon,
+                                  .rotary_scaling = ad_decoder_rotary_scaling(options)};
   char norm_path[64], attention_path[64];
   snprintf(norm_path, sizeof norm_path, "blocks.%lld.norm", (long long)index);
   snprintf(attention_path, sizeof attention_path, "blocks.%lld.attn", (long long)index);
-  b->attention_norm = ad_norm_declare(to, norm_path, "attn", options->d_model, d->parallel);
+  b->attention_norm = declare_norm(d, to, norm_path, "attn");
   b->attention = ad_attention_declare(to, attention_path, &attention);
-  b->branch_norm = ad_norm_declare(to, norm_path, "mlp", options->d_model, d->parallel);
+  b->branch_norm = declare_norm(d, to, norm_path, "mlp");
   d->branch->declare(d->branch_own, d, to, index);
 }
 
 static void declare_embedding(ad_decoder *d, ad_declarations *to) {
-  ad_embedding_shape embedding = {AD_VOCABULARY_BYTES, d->options->d_model,
+  ad_embedding_shape embedding = {ad_decoder_vocabulary(d->options), d->options->d_model,
                                   ad_deviation_keeping_size(d->options->d_model),
                                   d->options->tied && d->stage_count == 1};
   d->embedding = ad_embedding_declare(to, "embedding", &embedding, d->parallel);
@@ -99,16 +109,18 @@ static void declare_embedding(ad_decoder *d, ad_declarations *to) {
 static void declare_head(ad_decoder *d, ad_declarations *to) {
   const ad_decoder_options *options = d->options;
   ad_linear_shape head = {.in = options->d_model,
-                          .out = AD_VOCABULARY_BYTES,
+                          .out = ad_decoder_vocabulary(options),
                           .cutting = AD_CUT_COLUMNS,
                           .deviation = ad_deviation_keeping_size(options->d_model)};
-  d->final_norm = ad_norm_declare(to, "final.norm", "weight", options->d_model, d->parallel);
+  d->final_norm = declare_norm(d, to, "final.norm", "weight");
   if (!options->tied) d->head = ad_linear_declare(to, "head", "weight", &head);
 }
 
 /* ---- products ---- */
 
-static double head_elements(const ad_decoder *d) { return (double)(AD_VOCABULARY_BYTES * d->options->d_model); }
+static double head_elements(const ad_decoder *d) {
+  return (double)(ad_decoder_vocabulary(d->options) * d->options->d_model);
+}
 
 /* Of all matrices in the list that tokens are multiplied with; the embedding, which is looked up, is none. */
 static double elements_of(const ad_decoder *d, const ad_declarations *params, const ad_decoder_stage *stage) {
@@ -123,7 +135,9 @@ static double elements_of(const ad_decoder *d, const ad_declarations *params, co
 }
 
 /* The products of causal attention, of each position with half of the sequence, as so many elements of a matrix. */
-static double attention_elements(const ad_decoder *d, int64_t seq) { return (double)(d->options->d_model * seq); }
+static double attention_elements(const ad_decoder *d, int64_t seq) {
+  return (double)(d->options->heads * ad_decoder_head_dim(d->options) * seq);
+}
 
 /* ---- stages ---- */
 

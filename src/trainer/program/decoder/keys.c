@@ -8,6 +8,23 @@ int64_t ad_decoder_kv_heads(const ad_decoder_options *options) {
   return options->kv_heads ? options->kv_heads : options->heads;
 }
 
+int64_t ad_decoder_head_dim(const ad_decoder_options *options) {
+  return options->head_dim ? options->head_dim : options->d_model / options->heads;
+}
+
+int64_t ad_decoder_vocabulary(const ad_decoder_options *options) {
+  return options->vocabulary ? options->vocabulary : AD_VOCABULARY_BYTES;
+}
+
+ad_rotary_scaling ad_decoder_rotary_scaling(const ad_decoder_options *options) {
+  const double *n = options->rotary_scaling;
+  if (!options->rotary_scaling_count) return (ad_rotary_scaling){0};
+  return (ad_rotary_scaling){.factor = n[0], .low_turns = n[1], .high_turns = n[2], .original_positions = n[3]};
+}
+
+const char *const ad_bias_words[] = {"none", "qkv", "attention", "mlp", "all", NULL};
+const char *const ad_attention_bias_words[] = {"none", "qkv", "attention", NULL};
+
 /* The numbers around `at` that `size` divides: "24 or 32". */
 static const char *neighbours(long long at, long long size, char *buffer, size_t buffer_size) {
   long long below = at / size * size, above = below + size;
@@ -20,17 +37,25 @@ static const char *neighbours(long long at, long long size, char *buffer, size_t
 
 static int heads_fit(const ad_decoder_options *options, long long heads, long long tp) {
   int kv_heads_fit = options->kv_heads < 1 || options->heads % options->kv_heads || heads % options->kv_heads == 0;
-  return heads >= 1 && options->d_model % heads == 0 && options->d_model / heads % 2 == 0 && heads % tp == 0 &&
-         kv_heads_fit;
+  int width_fits = options->head_dim || (options->d_model % heads == 0 && options->d_model / heads % 2 == 0);
+  return width_fits && heads % tp == 0 && kv_heads_fit;
 }
 
-/* The nearest numbers of heads that fit d_model and tp: "4 or 8", or what to change where none does. */
+/* Beyond this many heads none fits that would not fit before. */
+static long long most_heads(const ad_decoder_options *options, long long tp) {
+  long long kv_heads = options->kv_heads < 1 ? 1 : options->kv_heads;
+  return options->head_dim ? options->heads + tp * kv_heads : options->d_model;
+}
+
+/* The nearest numbers of heads that fit d_model, where head_dim is not given, and tp: "4 or 8", or what to change where
+ * none does. */
 static const char *fitting_heads(const ad_decoder_options *options, long long tp, char *buffer, size_t size) {
   long long below = options->heads;
   while (below > 0 && !heads_fit(options, below, tp)) below--;
   long long above = options->heads + 1;
-  while (above <= options->d_model && !heads_fit(options, above, tp)) above++;
-  if (above > options->d_model) above = 0;
+  long long most = most_heads(options, tp);
+  while (above <= most && !heads_fit(options, above, tp)) above++;
+  if (above > most) above = 0;
   if (below && above)
     snprintf(buffer, size, "%lld or %lld would do", below, above);
   else if (below || above)
@@ -54,10 +79,10 @@ static const char *nearest_divisors(long long n, long long at, char *buffer, siz
   return buffer;
 }
 
-static void check_heads(const ad_decoder_options *options, const ad_complaints *to) {
+/* Where head_dim is not given. */
+static void check_width(const ad_decoder_options *options, const ad_complaints *to) {
   char fits[128];
-  long long d_model = options->d_model, heads = options->heads, kv_heads = options->kv_heads;
-  if (d_model < 1 || heads < 1) return;
+  long long d_model = options->d_model, heads = options->heads;
   if (d_model % heads)
     ad_complain(to, "model.heads", "must divide d_model: %lld is no multiple of %lld; %s", d_model, heads,
                 fitting_heads(options, 1, fits, sizeof fits));
@@ -65,9 +90,31 @@ static void check_heads(const ad_decoder_options *options, const ad_complaints *
     ad_complain(to, "model.heads",
                 "must leave each head an even width (positions rotate pairs): %lld / %lld is %lld; %s", d_model, heads,
                 d_model / heads, fitting_heads(options, 1, fits, sizeof fits));
+}
+
+static void check_heads(const ad_decoder_options *options, const ad_complaints *to) {
+  char fits[128];
+  long long heads = options->heads, kv_heads = options->kv_heads, head_dim = options->head_dim;
+  if (options->d_model < 1 || heads < 1) return;
+  if (!head_dim) check_width(options, to);
+  if (head_dim > 0 && head_dim % 2)
+    ad_complain(to, "model.head_dim", "must be even (positions rotate pairs), is %lld; %lld or %lld would do", head_dim,
+                head_dim > 1 ? head_dim - 1 : head_dim + 1, head_dim > 1 ? head_dim + 1 : head_dim + 3);
   if (kv_heads > 0 && heads % kv_heads)
     ad_complain(to, "model.kv_heads", "must divide heads: %lld is no multiple of %lld; %s", heads, kv_heads,
                 nearest_divisors(heads, kv_heads, fits, sizeof fits));
+}
+
+static void check_rotary_scaling(const ad_decoder_options *options, const ad_complaints *to) {
+  const double *n = options->rotary_scaling;
+  if (!options->rotary_scaling_count) return;
+  if (options->rotary_scaling_count != 4)
+    ad_complain(to, "model.rotary_scaling",
+                "must be four numbers, [factor, low_freq_factor, high_freq_factor, original_positions], has %zu",
+                options->rotary_scaling_count);
+  else if (n[2] <= n[1])
+    ad_complain(to, "model.rotary_scaling", "high_freq_factor must be above low_freq_factor, is %.15g for %.15g", n[2],
+                n[1]);
 }
 
 /* Heads are cut whole and evenly; the vocabulary may be uneven, but no rank may be without any. */
@@ -76,9 +123,16 @@ static void check_tensor_axis(const ad_decoder_options *options, long long tp, c
   if (options->heads >= 1 && options->d_model >= 1 && options->heads % tp)
     ad_complain(to, "model.heads", "tp=%lld cuts them, and %lld is no multiple of that; %s", tp,
                 (long long)options->heads, fitting_heads(options, tp, fits, sizeof fits));
-  if (AD_VOCABULARY_BYTES < tp)
-    ad_complain(to, "mesh", "tp=%lld cuts the vocabulary, which has %d bytes; at most %d", tp, AD_VOCABULARY_BYTES,
-                AD_VOCABULARY_BYTES);
+  long long vocabulary = ad_decoder_vocabulary(options);
+  if (vocabulary < tp)
+    ad_complain(to, "mesh", "tp=%lld cuts the vocabulary, which has %lld tokens; at most %lld", tp, vocabulary,
+                vocabulary);
+}
+
+static void check_bytes(const ad_decoder_options *options, const ad_complaints *to) {
+  if (ad_decoder_vocabulary(options) < AD_VOCABULARY_BYTES)
+    ad_complain(to, "model.vocabulary", "is %lld, but a token of data.text is a byte; at least %d",
+                (long long)options->vocabulary, AD_VOCABULARY_BYTES);
 }
 
 static void check_short_sequence(const ad_decoder_options *options, long long tp, const ad_complaints *to) {
@@ -129,12 +183,14 @@ void ad_decoder_check(const char *kind, const char *key, const ad_decoder_option
                       const ad_complaints *to) {
   int64_t tp = ad_mesh_axis_size(mesh, AD_TP);
   check_heads(options, to);
+  check_rotary_scaling(options, to);
   ad_decoder_check_axes(kind, key, mesh, to);
   if (tp > 1) check_tensor_axis(options, tp, to);
 }
 
 void ad_decoder_check_text(const ad_decoder_options *options, const ad_mesh *mesh, const ad_complaints *to) {
   int64_t tp = ad_mesh_axis_size(mesh, AD_TP), cp = ad_mesh_axis_size(mesh, AD_CP);
+  check_bytes(options, to);
   if (tp > 1) check_short_sequence(options, tp, to);
   if (cp > 1) check_sequence_axis(options, cp, to);
 }

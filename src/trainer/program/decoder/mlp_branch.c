@@ -8,7 +8,7 @@ static void declare(void *own, const ad_decoder *decoder, ad_declarations *to, i
   ad_mlp_shape shape = {.d_model = decoder->options->d_model,
                         .d_hidden = branch->d_hidden,
                         .output_factor = decoder->output_factor,
-                        .has_bias = decoder->options->bias,
+                        .has_bias = decoder->options->bias >= AD_BIAS_MLP,
                         .parallel = decoder->parallel};
   char path[64];
   snprintf(path, sizeof path, "blocks.%lld.mlp", (long long)block);

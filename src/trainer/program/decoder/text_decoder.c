@@ -99,7 +99,7 @@ static ad_status cross_table(ad_text_decoder *text, ad_program *to) {
   ad_crossing_spec spec = {.size = sizeof spec,
                            .value = table_name,
                            .module = d->stage_count - 1,
-                           .shape = {2, {AD_VOCABULARY_BYTES, d->options->d_model}},
+                           .shape = {2, {ad_decoder_vocabulary(d->options), d->options->d_model}},
                            .is_parameter = 1};
   return add_crossing(text, &spec, &d->table, to);
 }

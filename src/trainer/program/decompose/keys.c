@@ -15,7 +15,7 @@
   }
 
 const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT] = {
-    AD_DECODER_KEYS(ad_decompose_options, target.decoder),
+    AD_DECODER_KEYS(ad_decompose_options, target.decoder, ad_bias_words),
     {"model.d_hidden", AD_KEY_INTEGER, .offset = AT(target.d_hidden), .least = 0, .most = 1 << 22, .fallback = "0",
      .help = "width inside the MLP; 0: 8/3 d_model, rounded up to a multiple of 16"},
     {"model.plain_clamp", AD_KEY_BOOLEAN, .offset = AT(plain_clamp), .fallback = "false",
@@ -196,7 +196,8 @@ static void check_coefficients(const ad_decompose_options *options, const ad_com
 
 static int has_sizes(const ad_decompose_options *options) {
   const ad_decoder_options *decoder = &options->target.decoder;
-  return decoder->layers > 0 && decoder->d_model > 0 && decoder->heads > 0 && decoder->kv_heads >= 0;
+  return decoder->layers > 0 && decoder->d_model > 0 && decoder->heads > 0 && decoder->kv_heads >= 0 &&
+         decoder->head_dim >= 0 && (!decoder->rotary_scaling_count || decoder->rotary_scaling_count == 4);
 }
 
 static void check_sites(const ad_decompose_options *options, const ad_mesh *blocks, const ad_complaints *to) {

@@ -5,7 +5,8 @@
 #define AT(field) offsetof(ad_gpt_options, field)
 
 const ad_key ad_gpt_keys[AD_GPT_KEY_COUNT] = {
-    AD_DECODER_KEYS(ad_gpt_options, decoder),
+    AD_DECODER_KEYS(ad_gpt_options, decoder, ad_bias_words),
+    AD_VOCABULARY_KEY(ad_gpt_options, decoder),
     {"model.d_hidden", AD_KEY_INTEGER, .offset = AT(d_hidden), .least = 0, .most = 1 << 22, .fallback = "0",
      .help = "width inside the MLP; 0: 8/3 d_model, rounded up to a multiple of 16"},
     AD_TEXT_KEYS(ad_gpt_options, decoder.data)};

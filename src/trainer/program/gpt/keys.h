@@ -4,7 +4,7 @@
 #include "program/gpt/gpt.h"
 #include "program/decoder/keys.h"
 
-enum { AD_GPT_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT };
+enum { AD_GPT_KEY_COUNT = AD_DECODER_KEY_COUNT + 2 + AD_TEXT_KEY_COUNT };
 extern const ad_key ad_gpt_keys[AD_GPT_KEY_COUNT];
 
 /* Options are an ad_gpt_options, as the record's functions take them. */

@@ -8,7 +8,8 @@
 #define AT(field) offsetof(ad_moe_options, field)
 
 const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {
-    AD_DECODER_KEYS(ad_moe_options, decoder),
+    AD_DECODER_KEYS(ad_moe_options, decoder, ad_attention_bias_words),
+    AD_VOCABULARY_KEY(ad_moe_options, decoder),
     {"model.experts", AD_KEY_INTEGER, .offset = AT(experts), .least = 1, .most = 1 << 20,
      .help = "experts of each block"},
     {"model.top_k", AD_KEY_INTEGER, .offset = AT(top_k), .least = 1, .most = 1 << 20, .fallback = "1",
@@ -21,6 +22,8 @@ const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {
      .help = "scores are the sigmoid of each logit, instead of the softmax over all experts"},
     {"model.score_before_experts", AD_KEY_BOOLEAN, .offset = AT(score_before_experts), .fallback = "false",
      .help = "a score is a factor of its expert's input, instead of its output"},
+    {"model.normalised_scores", AD_KEY_BOOLEAN, .offset = AT(normalised_scores), .fallback = "false",
+     .help = "the scores of a token's experts are divided by their sum"},
     {"model.summed_gate", AD_KEY_BOOLEAN, .offset = AT(summed_gate), .fallback = "false",
      .help = "on tp the router is R, and the reducer sums its gradient, instead of I"},
     {"model.capacity", AD_KEY_NUMBER, .offset = AT(capacity), .least = 0, .open_least = 1, .most = 1e9,

@@ -4,7 +4,7 @@
 #include "program/decoder/keys.h"
 #include "program/moe/moe.h"
 
-enum { AD_MOE_KEY_COUNT = AD_DECODER_KEY_COUNT + 11 + AD_TEXT_KEY_COUNT };
+enum { AD_MOE_KEY_COUNT = AD_DECODER_KEY_COUNT + 13 + AD_TEXT_KEY_COUNT };
 extern const ad_key ad_moe_keys[AD_MOE_KEY_COUNT];
 
 /* Options are an ad_moe_options, as the record's functions take them. */

@@ -53,7 +53,8 @@ static void declare_experts(void *own, const ad_decoder *decoder, ad_declaration
                             .has_balance_loss = options->balance_loss > 0,
                             .output_factor = decoder->output_factor,
                             .view = view_of(model, to->replicated.mesh),
-                            .parallel = decoder->parallel};
+                            .parallel = decoder->parallel,
+                            .normalised_scores = options->normalised_scores};
   char path[64];
   snprintf(path, sizeof path, "blocks.%lld.moe", (long long)block);
   model->layers[block] = ad_experts_declare(to, path, &shape);

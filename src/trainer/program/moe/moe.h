@@ -7,8 +7,8 @@
  *
  *   moe(x)   = sum over the top_k experts e of largest score: score_e * expert_e(x), or, with score_before_experts,
  *              expert_e(score_e * x); plus shared(x) if shared_experts is above 0
- *   score    = softmax(x router), or sigmoid(x router); of equal scores the lowest expert goes first; chosen scores are
- *              not normalised
+ *   score    = softmax(x router), or sigmoid(x router); of equal scores the lowest expert goes first; with
+ *              normalised_scores each of a token's top_k scores is divided by their sum
  *   expert_e(x) = (silu(x gate[e]) * (x up[e])) down[e]; shared the same with matrices of its own
  *
  * With a capacity c an expert takes at most ceil(c * choices / experts) of a microbatch's choices, all ranks together,
@@ -32,7 +32,7 @@
  *   blocks.i.moe.bias         [experts], a state                 0
  *
  *   (3) etp=R where etp is 1: there the ranks of tp split the tokens between them; where etp has the ranks of tp they
- *   route the same tokens. With bias attention alone has biases. */
+ *   route the same tokens. Attention alone may have biases. */
 typedef struct ad_moe_options {
   ad_decoder_options decoder;
   int64_t experts, top_k;
@@ -40,6 +40,7 @@ typedef struct ad_moe_options {
   int64_t shared_experts;   /* width inside the shared one; 0: there is none */
   int sigmoid;              /* 1: scores are the sigmoid of each logit; 0: the softmax over all experts */
   int score_before_experts; /* 1: the score is a factor of the expert's input; 0: of its output */
+  int normalised_scores;    /* 1: a token's chosen scores are divided by their sum */
   int summed_gate;          /* the router on tp: 1: R, the reducer sums its gradient; 0: I */
   double capacity;          /* 0: no limit */
   double balance_loss;      /* 0: there is none */

@@ -9,7 +9,7 @@
 #define AT(field) offsetof(ad_ocr_options, field)
 
 const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT] = {
-    AD_DECODER_KEYS(ad_ocr_options, decoder),
+    AD_DECODER_KEYS(ad_ocr_options, decoder, ad_bias_words),
     {"model.d_hidden", AD_KEY_INTEGER, .offset = AT(d_hidden), .least = 0, .most = 1 << 22, .fallback = "0",
      .help = "width inside the MLP; 0: 8/3 d_model, rounded up to a multiple of 16"},
     {"model.encoder_layers", AD_KEY_INTEGER, .offset = AT(encoder_layers), .least = 1, .most = 4096,
