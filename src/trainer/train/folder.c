@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "architecture/folder.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/unfinished.h"
@@ -290,11 +291,15 @@ static ad_status remove_dumps(const char *path) {
   return status;
 }
 
-ad_status ad_run_folder_tidy(const char *folder) { return ad_unfinished_remove(folder, results, RESULTS); }
+ad_status ad_run_folder_tidy(const char *folder) {
+  AD_TRY(ad_unfinished_remove(folder, ad_pretrained_files, AD_PRETRAINED_FILES));
+  return ad_unfinished_remove(folder, results, RESULTS);
+}
 
 ad_status ad_run_folder_clear(const char *folder) {
   AD_TRY(remove_checkpoints(folder));
   AD_TRY(remove_dumps(folder));
   for (size_t i = 0; i < RESULTS; i++) AD_TRY(remove_file(folder, results[i]));
+  for (size_t i = 0; i < AD_PRETRAINED_FILES; i++) AD_TRY(remove_file(folder, ad_pretrained_files[i]));
   return AD_OK;
 }
