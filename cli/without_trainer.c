@@ -5,7 +5,7 @@
 #include "command.h"
 
 static int refuse(const char *unknown) {
-  static const char *const names[] = {"train", "check", "plan", "report"};
+  static const char *const names[] = {"train", "check", "plan", "report", "export"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     if (strcmp(names[i], unknown) != 0) continue;
     fprintf(stderr,
@@ -19,4 +19,4 @@ static int refuse(const char *unknown) {
 }
 
 const ad_cli_trainer ad_cli_trainer_part = {
-    .missing = "Without the trainer: train, check, plan and report are not in this program.", .refuse = refuse};
+    .missing = "Without the trainer: train, check, plan, report and export are not in this program.", .refuse = refuse};

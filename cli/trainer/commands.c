@@ -9,6 +9,8 @@ static const ad_cli_command commands[] = {
      &ad_cli_plan_argp, NULL},
     {"report", ad_cli_report, "make a run's page again from its files; several runs are laid over each other",
      &ad_cli_report_argp, NULL},
+    {"export", ad_cli_export, "write a run's weights as Hugging Face Transformers reads them", &ad_cli_export_argp,
+     ad_cli_export_word},
 };
 
 const ad_cli_trainer ad_cli_trainer_part = {.commands = commands,

@@ -244,7 +244,7 @@ static int plan_one(plan_input *input, const char *command) {
 }
 
 int ad_cli_plan(int argc, char **argv) {
-  plan_input input = {.options = {.size = sizeof input.options}};
+  plan_input input = {.recipe = {.on_paper = 1}, .options = {.size = sizeof input.options}};
   char *command = command_of(argc, argv); /* before words are put in another order */
   ad_cli_parse(&ad_cli_plan_argp, argc, argv, 0, &input);
   int failed = input.compared ? compare(&input) : plan_one(&input, command);

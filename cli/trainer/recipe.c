@@ -60,7 +60,9 @@ int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *in
 
 ad_status ad_cli_try_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
   ad_status status = input->program ? ad_program_load(input->program) : AD_OK;
-  if (!status) status = ad_recipe_read(input->recipe, input->sets, input->set_count, out);
+  if (!status)
+    status =
+        (input->on_paper ? ad_recipe_read_on_paper : ad_recipe_read)(input->recipe, input->sets, input->set_count, out);
   free(input->sets);
   return status;
 }

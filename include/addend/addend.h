@@ -15,6 +15,7 @@
 #include "addend/recipe.h"
 #include "addend/report.h"
 #include "addend/train.h"
+#include "addend/export.h"
 #include "addend/plan.h"
 #include "addend/check.h"
 #include "addend/main.h"

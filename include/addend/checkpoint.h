@@ -45,6 +45,7 @@ typedef struct ad_checkpoint_state {
    * returns other than AD_OK ends the loading. NULL: any will do. */
   ad_status (*judge)(void *context, const ad_checkpoint_fact *facts, size_t count);
   void *context;
+  int some; /* 1: loading passes over values of the checkpoint that are not listed, and fills these */
 } ad_checkpoint_state;
 
 typedef struct ad_checkpointer ad_checkpointer;

@@ -81,7 +81,11 @@ typedef struct ad_recipe {
  * ad_last_error() holds all messages, one a line: "gpt.yaml:7: train.microbatches: must be at least 1, is 0". */
 AD_API AD_CHECKED ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count,
                                            ad_recipe **out);
-/* The same from text; `path` is only named in messages. */
+/* The same for what is planned and not run: of model.from config.json and the headers alone are read. */
+AD_API AD_CHECKED ad_status ad_recipe_read_on_paper(const char *path, const char *const *sets, size_t set_count,
+                                                    ad_recipe **out);
+/* The same from text; `path` is only named in messages. No file that it names is looked at: a recipe with model.from
+ * has every key that it needs, as ad_recipe_print writes them. */
 AD_API AD_CHECKED ad_status ad_recipe_parse(const char *text, const char *path, const char *const *sets,
                                             size_t set_count, ad_recipe **out);
 AD_API void ad_recipe_destroy(ad_recipe *recipe);

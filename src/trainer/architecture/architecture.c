@@ -29,9 +29,9 @@ const ad_config_row ad_config_of_decoders[] = {{"num_hidden_layers", AD_CONFIG_G
                                                {"rope_theta", AD_CONFIG_ROTARY, NULL, NULL, NULL},
                                                {"rope_scaling", AD_CONFIG_ROTARY, NULL, NULL, NULL},
                                                {"rope_parameters", AD_CONFIG_ROTARY, NULL, NULL, NULL},
-                                               {"partial_rotary_factor", AD_CONFIG_MUST, NULL, "1", NULL},
+                                               {"partial_rotary_factor", AD_CONFIG_MUST, NULL, "1.0", NULL},
                                                {"hidden_act", AD_CONFIG_MUST, NULL, "\"silu\"", NULL},
-                                               {"attention_dropout", AD_CONFIG_MUST, NULL, "0", NULL},
+                                               {"attention_dropout", AD_CONFIG_MUST, NULL, "0.0", NULL},
                                                {0}};
 
 /* Names, numbers of tokens that texts begin and end with, how weights were drawn, how generation is done, the limit up

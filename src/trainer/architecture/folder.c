@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "files/file.h"
+#include "files/output.h"
 
 static int has(const char *folder, const char *name) {
   char *path;
@@ -79,4 +80,54 @@ ad_status ad_pretrained_weights(const char *folder, ad_weights **out) {
   ad_status status = ad_weights_open(path, out);
   ad_release(path);
   return status;
+}
+
+/* ---- what stands beside them ---- */
+
+const char *const ad_pretrained_files[AD_PRETRAINED_FILES] = {"config.json",
+                                                              "generation_config.json",
+                                                              "tokenizer.json",
+                                                              "tokenizer_config.json",
+                                                              "special_tokens_map.json",
+                                                              "tokenizer.model",
+                                                              "vocab.json",
+                                                              "merges.txt",
+                                                              "added_tokens.json",
+                                                              "chat_template.jinja"};
+
+static ad_status write_bytes(const char *path, const char *bytes, int64_t size) {
+  ad_output *output;
+  AD_TRY(ad_output_open(path, &output));
+  ad_status status = ad_output_write(output, bytes, (size_t)size);
+  if (!status) status = ad_output_sync(output, NULL);
+  ad_output_close(output);
+  return status;
+}
+
+static ad_status copy_bytes(const char *path, const char *to) {
+  enum { BYTES_MAX = 1 << 30 };
+  char *bytes;
+  int64_t size;
+  AD_TRY(ad_file_read(path, BYTES_MAX, &bytes, &size));
+  ad_status status = write_bytes(to, bytes, size);
+  ad_release(bytes);
+  return status;
+}
+
+static ad_status copy_file(const char *folder, const char *name, const char *to) {
+  char *from_path, *to_path;
+  if (!has(folder, name)) return AD_OK;
+  AD_TRY(ad_path_in(folder, name, &from_path));
+  ad_status status = ad_path_in(to, name, &to_path);
+  if (!status) {
+    status = copy_bytes(from_path, to_path);
+    ad_release(to_path);
+  }
+  ad_release(from_path);
+  return status;
+}
+
+ad_status ad_pretrained_copy(const char *folder, const char *to) {
+  for (int i = 0; i < AD_PRETRAINED_FILES; i++) AD_TRY(copy_file(folder, ad_pretrained_files[i], to));
+  return AD_OK;
 }

@@ -11,4 +11,10 @@ ad_status ad_pretrained_config(const char *folder, char **path, ad_config *out) 
  * pickled, which is refused. */
 ad_status ad_pretrained_weights(const char *folder, ad_weights **out) AD_CHECKED;
 
+/* What stands beside the weights and says how they are used: the configuration, the tokenizer. */
+enum { AD_PRETRAINED_FILES = 10 };
+extern const char *const ad_pretrained_files[AD_PRETRAINED_FILES];
+/* Copies those of them that the folder has into another, where each gets its name when it is whole. AD_IO. */
+ad_status ad_pretrained_copy(const char *folder, const char *to) AD_CHECKED;
+
 #endif

@@ -16,7 +16,7 @@ static const ad_config_row mixtral[] = {{"num_key_value_heads", AD_CONFIG_GIVES,
                                         {"num_experts_per_tok", AD_CONFIG_GIVES, "model.top_k", NULL, "2"},
                                         {"intermediate_size", AD_CONFIG_GIVES, "model.expert_hidden", NULL, NULL},
                                         {"sliding_window", AD_CONFIG_MUST, NULL, "null", NULL},
-                                        {"router_jitter_noise", AD_CONFIG_MUST, NULL, "0", NULL},
+                                        {"router_jitter_noise", AD_CONFIG_MUST, NULL, "0.0", NULL},
                                         {"output_router_logits", AD_CONFIG_MUST, NULL, "false", NULL},
                                         {"router_aux_loss_coef", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                         {0}};

@@ -117,7 +117,7 @@ ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state) 
   char words[AD_MESSAGE_MAX / 2] = "";
   ad_text text = ad_text_on(words, sizeof words);
   name_missing(index, state, &text);
-  name_extra(index, state, &text);
+  if (!state->some) name_extra(index, state, &text);
   name_other_shapes(index, state, &text);
   if (!text.used) return AD_OK;
   return ad_fail(AD_INVALID, "the checkpoint is not of these values%s", words);

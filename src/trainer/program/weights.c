@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "program/program.h"
 
-enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE, WORDS = 1024 };
+enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE, WORDS = 1024 };
 
 /* A tensor that there should be: all of a parameter, or one expert's part of it. */
 typedef struct wanted {
@@ -152,29 +152,38 @@ static size_t count_params(const ad_program *program) {
   return count;
 }
 
-/* Those of all modules, by the names that the program gives them. */
-static void list_params(const ad_program *program, char (*names)[NAME_SIZE], ad_param_spec *params) {
+static void list_params(const ad_program *program, ad_program_params *out) {
   for (size_t m = 0; m < ad_program_module_count(program); m++) {
     const ad_module_spec *module = ad_program_module(program, m);
-    for (size_t p = 0; p < module->param_count; p++, params++, names++) {
-      *params = module->params[p];
-      params->name = ad_program_param_name(program, m, p, *names, NAME_SIZE);
+    for (size_t p = 0; p < module->param_count; p++, out->count++) {
+      out->list[out->count] = module->params[p];
+      out->list[out->count].name = ad_program_param_name(program, m, p, out->names[out->count], NAME_SIZE);
     }
   }
 }
 
+ad_status ad_program_params_list(const ad_program *program, ad_program_params *out) {
+  ad_program_params made = {0};
+  ad_status status = ad_new(count_params(program), &made.names);
+  if (!status) status = ad_new(count_params(program), &made.list);
+  if (status)
+    ad_program_params_release(&made);
+  else
+    list_params(program, &made), *out = made;
+  return status;
+}
+
+void ad_program_params_release(ad_program_params *params) {
+  ad_release(params->names);
+  ad_release(params->list);
+  *params = (ad_program_params){0};
+}
+
 ad_status ad_program_check_weights(const ad_program *program, const ad_architecture *architecture,
                                    const ad_weights *weights) {
-  size_t count = count_params(program);
-  char(*names)[NAME_SIZE];
-  ad_param_spec *params;
-  AD_TRY(ad_new(count, &names));
-  ad_status status = ad_new(count, &params);
-  if (!status) {
-    list_params(program, names, params);
-    status = check(params, count, architecture, weights);
-    ad_release(params);
-  }
-  ad_release(names);
+  ad_program_params params;
+  AD_TRY(ad_program_params_list(program, &params));
+  ad_status status = check(params.list, params.count, architecture, weights);
+  ad_program_params_release(&params);
   return status;
 }

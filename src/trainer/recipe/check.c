@@ -322,10 +322,12 @@ ad_status ad_reading_check(ad_reading *r) {
   return check_meshes(r);
 }
 
-void ad_reading_check_files(ad_reading *r) {
+void ad_reading_check_files(ad_reading *r, int with_values) {
   const ad_program_kind *program = r->recipe->program;
   ad_complaints to = complaints_of(r);
   if (ARE_READ(r, "model.from", "model.weights"))
-    ad_recipe_check_weights(r->recipe, r->config.architecture, !r->errors.status, &to);
+    ad_recipe_check_weights(r->recipe, r->config.architecture,
+                            (ad_weights_asked){.fit = !r->errors.status, .values = with_values || r->recipe->weights},
+                            &to);
   if (program && program->rules.check_files) program->rules.check_files(r->recipe->options, &to);
 }

@@ -29,8 +29,9 @@ AD_CHECKED ad_status ad_reading_fill_pretrained(ad_reading *reading);
 AD_CHECKED ad_status ad_reading_fill(ad_reading *reading);
 /* check.c: what no key can tell alone. Looks at no file. */
 AD_CHECKED ad_status ad_reading_check(ad_reading *reading);
-/* check.c: whether the files that the recipe names can be used. */
-void ad_reading_check_files(ad_reading *reading);
+/* check.c: whether the files that the recipe names can be used; `with_values`: also the values in those of model.from.
+ */
+void ad_reading_check_files(ad_reading *reading, int with_values);
 
 /* Of a key that only some program may have, while none is known: nothing is to be said of it. */
 int ad_reading_may_be_known(const ad_reading *reading, const char *section, const char *path, int has_near_name);

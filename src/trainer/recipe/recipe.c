@@ -17,7 +17,8 @@ typedef struct source {
   size_t size;
   const char *const *sets;
   size_t set_count;
-  int with_files; /* check those that the recipe names */
+  int with_files;  /* check those that the recipe names */
+  int with_values; /* and the values in those of model.from */
 } source;
 
 static void release_texts(char **texts, size_t count) {
@@ -133,7 +134,7 @@ static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(name_after_file(r->recipe));
   if (r->recipe->program && r->recipe->program->rules.complete) r->recipe->program->rules.complete(r->recipe->options);
   AD_TRY(ad_reading_check(r));
-  if (from->with_files) ad_reading_check_files(r);
+  if (from->with_files) ad_reading_check_files(r, from->with_values);
   AD_TRY(ad_recipe_errors_report(&r->errors));
   AD_TRY(list_given(r));
   return complete_sync(r->recipe);
@@ -183,16 +184,29 @@ ad_status ad_recipe_parse(const char *text, const char *path, const char *const 
   return read_source(&from, out);
 }
 
-ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count, ad_recipe **out) {
-  AD_NEED(path, out);
-  if (set_count) AD_NEED(sets);
-  for (size_t i = 0; i < set_count; i++) AD_NEED(sets[i]);
+static ad_status read_file(const char *path, source *from, ad_recipe **out) {
   enum { RECIPE_BYTES_MAX = 1 << 20 };
   char *text;
   int64_t size;
+  for (size_t i = 0; i < from->set_count; i++) AD_NEED_IN("ad_recipe_read", "sets[i]", from->sets[i]);
   AD_TRY(ad_file_read(path, RECIPE_BYTES_MAX, &text, &size));
-  source from = {text, path, (size_t)size, sets, set_count, 1};
-  ad_status status = read_source(&from, out);
+  from->text = text;
+  from->size = (size_t)size;
+  ad_status status = read_source(from, out);
   ad_release(text);
   return status;
+}
+
+ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count, ad_recipe **out) {
+  AD_NEED(path, out);
+  if (set_count) AD_NEED(sets);
+  source from = {.path = path, .sets = sets, .set_count = set_count, .with_files = 1, .with_values = 1};
+  return read_file(path, &from, out);
+}
+
+ad_status ad_recipe_read_on_paper(const char *path, const char *const *sets, size_t set_count, ad_recipe **out) {
+  AD_NEED(path, out);
+  if (set_count) AD_NEED(sets);
+  source from = {.path = path, .sets = sets, .set_count = set_count, .with_files = 1};
+  return read_file(path, &from, out);
 }

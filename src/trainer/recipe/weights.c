@@ -24,13 +24,14 @@ static ad_status open_files(const ad_recipe *recipe, ad_weights **out) {
   return recipe->from ? ad_pretrained_weights(recipe->from, out) : ad_weights_open(recipe->weights, out);
 }
 
-void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *architecture, int is_right,
+void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *architecture, ad_weights_asked asked,
                              const ad_complaints *to) {
   ad_weights *weights = NULL;
   const ad_safetensors *file;
   if (!recipe->from == !recipe->weights) return; /* none, or both, which was told */
   tell(recipe, open_files(recipe, &weights), to);
-  if (weights && is_right) tell(recipe, check_fit(recipe, architecture, weights), to);
-  for (size_t i = 0; (file = ad_weights_file(weights, i)); i++) tell(recipe, ad_safetensors_check_values(file), to);
+  if (weights && asked.fit) tell(recipe, check_fit(recipe, architecture, weights), to);
+  for (size_t i = 0; asked.values && (file = ad_weights_file(weights, i)); i++)
+    tell(recipe, ad_safetensors_check_values(file), to);
   ad_weights_close(weights);
 }

@@ -5,6 +5,7 @@
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
+#include "architecture/folder.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/process.h"
@@ -132,6 +133,38 @@ static int put_run(json_t *document, const ad_run *run) {
          put_uniform_loss(document, run) | put(document, "facts", facts_of(run));
 }
 
+/* ---- the model that it starts from ---- */
+
+/* The dtype of most tensors, and the tensors of others, so that an export can write what was read. */
+static int put_dtypes(json_t *document, const ad_weights *weights) {
+  size_t counts[AD_I64 + 1] = {0};
+  const ad_safetensors *file;
+  ad_dtype most = AD_F64;
+  json_t *others = json_object();
+  for (size_t f = 0; (file = ad_weights_file(weights, f)); f++)
+    for (size_t i = 0; i < ad_safetensors_count(file); i++) counts[ad_safetensors_at(file, i)->dtype]++;
+  for (int dtype = AD_F64; dtype <= AD_I64; dtype++)
+    if (counts[dtype] > counts[most]) most = (ad_dtype)dtype;
+  for (size_t f = 0; (file = ad_weights_file(weights, f)); f++) {
+    for (size_t i = 0; i < ad_safetensors_count(file); i++) {
+      const ad_safetensor *tensor = ad_safetensors_at(file, i);
+      if (tensor->dtype != most) put_text(others, tensor->name, ad_dtype_name(tensor->dtype));
+    }
+  }
+  return put_text(document, "dtype", ad_dtype_name(most)) | put(document, "other_dtypes", others);
+}
+
+static ad_status put_from(json_t *document, const ad_recipe *recipe) {
+  ad_weights *weights;
+  json_t *from;
+  if (!recipe->from) return AD_OK;
+  AD_TRY(ad_pretrained_weights(recipe->from, &weights));
+  from = json_object();
+  int failed = put_text(from, "folder", recipe->from) | put_dtypes(from, weights) | put(document, "from", from);
+  ad_weights_close(weights);
+  return failed ? no_memory() : AD_OK;
+}
+
 /* ---- the recipe ---- */
 
 static json_t *change_document(const ad_recipe_change *change) {
@@ -186,9 +219,11 @@ static ad_status fill(const ad_run *run, const char *folder, int earlier, json_t
   int failed = put_text(document, "name", run->recipe->name) | put_text(document, "kind", run->recipe->kind) |
                put_text(document, "version", AD_VERSION) | put_text(document, "compiler", COMPILER) |
                put(document, "command", command_of()) | put(document, "date", date_now()) | put_machine(document) |
-               put_run(document, run) | put(document, "copied", ad_companions_list(run, folder)) |
-               put(document, "starts", earlier ? earlier_starts(folder) : json_array());
-  return failed ? no_memory() : put_recipe(document, run->recipe);
+                put_run(document, run) | put(document, "copied", ad_companions_list(run, folder)) |
+                put(document, "starts", earlier ? earlier_starts(folder) : json_array());
+  if (failed) return no_memory();
+  AD_TRY(put_from(document, run->recipe));
+  return put_recipe(document, run->recipe);
 }
 
 ad_status ad_provenance_create(const ad_run *run, const char *folder, int earlier, json_t **out) {

@@ -1,0 +1,23 @@
+/* Tensors as files that Transformers reads: model.safetensors, or shards of it and their index. */
+#ifndef EXPORT_SHARDS_H
+#define EXPORT_SHARDS_H
+#include "architecture/tensors.h"
+
+/* One tensor on its way out: of parameter number `param`, the piece number `piece` of its source. */
+typedef struct ad_export_tensor {
+  char name[AD_TENSOR_NAME_SIZE];
+  size_t param;
+  int64_t piece;
+  ad_dtype dtype;
+  ad_shape shape;
+} ad_export_tensor;
+
+/* Fills memory with the tensor's elements. */
+typedef ad_status ad_export_fill(void *context, const ad_export_tensor *tensor, void *memory);
+
+/* Writes all of them into the folder, `shard_bytes` in each file at most, in the order that they have. *files: how many
+ * there are, *bytes: of tensors. */
+ad_status ad_export_shards(const char *folder, const ad_export_tensor *tensors, size_t count, int64_t shard_bytes,
+                           ad_export_fill *fill, void *context, int64_t *files, int64_t *bytes) AD_CHECKED;
+
+#endif
