@@ -5,7 +5,7 @@
 #include "command.h"
 
 static int refuse(const char *unknown) {
-  static const char *const names[] = {"train", "check", "plan", "report", "export"};
+  static const char *const names[] = {"train", "check", "plan", "report", "export", "sample"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     if (strcmp(names[i], unknown) != 0) continue;
     fprintf(stderr,
@@ -19,4 +19,5 @@ static int refuse(const char *unknown) {
 }
 
 const ad_cli_trainer ad_cli_trainer_part = {
-    .missing = "Without the trainer: train, check, plan, report and export are not in this program.", .refuse = refuse};
+    .missing = "Without the trainer: train, check, plan, report, export and sample are not in this program.",
+    .refuse = refuse};

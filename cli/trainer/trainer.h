@@ -9,8 +9,10 @@ int ad_cli_check(int argc, char **argv);
 int ad_cli_plan(int argc, char **argv);
 int ad_cli_report(int argc, char **argv);
 int ad_cli_export(int argc, char **argv);
-extern const struct argp ad_cli_train_argp, ad_cli_check_argp, ad_cli_plan_argp, ad_cli_report_argp, ad_cli_export_argp;
-ad_cli_words ad_cli_check_word, ad_cli_export_word;
+int ad_cli_sample(int argc, char **argv);
+extern const struct argp ad_cli_train_argp, ad_cli_check_argp, ad_cli_plan_argp, ad_cli_report_argp, ad_cli_export_argp,
+    ad_cli_sample_argp;
+ad_cli_words ad_cli_check_word, ad_cli_export_word, ad_cli_sample_word;
 
 /* How OpenBLAS is to be started: with one thread, as a rank has, and with the kernels that the processor has (it takes
  * processors that are newer than it is for old ones, whose kernels are several times slower). It decides that as it is

@@ -16,6 +16,7 @@
 #include "addend/report.h"
 #include "addend/train.h"
 #include "addend/export.h"
+#include "addend/sample.h"
 #include "addend/plan.h"
 #include "addend/check.h"
 #include "addend/main.h"

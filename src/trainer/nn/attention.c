@@ -1,5 +1,6 @@
 /* The attention layer: projections around the attention operation. Over tp the heads are cut, over cp the sequence. */
 #include "addend/layers.h"
+#include "nn/kept.h"
 
 /* Heads of k and v that tp does not divide are on every rank. */
 static ad_cutting cutting_of_kv(const ad_declarations *to, int64_t kv_heads) {
@@ -68,7 +69,8 @@ static ad_tensor *attended(ad_tape *t, const ad_attention_layer *layer, ad_tenso
   return layer->sees_all ? ad_attention_all(t, q, k, v, layer->head_dim) : ad_attention(t, q, k, v, layer->head_dim);
 }
 
-ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, ad_tensor *x) {
+ad_tensor *ad_attention_continue(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, ad_tensor *x,
+                                 ad_kept_keys *kept) {
   x = ad_tp_enter(t, x, layer->parallel);                      // R
   ad_tensor *q = ad_linear_forward(t, params, &layer->wq, x);  // S2: heads
   ad_tensor *k = ad_linear_forward(t, params, &layer->wk, x);  // S2, or R
@@ -76,6 +78,12 @@ ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_a
   q = positioned(t, params, layer, layer->q_norm, q);
   k = gathered(t, layer, positioned(t, params, layer, layer->k_norm, k));
   v = gathered(t, layer, v);
+  if (kept) k = ad_kept_rows_add(t, &kept->k, k);
+  if (kept) v = ad_kept_rows_add(t, &kept->v, v);
   ad_tensor *y = ad_linear_forward(t, params, &layer->wo, attended(t, layer, q, k, v));  // P
   return ad_tp_leave(t, y, layer->parallel);
+}
+
+ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, ad_tensor *x) {
+  return ad_attention_continue(t, params, layer, x, NULL);
 }

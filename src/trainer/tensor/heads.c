@@ -2,6 +2,7 @@
 #include "tensor/heads.h"
 
 #include <inttypes.h>
+#include "tensor/tape.h"
 
 head_sizes ad_head_sizes(const ad_tensor *out, int64_t head_dim) {
   const ad_shape *local = &out->array.local;
@@ -37,6 +38,12 @@ ad_status ad_find_positions(const ad_tensor *out, const ad_array *array, int64_t
     return ad_fail(AD_INVALID, "%s: %s: the sequence is cut into %d pieces a rank; %d is the most", out->site,
                    out->op->name, to->span_count, POSITION_SPANS);
   for (int i = 0; i < to->span_count; i++) to->count += (size_t)to->span[i].count;
+  return AD_OK;
+}
+
+ad_status ad_find_positions_on(const ad_tape *tape, const ad_tensor *out, const ad_array *array, positions *to) {
+  AD_TRY(ad_find_positions(out, array, ad_comm_rank(tape->comm), to));
+  for (int i = 0; i < to->span_count; i++) to->span[i].first += tape->position;
   return AD_OK;
 }
 

@@ -23,5 +23,8 @@ typedef struct positions {
 } positions;
 /* AD_INVALID if they are more runs than that. */
 ad_status ad_find_positions(const ad_tensor *out, const ad_array *array, int64_t rank, positions *to) AD_CHECKED;
+/* The same of what stands on this tape: with the position at which its sequences begin. */
+ad_status ad_find_positions_on(const ad_tape *tape, const ad_tensor *out, const ad_array *array,
+                               positions *to) AD_CHECKED;
 
 #endif

@@ -32,11 +32,12 @@ static int is_narrow(const ad_tensor *out) { return wide_of(out) != out->array.d
 
 /* ---- shapes and types ---- */
 
-static ad_status check_shapes(const ad_tensor *out) {
+static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
   const ad_shape *q = &array_of(out, Q)->shape, *k = &array_of(out, K)->shape, *v = &array_of(out, V)->shape;
   char texts[3][96];
   int64_t head_dim = head_dim_of(out);
-  int fits = q->ndim == 3 && ad_shape_equal(k, v) && k->ndim == 3 && q->dim[0] == k->dim[0] && q->dim[1] == k->dim[1];
+  int fits = q->ndim == 3 && ad_shape_equal(k, v) && k->ndim == 3 && q->dim[0] == k->dim[0] &&
+             tape->position + q->dim[1] == k->dim[1];
   if (!fits)
     return ad_fail(AD_INVALID,
                    "%s: attention: q is %s, k is %s, v is %s; they must be [batch, seq, heads * head_dim], k and v "
@@ -67,9 +68,9 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
  * (e) or cut like those of q (d). */
 static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(check_dtypes(tape, out));
-  AD_TRY(check_shapes(out));
+  AD_TRY(check_shapes(tape, out));
   char dims[] = "bsd,b..,b..->bsd";
-  dims[5] = dims[9] = cut_axes(array_of(out, K), 1) ? 's' : 't';
+  dims[5] = dims[9] = !tape->position && cut_axes(array_of(out, K), 1) ? 's' : 't';
   dims[6] = dims[10] = cut_axes(array_of(out, K), 2) ? 'd' : 'e';
   const ad_layout *layouts[] = {&array_of(out, Q)->layout, &array_of(out, K)->layout, &array_of(out, V)->layout};
   int constant[] = {!out->operand[Q]->carries, !out->operand[K]->carries, !out->operand[V]->carries};
@@ -122,7 +123,7 @@ static ad_status take_sizes(const ad_tape *tape, const ad_tensor *out, attention
                             .visible = numbers_of(out)->sees_all ? (size_t)k->shape.dim[1] : 0};
   AD_TRY(find_first_head(tape, out, q, &size->first_head));
   AD_TRY(find_first_head(tape, out, k, &size->first_kv_head));
-  return ad_find_positions(out, q, ad_comm_rank(tape->comm), &size->rows);
+  return ad_find_positions_on(tape, out, q, &size->rows);
 }
 
 static ad_status check_ring(const ad_tensor *out) {

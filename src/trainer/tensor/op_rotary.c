@@ -67,7 +67,7 @@ static void fill_pair(const ad_tensor *out, size_t i, const positions *at_positi
 
 static ad_status fill_table(ad_tape *tape, ad_tensor *out) {
   positions at;
-  AD_TRY(ad_find_positions(out, &out->array, ad_comm_rank(ad_tape_comm(tape)), &at));
+  AD_TRY(ad_find_positions_on(tape, out, &out->array, &at));
   ad_seam_pass(AD_SEAM_POSITIONS, &at);
   size_t pairs = sizes_of(out).head_dim / 2;
   for (size_t i = 0; i < pairs; i++) fill_pair(out, i, &at);

@@ -91,12 +91,15 @@ void ad_tape_reset(ad_tape *tape) {
   ad_tape_give_all(tape);
   ad_arena_reset(tape->own.arena);
   tape->own.dry_used = 0;
+  tape->position = 0;
   tape->last = NULL;
   tape->own.spares = tape->own.records = NULL;
   tape->runs_forward = tape->began_last = tape->owes_weights = tape->transitions = tape->told = 0;
   tape->status = AD_OK;
   tape->message[0] = 0;
 }
+
+void ad_tape_continue(ad_tape *tape, int64_t position) { tape->position = position; }
 
 ad_status ad_tape_status(const ad_tape *tape) {
   AD_NEED(tape);

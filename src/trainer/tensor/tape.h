@@ -41,6 +41,7 @@ struct ad_tape {
   tape_memory *values; /* of values, what is saved of them, gradients and scratch: `own`, or a pool's */
   int has_shared;      /* something of `values`, where that is a pool's */
   size_t most_routed;  /* tokens that chose experts at once */
+  int64_t position;    /* of the first token of its sequences; see ad_tape_continue */
   ad_tensor *last;
   ad_tensor dead; /* what failed operations return */
   int runs_forward;
@@ -53,6 +54,10 @@ struct ad_tape {
   ad_status status;
   char message[AD_MESSAGE_MAX];
 };
+
+/* Until the next reset its sequences go on where earlier ones ended: their first token has this position, and attention
+ * has so many keys and values more than rows, of the tokens before. */
+void ad_tape_continue(ad_tape *tape, int64_t position);
 
 /* What passes the seam AD_SEAM_RECORD. */
 typedef struct ad_record_passing {

@@ -219,8 +219,8 @@ static ad_status fill(const ad_run *run, const char *folder, int earlier, json_t
   int failed = put_text(document, "name", run->recipe->name) | put_text(document, "kind", run->recipe->kind) |
                put_text(document, "version", AD_VERSION) | put_text(document, "compiler", COMPILER) |
                put(document, "command", command_of()) | put(document, "date", date_now()) | put_machine(document) |
-                put_run(document, run) | put(document, "copied", ad_companions_list(run, folder)) |
-                put(document, "starts", earlier ? earlier_starts(folder) : json_array());
+               put_run(document, run) | put(document, "copied", ad_companions_list(run, folder)) |
+               put(document, "starts", earlier ? earlier_starts(folder) : json_array());
   if (failed) return no_memory();
   AD_TRY(put_from(document, run->recipe));
   return put_recipe(document, run->recipe);

@@ -11,10 +11,11 @@
 
 /* ---- the forward pass ---- */
 
-static ad_tensor *block_forward(const ad_decoder *d, ad_tape *t, int64_t index, ad_tensor *x) {
+static ad_tensor *block_forward(const ad_decoder *d, ad_tape *t, int64_t index, ad_tensor *x, ad_kept_keys *kept) {
   const ad_decoder_block *b = &d->blocks[index];
   ad_tensor *const *params = d->leaves;
-  ad_tensor *h = ad_attention_forward(t, params, &b->attention, ad_norm_forward(t, params, &b->attention_norm, x));
+  ad_tensor *h = ad_norm_forward(t, params, &b->attention_norm, x);
+  h = ad_attention_continue(t, params, &b->attention, h, kept);
   x = ad_add(t, x, h);
   h = d->branch->forward(d->branch_own, d, t, index, ad_norm_forward(t, params, &b->branch_norm, x));
   return ad_add(t, x, h);
@@ -45,8 +46,25 @@ ad_tensor *ad_decoder_cut(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
 
 ad_tensor *ad_decoder_blocks(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   ad_span blocks = d->stage->blocks;
-  for (int64_t i = 0; i < blocks.count; i++) x = block_forward(d, t, blocks.first + i, x);
+  for (int64_t i = 0; i < blocks.count; i++) x = block_forward(d, t, blocks.first + i, x, NULL);
   return x;
+}
+
+/* The head is for the next token alone. */
+static ad_tensor *last_row(ad_tape *t, ad_tensor *x) {
+  const ad_array *array = ad_tensor_array(x);
+  if (!array || ad_tape_status(t)) return x;
+  ad_array row = *array;
+  size_t bytes = (size_t)row.shape.dim[2] * ad_dtype_size(row.dtype);
+  row.data = (char *)row.data + (size_t)(row.shape.dim[1] - 1) * bytes;
+  row.shape.dim[1] = row.local.dim[1] = 1;
+  return ad_constant(t, &row);
+}
+
+ad_tensor *ad_decoder_continue(const ad_decoder *d, ad_tape *t, ad_tensor *tokens, ad_kept_keys *kept) {
+  ad_tensor *x = ad_decoder_embed(d, t, tokens);
+  for (int64_t i = 0; i < d->options->layers; i++) x = block_forward(d, t, i, x, &kept[i]);
+  return ad_decoder_head(d, t, last_row(t, x), NULL);
 }
 
 ad_tensor *ad_decoder_head(const ad_decoder *d, ad_tape *t, ad_tensor *x, ad_tensor *table) {

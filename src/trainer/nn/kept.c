@@ -1,0 +1,43 @@
+/* Rows of keys and values that grow. */
+#include "nn/kept.h"
+
+#include <string.h>
+#include "addend/memory.h"
+
+static ad_status make_room(ad_kept_rows *rows, size_t bytes) {
+  char *more;
+  size_t room = 2 * rows->room > bytes ? 2 * rows->room : bytes;
+  if (bytes <= rows->room) return AD_OK;
+  AD_TRY(ad_new(room, &more));
+  if (rows->bytes) memcpy(more, rows->data, rows->bytes);
+  ad_release(rows->data);
+  rows->data = more;
+  rows->room = room;
+  return AD_OK;
+}
+
+static ad_status add(ad_kept_rows *rows, const ad_array *array) {
+  size_t bytes = (size_t)ad_shape_numel(&array->shape) * ad_dtype_size(array->dtype);
+  AD_TRY(make_room(rows, rows->bytes + bytes));
+  memcpy(rows->data + rows->bytes, array->data, bytes);
+  rows->bytes += bytes;
+  rows->count += array->shape.dim[1];
+  return AD_OK;
+}
+
+ad_tensor *ad_kept_rows_add(ad_tape *t, ad_kept_rows *rows, ad_tensor *x) {
+  const ad_array *array = ad_tensor_array(x);
+  if (!array || ad_tape_status(t)) return x;
+  ad_status status = add(rows, array);
+  if (status) return ad_tape_fail(t, status);
+  ad_array all = *array;
+  all.shape.dim[1] = all.local.dim[1] = rows->count;
+  all.data = rows->data;
+  return ad_constant(t, &all);
+}
+
+void ad_kept_keys_release(ad_kept_keys *kept) {
+  ad_release(kept->k.data);
+  ad_release(kept->v.data);
+  *kept = (ad_kept_keys){0};
+}

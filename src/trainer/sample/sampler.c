@@ -1,0 +1,172 @@
+/* Reading tokens and choosing the next one. */
+#include <math.h>
+#include "addend/memory.h"
+#include "addend/random.h"
+#include "addend/sample.h"
+#include "addend/store.h"
+#include "base/error.h"
+#include "base/options.h"
+#include "nn/kept.h"
+#include "program/decoder/text_batch.h"
+#include "sample/ends.h"
+#include "sample/model.h"
+#include "tensor/tape.h"
+
+struct ad_sampler {
+  ad_sampler_options options;
+  ad_sample_model model;
+  ad_ends ends;
+  ad_tape *tape;
+  ad_kept_keys *kept; /* of each block */
+  int64_t read;       /* tokens of the sequence */
+  double *logits;
+};
+
+static ad_decoder *decoder_of(const ad_sampler *sampler) { return &sampler->model.text->decoder; }
+static int64_t layers_of(const ad_sampler *sampler) { return decoder_of(sampler)->options->layers; }
+
+int64_t ad_sampler_vocabulary(const ad_sampler *sampler) {
+  return sampler ? ad_decoder_vocabulary(decoder_of(sampler)->options) : 0;
+}
+
+int ad_sampler_tokens_are_bytes(const ad_sampler *sampler) {
+  return sampler && decoder_of(sampler)->options->data.text_count > 0;
+}
+
+int ad_sampler_ends(const ad_sampler *sampler, int32_t token) {
+  for (int i = 0; sampler && i < sampler->ends.count; i++)
+    if (sampler->ends.tokens[i] == token) return 1;
+  return 0;
+}
+
+const double *ad_sampler_logits(const ad_sampler *sampler) { return sampler && sampler->read ? sampler->logits : NULL; }
+
+/* ---- opening ---- */
+
+static ad_status check_options(const ad_sampler_options *options) {
+  if (options->dtype != AD_F32 && options->dtype != AD_F64 && options->dtype != AD_BF16)
+    return ad_fail(AD_INVALID, "a sampler computes in f32, bf16 or f64, not in %s", ad_dtype_name(options->dtype));
+  if (isfinite(options->temperature) && options->temperature >= 0) return AD_OK;
+  return ad_fail(AD_INVALID, "the temperature is %g; it must be 0 (greedy) or more", options->temperature);
+}
+
+static ad_status open_parts(const char *from, ad_sampler *sampler) {
+  ad_tape_options tape = {.size = sizeof tape, .dtype = sampler->options.dtype};
+  AD_TRY(ad_sample_model_open(from, tape.dtype, &sampler->model));
+  AD_TRY(ad_ends_read(from, &sampler->ends));
+  AD_TRY(ad_tape_create(sampler->model.comm, ad_program_mesh(sampler->model.program, 0), &tape, &sampler->tape));
+  AD_TRY(ad_new((size_t)layers_of(sampler), &sampler->kept));
+  return ad_new((size_t)ad_sampler_vocabulary(sampler), &sampler->logits);
+}
+
+ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, ad_sampler **out) {
+  AD_NEED(from, out);
+  ad_sampler *sampler;
+  ad_sampler_options taken;
+  AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_sampler_options"));
+  if (!taken.dtype) taken.dtype = AD_F32;
+  AD_TRY(check_options(&taken));
+  AD_TRY(ad_new(1, &sampler));
+  sampler->options = taken;
+  ad_status status = open_parts(from, sampler);
+  if (status)
+    ad_sampler_close(sampler);
+  else
+    *out = sampler;
+  return status;
+}
+
+void ad_sampler_begin(ad_sampler *sampler) {
+  if (!sampler) return;
+  for (int64_t i = 0; sampler->kept && i < layers_of(sampler); i++) ad_kept_keys_release(&sampler->kept[i]);
+  sampler->read = 0;
+}
+
+void ad_sampler_close(ad_sampler *sampler) {
+  if (!sampler) return;
+  ad_sampler_begin(sampler);
+  ad_release(sampler->kept);
+  ad_release(sampler->logits);
+  ad_tape_destroy(sampler->tape);
+  ad_sample_model_close(&sampler->model);
+  ad_release(sampler);
+}
+
+/* ---- reading ---- */
+
+static ad_status check_tokens(const ad_sampler *sampler, const int32_t *tokens, int64_t count) {
+  int64_t vocabulary = ad_sampler_vocabulary(sampler);
+  if (count < 1) return ad_fail(AD_INVALID, "%lld tokens are given; at least 1", (long long)count);
+  for (int64_t i = 0; i < count; i++)
+    if (tokens[i] < 0 || tokens[i] >= vocabulary)
+      return ad_fail(AD_INVALID, "token %lld is %d; the model's tokens are 0 to %lld", (long long)i, tokens[i],
+                     (long long)vocabulary - 1);
+  return AD_OK;
+}
+
+static void put_constants(const ad_sampler *sampler) {
+  const ad_sample_model *model = &sampler->model;
+  ad_decoder *decoder = decoder_of(sampler);
+  for (size_t i = 0; i < model->params.count; i++) decoder->leaves[i] = ad_constant(sampler->tape, &model->arrays[i]);
+  for (size_t i = 0; i < model->state_count; i++) decoder->states[i] = &model->states[i];
+}
+
+static void keep_logits(const ad_sampler *sampler, const ad_array *logits) {
+  for (size_t i = 0; i < ad_array_numel(logits); i++) sampler->logits[i] = ad_array_get(logits, i);
+}
+
+static ad_status run(ad_sampler *sampler, const int32_t *tokens, int64_t count) {
+  ad_shape shape = {2, {1, count}};
+  ad_layout layout = ad_text_batch_layout(ad_tape_mesh(sampler->tape));
+  ad_array array = {.dtype = AD_I32, .shape = shape, .local = shape, .layout = layout};
+  array.data = (void *)(uintptr_t)tokens;
+  ad_tape_reset(sampler->tape);
+  ad_tape_continue(sampler->tape, sampler->read);
+  put_constants(sampler);
+  ad_tensor *logits =
+      ad_decoder_continue(decoder_of(sampler), sampler->tape, ad_constant(sampler->tape, &array), sampler->kept);
+  AD_TRY(ad_tape_status(sampler->tape));
+  keep_logits(sampler, ad_tensor_array(logits));
+  sampler->read += count;
+  return AD_OK;
+}
+
+ad_status ad_sampler_read(ad_sampler *sampler, const int32_t *tokens, int64_t count) {
+  AD_NEED(sampler, tokens);
+  AD_TRY(check_tokens(sampler, tokens, count));
+  return run(sampler, tokens, count);
+}
+
+/* ---- choosing ---- */
+
+static int32_t largest(const double *logits, int64_t count) {
+  int64_t best = 0;
+  for (int64_t i = 1; i < count; i++)
+    if (logits[i] > logits[best]) best = i;
+  return (int32_t)best;
+}
+
+/* The first token up to which the shares of the softmax come to more than `part` of all. */
+static int32_t drawn(const double *logits, int64_t count, double temperature, double part) {
+  double most = logits[largest(logits, count)], sum = 0, so_far = 0;
+  for (int64_t i = 0; i < count; i++) sum += exp((logits[i] - most) / temperature);
+  for (int64_t i = 0; i < count; i++) {
+    so_far += exp((logits[i] - most) / temperature);
+    if (so_far > part * sum) return (int32_t)i;
+  }
+  return largest(logits, count);
+}
+
+ad_status ad_sampler_choose(const ad_sampler *sampler, int32_t *token) {
+  AD_NEED(sampler, token);
+  int64_t vocabulary = ad_sampler_vocabulary(sampler);
+  if (!sampler->read) return ad_fail(AD_INVALID, "there is no next token before one was read (ad_sampler_read)");
+  for (int64_t i = 0; i < vocabulary; i++)
+    if (!isfinite(sampler->logits[i]))
+      return ad_fail(AD_NUMBER, "the logit of token %lld is %g", (long long)i, sampler->logits[i]);
+  uint64_t bits = ad_random_bits(sampler->options.seed, ad_checksum("sample", 6, 0), (uint64_t)sampler->read);
+  double part = (double)(bits >> 11) * 0x1p-53;
+  *token = sampler->options.temperature > 0 ? drawn(sampler->logits, vocabulary, sampler->options.temperature, part)
+                                            : largest(sampler->logits, vocabulary);
+  return AD_OK;
+}
