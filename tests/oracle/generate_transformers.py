@@ -20,8 +20,9 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 PADDING = 0  # a token that no target counts
+GENERATED = 100  # tokens
 SHAPE = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 43,
-         "max_position_embeddings": 64, "rms_norm_eps": 1e-5}
+         "max_position_embeddings": 128, "rms_norm_eps": 1e-5}
 TRAIN = {"global_batch": 5, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.1, "clip": 0.5, "seed": 41}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 20.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0,
           "original_max_position_embeddings": 16}  # of wavelengths 6.3, 13, 28, 59: one is kept, one between, two are divided
@@ -225,7 +226,8 @@ class Transformers(Gpt):
     def start(self):
         """Its package's own initialisation, widened, and every vector at something else than its start."""
         torch.manual_seed(11)
-        model = transformers.AutoModelForCausalLM.from_config(self.config)
+        model = transformers.AutoModelForCausalLM.from_config(self.config, attn_implementation="eager",
+                                                              experts_implementation="eager")
         with torch.no_grad():
             for _, p in model.named_parameters():
                 p.mul_(8) if p.ndim > 1 else p.add_(0.3 * torch.randn_like(p))
@@ -257,12 +259,21 @@ def check_unpatched(program, model, initial):
     with torch.no_grad():
         own = {name: torch.from_numpy(value) for name, value in initial.items()}
         wide = logits_of(program.lifted, Lifted(), theirs_of(own, program.config), batch["tokens"], is_real)[is_real]
-        model.set_attn_implementation("eager")
         inputs = {"input_ids": torch.from_numpy(batch["tokens"]).long(), "attention_mask": torch.from_numpy(is_real).long()}
         narrow = model.eval()(**inputs).logits[is_real]
     error = ((narrow - wide).abs().max() / wide.abs().max()).item()
     assert error < 2e-6 and wide.dtype == torch.float64, (program.name, error)
     return wide.numpy(), error
+
+
+def generated_by(model, batch):
+    """What the package's `generate` makes of the first four tokens of a window, greedily, in f32: 100 tokens more."""
+    prompt = torch.from_numpy(batch["tokens"][:1, :4]).long()
+    with torch.no_grad():
+        tokens = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=GENERATED,
+                                eos_token_id=None, pad_token_id=PADDING)
+    assert tokens.shape == (1, 4 + GENERATED)
+    return tokens[0].numpy().astype(np.int32)
 
 
 def write_recipe(program, folder):
@@ -291,7 +302,7 @@ def write_case(name):
     logits, error = check_unpatched(program, model, initial)
     write_recipe(program, folder)
     versions = {"torch": f"{torch.__version__.split('+')[0]}, Transformers {transformers.__version__}"}
-    expected = train_case(program, initial) | {"logits": logits}
+    expected = train_case(program, initial) | {"logits": logits, "generated": generated_by(model, program.batch(0))}
     save_file(expected, folder / "expected.safetensors", versions)
     print(f"{name}: loss {expected['loss'][0]:.6f} to {expected['loss'][-1]:.6f}, counts {min(expected['count'])} to "
           f"{max(expected['count'])}; f32 as it is differs by {error:.1e}")

@@ -1,0 +1,183 @@
+/* A sampler goes on as Hugging Face Transformers does: logits of each position, whether its tokens are read at once or
+ * one by one, and what `generate` makes of a prompt greedily (tests/oracle/generate_transformers.py). */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "../oracle/numbers.h"
+#include "addend/sample.h"
+
+enum { SEQ = 12, PROMPT = 4, GENERATED = 100 };
+
+static const char *const names[] = {"hf-llama",   "hf-llama-scaled", "hf-qwen2",     "hf-qwen3",
+                                    "hf-mistral", "hf-mixtral",      "hf-qwen3-moe", "hf-qwen3-moe-raw"};
+
+typedef struct fixture {
+  const char *name;
+  ad_safetensors *expected;
+  const int32_t *tokens; /* of the first sample of the first step, the whole window */
+  double *logits;        /* [positions of all samples that are no padding, vocabulary] */
+} fixture;
+
+static fixture open_fixture(const char *name) {
+  char path[160];
+  size_t count;
+  fixture f = {.name = name};
+  snprintf(path, sizeof path, "tests/oracle/fixtures/%s/expected.safetensors", name);
+  if (ad_safetensors_open(path, &f.expected)) fail_msg("%s", ad_last_error());
+  f.tokens = ad_safetensors_find(f.expected, "tokens")->data;
+  f.logits = numbers(f.expected, "logits", &count);
+  assert_non_null(f.logits);
+  return f;
+}
+
+static void close_fixture(fixture *f) {
+  free(f->logits);
+  ad_safetensors_close(f->expected);
+}
+
+static ad_sampler *open_sampler(const char *name, ad_dtype dtype, double temperature, uint64_t seed) {
+  char path[160];
+  ad_sampler *sampler;
+  ad_sampler_options options = {.size = sizeof options, .dtype = dtype, .temperature = temperature, .seed = seed};
+  snprintf(path, sizeof path, "tests/oracle/fixtures/%s/model", name);
+  if (ad_sampler_open(path, &options, &sampler)) fail_msg("%s", ad_last_error());
+  return sampler;
+}
+
+static void read_tokens(ad_sampler *sampler, const int32_t *tokens, int64_t count) {
+  if (ad_sampler_read(sampler, tokens, count)) fail_msg("%s", ad_last_error());
+}
+
+/* Of a window's first tokens that are no padding, which is 0: its rows of the logits are the first ones. */
+static int64_t real_tokens(const fixture *f) {
+  int64_t count = 0;
+  while (count < SEQ && f->tokens[count]) count++;
+  return count;
+}
+
+static void has_logits(const fixture *f, const ad_sampler *sampler, int64_t position) {
+  int64_t vocabulary = ad_sampler_vocabulary(sampler);
+  const double *expected = f->logits + position * vocabulary;
+  double worst = worst_difference(ad_sampler_logits(sampler), expected, (size_t)vocabulary);
+  double error = worst / largest(expected, (size_t)vocabulary);
+  if (!(error < 1e-12)) fail_msg("%s: the logits of position %d are off by %g", f->name, (int)position, error);
+}
+
+static void logits_are_those_of_transformers(void **state) {
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    fixture f = open_fixture(names[i]);
+    ad_sampler *sampler = open_sampler(names[i], AD_F64, 0, 0);
+    int64_t real = real_tokens(&f);
+    for (int64_t position = 0; position < real; position++) {
+      read_tokens(sampler, &f.tokens[position], 1);
+      has_logits(&f, sampler, position);
+    }
+    ad_sampler_begin(sampler);
+    read_tokens(sampler, f.tokens, real);
+    has_logits(&f, sampler, real - 1);
+    ad_sampler_close(sampler);
+    close_fixture(&f);
+  }
+}
+
+/* Some at once behind some that are kept: the mask and the positions of both parts. */
+static void a_part_follows_a_part(void **state) {
+  for (int64_t first = 1; first < SEQ; first++) {
+    fixture f = open_fixture("hf-llama-scaled");
+    ad_sampler *sampler = open_sampler("hf-llama-scaled", AD_F64, 0, 0);
+    read_tokens(sampler, f.tokens, first);
+    read_tokens(sampler, f.tokens + first, SEQ - first);
+    has_logits(&f, sampler, SEQ - 1);
+    ad_sampler_close(sampler);
+    close_fixture(&f);
+  }
+}
+
+static void greedy_tokens_are_those_of_generate(void **state) {
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    fixture f = open_fixture(names[i]);
+    const int32_t *expected = ad_safetensors_find(f.expected, "generated")->data;
+    ad_sampler *sampler = open_sampler(names[i], AD_F32, 0, 0);
+    read_tokens(sampler, expected, PROMPT);
+    for (int n = PROMPT; n < PROMPT + GENERATED; n++) {
+      int32_t token;
+      if (ad_sampler_choose(sampler, &token)) fail_msg("%s", ad_last_error());
+      if (token != expected[n]) fail_msg("%s: token %d is %d, not %d", names[i], n, token, expected[n]);
+      read_tokens(sampler, &token, 1);
+    }
+    ad_sampler_close(sampler);
+    close_fixture(&f);
+  }
+}
+
+/* How often each token is drawn, beside its share. */
+static void draws_follow_the_softmax(void **state) {
+  enum { DRAWS = 4000, TOKENS_MAX = 64 };
+  const double temperature = 0.5;
+  int32_t token = 7;
+  double shares[TOKENS_MAX], sum = 0, squares = 0;
+  int counts[TOKENS_MAX] = {0};
+  ad_sampler *first = open_sampler("hf-mistral", AD_F32, temperature, 0);
+  int64_t vocabulary = ad_sampler_vocabulary(first);
+  assert_true(vocabulary <= TOKENS_MAX);
+  read_tokens(first, &token, 1);
+  for (int64_t i = 0; i < vocabulary; i++) sum += shares[i] = exp(ad_sampler_logits(first)[i] / temperature);
+  for (int n = 0; n < DRAWS; n++) { /* the draw depends on how many tokens were read */
+    int32_t chosen;
+    if (ad_sampler_choose(first, &chosen)) fail_msg("%s", ad_last_error());
+    counts[chosen]++;
+    ad_sampler_begin(first);
+    ad_sampler_close(first);
+    first = open_sampler("hf-mistral", AD_F32, temperature, (uint64_t)n + 1);
+    read_tokens(first, &token, 1);
+  }
+  for (int64_t i = 0; i < vocabulary; i++) {
+    double expected = DRAWS * shares[i] / sum, off = counts[i] - expected;
+    squares += off * off / expected;
+  }
+  ad_sampler_close(first);
+  /* chi-squared with vocabulary - 1 degrees: its mean and six deviations */
+  assert_true(squares < (double)(vocabulary - 1) + 6 * sqrt(2.0 * (double)(vocabulary - 1)));
+}
+
+static void refuses(const char *from, const ad_sampler_options *options, const char *words) {
+  ad_sampler *sampler = NULL;
+  assert_int_not_equal(ad_sampler_open(from, options, &sampler), AD_OK);
+  if (!strstr(ad_last_error(), words)) fail_msg("no word of '%s' in '%s'", words, ad_last_error());
+  assert_null(sampler);
+}
+
+static void what_does_not_fit_is_refused(void **state) {
+  const char *model = "tests/oracle/fixtures/hf-llama/model";
+  ad_sampler *sampler = open_sampler("hf-llama", AD_F32, 0, 0);
+  int32_t token = 43, chosen;
+  assert_int_equal(ad_sampler_choose(sampler, &chosen), AD_INVALID);
+  assert_null(ad_sampler_logits(sampler));
+  assert_int_equal(ad_sampler_read(sampler, &token, 1), AD_INVALID);
+  assert_string_equal(ad_last_error(), "token 0 is 43; the model's tokens are 0 to 42");
+  token = -1;
+  assert_int_equal(ad_sampler_read(sampler, &token, 1), AD_INVALID);
+  assert_int_equal(ad_sampler_read(sampler, &token, 0), AD_INVALID);
+  assert_null(ad_sampler_logits(sampler));
+  ad_sampler_close(sampler);
+  refuses("tests/oracle/fixtures", NULL, "has no config.json");
+  refuses("no/such/folder", NULL, "no/such/folder");
+  refuses(model, &(ad_sampler_options){.size = sizeof(ad_sampler_options), .temperature = -1}, "temperature");
+  refuses(model, &(ad_sampler_options){.size = sizeof(ad_sampler_options), .dtype = AD_F16}, "not in f16");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(logits_are_those_of_transformers),    cmocka_unit_test(a_part_follows_a_part),
+      cmocka_unit_test(greedy_tokens_are_those_of_generate), cmocka_unit_test(draws_follow_the_softmax),
+      cmocka_unit_test(what_does_not_fit_is_refused),
+  };
+  if (chdir(AD_TEST_SOURCE)) return 1;
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
