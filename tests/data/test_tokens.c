@@ -45,9 +45,9 @@ static int make_files(void **state) {
   snprintf(folder, sizeof folder, "/tmp/addend-tokens-XXXXXX");
   if (!mkdtemp(folder)) return 1;
   for (int f = 0; f < FILES_MAX; f++) {
-    uint16_t narrow[64];
-    uint32_t wide[64];
-    uint8_t mask[64];
+    uint16_t narrow[64] = {0};
+    uint32_t wide[64] = {0};
+    uint8_t mask[64] = {0};
     for (int64_t i = 0; i < counts[f]; i++) narrow[i] = (uint16_t)(wide[i] = token(f, i));
     for (int64_t i = 0; i < counts[f]; i++) mask[i] = !is_masked(f, i);
     snprintf(path_of[f], sizeof path_of[f], "%s/%d.npy", folder, f);
@@ -305,6 +305,40 @@ static void every_token_is_held_against_the_vocabulary(void **state) {
   element_is_wrong(other, 0, "other.npy: the element at index 3 is 2, where a mask has 1");
 }
 
+/* In a file that is looked at in several pieces, with holes in place of zeros. */
+static void far_token_is_found(int width, int64_t count, int64_t index) {
+  char other[96], header[128], words[64];
+  const char *const path = other;
+  const uint32_t token_there = 300;
+  size_t at = 0;
+  snprintf(other, sizeof other, "%s/other.npy", folder);
+  FILE *file = fopen(other, "w");
+  assert_non_null(file);
+  int length = snprintf(header, sizeof header, "{'descr': '<u%d', 'fortran_order': False, 'shape': (%lld,)}", width,
+                        (long long)count);
+  fwrite("\x93NUMPY\1\0", 1, 8, file);
+  fputc(length, file);
+  fputc(0, file);
+  fwrite(header, 1, (size_t)length, file);
+  assert_int_equal(fseek(file, (long)(index * width), SEEK_CUR), 0);
+  fwrite(&token_there, (size_t)width, 1, file);
+  fclose(file);
+  assert_int_equal(truncate(other, 10 + length + count * width), 0);
+  snprintf(words, sizeof words, "the token at index %lld is 300", (long long)index);
+  assert_int_equal(ad_token_files_check(&path, 1, 256, &at), AD_INVALID);
+  if (!strstr(ad_last_error(), words)) fail_msg("%s", ad_last_error());
+  must(ad_token_files_check(&path, 1, 301, &at));
+}
+
+static void a_token_far_behind_is_found(void **state) {
+  for (int width = 2; width <= 4; width += 2) {
+    int64_t piece = (1 << 26) / width, count = 2 * piece + 9;
+    far_token_is_found(width, count, piece - 1);
+    far_token_is_found(width, count, piece);
+    far_token_is_found(width, count, count - 1);
+  }
+}
+
 /* Who did not look at the files before: no rank reads beyond its tables. */
 static void a_token_that_no_vocabulary_has_is_an_error_of_its_step(void **state) {
   ad_token_options options = all_files(0, 0);
@@ -344,6 +378,7 @@ int main(void) {
       cmocka_unit_test(sizes_and_tallies_are_those_of_the_files),
       cmocka_unit_test(what_is_wrong_with_tokens_is_said),
       cmocka_unit_test(every_token_is_held_against_the_vocabulary),
+      cmocka_unit_test(a_token_far_behind_is_found),
       cmocka_unit_test(a_token_that_no_vocabulary_has_is_an_error_of_its_step),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
   };
