@@ -341,16 +341,19 @@ static void a_token_far_behind_is_found(void **state) {
 
 /* Who did not look at the files before: no rank reads beyond its tables. */
 static void a_token_that_no_vocabulary_has_is_an_error_of_its_step(void **state) {
+  enum { WINDOWS = 8 };
   ad_token_options options = all_files(0, 0);
-  options.vocabulary = 2020;  // all of file 0, half of file 2, none of file 3
+  options.tokens = (const char *const[]){path_of[2]};
+  options.count = 1;
+  options.vocabulary = 2040;  // the last target is 2040
   ad_text_data *text;
-  int32_t tokens[13 * SEQ];
+  int32_t tokens[WINDOWS * SEQ];
   int64_t counted;
   must(ad_text_data_open_tokens(&options, &text));
-  ad_batch_options batch = {.size = sizeof batch, .seed = 4, .global_batch = 13};
-  assert_int_equal(ad_text_data_rows(text, &batch, 0, 0, 13, tokens, NULL, &counted), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "but the model's vocabulary is 2020"));
-  assert_int_equal(ad_text_data_rows(text, &batch, 0, 0, 13, NULL, tokens, &counted), AD_INVALID);
+  ad_batch_options batch = {.size = sizeof batch, .seed = 4, .global_batch = WINDOWS};
+  must(ad_text_data_rows(text, &batch, 0, 0, WINDOWS, tokens, NULL, &counted));
+  assert_int_equal(ad_text_data_rows(text, &batch, 0, 0, WINDOWS, NULL, tokens, &counted), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "the token at index 40 is 2040, but the model's vocabulary is 2040"));
   ad_text_data_close(text);
 }
 
