@@ -57,11 +57,12 @@ typedef struct ad_token_options {
   double held_out;    /* fraction h at the end of every file that is kept for validation: its last floor(h * tokens) */
   int64_t vocabulary; /* tokens are below it */
 } ad_token_options;
-/* Whether a file can be tokens, or a mask, and every element is in its range: reads the file once, and says how far it
- * is every five seconds (ad_set_log). AD_IO: it cannot be read; AD_INVALID names what is wrong, and for an element its
- * index. */
-AD_API AD_CHECKED ad_status ad_token_file_check(const char *path, int64_t vocabulary);
-AD_API AD_CHECKED ad_status ad_token_mask_check(const char *path);
+/* Whether files can be tokens, or masks, with every element in its range: reads each once, from number *at on to the
+ * first that cannot, whose number *at then has; `count`: all can. Says how far it is every five seconds (ad_set_log).
+ * AD_IO: it cannot be read; AD_INVALID names what is wrong, and for an element its index. */
+AD_API AD_CHECKED ad_status ad_token_files_check(const char *const *paths, size_t count, int64_t vocabulary,
+                                                 size_t *at);
+AD_API AD_CHECKED ad_status ad_token_masks_check(const char *const *paths, size_t count, size_t *at);
 /* Maps the files, which must stay as they are; reads nothing but headers. AD_IO and AD_INVALID as the checks have them,
  * but for elements; AD_INVALID also if a mask has another length than its tokens, or no sample lies in the part that is
  * trained on or in the one that is held out. The options are not kept. */

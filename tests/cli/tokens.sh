@@ -22,6 +22,7 @@ def npy(path, code, values, shape=None, descr=None, order="False", version=1, le
 one, two = [i * 7 % 251 for i in range(1001)], [i * 3 % 199 for i in range(400)]
 npy("one.npy", "<u2", one), npy("two.npy", "<u4", two, version=2)
 npy("one.mask.npy", "|u1", [int(i % 5 > 1) for i in range(1001)]), npy("two.mask.npy", "|u1", [int(i % 3 > 0) for i in range(400)])
+npy("two.mask2.npy", "|u1", [int(i % 3 > 1) for i in range(400)])
 npy("beyond.npy", "<u2", one + [256, 257]), npy("float.npy", "<f8", [1.0] * 100), npy("bytes.npy", "|u1", [1] * 100)
 npy("square.npy", "<u2", [1] * 100, "(10, 10)"), npy("fortran.npy", "<u2", [1] * 100, order="True")
 npy("big.npy", "<u2", [1] * 100, descr=">u2"), npy("huge.npy", "<u2", [1] * 100, version=2, length=1 << 31)
@@ -143,7 +144,7 @@ diff <(sed 's/,"seconds.*//' two/metrics.jsonl) <(sed 's/,"seconds.*//' same/met
 # ---- files count by what they hold ----
 cp one.npy moved.npy
 cp -r stopped moved && train -o moved --resume --set mesh=dp_shard=2 --set 'data.tokens=[moved.npy, two.npy]' || fail "the same tokens under another name"
-for change in 'data.tokens=[other.npy, two.npy]' 'data.tokens=[two.npy, one.npy]' 'data.mask=[]'; do
+for change in 'data.tokens=[other.npy, two.npy]' 'data.tokens=[two.npy, one.npy]' 'data.mask=[]' 'data.mask=[one.mask.npy, two.mask2.npy]'; do
   files=("--set" "$change")
   [ "$change" != 'data.tokens=[two.npy, one.npy]' ] || files+=(--set 'data.mask=[two.mask.npy, one.mask.npy]')
   rm -rf changed && cp -r stopped changed
@@ -163,9 +164,13 @@ train -o one --overwrite && [ ! -e one/tokenizer.json ] || fail "--overwrite rem
 mkdir data && cp ./*.npy data && cp away.json data/tokenizer.json
 (cd data && train -o . && cmp tokenizer.json ../away.json && train -o . --overwrite && cmp tokenizer.json ../away.json) || fail "a run in the folder of its data leaves the tokenizer there"
 
-# ---- a training that comes before another's ----
+# ---- other programs ----
+cp away.json tokenizer.json
+"$addend" train "$source/recipes/moe-tp.yaml" "${tokens[@]}" --set train.steps=1 --set train.warmup=0 -o experts >out 2>err || fail "experts on tokens"
+cmp tokenizer.json experts/tokenizer.json || fail "experts have the tokenizer"
 "$addend" train "$source/recipes/decompose-gpt.yaml" --set "data={tokens: mostly.npy, held_out: 0.1, seq: 32}" --set target.steps=3 --set target.warmup=0 --set train.steps=2 --set train.warmup=0 \
   -o decomposed >out 2>err || fail "a decomposition of a decoder of tokens"
+cmp tokenizer.json decomposed/tokenizer.json && cmp tokenizer.json decomposed/target/tokenizer.json || fail "a decomposition has the tokenizer, and its target too"
 python3 -c '
 import json
 found = json.load(open("decomposed/result.json"))

@@ -173,6 +173,10 @@ static void the_first_element_that_is_too_large_is_found(void **state) {
     narrow[at] = 255;
     wide[at] = 0;
   }
+  for (int64_t count = 4094; count <= 4098; count++) {
+    ad_npy file = {.data = (unsigned char *)narrow, .count = count, .width = 2};
+    assert_int_equal(ad_npy_first_from(&file, 0, count, 256), count);
+  }
   wide[7] = UINT32_MAX;
   ad_npy file = {.data = (unsigned char *)wide, .count = COUNT, .width = 4};
   assert_int_equal(ad_npy_first_from(&file, 0, COUNT, 70000), 7);

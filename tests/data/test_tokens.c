@@ -36,7 +36,7 @@ static void write_npy(const char *path, const char *descr, const void *data, siz
 }
 
 /* Token i of file f is 1000 f + i: u16 in even files, u32 and beyond 65535 in odd ones. */
-static uint32_t token(int f, int64_t i) { return (uint32_t)(1000 * f + i + (f % 2 ? 65536 - 1000 : 0)); }
+static uint32_t token(int f, int64_t i) { return (uint32_t)(1000 * f + i + (f % 2 ? 65536 : 0)); }
 static int is_masked(int f, int64_t i) { return (i * 7 + f) % 3 == 0; }
 
 static const int64_t counts[FILES_MAX] = {23, 5, 41, 6}; /* windows of 5: 4, none, 8, 1 */
@@ -45,9 +45,9 @@ static int make_files(void **state) {
   snprintf(folder, sizeof folder, "/tmp/addend-tokens-XXXXXX");
   if (!mkdtemp(folder)) return 1;
   for (int f = 0; f < FILES_MAX; f++) {
-    uint16_t narrow[64];
-    uint32_t wide[64];
-    uint8_t mask[64];
+    uint16_t narrow[64] = {0};
+    uint32_t wide[64] = {0};
+    uint8_t mask[64] = {0};
     for (int64_t i = 0; i < counts[f]; i++) narrow[i] = (uint16_t)(wide[i] = token(f, i));
     for (int64_t i = 0; i < counts[f]; i++) mask[i] = !is_masked(f, i);
     snprintf(path_of[f], sizeof path_of[f], "%s/%d.npy", folder, f);
@@ -274,34 +274,86 @@ static void what_is_wrong_with_tokens_is_said(void **state) {
   refuses(options, "vocabulary must be at least 1, is 0");
 }
 
+static void element_is_wrong(const char *path, int64_t vocabulary, const char *words) {
+  const char *const paths[] = {path_of[vocabulary ? 2 : FILES_MAX], path, path_of[vocabulary ? 2 : FILES_MAX]};
+  size_t at = 0;
+  for (int again = 0; again < 2; again++) {  // from the next file on there is nothing wrong
+    ad_status status =
+        vocabulary ? ad_token_files_check(paths, 3, vocabulary, &at) : ad_token_masks_check(paths, 3, &at);
+    assert_int_equal(status, again ? AD_OK : AD_INVALID);
+    assert_int_equal(at, again ? 3 : 1);
+    if (!again && !strstr(ad_last_error(), words)) fail_msg("%s", ad_last_error());
+    at += !again;
+  }
+}
+
 static void every_token_is_held_against_the_vocabulary(void **state) {
-  must(ad_token_file_check(path_of[2], 2041));
-  assert_int_equal(ad_token_file_check(path_of[2], 2040), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "2.npy: the token at index 40 is 2040, but the model's vocabulary is 2040"));
-  assert_int_equal(ad_token_file_check(path_of[3], 65536), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "3.npy: the token at index 0 is 67536,"));
-  must(ad_token_file_check(path_of[3], INT64_MAX));
-  must(ad_token_mask_check(path_of[4]));
-  assert_int_equal(ad_token_mask_check(path_of[0]), AD_INVALID);
+  size_t at = 0;
+  must(ad_token_files_check(tokens_paths, FILES_MAX, 68542, &at));
+  assert_int_equal(at, FILES_MAX);
+  element_is_wrong(path_of[3], 68541, "3.npy: the token at index 5 is 68541, but the model's vocabulary is 68541");
+  element_is_wrong(path_of[3], 65536, "3.npy: the token at index 0 is 68536, but the model's vocabulary is 65536");
+  at = 0;
+  must(ad_token_files_check(tokens_paths, FILES_MAX, INT64_MAX, &at));
+  assert_int_equal(ad_token_files_check(tokens_paths, FILES_MAX, 0, &at), AD_INVALID);
+  at = 0;
+  must(ad_token_masks_check(mask_paths, FILES_MAX, &at));
+  element_is_wrong(path_of[0], 0, "0.npy: its elements are '<u2', where uint8 is needed");
   char other[96];
   snprintf(other, sizeof other, "%s/other.npy", folder);
   write_npy(other, "|u1", "\0\1\1\2\1", 1, 5);
-  assert_int_equal(ad_token_mask_check(other), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "other.npy: the element at index 3 is 2, where a mask has 1"));
+  element_is_wrong(other, 0, "other.npy: the element at index 3 is 2, where a mask has 1");
+}
+
+/* In a file that is looked at in several pieces, with holes in place of zeros. */
+static void far_token_is_found(int width, int64_t count, int64_t index) {
+  char other[96], header[128], words[64];
+  const char *const path = other;
+  const uint32_t token_there = 300;
+  size_t at = 0;
+  snprintf(other, sizeof other, "%s/other.npy", folder);
+  FILE *file = fopen(other, "w");
+  assert_non_null(file);
+  int length = snprintf(header, sizeof header, "{'descr': '<u%d', 'fortran_order': False, 'shape': (%lld,)}", width,
+                        (long long)count);
+  fwrite("\x93NUMPY\1\0", 1, 8, file);
+  fputc(length, file);
+  fputc(0, file);
+  fwrite(header, 1, (size_t)length, file);
+  assert_int_equal(fseek(file, (long)(index * width), SEEK_CUR), 0);
+  fwrite(&token_there, (size_t)width, 1, file);
+  fclose(file);
+  assert_int_equal(truncate(other, 10 + length + count * width), 0);
+  snprintf(words, sizeof words, "the token at index %lld is 300", (long long)index);
+  assert_int_equal(ad_token_files_check(&path, 1, 256, &at), AD_INVALID);
+  if (!strstr(ad_last_error(), words)) fail_msg("%s", ad_last_error());
+  must(ad_token_files_check(&path, 1, 301, &at));
+}
+
+static void a_token_far_behind_is_found(void **state) {
+  for (int width = 2; width <= 4; width += 2) {
+    int64_t piece = (1 << 26) / width, count = 2 * piece + 9;
+    far_token_is_found(width, count, piece - 1);
+    far_token_is_found(width, count, piece);
+    far_token_is_found(width, count, count - 1);
+  }
 }
 
 /* Who did not look at the files before: no rank reads beyond its tables. */
 static void a_token_that_no_vocabulary_has_is_an_error_of_its_step(void **state) {
+  enum { WINDOWS = 8 };
   ad_token_options options = all_files(0, 0);
-  options.vocabulary = 2020;  // all of file 0, half of file 2, none of file 3
+  options.tokens = (const char *const[]){path_of[2]};
+  options.count = 1;
+  options.vocabulary = 2040;  // the last target is 2040
   ad_text_data *text;
-  int32_t tokens[13 * SEQ];
+  int32_t tokens[WINDOWS * SEQ];
   int64_t counted;
   must(ad_text_data_open_tokens(&options, &text));
-  ad_batch_options batch = {.size = sizeof batch, .seed = 4, .global_batch = 13};
-  assert_int_equal(ad_text_data_rows(text, &batch, 0, 0, 13, tokens, NULL, &counted), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "but the model's vocabulary is 2020"));
-  assert_int_equal(ad_text_data_rows(text, &batch, 0, 0, 13, NULL, tokens, &counted), AD_INVALID);
+  ad_batch_options batch = {.size = sizeof batch, .seed = 4, .global_batch = WINDOWS};
+  must(ad_text_data_rows(text, &batch, 0, 0, WINDOWS, tokens, NULL, &counted));
+  assert_int_equal(ad_text_data_rows(text, &batch, 0, 0, WINDOWS, NULL, tokens, &counted), AD_INVALID);
+  assert_non_null(strstr(ad_last_error(), "the token at index 40 is 2040, but the model's vocabulary is 2040"));
   ad_text_data_close(text);
 }
 
@@ -329,6 +381,7 @@ int main(void) {
       cmocka_unit_test(sizes_and_tallies_are_those_of_the_files),
       cmocka_unit_test(what_is_wrong_with_tokens_is_said),
       cmocka_unit_test(every_token_is_held_against_the_vocabulary),
+      cmocka_unit_test(a_token_far_behind_is_found),
       cmocka_unit_test(a_token_that_no_vocabulary_has_is_an_error_of_its_step),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
   };

@@ -34,7 +34,8 @@ ad_status ad_config_refuse(ad_config *to, const char *key, const char *format, .
   va_start(arguments, format);
   vsnprintf(words, sizeof words, format, arguments);
   va_end(arguments);
-  snprintf(sentence, sizeof sentence, "%.*s: %s", KEY_SIZE, key, words);
+  size_t length = strcspn(key, "|");
+  snprintf(sentence, sizeof sentence, "%.*s: %s", (int)(length < KEY_SIZE ? length : KEY_SIZE), key, words);
   AD_TRY(ad_grow(&to->refused, to->refused_count, to->refused_count + 1));
   return ad_copy_string(sentence, &to->refused[to->refused_count++]);
 }

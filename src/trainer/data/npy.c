@@ -201,6 +201,10 @@ void ad_npy_close(ad_npy *npy) {
   *npy = (ad_npy){0};
 }
 
+void ad_npy_read_ahead(const ad_npy *npy) {
+  if (npy->mapping) madvise(npy->mapping, npy->mapped, MADV_SEQUENTIAL);
+}
+
 void ad_npy_forget(const ad_npy *npy) {
   if (npy->mapping) madvise(npy->mapping, npy->mapped, MADV_DONTNEED);
 }

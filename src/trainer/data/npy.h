@@ -24,6 +24,8 @@ int64_t ad_npy_bytes(const ad_npy *npy); /* of its elements */
 uint32_t ad_npy_at(const ad_npy *npy, int64_t i);
 /* The first of [first, first + count) that is `bound` or more; first + count: none is. */
 int64_t ad_npy_first_from(const ad_npy *npy, int64_t first, int64_t count, uint32_t bound);
+/* It will be read from its first page to its last. */
+void ad_npy_read_ahead(const ad_npy *npy);
 /* Gives the memory of the mapped pages back; they are read again when they are touched. */
 void ad_npy_forget(const ad_npy *npy);
 

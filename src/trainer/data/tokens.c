@@ -13,68 +13,87 @@ enum { TOKEN_WIDTHS = 2 | 4, MASK_WIDTHS = 1 };
 
 /* ---- whether files can be used ---- */
 
-/* Told of every 64 MiB that were looked at. */
+/* Files that are read from their first element to their last, of which something is said now and then. */
 typedef struct look {
-  const char *path;
-  double told; /* when something was said last */
+  int64_t vocabulary; /* 0: they are masks */
+  const char *path;   /* of the one under way */
+  double told;        /* when something was said last */
 } look;
 
-static void tell(look *l, int64_t done, const ad_npy *npy) {
+static void tell(look *l, const ad_npy *npy, int64_t done) {
   enum { SECONDS = 5 };
   double now = ad_seconds();
   if (now - l->told < SECONDS) return;
   l->told = now;
-  ad_log(AD_LOG_INFO, "looks at the tokens of %s: %lld of %lld MiB", l->path, (long long)(done * npy->width >> 20),
+  ad_log(AD_LOG_INFO, "looks at every element of %s: %lld of %lld MiB", l->path, (long long)(done * npy->width >> 20),
          (long long)(ad_npy_bytes(npy) >> 20));
 }
 
 /* The first element that is `bound` or more; the file's count: none is. Reads every page once. */
-static int64_t first_from(const ad_npy *npy, const char *path, uint32_t bound) {
+static int64_t first_from(look *l, const ad_npy *npy, uint32_t bound) {
   int64_t chunk = (1 << 26) / npy->width;
-  look l = {path, ad_seconds()};
+  ad_npy_read_ahead(npy);
   for (int64_t at = 0; at < npy->count; at += chunk) {
     int64_t count = npy->count - at < chunk ? npy->count - at : chunk;
     int64_t found = ad_npy_first_from(npy, at, count, bound);
     if (found < at + count) return found;
-    tell(&l, found, npy);
+    tell(l, npy, found);
   }
   return npy->count;
 }
 
-static ad_status check_tokens(const ad_npy *npy, const char *path, int64_t vocabulary) {
-  if (vocabulary > UINT32_MAX) return AD_OK;
-  int64_t first = first_from(npy, path, (uint32_t)vocabulary);
+static ad_status check_tokens(look *l, const ad_npy *npy) {
+  if (l->vocabulary > UINT32_MAX) return AD_OK;
+  int64_t first = first_from(l, npy, (uint32_t)l->vocabulary);
   if (first == npy->count) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: the token at index %lld is %u, but the model's vocabulary is %lld: tokens are 0 to %lld; encode "
                  "the text with a tokenizer of at most %lld tokens",
-                 path, (long long)first, ad_npy_at(npy, first), (long long)vocabulary, (long long)vocabulary - 1,
-                 (long long)vocabulary);
+                 l->path, (long long)first, ad_npy_at(npy, first), (long long)l->vocabulary,
+                 (long long)l->vocabulary - 1, (long long)l->vocabulary);
 }
 
-ad_status ad_token_file_check(const char *path, int64_t vocabulary) {
-  AD_NEED(path);
-  ad_npy npy = {0};
-  AD_TRY(ad_npy_open(path, TOKEN_WIDTHS, &npy));
-  ad_status status = check_tokens(&npy, path, vocabulary);
-  ad_npy_close(&npy);
-  return status;
-}
-
-static ad_status check_mask(const ad_npy *npy, const char *path) {
-  int64_t first = first_from(npy, path, 2);
+static ad_status check_mask(look *l, const ad_npy *npy) {
+  int64_t first = first_from(l, npy, 2);
   if (first == npy->count) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the element at index %lld is %u, where a mask has 1 (this token counts) or 0", path,
-                 (long long)first, ad_npy_at(npy, first));
+  return ad_fail(AD_INVALID, "%s: the element at index %lld is %u, where a mask has 1 (this token counts) or 0",
+                 l->path, (long long)first, ad_npy_at(npy, first));
 }
 
-ad_status ad_token_mask_check(const char *path) {
-  AD_NEED(path);
+static ad_status check_file(look *l) {
   ad_npy npy = {0};
-  AD_TRY(ad_npy_open(path, MASK_WIDTHS, &npy));
-  ad_status status = check_mask(&npy, path);
+  AD_NEED_AS("paths[i]", l->path);
+  AD_TRY(ad_npy_open(l->path, l->vocabulary ? TOKEN_WIDTHS : MASK_WIDTHS, &npy));
+  ad_status status = l->vocabulary ? check_tokens(l, &npy) : check_mask(l, &npy);
   ad_npy_close(&npy);
   return status;
+}
+
+static ad_status check_files(const char *const *paths, size_t count, int64_t vocabulary, size_t *at) {
+  look l = {.vocabulary = vocabulary, .told = ad_seconds()};
+  for (; *at < count; ++*at) {
+    l.path = paths[*at];
+    AD_TRY(check_file(&l));
+  }
+  return AD_OK;
+}
+
+static ad_status check_vocabulary(int64_t vocabulary) {
+  if (vocabulary > 0) return AD_OK;
+  return ad_fail(AD_INVALID, "vocabulary must be at least 1, is %lld", (long long)vocabulary);
+}
+
+ad_status ad_token_files_check(const char *const *paths, size_t count, int64_t vocabulary, size_t *at) {
+  AD_NEED(at);
+  if (count) AD_NEED(paths);
+  AD_TRY(check_vocabulary(vocabulary));
+  return check_files(paths, count, vocabulary, at);
+}
+
+ad_status ad_token_masks_check(const char *const *paths, size_t count, size_t *at) {
+  AD_NEED(at);
+  if (count) AD_NEED(paths);
+  return check_files(paths, count, 0, at);
 }
 
 /* ---- samples ---- */
@@ -246,8 +265,7 @@ static ad_status take_options(const ad_token_options *given, ad_token_options *o
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_token_options"));
   if (!out->count) return ad_fail(AD_INVALID, "no file of tokens is named");
   AD_NEED_AS("options->tokens", out->tokens);
-  if (out->vocabulary < 1)
-    return ad_fail(AD_INVALID, "vocabulary must be at least 1, is %lld", (long long)out->vocabulary);
+  AD_TRY(check_vocabulary(out->vocabulary));
   return ad_text_check_numbers(out->seq, out->held_out);
 }
 

@@ -22,21 +22,28 @@ typedef struct checked {
   const char *key; /* "data.text" */
   char *const *paths;
   size_t count;
-  int64_t vocabulary;
-  ad_status (*check)(const char *path, int64_t vocabulary);
+  /* From number *at on to the first that cannot be used, which *at then is. */
+  ad_status (*check)(const char *const *paths, size_t count, int64_t vocabulary, size_t *at);
 } checked;
 
-static ad_status check_text(const char *path, int64_t vocabulary) { return ad_text_path_check(path); }
-static ad_status check_mask(const char *path, int64_t vocabulary) { return ad_token_mask_check(path); }
+static ad_status check_text(const char *const *paths, size_t count, int64_t vocabulary, size_t *at) {
+  ad_status status = AD_OK;
+  while (*at < count && !(status = ad_text_path_check(paths[*at]))) ++*at;
+  return status;
+}
+
+static ad_status check_mask(const char *const *paths, size_t count, int64_t vocabulary, size_t *at) {
+  return ad_token_masks_check(paths, count, at);
+}
 
 /* Returns how many cannot be used. */
-static size_t check_each(const checked *files, const ad_complaints *to) {
+static size_t check_each(const checked *files, int64_t vocabulary, const ad_complaints *to) {
   size_t wrong = 0;
-  for (size_t i = 0; i < files->count; i++) {
+  for (size_t at = 0; at < files->count; at++) {
     char key[40];
-    ad_status status = files->check(files->paths[i], files->vocabulary);
-    if (!status) continue;
-    snprintf(key, sizeof key, "%s[%zu]", files->key, i);
+    ad_status status = files->check((const char *const *)files->paths, files->count, vocabulary, &at);
+    if (!status) break;
+    snprintf(key, sizeof key, "%s[%zu]", files->key, at);
     ad_complain_of(to, key, status);
     wrong++;
   }
@@ -44,11 +51,11 @@ static size_t check_each(const checked *files, const ad_complaints *to) {
 }
 
 static size_t check_all(const ad_text_options *text, int64_t vocabulary, const ad_complaints *to) {
-  const checked files[] = {{"data.text", text->text, text->text_count, 0, check_text},
-                           {"data.tokens", text->tokens, text->token_count, vocabulary, ad_token_file_check},
-                           {"data.mask", text->mask, text->mask_count, 0, check_mask}};
+  const checked files[] = {{"data.text", text->text, text->text_count, check_text},
+                           {"data.tokens", text->tokens, text->token_count, ad_token_files_check},
+                           {"data.mask", text->mask, text->mask_count, check_mask}};
   size_t wrong = 0;
-  for (size_t i = 0; i < sizeof files / sizeof *files; i++) wrong += check_each(&files[i], to);
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) wrong += check_each(&files[i], vocabulary, to);
   return wrong;
 }
 

@@ -1,0 +1,284 @@
+/* What a config.json means: of each architecture the values of a recipe's keys, and of each edit that asks for
+ * something else than addend computes the sentence that refuses it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include <jansson.h>
+#include "architecture/config.h"
+#include "architecture/folder.h"
+#include "base/memory.h"
+#include "files/file.h"
+
+#define MODELS AD_TEST_SOURCE "/tests/architecture/models/"
+
+/* ---- what is given ---- */
+
+#define SIZES "model.layers=1 model.d_model=6 model.heads=3 model.vocabulary=256 model.tied=true model.kv_heads=1 "
+#define EXPERTS "model.sigmoid=false model.score_before_experts=false model.shared_experts=0 "
+#define PLAIN "model.rotary_base=10000 model.rotary_scaling=[] "
+#define LLAMA3 "model.rotary_base=500000 model.rotary_scaling=[8, 1, 4, 32] "
+
+static const struct {
+  const char *folder, *architecture, *kind, *values; /* each after its key, in any order */
+} models[] = {
+    {"llama", "LlamaForCausalLM", "gpt",
+     SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=all " PLAIN},
+    {"llama3", "LlamaForCausalLM", "gpt",
+     SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-05 model.qk_norm=false model.bias=none " LLAMA3},
+    {"llama_v4", "LlamaForCausalLM", "gpt",
+     SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-05 model.qk_norm=false model.bias=none " LLAMA3},
+    {"qwen2", "Qwen2ForCausalLM", "gpt",
+     SIZES "model.head_dim=0 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=qkv " PLAIN},
+    {"qwen3", "Qwen3ForCausalLM", "gpt",
+     SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=true model.bias=none " PLAIN},
+    {"mistral", "MistralForCausalLM", "gpt",
+     SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=none " PLAIN},
+    {"mixtral", "MixtralForCausalLM", "moe",
+     SIZES "model.head_dim=4 model.experts=3 model.top_k=2 model.expert_hidden=5 model.norm_epsilon=1e-05 "
+           "model.qk_norm=false model.bias=none model.normalised_scores=true model.rotary_base=1000000 "
+           "model.rotary_scaling=[] " EXPERTS},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", "moe",
+     "model.layers=1 model.d_model=6 model.heads=3 model.vocabulary=256 model.tied=false model.kv_heads=1 "
+     "model.head_dim=4 model.experts=3 model.top_k=2 model.expert_hidden=4 model.norm_epsilon=1e-06 "
+     "model.qk_norm=true model.bias=none model.normalised_scores=true " PLAIN EXPERTS}};
+enum { COUNT = sizeof models / sizeof *models };
+
+static const char *path_of(const char *folder) {
+  static char path[512];
+  snprintf(path, sizeof path, MODELS "%s/config.json", folder);
+  return path;
+}
+
+static size_t values_in(const char *text) {
+  size_t count = 0;
+  for (; (text = strstr(text, "model.")); text++) count++;
+  return count;
+}
+
+static void each_architecture_gives_every_key_of_its_recipe(void **state) {
+  for (int m = 0; m < COUNT; m++) {
+    ad_config config = {0};
+    char pair[128];
+    assert_int_equal(ad_config_read(path_of(models[m].folder), &config), AD_OK);
+    assert_string_equal(config.architecture->name, models[m].architecture);
+    assert_string_equal(config.architecture->kind, models[m].kind);
+    assert_int_equal(config.refused_count, 0);
+    for (size_t i = 0; i < config.count; i++) {
+      snprintf(pair, sizeof pair, "%s=%s ", config.values[i].key, config.values[i].text);
+      if (!strstr(models[m].values, pair)) fail_msg("%s: %s", models[m].folder, pair);
+    }
+    assert_int_equal(config.count, values_in(models[m].values));
+    ad_config_release(&config);
+  }
+}
+
+/* ---- edits ---- */
+
+/* The value as JSON; NULL: the key is removed. */
+typedef struct edit {
+  const char *folder, *key, *value, *sentence;
+} edit;
+
+static void parse_edited(const edit *e, ad_status expected, ad_config *out) {
+  json_t *config = json_load_file(path_of(e->folder), 0, NULL);
+  assert_non_null(config);
+  json_t *value = e->value ? json_loads(e->value, JSON_DECODE_ANY, NULL) : NULL;
+  assert_true(e->value ? !json_object_set_new(config, e->key, value) : !json_object_del(config, e->key));
+  char *text = json_dumps(config, 0);
+  if (ad_config_parse(text, strlen(text), "config.json", out) != expected)
+    fail_msg("%s: %s %s: %s", e->folder, e->key, e->value ? e->value : "removed", ad_last_error());
+  free(text);
+  json_decref(config);
+}
+
+#define NOTHING_ELSE ": addend computes nothing else"
+#define UNKNOWN ", and addend does not know what that changes; remove it if it changes no number"
+#define TYPE(of, is) "config.json: model_type: must be \"" of "\" as architectures is [\"LlamaForCausalLM\"], is " is
+
+static const edit refused[] = {
+    {"llama", "hidden_act", "\"gelu\"", "hidden_act: must be \"silu\", is \"gelu\"" NOTHING_ELSE},
+    {"llama", "attention_dropout", "0.1", "attention_dropout: must be 0.0, is 0.1" NOTHING_ELSE},
+    {"llama", "pretraining_tp", "2", "pretraining_tp: must be 1, is 2" NOTHING_ELSE},
+    {"llama", "partial_rotary_factor", "0.5", "partial_rotary_factor: must be 1.0, is 0.5" NOTHING_ELSE},
+    {"llama", "attention_bias", "1", "attention_bias: must be true or false, is 1" NOTHING_ELSE},
+    {"llama", "mlp_bias", "\"yes\"", "mlp_bias: must be true or false, is \"yes\"" NOTHING_ELSE},
+    {"llama", "hidden_size", NULL, "hidden_size: is missing"},
+    {"llama", "intermediate_size", "null", "intermediate_size: is missing"},
+    {"llama", "vocab_size", "[2]", "vocab_size: must be a number or true or false, is [2]"},
+    {"llama", "num_attention_heads", "\"4\"", "num_attention_heads: must be a number or true or false, is \"4\""},
+    {"llama", "quantization_config", "{\"bits\": 4}", "quantization_config: is {\"bits\":4}" UNKNOWN},
+    {"llama", "auto_map", "{\"AutoModel\": \"m.M\"}", "auto_map: is {\"AutoModel\":\"m.M\"}" UNKNOWN},
+    {"llama", "sliding_window", "64", "sliding_window: is 64" UNKNOWN},
+    {"llama", "logit_scale", "0.5", "logit_scale: is 0.5" UNKNOWN},
+    {"llama", "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 2}",
+     "rope_parameters: rope_type must be \"default\" or \"llama3\", is \"yarn\"" NOTHING_ELSE},
+    {"llama", "rope_parameters", "{\"type\": \"linear\", \"factor\": 2}",
+     "rope_parameters: rope_type must be \"default\" or \"llama3\", is \"linear\"" NOTHING_ELSE},
+    {"llama", "rope_parameters", "{\"rope_theta\": 1e4, \"factor\": 2}",
+     "rope_parameters.factor: is 2, which addend does not compute with rope_type \"default\""},
+    {"llama", "rope_parameters", "{\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.25}",
+     "rope_parameters.partial_rotary_factor: is 0.25, which addend does not compute with rope_type \"default\""},
+    {"llama", "rope_parameters", "{\"rope_theta\": \"far\"}", "rope_parameters.rope_theta: must be a number"},
+    {"llama", "rope_parameters", "[1]", "rope_parameters: must be an object"},
+    {"llama", "rope_theta", "500000", "rope_parameters: stands beside rope_theta; keep one of them"},
+    {"llama", "rope_scaling", "{}", "rope_parameters: stands beside rope_scaling; keep one of them"},
+    {"llama_v4", "rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8}",
+     "rope_scaling.low_freq_factor: must be a number"},
+    {"llama_v4", "rope_scaling", "{\"rope_type\": \"dynamic\", \"factor\": 8}",
+     "rope_scaling: rope_type must be \"default\" or \"llama3\", is \"dynamic\"" NOTHING_ELSE},
+    {"qwen2", "use_sliding_window", "true", "use_sliding_window: must be false, is true" NOTHING_ELSE},
+    {"qwen2", "layer_types", "[\"sliding_attention\"]", "layer_types: each of its elements must be \"full_attention\""},
+    {"qwen2", "layer_types", "\"full_attention\"", "layer_types: each of its elements must be \"full_attention\""},
+    {"qwen2", "num_key_value_heads", NULL, "num_key_value_heads: is missing"},
+    {"qwen2", "attention_bias", "true", "attention_bias: is true" UNKNOWN},
+    {"qwen3", "use_sliding_window", "true", "use_sliding_window: must be false, is true" NOTHING_ELSE},
+    {"mistral", "sliding_window", "4096", "sliding_window: must be null, is 4096" NOTHING_ELSE},
+    {"mistral", "sliding_window", NULL, "sliding_window: is missing, and then it is 4096: it must be null"},
+    {"mixtral", "sliding_window", "4096", "sliding_window: must be null, is 4096" NOTHING_ELSE},
+    {"mixtral", "router_jitter_noise", "0.1", "router_jitter_noise: must be 0.0, is 0.1" NOTHING_ELSE},
+    {"mixtral", "output_router_logits", "true", "output_router_logits: must be false, is true" NOTHING_ELSE},
+    {"qwen3_moe", "decoder_sparse_step", "2", "decoder_sparse_step: must be 1, is 2" NOTHING_ELSE},
+    {"qwen3_moe", "mlp_only_layers", "[0]", "mlp_only_layers: must be [], is [0]" NOTHING_ELSE},
+    {"qwen3_moe", "num_local_experts", NULL, "num_experts: is missing"}};
+
+static void what_is_not_computed_is_refused_by_its_name(void **state) {
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    ad_config config = {0};
+    parse_edited(&refused[i], AD_OK, &config);
+    if (config.refused_count != 1) fail_msg("%s: %zu refused", refused[i].key, config.refused_count);
+    assert_string_equal(config.refused[0], refused[i].sentence);
+    ad_config_release(&config);
+  }
+}
+
+static const edit unusable[] = {
+    {"llama", "architectures", "[\"GPT2LMHeadModel\"]",
+     "config.json: architectures: must be [\"...\"] with LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+     "MistralForCausalLM, MixtralForCausalLM or Qwen3MoeForCausalLM, is [\"GPT2LMHeadModel\"]"},
+    {"llama", "architectures", NULL,
+     "config.json: architectures: must be [\"...\"] with LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+     "MistralForCausalLM, MixtralForCausalLM or Qwen3MoeForCausalLM, is nothing"},
+    {"llama", "model_type", "\"mistral\"", TYPE("llama", "\"mistral\"")},
+    {"llama", "model_type", "3", TYPE("llama", "3")}};
+
+static void another_architecture_is_refused_at_once(void **state) {
+  for (size_t i = 0; i < sizeof unusable / sizeof *unusable; i++) {
+    ad_config config = {0};
+    parse_edited(&unusable[i], AD_INVALID, &config);
+    assert_string_equal(ad_last_error(), unusable[i].sentence);
+    assert_null(config.architecture);
+  }
+}
+
+/* Of these the recipe's key that the edit gives, and its value. */
+static const struct {
+  edit edit;
+  const char *value;
+} given[] = {
+    {{"llama", "head_dim", NULL, "model.head_dim"}, "0"},
+    {{"llama", "num_key_value_heads", "null", "model.kv_heads"}, "0"},
+    {{"llama", "rms_norm_eps", NULL, "model.norm_epsilon"}, "1e-6"},
+    {{"llama", "tie_word_embeddings", NULL, "model.tied"}, "false"},
+    {{"llama", "mlp_bias", "false", "model.bias"}, "attention"},
+    {{"llama", "attention_bias", NULL, "model.bias"}, "mlp"},
+    {{"llama", "rope_parameters", "{\"rope_theta\": 123.25, \"partial_rotary_factor\": 1.0}", "model.rotary_base"},
+     "123.25"},
+    {{"llama", "rope_parameters", NULL, "model.rotary_base"}, "10000.0"},
+    {{"llama", "rope_parameters", NULL, "model.rotary_scaling"}, "[]"},
+    {{"llama_v4", "rope_scaling", "null", "model.rotary_scaling"}, "[]"},
+    {{"llama_v4", "rope_theta", NULL, "model.rotary_base"}, "10000.0"},
+    {{"mixtral", "rope_parameters", NULL, "model.rotary_base"}, "1000000.0"},
+    {{"qwen3", "head_dim", NULL, "model.head_dim"}, "128"},
+    {{"qwen3", "attention_bias", "true", "model.bias"}, "attention"},
+    {{"qwen3_moe", "norm_topk_prob", NULL, "model.normalised_scores"}, "false"},
+    {{"qwen3_moe", "num_experts", "3", "model.experts"}, "3"},
+    {{"qwen2", "sliding_window", "512", "model.layers"}, "1"},
+    {{"llama", "_flash_attn_2_enabled", "false", "model.layers"}, "1"},
+    {{"llama", "pruned_heads", "{}", "model.layers"}, "1"}};
+
+static void what_is_left_out_is_as_transformers_has_it(void **state) {
+  for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+    ad_config config = {0};
+    size_t at = 0;
+    parse_edited(&given[i].edit, AD_OK, &config);
+    if (config.refused_count) fail_msg("%s: %s", given[i].edit.key, config.refused[0]);
+    while (at < config.count && strcmp(config.values[at].key, given[i].edit.sentence) != 0) at++;
+    assert_true(at < config.count);
+    assert_string_equal(config.values[at].text, given[i].value);
+    ad_config_release(&config);
+  }
+}
+
+static void what_is_no_object_is_refused(void **state) {
+  static const char *const texts[][2] = {{"[]", "config.json: is no JSON object"},
+                                         {"{", "config.json: is no JSON: line 1: "},
+                                         {"{\"a\": 1, \"a\": 2}", "config.json: is no JSON: line 1: duplicate"}};
+  for (int i = 0; i < 3; i++) {
+    ad_config config = {0};
+    assert_int_equal(ad_config_parse(texts[i][0], strlen(texts[i][0]), "config.json", &config), AD_INVALID);
+    assert_memory_equal(ad_last_error(), texts[i][1], strlen(texts[i][1]));
+  }
+}
+
+/* ---- folders ---- */
+
+static char folder[64];
+
+static int make_folder(void **state) {
+  snprintf(folder, sizeof folder, "/tmp/addend-pretrained-XXXXXX");
+  return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state) { return ad_folder_remove(folder) != AD_OK; }
+
+static void touch(const char *name) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  fclose(file);
+}
+
+static void config_says(ad_status status, const char *words) {
+  ad_config config = {0};
+  char *path = NULL;
+  assert_int_equal(ad_pretrained_config(folder, &path, &config), status);
+  if (!strstr(ad_last_error(), words)) fail_msg("%s", ad_last_error());
+  ad_release(path);
+}
+
+static void weights_say(ad_status status, const char *words) {
+  ad_weights *weights;
+  assert_int_equal(ad_pretrained_weights(folder, &weights), status);
+  if (!strstr(ad_last_error(), words)) fail_msg("%s", ad_last_error());
+}
+
+static void other_files_are_refused_with_what_to_do(void **state) {
+  config_says(AD_IO, ": has no config.json: name the folder of a model as Transformers saves it");
+  weights_say(AD_IO, ": has neither model.safetensors nor model.safetensors.index.json");
+  touch("pytorch_model.bin");
+  weights_say(AD_INVALID, ": holds pickled weights (pytorch_model.bin), and reading those runs what is in them");
+  touch("params.json");
+  config_says(AD_INVALID, ": holds Meta's own files (params.json), in which heads lie otherwise");
+  touch("consolidated.00.pth");
+  config_says(AD_INVALID, ": holds Meta's own files (consolidated.00.pth), in which heads lie otherwise");
+  snprintf(folder + strlen(folder), 5, "/no");
+  config_says(AD_IO, ": No such file or directory");
+  folder[strlen(folder) - 3] = 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_architecture_gives_every_key_of_its_recipe),
+      cmocka_unit_test(what_is_not_computed_is_refused_by_its_name),
+      cmocka_unit_test(another_architecture_is_refused_at_once),
+      cmocka_unit_test(what_is_left_out_is_as_transformers_has_it),
+      cmocka_unit_test(what_is_no_object_is_refused),
+      cmocka_unit_test_setup_teardown(other_files_are_refused_with_what_to_do, make_folder, remove_folder)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Models as Transformers saves them on the command line: what model.from gives, what it refuses before any rank starts,
+# and what `addend export` writes, refuses and leaves alone. That Transformers reads it is in tests/torch.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+export PYTHONPATH=$source/tests/cli PYTHONDONTWRITEBYTECODE=1
+cd "$work"
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+models=$source/tests/architecture/models
+for _ in $(seq 500); do echo "words and more words"; done >text
+cat >recipe.yaml <<'Y'
+name: tiny
+model:
+  from: model
+data: {text: [text], seq: 8}
+mesh: "dp_shard=1"
+train: {global_batch: 4, steps: 1, lr: 0, clip: 0}
+evaluate: {samples: 0}
+Y
+take() { rm -rf model runs; cp -r "$models/$1" model; } # a model to begin with
+edit() { python3 - "$1" <<'P'
+import json, sys
+config = json.load(open("model/config.json"))
+config.update(json.loads(sys.argv[1]))
+json.dump(config, open("model/config.json", "w"))
+P
+}
+tensors() { python3 - "$@" <<'P'
+import glob, sys
+import safetensors as s
+both = []
+for folder in sys.argv[1:3]:
+    both.append({name: value for file in glob.glob(folder + "/*.safetensors") for name, value in s.load(file).items()})
+assert both[0] == both[1], "tensors differ"
+P
+}
+exits() { # a status, words on standard error, a call
+  local status=0 wanted=$1 words=$2
+  shift 2
+  "$addend" "$@" >out 2>err || status=$?
+  [ $status -eq "$wanted" ] || fail "exit $status, not $wanted: $*"
+  grep -qF -- "$words" err || fail "does not say: $words"
+}
+
+# Every model comes back byte for byte, whatever mesh and sharding read it.
+for model in "$models"/*/; do
+  take "$(basename "$model")"
+  for mesh in "dp_shard=1" "dp_shard=3" "dp_shard=2 cp=1"; do
+    "$addend" train recipe.yaml --overwrite --set mesh="$mesh" --set shard.zero=3 >out 2>err || fail "train $model on $mesh"
+    "$addend" export runs/tiny written --overwrite >out 2>err || fail "export $model"
+    tensors model written || fail "$model on $mesh comes back"
+    cmp model/config.json written/config.json || fail "config.json is as it was"
+    grep -q "^written: [A-Za-z0-9]*ForCausalLM, [0-9]* tensors of 0.0 MB together in 1 file$" out || fail "the answer: $(cat out)"
+  done
+done
+
+# Tensor parallelism needs heads that it divides; experts lie on ranks of their own.
+take mixtral
+"$addend" train recipe.yaml --set mesh="dp_shard=3" --set views.sparse="ep=3 etp=1" --set shard.zero=2 >out 2>err || fail "ep=3"
+"$addend" export runs/tiny written --overwrite >out 2>err && tensors model written || fail "experts on three ranks"
+
+# The proof runs on real weights, the plan reads headers alone.
+"$addend" check recipe.yaml --steps 1 >out 2>err || fail "check"
+python3 - <<'P'
+import safetensors as s
+weights = s.load("model/model.safetensors")
+dtype, shape, data = weights["model.norm.weight"]
+weights["model.norm.weight"] = dtype, shape, data[:4] + b"\xc0\x7f" + data[6:]
+s.save("model/model.safetensors", weights)
+P
+"$addend" plan recipe.yaml >out 2>err || fail "a plan does not look at values"
+rm -rf runs
+exits 2 "recipe.yaml:3: model.from: model/model.safetensors: not every value is a finite number: model.norm.weight[2] is nan" train recipe.yaml
+[ ! -e runs ] || fail "no run has begun"
+
+# What the recipe says beside it must agree, and stands with both places.
+take llama3
+exits 2 "--set model.heads: is 4, and num_attention_heads in model/config.json makes it 3: leave the key out" plan recipe.yaml --set model.heads=4
+exits 2 "--set model.kind: is moe, and architectures in model/config.json makes it gpt: leave the key out" plan recipe.yaml --set model.kind=moe
+exits 2 "--set model.qk_norm: is true, and LlamaForCausalLM in model/config.json makes it false: leave the key out" plan recipe.yaml --set model.qk_norm=true
+exits 2 "--set model.rotary_scaling: is another list, and rope_parameters in model/config.json makes it [8, 1, 4, 32]" \
+  plan recipe.yaml --set 'model.rotary_scaling=[8, 1, 4, 64]'
+exits 2 "--set model.weights: stands beside model.from" plan recipe.yaml --set model.weights=model/model.safetensors
+"$addend" plan recipe.yaml --set model.heads=3 --set model.norm_epsilon=0.00001 --set 'model.rotary_scaling=[8.0, 1, 4, 32]' \
+  >out 2>err || fail "what agrees may be said"
+edit '{"hidden_act": "gelu", "logit_scale": 2, "num_attention_heads": 3.5}'
+exits 2 'model/config.json: hidden_act: must be "silu", is "gelu": addend computes nothing else' plan recipe.yaml
+grep -qF "model/config.json: logit_scale: is 2, and addend does not know" err || fail "all is said at once"
+grep -qF "model/config.json: model.heads: must be a whole number, is 3.5" err || fail "all is said at once, also of values"
+take qwen2
+edit '{"tie_word_embeddings": false}'
+for command in train check plan; do
+  exits 2 "recipe.yaml:3: model.from: model/model.safetensors: these are not the weights of this model; it lacks lm_head.weight" $command recipe.yaml
+done
+mv model/config.json away
+exits 2 "recipe.yaml:3: model.from: model: has no config.json: name the folder" train recipe.yaml
+touch model/consolidated.00.pth
+exits 2 "recipe.yaml:3: model.from: model: holds Meta's own files (consolidated.00.pth)" train recipe.yaml
+mv away model/config.json && mv model/model.safetensors model/pytorch_model.bin
+exits 2 "recipe.yaml:3: model.from: model: holds pickled weights (" train recipe.yaml
+
+# An export of what was trained, and whatever else is asked.
+take qwen3
+echo '{"a": 1}' >model/tokenizer.json
+"$addend" train recipe.yaml --set train.lr=0.1 --set checkpoint.every=1 >out 2>err || fail "train"
+mv model gone
+"$addend" export runs/tiny new/written --json >out 2>err || fail "export needs the run's folder alone"
+python3 - <<'P' || fail "the document"
+import json
+done = json.load(open("out"))
+assert done == {"folder": "new/written", "architecture": "Qwen3ForCausalLM", "tensors": 13, "bytes": done["bytes"], "files": 1}, done
+P
+cmp gone/tokenizer.json new/written/tokenizer.json || fail "the tokenizer goes along"
+! tensors gone new/written 2>/dev/null || fail "it was trained"
+exits 2 "new/written: holds files (" export runs/tiny new/written/
+[ "$(ls new)" = written ] || fail "nothing else is left: $(ls new)"
+cp -r new/written before
+rm runs/tiny/weights.safetensors
+"$addend" export runs/tiny new/written --overwrite >out 2>err || fail "of a checkpoint"
+tensors before new/written || fail "a checkpoint has the same weights"
+echo notes >new/written/README.md
+exits 2 "new/written: holds README.md, which is no export's: move it away" export runs/tiny new/written --overwrite
+rm new/written/README.md || fail "it stays"
+exits 2 "runs/tiny: holds " export runs/tiny runs/tiny --overwrite
+status=0; (ulimit -f 4; exec "$addend" export runs/tiny new/written --overwrite >out 2>err) || status=$?
+[ $status -eq 3 ] && [ "$(ls new)" = written ] && tensors before new/written || fail "a full disk leaves what was there"
+exits 2 "nothing: is no folder of a run" export nothing written2
+rm -rf runs/tiny/checkpoints
+exits 3 "runs/tiny: has neither weights.safetensors nor a checkpoint" export runs/tiny written2
+exits 2 "--dtype takes f32, bf16 or f16, not 'f8'" export runs/tiny written2 --dtype f8
+exits 2 "name the folder of a run" export runs/tiny
+[ ! -e written2 ] || fail "nothing is begun"
+
+# What no architecture expresses is named; what a recipe says by itself is written.
+own() { # keys of model
+  rm -rf runs
+  sed "s/^model:/model: {$1}/; /from:/d" recipe.yaml >own.yaml
+  "$addend" train own.yaml >out 2>err || fail "train $1"
+}
+own "kind: gpt, layers: 1, d_model: 6, heads: 3, qk_norm: true, bias: all"
+exits 2 "no architecture of Transformers that addend knows computes this model: LlamaForCausalLM has no model.qk_norm true" export runs/tiny own
+grep -qF "Qwen3ForCausalLM has no model.bias all" err || fail "each is named"
+own "kind: moe, layers: 1, d_model: 6, heads: 3, experts: 3, expert_hidden: 4, normalised_scores: true, sigmoid: true"
+exits 2 "MixtralForCausalLM has no model.sigmoid true" export runs/tiny own
+own "kind: moe, layers: 1, d_model: 6, heads: 3, experts: 3, expert_hidden: 4, balance_rate: 0.1, qk_norm: true"
+exits 2 "which Qwen3MoeForCausalLM has no place for" export runs/tiny own
+own "kind: gpt, layers: 1, d_model: 6, heads: 3"
+cp runs/tiny/weights.safetensors own.safetensors
+"$addend" export runs/tiny model >out 2>err || fail "export"
+rm -rf runs && "$addend" train recipe.yaml >out 2>err || fail "what was exported is a model to begin with"
+cmp own.safetensors runs/tiny/weights.safetensors || fail "the same weights"
+echo "pretrained: ok"
