@@ -141,8 +141,8 @@ static void assert_shape(const made *m, const char *name, int64_t rows, int64_t 
 }
 
 /* 2 heads of 6 elements, one of them of keys, and 300 tokens. */
-static void heads_and_vocabulary_have_widths_of_their_own(void **state) {
-  made m = {.options = tiny(0)};
+static void assert_widths(int tied) {
+  made m = {.options = tiny(tied)};
   m.options.decoder.head_dim = 6;
   m.options.decoder.kv_heads = 1;
   m.options.decoder.vocabulary = 300;
@@ -155,12 +155,17 @@ static void heads_and_vocabulary_have_widths_of_their_own(void **state) {
   assert_shape(&m, "blocks.1.attn.wv", 8, 6, 1 / sqrt(8));
   assert_shape(&m, "blocks.1.attn.wo", 12, 8, 1 / sqrt(12) / 2);
   assert_shape(&m, "blocks.1.attn.q_norm", 6, 0, 0);
-  assert_shape(&m, "head.weight", 8, 300, 1 / sqrt(8));
+  if (!tied) assert_shape(&m, "head.weight", 8, 300, 1 / sqrt(8));
   double elements = 2 * (8 * 12 + 2 * 8 * 6 + 12 * 8 + 3 * 8 * 12) + 8 * 300, attention = 2 * SEQ * 12;
   double flops = ad_gpt()->account.flops(ad_program_own(m.program), 3);
   assert_true(fabs(flops - 3 * SEQ * 6 * (elements + attention)) < 1e-6);
   assert_true(fabs(ad_program_loss(m.program, 0)->uniform - log(300)) < 1e-15);
   destroy(&m);
+}
+
+static void heads_and_vocabulary_have_widths_of_their_own(void **state) {
+  assert_widths(0);
+  assert_widths(1);
 }
 
 /* The letters of the products of a block that have biases. */
