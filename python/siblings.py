@@ -11,7 +11,6 @@ from typing import Any, Mapping
 
 FOLDER = Path(__file__).resolve().parent
 TORCH = ["torch>=2.6", "numpy", "safetensors", "packaging"]  # safetensors 0.7 imports packaging and does not say so
-
 TOKENS = ["numpy", "tokenizers"]
 
 
