@@ -11,6 +11,7 @@ from typing import Any, Mapping
 
 FOLDER = Path(__file__).resolve().parent
 TORCH = ["torch>=2.6", "numpy", "safetensors", "packaging"]  # safetensors 0.7 imports packaging and does not say so
+TOKENS = ["numpy", "tokenizers"]
 
 
 def _version() -> str:
@@ -28,4 +29,4 @@ def dynamic_metadata(field: str, settings: Mapping[str, Any]) -> Any:
     """What scikit-build-core asks: the requirements of addend-train, or the extras of addend."""
     if field == "dependencies":
         return [_sibling("addend", FOLDER)]
-    return {"torch": TORCH, "train": [_sibling("addend-train", FOLDER / "train")]}
+    return {"tokens": TOKENS, "torch": TORCH, "train": [_sibling("addend-train", FOLDER / "train")]}

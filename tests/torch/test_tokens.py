@@ -111,11 +111,14 @@ class Tokens(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "some pieces do not count: name a file for that, mask="):
             tokens.write([dialogue], self.tokenizer, self.file)
 
-    def test_a_tokenizer_that_truncates_and_pads_loses_nothing(self):
+    def test_a_tokenizer_that_truncates_pads_and_adds_tokens_does_none_of_it(self):
+        expected = self.tokenizer.encode(TEXTS[0]).ids
         self.tokenizer.enable_truncation(3)
         self.tokenizer.enable_padding(length=50)
+        template = tokenizers.processors.TemplateProcessing(single=f"{END} $A", special_tokens=[(END, 0)])
+        self.tokenizer.post_processor = template
         tokens.write(TEXTS[:1], self.tokenizer, self.file)
-        self.assertEqual(self.tokenizer.decode(numpy.load(self.file).tolist()), TEXTS[0])
+        self.assertEqual(numpy.load(self.file).tolist(), expected)
         self.assertEqual(self.tokenizer.truncation["max_length"], 3)  # it is the caller's
 
     def test_transformers_tokenizers_and_paths_are_taken(self):

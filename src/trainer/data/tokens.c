@@ -168,7 +168,7 @@ static ad_status fill(const ad_text_data *text, const ad_text_part *part, int64_
   return targets ? fill_targets(text, run->file, first, valid, positions, targets) : AD_OK;
 }
 
-/* The targets of all windows of the part. */
+/* The tokens of all windows of the part, and the target behind the last one of each file. */
 static void tally(const ad_text_data *text, const ad_text_part *part, int64_t *tallied) {
   for (size_t r = 0; r < part->run_count; r++) {
     const ad_token_run *run = &part->runs[r];
@@ -200,10 +200,6 @@ static const ad_text_source source = {draw, window_at, fill, tally, checksums};
 
 /* ---- opening ---- */
 
-static int64_t held_out_in(const ad_token_file *file, double held_out) {
-  return ad_held_out_of(file->tokens.count, held_out);
-}
-
 static void add_run(ad_text_part *part, const ad_token_file *file, ad_span tokens, int64_t seq) {
   part->size += tokens.count;
   if (tokens.count <= seq) return;
@@ -219,7 +215,7 @@ static ad_status make_parts(ad_text_data *text, double held_out) {
   }
   for (size_t i = 0; i < text->file_count; i++) {
     const ad_token_file *file = &text->files[i];
-    int64_t kept = held_out_in(file, held_out), trained_on = file->tokens.count - kept;
+    int64_t kept = ad_held_out_of(file->tokens.count, held_out), trained_on = file->tokens.count - kept;
     add_run(&text->parts[AD_TRAINING_PART], file, (ad_span){0, trained_on}, text->seq);
     add_run(&text->parts[AD_HELD_OUT_PART], file, (ad_span){trained_on, kept}, text->seq);
   }
