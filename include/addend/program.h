@@ -146,6 +146,7 @@ typedef struct ad_loss_spec {
   int is_auxiliary;   /* 1: no part of a held-out loss, which says how good the model is (a balancing loss) */
   int per_microbatch; /* 1: not linear in its sums, so it is defined for each microbatch over all ranks, and enters with
                        * its microbatch's share of the count instead of being divided by it */
+  double uniform;     /* what it is where everything has one probability, which a report sets it beside; 0: not told */
 } ad_loss_spec;
 
 /* A value that goes from the module of the phase that gives it to another one's phases. They get what the bridge brings

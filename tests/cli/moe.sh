@@ -36,6 +36,13 @@ for view in "${views[@]}"; do
       cases+=("$view $balance" "$view $balance model.sigmoid=true --steps 5" "$view $balance model.summed_gate=true")
     done
   done
+  for k in 2 3; do
+    for sequence in true false; do
+      normalised="model.normalised_scores=true model.top_k=$k model.sequence_parallel=$sequence"
+      cases+=("$view $normalised model.sigmoid=true model.capacity=0.9" "$view $normalised model.score_before_experts=true --steps 3"
+        "$view $normalised model.summed_gate=true model.balance_loss=0.3 model.balance_rate=0.05")
+    done
+  done
   for k in 1 3 4; do cases+=("$view model.top_k=$k model.sigmoid=true" "$view model.top_k=$k model.tied=false"); done
 done
 draw_cases "views" 3 "${cases[@]}"
@@ -51,6 +58,11 @@ python3 -c '
 import json
 summary = json.load(open("proof.json"))["summary"]
 assert 0 < summary["smallest_margin"] < 0.5, summary'
+qwen="model.normalised_scores=true model.top_k=3 model.head_dim=6 model.vocabulary=259 model.bias=qkv model.qk_norm=true
+  model.norm_epsilon=0.01 model.rotary_base=12 model.rotary_scaling=[8,0.5,2,16]"
+prove moe-tp2ep $qwen
+prove moe-16 $qwen model.bias=attention model.sigmoid=true
+prove moe-tp2ep $qwen --directional
 prove moe-tp2ep model.top_k=5 # nothing is left to choose
 ! grep -q smallest_margin proof.json || fail "a margin where every expert is chosen"
 prove moe-balance --steps 5
@@ -178,6 +190,7 @@ refused 'model.experts: ep=4 spreads them, and 3 leave ranks without any; at lea
 refused 'model.expert_hidden: etp=2 cuts the experts, but they are 1 wide; at least 2' moe-dp2ep --set model.expert_hidden=1
 refused 'model.shared_experts: tp=2 cuts it, but it is 1 wide; at least 2' moe-dp2ep --set model.shared_experts=1
 refused 'model.capacity: must be above 0, is 0' moe-tp2ep --set model.capacity=0 --set model.top_k=6
+refused 'model.bias: must be none, qkv or attention, is mlp: ' moe-tp2ep --set model.bias=mlp
 refused 'model.capacity: must be a number or unlimited, is wide' moe-tp2ep --set model.capacity=wide
 refused 'model.balance_rate: must be at most 1, is 2' moe-tp2ep --set model.balance_rate=2
 refused 'mesh: must name dp_shard, 1 will do' moe-tp --set mesh=tp=2

@@ -17,7 +17,17 @@ check() { # recipe, arguments...: the proof's document is proof.json
 }
 
 # ---- every gradient against one process, f64 below 1e-12 ----
+# What other families of models have: heads of a width of their own, tokens that no tp divides, biases of some products, scaled
+# rotations (a pair of each head keeps its speed, one is slowed down, one lies between).
+llama="--set model.head_dim=6 --set model.kv_heads=2 --set model.vocabulary=259 --set model.bias=attention --set model.qk_norm=false"
+llama+=" --set model.norm_epsilon=0.01 --set model.rotary_base=12 --set model.rotary_scaling=[8,0.5,2,16]"
+qwen="--set model.head_dim=2 --set model.kv_heads=4 --set model.vocabulary=257 --set model.bias=qkv --set model.norm_epsilon=1e-6"
 cases=()
+for n in 1 2 3; do
+  for recipe in "gpt-tp --set mesh=tp=$n" "gpt-tp-sp --set mesh=tp=$n" "gpt-cp --set mesh=cp=$n" "gpt-3d --set shard.zero=$n"; do
+    cases+=("$recipe $llama" "$recipe $qwen --set model.tied=false" "$recipe $qwen --set model.bias=mlp --steps 3")
+  done
+done
 for n in 2 3 4; do
   for steps in "--steps 2" "--steps 5 --set train.microbatches=3" "--set train.microbatches=1"; do
     cases+=("gpt-tp --set mesh=tp=$n $steps" "gpt-tp-sp --set mesh=tp=$n $steps" "gpt-cp --set mesh=cp=$n $steps"
@@ -34,6 +44,8 @@ done
 draw_cases "meshes of tp and cp" 3 "${cases[@]}"
 for arguments in "${drawn[@]}"; do check $arguments; done
 check gpt-3d
+check gpt-3d $llama
+check gpt-3d $qwen --set model.tied=true --set mesh="dp_shard=1 cp=2 tp=3"
 check gpt-3d --set mesh="dp_replicate=2 dp_shard=1 cp=4 tp=2"
 check gpt-3d --set mesh="tp=3 dp_shard=2 cp=2" --set shard.zero=2
 draw_cases "slopes" 1 gpt-tp gpt-tp-sp gpt-cp gpt-3d
@@ -115,5 +127,10 @@ refused 'model.heads: tp=5 cuts them, and 12 is no multiple of that; with d_mode
 refused 'data.seq: cp=5 cuts the sequence into 10 chunks, and 24 is no multiple of that; 20 or 30 would be' --set mesh="cp=5 tp=5"
 refused 'model.heads: tp=5' --set mesh="cp=5 tp=5"
 refused 'model.kv_heads: must divide heads: 12 is no multiple of 5' --set model.kv_heads=5
+refused 'model.heads: tp=5 cuts them, and 12 is no multiple of that; 20 would do' --set mesh="tp=5" --set model.head_dim=6
+refused 'model.head_dim: must be even (positions rotate pairs), is 5; 4 or 6 would do' --set model.head_dim=5
+refused 'model.vocabulary: is 255, but a token of data.text is a byte; at least 256' --set model.vocabulary=255
+refused 'mesh: tp=258 cuts the vocabulary, which has 257 tokens; at most 257' --set mesh="tp=258" --set model.vocabulary=257
+refused 'model.rotary_scaling: must be four numbers' --set 'model.rotary_scaling=[8, 1, 4]'
 refused 'model.d_hidden: tp=4 cuts the MLP, but it is 3 wide; at least 4' --set mesh="tp=4" --set model.d_hidden=3
 echo "parallel: all hold"

@@ -56,6 +56,9 @@ done
 prove gpt-pp && is_below
 prove gpt-pp schedule.stages=6 train.microbatches=2 && is_below
 prove moe-pp --steps 3 && is_below
+# The table that the last stage gets has as many rows as the recipe says.
+prove gpt-pp model.tied=true model.vocabulary=259 model.head_dim=6 model.bias=qkv && is_below
+prove moe-pp model.vocabulary=257 model.normalised_scores=true model.top_k=2 model.bias=attention && is_below
 prove gpt-pp --directional
 
 # On the engine that poisons, delays and reorders.

@@ -69,6 +69,8 @@ static void matrices_are_cut_over_tp_where_their_formula_says(void **state) {
   ad_attention_shape attention = {.d_model = 16, .heads = 4, .kv_heads = 1, .has_bias = 1, .has_norms = 1};
   ad_attention_declare(&list, "a", &attention);
   attention.kv_heads = 2;
+  attention.has_no_output_bias = 1;
+  attention.head_dim = 6;
   ad_attention_declare(&list, "b", &attention);
   ad_mlp_declare(&list, "m", &(ad_mlp_shape){.d_model = 16, .d_hidden = 7, .has_bias = 1});
   ad_embedding_declare(&list, "e", &(ad_embedding_shape){9, 16, 1, 0}, plain);
@@ -81,6 +83,8 @@ static void matrices_are_cut_over_tp_where_their_formula_says(void **state) {
   assert_layout(&list, "a.wk", "dp_shard=R tp=R"); /* one head of keys for two ranks */
   assert_layout(&list, "a.wk_bias", "dp_shard=R tp=R");
   assert_layout(&list, "b.wk", "dp_shard=R tp=S1");
+  assert_layout(&list, "b.wv_bias", "dp_shard=R tp=S0");
+  for (size_t i = 0; i < list.count; i++) assert_string_not_equal(list.list[i].name, "b.wo_bias");
   assert_layout(&list, "a.wo", "dp_shard=R tp=S0");
   assert_layout(&list, "a.wo_bias", "dp_shard=R tp=R");
   assert_layout(&list, "a.q_norm", "dp_shard=R tp=R");

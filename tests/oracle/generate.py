@@ -1,9 +1,9 @@
 """Makes the fixtures of tests/oracle anew: what PyTorch computes for the recipes of CASES, in f64 on one thread.
 
 Written from the documents alone: include/addend/data.h (the text, its held-out part, draws, samples, what counts, the rows of
-a microbatch), model.h (ad_decoder_options: formulas, names, shapes, what decays, the norm's 1e-5; ad_gpt_options: the default
-width), optim.h (schedule, AdamW, the clip), and the manual page's defaults. Initial weights are made here and given to both.
-Gradients are by autograd, the update by torch.optim.AdamW. Two runs give the same bytes. README.md says how it is started.
+a microbatch), model.h (ad_decoder_options: formulas, names, shapes, what decays; ad_gpt_options: the default width), optim.h (schedule, AdamW, the clip), and the manual page's defaults. Initial weights are made here and given to both.
+Gradients are by autograd, the update by torch.optim.AdamW. Two runs give the same bytes. Arguments are names of cases, of which
+alone the fixtures are made; none: all. README.md says how it is started.
 """
 import json
 import math
@@ -24,8 +24,7 @@ FIXTURES = HERE / "fixtures"
 TEXT = "tests/oracle/fixtures/text"  # recipes name it as seen from the root of the tree
 STEPS = 20
 GRADIENTS_OF = (0, 1)  # the steps whose gradients are kept
-VOCABULARY = 256  # a token is a byte
-NORM_EPSILON = 1e-5
+NORM_EPSILON = 1e-5  # of the manual page
 CLOSE = 1e-6  # of two scores: so near, rounding could choose between them
 
 CASES = {
@@ -78,10 +77,32 @@ CASES = {
         "data": {"text": [TEXT], "seq": 12, "held_out": 0.1},
         "train": {"global_batch": 3, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5, "seed": 33},
     },
+    # Heads are together wider than the stream, which they do not divide; a vocabulary that no tp divides; one pair of a head
+    # keeps its frequency, one has all of the factor, one lies between. Biases as in Qwen2, norms of heads as in Qwen3.
+    "gpt-wide-heads": {
+        "model": {"kind": "gpt", "layers": 2, "d_model": 10, "heads": 4, "kv_heads": 2, "head_dim": 6, "d_hidden": 13,
+                  "vocabulary": 259, "tied": False, "bias": "qkv", "qk_norm": True, "norm_epsilon": 0.01, "rotary_base": 12,
+                  "rotary_scaling": [8, 0.5, 2, 16]},
+        "data": {"text": [TEXT], "seq": 12, "valid": [1, 0.3, 0.6], "held_out": 0.1},
+        "train": {"global_batch": 4, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.1, "seed": 34},
+    },
+    # Heads are together narrower than the stream, one head of keys serves them; a bias of wo too, as in Llama.
+    "gpt-narrow-heads": {
+        "model": {"kind": "gpt", "layers": 3, "d_model": 14, "heads": 6, "kv_heads": 1, "head_dim": 2, "d_hidden": 11,
+                  "vocabulary": 257, "bias": "attention", "norm_epsilon": 1e-3, "rotary_scaling": [3, 1, 2, 9]},
+        "data": {"text": [TEXT], "seq": 12, "valid": [0.5, 1]},
+        "train": {"global_batch": 3, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "clip": 0.5, "seed": 35},
+    },
+    "gpt-mlp-bias": {
+        "model": {"kind": "gpt", "layers": 1, "d_model": 9, "heads": 2, "head_dim": 4, "d_hidden": 7, "bias": "mlp"},
+        "data": {"text": [TEXT], "seq": 12},
+        "train": {"global_batch": 3, "steps": STEPS, "lr": 1e-2, "seed": 36},
+    },
 }
 
 DEFAULTS = {  # of the manual page
-    "model": {"d_hidden": 0, "tied": True, "rotary_base": 10000, "kv_heads": 0, "qk_norm": False, "bias": False},
+    "model": {"d_hidden": 0, "tied": True, "rotary_base": 10000, "kv_heads": 0, "qk_norm": False, "bias": False, "vocabulary": 256,
+              "head_dim": 0, "norm_epsilon": NORM_EPSILON, "rotary_scaling": []},
     "data": {"valid": [], "held_out": 0},
     "train": {"microbatches": 1, "warmup": 0, "final_lr_fraction": 0.1, "clip": 1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8,
               "weight_decay": 0, "seed": 1},
@@ -147,16 +168,32 @@ def kv_heads_of(model):
     return model["kv_heads"] or model["heads"]
 
 
+def head_dim_of(model):
+    return model.get("head_dim") or model["d_model"] // model["heads"]
+
+
+def vocabulary_of(model):
+    return model.get("vocabulary", 256)
+
+
+def epsilon_of(model):
+    return model.get("norm_epsilon", NORM_EPSILON)
+
+
+QKV = ("attn.wq", "attn.wk", "attn.wv")
+MLP = ("mlp.gate", "mlp.up", "mlp.down")
+BIASES = {False: (), "none": (), "qkv": QKV, "attention": QKV + ("attn.wo",), "mlp": MLP, "all": QKV + ("attn.wo",) + MLP}
+BIASES[True] = BIASES["all"]
+
+
 def block_shapes(model, branch):
     """Matrices are [in, out]; a bias is as wide as what its matrix gives, and a mixture of experts has none. `branch`: the
     shapes of the second branch."""
-    d, head_dim = model["d_model"], model["d_model"] // model["heads"]
-    keys = head_dim * kv_heads_of(model)
-    shapes = {"norm.attn": (d,), "attn.wq": (d, d), "attn.wk": (d, keys), "attn.wv": (d, keys), "attn.wo": (d, d),
+    d, head_dim = model["d_model"], head_dim_of(model)
+    queries, keys = head_dim * model["heads"], head_dim * kv_heads_of(model)
+    shapes = {"norm.attn": (d,), "attn.wq": (d, queries), "attn.wk": (d, keys), "attn.wv": (d, keys), "attn.wo": (queries, d),
               "norm.mlp": (d,)} | branch
-    if model["bias"]:
-        matrices = {name: shape for name, shape in shapes.items() if len(shape) == 2 and not name.startswith("moe.")}
-        shapes |= {f"{name}_bias": shape[1:] for name, shape in matrices.items()}
+    shapes |= {f"{name}_bias": shape[1:] for name, shape in shapes.items() if name in BIASES[model["bias"]]}
     if model["qk_norm"]:
         shapes |= {"attn.q_norm": (head_dim,), "attn.k_norm": (head_dim,)}
     return shapes
@@ -168,12 +205,12 @@ def mlp_shapes(path, d, hidden):
 
 def shapes_of(model, branch):
     """Every parameter's shape."""
-    shapes = {"embedding.weight": (VOCABULARY, model["d_model"])}
+    shapes = {"embedding.weight": (vocabulary_of(model), model["d_model"])}
     for i in range(model["layers"]):
         shapes |= {f"blocks.{i}.{name}": shape for name, shape in block_shapes(model, branch).items()}
     shapes["final.norm.weight"] = (model["d_model"],)
     if not model["tied"]:
-        shapes["head.weight"] = (model["d_model"], VOCABULARY)
+        shapes["head.weight"] = (model["d_model"], vocabulary_of(model))
     return shapes
 
 
@@ -189,16 +226,28 @@ def initial_weights(shapes, seed):
     return weights
 
 
-def rms_norm(x, weight):
+def rms_norm(x, weight, epsilon=NORM_EPSILON):
     """Zhang and Sennrich 2019."""
-    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + NORM_EPSILON) * weight
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + epsilon) * weight
 
 
-def rotary(x, base):
-    """Su et al. 2021, on [batch, heads, seq, head_dim]: pairs (i, i + head_dim/2) turn by position * base^(-2i/head_dim)."""
-    seq, head_dim = x.shape[-2:]
-    i = torch.arange(head_dim // 2, dtype=torch.float64)
-    angle = torch.arange(seq, dtype=torch.float64)[:, None] * base ** (-2 * i / head_dim)
+def frequencies_of(model):
+    """Scaled ones as Transformers' _compute_llama3_parameters has them: by the wavelength of a pair."""
+    head_dim = head_dim_of(model)
+    frequency = model["rotary_base"] ** (-2 * torch.arange(head_dim // 2, dtype=torch.float64) / head_dim)
+    if not model.get("rotary_scaling"):
+        return frequency
+    factor, low, high, original = model["rotary_scaling"]
+    wavelength = 2 * math.pi / frequency
+    smooth = (original / wavelength - low) / (high - low)
+    between = (1 - smooth) * frequency / factor + smooth * frequency
+    scaled = torch.where(wavelength > original / low, frequency / factor, between)
+    return torch.where(wavelength < original / high, frequency, scaled)
+
+
+def rotary(x, frequencies):
+    """Su et al. 2021, on [batch, heads, seq, head_dim]: pair (i, i + head_dim/2) turns by position * frequencies[i]."""
+    angle = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * frequencies
     a, b = x.chunk(2, -1)
     return torch.cat((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()), -1)
 
@@ -212,15 +261,15 @@ def product(x, w, name):
 def attention(x, w, block, model, sees_all=False):
     """Consecutive heads of q share a head of k and v (Ainslie et al. 2023). Queries and keys are normalised, where they
     are, head by head before they turn. A token sees itself and those before it, or all."""
-    batch, seq, d = x.shape
-    heads, head_dim = model["heads"], d // model["heads"]
+    batch, seq, _ = x.shape
+    heads, head_dim, frequencies = model["heads"], head_dim_of(model), frequencies_of(model)
 
     def split(name):
         return product(x, w, f"{block}.attn.{name}").unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
     def positioned(name, norm):
         y = split(name)
-        return rotary(rms_norm(y, w[f"{block}.attn.{norm}"]) if model["qk_norm"] else y, model["rotary_base"])
+        return rotary(rms_norm(y, w[f"{block}.attn.{norm}"], epsilon_of(model)) if model["qk_norm"] else y, frequencies)
 
     q, k, v = positioned("wq", "q_norm"), positioned("wk", "k_norm"), split("wv")
     k, v = (y.repeat_interleave(heads // kv_heads_of(model), 1) for y in (k, v))
@@ -228,7 +277,7 @@ def attention(x, w, block, model, sees_all=False):
     if not sees_all:
         scores = scores.masked_fill(torch.ones(seq, seq, dtype=torch.bool).triu(1), -math.inf)
     y = scores.softmax(-1) @ v
-    return product(y.transpose(1, 2).reshape(batch, seq, d), w, f"{block}.attn.wo")
+    return product(y.transpose(1, 2).reshape(batch, seq, heads * head_dim), w, f"{block}.attn.wo")
 
 
 def mlp(x, w, path):
@@ -242,11 +291,13 @@ def embedding_of(w, tokens):
 
 def blocks_of(model, w, x, branch, sees_all=False):
     """All blocks and the norm after them; branch(x, i) is the second of block i."""
+    def norm(x, name):
+        return rms_norm(x, w[name], epsilon_of(model))
     for i in range(model["layers"]):
         block = f"blocks.{i}"
-        x = x + attention(rms_norm(x, w[f"{block}.norm.attn"]), w, block, model, sees_all)
-        x = x + branch(rms_norm(x, w[f"{block}.norm.mlp"]), i)
-    return rms_norm(x, w["final.norm.weight"])
+        x = x + attention(norm(x, f"{block}.norm.attn"), w, block, model, sees_all)
+        x = x + branch(norm(x, f"{block}.norm.mlp"), i)
+    return norm(x, "final.norm.weight")
 
 
 def cross_entropy_of(model, w, x, targets, branch):
@@ -413,8 +464,8 @@ def prepare():
 
 def main():
     prepare()
-    for name, recipe in CASES.items():
-        write_case(name, recipe, Gpt(recipe))
+    for name in sys.argv[1:] or CASES:
+        write_case(name, CASES[name], Gpt(CASES[name]))
 
 
 if __name__ == "__main__":

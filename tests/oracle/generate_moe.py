@@ -7,6 +7,7 @@ and what generate.py names. Choices are torch.topk's, which orders equal scores 
 be close to equal.
 """
 import math
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -47,10 +48,27 @@ CASES = {
         "data": {"text": [TEXT], "seq": 12, "valid": [0.25, 1, 0.7, 0.05], "held_out": 0.1},
         "train": {"global_batch": 6, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "clip": 2, "weight_decay": 0.1, "seed": 43},
     },
+    # Scores of three experts each, divided by their sum, before a limit drops some; of Mixtral and Qwen3 also the rest.
+    "moe-normalised": {
+        "model": {"kind": "moe", "layers": 2, "d_model": 10, "heads": 6, "kv_heads": 3, "head_dim": 4, "experts": 7, "top_k": 3,
+                  "expert_hidden": 6, "normalised_scores": True, "tied": False, "vocabulary": 259, "bias": "qkv", "qk_norm": True,
+                  "norm_epsilon": 0.01, "rotary_base": 40, "rotary_scaling": [4, 0.5, 2, 16], "capacity": 0.9,
+                  "balance_loss": 0.3, "balance_rate": 2**-6},
+        "data": {"text": [TEXT], "seq": 12, "valid": [1, 0.4, 0, 0.7]},
+        "train": {"global_batch": 5, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.1, "seed": 44},
+    },
+    # The same of sigmoids, before experts, beside a shared one.
+    "moe-normalised-sigmoid": {
+        "model": {"kind": "moe", "layers": 1, "d_model": 12, "heads": 2, "head_dim": 4, "experts": 5, "top_k": 2,
+                  "expert_hidden": 5, "shared_experts": 6, "sigmoid": True, "score_before_experts": True,
+                  "normalised_scores": True, "vocabulary": 257, "bias": "attention", "norm_epsilon": 1e-3},
+        "data": {"text": [TEXT], "seq": 12, "valid": [0.1, 0, 1, 0.4]},
+        "train": {"global_batch": 4, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "clip": 0.7, "seed": 45},
+    },
 }
 
-DEFAULTS = {"top_k": 1, "shared_experts": 0, "sigmoid": False, "score_before_experts": False, "capacity": math.inf,
-            "balance_loss": 0, "balance_rate": 0}  # of the manual page
+DEFAULTS = {"top_k": 1, "shared_experts": 0, "sigmoid": False, "score_before_experts": False, "normalised_scores": False,
+            "capacity": math.inf, "balance_loss": 0, "balance_rate": 0}  # of the manual page
 
 
 class Moe(Gpt):
@@ -100,6 +118,8 @@ class Moe(Gpt):
         choices = chosen.flatten().bincount(minlength=model["experts"]).double()
         self.choices[block] += choices
         self.balances.append(model["experts"] * (choices / chosen.numel() * shares.mean(0)).sum())
+        if model["normalised_scores"]:
+            scores = scores / scores.gather(1, chosen).sum(-1, keepdim=True)
         y = self.experts(x, w, path, scores, chosen).view_as(batch)
         return y + mlp(batch, w, f"{path}.shared") if model["shared_experts"] else y
 
@@ -135,8 +155,8 @@ class Moe(Gpt):
 
 def main():
     prepare()
-    for name, recipe in CASES.items():
-        write_case(name, recipe, Moe(recipe))
+    for name in sys.argv[1:] or CASES:
+        write_case(name, CASES[name], Moe(CASES[name]))
 
 
 if __name__ == "__main__":

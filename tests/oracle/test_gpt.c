@@ -58,8 +58,9 @@ static const world over_stages[] = {
     {0},
 };
 
-static const char *const names[] = {"gpt-tied",       "gpt-untied",  "gpt-masks",   "gpt-schedule",
-                                    "gpt-everything", "gpt-grouped", "gpt-one-key", "gpt-head-norms"};
+static const char *const names[] = {"gpt-tied",       "gpt-untied",       "gpt-masks",   "gpt-schedule",
+                                    "gpt-everything", "gpt-grouped",      "gpt-one-key", "gpt-head-norms",
+                                    "gpt-wide-heads", "gpt-narrow-heads", "gpt-mlp-bias"};
 
 static void samples_are_those_that_the_documented_rule_draws(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) with_fixture(names[i], &over_data[0], use_samples);
@@ -109,6 +110,25 @@ static void normalised_heads_train_as_in_pytorch(void **state) {
   train_on("gpt-head-norms", over_the_sequence);
   train_on("gpt-head-norms", over_everything);
 }
+static void heads_wider_than_the_stream_train_as_in_pytorch(void **state) {
+  train_on("gpt-wide-heads", over_data);
+  train_on("gpt-wide-heads", over_two_parts);
+  train_on("gpt-wide-heads", over_four_parts);  // more ranks than heads of keys
+  train_on("gpt-wide-heads", over_the_sequence);
+  train_on("gpt-wide-heads", over_everything);
+  train_on("gpt-wide-heads", over_stages);
+}
+static void heads_narrower_than_the_stream_train_as_in_pytorch(void **state) {
+  train_on("gpt-narrow-heads", over_data);
+  train_on("gpt-narrow-heads", over_two_parts);
+  train_on("gpt-narrow-heads", over_three_parts);
+  train_on("gpt-narrow-heads", over_the_sequence);
+  train_on("gpt-narrow-heads", over_stages);
+}
+static void biases_of_the_mlp_alone_train_as_in_pytorch(void **state) {
+  train_on("gpt-mlp-bias", over_data);
+  train_on("gpt-mlp-bias", over_two_parts);
+}
 
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -121,6 +141,9 @@ int main(void) {
       cmocka_unit_test(grouped_heads_train_as_in_pytorch),
       cmocka_unit_test(one_head_of_keys_and_biases_train_as_in_pytorch),
       cmocka_unit_test(normalised_heads_train_as_in_pytorch),
+      cmocka_unit_test(heads_wider_than_the_stream_train_as_in_pytorch),
+      cmocka_unit_test(heads_narrower_than_the_stream_train_as_in_pytorch),
+      cmocka_unit_test(biases_of_the_mlp_alone_train_as_in_pytorch),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,7 +56,8 @@ static const world over_stages[] = {
     {0},
 };
 
-static const char *const names[] = {"moe-plain", "moe-softmax", "moe-sigmoid", "moe-shared"};
+static const char *const names[] = {"moe-plain",  "moe-softmax",    "moe-sigmoid",
+                                    "moe-shared", "moe-normalised", "moe-normalised-sigmoid"};
 
 static void samples_are_those_that_the_documented_rule_draws(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) with_fixture(names[i], on_one_rank, use_samples);
@@ -78,6 +79,13 @@ static void sigmoid_before_balanced_experts_trains_as_in_pytorch(void **state) {
   train_on("moe-sigmoid", over_three_parts);
 }
 static void experts_beside_a_shared_one_train_as_in_pytorch(void **state) { train_everywhere("moe-shared"); }
+static void normalised_scores_train_as_in_pytorch(void **state) {
+  train_everywhere("moe-normalised");
+  train_on("moe-normalised", over_three_parts);
+}
+static void normalised_sigmoids_before_experts_train_as_in_pytorch(void **state) {
+  train_everywhere("moe-normalised-sigmoid");
+}
 
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -86,6 +94,8 @@ int main(void) {
       cmocka_unit_test(softmax_after_balanced_experts_trains_as_in_pytorch),
       cmocka_unit_test(sigmoid_before_balanced_experts_trains_as_in_pytorch),
       cmocka_unit_test(experts_beside_a_shared_one_train_as_in_pytorch),
+      cmocka_unit_test(normalised_scores_train_as_in_pytorch),
+      cmocka_unit_test(normalised_sigmoids_before_experts_train_as_in_pytorch),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
   return cmocka_run_group_tests(tests, NULL, NULL);

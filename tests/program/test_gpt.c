@@ -127,6 +127,70 @@ static void shapes_and_initial_values_are_those_of_the_header(void **state) {
   destroy(&m);
 }
 
+static void assert_shape(const made *m, const char *name, int64_t rows, int64_t columns, double deviation) {
+  for (size_t i = 0; i < param_count(m); i++) {
+    const ad_param_spec *param = param_at(m, i);
+    if (strcmp(param->name, name)) continue;
+    assert_int_equal(param->shape.dim[0], rows);
+    assert_int_equal(param->shape.ndim > 1 ? param->shape.dim[1] : 0, columns);
+    assert_true(fabs(param->deviation - deviation) < 1e-15);
+    return;
+  }
+  fail_msg("%s is not there", name);
+}
+
+/* 2 heads of 6 elements, one of them of keys, and 300 tokens. */
+static void assert_widths(int tied) {
+  made m = {.options = tiny(tied)};
+  m.options.decoder.head_dim = 6;
+  m.options.decoder.kv_heads = 1;
+  m.options.decoder.vocabulary = 300;
+  m.options.decoder.qk_norm = 1;
+  must(ad_comm_open_dry(0, 1, &m.comm));
+  must(try(&m, "dp=1", BATCH, 1));
+  assert_shape(&m, "embedding.weight", 300, 8, 1 / sqrt(8));
+  assert_shape(&m, "blocks.1.attn.wq", 8, 12, 1 / sqrt(8));
+  assert_shape(&m, "blocks.1.attn.wk", 8, 6, 1 / sqrt(8));
+  assert_shape(&m, "blocks.1.attn.wv", 8, 6, 1 / sqrt(8));
+  assert_shape(&m, "blocks.1.attn.wo", 12, 8, 1 / sqrt(12) / 2);
+  assert_shape(&m, "blocks.1.attn.q_norm", 6, 0, 0);
+  if (!tied) assert_shape(&m, "head.weight", 8, 300, 1 / sqrt(8));
+  double elements = 2 * (8 * 12 + 2 * 8 * 6 + 12 * 8 + 3 * 8 * 12) + 8 * 300, attention = 2 * SEQ * 12;
+  double flops = ad_gpt()->account.flops(ad_program_own(m.program), 3);
+  assert_true(fabs(flops - 3 * SEQ * 6 * (elements + attention)) < 1e-6);
+  assert_true(fabs(ad_program_loss(m.program, 0)->uniform - log(300)) < 1e-15);
+  destroy(&m);
+}
+
+static void heads_and_vocabulary_have_widths_of_their_own(void **state) {
+  assert_widths(0);
+  assert_widths(1);
+}
+
+/* The letters of the products of a block that have biases. */
+static void each_word_of_biases_names_its_products(void **state) {
+  static const char *const products[] = {"wq_bias",   "wk_bias", "wv_bias",  "wo_bias",
+                                         "gate_bias", "up_bias", "down_bias"};
+  static const char *const wanted[] = {[AD_BIAS_NONE] = "0000000",
+                                       [AD_BIAS_QKV] = "1110000",
+                                       [AD_BIAS_ATTENTION] = "1111000",
+                                       [AD_BIAS_MLP] = "0000111",
+                                       [AD_BIAS_ALL] = "1111111"};
+  for (int bias = AD_BIAS_NONE; bias <= AD_BIAS_ALL; bias++) {
+    made m = {.options = tiny(0)};
+    m.options.decoder.bias = bias;
+    must(ad_comm_open_dry(0, 1, &m.comm));
+    must(try(&m, "dp=1", BATCH, 1));
+    for (size_t k = 0; k < 7; k++) {
+      size_t count = 0;
+      for (size_t i = 0; i < param_count(&m); i++)
+        count += !strcmp(strrchr(param_at(&m, i)->name, '.') + 1, products[k]);
+      assert_int_equal(count, wanted[bias][k] == '1' ? 2 : 0);
+    }
+    destroy(&m);
+  }
+}
+
 /* 8/3 of the width of the model, and then the next multiple of 16. */
 static void without_a_width_of_the_mlp_it_is_eight_thirds_rounded_up(void **state) {
   static const int64_t widths[][2] = {{2, 16}, {6, 16}, {8, 32}, {12, 32}, {16, 48}, {48, 128}, {50, 144}, {256, 688}};
@@ -212,6 +276,42 @@ static void sizes_that_tp_or_cp_do_not_fit_are_refused_with_those_that_would(voi
                  "8 or 12 would be");
   options.decoder.data.seq = 3;
   assert_refused(options, "cp=4", 4, "3 is no multiple of that; 8 would be");
+}
+
+static void heads_of_a_given_width_need_not_divide_the_stream(void **state) {
+  ad_gpt_options options = tiny(0);
+  options.decoder.heads = 5;
+  options.decoder.head_dim = 6;
+  assert_refused(options, "tp=3", 3, "model.heads: tp=3 cuts them, and 5 is no multiple of that; 3 or 6 would do");
+  options.decoder.heads = 10;
+  options.decoder.kv_heads = 5;
+  assert_refused(options, "tp=3", 3, "model.heads: tp=3 cuts them, and 10 is no multiple of that; 15 would do");
+  options.decoder.head_dim = 5;
+  assert_refused(options, "dp=1", 1, "model.head_dim: must be even (positions rotate pairs), is 5; 4 or 6 would do");
+  options.decoder.head_dim = 1;
+  assert_refused(options, "dp=1", 1, "is 1; 2 or 4 would do");
+}
+
+static void options_of_larger_families_are_refused_where_they_mean_nothing(void **state) {
+  ad_gpt_options options = tiny(0);
+  double scaling[] = {8, 4, 4, 64};
+  options.decoder.rotary_scaling = scaling;
+  options.decoder.rotary_scaling_count = 3;
+  assert_refused(options, "dp=1", 1, "model.rotary_scaling: must be four numbers, [factor, low_freq_factor,");
+  options.decoder.rotary_scaling_count = 4;
+  assert_refused(options, "dp=1", 1,
+                 "model.rotary_scaling: high_freq_factor must be above low_freq_factor, is 4 for 4");
+  scaling[0] = 0;
+  assert_refused(options, "dp=1", 1, "model.rotary_scaling: must be above 0, is 0");
+  options = tiny(0);
+  options.decoder.vocabulary = 255;
+  assert_refused(options, "dp=1", 1, "model.vocabulary: is 255, but a token of data.text is a byte; at least 256");
+  options.decoder.vocabulary = 256;
+  options.decoder.bias = AD_BIAS_ALL + 1;
+  assert_refused(options, "dp=1", 1, "model.bias: must be one of 5 words, numbered from 0, is 5");
+  options.decoder.bias = 0;
+  options.decoder.norm_epsilon = 0;
+  assert_refused(options, "dp=1", 1, "model.norm_epsilon: must be above 0, is 0");
 }
 
 static void memory_that_runs_out_leaves_nothing_behind(void **state) {
@@ -375,6 +475,10 @@ int main(void) {
       cmocka_unit_test(batches_are_cut_over_dp_and_zigzag_over_cp),
       cmocka_unit_test(a_refusal_names_every_number_that_does_not_fit),
       cmocka_unit_test(sizes_that_tp_or_cp_do_not_fit_are_refused_with_those_that_would),
+      cmocka_unit_test(heads_of_a_given_width_need_not_divide_the_stream),
+      cmocka_unit_test(options_of_larger_families_are_refused_where_they_mean_nothing),
+      cmocka_unit_test(heads_and_vocabulary_have_widths_of_their_own),
+      cmocka_unit_test(each_word_of_biases_names_its_products),
       cmocka_unit_test(memory_that_runs_out_leaves_nothing_behind),
       cmocka_unit_test(products_are_counted_once_forward_and_twice_backward),
       cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),

@@ -198,6 +198,11 @@ static void wrong_types_are_told_with_what_was_written(void **state) {
        MODEL DATA "mesh: \"\"\n" TRAIN);
   SAYS("r.yaml:5: name: " NAMES "../x", GOOD "name: ../x\n");
   SET_SAYS("--set model.tied: must be true or false, is yes", GOOD, "model.tied=yes");
+  SET_SAYS(
+      "--set model.bias: must be none, qkv, attention, mlp or all, is yes: products that have biases: none, qkv (wq, "
+      "wk, wv), attention (wo too), mlp or all; experts have none",
+      GOOD, "model.bias=yes");
+  SET_SAYS("--set model.rotary_scaling: must be above 0, is 0", GOOD, "model.rotary_scaling=[8, 0, 4, 64]");
 }
 
 static void the_text_must_be_named(void **state) {
@@ -567,6 +572,24 @@ static void what_is_printed_reads_back_as_the_same(void **state) {
   prints_as_itself(GOOD, sets, sizeof sets / sizeof *sets);
 }
 
+static void a_word_between_no_and_yes_is_read_and_printed(void **state) {
+  static const struct {
+    const char *set, *printed;
+    int bias;
+  } words[] = {{"model.bias=false", "bias: none\n", AD_BIAS_NONE}, {"model.bias=true", "bias: all\n", AD_BIAS_ALL},
+               {"model.bias=none", "bias: none\n", AD_BIAS_NONE},  {"model.bias=qkv", "bias: qkv\n", AD_BIAS_QKV},
+               {"model.bias=mlp", "bias: mlp\n", AD_BIAS_MLP},     {"model.bias=all", "bias: all\n", AD_BIAS_ALL}};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    ad_recipe *r = READ(GOOD, words[i].set);
+    char *text;
+    assert_int_equal(gpt_of(r)->decoder.bias, words[i].bias);
+    assert_int_equal(ad_recipe_print(r, &text), AD_OK);
+    assert_non_null(strstr(text, words[i].printed));
+    free(text);
+    ad_recipe_destroy(r);
+  }
+}
+
 static void every_key_is_printed(void **state) {
   ad_recipe *r = READ(GOOD, "data.valid=[1, 0.5]", "precision.overrides={\"*norm*\": {param: f64}}");
   char *text;
@@ -846,6 +869,7 @@ int main(void) {
       cmocka_unit_test(sections_may_be_empty),
       cmocka_unit_test(what_is_asked_of_a_held_out_set_needs_one),
       cmocka_unit_test(what_is_printed_reads_back_as_the_same),
+      cmocka_unit_test(a_word_between_no_and_yes_is_read_and_printed),
       cmocka_unit_test(every_key_is_printed),
       cmocka_unit_test(what_is_given_is_held_against_its_default),
       cmocka_unit_test(the_decimal_point_is_a_point_in_every_locale),

@@ -298,9 +298,9 @@ static void a_loss_is_divided_by_the_count_of_all_ranks(void **state) { run_rank
 
 /* ---- positions ---- */
 
-/* A sequence that is cut, in whatever way, turns by the positions of the whole one. */
 static const ad_rotary_scaling slower = {.factor = 8, .low_turns = 0.5, .high_turns = 2, .original_positions = 16};
 
+/* A sequence that is cut, in whatever way, turns by the positions of the whole one. */
 static int rotate_parts(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   CHECK_OK(ad_mesh_create("tp=3", &mesh));

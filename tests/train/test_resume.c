@@ -346,8 +346,22 @@ static void a_fingerprint_that_lacks_a_key_is_of_another_run(void **state) {
   assert_string_equal(train((job){.loads = 1}), "");
   forge(in_folder(index), "\"model.heads\":\"2\",", "");
   assert_non_null(strstr(train((job){.loads = 1}), "it differs in model.heads (nothing there, 2 here); set them"));
+  forge(in_folder(index), "\"model.layers\":", "\"model.heads\":\"2\",\"model.layers\":");
+  assert_string_equal(train((job){.loads = 1}), "");
   forge(in_folder(index), "\"facts\":{", "\"facts\":{},\"other\":{");
   assert_non_null(strstr(train((job){.loads = 1}), "model.layers (nothing there, "));
+}
+
+/* What an earlier version did not write was as the default is; what it wrote otherwise is what it means. */
+static void a_fingerprint_of_an_earlier_version_is_of_the_same_run(void **state) {
+  const char *index = "checkpoints/step-6/index.json";
+  assert_string_equal(train((job){0}), "");
+  forge(in_folder(index), "\"model.norm_epsilon\":\"1e-05\",", "");
+  forge(in_folder(index), "\"model.rotary_scaling\":\"[]\",", "");
+  forge(in_folder(index), "\"model.bias\":\"none\"", "\"model.bias\":\"false\"");
+  assert_string_equal(train((job){.loads = 1}), "");
+  forge(in_folder(index), "\"model.bias\":\"false\"", "\"model.bias\":\"true\"");
+  assert_non_null(strstr(train((job){.loads = 1}), "it differs in model.bias (true there, none here); set them"));
 }
 
 static void an_interrupted_training_leaves_a_checkpoint(void **state) {
@@ -368,6 +382,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(resuming_a_finished_run_writes_what_is_missing, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(numbers_that_no_run_has_are_refused, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_fingerprint_that_lacks_a_key_is_of_another_run, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(a_fingerprint_of_an_earlier_version_is_of_the_same_run, make_folder,
+                                      remove_folder),
       cmocka_unit_test_setup_teardown(an_interrupted_training_leaves_a_checkpoint, make_folder, remove_folder),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,6 @@
 /* run.json, made of the run, its recipe, the process and the machine. */
 #include "train/provenance.h"
 
-#include <math.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -107,11 +106,12 @@ static json_t *facts_of(const ad_run *run) {
   return facts;
 }
 
-/* Of a guess that gives all bytes one probability, where the loss can be held to it. */
+/* Of a guess that gives everything one probability, where a loss can be held to it. */
 static int put_uniform_loss(json_t *document, const ad_run *run) {
-  for (size_t i = 0; i < ad_program_loss_count(run->program); i++)
-    if (!strcmp(ad_program_loss(run->program, i)->name, "cross_entropy"))
-      return put(document, "uniform_loss", json_real(log(AD_VOCABULARY_BYTES)));
+  for (size_t i = 0; i < ad_program_loss_count(run->program); i++) {
+    double uniform = ad_program_loss(run->program, i)->uniform;
+    if (uniform > 0) return put(document, "uniform_loss", json_real(uniform));
+  }
   return 0;
 }
 

@@ -1,6 +1,7 @@
 /* A decoder that is trained on text. */
 #include "program/decoder/text_decoder.h"
 
+#include <math.h>
 #include <stdio.h>
 #include "addend/memory.h"
 #include "program/decoder/options.h"
@@ -134,7 +135,9 @@ ad_status ad_text_decoder_create(ad_text_decoder *text, const ad_decoder_options
   ad_count_spec tokens = {
       .size = sizeof tokens, .name = "tokens", .layout = ad_text_count_layout(ad_program_pool(to, 0))};
   AD_TRY(ad_program_add_count(to, &tokens));
-  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "cross_entropy"}));
+  ad_loss_spec loss = {
+      .size = sizeof loss, .name = "cross_entropy", .uniform = log((double)ad_decoder_vocabulary(options))};
+  AD_TRY(ad_program_add_loss(to, &loss));
   return add_phases(text, to);
 }
 

@@ -62,7 +62,7 @@
  *   blocks.SITE.U                             [components, out]           1 / sqrt(components)           no
  *
  * The width inside the network's MLPs is 8/3 importance_d_model rounded up to a multiple of 16; its rotary_base is the
- * target's. */
+ * target's, not scaled; its norms add 1e-5, and a head is d_model / heads wide. */
 typedef struct ad_decompose_options {
   ad_gpt_options target;
   /* Of the target: a file, or training it first for so many steps; neither: drawn from the seed. */

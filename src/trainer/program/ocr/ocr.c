@@ -1,5 +1,6 @@
 /* The program ocr: an encoder of pictures and a decoder of text, each on a mesh of its own, joined by a bridge. Its
  * recipe keys are in keys.c. */
+#include <math.h>
 #include <stdio.h>
 #include "program/ocr/ocr.h"
 #include "addend/memory.h"
@@ -116,7 +117,8 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   ad_count_spec characters = {
       .size = sizeof characters, .name = "characters", .layout = ad_ocr_count_layout(ad_program_mesh(to, MODEL))};
   AD_TRY(ad_program_add_count(to, &characters));
-  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "cross_entropy"}));
+  ad_loss_spec loss = {.size = sizeof loss, .name = "cross_entropy", .uniform = log(AD_VOCABULARY_BYTES)};
+  AD_TRY(ad_program_add_loss(to, &loss));
   return add_phases(model, to);
 }
 

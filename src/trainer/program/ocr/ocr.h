@@ -13,12 +13,13 @@
  *                     x = x + mlp(norm(x; blocks.i.norm.mlp))
  *   images = norm(x; final.norm.weight) projection.weight              [batch, n, d_model]
  *
- * with the formulas of program/decoder/options.h, every key head its own, without biases and head norms, and its
- * rotary_base; the width inside the encoder's MLPs is 8/3 encoder_d_model rounded up to a multiple of 16, whatever
- * d_hidden is. The decoder is that of gpt with an MLP of d_hidden. Its sequence is n tokens whose embeddings `images`
- * replace (token 0), the line's characters, and newlines; seq = n + chars. Position n - 1 predicts the first character,
- * each character the next, the last one a newline; what follows does not count. Line i of step s is number s *
- * global_batch + i of those that are drawn (data.h); a byte is its own token, a newline 10.
+ * with the formulas of program/decoder/options.h, every key head its own, without biases and head norms, the norms with
+ * 1e-5, a head d_model / heads wide, and the decoder's rotary_base, not scaled; the width inside the encoder's MLPs is
+ * 8/3 encoder_d_model rounded up to a multiple of 16, whatever d_hidden is. The decoder is that of gpt with an MLP of
+ * d_hidden. Its sequence is n tokens whose embeddings `images` replace (token 0), the line's characters, and newlines;
+ * seq = n + chars. Position n - 1 predicts the first character, each character the next, the last one a newline; what
+ * follows does not count. Line i of step s is number s * global_batch + i of those that are drawn (data.h); a byte is
+ * its own token, a newline 10.
  *
  * Names are module.name: encoder.patch.weight and model.embedding.weight. encoder.patch.weight and
  * encoder.projection.weight are normal with deviation 1 / sqrt(rows), I on tp, and decay. */
