@@ -143,6 +143,23 @@ static void heads_are_not_cut_in_two(void **state) {
   assert_mentions("cuts a head");
 }
 
+static void scaled_rotations_have_numbers_that_mean_something(void **state) {
+  dry_world *d = *state;
+  static const ad_rotary_scaling wrong[] = {{-1, 1, 4, 64}, {8, 0, 4, 64}, {8, 4, 4, 64}, {8, 1, 4, 0}};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    ad_rotary_scaled(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), 4, 10000, &wrong[i]);
+    assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
+    assert_mentions("rotary: scaling by factor ");
+    assert_mentions("all must be above 0, high_turns above low_turns");
+    ad_tape_reset(d->tape);
+    d->count = 0;
+  }
+  static const ad_rotary_scaling none = {0};
+  ad_rotary_scaled(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), 4, 10000, &none);
+  ad_rotary_scaled(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), 4, 10000, NULL);
+  must(ad_tape_status(d->tape));
+}
+
 static void indices_are_i32_and_values_are_not(void **state) {
   dry_world *d = *state;
   ad_embedding(d->tape, leaf(d, "dp=R tp=I", SHAPE(2, 9, 4)), leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 5)));
@@ -462,6 +479,10 @@ static void what_is_linear_in_neither_takes_no_addends(void **state) {
   refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "operand 1 is P on `tp`", "all_reduce");
   x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8));
   refused(d, ad_rms_norm_unweighted(d->tape, x, 0.1), AD_TYPE, "operand 1 is S(1) on `tp`", "all_gather");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
+  refused(d, ad_shares(d->tape, x), AD_TYPE, "shares: operand 1 is P on `tp`", "all_reduce");
+  x = leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8));
+  refused(d, ad_shares(d->tape, x), AD_TYPE, "shares: operand 1 is S(1) on `tp`", "all_gather");
 }
 
 static void the_largest_is_looked_for_in_a_whole_dimension_that_there_is(void **state) {
@@ -805,6 +826,7 @@ int main(void) {
       TEST(the_first_error_sticks),
       TEST(shapes_that_differ_are_named),
       TEST(heads_are_not_cut_in_two),
+      TEST(scaled_rotations_have_numbers_that_mean_something),
       TEST(indices_are_i32_and_values_are_not),
       TEST(backward_starts_from_sums_only),
       TEST(backward_runs_once),
