@@ -1,6 +1,7 @@
 """Models as Transformers saves them: `model.from` begins with exactly their weights, and `addend export` writes what
 AutoModelForCausalLM.from_pretrained loads again, bit for bit where nothing was trained."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -100,6 +101,25 @@ class Pretrained(unittest.TestCase):
                         self.same(model, "out")
                         for file in ("config.json", "generation_config.json"):
                             self.assertEqual(pathlib.Path("model", file).read_bytes(), pathlib.Path("out", file).read_bytes())
+                shutil.rmtree("model")
+
+    def test_losses_are_those_of_transformers(self):
+        """In a text of period 3 every sample is one of three, so the loss of 4 samples is one of their 15 means."""
+        pathlib.Path("text").write_text("abc" * 2000)
+        for name, config in MODELS.items():
+            with self.subTest(name=name):
+                model = new_model(config)
+                model.save_pretrained("model")
+                if hasattr(model, "set_experts_implementation"):
+                    model.set_experts_implementation("eager")  # the others want widths that fit a processor
+                self.train("model")
+                loss = json.loads(pathlib.Path("runs/tiny/metrics.jsonl").read_text().splitlines()[0])["loss"]
+                tokens = torch.tensor([[97 + (start + i) % 3 for i in range(9)] for start in range(3)])
+                logits = model(tokens[:, :-1]).logits.log_softmax(-1)
+                three = -logits.gather(2, tokens[:, 1:, None]).mean((1, 2))
+                means = [sum(three[list(four)]) / 4 for four in itertools.combinations_with_replacement(range(3), 4)]
+                self.assertGreater(max(three) - min(three), 1e-3)
+                self.assertLess(min(abs(mean.item() - loss) for mean in means), 2e-6)
                 shutil.rmtree("model")
 
     def test_shards_experts_on_ranks_and_half_precision(self):
