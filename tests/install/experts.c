@@ -128,7 +128,7 @@ static ad_status decisions(void *own, ad_deciding deciding, int32_t **out, size_
 
 static const ad_key keys[] = {AD_INTEGER_KEY("model.experts", settings, experts, 1, 64, "4", "experts"),
                               {"views.sparse", AD_KEY_VIEW, 0, offsetof(settings, sparse), 0, 0, 0, 0, 0, "", NULL,
-                               "the mesh of the experts", 0}};
+                               "the mesh of the experts", 0, NULL}};
 
 static const ad_program_kind kind = {.size = sizeof kind,
                                      .name = "mixture",
