@@ -12,6 +12,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 recipe=$source/recipes/gpt-dp.yaml few="--set train.steps=2 --set checkpoint.every=1"
 "$addend" train "$recipe" $few -o run --dump-step 0 >out 2>err || { cat err >&2; fail "a run to begin with"; }
 "$addend" check "$recipe" --steps 1 --dump proof >out 2>err || { cat err >&2; fail "a proof to begin with"; }
+"$addend" export run exported >out 2>err || { cat err >&2; fail "an export to begin with"; }
 listed() { (cd "$1" && find . -type f ! -name .lock -exec sha256sum {} + | sort); }
 
 without_room() { "$@"; } # how a call finds no room: set below
@@ -28,6 +29,7 @@ keeps_alone() { # commands that start no ranks; in a folder that has run and pro
   keeps report.html "report.html: cannot be written" report run --out report.html
   keeps run/report.html "run/report.html: cannot be written" report run
   keeps map.html "map.html: cannot be written" diff run/dump-0 --html map.html
+  keeps exported "exported[.0-9a-f]*.tmp[a-z./]*: " export run exported --overwrite
 }
 keeps_of_ranks() {
   keeps check.json "check.json: .*" check "$recipe" --steps 1 --out check.json
@@ -36,7 +38,7 @@ keeps_of_ranks() {
   keeps run "run/[a-z./-]*: .*cannot be written" train "$recipe" --set train.steps=4 --set checkpoint.every=1 -o run --resume
 }
 put_old() { # what the calls above will find
-  cp -r "$work/run" "$work/proof" .
+  cp -r "$work/run" "$work/proof" "$work/exported" .
   echo old >picture.svg; cp picture.svg report.html; cp picture.svg map.html; cp picture.svg check.json
 }
 

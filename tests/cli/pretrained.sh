@@ -82,6 +82,7 @@ exits 2 "--set model.qk_norm: is true, and LlamaForCausalLM in model/config.json
 exits 2 "--set model.rotary_scaling: is another list, and rope_parameters in model/config.json makes it [8, 1, 4, 32]" \
   plan recipe.yaml --set 'model.rotary_scaling=[8, 1, 4, 64]'
 exits 2 "--set model.weights: stands beside model.from" plan recipe.yaml --set model.weights=model/model.safetensors
+"$addend" plan recipe.yaml --set 'model={from: model, sequence_parallel: true}' >out 2>err || fail "a model that --set names whole"
 "$addend" plan recipe.yaml --set model.heads=3 --set model.norm_epsilon=0.00001 --set 'model.rotary_scaling=[8.0, 1, 4, 32]' \
   >out 2>err || fail "what agrees may be said"
 edit '{"hidden_act": "gelu", "logit_scale": 2, "num_attention_heads": 3.5}'

@@ -1,5 +1,6 @@
 /* Any bytes as a config.json: it is refused with a message, or every value that it gives is of a key of model and every
  * sentence names a key; and the same bytes are judged the same again. */
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include "architecture/config.h"

@@ -206,6 +206,19 @@ static void wrong_types_are_told_with_what_was_written(void **state) {
   SET_SAYS("--set model.rotary_scaling: must be above 0, is 0", GOOD, "model.rotary_scaling=[8, 0, 4, 64]");
 }
 
+/* A printed recipe has every key that config.json gave. */
+static void a_model_that_is_named_in_a_text_is_not_looked_for(void **state) {
+  char *printed;
+  ad_recipe *r = READ(GOOD, "model.from=nowhere");
+  assert_string_equal(r->from, "nowhere");
+  assert_int_equal(ad_recipe_print(r, &printed), AD_OK);
+  assert_non_null(strstr(printed, "\n  from: \"nowhere\"\n"));
+  free(printed);
+  ad_recipe_destroy(r);
+  SET_SAYS("--set model.weights: stands beside model.from, which gives the initial values too; keep one of them", GOOD,
+           "model.from=nowhere", "model.weights=w.safetensors");
+}
+
 static void the_text_must_be_named(void **state) {
   SET_SAYS(
       "--set data.text: names nothing to be trained on: give files or folders of text, or data.tokens (.npy files of "
@@ -847,6 +860,7 @@ int main(void) {
       cmocka_unit_test(the_program_may_be_named_by_a_set_anywhere),
       cmocka_unit_test(unknown_keys_get_the_nearest_name),
       cmocka_unit_test(wrong_types_are_told_with_what_was_written),
+      cmocka_unit_test(a_model_that_is_named_in_a_text_is_not_looked_for),
       cmocka_unit_test(the_text_must_be_named),
       cmocka_unit_test(what_does_not_fit_together_is_told),
       cmocka_unit_test(a_name_that_is_no_folder_of_its_own_is_refused),

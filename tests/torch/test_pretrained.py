@@ -1,6 +1,7 @@
 """Models as Transformers saves them: `model.from` begins with exactly their weights, and `addend export` writes what
 AutoModelForCausalLM.from_pretrained loads again, bit for bit where nothing was trained."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -21,10 +22,19 @@ except ImportError:
 
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
 # Nothing is square, heads are wider than hidden_size / heads, and an axis of two ranks cuts all of it unevenly.
-SIZES = dict(vocab_size=257, hidden_size=30, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2, intermediate_size=35)
+SIZES = dict(
+    vocab_size=257,
+    hidden_size=30,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    intermediate_size=35,
+)
 WIDE = dict(SIZES, head_dim=8)
 SPARSE = dict(WIDE, num_experts_per_tok=2)
-LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+LLAMA3 = dict(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+)
 MODELS = {
     "llama": tf.LlamaConfig(**WIDE),
     "llama_narrow": tf.LlamaConfig(**dict(SIZES, hidden_size=24, num_attention_heads=4, num_key_value_heads=1)),
@@ -47,6 +57,7 @@ shard: {zero: %d}
 train: {global_batch: 4, steps: 1, lr: 0, clip: 0}
 evaluate: {samples: 0}
 """
+SMALL = "layers: 2, d_model: 24, heads: 4, kind: "  # of a recipe's own model
 MESHES = [("dp_shard=1", 0), ("dp_shard=3", 3), ("dp_shard=1 tp=2", 1)]
 
 
@@ -99,7 +110,28 @@ class Pretrained(unittest.TestCase):
                         self.export()
                         self.same(model, "out")
                         for file in ("config.json", "generation_config.json"):
-                            self.assertEqual(pathlib.Path("model", file).read_bytes(), pathlib.Path("out", file).read_bytes())
+                            self.assertEqual(
+                                pathlib.Path("model", file).read_bytes(), pathlib.Path("out", file).read_bytes()
+                            )
+                shutil.rmtree("model")
+
+    def test_losses_are_those_of_transformers(self):
+        """In a text of period 3 every sample is one of three, so the loss of 4 samples is one of their 15 means."""
+        pathlib.Path("text").write_text("abc" * 2000)
+        for name, config in MODELS.items():
+            with self.subTest(name=name):
+                model = new_model(config)
+                model.save_pretrained("model")
+                if hasattr(model, "set_experts_implementation"):
+                    model.set_experts_implementation("eager")  # the others want widths that fit a processor
+                self.train("model")
+                loss = json.loads(pathlib.Path("runs/tiny/metrics.jsonl").read_text().splitlines()[0])["loss"]
+                tokens = torch.tensor([[97 + (start + i) % 3 for i in range(9)] for start in range(3)])
+                logits = model(tokens[:, :-1]).logits.log_softmax(-1)
+                three = -logits.gather(2, tokens[:, 1:, None]).mean((1, 2))
+                means = [sum(three[list(four)]) / 4 for four in itertools.combinations_with_replacement(range(3), 4)]
+                self.assertGreater(max(three) - min(three), 1e-3)
+                self.assertLess(min(abs(mean.item() - loss) for mean in means), 2e-6)
                 shutil.rmtree("model")
 
     def test_shards_experts_on_ranks_and_half_precision(self):
@@ -139,16 +171,19 @@ class Pretrained(unittest.TestCase):
         self.same(model, "out")
 
     def test_models_of_recipes_are_expressed(self):
+        experts = "experts: 3, top_k: 2, expert_hidden: 10"
         cases = {
-            "LlamaForCausalLM": "{kind: gpt, layers: 2, d_model: 20, heads: 4, head_dim: 6, kv_heads: 2, bias: mlp, tied: false, rotary_scaling: [8, 1, 4, 32]}",
-            "Qwen2ForCausalLM": "{kind: gpt, layers: 2, d_model: 24, heads: 4, bias: qkv, vocabulary: 300}",
-            "Qwen3ForCausalLM": "{kind: gpt, layers: 2, d_model: 24, heads: 4, qk_norm: true, norm_epsilon: 1e-4, d_hidden: 36}",
-            "MixtralForCausalLM": "{kind: moe, layers: 2, d_model: 24, heads: 4, experts: 3, top_k: 2, expert_hidden: 10, normalised_scores: true}",
-            "Qwen3MoeForCausalLM": "{kind: moe, layers: 2, d_model: 24, heads: 4, experts: 3, top_k: 2, expert_hidden: 10, qk_norm: true}",
+            "LlamaForCausalLM": "gpt, head_dim: 4, kv_heads: 2, bias: mlp, tied: false, rotary_scaling: [8, 1, 4, 32]",
+            "Qwen2ForCausalLM": "gpt, bias: qkv, vocabulary: 300",
+            "Qwen3ForCausalLM": "gpt, qk_norm: true, norm_epsilon: 1e-4, d_hidden: 36",
+            "MixtralForCausalLM": f"moe, {experts}, normalised_scores: true",
+            "Qwen3MoeForCausalLM": f"moe, {experts}, qk_norm: true",
         }
         for architecture, keys in cases.items():
             with self.subTest(architecture=architecture):
-                pathlib.Path("recipe.yaml").write_text((RECIPE % ("x", "dp_shard=2", 1)).replace("{from: x}", keys))
+                pathlib.Path("recipe.yaml").write_text(
+                    (RECIPE % ("x", "dp_shard=2", 1)).replace("from: x", SMALL + keys)
+                )
                 self.addend("train", "recipe.yaml", "--overwrite")
                 shutil.copy("runs/tiny/weights.safetensors", "own.safetensors")
                 self.assertEqual(self.export()["architecture"], architecture)

@@ -47,6 +47,12 @@ static int bias_is_expressed(const ad_architecture *architecture, const char *bi
   return needs_attention <= architecture->has_attention_bias && needs_mlp <= architecture->has_mlp_bias;
 }
 
+/* Transformers' Llama wants that, whatever the width of a head. */
+static int heads_divide(const asking *a) {
+  int64_t heads = number_of(a, "model.heads");
+  return heads && number_of(a, "model.d_model") % heads == 0;
+}
+
 /* What it does not compute: "model.qk_norm true"; "" where it computes all. */
 static ad_status find_other(const asking *a, const ad_architecture *architecture, char other[2 * VALUE]) {
   char value[VALUE];
@@ -55,7 +61,7 @@ static ad_status find_other(const asking *a, const ad_architecture *architecture
     AD_TRY(value_of(a, fact->key, value));
     if (*value && strcmp(value, fact->value) != 0) snprintf(other, 2 * VALUE, "%s %s", fact->key, value);
   }
-  if (!*other && architecture == &ad_llama && number_of(a, "model.d_model") % number_of(a, "model.heads"))
+  if (!*other && architecture == &ad_llama && !heads_divide(a))
     snprintf(other, 2 * VALUE, "model.d_model that is no multiple of model.heads");
   AD_TRY(value_of(a, "model.bias", value));
   if (!*other && !bias_is_expressed(architecture, value)) snprintf(other, 2 * VALUE, "model.bias %s", value);
@@ -91,8 +97,9 @@ const char *ad_express_dtype(ad_dtype dtype) {
 
 /* What 0 stands for where a recipe leaves a size to others. */
 static int64_t usual_size(const asking *a, const char *key) {
-  if (!strcmp(key, "model.kv_heads")) return number_of(a, "model.heads");
-  if (!strcmp(key, "model.head_dim")) return number_of(a, "model.d_model") / number_of(a, "model.heads");
+  int64_t heads = number_of(a, "model.heads");
+  if (!strcmp(key, "model.kv_heads")) return heads;
+  if (!strcmp(key, "model.head_dim")) return heads ? number_of(a, "model.d_model") / heads : 0;
   if (!strcmp(key, "model.d_hidden")) return ad_gpt_hidden(a->recipe->options);
   return 0;
 }

@@ -95,6 +95,7 @@ ad_status ad_reading_fill_pretrained(ad_reading *r) {
   ad_node *model = ad_node_find(r->root, "model");
   const ad_architecture *architecture = r->config.architecture;
   if (!architecture || !r->schema.program || strcmp(r->schema.program->name, architecture->kind) != 0) return AD_OK;
+  if (!ad_node_find(model, "kind")) AD_TRY(put(r, model, "kind", architecture->kind));  // a --set has replaced all
   for (size_t i = 0; i < r->config.count; i++) AD_TRY(take(r, model, &r->config.values[i]));
   return AD_OK;
 }

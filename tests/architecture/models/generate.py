@@ -8,10 +8,24 @@ import torch
 import transformers as tf
 
 HERE = pathlib.Path(__file__).parent
-SIZES = dict(vocab_size=256, hidden_size=6, num_hidden_layers=1, num_attention_heads=3, num_key_value_heads=1, intermediate_size=5)
+SIZES = dict(
+    vocab_size=256,
+    hidden_size=6,
+    num_hidden_layers=1,
+    num_attention_heads=3,
+    num_key_value_heads=1,
+    intermediate_size=5,
+)
 WIDE = dict(SIZES, head_dim=4)
 SPARSE = dict(WIDE, num_experts_per_tok=2)
-LLAMA3 = dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+LLAMA3 = dict(
+    rope_type="llama3",
+    rope_theta=5e5,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=32,
+)
 MODELS = {
     "llama": tf.LlamaConfig(**WIDE, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
     "llama3": tf.LlamaConfig(**WIDE, rope_parameters=LLAMA3, tie_word_embeddings=True, rms_norm_eps=1e-5),
@@ -19,7 +33,9 @@ MODELS = {
     "qwen3": tf.Qwen3Config(**WIDE, tie_word_embeddings=True),
     "mistral": tf.MistralConfig(**WIDE, sliding_window=None, tie_word_embeddings=True),
     "mixtral": tf.MixtralConfig(**SPARSE, num_local_experts=3, tie_word_embeddings=True),
-    "qwen3_moe": tf.Qwen3MoeConfig(**SPARSE, num_experts=3, moe_intermediate_size=4, norm_topk_prob=True, tie_word_embeddings=False),
+    "qwen3_moe": tf.Qwen3MoeConfig(
+        **SPARSE, num_experts=3, moe_intermediate_size=4, norm_topk_prob=True, tie_word_embeddings=False
+    ),
 }
 
 
