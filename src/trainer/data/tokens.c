@@ -48,7 +48,7 @@ static ad_status check_tokens(look *l, const ad_npy *npy) {
   if (first == npy->count) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: the token at index %lld is %u, but the model's vocabulary is %lld: tokens are 0 to %lld; encode "
-                 "the text with a tokenizer of at most %lld tokens",
+                 "the text with a tokenizer of at most %lld tokens, or raise model.vocabulary",
                  l->path, (long long)first, ad_npy_at(npy, first), (long long)l->vocabulary,
                  (long long)l->vocabulary - 1, (long long)l->vocabulary);
 }
