@@ -1,9 +1,10 @@
 """Makes the fixtures of tests/oracle anew: what PyTorch computes for the recipes of CASES, in f64 on one thread.
 
 Written from the documents alone: include/addend/data.h (the text, its held-out part, draws, samples, what counts, the rows of
-a microbatch), model.h (ad_decoder_options: formulas, names, shapes, what decays; ad_gpt_options: the default width), optim.h (schedule, AdamW, the clip), and the manual page's defaults. Initial weights are made here and given to both.
-Gradients are by autograd, the update by torch.optim.AdamW. Two runs give the same bytes. Arguments are names of cases, of which
-alone the fixtures are made; none: all. README.md says how it is started.
+a microbatch), model.h (ad_decoder_options: formulas, names, shapes, what decays; ad_gpt_options: the default width), optim.h
+(schedule, AdamW, the clip), and the manual page's defaults. Initial weights are made here and given to both. Gradients are by
+autograd, the update by torch.optim.AdamW. Two runs give the same bytes. Arguments are names of cases, of which alone the
+fixtures are made; none: all. README.md says how it is started.
 """
 import json
 import math
@@ -101,8 +102,8 @@ CASES = {
 }
 
 DEFAULTS = {  # of the manual page
-    "model": {"d_hidden": 0, "tied": True, "rotary_base": 10000, "kv_heads": 0, "qk_norm": False, "bias": False, "vocabulary": 256,
-              "head_dim": 0, "norm_epsilon": NORM_EPSILON, "rotary_scaling": []},
+    "model": {"d_hidden": 0, "tied": True, "rotary_base": 10000, "kv_heads": 0, "qk_norm": False, "bias": False,
+              "vocabulary": 256, "head_dim": 0, "norm_epsilon": NORM_EPSILON, "rotary_scaling": []},
     "data": {"valid": [], "held_out": 0},
     "train": {"microbatches": 1, "warmup": 0, "final_lr_fraction": 0.1, "clip": 1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8,
               "weight_decay": 0, "seed": 1},
