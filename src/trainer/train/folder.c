@@ -26,8 +26,9 @@ typedef struct earlier {
   int64_t total;      /* steps that it was to take */
   int64_t checkpoint; /* steps of its newest one; -1: none */
   int has_weights;
-  int is_finished; /* its run.json says so */
-  int is_same;     /* it was made from this recipe, or one that gives the same numbers */
+  int takes_weights; /* model.weights may stand in the recipe, which begins with no model of model.from */
+  int is_finished;   /* its run.json says so */
+  int is_same;       /* it was made from this recipe, or one that gives the same numbers */
 } earlier;
 
 /* The recipe that made it; one that cannot be read any more is another. */
@@ -54,6 +55,7 @@ static ad_status look_at_provenance(const ad_recipe *recipe, const char *folder,
 
 static ad_status look_at(const ad_recipe *recipe, const char *folder, earlier *out) {
   char *checkpoints, *weights;
+  out->takes_weights = !recipe->from;
   AD_TRY(ad_metrics_count(folder, &out->steps));
   AD_TRY(look_at_provenance(recipe, folder, out));
   AD_TRY(ad_path_in(folder, "checkpoints", &checkpoints));
@@ -104,7 +106,7 @@ static ad_status refuse(const earlier *found, int64_t steps, const char *folder)
   char words[96], resume[160], weights[512] = "";
   describe(found, words, sizeof words);
   describe_resume(found, steps, resume, sizeof resume);
-  if (found->has_weights && found->checkpoint < 0)
+  if (found->has_weights && found->checkpoint < 0 && found->takes_weights)
     snprintf(weights, sizeof weights,
              ", where --set model.weights=%s/weights.safetensors begins with its weights; checkpoint.every makes "
              "checkpoints",
