@@ -10,7 +10,8 @@
 
 /* Its first line says that it is there. */
 static const char program[] =
-    "import json, sys\n"
+    "import json, signal, sys\n"
+    "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     "try:\n"
     "    import tokenizers\n"
     "except ModuleNotFoundError:\n"

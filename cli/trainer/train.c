@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "encoding.h"
 #include "trainer.h"
 
 enum {
@@ -265,6 +266,7 @@ static int launch(train_job *job, int json) {
   ad_status status = ad_recipe_world(job->recipe, &ranks);
   if (!status) status = ad_plan_fits(job->recipe);
   if (!status) status = ad_train_make_folder(job->recipe, &job->options);
+  ad_cli_encoding_end();
   if (status) return ad_cli_failed(status);
   ad_launch_options start = {.size = sizeof start,
                              .ranks = ranks,
@@ -310,6 +312,8 @@ static int train(const ad_recipe *recipe, const train_input *input) {
                                .turns_to = turn_to,
                                .evaluated = evaluated,
                                .works = works,
+                               .encode = ad_cli_encode,
+                               .decode = ad_cli_decode,
                                .context = story,
                                .resume = input->resume,
                                .force = input->force,

@@ -61,6 +61,9 @@ typedef struct ad_recipe {
   } train;
   struct {
     int64_t samples, every; /* of the held-out set; steps between evaluations, 0: about ten in a run */
+    char **prompts;         /* texts, or numbers of tokens, that each evaluation goes on with */
+    size_t prompt_count;
+    int64_t prompt_tokens; /* with how many tokens */
   } evaluate;
   struct {
     int64_t every, keep; /* steps between checkpoints, 0: none; how many stay */

@@ -96,7 +96,8 @@ AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 
 /* `addend train`: runs all steps of a recipe on this rank; rank 0 writes FOLDER/metrics.jsonl, trace.json (all ranks'
  * events), run.json (what is run, and where), report.html and weights.safetensors; checkpoints go to
- * FOLDER/checkpoints, if the recipe or a request asks for them. While it runs it holds a lock on the folder
+ * FOLDER/checkpoints, if the recipe or a request asks for them, and what follows evaluate.prompts to
+ * FOLDER/samples.jsonl. While it runs it holds a lock on the folder
  * (FOLDER/.lock): a second training there is refused with AD_IO. `progress` is called on rank 0 after every step.
  * What the recipe has trained before (ad_recipe_pretraining) is such a run of its own, in a folder inside FOLDER, with
  * the same options; an error or a request to stop in it is one of the whole. */
@@ -122,6 +123,12 @@ typedef struct ad_train_options {
    * then in long work that is no step, of which `done` of `of` parts are done: "evaluate", "read lines". */
   void (*evaluated)(void *context, int64_t step, const ad_evaluation *evaluation);
   void (*works)(void *context, const char *what, int64_t done, int64_t of);
+  /* Of evaluate.prompts where tokens are no bytes, with the path of the tokenizer.json that belongs to the run: the
+   * tokens of a text and the text of tokens; both are freed with free(). Called where ranks are started and on rank 0.
+   * `encode`: AD_INVALID in half a sentence; NULL: prompts must be numbers of tokens. `decode` returns NULL where it
+   * cannot, and may be NULL: samples then have no text. */
+  ad_status (*encode)(void *context, const char *tokenizer, const char *text, int32_t **tokens, int64_t *count);
+  char *(*decode)(void *context, const char *tokenizer, const int32_t *tokens, int64_t count);
 } ad_train_options;
 /* Makes the folder, as ad_train does: what is wrong with it, that another run writes there or that
  * an earlier one would be overwritten, is known before any rank starts. AD_IO, AD_INVALID. Local. */

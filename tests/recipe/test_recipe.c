@@ -632,7 +632,7 @@ static void every_key_is_printed(void **state) {
       "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
-      "evaluate:\n  samples: 256\n  every: 0\n"
+      "evaluate:\n  samples: 256\n  every: 0\n  prompts: []\n  prompt_tokens: 40\n"
       "checkpoint:\n  every: 0\n  keep: 2\n");
   free(text);
   ad_recipe_destroy(r);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "check/alone.h"
+#include "recipe/alone.h"
 #include "check/draws.h"
 #include "check/proof.h"
 #include "module/module.h"

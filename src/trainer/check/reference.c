@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "check/addends.h"
-#include "check/alone.h"
+#include "recipe/alone.h"
 #include "check/plants.h"
 #include "check/slack.h"
 #include "base/error.h"

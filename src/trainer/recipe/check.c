@@ -10,6 +10,7 @@
 #include "program/program.h"
 #include "recipe/contract.h"
 #include "recipe/name.h"
+#include "recipe/prompts.h"
 #include "recipe/reading.h"
 #include "recipe/recipe.h"
 #include "recipe/schedule.h"
@@ -229,6 +230,7 @@ static void check_rules(ad_reading *r, const ad_program_setting *setting, const 
   const ad_program_kind *program = r->recipe->program;
   if (ARE_READ(r, "mesh")) ad_keys_check_views(program, r->recipe->options, meshes[0], to);
   if (program->rules.check) program->rules.check(r->recipe->options, setting, meshes, to);
+  if (ARE_READ(r, "evaluate", "model.vocabulary", "data")) ad_prompts_check(r->recipe, to);
 }
 
 /* The mesh of the first stage; a single rank stands for one that cannot be made, which was told. */

@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/nearest.h"
+#include "program/decoder/text_decoder.h"
 #include "program/keys.h"
 #include "program/program.h"
+#include "recipe/prompts.h"
 
 #define AT(field) offsetof(ad_recipe, field)
 #define SUMS (AD_DTYPE_BIT(AD_F64) | AD_DTYPE_BIT(AD_F32))
@@ -112,6 +114,13 @@ static const ad_key common[] = {
          "held-out samples that each evaluation reads, always the same ones, or all where there are fewer; 0: none"},
     {"evaluate.every", AD_KEY_INTEGER, .offset = AT(evaluate.every), .least = 0, .most = 4294967296.0, .fallback = "0",
      .help = "steps between evaluations; there is one at the end too; 0: about ten in a run"},
+    {"evaluate.prompts", AD_KEY_TEXT, .list = 1, .offset = AT(evaluate.prompts), .second = AT(evaluate.prompt_count),
+     .fallback = "",
+     .help = "texts that each evaluation goes on with, greedily, into samples.jsonl, while other ranks wait for the "
+             "first; of data.tokens numbers of tokens (\"17 4 250\"), or texts where there is a tokenizer.json"},
+    {"evaluate.prompt_tokens", AD_KEY_INTEGER, .offset = AT(evaluate.prompt_tokens), .least = 1,
+     .most = AD_PROMPT_TOKENS_MAX, .fallback = "40",
+     .help = "with how many tokens; each costs the first rank, which holds all parameters for it, a forward pass"},
 
     {"checkpoint.every", AD_KEY_INTEGER, .offset = AT(checkpoint.every), .least = 0, .most = 4294967296.0,
      .fallback = "0", .help = "steps between checkpoints; there is one at the end too; 0: only on a signal"},
@@ -175,9 +184,12 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
   return AD_OK;
 }
 
+static int is_of_prompts(const char *path) { return !strncmp(path, "evaluate.prompt", strlen("evaluate.prompt")); }
+
 /* Of a program that is not known all are taken. */
 static int is_wanted(const ad_schema *schema, size_t i) {
   if (i == PLACEMENT) return ad_schema_mesh_count(schema->program) > 1;
+  if (is_of_prompts(common[i].path)) return !schema->program || ad_is_text_decoder(schema->program);
   return !is_in_section_of(common[i].path, "schedule.kind") || !schema->program || schema->program->has_stages;
 }
 

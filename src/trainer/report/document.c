@@ -70,6 +70,42 @@ static ad_status read_metrics(const char *folder, json_t *run) {
   return status;
 }
 
+/* ---- samples.jsonl ---- */
+
+/* The newest of them. */
+static ad_status take_samples(const char *text, json_t *lines) {
+  size_t number = 0, count = count_lines(text);
+  const char *line = text, *end;
+  for (; (end = strchr(line, '\n')); line = end + 1, number++) {
+    if (number + LINES_MAX < count) continue;
+    json_t *object = json_loadb(line, (size_t)(end - line), 0, NULL);
+    if (!object) return AD_OK;
+    if (json_array_append_new(lines, object)) return AD_MEMORY;
+  }
+  return AD_OK;
+}
+
+static ad_status read_lines(const char *path, const char *folder, json_t *lines) {
+  char *text;
+  int64_t size;
+  if (access(path, F_OK)) return AD_OK;
+  AD_TRY(ad_file_read(path, metrics_bytes_max, &text, &size));
+  ad_status status = take_samples(text, lines);
+  ad_release(text);
+  return status ? no_memory(folder) : AD_OK;
+}
+
+/* None where the run has no prompts. */
+static ad_status read_samples(const char *folder, json_t *run) {
+  char *path;
+  json_t *lines = json_array();
+  if (json_object_set_new(run, "samples", lines)) return no_memory(folder);
+  AD_TRY(ad_path_in(folder, "samples.jsonl", &path));
+  ad_status status = read_lines(path, folder, lines);
+  ad_release(path);
+  return status;
+}
+
 /* ---- the other files ---- */
 
 /* Makes of a file's document what the report shows; takes it. */
@@ -129,6 +165,7 @@ static ad_status read_parts(const char *folder, json_t *run) {
 static ad_status fill(const char *folder, json_t *run) {
   if (json_object_set_new(run, "folder", ad_json_text(folder))) return no_memory(folder);
   AD_TRY(read_parts(folder, run));
+  AD_TRY(read_samples(folder, run));
   return read_metrics(folder, run);
 }
 

@@ -907,6 +907,30 @@ function drawReading(run) {
   return [make('p', {}, sentence), make('ul', {class: 'readings'}, ...result.samples.map(drawSample))];
 }
 
+/* ---- what follows the prompts (samples.jsonl) ---- */
+
+const isSample = (line) => isNumber(line.step) && typeof line.prompt === 'string' && Array.isArray(line.tokens);
+
+/* Numbers of tokens stand apart, text goes on where the prompt ends. */
+function drawFollowed({prompt, tokens, text}) {
+  const hasText = typeof text === 'string';
+  return make('p', {}, make('b', {}, prompt), hasText ? text : ` ${tokens.join(' ')}`);
+}
+
+function drawSamples(run) {
+  const lines = (run.samples || []).filter(isSample);
+  if (!lines.length) return null;
+  const steps = [...new Set(lines.map((line) => line.step))];
+  const box = make('div', {class: 'texts', tabindex: 0, role: 'group', 'aria-label': 'prompts and what follows them'});
+  const choose = (step) => box.replaceChildren(...lines.filter((line) => line.step === step).map(drawFollowed));
+  const select = make('select', {}, steps.map((step) => make('option', {value: step}, count(step))));
+  select.value = steps[steps.length - 1];
+  select.addEventListener('change', () => choose(Number(select.value)));
+  choose(steps[steps.length - 1]);
+  const note = 'Each prompt and, after it, the most probable token time and again.';
+  return [make('div', {class: 'bar'}, make('label', {}, 'Step ', select), make('span', {class: 'hint'}, note)), box];
+}
+
 /* ---- what components do (result.json of decompose) ---- */
 
 /* In the order of the page; `random` are the ones to beat. */
@@ -1321,6 +1345,7 @@ function drawDifferences(runs) {
 
 function drawParts(run) {
   return [
+    section('What follows the prompts', () => drawSamples(run)),
     section('An early and a late step', () => drawTimeline(run)),
     section('The proof', () => drawProof(run)),
     section('The recipe', () => drawRecipe(run)),

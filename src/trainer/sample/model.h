@@ -1,16 +1,14 @@
-/* A trained decoder in one process: its program and the values of its parameters, from a run or from a folder that
- * Transformers saved. */
+/* A decoder in one process: its program, and memory for the values of its parameters and states. */
 #ifndef SAMPLE_MODEL_H
 #define SAMPLE_MODEL_H
-#include "addend/recipe.h"
 #include "program/decoder/text_decoder.h"
 #include "program/program.h"
 #include "program/weights.h"
+#include "recipe/alone.h"
 
 typedef struct ad_sample_model {
   ad_comm *comm;
-  ad_recipe *recipe; /* as it was read */
-  ad_recipe alone;   /* the same of one process */
+  ad_recipe alone; /* the recipe, of one process */
   ad_program *program;
   ad_text_decoder *text;
   ad_program_params params;
@@ -19,7 +17,8 @@ typedef struct ad_sample_model {
   size_t state_count;
 } ad_sample_model;
 
-ad_status ad_sample_model_open(const char *from, ad_dtype dtype, ad_sample_model *out) AD_CHECKED;
-void ad_sample_model_close(ad_sample_model *model);
+/* Borrows the recipe. All values are 0 until somebody writes them. AD_INVALID: its program is no decoder of text. */
+ad_status ad_sample_model_create(const ad_recipe *recipe, ad_dtype dtype, ad_sample_model *out) AD_CHECKED;
+void ad_sample_model_release(ad_sample_model *model);
 
 #endif

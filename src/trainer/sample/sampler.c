@@ -1,26 +1,15 @@
 /* Reading tokens and choosing the next one. */
+#include "sample/sampler.h"
+
 #include <math.h>
 #include "addend/memory.h"
 #include "addend/random.h"
-#include "addend/sample.h"
 #include "addend/store.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "nn/kept.h"
 #include "program/decoder/text_batch.h"
-#include "sample/ends.h"
-#include "sample/model.h"
 #include "tensor/tape.h"
-
-struct ad_sampler {
-  ad_sampler_options options;
-  ad_sample_model model;
-  ad_ends ends;
-  ad_tape *tape;
-  ad_kept_keys *kept; /* of each block */
-  int64_t read;       /* tokens of the sequence */
-  double *logits;
-};
 
 static ad_decoder *decoder_of(const ad_sampler *sampler) { return &sampler->model.text->decoder; }
 static int64_t layers_of(const ad_sampler *sampler) { return decoder_of(sampler)->options->layers; }
@@ -41,7 +30,7 @@ int ad_sampler_ends(const ad_sampler *sampler, int32_t token) {
 
 const double *ad_sampler_logits(const ad_sampler *sampler) { return sampler && sampler->read ? sampler->logits : NULL; }
 
-/* ---- opening ---- */
+/* ---- making ---- */
 
 static ad_status check_options(const ad_sampler_options *options) {
   if (options->dtype != AD_F32 && options->dtype != AD_F64 && options->dtype != AD_BF16)
@@ -50,17 +39,15 @@ static ad_status check_options(const ad_sampler_options *options) {
   return ad_fail(AD_INVALID, "the temperature is %g; it must be 0 (greedy) or more", options->temperature);
 }
 
-static ad_status open_parts(const char *from, ad_sampler *sampler) {
+static ad_status create_parts(const ad_recipe *recipe, ad_sampler *sampler) {
   ad_tape_options tape = {.size = sizeof tape, .dtype = sampler->options.dtype};
-  AD_TRY(ad_sample_model_open(from, tape.dtype, &sampler->model));
-  AD_TRY(ad_ends_read(from, &sampler->ends));
+  AD_TRY(ad_sample_model_create(recipe, tape.dtype, &sampler->model));
   AD_TRY(ad_tape_create(sampler->model.comm, ad_program_mesh(sampler->model.program, 0), &tape, &sampler->tape));
   AD_TRY(ad_new((size_t)layers_of(sampler), &sampler->kept));
   return ad_new((size_t)ad_sampler_vocabulary(sampler), &sampler->logits);
 }
 
-ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, ad_sampler **out) {
-  AD_NEED(from, out);
+ad_status ad_sampler_create(const ad_recipe *recipe, const ad_sampler_options *options, ad_sampler **out) {
   ad_sampler *sampler;
   ad_sampler_options taken;
   AD_TRY(ad_options_take(&taken, sizeof taken, options, "ad_sampler_options"));
@@ -68,7 +55,7 @@ ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, a
   AD_TRY(check_options(&taken));
   AD_TRY(ad_new(1, &sampler));
   sampler->options = taken;
-  ad_status status = open_parts(from, sampler);
+  ad_status status = create_parts(recipe, sampler);
   if (status)
     ad_sampler_close(sampler);
   else
@@ -88,7 +75,8 @@ void ad_sampler_close(ad_sampler *sampler) {
   ad_release(sampler->kept);
   ad_release(sampler->logits);
   ad_tape_destroy(sampler->tape);
-  ad_sample_model_close(&sampler->model);
+  ad_sample_model_release(&sampler->model);
+  ad_recipe_destroy(sampler->recipe);
   ad_release(sampler);
 }
 

@@ -17,8 +17,8 @@
 #include "train/metrics.h"
 #include "train/provenance.h"
 
-static const char *const results[] = {"weights.safetensors", "report.html",  "trace.json", "run.json",
-                                      "result.json",         "metrics.jsonl"};
+static const char *const results[] = {"weights.safetensors", "report.html",   "trace.json",   "run.json",
+                                      "result.json",         "metrics.jsonl", "samples.jsonl"};
 enum { RESULTS = sizeof results / sizeof *results };
 
 typedef struct earlier {

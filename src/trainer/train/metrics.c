@@ -2,9 +2,7 @@
 #include "train/metrics.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <math.h>
-#include <string.h>
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -12,13 +10,9 @@
 #include "base/unfinished.h"
 #include "base/locale.h"
 #include "program/program.h"
+#include "train/lines.h"
 
-static const size_t probe_bytes = 1 << 16;  // a run writes about this much before its first minute is over
 static const double smoothing = 0.9;
-
-static ad_status cannot_write(const char *path, int reason) {
-  return ad_fail(AD_IO, "%s: it cannot be written: %s", path, strerror(reason));
-}
 
 static double tokens_per_second(const ad_step_report *report) {
   return report->seconds > 0 ? (double)report->count / report->seconds : 0;
@@ -77,77 +71,23 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
             (long long)metric->memory.all_bytes);
   ad_locale_leave(locale);
   fputs("}\n", file);
-  return fflush(file) || ferror(file) ? cannot_write(metrics->path, errno) : AD_OK;
-}
-
-/* ---- what an earlier training wrote ---- */
-
-typedef struct earlier_lines {
-  const char *path; /* of the file that is written */
-  char *text;
-  size_t bytes; /* of the lines that stay */
-  int64_t lines;
-} earlier_lines;
-
-static int is_before(const char *line, size_t length, int64_t first_step) {
-  json_t *object = json_loadb(line, length, 0, NULL);
-  const json_t *step = json_object_get(object, "step");
-  int before = json_is_integer(step) && json_integer_value(step) < first_step;
-  json_decref(object);
-  return before;
-}
-
-// Lines are in the order of steps; one that was cut short when its writer died ends them.
-static void find_lines(earlier_lines *found, int64_t first_step) {
-  const char *line = found->text, *end;
-  while ((end = strchr(line, '\n')) && is_before(line, (size_t)(end - line), first_step)) {
-    line = end + 1;
-    found->lines++;
-  }
-  found->bytes = (size_t)(line - found->text);
-}
-
-static ad_status read_earlier(const char *path, int64_t first_step, earlier_lines *out) {
-  int64_t size;
-  if (!first_step || access(path, F_OK)) return AD_OK;  // the checkpoint alone was kept
-  AD_TRY(ad_file_read(path, INT64_MAX - 1, &out->text, &size));
-  find_lines(out, first_step);
-  return AD_OK;
-}
-
-ad_status ad_metrics_count(const char *folder, int64_t *out) {
-  char *path;
-  earlier_lines found = {0};
-  AD_TRY(ad_path_in(folder, "metrics.jsonl", &path));
-  ad_status status = read_earlier(path, INT64_MAX, &found);
-  if (!status) *out = found.lines;
-  ad_release(found.text);
-  ad_release(path);
-  return status;
+  return fflush(file) || ferror(file) ? ad_cannot_write(metrics->path, errno) : AD_OK;
 }
 
 /* ---- the file ---- */
 
-// A full disk shows before training, not after it: takes the room once and gives it back.
-static ad_status probe(FILE *file, const char *path) {
-  for (size_t i = 0; i < probe_bytes; i++) putc('\n', file);
-  if (fflush(file) || ferror(file)) return cannot_write(path, errno);
-  rewind(file);
-  return AD_OK;
-}
-
-static ad_status begin_file(FILE *file, void *context) {
-  const earlier_lines *found = context;
-  AD_TRY(probe(file, found->path));
-  if (ftruncate(fileno(file), 0)) return cannot_write(found->path, errno);
-  fwrite(found->text, 1, found->bytes, file);
-  return AD_OK;
+ad_status ad_metrics_count(const char *folder, int64_t *out) {
+  char *path;
+  AD_TRY(ad_path_in(folder, "metrics.jsonl", &path));
+  ad_status status = ad_lines_count(path, out);
+  ad_release(path);
+  return status;
 }
 
 static ad_status try_at(const char *path, const char *unfinished) {
   FILE *file = fopen(unfinished, "wxe");
-  if (!file) return cannot_write(path, errno);
-  ad_status status = probe(file, path);
+  if (!file) return ad_cannot_write(path, errno);
+  ad_status status = ad_lines_probe(file, path);
   fclose(file);
   unlink(unfinished);
   return status;
@@ -165,15 +105,10 @@ ad_status ad_metrics_try(const char *folder) {
   return status;
 }
 
-/* The earlier file stays until all that is kept of it stands in the new one. */
 static ad_status open_file(ad_metrics *metrics, const char *folder, int64_t first_step) {
   AD_TRY(ad_folder_make(folder));
   AD_TRY(ad_path_in(folder, "metrics.jsonl", &metrics->path));
-  earlier_lines found = {.path = metrics->path};
-  AD_TRY(read_earlier(metrics->path, first_step, &found));
-  ad_status status = ad_unfinished_write(metrics->path, begin_file, &found, &metrics->file);
-  ad_release(found.text);
-  return status;
+  return ad_lines_open(metrics->path, first_step, &metrics->file);
 }
 
 ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *out) {
@@ -201,7 +136,7 @@ ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) {
 ad_status ad_metrics_close(ad_metrics *metrics) {
   FILE *file = metrics->file;
   metrics->file = NULL;
-  return file && fclose(file) ? cannot_write(metrics->path, errno) : AD_OK;
+  return file && fclose(file) ? ad_cannot_write(metrics->path, errno) : AD_OK;
 }
 
 void ad_metrics_destroy(ad_metrics *metrics) {

@@ -147,6 +147,10 @@ ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* the s
 /* Such an array whole, on all ranks of the run: out->data holds all of it. Collective. */
 #define ad_run_whole(run, in, out) ad_run_whole_at((run), (in), (out), AD_HERE)
 AD_CHECKED ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
+/* All parameters whole, one after the other, in the order of the program. `visit` sees each on the ranks that give one,
+ * in memory that the next one takes. Collective. */
+typedef void (*ad_whole_visitor)(void *context, size_t index, const ad_array *whole);
+AD_CHECKED ad_status ad_run_visit_whole(ad_run *run, ad_whole_visitor visit, void *context);
 /* After values or masters were written between steps: the other follows, and so do the copies that
  * are computed with. Collective. */
 AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);

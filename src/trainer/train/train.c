@@ -27,6 +27,7 @@
 #include "train/folder.h"
 #include "train/metrics.h"
 #include "train/pretrain.h"
+#include "train/prompts.h"
 #include "train/provenance.h"
 #include "train/run.h"
 
@@ -37,6 +38,7 @@ typedef struct training {
   ad_pretrain pretrain;
   ad_run *run;
   ad_metrics metrics;            /* on the first rank */
+  ad_prompts prompts;            /* on the first rank */
   json_t *provenance;            /* on the first rank */
   char *checkpoints;             /* their folder */
   ad_checkpointer *checkpointer; /* NULL: none was due yet, and the recipe asks for none */
@@ -62,8 +64,11 @@ static int evaluates(const ad_recipe *recipe, int64_t step) {
   return step + 1 == recipe->train.steps || (step + 1) % every == 0;
 }
 
-static ad_status measure(ad_run *run, int64_t step, ad_metric *metric) {
-  if (evaluates(run->recipe, step)) AD_TRY(ad_run_evaluate(run, &metric->held_out));
+static ad_status measure(training *t, int64_t step, ad_metric *metric) {
+  ad_run *run = t->run;
+  int is_due = evaluates(run->recipe, step);
+  if (is_due) AD_TRY(ad_run_evaluate(run, &metric->held_out));
+  if (is_due && run->recipe->evaluate.prompt_count) AD_TRY(ad_prompts_sample(&t->prompts, run, step));
   return measures(run->recipe, step) ? ad_run_measure_memory(run, &metric->memory) : AD_OK;
 }
 
@@ -108,7 +113,7 @@ static ad_status train_steps(training *t) {
   for (int64_t step = t->first_step; step < t->run->recipe->train.steps; step++) {
     ad_metric metric = {.program = t->run->program};
     AD_TRY(ad_run_step(t->run, step, &metric.report));
-    AD_TRY(measure(t->run, step, &metric));
+    AD_TRY(measure(t, step, &metric));
     AD_TRY(keep(t, &metric));
     AD_TRY(save_when_due(t, step + 1));
     if (t->run->interrupted) {
@@ -193,6 +198,7 @@ static ad_status write_provenance(const training *t, int finished) {
 static ad_status write_results(training *t, ad_timeline *timeline, int finished) {
   if (!ad_run_is_first(t->run)) return AD_OK;
   AD_TRY(ad_metrics_close(&t->metrics));
+  AD_TRY(ad_prompts_close(&t->prompts));
   if (lacks(t, "trace.json")) AD_TRY(write_trace(t, timeline));
   if (lacks(t, "run.json")) AD_TRY(write_provenance(t, finished));
   return lacks(t, "report.html") ? write_report(t) : AD_OK;
@@ -275,6 +281,7 @@ static ad_status begin_files(training *t) {
   if (!is_complete(t)) AD_TRY(keep_pretrained(t));
   if (!is_complete(t)) AD_TRY(ad_metrics_open(t->options.folder, t->first_step, &t->metrics));
   AD_TRY(ad_companions_copy(t->run, t->options.folder));
+  if (!is_complete(t)) AD_TRY(ad_prompts_open(t->run->recipe, &t->options, t->first_step, &t->prompts));
   return begin_provenance(t);
 }
 
@@ -398,6 +405,7 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   ad_train_options own;
   AD_TRY(ad_settings_check());  // ranks look again: then the folder would be there
   AD_TRY(take_options(recipe, options, folder, &own));
+  AD_TRY(ad_prompts_try(recipe, &own));
   AD_TRY(ad_folder_make(own.folder));
   if (access(own.folder, W_OK | X_OK))
     return ad_fail(AD_IO, "%s: nothing can be written to this folder: %s", own.folder, strerror(errno));
@@ -475,6 +483,7 @@ ad_status ad_train(ad_comm *comm, const ad_recipe *recipe, const ad_train_option
   ad_checkpointer_destroy(t.checkpointer);
   ad_release(t.checkpoints);
   ad_metrics_destroy(&t.metrics);
+  ad_prompts_destroy(&t.prompts);
   json_decref(t.provenance);
   ad_run_destroy(t.run);
   ad_pretrain_release(&t.pretrain);

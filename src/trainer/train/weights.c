@@ -63,27 +63,41 @@ static ad_status new_whole(const ad_run *run, void **out) {
   return AD_OK;
 }
 
-// A rank that could not write still takes part in gathering: the others wait for it there.
-static ad_status write_params(ad_run *run, ad_safetensors_writer *writer, void *memory, ad_status *written) {
+static ad_status visit_whole(ad_run *run, void *memory, ad_whole_visitor visit, void *context) {
   for (size_t i = 0; i < run->param_count; i++) {
     ad_array whole = {.data = memory};
     AD_TRY(ad_run_whole(run, ad_run_part(run, i, AD_PART_VALUE), &whole));
-    if (writer && !*written) *written = ad_safetensors_add(writer, memory);
+    if (visit) visit(context, i, &whole);
   }
-  if (writer && !*written) *written = ad_safetensors_finish(writer, NULL, NULL);
   return AD_OK;
 }
 
-static ad_status write_weights(ad_run *run, const char *path) {
-  ad_safetensors_writer *writer = NULL;
+ad_status ad_run_visit_whole(ad_run *run, ad_whole_visitor visit, void *context) {
   void *memory = NULL;
-  ad_status written = AD_OK, opened = new_whole(run, &memory);
-  if (!opened) opened = open_writer(run, path, &writer);
-  ad_status status = ad_agree(run->comm, &run->everyone, opened, AD_HERE);
-  if (!status) status = write_params(run, writer, memory, &written);
-  ad_safetensors_writer_destroy(writer);
+  ad_status status = ad_agree(run->comm, &run->everyone, new_whole(run, &memory), AD_HERE);
+  if (!status) status = visit_whole(run, memory, visit, context);
   ad_release(memory);
-  return status ? status : written;
+  return status;
+}
+
+typedef struct writing {
+  ad_safetensors_writer *writer;
+  ad_status status;
+} writing;
+
+// A rank that could not write still takes part in gathering: the others wait for it there.
+static void write_param(void *context, size_t index, const ad_array *whole) {
+  writing *w = context;
+  if (!w->status) w->status = ad_safetensors_add(w->writer, whole->data);
+}
+
+static ad_status write_weights(ad_run *run, const char *path) {
+  writing w = {0};
+  AD_TRY(ad_agree(run->comm, &run->everyone, open_writer(run, path, &w.writer), AD_HERE));
+  ad_status status = ad_run_visit_whole(run, w.writer ? write_param : NULL, &w);
+  if (!status && w.writer && !w.status) w.status = ad_safetensors_finish(w.writer, NULL, NULL);
+  ad_safetensors_writer_destroy(w.writer);
+  return status ? status : w.status;
 }
 
 ad_status ad_run_write_weights(ad_run *run, const char *path) {

@@ -97,16 +97,21 @@ void ad_text_batch_destroy(ad_text_batch *batch) {
   *batch = (ad_text_batch){0};
 }
 
-/* In the folder of the first file of tokens. */
-static ad_status find_tokenizer(ad_text_batch *batch) {
+ad_status ad_text_tokenizer(const ad_text_options *text, char **out) {
   static const char name[] = "tokenizer.json";
-  if (!batch->text->token_count) return AD_OK;
-  const char *file = batch->text->tokens[0], *slash = strrchr(file, '/');
+  *out = NULL;
+  if (!text->token_count) return AD_OK;
+  const char *file = text->tokens[0], *slash = strrchr(file, '/');
   size_t folder = slash ? (size_t)(slash - file) + 1 : 0;
-  AD_TRY(ad_new(folder + sizeof name, &batch->tokenizer));
-  memcpy(batch->tokenizer, file, folder);
-  memcpy(batch->tokenizer + folder, name, sizeof name);
-  if (!access(batch->tokenizer, R_OK)) return AD_OK;
+  AD_TRY(ad_new(folder + sizeof name, out));
+  memcpy(*out, file, folder);
+  memcpy(*out + folder, name, sizeof name);
+  return AD_OK;
+}
+
+static ad_status find_tokenizer(ad_text_batch *batch) {
+  AD_TRY(ad_text_tokenizer(batch->text, &batch->tokenizer));
+  if (!batch->tokenizer || !access(batch->tokenizer, R_OK)) return AD_OK;
   ad_release(batch->tokenizer);
   batch->tokenizer = NULL;
   return AD_OK;

@@ -53,6 +53,9 @@ const char *ad_text_batch_content(const ad_text_batch *batch, size_t index, char
 /* Rows "text" or "tokens", and "batch", for a report's summary; NULL after them. */
 const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size);
 
+/* "tokenizer.json" in the folder of the first file of tokens, whether it is there or not; NULL: there are no tokens.
+ * Release it with ad_release. */
+ad_status ad_text_tokenizer(const ad_text_options *text, char **out) AD_CHECKED;
 /* The tokenizer, if there is one; NULL after it. */
 const char *ad_text_batch_companion(const ad_text_batch *batch, size_t index);
 

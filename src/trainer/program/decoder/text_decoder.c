@@ -198,3 +198,11 @@ const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, si
 }
 
 const char *const ad_text_decoder_modules[] = {"model", NULL};
+
+int ad_is_text_decoder(const ad_program_kind *kind) { return kind->open == ad_text_decoder_open; }
+
+const ad_text_options *ad_text_decoder_text(const void *options, int64_t *vocabulary) {
+  const ad_decoder_options *decoder = options;
+  *vocabulary = ad_decoder_vocabulary(decoder);
+  return &decoder->data;
+}

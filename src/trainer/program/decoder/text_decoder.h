@@ -41,5 +41,10 @@ const char *ad_text_decoder_content(const void *own, size_t index, char *buffer,
 const char *ad_text_decoder_companion(const void *own, size_t index);
 const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
 extern const char *const ad_text_decoder_modules[];
+/* Whether programs of the kind are decoders of text: gpt and moe. Such a kind's options begin with an
+ * ad_decoder_options. */
+int ad_is_text_decoder(const ad_program_kind *kind);
+/* What the tokens are, and how many there are, of such a kind's options. */
+const ad_text_options *ad_text_decoder_text(const void *options, int64_t *vocabulary);
 
 #endif

@@ -1,5 +1,5 @@
 /* Making a recipe's meshes and views as small as one process. */
-#include "check/alone.h"
+#include "recipe/alone.h"
 
 #include <string.h>
 #include "base/memory.h"

@@ -1,7 +1,7 @@
 /* A recipe as one process takes it: every axis of every mesh of size 1 under the same name, so that types, names and
  * modules stay what they are; but a pipeline has one stage. */
-#ifndef CHECK_ALONE_H
-#define CHECK_ALONE_H
+#ifndef RECIPE_ALONE_H
+#define RECIPE_ALONE_H
 #include "addend/recipe.h"
 
 /* Without ZeRO, whatever the recipe says. It borrows the recipe's texts and lists but for meshes, placement, options

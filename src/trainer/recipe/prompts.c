@@ -1,0 +1,114 @@
+/* Reading prompts: bytes of text, numbers of tokens. Texts for a tokenizer are encoded where there is one. */
+#include "recipe/prompts.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/error.h"
+#include "base/memory.h"
+#include "files/file.h"
+#include "program/decoder/text_decoder.h"
+
+static const char separators[] = " ,\t\n", digits_and_separators[] = "0123456789 ,\t\n";
+
+static const ad_text_options *text_of(const ad_recipe *recipe) {
+  int64_t vocabulary;
+  return ad_text_decoder_text(recipe->options, &vocabulary);
+}
+
+static int64_t vocabulary_of(const ad_recipe *recipe) {
+  int64_t vocabulary;
+  ad_text_decoder_text(recipe->options, &vocabulary);
+  return vocabulary;
+}
+
+static int is_of_numbers(const char *text) { return !text[strspn(text, digits_and_separators)]; }
+
+int ad_prompt_needs_tokenizer(const ad_recipe *recipe, size_t index) {
+  return !text_of(recipe)->text_count && !is_of_numbers(recipe->evaluate.prompts[index]);
+}
+
+/* ---- tokens ---- */
+
+ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) {
+  int64_t vocabulary = vocabulary_of(recipe);
+  if (!prompt->count) return ad_fail(AD_INVALID, "makes no token: there is nothing to go on with");
+  if (prompt->count > AD_PROMPT_TOKENS_MAX)
+    return ad_fail(AD_INVALID, "makes %lld tokens; at most %d", (long long)prompt->count, AD_PROMPT_TOKENS_MAX);
+  for (int64_t i = 0; i < prompt->count; i++)
+    if (prompt->tokens[i] < 0 || prompt->tokens[i] >= vocabulary)
+      return ad_fail(AD_INVALID, "its token %lld is %d, but the model's vocabulary is %lld: tokens are 0 to %lld",
+                     (long long)i, prompt->tokens[i], (long long)vocabulary, (long long)vocabulary - 1);
+  return AD_OK;
+}
+
+static void take_bytes(const char *text, ad_prompt *out) {
+  for (; *text; text++) out->tokens[out->count++] = (unsigned char)*text;
+}
+
+/* A number that no token can have is the largest there is. */
+static void take_numbers(const char *text, ad_prompt *out) {
+  for (text += strspn(text, separators); *text; text += strspn(text, separators)) {
+    char *end;
+    long long token = strtoll(text, &end, 10);
+    out->tokens[out->count++] = token > INT32_MAX ? INT32_MAX : (int32_t)token;
+    text = end;
+  }
+}
+
+ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) {
+  const char *text = recipe->evaluate.prompts[index];
+  *out = (ad_prompt){0};
+  AD_TRY(ad_new(strlen(text) + 1, &out->tokens));
+  if (text_of(recipe)->text_count)
+    take_bytes(text, out);
+  else
+    take_numbers(text, out);
+  return ad_prompt_check(recipe, out);
+}
+
+/* ---- the tokenizer ---- */
+
+static ad_status keep_if_there(ad_status status, char **path) {
+  if (status || !*path || !access(*path, R_OK)) return status;
+  ad_release(*path);
+  *path = NULL;
+  return AD_OK;
+}
+
+static ad_status find_in(const char *folder, char **out) {
+  if (*out || !folder) return AD_OK;
+  return keep_if_there(ad_path_in(folder, "tokenizer.json", out), out);
+}
+
+ad_status ad_prompts_tokenizer(const ad_recipe *recipe, const char *folder, char **out) {
+  *out = NULL;
+  AD_TRY(find_in(recipe->from, out));
+  if (!*out) AD_TRY(keep_if_there(ad_text_tokenizer(text_of(recipe), out), out));
+  return find_in(folder, out);
+}
+
+/* ---- checking ---- */
+
+static void check_prompt(const ad_recipe *recipe, size_t index, const ad_complaints *to) {
+  char key[48];
+  ad_prompt prompt = {0};
+  if (ad_prompt_needs_tokenizer(recipe, index)) return;
+  snprintf(key, sizeof key, "evaluate.prompts[%zu]", index);
+  ad_status status = ad_prompt_read(recipe, index, &prompt);
+  if (status) ad_complain_of(to, key, status);
+  ad_release(prompt.tokens);
+}
+
+void ad_prompts_check(const ad_recipe *recipe, const ad_complaints *to) {
+  static const char key[] = "evaluate.prompts";
+  size_t count = recipe->evaluate.prompt_count;
+  if (!count || !recipe->program || !ad_is_text_decoder(recipe->program)) return;
+  if (!recipe->evaluate.every)
+    ad_complain(to, key,
+                "are gone on with at each evaluation: set evaluate.every, which is 0, to the steps between them");
+  if (count > AD_PROMPTS_MAX) ad_complain(to, key, "has %zu prompts; at most %d", count, AD_PROMPTS_MAX);
+  for (size_t i = 0; i < count && count <= AD_PROMPTS_MAX; i++) check_prompt(recipe, i, to);
+}

@@ -1,0 +1,28 @@
+/* The prompts of a recipe: evaluate.prompts, as tokens. */
+#ifndef RECIPE_PROMPTS_H
+#define RECIPE_PROMPTS_H
+#include "addend/recipe.h"
+#include "program/keys.h"
+
+enum { AD_PROMPTS_MAX = 64, AD_PROMPT_TOKENS_MAX = 4096 /* of one, and of what follows it */ };
+
+typedef struct ad_prompt {
+  int32_t *tokens; /* released with ad_release, also after an error */
+  int64_t count;
+} ad_prompt;
+
+/* Whether only a tokenizer makes tokens of this prompt: it is for tokens that are no bytes, and is no list of numbers.
+ */
+int ad_prompt_needs_tokenizer(const ad_recipe *recipe, size_t index);
+/* Of another one: its bytes, or the numbers that it names. AD_INVALID in words that follow its key: there are none, too
+ * many, or one that is not in the vocabulary. */
+ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) AD_CHECKED;
+/* The same of tokens that somebody made. */
+ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) AD_CHECKED;
+/* The tokenizer.json that belongs to the run: that of model.from, that beside the tokens, or that in the run's folder.
+ * NULL: there is none. Release it with ad_release. */
+ad_status ad_prompts_tokenizer(const ad_recipe *recipe, const char *folder, char **out) AD_CHECKED;
+/* Whether the recipe's prompts can be gone on with, as far as no file says it; complains at each one's own place. */
+void ad_prompts_check(const ad_recipe *recipe, const ad_complaints *to);
+
+#endif

@@ -1,0 +1,33 @@
+/* samples.jsonl: with what a run goes on after each prompt of its recipe, at each evaluation. */
+#ifndef TRAIN_PROMPTS_H
+#define TRAIN_PROMPTS_H
+#include <stdio.h>
+#include "addend/sample.h"
+#include "recipe/prompts.h"
+#include "train/run.h"
+
+/* On the first rank; the others have it empty, and take part. */
+typedef struct ad_prompts {
+  ad_prompt *list; /* of the recipe; NULL: this rank does not sample */
+  size_t count;
+  const ad_train_options *options;
+  char *tokenizer; /* its path; NULL: there is none, or tokens are bytes */
+  ad_sampler *sampler;
+  FILE *file;
+  char *path;
+} ad_prompts;
+
+/* Whether every prompt makes tokens, before ranks start: also those that need a tokenizer. AD_INVALID names the key.
+ * Local. */
+ad_status ad_prompts_try(const ad_recipe *recipe, const ad_train_options *options) AD_CHECKED;
+/* On the first rank: makes the sampler, which takes memory for all parameters, and opens the file, where lines of steps
+ * before `first_step` stay. Where the recipe has no prompts it has no sampler. The options are borrowed. */
+ad_status ad_prompts_open(const ad_recipe *recipe, const ad_train_options *options, int64_t first_step,
+                          ad_prompts *out) AD_CHECKED;
+/* Goes on with each prompt by the present parameters, and writes a line for it. Changes nothing of the run. Collective,
+ * where the recipe has prompts. */
+ad_status ad_prompts_sample(ad_prompts *prompts, ad_run *run, int64_t step) AD_CHECKED;
+ad_status ad_prompts_close(ad_prompts *prompts) AD_CHECKED; /* AD_IO if lines were lost */
+void ad_prompts_destroy(ad_prompts *prompts);
+
+#endif

@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# evaluate.prompts: what a run goes on with at each evaluation is what `addend sample` says of its weights, on every mesh; the training
+# stays the same, bit for bit; a run that goes on has each prompt once a step; what is wrong with prompts is told before any rank starts.
+#   prompts.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+recipe=$source/recipes/gpt-dp.yaml
+small=(--set train.steps=9 --set data.held_out=0.1 --set evaluate.samples=12 --set evaluate.every=4)
+prompts=(--set 'evaluate.prompts=["The free", "a\nb", "the"]' --set evaluate.prompt_tokens=7)
+train() { # folder, recipe, arguments...
+  local folder=$1 of=$2
+  shift 2
+  "$addend" train "$source/recipes/$of.yaml" -o "$folder" "$@" >out 2>err || fail "train $folder"
+}
+
+# The last lines of a run are what its weights go on with.
+as_sampled() { # folder, arguments of sample...
+  python3 - "$addend" "$@" <<'P' || fail "$*"
+import json, subprocess, sys
+addend, folder, *arguments = sys.argv[1:]
+lines = [json.loads(line) for line in open(f"{folder}/samples.jsonl")]
+last = [line for line in lines if line["step"] == lines[-1]["step"]]
+assert last, lines
+for line in last:
+    said = subprocess.run([addend, "sample", folder, line["prompt"], "--tokens", str(len(line["tokens"])), "--json", *arguments],
+                          check=True, capture_output=True)
+    assert json.loads(said.stdout)["tokens"] == line["tokens"], (line, said.stdout)
+P
+}
+steps() { # folder: the steps of its lines
+  python3 -c 'import json, sys; print(*[json.loads(line)["step"] for line in open(sys.argv[1] + "/samples.jsonl")])' "$1"
+}
+tokens() { python3 -c 'import json, sys; print(*[json.loads(line)["tokens"] for line in open(sys.argv[1] + "/samples.jsonl")])' "$1"; }
+
+# ---- what is written ----
+train with gpt-dp "${small[@]}" "${prompts[@]}"
+[ "$(steps with)" = "3 3 3 7 7 7 8 8 8" ] || fail "steps: $(steps with)"
+as_sampled with
+python3 - <<'P' || fail "lines"
+import json
+lines = [json.loads(line) for line in open("with/samples.jsonl")]
+assert [line["prompt"] for line in lines[:3]] == ["The free", "a\nb", "the"], lines
+assert all(len(line["tokens"]) == 7 and isinstance(line["text"], str) for line in lines), lines
+for line in lines:
+    if max(line["tokens"]) < 128 and min(line["tokens"]) > 0: assert line["text"] == bytes(line["tokens"]).decode(), line
+assert len({tuple(line["tokens"]) for line in lines}) > 3, "parameters of each evaluation, prompts of their own"
+page = open("with/report.html").read().split('id="runs">')[1].split("</script>")[0]
+assert json.loads(page)[0]["samples"] == lines, page
+P
+
+# ---- nothing else changes ----
+train without gpt-dp "${small[@]}"
+[ ! -e without/samples.jsonl ] || fail "a run without prompts has samples"
+cmp with/weights.safetensors without/weights.safetensors || fail "other weights"
+python3 - <<'P' || fail "other metrics"
+import json
+def of(folder):
+    timed = ("seconds", "tokens_per_second", "wait_seconds", "reduction_seconds", "pss_rank_bytes", "pss_all_bytes")
+    return [{key: value for key, value in json.loads(line).items() if key not in timed} for line in open(f"{folder}/metrics.jsonl")]
+assert of("with") == of("without")
+P
+
+# ---- on every mesh ----
+# In f64 no sum is near another: the samples are the same.
+wide=(--set precision.param=f64 --set precision.compute=f64)
+train one gpt-dp "${small[@]}" "${prompts[@]}" "${wide[@]}" --set mesh=dp_shard=1
+for mesh in "dp_replicate=1 dp_shard=3 --set shard.zero=3" "dp_shard=1 tp=2" "dp_shard=3 tp=2 --set shard.zero=3"; do
+  read -ra more <<<"${mesh#*--set}"
+  case $mesh in *--set*) more=(--set "${more[0]}") ;; *) more=() ;; esac
+  train cut gpt-dp "${small[@]}" "${prompts[@]}" "${wide[@]}" --set mesh="${mesh%% --set*}" "${more[@]}"
+  [ "$(tokens cut)" = "$(tokens one)" ] || fail "$mesh: $(tokens cut), not $(tokens one)"
+  rm -r cut
+done
+# Stages of a pipeline, sequences that are cut, experts with the bias that balances them.
+for of in moe-pp gpt-cp moe-balance; do
+  train "$of" "$of" "${small[@]}" "${prompts[@]}" --set checkpoint.every=9
+  as_sampled "$of"
+done
+
+# ---- going on ----
+train on gpt-dp "${small[@]}" "${prompts[@]}" --set checkpoint.every=5 --set train.steps=6 --set train.warmup=0
+[ "$(steps on)" = "3 3 3 5 5 5" ] || fail "$(steps on)"
+rm -r on/checkpoints/step-6
+printf '{"step":5,"prompt":"cut sh' >>on/samples.jsonl
+train on gpt-dp "${small[@]}" "${prompts[@]}" --set checkpoint.every=5 --set train.warmup=0 --resume
+[ "$(steps on)" = "3 3 3 7 7 7 8 8 8" ] || fail "after a resume: $(steps on)"
+as_sampled on
+train on gpt-dp "${small[@]}" --overwrite
+[ ! -e on/samples.jsonl ] || fail "--overwrite leaves samples of another run"
+
+# ---- tokens ----
+python3 - <<'P'
+import json, struct
+header = b"{'descr': '<u2', 'fortran_order': False, 'shape': (1000,), }\n"
+open("tokens.npy", "wb").write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + struct.pack("<1000H", *[i * 7 % 60 for i in range(1000)]))
+P
+of_tokens=(--set 'data.text=[]' --set 'data.tokens=[tokens.npy]' --set model.vocabulary=60)
+train numbers gpt-dp "${small[@]}" "${of_tokens[@]}" --set 'evaluate.prompts=["17 4 25", "5"]' --set evaluate.prompt_tokens=3
+as_sampled numbers --numbers
+grep -q '"text"' numbers/samples.jsonl && fail "there is no tokenizer, and yet text"
+
+# ---- what is wrong ----
+refused() { # words, arguments...
+  local words=$1 status=0
+  shift
+  "$addend" train "$recipe" -o refused "${small[@]}" "$@" >out 2>err || status=$?
+  [ $status = 2 ] && grep -qF -- "$words" err || fail "exit $status, or no '$words': $*"
+  [ ! -e refused ] || fail "a folder was made: $*"
+}
+refused '--set evaluate.prompts: are gone on with at each evaluation: set evaluate.every' "${prompts[@]}" --set evaluate.every=0
+refused '--set evaluate.prompts: is an empty text' --set 'evaluate.prompts=[""]'
+refused '--set evaluate.prompts: makes no token' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "  "]'
+refused '--set evaluate.prompts: its token 1 is 60, but the model'"'"'s vocabulary is 60: tokens are 0 to 59' \
+  "${of_tokens[@]}" --set 'evaluate.prompts=["59 60"]'
+refused 'its token 0 is 2147483647' "${of_tokens[@]}" --set 'evaluate.prompts=["99999999999999999999"]'
+refused 'makes 4097 tokens; at most 4096' --set "evaluate.prompts=[$(printf 'x%.0s' $(seq 4097))]"
+refused 'has 65 prompts; at most 64' --set "evaluate.prompts=[$(seq -s, 65)]"
+refused 'must be at most 4096, is 4097' "${prompts[@]}" --set evaluate.prompt_tokens=4097
+refused 'evaluate.prompts[1]: is no list of numbers of tokens, and there is no tokenizer' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "Once"]'
+printf '%s\n' 'name: t' >line.yaml
+sed 's/^train:/evaluate: {every: 2, prompts: [\n  "a",\n  ""]}\ntrain:/' "$recipe" >line.yaml
+"$addend" train line.yaml -o refused >out 2>err && fail "an empty prompt"
+grep -q 'line.yaml:[0-9]*: evaluate.prompts' err || fail "no line"
+for of in ocr-equal decompose-gpt; do
+  "$addend" train "$source/recipes/$of.yaml" -o refused "${prompts[@]}" >out 2>err && fail "$of has no next token"
+  grep -q 'evaluate.prompts: unknown key' err || fail "$of"
+done
+
+# ---- text of a tokenizer ----
+python=${ADDEND_PYTHON:-}
+[ -n "$python" ] || for python in "$HOME/.cache/addend/torch/bin/python3" python3; do [ ! -x "$python" ] || break; done
+echo '{"version": "1.0"}' >tokenizer.json
+ADDEND_PYTHON=/nowhere/python refused 'is text, and the tokenizer tokenizer.json cannot be used' "${of_tokens[@]}" --set 'evaluate.prompts=[Once]'
+if "$python" -c 'import tokenizers' 2>/dev/null; then
+  export ADDEND_PYTHON=$python
+  "$python" - <<'P'
+import tokenizers
+words = {"[unk]": 0, **{f"w{i}": i for i in range(1, 60)}, "far": 60}
+own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[unk]"))
+own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+own.save("tokenizer.json")
+P
+  train text gpt-dp "${small[@]}" "${of_tokens[@]}" --set 'evaluate.prompts=["w17 w4", "5 6"]' --set evaluate.prompt_tokens=3
+  cmp tokenizer.json text/tokenizer.json || fail "the tokenizer is not in the run's folder"
+  python3 - <<'P' || fail "text of a tokenizer"
+import json
+for line in map(json.loads, open("text/samples.jsonl")):
+    assert line["text"] == " ".join(f"w{token}" if token else "[unk]" for token in line["tokens"]), line
+P
+  head -n 2 text/samples.jsonl >/dev/null
+  python3 - "$addend" <<'P' || fail "a text is not gone on with as its tokens"
+import json, subprocess, sys
+line = [json.loads(line) for line in open("text/samples.jsonl")][-2]
+said = subprocess.run([sys.argv[1], "sample", "text", "17 4", "--numbers", "--tokens", "3", "--json"], check=True, capture_output=True)
+assert line["prompt"] == "w17 w4" and json.loads(said.stdout)["tokens"] == line["tokens"], (line, said.stdout)
+P
+  refused 'evaluate.prompts[1]: its token 1 is 60' "${of_tokens[@]}" --set 'evaluate.prompts=["w17", "w3 far"]'
+fi
+echo "prompts: all hold"
