@@ -153,6 +153,16 @@ typedef struct ad_attention_shape {
 AD_API ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, const ad_attention_shape *shape);
 AD_API ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer,
                                        ad_tensor *x);
+/* Keys and values of the tokens of one sequence that a layer has read, so that each new token is computed once. */
+typedef struct ad_kept_keys ad_kept_keys;
+AD_API AD_CHECKED ad_status ad_kept_keys_create(ad_kept_keys **out);
+AD_API void ad_kept_keys_destroy(ad_kept_keys *kept); /* NULL allowed */
+AD_API void ad_kept_keys_forget(ad_kept_keys *kept);  /* for another sequence; the memory stays */
+/* ad_attention_forward of the tokens [1, rows, d_model] that follow those whose keys are kept; theirs are added to
+ * them. The tape continues at that position (ad_tape_continue). Nothing goes back through it: what is kept is constant.
+ * On one rank. kept NULL: ad_attention_forward. */
+AD_API ad_tensor *ad_attention_continue(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer,
+                                        ad_tensor *x, ad_kept_keys *kept);
 
 /* swiglu(x Wgate, x Wup) Wdown. */
 typedef struct ad_mlp_layer {

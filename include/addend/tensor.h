@@ -53,6 +53,9 @@ AD_API AD_CHECKED ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, c
                                            ad_tape **out);
 AD_API void ad_tape_destroy(ad_tape *tape);
 AD_API void ad_tape_reset(ad_tape *tape); /* forgets every tensor, keeps the memory; clears the error */
+/* Until the next reset the tape's sequences go on where earlier ones ended: their first token has this position for
+ * ad_rotary, and ad_attention takes so many more keys and values than rows, those of the tokens before. */
+AD_API void ad_tape_continue(ad_tape *tape, int64_t position);
 AD_API ad_status
 ad_tape_status(const ad_tape *tape); /* the first error; its text is in ad_last_error() after this call */
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);

@@ -156,7 +156,7 @@ done
 cmp tokenizer.json one/tokenizer.json || fail "the tokenizer is copied"
 mkdir foreign && echo own >foreign/tokenizer.json
 train -o foreign || fail "train beside another tokenizer.json"
-grep -q "foreign/tokenizer.json: stays as it is, but tokenizer.json, which belongs to the data, is another" err || fail "says that it stays"
+grep -q "foreign/tokenizer.json: stays as it is, but tokenizer.json, which belongs to the run, is another" err || fail "says that it stays"
 [ "$(cat foreign/tokenizer.json)" = own ] || fail "another tokenizer.json stays"
 train -o foreign --overwrite && [ "$(cat foreign/tokenizer.json)" = own ] || fail "--overwrite leaves what is not addend's"
 mv tokenizer.json away.json

@@ -36,8 +36,22 @@ ad_tensor *ad_kept_rows_add(ad_tape *t, ad_kept_rows *rows, ad_tensor *x) {
   return ad_constant(t, &all);
 }
 
-void ad_kept_keys_release(ad_kept_keys *kept) {
+ad_status ad_kept_keys_create(ad_kept_keys **out) { return ad_new(1, out); }
+
+static void forget(ad_kept_rows *rows) {
+  rows->bytes = 0;
+  rows->count = 0;
+}
+
+void ad_kept_keys_forget(ad_kept_keys *kept) {
+  if (!kept) return;
+  forget(&kept->k);
+  forget(&kept->v);
+}
+
+void ad_kept_keys_destroy(ad_kept_keys *kept) {
+  if (!kept) return;
   ad_release(kept->k.data);
   ad_release(kept->v.data);
-  *kept = (ad_kept_keys){0};
+  ad_release(kept);
 }

@@ -7,7 +7,6 @@
 #include "addend/store.h"
 #include "base/error.h"
 #include "base/options.h"
-#include "nn/kept.h"
 #include "program/decoder/text_batch.h"
 #include "tensor/tape.h"
 
@@ -39,11 +38,17 @@ static ad_status check_options(const ad_sampler_options *options) {
   return ad_fail(AD_INVALID, "the temperature is %g; it must be 0 (greedy) or more", options->temperature);
 }
 
+static ad_status create_kept(ad_sampler *sampler) {
+  AD_TRY(ad_new((size_t)layers_of(sampler), &sampler->kept));
+  for (int64_t i = 0; i < layers_of(sampler); i++) AD_TRY(ad_kept_keys_create(&sampler->kept[i]));
+  return AD_OK;
+}
+
 static ad_status create_parts(const ad_recipe *recipe, ad_sampler *sampler) {
   ad_tape_options tape = {.size = sizeof tape, .dtype = sampler->options.dtype};
   AD_TRY(ad_sample_model_create(recipe, tape.dtype, &sampler->model));
   AD_TRY(ad_tape_create(sampler->model.comm, ad_program_mesh(sampler->model.program, 0), &tape, &sampler->tape));
-  AD_TRY(ad_new((size_t)layers_of(sampler), &sampler->kept));
+  AD_TRY(create_kept(sampler));
   return ad_new((size_t)ad_sampler_vocabulary(sampler), &sampler->logits);
 }
 
@@ -65,13 +70,13 @@ ad_status ad_sampler_create(const ad_recipe *recipe, const ad_sampler_options *o
 
 void ad_sampler_begin(ad_sampler *sampler) {
   if (!sampler) return;
-  for (int64_t i = 0; sampler->kept && i < layers_of(sampler); i++) ad_kept_keys_release(&sampler->kept[i]);
+  for (int64_t i = 0; i < layers_of(sampler); i++) ad_kept_keys_forget(sampler->kept[i]);
   sampler->read = 0;
 }
 
 void ad_sampler_close(ad_sampler *sampler) {
   if (!sampler) return;
-  ad_sampler_begin(sampler);
+  for (int64_t i = 0; sampler->kept && i < layers_of(sampler); i++) ad_kept_keys_destroy(sampler->kept[i]);
   ad_release(sampler->kept);
   ad_release(sampler->logits);
   ad_tape_destroy(sampler->tape);

@@ -2,7 +2,7 @@
 #ifndef SAMPLE_SAMPLER_H
 #define SAMPLE_SAMPLER_H
 #include "addend/sample.h"
-#include "nn/kept.h"
+#include "addend/layers.h"
 #include "sample/ends.h"
 #include "sample/model.h"
 #include "tensor/tape.h"
@@ -13,8 +13,8 @@ struct ad_sampler {
   ad_recipe *recipe; /* released with the sampler; NULL: it is somebody else's */
   ad_ends ends;
   ad_tape *tape;
-  ad_kept_keys *kept; /* of each block */
-  int64_t read;       /* tokens of the sequence */
+  ad_kept_keys **kept; /* of each block */
+  int64_t read;        /* tokens of the sequence */
   double *logits;
 };
 

@@ -99,7 +99,9 @@ void ad_tape_reset(ad_tape *tape) {
   tape->message[0] = 0;
 }
 
-void ad_tape_continue(ad_tape *tape, int64_t position) { tape->position = position; }
+void ad_tape_continue(ad_tape *tape, int64_t position) {
+  if (tape) tape->position = position;
+}
 
 ad_status ad_tape_status(const ad_tape *tape) {
   AD_NEED(tape);

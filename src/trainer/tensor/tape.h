@@ -55,10 +55,6 @@ struct ad_tape {
   char message[AD_MESSAGE_MAX];
 };
 
-/* Until the next reset its sequences go on where earlier ones ended: their first token has this position, and attention
- * has so many keys and values more than rows, of the tokens before. */
-void ad_tape_continue(ad_tape *tape, int64_t position);
-
 /* What passes the seam AD_SEAM_RECORD. */
 typedef struct ad_record_passing {
   const char *site;

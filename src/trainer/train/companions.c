@@ -1,10 +1,11 @@
-/* Copying what belongs to the data into a run's folder, and telling a copy from what else may have its name. */
+/* Copying what belongs to a run into its folder, and telling a copy from what else may have its name. */
 #include "train/companions.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "addend/safetensors.h"
+#include <unistd.h>
+#include "architecture/folder.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/unfinished.h"
@@ -14,9 +15,28 @@
 
 enum { COMPANION_BYTES_MAX = 1 << 30 };
 
-static const char *companion_at(const ad_run *run, size_t index) {
+/* What is done with each of them. */
+typedef ad_status each_companion(void *context, const char *path);
+
+static ad_status each_of_model(const ad_run *run, each_companion *function, void *context) {
+  for (size_t i = 0; run->recipe->from && i < AD_PRETRAINED_FILES; i++) {
+    char *path;
+    AD_TRY(ad_path_in(run->recipe->from, ad_pretrained_files[i], &path));
+    ad_status status = access(path, F_OK) ? AD_OK : function(context, path);
+    ad_release(path);
+    if (status) return status;
+  }
+  return AD_OK;
+}
+
+/* Those of the model that it begins with, then those of the data. */
+static ad_status each(const ad_run *run, each_companion *function, void *context) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
-  return kind->data.companion ? kind->data.companion(ad_program_own(run->program), index) : NULL;
+  const char *companion;
+  AD_TRY(each_of_model(run, function, context));
+  for (size_t i = 0; kind->data.companion && (companion = kind->data.companion(ad_program_own(run->program), i)); i++)
+    AD_TRY(function(context, companion));
+  return AD_OK;
 }
 
 static const char *name_of(const char *path) {
@@ -64,33 +84,39 @@ static ad_status copy(const char *companion, const char *path) {
   return status;
 }
 
-static ad_status copy_into(const char *companion, const char *folder) {
-  const char *name = name_of(companion);
+static ad_status copy_into(void *context, const char *companion) {
+  const char *folder = context, *name = name_of(companion);
   char *path;
   AD_TRY(ad_unfinished_remove(folder, &name, 1));
   AD_TRY(ad_path_in(folder, name, &path));
   standing found = look_at(companion, path);
   if (found == ANOTHER)
-    ad_log(AD_LOG_WARNING, "%s: stays as it is, but %s, which belongs to the data, is another", path, companion);
+    ad_log(AD_LOG_WARNING, "%s: stays as it is, but %s, which belongs to the run, is another", path, companion);
   ad_status status = found == NOTHING ? copy(companion, path) : AD_OK;
   ad_release(path);
   return status;
 }
 
 ad_status ad_companions_copy(const ad_run *run, const char *folder) {
-  const char *companion;
-  for (size_t i = 0; (companion = companion_at(run, i)); i++) AD_TRY(copy_into(companion, folder));
+  return each(run, copy_into, (void *)(uintptr_t)folder);
+}
+
+typedef struct listing {
+  const char *folder;
+  json_t *names;
+} listing;
+
+static ad_status list_copy(void *context, const char *companion) {
+  const listing *list = context;
+  char *path;
+  AD_TRY(ad_path_in(list->folder, name_of(companion), &path));
+  if (look_at(companion, path) == A_COPY) json_array_append_new(list->names, ad_json_text(name_of(companion)));
+  ad_release(path);
   return AD_OK;
 }
 
 json_t *ad_companions_list(const ad_run *run, const char *folder) {
-  const char *companion;
-  char *path;
-  json_t *names = json_array();
-  for (size_t i = 0; (companion = companion_at(run, i)); i++) {
-    if (ad_path_in(folder, name_of(companion), &path)) continue;
-    if (look_at(companion, path) == A_COPY) json_array_append_new(names, ad_json_text(name_of(companion)));
-    ad_release(path);
-  }
-  return names;
+  listing list = {folder, json_array()};
+  if (each(run, list_copy, &list)) ad_log(AD_LOG_WARNING, "%s", ad_last_error());
+  return list.names;
 }

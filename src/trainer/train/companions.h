@@ -1,5 +1,6 @@
-/* Files that belong to a run's data, such as a tokenizer: copies of them in its folder, so that what was read and
- * learned can be understood without the data. */
+/* Files that belong to what a run begins with (the configuration and the tokenizer of model.from) and to its data (a
+ * tokenizer): copies of them in its folder, so that what was learned can be understood, sampled and exported without
+ * them. */
 #ifndef TRAIN_COMPANIONS_H
 #define TRAIN_COMPANIONS_H
 #include <jansson.h>

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "architecture/folder.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/unfinished.h"
@@ -293,12 +292,9 @@ static ad_status remove_dumps(const char *path) {
   return status;
 }
 
-ad_status ad_run_folder_tidy(const char *folder) {
-  AD_TRY(ad_unfinished_remove(folder, ad_pretrained_files, AD_PRETRAINED_FILES));
-  return ad_unfinished_remove(folder, results, RESULTS);
-}
+ad_status ad_run_folder_tidy(const char *folder) { return ad_unfinished_remove(folder, results, RESULTS); }
 
-/* Files that belong to the earlier run's data, which its run.json names. */
+/* Copies of what the earlier run began with and of its data's files, which its run.json names. */
 static ad_status remove_copied(const char *folder) {
   json_t *document, *name;
   size_t i;
@@ -317,6 +313,5 @@ ad_status ad_run_folder_clear(const char *folder) {
   AD_TRY(remove_dumps(folder));
   AD_TRY(remove_copied(folder));
   for (size_t i = 0; i < RESULTS; i++) AD_TRY(remove_file(folder, results[i]));
-  for (size_t i = 0; i < AD_PRETRAINED_FILES; i++) AD_TRY(remove_file(folder, ad_pretrained_files[i]));
   return AD_OK;
 }

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "architecture/folder.h"
 #include "base/environment.h"
 #include "comm/settings.h"
 #include "base/error.h"
@@ -270,15 +269,8 @@ static ad_status begin_provenance(training *t) {
   return ad_provenance_write(t->provenance, t->options.folder);
 }
 
-/* So that the run's folder can be exported wherever it goes. */
-static ad_status keep_pretrained(const training *t) {
-  const char *from = t->run->recipe->from;
-  return from ? ad_pretrained_copy(from, t->options.folder) : AD_OK;
-}
-
 static ad_status begin_files(training *t) {
   if (!ad_run_is_first(t->run)) return AD_OK;
-  if (!is_complete(t)) AD_TRY(keep_pretrained(t));
   if (!is_complete(t)) AD_TRY(ad_metrics_open(t->options.folder, t->first_step, &t->metrics));
   AD_TRY(ad_companions_copy(t->run, t->options.folder));
   if (!is_complete(t)) AD_TRY(ad_prompts_open(t->run->recipe, &t->options, t->first_step, &t->prompts));

@@ -61,9 +61,9 @@ static ad_tensor *last_row(ad_tape *t, ad_tensor *x) {
   return ad_constant(t, &row);
 }
 
-ad_tensor *ad_decoder_continue(const ad_decoder *d, ad_tape *t, ad_tensor *tokens, ad_kept_keys *kept) {
+ad_tensor *ad_decoder_continue(const ad_decoder *d, ad_tape *t, ad_tensor *tokens, ad_kept_keys *const *kept) {
   ad_tensor *x = ad_decoder_embed(d, t, tokens);
-  for (int64_t i = 0; i < d->options->layers; i++) x = block_forward(d, t, i, x, &kept[i]);
+  for (int64_t i = 0; i < d->options->layers; i++) x = block_forward(d, t, i, x, kept[i]);
   return ad_decoder_head(d, t, last_row(t, x), NULL);
 }
 

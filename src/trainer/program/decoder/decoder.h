@@ -3,7 +3,6 @@
 #ifndef PROGRAM_DECODER_DECODER_H
 #define PROGRAM_DECODER_DECODER_H
 #include "addend/layers.h"
-#include "nn/kept.h"
 #include "program/decoder/keys.h"
 #include "program/decoder/options.h"
 
@@ -79,7 +78,7 @@ ad_tensor *ad_decoder_logits(const ad_decoder *decoder, ad_tape *t, ad_tensor *x
 void ad_decoder_end(const ad_decoder *decoder, ad_phase_run *at);
 /* The logits [1, 1, vocabulary] of the token that follows `tokens` [1, rows], which follow those that `kept`, one for
  * each block, has of earlier calls. On one rank, in one stage, with decoder->leaves and ->states set. */
-ad_tensor *ad_decoder_continue(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens, ad_kept_keys *kept);
+ad_tensor *ad_decoder_continue(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens, ad_kept_keys *const *kept);
 /* Whether the head is the embedding of another stage, which gives it as a value. */
 int ad_decoder_gives_table(const ad_decoder *decoder);
 /* How the stream lies between blocks, on the mesh of a stage. */
