@@ -1,9 +1,11 @@
-"""A model folder fine-tuned by Hugging Face's Trainer, beside `addend train recipes/finetune.yaml`: the same model, samples of
-the same length and number, AdamW, bf16 by autocast with f32 parameters, ranks over gloo on one machine.
+"""A model of Transformers fine-tuned by its Trainer, beside `addend train recipes/finetune.yaml`: the same model, samples
+of the same length and number, AdamW, bf16 products with f32 parameters, ranks over gloo on one machine.
 
-    torchrun --nproc-per-node 4 bench/peers/transformers_train.py MODEL TOKENS.npy --seq 512 --batch 8 --steps 6
+    torchrun --nproc-per-node 4 bench/peers/transformers_train.py MODEL TOKENS.npy --way ddp --seq 512 --batch 8
 
-Prints the tokens of a second of all ranks, by step, and the largest sum of their resident memory (PSS)."""
+`ddp`: the Trainer, which wraps the model in DistributedDataParallel. On processors it does so whatever its `fsdp` says, so
+`fsdp2` is a loop of its own around fully_shard, each layer a unit, products in bf16 and sums in f32.
+Prints the tokens of a second of all ranks, by step, and the sum of their resident memory (PSS) at the end."""
 import argparse
 import os
 import pathlib
@@ -14,6 +16,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import transformers
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
 class Windows(torch.utils.data.Dataset):
@@ -30,6 +34,7 @@ class Windows(torch.utils.data.Dataset):
 
 class Clock(transformers.TrainerCallback):
     """The time of each step, the slowest rank's."""
+
     def __init__(self, tokens):
         self.tokens, self.began, self.rates = tokens, 0.0, []
 
@@ -54,30 +59,62 @@ def arguments_of(call, folder):
         report_to=[], disable_tqdm=True, logging_strategy="no", dataloader_drop_last=True)
 
 
-def train(call, folder):
+def train_by_trainer(call, clock):
     model = transformers.AutoModelForCausalLM.from_pretrained(call.model, dtype=torch.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = transformers.Trainer(model, arguments_of(call, folder), train_dataset=Windows(call.tokens, call.seq),
+                                       callbacks=[clock])
+        trainer.train()
+    return type(trainer.model_wrapped).__name__
+
+
+def sharded(call):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(call.model, dtype=torch.float32)
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    return fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def train_sharded(call, clock):
+    dist.init_process_group("gloo")
+    model, windows = sharded(call), Windows(call.tokens, call.seq)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+    own = call.batch // dist.get_world_size()
+    for step in range(call.steps):
+        clock.on_step_begin()
+        first = step * call.batch + dist.get_rank() * own
+        inputs = torch.stack([windows[i]["input_ids"] for i in range(first, first + own)])
+        model(input_ids=inputs, labels=inputs, use_cache=False).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        clock.on_step_end()
+    return type(model).__name__
+
+
+def train(call):
     clock = Clock(call.batch * call.seq)
-    trainer = transformers.Trainer(model, arguments_of(call, folder), train_dataset=Windows(call.tokens, call.seq),
-                                   callbacks=[clock])
-    trainer.train()
+    name = {"ddp": train_by_trainer, "fsdp2": train_sharded}[call.way](call, clock)
     memory = torch.tensor([pss()])
     dist.all_reduce(memory)
     if dist.get_rank() == 0:
         rates = " ".join(f"{rate:.1f}" for rate in clock.rates)
-        print(f"{type(trainer.model_wrapped).__name__}: tokens a second by step: {rates}; memory of all ranks {memory.item() / 2**20:.0f} MiB")
+        print(f"{name}: tokens a second by step: {rates}; memory of all ranks {memory.item() / 2**20:.0f} MiB")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("tokens")
+    parser.add_argument("--way", choices=("ddp", "fsdp2"), default="ddp")
     parser.add_argument("--seq", type=int, default=512)
     parser.add_argument("--batch", type=int, default=8, help="samples of a step, over all ranks")
     parser.add_argument("--steps", type=int, default=6)
     call = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        train(call, folder)
+    train(call)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# `addend sample`: numbers, bytes and text; where it stops; what it is refused. That its tokens are those of Transformers is in
+# tests/export.
+#   sample.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+exits() { # status, sentence, arguments...
+  local status=0
+  "$addend" sample "${@:3}" >out 2>err || status=$?
+  [ $status -eq "$1" ] || { cat out err >&2; fail "exit $status, not $1: ${*:3}"; }
+  grep -qF -- "$2" err || { cat err >&2; fail "no word of '$2': ${*:3}"; }
+}
+model=$source/tests/oracle/fixtures/hf-mistral/model
+
+# ---- numbers ----
+"$addend" sample "$model" "3 4 5" --tokens 12 >out 2>err
+[ "$(cat out)" = "3 4 5 9 22 30 9 22 6 7 12 30 30 9 6" ] || { cat out >&2; fail "numbers"; }
+grep -q '^12 tokens, [0-9.]* a second$' err || fail "the rate"
+"$addend" sample "$model" "3,4 5" --tokens 3 --json >out 2>err
+python3 -c 'import json; d = json.load(open("out")); assert d["prompt"] == [3, 4, 5] and d["tokens"] == [9, 22, 30] and d["text"] is None and d["ended"] is False and d["tokens_per_second"] > 0, d'
+[ ! -s err ] || fail "--json says nothing else"
+
+# ---- draws: the same of a seed, others of another ----
+for seed in 1 1 2; do "$addend" sample "$model" 3 --tokens 30 --temperature 1.5 --seed $seed 2>err; done >out
+[ "$(sed -n 1p out)" = "$(sed -n 2p out)" ] && [ "$(sed -n 1p out)" != "$(sed -n 3p out)" ] || { cat out >&2; fail "seeds"; }
+
+# ---- the model ends its text ----
+mkdir ends && cp "$model"/* ends && echo '{"eos_token_id": [41, 30]}' >ends/generation_config.json
+"$addend" sample ends "3 4 5" --tokens 12 >out 2>err
+[ "$(cat out)" = "3 4 5 9 22" ] && grep -q '^3 tokens, .*; the model ended its text$' err || { cat out err >&2; fail "the end"; }
+echo '{"eos_token_id": "x"}' >ends/generation_config.json
+exits 2 'ends/generation_config.json: eos_token_id must be a token or a list' ends 3
+
+# ---- bytes, of a run, from its weights and from its checkpoint ----
+"$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=4 --set checkpoint.every=2 >out 2>&1
+"$addend" sample runs/gpt-dp "This " --tokens 7 >text 2>err
+[ "$(head -c 5 text)" = "This " ] && [ "$(wc -c <text)" -eq 13 ] || fail "bytes"
+"$addend" sample runs/gpt-dp "84 104 105 115 32" --numbers --tokens 7 --json >out
+python3 -c 'import json; t = json.load(open("out"))["tokens"]; assert bytes(t) == open("text", "rb").read()[5:-1], t'
+rm runs/gpt-dp/weights.safetensors
+"$addend" sample runs/gpt-dp "This " --tokens 7 2>err | cmp - text || fail "of a checkpoint"
+
+# ---- text: a tokenizer in a process of Python's, here one that knows the letters a to z ----
+mkdir text-model && cp "$model"/* text-model && echo '{}' >text-model/tokenizer.json
+cat >letters <<'P'
+#!/usr/bin/env bash
+# In place of Python with tokenizers: called as `letters -c PROGRAM FILE`.
+exec python3 -uc '
+import json, sys
+print("null")
+for line in sys.stdin:
+    asked = json.loads(line)
+    print(json.dumps([ord(c) - 97 for c in asked] if isinstance(asked, str) else "".join(chr(97 + t) if t < 26 else "." for t in asked)))'
+P
+chmod +x letters
+ADDEND_PYTHON=./letters "$addend" sample text-model def --tokens 6 >out 2>err
+[ "$(cat out)" = "defjw.jwg" ] || { cat out err >&2; fail "text"; }
+ADDEND_PYTHON=./letters "$addend" sample text-model def --tokens 6 --json >out
+python3 -c 'import json; d = json.load(open("out")); assert d["text"] == "defjw.jwg" and d["tokens"] == [9, 22, 30, 9, 22, 6], d'
+export ADDEND_PYTHON=./no-such-python
+exits 2 'no text, but numbers of tokens: ./no-such-python cannot be run: No such file or directory' text-model def
+exits 2 "PROMPT is to be numbers of tokens, such as \"17 4 250\", and has 'def'" text-model def
+"$addend" sample text-model "3 4 5" --tokens 3 >out 2>err
+[ "$(cat out)" = "3 4 5 9 22 30" ] || fail "numbers where there is no Python"
+
+# ---- refused ----
+exits 2 'name the folder of a run or of a model, and a prompt' "$model"
+exits 2 'name the folder of a run or of a model, and a prompt' "$model" ""
+exits 2 "a model goes on with one prompt; '4' is too much" "$model" 3 4
+exits 2 "token 1 is 43; the model's tokens are 0 to 42" "$model" "3 43"
+exits 2 "token 0 is -1; the model's tokens are 0 to 42" "$model" " -7"
+exits 2 "--tokens takes a whole number from 1 on, not '0'" "$model" 3 --tokens 0
+exits 2 "--temperature takes a number from 0 on, not '-1'" "$model" 3 --temperature=-1
+exits 2 "--dtype takes f32, bf16 or f64, not 'f16'" "$model" 3 --dtype f16
+exits 3 'no-such: ' no-such 3
+exits 3 'has no config.json' "$source" 3
+echo "sample: all hold"
