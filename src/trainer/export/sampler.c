@@ -10,6 +10,7 @@
 #include "architecture/tensors.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "export/values.h"
 #include "files/file.h"
 #include "kernels/kernels.h"
@@ -115,7 +116,6 @@ static ad_status read_values(const ad_sample_model *model, const char *run, cons
   return AD_OK;
 }
 
-/* Weights have no states: they are a checkpoint's. */
 static ad_status load_states(const ad_sample_model *model, const char *folder, char (*names)[AD_PROGRAM_NAME_SIZE],
                              ad_checkpoint_value *list) {
   const ad_module_spec *module = ad_program_module(model->program, 0);
@@ -127,11 +127,22 @@ static ad_status load_states(const ad_sample_model *model, const char *folder, c
   return ad_checkpoint_load(model->comm, module->mesh, folder, &state);
 }
 
+/* Weights have no states: they are a checkpoint's. */
+static ad_status find_checkpoints(const ad_sample_model *model, const char *run, char **folder) {
+  AD_TRY(ad_path_in(run, "checkpoints", folder));
+  if (ad_checkpoint_newest(*folder) >= 0) return AD_OK;
+  const ad_module_spec *module = ad_program_module(model->program, 0);
+  return ad_fail(AD_INVALID,
+                 "%s: has no checkpoint, and only one holds %s.%s, which weights.safetensors does not: train it with "
+                 "checkpoint.every above 0",
+                 run, module->name, module->states[0].name);
+}
+
 static ad_status read_states(const ad_sample_model *model, const char *run) {
   char(*names)[AD_PROGRAM_NAME_SIZE] = NULL, *folder = NULL;
   ad_checkpoint_value *list = NULL;
   if (!model->state_count) return AD_OK;
-  ad_status status = ad_path_in(run, "checkpoints", &folder);
+  ad_status status = find_checkpoints(model, run, &folder);
   if (!status) status = ad_new(model->state_count, &names);
   if (!status) status = ad_new(model->state_count, &list);
   if (!status) status = load_states(model, folder, names, list);
