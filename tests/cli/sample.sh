@@ -38,6 +38,7 @@ exits 2 'ends/generation_config.json: eos_token_id must be a token or a list' en
 "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=4 --set checkpoint.every=2 >out 2>&1
 "$addend" sample runs/gpt-dp "This " --tokens 7 >text 2>err
 [ "$(head -c 5 text)" = "This " ] && [ "$(wc -c <text)" -eq 13 ] || fail "bytes"
+"$addend" export runs/gpt-dp of-bytes >out && "$addend" sample of-bytes "This " --tokens 7 2>err | cmp - text || fail "an exported model of bytes"
 "$addend" sample runs/gpt-dp "84 104 105 115 32" --numbers --tokens 7 --json >out
 python3 -c 'import json; t = json.load(open("out"))["tokens"]; assert bytes(t) == open("text", "rb").read()[5:-1], t'
 rm runs/gpt-dp/weights.safetensors

@@ -179,10 +179,16 @@ static int has(const char *folder, const char *name) {
   return is_there;
 }
 
+/* An exported model of bytes has nothing that says so, and tokens of it are numbers as any are. */
+static void look_for_bytes(const char *from, ad_sampler *sampler) {
+  if (ad_sampler_vocabulary(sampler) == 256 && !has(from, "tokenizer.json")) sampler->are_bytes = 1;
+}
+
 ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, ad_sampler **out) {
   AD_NEED(from, out);
   ad_sampler *sampler = NULL;
   ad_status status = has(from, "run.json") ? open_run(from, options, &sampler) : open_folder(from, options, &sampler);
+  if (!status) look_for_bytes(from, sampler);
   if (!status) status = ad_ends_read(from, &sampler->ends);
   if (status)
     ad_sampler_close(sampler);
