@@ -44,14 +44,43 @@ python3 -c 'import json; t = json.load(open("out"))["tokens"]; assert bytes(t) =
 rm runs/gpt-dp/weights.safetensors
 "$addend" sample runs/gpt-dp "This " --tokens 7 2>err | cmp - text || fail "of a checkpoint"
 
+# ---- sequences that a run cut: of cp nothing is left ----
+"$addend" train "$source/recipes/gpt-cp.yaml" -o cut --set train.steps=2 --set train.warmup=0 >out 2>&1 || fail "train on cp"
+"$addend" sample cut "This " --tokens 7 >out 2>err || { cat err >&2; fail "of a run on cp"; }
+
+# ---- weights that stand beside a checkpoint are an earlier training's where the run has not finished since ----
+"$addend" train "$source/recipes/gpt-dp.yaml" -o killed --set train.steps=4 --set checkpoint.every=2 >out 2>&1
+"$addend" train "$source/recipes/gpt-dp.yaml" -o other --set train.steps=4 --set train.seed=9 >out 2>&1
+cp other/weights.safetensors killed/
+python3 - <<'P'
+import json
+run = json.load(open("killed/run.json"))
+del run["finished"]
+json.dump(run, open("killed/run.json", "w"))
+P
+"$addend" sample killed "This " --tokens 7 2>err | cmp - text || fail "weights of an earlier training"
+
+# ---- of equal logits the first; none that is no number ----
+mkdir zero huge && cp "$model"/* zero && cp "$model"/* huge
+PYTHONPATH=$source/tests/cli PYTHONDONTWRITEBYTECODE=1 python3 - <<'P'
+import math, struct, safetensors as s
+weights = s.load("zero/model.safetensors")
+def filled(names, one): return {name: ("F32", weights[name][1], struct.pack("<f", one) * math.prod(weights[name][1])) for name in names}
+s.save("zero/model.safetensors", filled(weights, 0))
+s.save("huge/model.safetensors", {**weights, **filled(["model.norm.weight", "lm_head.weight"], 1e30)})
+P
+"$addend" sample zero "3 4" --tokens 1 >out 2>err
+[ "$(cut -d ' ' -f 3 out)" = 0 ] || { cat out err >&2; fail "equal logits"; }
+exits 3 'the logit of token 0 is ' huge "3 4"
+
 # ---- experts: what a token is followed by does not depend on how many are read at once; a bias is a checkpoint's ----
 balance() { # folder, checkpoint.every
   "$addend" train "$source/recipes/moe-balance.yaml" -o "$1" --set train.steps=4 --set train.warmup=0 --set checkpoint.every="$2" >out 2>&1 || fail "train $1"
 }
 balance limited 2
-prompt=$(seq -s ' ' 65 7 200)
-"$addend" sample limited "$prompt" --numbers --tokens 6 --dtype f64 >whole 2>err
-"$addend" sample limited "$(cut -d ' ' -f 1-22 whole)" --numbers --tokens 4 --dtype f64 2>err | cmp - whole || fail "a limit of experts drops tokens of a prompt"
+drawn=(--numbers --dtype f64 --temperature 1)
+"$addend" sample limited "$(seq -s ' ' 65 7 200)" --tokens 100 "${drawn[@]}" >whole 2>err
+"$addend" sample limited "$(cut -d ' ' -f 1-60 whole)" --tokens 60 "${drawn[@]}" 2>err | cmp - whole || fail "a limit of experts drops tokens of a prompt"
 balance unkept 0
 exits 2 'unkept: has no checkpoint, and only one holds model.blocks.0.moe.bias, which weights.safetensors does not' unkept "The "
 
