@@ -12,6 +12,7 @@
 static const char program[] =
     "import json, signal, sys\n"
     "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
     "try:\n"
     "    import tokenizers\n"
     "except ModuleNotFoundError:\n"
@@ -25,6 +26,7 @@ static const char program[] =
     "    sys.exit()\n"
     "print('null', flush=True)\n"
     "for line in sys.stdin:\n"
+    "    if not line.endswith(chr(10)): break\n" /* who asked was interrupted */
     "    asked = json.loads(line)\n"
     "    print(json.dumps(own.encode(asked).ids if isinstance(asked, str) else "
     "own.decode(asked).replace(chr(0), chr(0xFFFD))), flush=True)\n";

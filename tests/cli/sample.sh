@@ -144,6 +144,11 @@ own.save("text-model/tokenizer.json")
 P
   ADDEND_PYTHON=$python "$addend" sample text-model "w3 w4 w5" --tokens 3 >out 2>err
   [ "$(cat out)" = $'w3 w4 w5 w9 a\xef\xbf\xbdb w30' ] || { cat out err >&2; fail "a text with a NUL"; }
+  # Interrupted, also in the middle of a question: Python ends, and says nothing.
+  status=0; ADDEND_PYTHON=$python timeout -s INT 2 "$addend" sample "$work/text-model" w3 --tokens 1000000000 >out 2>err || status=$?
+  [ $status -eq 124 ] && [ ! -s err ] || { cat err >&2; fail "an interrupted sample, exit $status"; }
+  for _ in $(seq 50); do pgrep -f "$work/text-model" >processes || break; sleep 0.1; done
+  [ ! -s processes ] || fail "an interrupted sample leaves Python"
 fi
 
 # ---- refused ----
