@@ -207,6 +207,18 @@ static void logits_in_bf16_are_near(void **state) {
   }
 }
 
+static void kept_keys_are_of_the_tokens_before(void **state) {
+  ad_sampler *sampler = open_sampler("hf-mistral", AD_F32, 0, 0);
+  int32_t token = 3;
+  read_tokens(sampler, &token, 1);
+  sampler->read = 0;
+  assert_int_equal(ad_sampler_read(sampler, &token, 1), AD_INVALID);
+  if (!strstr(ad_last_error(), "begin at position 0, but the keys of 1 are kept")) fail_msg("%s", ad_last_error());
+  ad_sampler_begin(sampler);
+  read_tokens(sampler, &token, 1);
+  ad_sampler_close(sampler);
+}
+
 static void refuses(const char *from, const ad_sampler_options *options, const char *words) {
   ad_sampler *sampler = NULL;
   assert_int_not_equal(ad_sampler_open(from, options, &sampler), AD_OK);
@@ -235,13 +247,10 @@ static void what_does_not_fit_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(logits_are_those_of_transformers),
-      cmocka_unit_test(a_part_follows_a_part),
-      cmocka_unit_test(greedy_tokens_are_those_of_generate),
-      cmocka_unit_test(draws_follow_the_softmax),
-      cmocka_unit_test(draws_are_those_of_the_header),
-      cmocka_unit_test(wide_parameters_are_wide),
-      cmocka_unit_test(logits_in_bf16_are_near),
+      cmocka_unit_test(logits_are_those_of_transformers),    cmocka_unit_test(a_part_follows_a_part),
+      cmocka_unit_test(greedy_tokens_are_those_of_generate), cmocka_unit_test(draws_follow_the_softmax),
+      cmocka_unit_test(draws_are_those_of_the_header),       cmocka_unit_test(wide_parameters_are_wide),
+      cmocka_unit_test(kept_keys_are_of_the_tokens_before),  cmocka_unit_test(logits_in_bf16_are_near),
       cmocka_unit_test(what_does_not_fit_is_refused),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;

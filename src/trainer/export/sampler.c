@@ -20,7 +20,7 @@
 
 /* ---- the recipe ---- */
 
-/* What config.json says, as a recipe; the rest of it is of no account. */
+/* What config.json says, as a recipe. Its other keys are there because a recipe needs them; a sampler reads none. */
 static void print_recipe(const ad_config *config, FILE *to) {
   fprintf(to, "name: sample\nmesh: \"dp_shard=1\"\nmodel:\n  kind: %s\n", config->architecture->kind);
   for (size_t i = 0; i < config->count; i++)
@@ -47,7 +47,7 @@ static ad_status recipe_of_run(const char *run, const json_t *provenance, ad_rec
   return ad_recipe_parse(text, "run.json", NULL, 0, out);
 }
 
-/* The recipe is the sampler's, and released where there is none. */
+/* The sampler takes the recipe over; without a sampler the recipe is released. */
 static ad_status create_owning(ad_recipe *recipe, const ad_sampler_options *options, ad_sampler **out) {
   ad_status status = ad_sampler_create(recipe, options, out);
   if (status)
@@ -179,7 +179,7 @@ static int has(const char *folder, const char *name) {
   return is_there;
 }
 
-/* An exported model of bytes has nothing that says so, and tokens of it are numbers as any are. */
+/* No file of an exported model says that its tokens are bytes: 256 tokens without a tokenizer are taken for them. */
 static void look_for_bytes(const char *from, ad_sampler *sampler) {
   if (ad_sampler_vocabulary(sampler) == 256 && !has(from, "tokenizer.json")) sampler->are_bytes = 1;
 }

@@ -16,7 +16,7 @@ static ad_status find_decoder(ad_sample_model *model) {
   return AD_OK;
 }
 
-/* Keys and values of earlier tokens lie whole, which a mesh that names cp would not have, even of size 1. */
+/* A mesh that names cp cuts sequences, even where cp has size 1, and kept keys and values must not be cut. */
 static ad_status cut_nothing(ad_recipe *alone) {
   for (size_t i = 0; i < alone->mesh_count; i++) {
     ad_release(alone->meshes[i].text);
