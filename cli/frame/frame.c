@@ -1,4 +1,5 @@
 /* `addend COMMAND ...`, or a program of one's own that has its commands: finds the command and hands over. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +67,14 @@ static void check_output(void) {
   if (ad_cli_print("")) _exit(CLI_UNFINISHED);
 }
 
+/* One of the three that the caller closed would be the next file's, which what is printed would go into. Reading alone:
+ * a write there fails as one to a closed descriptor does. */
+static void hold_descriptors(void) {
+  int fd = open("/dev/null", O_RDONLY);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
+  if (fd >= 0) close(fd);
+}
+
 static int has_stack(void) {
   struct rlimit stack;
   if (getrlimit(RLIMIT_STACK, &stack) || stack.rlim_cur >= STACK_KIB * 1024ul) return 1;
@@ -103,6 +112,7 @@ static int run(int argc, char **argv, const ad_cli_program *program) {
 }
 
 int ad_cli_main(int argc, char **argv, const ad_cli_program *program) {
+  hold_descriptors();
   if (ad_cli_trainer_part.begin) ad_cli_trainer_part.begin(argv);
   prctl(PR_SET_NAME, program->name); /* it was started as /proc/self/exe */
   if (getenv(CLI_ERROR_FD)) prctl(PR_SET_PDEATHSIG, SIGTERM);

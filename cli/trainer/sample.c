@@ -57,7 +57,7 @@ static void parse_temperature(const char *argument, sample_input *input, struct 
   char *end;
   input->options.temperature = strtod(argument, &end);
   if (*end || end == argument || !(input->options.temperature >= 0) || input->options.temperature > 1e6)
-    ad_cli_wrong(state, "--temperature takes a number from 0 on, not '%s'", argument);
+    ad_cli_wrong(state, "--temperature takes a number from 0 to 1000000, not '%s'", argument);
 }
 
 static void take_word(sample_input *input, const char *word, struct argp_state *state) {
@@ -119,6 +119,7 @@ typedef struct sequence {
   char *told;     /* the text so far, of a tokenizer */
   double seconds; /* that the tokens after the first took */
   int ended;      /* the model ended its text */
+  int is_mute;    /* the tokenizer gives no text any more */
 } sequence;
 
 static int add(sequence *s, int64_t token) {
@@ -129,7 +130,8 @@ static int add(sequence *s, int64_t token) {
     s->tokens = more;
     s->room = room;
   }
-  s->tokens[s->count++] = token < 0 || token > INT32_MAX ? -1 : (int32_t)token;
+  int64_t nearest = token < INT32_MIN ? INT32_MIN : token; /* what no token can be stays so */
+  s->tokens[s->count++] = (int32_t)(nearest > INT32_MAX ? INT32_MAX : nearest);
   return 1;
 }
 
@@ -156,9 +158,14 @@ static int add_bytes(sequence *s, const char *text) {
 
 static int add_encoded(sequence *s, const char *text) {
   size_t i;
-  json_t *token, *tokens = ad_cli_tokenizer_ask(&s->tokenizer, json_string(text));
+  json_t *token, *question = json_string(text), *tokens;
+  if (!question) {
+    fprintf(stderr, "addend sample: PROMPT is no UTF-8, which a tokenizer reads\n");
+    return 0;
+  }
+  tokens = ad_cli_tokenizer_ask(&s->tokenizer, question);
   int whole = json_is_array(tokens) && json_array_size(tokens) > 0;
-  if (!whole) fprintf(stderr, "addend sample: the tokenizer makes no tokens of PROMPT, which must be UTF-8\n");
+  if (!whole) fprintf(stderr, "addend sample: the tokenizer makes no tokens of PROMPT\n");
   json_array_foreach(tokens, i, token) whole = whole && add(s, json_integer_value(token));
   json_decref(tokens);
   return whole;
@@ -183,13 +190,14 @@ static int read_prompt(const sample_input *input, const ad_sampler *sampler, seq
 
 /* ---- telling ---- */
 
-/* The text of all tokens; NULL: there is none. */
-static char *decoded(const sequence *s) {
+/* The text of all tokens; NULL: the tokenizer gives none. */
+static char *decoded(sequence *s) {
   json_t *tokens = json_array();
   for (int64_t i = 0; tokens && i < s->count; i++) json_array_append_new(tokens, json_integer(s->tokens[i]));
   json_t *text = ad_cli_tokenizer_ask(&s->tokenizer, tokens);
   char *copy = json_is_string(text) ? strdup(json_string_value(text)) : NULL;
   json_decref(text);
+  s->is_mute = !copy;
   return copy;
 }
 
@@ -236,19 +244,24 @@ static ad_status next(ad_sampler *sampler, sequence *s) {
   ad_status status = ad_sampler_choose(sampler, &token);
   if (status) return status;
   s->ended = ad_sampler_ends(sampler, token);
-  if (!add(s, token)) return AD_MEMORY;
-  return AD_OK;
+  return add(s, token) ? AD_OK : ad_fail(AD_MEMORY, "no memory for %" PRId64 " tokens", s->count);
+}
+
+/* Nobody can read what would follow: the tokenizer or the reader of standard output is gone. */
+static int is_in_vain(const sequence *s) { return s->is_mute || ferror(stdout); }
+
+static int goes_on(const sample_input *input, const sequence *s) {
+  return !s->ended && !is_in_vain(s) && s->count - s->prompt < input->tokens;
 }
 
 static ad_status go_on(const sample_input *input, ad_sampler *sampler, sequence *s) {
   ad_status status = ad_sampler_read(sampler, s->tokens, s->prompt);
   if (!status && !input->json) tell(s, 0);
   double begin = now();
-  while (!status && !s->ended && s->count - s->prompt < input->tokens) {
+  while (!status && goes_on(input, s)) {
     status = next(sampler, s);
     if (!status && !input->json && !s->ended) tell(s, s->count - 1);
-    if (!status && !s->ended && s->count - s->prompt < input->tokens)
-      status = ad_sampler_read(sampler, &s->tokens[s->count - 1], 1);
+    if (!status && goes_on(input, s)) status = ad_sampler_read(sampler, &s->tokens[s->count - 1], 1);
   }
   s->seconds = now() - begin;
   return status;
@@ -262,27 +275,33 @@ static json_t *list(const sequence *s, int64_t first, int64_t end) {
   return tokens;
 }
 
-static json_t *text_of(const sequence *s) {
+static json_t *text_of(sequence *s) {
   char *text = s->tokenizer.process ? decoded(s) : NULL;
   json_t *out = text ? json_string(text) : NULL;
   free(text);
   return out ? out : json_null();
 }
 
-static int print_document(const sequence *s) {
+static int is_mute(const sequence *s) {
+  if (s->is_mute) fprintf(stderr, "addend sample: the tokenizer's process ended before it gave the text\n");
+  return s->is_mute;
+}
+
+static int print_document(sequence *s) {
   json_t *document =
       json_pack("{s:o, s:o, s:o, s:b, s:f}", "prompt", list(s, 0, s->prompt), "tokens", list(s, s->prompt, s->count),
                 "text", text_of(s), "ended", s->ended, "tokens_per_second", rate_of(s));
   char *text = document ? json_dumps(document, JSON_COMPACT) : NULL;
   json_decref(document);
-  int failed = text ? ad_cli_print(text) : CLI_UNFINISHED;
+  int failed = text && !is_mute(s) ? ad_cli_print(text) : CLI_UNFINISHED;
   free(text);
   return failed;
 }
 
 static int print_end(const sequence *s) {
-  printf("\n");
-  if (fflush(stdout) || ferror(stdout)) return CLI_UNFINISHED;
+  int failed = ad_cli_print("\n");
+  if (is_mute(s)) return CLI_UNFINISHED;
+  if (failed || ferror(stdout)) return failed;
   fprintf(stderr, "%" PRId64 " tokens, %.1f a second%s\n", s->count - s->prompt, rate_of(s),
           s->ended ? "; the model ended its text" : "");
   return CLI_HOLDS;

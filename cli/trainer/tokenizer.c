@@ -8,10 +8,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Its first line says that it is there. */
+/* Its first line says that it is there. A text of C's has no NUL, for which U+FFFD stands. */
 static const char program[] =
     "import json, signal, sys\n"
     "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
     "try:\n"
     "    import tokenizers\n"
     "except ModuleNotFoundError:\n"
@@ -25,8 +26,10 @@ static const char program[] =
     "    sys.exit()\n"
     "print('null', flush=True)\n"
     "for line in sys.stdin:\n"
+    "    if not line.endswith(chr(10)): break\n" /* who asked was interrupted */
     "    asked = json.loads(line)\n"
-    "    print(json.dumps(own.encode(asked).ids if isinstance(asked, str) else own.decode(asked)), flush=True)\n";
+    "    print(json.dumps(own.encode(asked).ids if isinstance(asked, str) else "
+    "own.decode(asked).replace(chr(0), chr(0xFFFD))), flush=True)\n";
 
 static void become_python(const int *asked, const int *answers, const char *file) {
   const char *python = getenv("ADDEND_PYTHON");
@@ -85,7 +88,9 @@ int ad_cli_tokenizer_start(const char *file, ad_cli_tokenizer *out) {
 }
 
 json_t *ad_cli_tokenizer_ask(const ad_cli_tokenizer *tokenizer, json_t *question) {
-  int failed = !question || json_dumpf(question, tokenizer->asked, JSON_ENCODE_ANY | JSON_COMPACT);
+  if (!question) return NULL;
+  /* In ASCII, which Python reads in every locale. */
+  int failed = json_dumpf(question, tokenizer->asked, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
   json_decref(question);
   failed |= fputc('\n', tokenizer->asked) == EOF || fflush(tokenizer->asked);
   return failed ? NULL : answer(tokenizer);

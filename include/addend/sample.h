@@ -28,7 +28,7 @@ AD_API void ad_sampler_close(ad_sampler *sampler); /* NULL allowed */
 
 /* How many tokens there are: they are numbered from 0. */
 AD_API int64_t ad_sampler_vocabulary(const ad_sampler *sampler);
-/* 1: a token is a byte of text, as in runs on data.text. */
+/* 1: a token is a byte of text, as in runs on data.text; so are the 256 tokens of a folder without tokenizer.json. */
 AD_API int ad_sampler_tokens_are_bytes(const ad_sampler *sampler);
 /* Whether the model ends its text with this token (eos_token_id of generation_config.json or config.json). */
 AD_API int ad_sampler_ends(const ad_sampler *sampler, int32_t token);

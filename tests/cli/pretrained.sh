@@ -96,6 +96,13 @@ for command in train check plan; do
 done
 mv model/config.json away
 exits 2 "recipe.yaml:3: model.from: model: has no config.json: name the folder" train recipe.yaml
+nobody=(setpriv --reuid 65534 --clear-groups)
+if [ "$(id -u)" = 0 ] && "${nobody[@]}" "$addend" --version >out 2>err; then
+  chmod 755 "$work" && chmod 700 model
+  status=0; "${nobody[@]}" "$addend" sample model T >out 2>err || status=$?
+  [ $status -eq 3 ] && grep -q "model: Permission denied" err || fail "a folder that may not be read, exit $status"
+  chmod 755 model
+fi
 touch model/consolidated.00.pth
 exits 2 "recipe.yaml:3: model.from: model: holds Meta's own files (consolidated.00.pth)" train recipe.yaml
 mv away model/config.json && mv model/model.safetensors model/pytorch_model.bin

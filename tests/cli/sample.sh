@@ -38,10 +38,51 @@ exits 2 'ends/generation_config.json: eos_token_id must be a token or a list' en
 "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=4 --set checkpoint.every=2 >out 2>&1
 "$addend" sample runs/gpt-dp "This " --tokens 7 >text 2>err
 [ "$(head -c 5 text)" = "This " ] && [ "$(wc -c <text)" -eq 13 ] || fail "bytes"
+"$addend" export runs/gpt-dp of-bytes >out && "$addend" sample of-bytes "This " --tokens 7 2>err | cmp - text || fail "an exported model of bytes"
 "$addend" sample runs/gpt-dp "84 104 105 115 32" --numbers --tokens 7 --json >out
 python3 -c 'import json; t = json.load(open("out"))["tokens"]; assert bytes(t) == open("text", "rb").read()[5:-1], t'
 rm runs/gpt-dp/weights.safetensors
 "$addend" sample runs/gpt-dp "This " --tokens 7 2>err | cmp - text || fail "of a checkpoint"
+
+# ---- sequences that a run cut: of cp nothing is left ----
+"$addend" train "$source/recipes/gpt-cp.yaml" -o cut --set train.steps=2 --set train.warmup=0 >out 2>&1 || fail "train on cp"
+"$addend" sample cut "This " --tokens 7 >out 2>err || { cat err >&2; fail "of a run on cp"; }
+
+# ---- weights that stand beside a checkpoint are an earlier training's where the run has not finished since ----
+"$addend" train "$source/recipes/gpt-dp.yaml" -o killed --set train.steps=4 --set checkpoint.every=2 >out 2>&1
+"$addend" train "$source/recipes/gpt-dp.yaml" -o other --set train.steps=4 --set train.seed=9 >out 2>&1
+cp other/weights.safetensors killed/
+python3 - <<'P'
+import json
+run = json.load(open("killed/run.json"))
+del run["finished"]
+json.dump(run, open("killed/run.json", "w"))
+P
+"$addend" sample killed "This " --tokens 7 2>err | cmp - text || fail "weights of an earlier training"
+
+# ---- of equal logits the first; none that is no number ----
+mkdir zero huge && cp "$model"/* zero && cp "$model"/* huge
+PYTHONPATH=$source/tests/cli PYTHONDONTWRITEBYTECODE=1 python3 - <<'P'
+import math, struct, safetensors as s
+weights = s.load("zero/model.safetensors")
+def filled(names, one): return {name: ("F32", weights[name][1], struct.pack("<f", one) * math.prod(weights[name][1])) for name in names}
+s.save("zero/model.safetensors", filled(weights, 0))
+s.save("huge/model.safetensors", {**weights, **filled(["model.norm.weight", "lm_head.weight"], 1e30)})
+P
+"$addend" sample zero "3 4" --tokens 1 >out 2>err
+[ "$(cut -d ' ' -f 3 out)" = 0 ] || { cat out err >&2; fail "equal logits"; }
+exits 3 'the logit of token 0 is ' huge "3 4"
+
+# ---- experts: what a token is followed by does not depend on how many are read at once; a bias is a checkpoint's ----
+balance() { # folder, checkpoint.every
+  "$addend" train "$source/recipes/moe-balance.yaml" -o "$1" --set train.steps=4 --set train.warmup=0 --set checkpoint.every="$2" >out 2>&1 || fail "train $1"
+}
+balance limited 2
+drawn=(--numbers --dtype f64 --temperature 1)
+"$addend" sample limited "$(seq -s ' ' 65 7 200)" --tokens 100 "${drawn[@]}" >whole 2>err
+"$addend" sample limited "$(cut -d ' ' -f 1-60 whole)" --tokens 60 "${drawn[@]}" 2>err | cmp - whole || fail "a limit of experts drops tokens of a prompt"
+balance unkept 0
+exits 2 'unkept: has no checkpoint, and only one holds model.blocks.0.moe.bias, which weights.safetensors does not' unkept "The "
 
 # ---- text: a tokenizer in a process of Python's, here one that knows the letters a to z ----
 mkdir text-model && cp "$model"/* text-model && echo '{}' >text-model/tokenizer.json
@@ -60,20 +101,64 @@ ADDEND_PYTHON=./letters "$addend" sample text-model def --tokens 6 >out 2>err
 [ "$(cat out)" = "defjw.jwg" ] || { cat out err >&2; fail "text"; }
 ADDEND_PYTHON=./letters "$addend" sample text-model def --tokens 6 --json >out
 python3 -c 'import json; d = json.load(open("out")); assert d["text"] == "defjw.jwg" and d["tokens"] == [9, 22, 30, 9, 22, 6], d'
+export ADDEND_PYTHON=./letters
+exits 2 'PROMPT is no UTF-8, which a tokenizer reads' text-model $'de\xff'
+if grep -q Traceback err; then cat err >&2; fail "a trace of Python's"; fi
+# Python may read another encoding than UTF-8: U+00E9 is one letter, token 136, in each.
+PYTHONIOENCODING=latin-1 exits 2 "token 0 is 136" text-model $'\xc3\xa9'
+
+# ---- the tokenizer's process may end, and so may who reads: nothing is computed for nobody ----
+cat >dies <<'P'
+#!/usr/bin/env bash
+exec python3 -uc '
+import json, sys
+print("null")
+for n, line in zip(range(4), sys.stdin): print(json.dumps("abcdefg"[:n] if n else [3]))'
+P
+chmod +x dies
+ADDEND_PYTHON=./dies exits 3 "the tokenizer's process ended before it gave the text" text-model d --tokens 1000000000
+sed -i 's/range(4)/range(1)/' dies
+ADDEND_PYTHON=./dies exits 3 "the tokenizer's process ended before it gave the text" text-model d --tokens 9 --json
+for words in "text-model d" "$model 3"; do
+  read -r folder prompt <<<"$words"
+  timeout 20 "$addend" sample "$folder" "$prompt" --tokens 1000000000 2>err | head -c 3 >out
+  [ "${PIPESTATUS[0]}" -eq 0 ] && [ ! -s err ] || { cat err >&2; fail "a reader that has enough: $words"; }
+  status=0; timeout 20 "$addend" sample "$folder" "$prompt" --tokens 9 >&- 2>err || status=$?
+  [ $status -eq 3 ] && grep -q 'standard output cannot be written' err || { cat err >&2; fail "no standard output, exit $status: $words"; }
+done
 export ADDEND_PYTHON=./no-such-python
 exits 2 'no text, but numbers of tokens: ./no-such-python cannot be run: No such file or directory' text-model def
 exits 2 "PROMPT is to be numbers of tokens, such as \"17 4 250\", and has 'def'" text-model def
 "$addend" sample text-model "3 4 5" --tokens 3 >out 2>err
 [ "$(cat out)" = "3 4 5 9 22 30" ] || fail "numbers where there is no Python"
 
+# ---- text: a tokenizer of Hugging Face's, with a NUL among its texts ----
+python=$HOME/.cache/addend/torch/bin/python3
+[ -x "$python" ] || python=python3
+if "$python" -c 'import tokenizers' 2>/dev/null; then
+  "$python" - <<'P'
+import tokenizers
+own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[unk]": 0, **{f"w{i}": i for i in range(1, 43) if i != 22}, "a\0b": 22}, unk_token="[unk]"))
+own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+own.save("text-model/tokenizer.json")
+P
+  ADDEND_PYTHON=$python "$addend" sample text-model "w3 w4 w5" --tokens 3 >out 2>err
+  [ "$(cat out)" = $'w3 w4 w5 w9 a\xef\xbf\xbdb w30' ] || { cat out err >&2; fail "a text with a NUL"; }
+  # Interrupted, also in the middle of a question: Python ends, and says nothing.
+  status=0; ADDEND_PYTHON=$python timeout -s INT 2 "$addend" sample "$work/text-model" w3 --tokens 1000000000 >out 2>err || status=$?
+  [ $status -eq 124 ] && [ ! -s err ] || { cat err >&2; fail "an interrupted sample, exit $status"; }
+  for _ in $(seq 50); do pgrep -f "$work/text-model" >processes || break; sleep 0.1; done
+  [ ! -s processes ] || fail "an interrupted sample leaves Python"
+fi
+
 # ---- refused ----
 exits 2 'name the folder of a run or of a model, and a prompt' "$model"
 exits 2 'name the folder of a run or of a model, and a prompt' "$model" ""
 exits 2 "a model goes on with one prompt; '4' is too much" "$model" 3 4
 exits 2 "token 1 is 43; the model's tokens are 0 to 42" "$model" "3 43"
-exits 2 "token 0 is -1; the model's tokens are 0 to 42" "$model" " -7"
+exits 2 "token 0 is -7; the model's tokens are 0 to 42" "$model" " -7"
 exits 2 "--tokens takes a whole number from 1 on, not '0'" "$model" 3 --tokens 0
-exits 2 "--temperature takes a number from 0 on, not '-1'" "$model" 3 --temperature=-1
+exits 2 "--temperature takes a number from 0 to 1000000, not '-1'" "$model" 3 --temperature=-1
 exits 2 "--dtype takes f32, bf16 or f64, not 'f16'" "$model" 3 --dtype f16
 exits 3 'no-such: ' no-such 3
 exits 3 'has no config.json' "$source" 3

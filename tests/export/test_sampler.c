@@ -10,7 +10,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../oracle/numbers.h"
+#include "addend/random.h"
 #include "addend/sample.h"
+#include "addend/store.h"
+#include "sample/sampler.h"
 
 enum { SEQ = 12, PROMPT = 4, GENERATED = 100 };
 
@@ -146,6 +149,76 @@ static void draws_follow_the_softmax(void **state) {
   assert_true(squares < (double)(vocabulary - 1) + 6 * sqrt(2.0 * (double)(vocabulary - 1)));
 }
 
+/* The token that sample.h describes: the first up to which the shares come to more than the draw. */
+static int32_t described(const ad_sampler *sampler, double temperature, uint64_t seed, uint64_t read) {
+  uint64_t bits = ad_random_bits(seed, ad_checksum("sample", strlen("sample"), 0), read);
+  const double *logits = ad_sampler_logits(sampler);
+  int64_t vocabulary = ad_sampler_vocabulary(sampler), token = 0;
+  double sum = 0, so_far;
+  for (int64_t i = 0; i < vocabulary; i++) sum += exp(logits[i] / temperature);
+  for (so_far = exp(logits[0] / temperature); so_far <= sum * ldexp((double)(bits >> 11), -53);)
+    so_far += exp(logits[++token] / temperature);
+  return (int32_t)token;
+}
+
+static void draws_are_those_of_the_header(void **state) {
+  const double temperature = 2;
+  const uint64_t seed = 11;
+  ad_sampler *sampler = open_sampler("hf-mistral", AD_F64, temperature, seed);
+  int32_t token = 7;
+  for (uint64_t read = 1; read <= 40; read++) {
+    read_tokens(sampler, &token, 1);
+    if (ad_sampler_choose(sampler, &token)) fail_msg("%s", ad_last_error());
+    assert_int_equal(token, described(sampler, temperature, seed, read));
+  }
+  ad_sampler_close(sampler);
+}
+
+/* In bf16 the vectors and the routers stay as wide as training has them. */
+static void wide_parameters_are_wide(void **state) {
+  ad_sampler *narrow = open_sampler("hf-mixtral", AD_BF16, 0, 0), *wide = open_sampler("hf-mixtral", AD_F32, 0, 0);
+  int routers = 0;
+  for (size_t i = 0; i < narrow->model.params.count; i++) {
+    const ad_param_spec *spec = &narrow->model.params.list[i];
+    const ad_array *array = &narrow->model.arrays[i], *same = &wide->model.arrays[i];
+    int is_router = strstr(spec->name, "router") != NULL, is_wide = spec->shape.ndim == 1 || is_router;
+    routers += is_router;
+    if (array->dtype != (is_wide ? AD_F32 : AD_BF16)) fail_msg("%s is %s", spec->name, ad_dtype_name(array->dtype));
+    if (is_wide) assert_memory_equal(array->data, same->data, ad_array_numel(array) * sizeof(float));
+  }
+  assert_true(routers > 0);
+  ad_sampler_close(narrow);
+  ad_sampler_close(wide);
+}
+
+/* The arithmetic of bf16: 8 bits of each number, some layers deep. */
+static void logits_in_bf16_are_near(void **state) {
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    fixture f = open_fixture(names[i]);
+    ad_sampler *sampler = open_sampler(names[i], AD_BF16, 0, 0);
+    int64_t real = real_tokens(&f), vocabulary = ad_sampler_vocabulary(sampler);
+    for (int64_t position = 0; position < real; position++) read_tokens(sampler, &f.tokens[position], 1);
+    const double *expected = f.logits + (real - 1) * vocabulary;
+    double error = worst_difference(ad_sampler_logits(sampler), expected, (size_t)vocabulary) /
+                   largest(expected, (size_t)vocabulary);
+    if (!(error < 0.02)) fail_msg("%s: off by %g", names[i], error);
+    ad_sampler_close(sampler);
+    close_fixture(&f);
+  }
+}
+
+static void kept_keys_are_of_the_tokens_before(void **state) {
+  ad_sampler *sampler = open_sampler("hf-mistral", AD_F32, 0, 0);
+  int32_t token = 3;
+  read_tokens(sampler, &token, 1);
+  sampler->read = 0;
+  assert_int_equal(ad_sampler_read(sampler, &token, 1), AD_INVALID);
+  if (!strstr(ad_last_error(), "begin at position 0, but the keys of 1 are kept")) fail_msg("%s", ad_last_error());
+  ad_sampler_begin(sampler);
+  read_tokens(sampler, &token, 1);
+  ad_sampler_close(sampler);
+}
+
 static void refuses(const char *from, const ad_sampler_options *options, const char *words) {
   ad_sampler *sampler = NULL;
   assert_int_not_equal(ad_sampler_open(from, options, &sampler), AD_OK);
@@ -176,6 +249,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(logits_are_those_of_transformers),    cmocka_unit_test(a_part_follows_a_part),
       cmocka_unit_test(greedy_tokens_are_those_of_generate), cmocka_unit_test(draws_follow_the_softmax),
+      cmocka_unit_test(draws_are_those_of_the_header),       cmocka_unit_test(wide_parameters_are_wide),
+      cmocka_unit_test(kept_keys_are_of_the_tokens_before),  cmocka_unit_test(logits_in_bf16_are_near),
       cmocka_unit_test(what_does_not_fit_is_refused),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;

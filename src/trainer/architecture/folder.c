@@ -56,7 +56,8 @@ static ad_status refuse_config(const char *folder) {
 
 ad_status ad_pretrained_config(const char *folder, char **path, ad_config *out) {
   AD_TRY(ad_path_in(folder, "config.json", path));
-  return access(*path, F_OK) ? refuse_config(folder) : ad_config_read(*path, out);
+  if (!access(*path, F_OK)) return ad_config_read(*path, out);
+  return errno == EACCES ? ad_fail(AD_IO, "%s: %s", folder, strerror(EACCES)) : refuse_config(folder);
 }
 
 static ad_status refuse_weights(const char *folder) {

@@ -10,6 +10,7 @@
 #include "architecture/tensors.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "export/values.h"
 #include "files/file.h"
 #include "kernels/kernels.h"
@@ -19,7 +20,7 @@
 
 /* ---- the recipe ---- */
 
-/* What config.json says, as a recipe; the rest of it is of no account. */
+/* What config.json says, as a recipe. Its other keys are there because a recipe needs them; a sampler reads none. */
 static void print_recipe(const ad_config *config, FILE *to) {
   fprintf(to, "name: sample\nmesh: \"dp_shard=1\"\nmodel:\n  kind: %s\n", config->architecture->kind);
   for (size_t i = 0; i < config->count; i++)
@@ -46,7 +47,7 @@ static ad_status recipe_of_run(const char *run, const json_t *provenance, ad_rec
   return ad_recipe_parse(text, "run.json", NULL, 0, out);
 }
 
-/* The recipe is the sampler's, and released where there is none. */
+/* The sampler takes the recipe over; without a sampler the recipe is released. */
 static ad_status create_owning(ad_recipe *recipe, const ad_sampler_options *options, ad_sampler **out) {
   ad_status status = ad_sampler_create(recipe, options, out);
   if (status)
@@ -115,7 +116,6 @@ static ad_status read_values(const ad_sample_model *model, const char *run, cons
   return AD_OK;
 }
 
-/* Weights have no states: they are a checkpoint's. */
 static ad_status load_states(const ad_sample_model *model, const char *folder, char (*names)[AD_PROGRAM_NAME_SIZE],
                              ad_checkpoint_value *list) {
   const ad_module_spec *module = ad_program_module(model->program, 0);
@@ -127,11 +127,22 @@ static ad_status load_states(const ad_sample_model *model, const char *folder, c
   return ad_checkpoint_load(model->comm, module->mesh, folder, &state);
 }
 
+/* Weights have no states: they are a checkpoint's. */
+static ad_status find_checkpoints(const ad_sample_model *model, const char *run, char **folder) {
+  AD_TRY(ad_path_in(run, "checkpoints", folder));
+  if (ad_checkpoint_newest(*folder) >= 0) return AD_OK;
+  const ad_module_spec *module = ad_program_module(model->program, 0);
+  return ad_fail(AD_INVALID,
+                 "%s: has no checkpoint, and only one holds %s.%s, which weights.safetensors does not: train it with "
+                 "checkpoint.every above 0",
+                 run, module->name, module->states[0].name);
+}
+
 static ad_status read_states(const ad_sample_model *model, const char *run) {
   char(*names)[AD_PROGRAM_NAME_SIZE] = NULL, *folder = NULL;
   ad_checkpoint_value *list = NULL;
   if (!model->state_count) return AD_OK;
-  ad_status status = ad_path_in(run, "checkpoints", &folder);
+  ad_status status = find_checkpoints(model, run, &folder);
   if (!status) status = ad_new(model->state_count, &names);
   if (!status) status = ad_new(model->state_count, &list);
   if (!status) status = load_states(model, folder, names, list);
@@ -168,10 +179,16 @@ static int has(const char *folder, const char *name) {
   return is_there;
 }
 
+/* No file of an exported model says that its tokens are bytes: 256 tokens without a tokenizer are taken for them. */
+static void look_for_bytes(const char *from, ad_sampler *sampler) {
+  if (ad_sampler_vocabulary(sampler) == 256 && !has(from, "tokenizer.json")) sampler->are_bytes = 1;
+}
+
 ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, ad_sampler **out) {
   AD_NEED(from, out);
   ad_sampler *sampler = NULL;
   ad_status status = has(from, "run.json") ? open_run(from, options, &sampler) : open_folder(from, options, &sampler);
+  if (!status) look_for_bytes(from, sampler);
   if (!status) status = ad_ends_read(from, &sampler->ends);
   if (status)
     ad_sampler_close(sampler);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include "addend/memory.h"
+#include "tensor/tape.h"
 
 static ad_status make_room(ad_kept_rows *rows, size_t bytes) {
   char *more;
@@ -25,10 +26,27 @@ static ad_status add(ad_kept_rows *rows, const ad_array *array) {
   return AD_OK;
 }
 
+/* One sequence, of which this rank has all, behind the tokens that are kept. */
+static ad_status check(const ad_tape *t, const ad_kept_rows *rows, const ad_array *array) {
+  if (array->shape.dim[0] != 1 || !ad_shape_equal(&array->shape, &array->local))
+    return ad_fail(AD_INVALID,
+                   "ad_attention_continue: keys are kept of one sequence that one rank has whole; here are "
+                   "%lld, of which this rank has %lld of %lld rows and %lld of %lld columns",
+                   (long long)array->shape.dim[0], (long long)array->local.dim[1], (long long)array->shape.dim[1],
+                   (long long)array->local.dim[2], (long long)array->shape.dim[2]);
+  if (t->position == rows->count) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "ad_attention_continue: the tape's tokens begin at position %lld, but the keys of %lld are kept: call "
+                 "ad_tape_continue with "
+                 "as many",
+                 (long long)t->position, (long long)rows->count);
+}
+
 ad_tensor *ad_kept_rows_add(ad_tape *t, ad_kept_rows *rows, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   if (!array || ad_tape_status(t)) return x;
-  ad_status status = add(rows, array);
+  ad_status status = check(t, rows, array);
+  if (!status) status = add(rows, array);
   if (status) return ad_tape_fail(t, status);
   ad_array all = *array;
   all.shape.dim[1] = all.local.dim[1] = rows->count;

@@ -1,6 +1,7 @@
 /* Making what is sampled: the program of one process, and memory for its values. */
 #include "sample/model.h"
 
+#include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "recipe/recipe.h"
@@ -15,7 +16,7 @@ static ad_status find_decoder(ad_sample_model *model) {
   return AD_OK;
 }
 
-/* Keys and values of earlier tokens lie whole, which a mesh that names cp would not have, even of size 1. */
+/* A mesh that names cp cuts sequences, even where cp has size 1, and kept keys and values must not be cut. */
 static ad_status cut_nothing(ad_recipe *alone) {
   for (size_t i = 0; i < alone->mesh_count; i++) {
     ad_release(alone->meshes[i].text);
@@ -25,9 +26,19 @@ static ad_status cut_nothing(ad_recipe *alone) {
   return AD_OK;
 }
 
+/* A limit to what an expert takes (model.capacity) is one of a microbatch in training: a token must not depend on how
+ * many are read at once, and an exported model has none. */
+static void drop_nothing(ad_recipe *alone) {
+  for (size_t i = 0; i < alone->program->key_count; i++) {
+    const ad_key *key = &alone->program->keys[i];
+    if (!strcmp(key->path, "model.capacity")) memset((char *)alone->options + key->offset, 0, sizeof(double));
+  }
+}
+
 static ad_status create_program(const ad_recipe *recipe, ad_sample_model *model) {
   AD_TRY(ad_alone_create(recipe, &model->alone));
   AD_TRY(cut_nothing(&model->alone));
+  drop_nothing(&model->alone);
   model->alone.train.global_batch = model->alone.train.microbatches = 1;
   AD_TRY(ad_comm_open_alone(&model->comm));
   AD_TRY(ad_recipe_program(&model->alone, model->comm, 0, &model->program));

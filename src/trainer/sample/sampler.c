@@ -17,9 +17,7 @@ int64_t ad_sampler_vocabulary(const ad_sampler *sampler) {
   return sampler ? ad_decoder_vocabulary(decoder_of(sampler)->options) : 0;
 }
 
-int ad_sampler_tokens_are_bytes(const ad_sampler *sampler) {
-  return sampler && decoder_of(sampler)->options->data.text_count > 0;
-}
+int ad_sampler_tokens_are_bytes(const ad_sampler *sampler) { return sampler && sampler->are_bytes; }
 
 int ad_sampler_ends(const ad_sampler *sampler, int32_t token) {
   for (int i = 0; sampler && i < sampler->ends.count; i++)
@@ -49,6 +47,7 @@ static ad_status create_parts(const ad_recipe *recipe, ad_sampler *sampler) {
   AD_TRY(ad_sample_model_create(recipe, tape.dtype, &sampler->model));
   AD_TRY(ad_tape_create(sampler->model.comm, ad_program_mesh(sampler->model.program, 0), &tape, &sampler->tape));
   AD_TRY(create_kept(sampler));
+  sampler->are_bytes = decoder_of(sampler)->options->data.text_count > 0;
   return ad_new((size_t)ad_sampler_vocabulary(sampler), &sampler->logits);
 }
 

@@ -12,6 +12,7 @@ struct ad_sampler {
   ad_sample_model model;
   ad_recipe *recipe; /* released with the sampler; NULL: it is somebody else's */
   ad_ends ends;
+  int are_bytes; /* its tokens */
   ad_tape *tape;
   ad_kept_keys **kept; /* of each block */
   int64_t read;        /* tokens of the sequence */

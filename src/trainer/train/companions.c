@@ -15,7 +15,7 @@
 
 enum { COMPANION_BYTES_MAX = 1 << 30 };
 
-/* What is done with each of them. */
+/* Called with the path of each file that belongs to the run. */
 typedef ad_status each_companion(void *context, const char *path);
 
 static ad_status each_of_model(const ad_run *run, each_companion *function, void *context) {
@@ -29,7 +29,7 @@ static ad_status each_of_model(const ad_run *run, each_companion *function, void
   return AD_OK;
 }
 
-/* Those of the model that it begins with, then those of the data. */
+/* The files of the model that the run begins with, then those of its data. */
 static ad_status each(const ad_run *run, each_companion *function, void *context) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *companion;
