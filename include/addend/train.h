@@ -123,8 +123,8 @@ typedef struct ad_train_options {
    * then in long work that is no step, of which `done` of `of` parts are done: "evaluate", "read lines". */
   void (*evaluated)(void *context, int64_t step, const ad_evaluation *evaluation);
   void (*works)(void *context, const char *what, int64_t done, int64_t of);
-  /* Of evaluate.prompts where tokens are no bytes, with the path of the tokenizer.json that belongs to the run: the
-   * tokens of a text and the text of tokens; both are freed with free(). Called where ranks are started and on rank 0.
+  /* Turn the texts of evaluate.prompts into tokens and back, where tokens are no bytes, with the path of the run's
+   * tokenizer.json. What they give is freed with free(). They are called where ranks are started and on rank 0.
    * `encode`: AD_INVALID in half a sentence; NULL: prompts must be numbers of tokens. `decode` returns NULL where it
    * cannot, and may be NULL: samples then have no text. */
   ad_status (*encode)(void *context, const char *tokenizer, const char *text, int32_t **tokens, int64_t *count);

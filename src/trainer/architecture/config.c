@@ -87,7 +87,7 @@ const char *ad_config_number(double value, char buffer[AD_CONFIG_NUMBER]) {
   return buffer;
 }
 
-/* Of numbers and truth values, as YAML writes them. */
+/* Prints a number or a truth value as YAML writes it. */
 static const char *print_value(const json_t *value, char *buffer, size_t size) {
   char number[AD_CONFIG_NUMBER];
   if (!json_is_real(value)) return ad_config_print(value, buffer, size);

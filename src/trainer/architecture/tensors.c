@@ -28,7 +28,7 @@ static const ad_tensor_row *find_row(const ad_architecture *architecture, const 
   return NULL;
 }
 
-/* Of one tensor: without the dimension of experts, turned. */
+/* The shape of one tensor in the file: the parameter's without the dimension of experts, transposed if it is. */
 static ad_shape shape_of(const ad_tensor_source *source, const ad_shape *whole) {
   ad_shape shape = {.ndim = whole->ndim - source->is_joined};
   for (int dim = 0; dim < shape.ndim; dim++) shape.dim[dim] = whole->dim[dim + source->is_joined];

@@ -16,8 +16,8 @@ typedef struct ad_tensor_source {
   ad_shape shape; /* of each tensor */
 } ad_tensor_source;
 
-/* Of a parameter with this name and shape; architecture NULL: addend's own names. Returns 0 where the architecture has
- * no such parameter. */
+/* Finds where the parameter with this name and shape stands; architecture NULL: addend's own names. Returns 0 where the
+ * architecture has no such parameter. */
 int ad_tensor_source_find(const ad_architecture *architecture, const char *param, const ad_shape *shape,
                           ad_tensor_source *out);
 /* The name of tensor number i; returns buffer. */

@@ -11,7 +11,7 @@ enum { AD_KEY_WORDS_SIZE = 128 };
 int ad_key_refuses(const ad_key *key, double value, const char *written, char words[AD_KEY_WORDS_SIZE]);
 /* Bytes of one value: in an array of them where the key is a list. 0: of no fixed size (overrides). */
 size_t ad_key_value_size(const ad_key *key);
-/* Of a key with `words`: the number of the one that `text` is, false the first and true the last; -1: it is none. */
+/* The number of `text` among the words of a key; false is the first and true the last; -1: it is none. */
 int ad_key_word(const ad_key *key, const char *text);
 /* What the value of an AD_KEY_BOOLEAN is printed as. */
 const char *ad_key_word_of(const ad_key *key, int number);

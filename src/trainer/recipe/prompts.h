@@ -14,8 +14,8 @@ typedef struct ad_prompt {
 /* Whether only a tokenizer makes tokens of this prompt: it is for tokens that are no bytes, and is no list of numbers.
  */
 int ad_prompt_needs_tokenizer(const ad_recipe *recipe, size_t index);
-/* Of another one: its bytes, or the numbers that it names. AD_INVALID in words that follow its key: there are none, too
- * many, or one that is not in the vocabulary. */
+/* Reads a prompt that needs no tokenizer: its bytes, or the numbers that it names. AD_INVALID, in words that follow its
+ * key: it has no token, too many, or one beyond the vocabulary. */
 ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) AD_CHECKED;
 /* The same of tokens that somebody made. */
 ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) AD_CHECKED;

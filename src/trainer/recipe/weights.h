@@ -8,8 +8,8 @@ typedef struct ad_weights_asked {
   int fit;    /* whether the tensors are the program's: the rest of the recipe is right */
   int values; /* whether their values are finite, which reads the files once, whole */
 } ad_weights_asked;
-/* Of model.weights, or of model.from with the architecture that its config.json names; nothing where the recipe has
- * neither. Complains of files that cannot be used, of values in them that are not finite and, where the rest of the
+/* Checks model.weights, or model.from with the architecture that its config.json names; does nothing where the recipe
+ * has neither. Complains of files that cannot be used, of values in them that are not finite and, where the rest of the
  * recipe is right, of tensors that are not the program's parameters. Reads the files once, whole. */
 void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *architecture, ad_weights_asked asked,
                              const ad_complaints *to);

@@ -33,8 +33,8 @@ static const ad_text_data *text_of(const ad_decomposition *d) {
   return d->parts[m].batch.data;
 }
 
-/* Of how often tokens are in what is trained on, each counted once more than it is there: of one that never was, too.
- */
+/* The entropy of how often each token is in what is trained on. One is added to each count, so that a token that never
+ * occurs has a share too. */
 static double unigram_entropy(const ad_findings *found) {
   int64_t count[AD_VOCABULARY_BYTES], all = 0;
   double sum = 0;
