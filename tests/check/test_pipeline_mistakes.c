@@ -39,6 +39,9 @@ static void shows(const signature *s) {
   must(ad_proof_create(recipe, &proof));
   ad_sabotage tried = try_alone(recipe, s->name, "", proof);
   if (tried.caught != AD_CAUGHT_NUMBER) fail_msg("%s: %s %s", s->name, ad_caught_name(tried.caught), tried.message);
+  /* What changes every gradient alike says by how much, and that is printed beside what was found. */
+  if (s->embedding == s->others && s->others != 1 && !(fabs(tried.expected_ratio / s->others - 1) < 1e-9))
+    fail_msg("%s: %g times is expected, not %g", s->name, tried.expected_ratio, s->others);
   for (size_t i = 0; i < proof->param_count; i++)
     has_ratio(s->name, &proof->params[i], is_embedding(&proof->params[i]) ? s->embedding : s->others);
   ad_proof_destroy(proof);

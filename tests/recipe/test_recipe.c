@@ -370,6 +370,10 @@ static void a_schedule_follows_from_the_stages_unless_it_is_named(void **state) 
 }
 
 static void a_pipeline_has_a_most_of_stages(void **state) {
+  ad_recipe *recipe;
+  const char *most[] = {"mesh=pp=2048"};
+  if (ad_recipe_parse(GOOD, "r.yaml", most, 1, &recipe)) fail_msg("%s", ad_last_error());
+  ad_recipe_destroy(recipe);
   SET_SAYS("--set mesh: pp=2049 has more stages than a pipeline may have; at most 2048", GOOD, "mesh=pp=2049");
 }
 

@@ -125,10 +125,16 @@ static void divide_by_microbatch(void *context, void *passing) {
   fire(context);
 }
 
+/* Said on every rank: the loss is divided on those of the last stage alone. */
+static void expect_share(void *context, void *passing) {
+  ad_mistake_scene *scene = context;
+  (void)passing;
+  scene->ratio = 1 / (double)scene->microbatches;
+}
+
 /* The loss is divided by the count, which is of all microbatches, and by the number of microbatches too. */
 static void divide_by_microbatches_too(void *context, void *passing) {
-  ad_mistake_scene *scene = context;
-  scene->ratio = 1 / (double)scene->microbatches;
+  const ad_mistake_scene *scene = context;
   ((ad_divisor_passing *)passing)->total *= (double)scene->microbatches;
   fire(context);
 }
@@ -227,7 +233,7 @@ static const ad_mistake mistakes[] = {
     {.name = "divided-by-microbatches-too",
      .words = "a loss is divided by its count over all microbatches, and by their number too",
      .needs = AD_NEED_TOKENS | AD_NEED_STAGES | AD_NEED_MICROBATCHES,
-     .at = {{AD_SEAM_DIVISOR, divide_by_microbatches_too}}},
+     .at = {{AD_SEAM_PHASE, expect_share}, {AD_SEAM_DIVISOR, divide_by_microbatches_too}}},
     {.name = "divided-at-each-stage",
      .words = "what comes back to a stage is divided by the microbatches once more",
      .needs = AD_NEED_TOKENS | AD_NEED_STAGES | AD_NEED_MICROBATCHES,
