@@ -55,6 +55,13 @@ for model in "$models"/*/; do
   done
 done
 
+# Sequences longer than the model was trained on are told of, and allowed; shorter ones are not spoken of.
+take llama
+edit '{"max_position_embeddings": 8, "is_llama_config": true, "transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}}'
+"$addend" plan recipe.yaml >out 2>err && [ ! -s err ] || fail "data.seq as long as max_position_embeddings"
+"$addend" plan recipe.yaml --set data.seq=9 >out 2>err || fail "data.seq longer than max_position_embeddings"
+grep -qF -- '--set data.seq: data.seq is 9, but max_position_embeddings in model/config.json is 8' err || fail "no warning"
+
 # Tensor parallelism needs heads that it divides; experts lie on ranks of their own.
 take mixtral
 "$addend" train recipe.yaml --set mesh="dp_shard=3" --set views.sparse="ep=3 etp=1" --set shard.zero=2 >out 2>err || fail "ep=3"

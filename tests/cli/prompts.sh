@@ -102,6 +102,40 @@ train numbers gpt-dp "${small[@]}" "${of_tokens[@]}" --set 'evaluate.prompts=["1
 as_sampled numbers --numbers
 grep -q '"text"' numbers/samples.jsonl && fail "there is no tokenizer, and yet text"
 
+# A model of 256 tokens without a tokenizer reads and writes bytes, as `addend sample` has it.
+of_bytes=("${of_tokens[@]}" --set model.vocabulary=256)
+train bytes gpt-dp "${small[@]}" "${of_bytes[@]}" --set 'evaluate.prompts=["The free", "17 4"]' --set evaluate.prompt_tokens=3
+python3 - "$addend" <<'P' || fail "bytes of a model of tokens"
+import json, subprocess, sys
+text, numbers = [json.loads(line) for line in open("bytes/samples.jsonl")][-2:]
+assert isinstance(text["text"], str) and isinstance(numbers["text"], str), (text, numbers)
+for line, arguments in ((text, []), (numbers, ["--numbers"])):
+    said = subprocess.run([sys.argv[1], "sample", "bytes", line["prompt"], "--tokens", "3", "--json", *arguments], check=True, capture_output=True)
+    assert json.loads(said.stdout)["tokens"] == line["tokens"], (line, said.stdout)
+P
+
+# ---- what the plan says of it ----
+# Rank 0 alone keeps every parameter in f32, and one of them whole on its way; a node's peak has it.
+"$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.held_out=0.1 "${prompts[@]}" --json >planned
+"$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.held_out=0.1 --json >planned-without
+"$addend" plan "$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=8192 --set train.global_batch=8192 --set evaluate.every=1 --set data.held_out=0.1 "${prompts[@]}" --json \
+  --ranks-per-node 8 >planned-large
+"$addend" plan "$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=8192 --set train.global_batch=8192 --json --ranks-per-node 8 >planned-large-without
+python3 - <<'P' || fail "the plan of prompts"
+import json
+def plans(name): return json.load(open(name)), json.load(open(name + "-without"))
+for name in ("planned", "planned-large"):
+    plan, without = plans(name)
+    sizes = [param["numel"] * 4 for param in plan["params"]]
+    for rank, before in zip(plan["memory_per_rank"], without["memory_per_rank"]):
+        kept = rank["peak"] - before["peak"]
+        assert kept == rank.get("prompts", 0), rank
+        if rank["rank"]: assert not kept, rank
+        else: assert sum(sizes) + max(sizes) <= kept < sum(sizes) + max(sizes) + 4096, (kept, sum(sizes), max(sizes))
+    first, before = plan["memory_per_node"][0], without["memory_per_node"][0]
+    assert first["peak"] - before["peak"] == plan["memory_per_rank"][0]["prompts"], (first, before)
+P
+
 # ---- what is wrong ----
 refused() { # words, arguments...
   local words=$1 status=0

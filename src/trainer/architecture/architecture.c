@@ -52,6 +52,8 @@ const ad_config_row ad_config_passed[] = {{"architectures", AD_CONFIG_PASSED, NU
                                           {"eos_token_id", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {"pad_token_id", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {"max_position_embeddings", AD_CONFIG_PASSED, NULL, NULL, NULL},
+                                          {"is_llama_config", AD_CONFIG_PASSED, NULL, NULL, NULL},
+                                          {"transformers.js_config", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {"id2label", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {"label2id", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {0}};

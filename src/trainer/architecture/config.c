@@ -229,6 +229,7 @@ static ad_status take_all(const json_t *config, ad_config *to) {
   AD_TRY(take_facts(to));
   AD_TRY(take_bias(config, to));
   AD_TRY(ad_config_take_rotary(config, to));
+  to->positions = json_integer_value(json_object_get(config, "max_position_embeddings"));
   return refuse_unknown(config, to);
 }
 

@@ -20,6 +20,7 @@ typedef struct ad_config {
   size_t count;
   char **refused; /* what it asks for that is not computed, a sentence each: "hidden_act: must be ..." */
   size_t refused_count;
+  int64_t positions; /* max_position_embeddings: how long sequences were in training; 0: it does not say */
 } ad_config;
 
 /* AD_INVALID, naming `path`: it is no JSON object, or its architecture is none that is known. Other keys that ask for

@@ -14,6 +14,7 @@
 #include "export/values.h"
 #include "files/file.h"
 #include "kernels/kernels.h"
+#include "recipe/prompts.h"
 #include "recipe/recipe.h"
 #include "sample/sampler.h"
 #include "train/provenance.h"
@@ -181,7 +182,7 @@ static int has(const char *folder, const char *name) {
 
 /* No file of an exported model says that its tokens are bytes: 256 tokens without a tokenizer are taken for them. */
 static void look_for_bytes(const char *from, ad_sampler *sampler) {
-  if (ad_sampler_vocabulary(sampler) == 256 && !has(from, "tokenizer.json")) sampler->are_bytes = 1;
+  if (ad_sampler_vocabulary(sampler) == AD_BYTE_TOKENS && !has(from, "tokenizer.json")) sampler->are_bytes = 1;
 }
 
 ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, ad_sampler **out) {

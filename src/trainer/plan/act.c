@@ -9,6 +9,7 @@
 #include "products/gemm_ways.h"
 #include "program/program.h"
 #include "reduce/plan.h"
+#include "train/prompts.h"
 #include "train/run.h"
 
 /* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
@@ -56,13 +57,13 @@ static size_t runtime_bytes(const ad_run *run) {
   return process_bytes + products_bytes(run) + staged_bytes(run) + ad_run_data_bytes(run);
 }
 
-const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",          "buckets",    "grads",
-                                                  "optimizer", "activations",       "checkpoint", "runtime",
-                                                  "peak",      "activations_worst", "peak_worst"};
+const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",    "buckets",           "grads",
+                                                  "optimizer", "activations", "checkpoint",        "runtime",
+                                                  "prompts",   "peak",        "activations_worst", "peak_worst"};
 
 size_t ad_plan_peak(const ad_plan_memory *memory) {
   return memory->params + memory->gathered + memory->grads + memory->optimizer + memory->buckets + memory->activations +
-         memory->checkpoint + memory->runtime;
+         memory->checkpoint + memory->runtime + memory->prompts;
 }
 
 size_t ad_plan_peak_worst(const ad_plan_memory *memory) {
@@ -164,6 +165,7 @@ ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) {
   memory.activations = ad_run_tape_bytes(run) + ad_crossings_bytes(run);
   memory.most_routed = ad_run_most_routed(run);
   memory.runtime = runtime_bytes(run);
+  memory.prompts = ad_prompts_bytes(run);
   if (ad_run_recipe(run)->checkpoint.every) AD_TRY(ad_run_checkpoint_bytes(run, &memory.checkpoint));
   if (memory.checkpoint) memory.runtime += writer_bytes;
   *out = memory;

@@ -123,6 +123,7 @@ static json_t *rank_document(const ad_planning *plan, const ad_plan_memory *memo
       (json_int_t)memory->grads, "optimizer", (json_int_t)memory->optimizer, "buckets", (json_int_t)memory->buckets,
       "activations", (json_int_t)memory->activations, "checkpoint", (json_int_t)memory->checkpoint, "runtime",
       (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
+  if (memory->prompts) json_object_set_new(document, "prompts", json_integer((json_int_t)memory->prompts));
   if (!memory->activations_worst) return document;
   json_object_set_new(document, "activations_worst", json_integer((json_int_t)memory->activations_worst));
   json_object_set_new(document, "peak_worst", json_integer((json_int_t)ad_plan_peak_worst(memory)));
@@ -134,6 +135,13 @@ static json_t *node_document(int64_t node, int64_t peak) {
 }
 
 /* ---- rank by rank ---- */
+
+/* Rank 0 alone holds what prompts are sampled with; all else is the same on all ranks of a kind. */
+static ad_plan_memory memory_of_rank(const ad_plan_memory *of_kind, int64_t rank) {
+  ad_plan_memory memory = *of_kind;
+  if (rank) memory.prompts = 0;
+  return memory;
+}
 
 /* Every rank is of one of the kinds. */
 typedef struct ad_listed_ranks {
@@ -155,9 +163,9 @@ static void document_ranks(const ad_planning *plan, const ad_listed_ranks *liste
   const ad_plan_world *world = plan->world;
   int64_t node_peak = 0;
   for (int64_t rank = 0; rank < world->ranks; rank++) {
-    const ad_plan_memory *memory = &listed->kinds[listed->kind_of[rank]].memory;
-    json_array_append_new(plan->ranks, rank_document(plan, memory, rank));
-    node_peak += (int64_t)ad_plan_peak(memory);
+    ad_plan_memory memory = memory_of_rank(&listed->kinds[listed->kind_of[rank]].memory, rank);
+    json_array_append_new(plan->ranks, rank_document(plan, &memory, rank));
+    node_peak += (int64_t)ad_plan_peak(&memory);
     if ((rank + 1) % world->ranks_per_node && rank + 1 < world->ranks) continue;
     json_array_append_new(plan->nodes, node_document(rank / world->ranks_per_node, node_peak));
     node_peak = 0;
@@ -192,21 +200,23 @@ static ad_status act_kinds(const ad_planning *plan, const ad_kinds *kinds, ad_ac
   return act_worst(plan, acted, ad_kinds_count(kinds));
 }
 
-/* The first rank of each kind, with their number. */
+/* The first rank of each kind, with their number; peaks[i] is that of any rank of kind i but rank 0. */
 static void document_kinds(const ad_planning *plan, const ad_kinds *kinds, const ad_acted_kind *acted, size_t *peaks) {
   for (size_t i = 0; i < ad_kinds_count(kinds); i++) {
     json_t *document = rank_document(plan, &acted[i].memory, acted[i].first);
     json_object_set_new(document, "ranks", json_integer((json_int_t)ad_kinds_at(kinds, i)->ranks));
     json_array_append_new(plan->ranks, document);
-    peaks[i] = ad_plan_peak(&acted[i].memory);
+    peaks[i] = ad_plan_peak(&acted[i].memory) - acted[i].memory.prompts;
   }
 }
 
-/* The node that needs most, with the number of all. */
-static ad_status list_node(const ad_planning *plan, const ad_kinds *kinds, const size_t *peaks) {
+/* The node that needs most, with the number of all. With prompts it is taken for rank 0's node, which then needs as much
+ * as the most of any node and rank 0's copy: a bound. */
+static ad_status list_node(const ad_planning *plan, const ad_kinds *kinds, const size_t *peaks, size_t prompts) {
   const ad_plan_world *world = plan->world;
   ad_node_peak most;
   AD_TRY(ad_kinds_node_peak(kinds, peaks, &most));
+  if (prompts) most = (ad_node_peak){.peak = most.peak + (int64_t)prompts, .is_a_bound = most.is_a_bound || most.node};
   json_t *document = node_document(most.node, most.peak);
   int64_t nodes = (world->ranks + world->ranks_per_node - 1) / world->ranks_per_node;
   json_object_set_new(document, "nodes", json_integer((json_int_t)nodes));
@@ -223,7 +233,7 @@ static ad_status list_kinds(const ad_planning *plan, const ad_kinds *kinds) {
   if (!status) status = act_kinds(plan, kinds, acted);
   if (!status) {
     document_kinds(plan, kinds, acted, peaks);
-    status = list_node(plan, kinds, peaks);
+    status = list_node(plan, kinds, peaks, acted[0].memory.prompts);
   }
   ad_release(acted);
   ad_release(peaks);

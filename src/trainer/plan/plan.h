@@ -16,13 +16,15 @@ typedef struct ad_plan_memory {
   size_t activations; /* what tapes hold at most, gradients on their way and what bridges bring included */
   size_t checkpoint;  /* the copy that is written while training goes on */
   size_t runtime;     /* text and batch, and what a process takes before it holds anything */
+  size_t prompts;     /* rank 0's whole copy of the parameters that evaluate.prompts are sampled with; else 0 */
   /* Where tokens choose experts; 0 where none do. `activations` are those of an even choice. */
   size_t most_routed;       /* tokens that choose at once on this rank */
   size_t activations_worst; /* where all tokens choose experts of this rank */
 } ad_plan_memory;
 size_t ad_plan_peak(const ad_plan_memory *memory);
-/* What documents call the parts, and their sum; the last two are there where tokens choose experts. */
-enum { AD_PLAN_PARTS = 11 };
+/* What documents call the parts, and their sum. `prompts` is there where the recipe has evaluate.prompts, the last two
+ * where tokens choose experts. */
+enum { AD_PLAN_PARTS = 12 };
 extern const char *const ad_plan_parts[AD_PLAN_PARTS];
 size_t ad_plan_peak_worst(const ad_plan_memory *memory);
 

@@ -294,8 +294,9 @@ static int column_width(int k) { return strlen(ad_plan_parts[k]) > 12 ? (int)str
 
 static void print_rank(FILE *file, const json_t *plan, const json_t *rank) {
   fprintf(file, "  rank %-8lld", integer_of(rank, "rank"));
-  for (int k = 0; k < AD_PLAN_PARTS && has_column(json_object_get(plan, "memory_per_rank"), k); k++)
-    fprintf(file, " %*.2f", column_width(k), mib(rank, ad_plan_parts[k]));
+  for (int k = 0; k < AD_PLAN_PARTS; k++)
+    if (has_column(json_object_get(plan, "memory_per_rank"), k))
+      fprintf(file, " %*.2f", column_width(k), mib(rank, ad_plan_parts[k]));
   if (has_pools(plan)) print_pool(file, plan, rank);
   if (integer_of(rank, "ranks") > 1) fprintf(file, "  and %lld more like it", integer_of(rank, "ranks") - 1);
   fprintf(file, "\n");
@@ -305,8 +306,8 @@ static void print_memory(FILE *file, const json_t *plan) {
   const json_t *ranks = json_object_get(plan, "memory_per_rank"), *rank, *before = NULL;
   size_t i, shown = 0, left_out = 0;
   fprintf(file, "\n  MiB per rank ");
-  for (int k = 0; k < AD_PLAN_PARTS && has_column(ranks, k); k++)
-    fprintf(file, " %*s", column_width(k), ad_plan_parts[k]);
+  for (int k = 0; k < AD_PLAN_PARTS; k++)
+    if (has_column(ranks, k)) fprintf(file, " %*s", column_width(k), ad_plan_parts[k]);
   fprintf(file, "\n");
   json_array_foreach(ranks, i, rank) {
     if (starts_pool(before, rank)) shown = 0;

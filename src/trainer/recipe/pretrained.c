@@ -79,6 +79,19 @@ static ad_status take(ad_reading *r, ad_node *model, const ad_config_value *valu
   return put(r, model, name_in_model(value), value->text);
 }
 
+/* Longer sequences than the model was trained on are allowed, as they are a way to extend it. */
+static void warn_of_length(const ad_reading *r) {
+  const ad_node *seq = ad_node_find(ad_node_find(r->root, "data"), "seq");
+  if (!r->config.positions || !seq || seq->kind != AD_NODE_SCALAR) return;
+  long long length = strtoll(seq->text, NULL, 10);
+  if (length <= r->config.positions) return;
+  ad_log(
+      AD_LOG_WARNING,
+      "%s: data.seq is %lld, but max_position_embeddings in %s is %lld: the model was not trained on positions beyond "
+      "that",
+      seq->place.origin, length, r->config_path, (long long)r->config.positions);
+}
+
 /* ---- the whole ---- */
 
 ad_status ad_reading_open_pretrained(ad_reading *r) {
@@ -97,5 +110,6 @@ ad_status ad_reading_fill_pretrained(ad_reading *r) {
   if (!architecture || !r->schema.program || strcmp(r->schema.program->name, architecture->kind) != 0) return AD_OK;
   if (!ad_node_find(model, "kind")) AD_TRY(put(r, model, "kind", architecture->kind));  // a --set has replaced all
   for (size_t i = 0; i < r->config.count; i++) AD_TRY(take(r, model, &r->config.values[i]));
+  warn_of_length(r);
   return AD_OK;
 }

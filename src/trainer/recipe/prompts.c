@@ -30,6 +30,10 @@ int ad_prompt_needs_tokenizer(const ad_recipe *recipe, size_t index) {
   return !text_of(recipe)->text_count && !is_of_numbers(recipe->evaluate.prompts[index]);
 }
 
+int ad_prompts_are_bytes(const ad_recipe *recipe, const char *tokenizer) {
+  return text_of(recipe)->text_count || (!tokenizer && vocabulary_of(recipe) == AD_BYTE_TOKENS);
+}
+
 /* ---- tokens ---- */
 
 ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) {
@@ -62,7 +66,7 @@ ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) 
   const char *text = recipe->evaluate.prompts[index];
   *out = (ad_prompt){0};
   AD_TRY(ad_new(strlen(text) + 1, &out->tokens));
-  if (text_of(recipe)->text_count)
+  if (text_of(recipe)->text_count || !is_of_numbers(text))
     take_bytes(text, out);
   else
     take_numbers(text, out);

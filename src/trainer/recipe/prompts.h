@@ -5,16 +5,19 @@
 #include "program/keys.h"
 
 enum { AD_PROMPTS_MAX = 64, AD_PROMPT_TOKENS_MAX = 4096 /* of one, and of what follows it */ };
+enum { AD_BYTE_TOKENS = 256 }; /* the vocabulary of a model whose tokens are bytes */
 
 typedef struct ad_prompt {
   int32_t *tokens; /* released with ad_release, also after an error */
   int64_t count;
 } ad_prompt;
 
-/* Whether only a tokenizer makes tokens of this prompt: it is for tokens that are no bytes, and is no list of numbers.
- */
+/* Whether this prompt is text for tokens that are not read as the bytes of text files, so that a tokenizer is to make
+ * its tokens. A list of numbers of tokens needs none. */
 int ad_prompt_needs_tokenizer(const ad_recipe *recipe, size_t index);
-/* Reads a prompt that needs no tokenizer: its bytes, or the numbers that it names. AD_INVALID, in words that follow its
+/* Whether the model's tokens are bytes: it reads text files, or has 256 tokens and there is no tokenizer (NULL). */
+int ad_prompts_are_bytes(const ad_recipe *recipe, const char *tokenizer);
+/* Reads a prompt without a tokenizer: the numbers that it names, or else its bytes. AD_INVALID, in words that follow its
  * key: it has no token, too many, or one beyond the vocabulary. */
 ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) AD_CHECKED;
 /* The same of tokens that somebody made. */

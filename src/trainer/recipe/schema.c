@@ -117,7 +117,8 @@ static const ad_key common[] = {
     {"evaluate.prompts", AD_KEY_TEXT, .list = 1, .offset = AT(evaluate.prompts), .second = AT(evaluate.prompt_count),
      .fallback = "",
      .help = "texts that each evaluation goes on with, greedily, into samples.jsonl, while other ranks wait for the "
-             "first; of data.tokens numbers of tokens (\"17 4 250\"), or texts where there is a tokenizer.json"},
+             "first; of data.tokens numbers of tokens (\"17 4 250\"), or texts where there is a tokenizer.json or the "
+             "model has 256 tokens"},
     {"evaluate.prompt_tokens", AD_KEY_INTEGER, .offset = AT(evaluate.prompt_tokens), .least = 1,
      .most = AD_PROMPT_TOKENS_MAX, .fallback = "40",
      .help = "with how many tokens; each costs the first rank, which holds all parameters for it, a forward pass"},

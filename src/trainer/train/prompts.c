@@ -35,7 +35,8 @@ static ad_status encode(const ad_recipe *recipe, const ad_train_options *options
 
 static ad_status read_prompt(const ad_recipe *recipe, const ad_train_options *options, const char *tokenizer,
                              size_t index, ad_prompt *out) {
-  if (!ad_prompt_needs_tokenizer(recipe, index)) return ad_prompt_read(recipe, index, out);
+  int is_bytes = ad_prompts_are_bytes(recipe, tokenizer);
+  if (is_bytes || !ad_prompt_needs_tokenizer(recipe, index)) return ad_prompt_read(recipe, index, out);
   return encode(recipe, options, tokenizer, recipe->evaluate.prompts[index], out);
 }
 
@@ -75,6 +76,7 @@ static ad_status open_parts(const ad_recipe *recipe, const ad_train_options *opt
     AD_TRY(read_prompts(recipe, options, out));
     AD_TRY(ad_sampler_create(recipe, NULL, &out->sampler));
     AD_TRY(ad_ends_read(options->folder, &out->sampler->ends));
+    out->sampler->are_bytes = ad_prompts_are_bytes(recipe, out->tokenizer);
   }
   return open_file(options->folder, first_step, out);
 }
@@ -153,6 +155,32 @@ static ad_status gather(ad_run *run, const ad_sampler *sampler) {
     for (size_t i = 0; i < ad_program_module(run->program, m)->state_count; i++)
       AD_TRY(gather_state(run, m, i, sampler));
   return AD_OK;
+}
+
+/* ---- their memory ---- */
+
+/* Adds the module's values to the bytes of all, and returns the largest one's. */
+static size_t add_module(const ad_module_spec *module, size_t *all) {
+  size_t largest = 0;
+  for (size_t i = 0; i < module->param_count; i++) {
+    size_t bytes = (size_t)ad_shape_numel(&module->params[i].shape) * sizeof(float);
+    *all += bytes;
+    if (bytes > largest) largest = bytes;
+  }
+  for (size_t i = 0; i < module->state_count; i++)
+    *all += (size_t)ad_shape_numel(&module->states[i].shape) * ad_dtype_size(module->states[i].dtype);
+  return largest;
+}
+
+size_t ad_prompts_bytes(const ad_run *run) {
+  size_t all = 0, largest = 0;
+  if (!run->recipe->evaluate.prompt_count || ad_comm_rank(run->comm)) return 0;
+  for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
+    const ad_module_spec *module = ad_program_module(run->program, m);
+    size_t bytes = module->is_mirror ? 0 : add_module(module, &all);
+    if (bytes > largest) largest = bytes;
+  }
+  return all + largest;
 }
 
 /* ---- lines ---- */

@@ -27,6 +27,9 @@ ad_status ad_prompts_open(const ad_recipe *recipe, const ad_train_options *optio
 /* Goes on with each prompt by the present parameters, and writes a line for it. Changes nothing of the run. Collective,
  * where the recipe has prompts. */
 ad_status ad_prompts_sample(ad_prompts *prompts, ad_run *run, int64_t step) AD_CHECKED;
+/* What this rank keeps for the prompts beside its share of the training: on rank 0 all parameters and states, and one of
+ * them whole on its way; 0 on other ranks and without prompts. Bytes. Local. */
+size_t ad_prompts_bytes(const ad_run *run);
 ad_status ad_prompts_close(ad_prompts *prompts) AD_CHECKED; /* AD_IO if lines were lost */
 void ad_prompts_destroy(ad_prompts *prompts);
 
