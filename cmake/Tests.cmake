@@ -163,6 +163,8 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   set_tests_properties(script/mutate PROPERTIES SKIP_RETURN_CODE 77)
   add_test(NAME script/environment COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/environment.sh ${CMAKE_SOURCE_DIR})
   ad_describe_test(script/environment script 600)
+  add_test(NAME script/draw COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/draw.sh ${CMAKE_SOURCE_DIR})
+  ad_describe_test(script/draw script 60)
 endif()
 
 # Python: tests/python needs NumPy, tests/torch PyTorch and the ranks of a job. Which python3 has them is found when a test runs.
