@@ -16,7 +16,7 @@ int f(void) {
   fprintf(stderr, "three words here %d\n", quoted);
   fprintf(file, "no message of ours");
   ad_log(AD_LOG_WARNING, "two words");
-  return ad_fail(AD_INVALID, "%s: is " "no word"
+  return ad_fail(AD_INVALID, "%s: is; " "no word"
                              " of two lines", name);
 }
 C
