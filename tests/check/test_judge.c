@@ -37,7 +37,7 @@ static scene *open_scene(ad_recipe *recipe, int own) {
   must(ad_prover_step(&s->prover, 0, &s->dist));
   s->proof->complete = 1;
   assert_true(ad_proof_passes(s->proof, 0));
-  s->ref = *ad_reference_exact_report(s->prover.reference);
+  s->ref = s->prover.reference_report;
   return s;
 }
 
@@ -52,7 +52,7 @@ static void close_scene(scene *s) {
 /* From the beginning, with the numbers as they now are. */
 static int judge(scene *s) {
   ad_prover_begin(&s->prover);
-  ad_prover_judge(&s->prover, &s->dist, &s->ref);
+  ad_prover_judge(&s->prover, &s->dist);
   s->proof->complete = 1;
   return ad_proof_passes(s->proof, 0);
 }
@@ -359,7 +359,7 @@ static void the_first_step_alone_must_start_from_what_one_process_has(void **sta
 
 static void judge_again(scene *s, int step) {
   s->dist.step = step;
-  ad_prover_judge(&s->prover, &s->dist, &s->ref);
+  ad_prover_judge(&s->prover, &s->dist);
 }
 
 /* A gradient that is off by `bad` of its bound in step `when` of three, else by a tenth. */

@@ -483,21 +483,20 @@ static void judge_computing(ad_prover *prover) {
   *share = fmax(*share, share_of(computing->all_distance, computing->all_apart));
 }
 
-void ad_prover_judge(ad_prover *prover, const ad_step_report *dist, const ad_step_report *ref) {
+void ad_prover_judge(ad_prover *prover, const ad_step_report *dist) {
   if (rounds(prover->job)) judge_computing(prover);
   double largest = largest_of(prover);
   judge_choices(prover);
-  judge_numbers(prover, dist, ref);
+  judge_numbers(prover, dist, &prover->reference_report);
   for (size_t i = 0; i < prover->param_count; i++) judge_param(prover, i, dist, largest);
 }
 
 /* On the first rank, after its own step: the same step in one process, and every number of it. A step that no rank
  * takes has no gradient to judge, only states that must have stayed as they were. */
 static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
-  ad_step_report ref;
   if (dist->skipped) return AD_OK;
-  AD_TRY(ad_reference_step(prover->reference, dist->step, dist->loss_scale, &ref));
-  ad_prover_judge(prover, dist, &ref);
+  AD_TRY(ad_reference_step(prover->reference, dist->step, dist->loss_scale, &prover->reference_report));
+  ad_prover_judge(prover, dist);
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist);
 }
 

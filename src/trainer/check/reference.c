@@ -26,9 +26,8 @@ struct ad_reference {
   const ad_array **fed_list;
   ad_draws draws;   /* gradients in the fed run's dtypes, where they round */
   ad_addends exact; /* of the f64 run, without the wires' roundings; where it has some */
-  ad_step_report report, exact_report;
-  ad_slack slack; /* of the f64 run's last step */
-  char *kept;     /* the fed run's arrays, one after another; NULL: none were kept */
+  ad_slack slack;   /* of the f64 run's last step */
+  char *kept;       /* the fed run's arrays, one after another; NULL: none were kept */
 };
 
 static int has_wires(const ad_program *program) {
@@ -168,7 +167,7 @@ static ad_status compute_own(ad_reference *reference, int64_t step) {
 static ad_status compute_exact(ad_reference *reference, int64_t step) {
   if (!reference->exact.run) return AD_OK;
   reference->run->rounds_wires = 0;
-  ad_status status = ad_addends_measure(&reference->exact, step, 0, &reference->exact_report);
+  ad_status status = ad_addends_measure(&reference->exact, step, 0, NULL);
   reference->run->rounds_wires = 1;
   return status;
 }
@@ -179,10 +178,9 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scal
   ad_status status = ad_run_refresh(reference->run, AD_VALUES_WRITTEN);
   if (!status) status = compute_exact(reference, step);
   ad_slack_watch(&reference->slack);
-  if (!status) status = ad_run_step(reference->run, step, &reference->report);
+  if (!status) status = ad_run_step(reference->run, step, out);
   ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){0});
   if (!status) status = reference->slack.status;
-  *out = reference->report;
   if (!status) status = compute_own(reference, step);
   ad_step_report ignored;
   if (!status && reference->free) status = ad_run_step(reference->free, step, &ignored);
@@ -224,10 +222,6 @@ const ad_array *ad_reference_gradient(const ad_reference *reference, size_t inde
 
 const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_t index) {
   return reference->exact.run ? &reference->exact.themselves.whole[index] : ad_reference_gradient(reference, index);
-}
-
-const ad_step_report *ad_reference_exact_report(const ad_reference *reference) {
-  return reference->exact.run ? &reference->exact_report : &reference->report;
 }
 
 const ad_draws *ad_reference_draws(const ad_reference *reference) { return &reference->draws; }

@@ -123,7 +123,6 @@ double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
 int64_t ad_run_evaluated(const ad_run *run); /* samples of the held-out set; 0: there is none */
 /* What the program shows of what it learned; see ad_program_kind. Collective. */
 ad_status ad_run_show(ad_run *run, char **out) AD_CHECKED;
-int ad_interrupt_asked(void);
 void ad_interrupt_clear(void);
 
 /* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional).

@@ -13,7 +13,7 @@
 
 static atomic_int interrupt_flag, checkpoint_flag;
 void ad_train_interrupt(void) { atomic_store(&interrupt_flag, 1); }
-int ad_interrupt_asked(void) { return atomic_load(&interrupt_flag); }
+static int interrupt_asked(void) { return atomic_load(&interrupt_flag); }
 void ad_interrupt_clear(void) { atomic_store(&interrupt_flag, 0); }
 void ad_train_checkpoint(void) { atomic_store(&checkpoint_flag, 1); }
 
@@ -82,7 +82,7 @@ static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum
 }
 
 // What this process was asked for, as one addend of a sum over fewer than 2^32 ranks: 1 to stop, 2^-32 to checkpoint.
-static double own_requests(void) { return ad_interrupt_asked() + 0x1p-32 * atomic_exchange(&checkpoint_flag, 0); }
+static double own_requests(void) { return interrupt_asked() + 0x1p-32 * atomic_exchange(&checkpoint_flag, 0); }
 
 static void take_requests(ad_run *run, double sum) {
   run->interrupted = sum >= 1;
