@@ -350,7 +350,7 @@ static double worst_of(double a, double b) { return isnan(a) || isnan(b) ? NAN :
 static int is_of_group(const ad_prover *prover, size_t param, int group) {
   size_t module = ad_run_param_at(prover->run, param).module;
   if (ad_program_module(ad_run_program(prover->run), module)->is_mirror) return 0;
-  return group < 0 || (int)prover->run->norm_group_of[module] == group;
+  return group < 0 || (int)ad_run_norm_group_of(prover->run, module) == group;
 }
 
 /* Of one group's gradients, or of all (-1): by no more than what all of them are allowed may their norms lie apart. */

@@ -40,8 +40,8 @@ static int has_wires(const ad_program *program) {
 
 /* What the recipe says of wires holds in f64 too: computing alone tells the two runs apart. */
 static ad_status round_wires(ad_reference *reference) {
-  if (!reference->fed->rounds_wires || !has_wires(reference->run->program)) return AD_OK;
-  reference->run->rounds_wires = 1;
+  if (!ad_run_rounds_wires(reference->fed) || !has_wires(reference->run->program)) return AD_OK;
+  ad_run_round_wires(reference->run, 1);
   return ad_addends_create(reference->run, 0, &reference->exact);
 }
 
@@ -166,14 +166,15 @@ static ad_status compute_own(ad_reference *reference, int64_t step) {
 
 static ad_status compute_exact(ad_reference *reference, int64_t step) {
   if (!reference->exact.run) return AD_OK;
-  reference->run->rounds_wires = 0;
+  ad_run_round_wires(reference->run, 0);
   ad_status status = ad_addends_measure(&reference->exact, step, 0, NULL);
-  reference->run->rounds_wires = 1;
+  ad_run_round_wires(reference->run, 1);
   return status;
 }
 
 ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) {
-  reference->run->wire_scale = reference->fed->wire_scale = loss_scale;
+  ad_run_scale_wires(reference->run, loss_scale);
+  ad_run_scale_wires(reference->fed, loss_scale);
   ad_plants planted = ad_plants_lift();
   ad_status status = ad_run_refresh(reference->run, AD_VALUES_WRITTEN);
   if (!status) status = compute_exact(reference, step);
@@ -228,7 +229,7 @@ const ad_draws *ad_reference_draws(const ad_reference *reference) { return &refe
 
 static ad_status feed_module(ad_reference *reference, size_t m, size_t first, const ad_step_report *report) {
   const ad_run *fed = reference->fed;
-  double clip = ad_clip_factor(report->norms[fed->norm_group_of[m]], reference->recipe.train.clip);
+  double clip = ad_clip_factor(report->norms[ad_run_norm_group_of(fed, m)], reference->recipe.train.clip);
   return ad_module_update_from(ad_run_module(fed, m), reference->fed_list + first, report->lr,
                                clip * ldexp(1, -report->loss_scale), AD_HERE);
 }
