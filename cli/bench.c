@@ -147,6 +147,26 @@ static void check_write(const bench_options *bench, struct argp_state *state) {
     ad_cli_wrong(state, "--write writes what --op products measures; add --op products");
 }
 
+/* The options that take an argument. */
+static error_t parse_value(bench_options *bench, int key, char *argument, struct argp_state *state) {
+  switch (key) {
+    case KEY_OP:
+      return parse_op(argument, bench, state), 0;
+    case KEY_RANKS:
+      return parse_ranks(argument, bench, state), 0;
+    case KEY_LARGEST:
+      return parse_largest(argument, bench, state), 0;
+    case KEY_HOSTS:
+      return parse_hosts(argument, bench, state), 0;
+    case KEY_QDISC:
+      return bench->qdisc = argument, 0;
+    case KEY_WRITE:
+      return bench->write = argument, 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
 static error_t parse(int key, char *argument, struct argp_state *state) {
   bench_input *input = state->input;
   switch (key) {
@@ -156,18 +176,6 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->bench.peers = 1, 0;
     case KEY_QUICK:
       return input->bench.quick = 1, 0;
-    case KEY_OP:
-      return parse_op(argument, &input->bench, state), 0;
-    case KEY_RANKS:
-      return parse_ranks(argument, &input->bench, state), 0;
-    case KEY_LARGEST:
-      return parse_largest(argument, &input->bench, state), 0;
-    case KEY_HOSTS:
-      return parse_hosts(argument, &input->bench, state), 0;
-    case KEY_QDISC:
-      return input->bench.qdisc = argument, 0;
-    case KEY_WRITE:
-      return input->bench.write = argument, 0;
     case ARGP_KEY_ARG:
       ad_cli_wrong(state, "bench reads no recipe; what is '%s'?", argument);
       return 0;
@@ -175,7 +183,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       check_hosts(&input->bench, state);
       return check_write(&input->bench, state), 0;
     default:
-      return ARGP_ERR_UNKNOWN;
+      return parse_value(&input->bench, key, argument, state);
   }
 }
 

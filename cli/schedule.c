@@ -148,8 +148,8 @@ static error_t check_call(const schedule_input *input, struct argp_state *state)
   return 0;
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state) {
-  schedule_input *input = state->input;
+/* The options that are counts. */
+static error_t parse_counted(schedule_input *input, int key, const char *argument, struct argp_state *state) {
   switch (key) {
     case KEY_STAGES:
       return input->shape.stages = parse_count(argument, "--stages", state), 0;
@@ -157,34 +157,50 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->shape.microbatches = parse_count(argument, "--microbatches", state), 0;
     case KEY_RANKS:
       return input->shape.ranks = parse_count(argument, "--ranks", state), 0;
-    case KEY_LOWER:
-      return input->lower = 1, 0;
     case KEY_GATHERED:
       return input->lowering.gathered = parse_count(argument, "--gathered", state), 0;
+    case KEY_LIMIT:
+      return input->options.in_flight = parse_count(argument, "--limit", state), 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+/* The options that are given or not, and take no argument. */
+static error_t parse_flag(schedule_input *input, int key) {
+  switch (key) {
+    case KEY_LOWER:
+      return input->lower = 1, 0;
     case KEY_REDUCE_EACH:
       return input->lowering.reduces_each = 1, 0;
     case KEY_WAITS:
       return input->lowering.waits = 1, 0;
-    case KEY_LIMIT:
-      return input->options.in_flight = parse_count(argument, "--limit", state), 0;
     case KEY_BUFFERED:
       return input->options.buffered = 1, 0;
+    case KEY_JSON:
+      return input->json = 1, 0;
+    case KEY_CSV:
+      return input->csv = 1, 0;
+    default:
+      return ARGP_ERR_UNKNOWN;
+  }
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state) {
+  schedule_input *input = state->input;
+  switch (key) {
     case KEY_COST:
       return parse_costs(input, argument, state), 0;
     case KEY_STAGE_COST:
       return parse_stage_costs(input, argument, state), 0;
     case KEY_PICTURE:
       return input->picture = ad_cli_parse_out("--picture", argument, "", state), 0;
-    case KEY_JSON:
-      return input->json = 1, 0;
-    case KEY_CSV:
-      return input->csv = 1, 0;
     case ARGP_KEY_ARG:
       return take_word(input, argument, state);
     case ARGP_KEY_END:
       return check_call(input, state);
     default:
-      return ARGP_ERR_UNKNOWN;
+      return parse_flag(input, key) ? parse_counted(input, key, argument, state) : 0;
   }
 }
 

@@ -37,7 +37,7 @@ static scene *open_scene(ad_recipe *recipe, int own) {
   must(ad_prover_step(&s->prover, 0, &s->dist));
   s->proof->complete = 1;
   assert_true(ad_proof_passes(s->proof, 0));
-  s->ref = *ad_reference_exact_report(s->prover.reference);
+  s->ref = s->prover.reference_report;
   return s;
 }
 
@@ -52,7 +52,7 @@ static void close_scene(scene *s) {
 /* From the beginning, with the numbers as they now are. */
 static int judge(scene *s) {
   ad_prover_begin(&s->prover);
-  ad_prover_judge(&s->prover, &s->dist, &s->ref);
+  ad_prover_judge(&s->prover, &s->dist);
   s->proof->complete = 1;
   return ad_proof_passes(s->proof, 0);
 }
@@ -105,7 +105,7 @@ static double allowed_norm(const scene *s, int group) {
     ad_allowance each = ad_rounding_allowance(s->recipe, at.spec, s->prover.gradients[i].dtype, s->dist.loss_scale);
     double reduced = 0;
     if (ad_program_module(program_of(s), at.module)->is_mirror) continue;
-    if (group >= 0 && (int)s->prover.run->norm_group_of[at.module] != group) continue;
+    if (group >= 0 && (int)ad_run_norm_group_of(s->prover.run, at.module) != group) continue;
     for (size_t k = 0; k < ad_array_numel(&s->prover.gradients[i]); k++)
       reduced += pow(each.relative * sizes[k] + each.absolute, 2);
     squares += pow(s->prover.computing.allowed[i] + sqrt(reduced), 2);
@@ -148,7 +148,7 @@ static void in_own_dtypes_they_are_held_to_what_all_gradients_may_be_off_by(void
   ad_recipe *recipes[] = {small_recipe("dp_shard=1", "", ", microbatches: 2}\nprecision: {compute: bf16"), pools()};
   for (int r = 0; r < 2; r++) {
     scene *s = open_scene(recipes[r], 1);
-    assert_int_equal(s->prover.run->norm_group_count, r ? 3 : 1);
+    assert_int_equal(ad_run_norm_group_count(s->prover.run), r ? 3 : 1);
     try_reported(s, "the loss", &s->dist.loss, s->ref.loss, allowed_loss(s, s->ref.loss, -1));
     try_reported(s, "the norm", &s->dist.norm, s->ref.norm, allowed_norm(s, -1) / s->ref.norm);
     for (int i = 0; i < AD_LOSSES_MAX; i++) try_own_loss(s, i);
@@ -359,7 +359,7 @@ static void the_first_step_alone_must_start_from_what_one_process_has(void **sta
 
 static void judge_again(scene *s, int step) {
   s->dist.step = step;
-  ad_prover_judge(&s->prover, &s->dist, &s->ref);
+  ad_prover_judge(&s->prover, &s->dist);
 }
 
 /* A gradient that is off by `bad` of its bound in step `when` of three, else by a tenth. */

@@ -749,11 +749,6 @@ static void the_choice_is_never_wider_than_the_machine(void **state) {
   setenv("ADDEND_KERNELS", "avx512fp16", 1);
   assert_int_equal(ad_kernels_best(), best);
   unsetenv("ADDEND_KERNELS");
-  assert_string_equal(ad_variant_name(AD_PLAIN), "plain");
-  assert_string_equal(ad_variant_name(AD_AVX2), "avx2");
-  assert_string_equal(ad_variant_name(AD_AVX512), "avx512");
-  assert_string_equal(ad_variant_name(AD_AVX512FP16), "avx512fp16");
-  assert_string_equal(ad_variant_name((ad_variant)9), "unknown");
 }
 
 static void a_name_of_no_variant_is_refused(void **state) {

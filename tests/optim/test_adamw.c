@@ -248,48 +248,6 @@ static void options_that_mean_nothing_are_refused(void **state) {
   ad_mesh_destroy(w.mesh);
 }
 
-static void a_copy_goes_on_as_the_original(void **state) {
-  world w = open_world("dp_replicate=3", AD_R), alone = open_world("dp_shard=1", AD_R);
-  double values[5] = {1, 2, 3, 4, 5}, copied[5], grads[5] = {1, -1, 2, -2, 0.5};
-  ad_array a = array_of(&w, AD_F64, values, 5), a_grad = array_of(&w, AD_F64, grads, 5);
-  ad_array b = array_of(&alone, AD_F64, copied, 5), b_grad = array_of(&alone, AD_F64, grads, 5);
-  ad_adamw *original = optimizer_of(&a, 0.1), *copy = optimizer_of(&b, 0.1);
-  step_of(original, &a, &a_grad, 0.1, 1);
-  step_of(original, &a, &a_grad, 0.1, 1);
-  memcpy(copied, values, sizeof values);
-  assert_int_equal(ad_adamw_copy(copy, original), AD_OK);
-  assert_int_equal(ad_adamw_steps(copy), 2);
-  step_of(original, &a, &a_grad, 0.1, 1);
-  step_of(copy, &b, &b_grad, 0.1, 1);
-  assert_memory_equal(values, copied, sizeof values);
-  ad_adamw_destroy(original);
-  ad_adamw_destroy(copy);
-  ad_mesh_destroy(w.mesh);
-  ad_mesh_destroy(alone.mesh);
-}
-
-static void a_copy_converts_dtypes_and_refuses_other_shapes(void **state) {
-  world w = open_world("dp_shard=1", AD_R);
-  float values[3] = {1, 2, 3}, grads[3] = {1, 2, 3};
-  double wide[3];
-  ad_array a = array_of(&w, AD_F32, values, 3), grad = array_of(&w, AD_F32, grads, 3);
-  ad_array b = array_of(&w, AD_F64, wide, 3), shorter = array_of(&w, AD_F64, wide, 2);
-  ad_adamw *narrow = optimizer_of(&a, 0), *wider = optimizer_of(&b, 0), *other = optimizer_of(&shorter, 0);
-  step_of(narrow, &a, &grad, 0.1, 1);
-  assert_int_equal(ad_adamw_copy(wider, narrow), AD_OK);
-  for (int which = AD_FIRST_MOMENT; which <= AD_SECOND_MOMENT; which++) {
-    const float *from = ad_adamw_state(narrow, 0, (ad_moment)which)->data;
-    const double *to = ad_adamw_state(wider, 0, (ad_moment)which)->data;
-    for (int i = 0; i < 3; i++) assert_true((double)from[i] == to[i]);
-  }
-  assert_int_equal(ad_adamw_copy(other, narrow), AD_INVALID);
-  assert_int_equal(ad_adamw_steps(other), 0);
-  ad_adamw_destroy(narrow);
-  ad_adamw_destroy(wider);
-  ad_adamw_destroy(other);
-  ad_mesh_destroy(w.mesh);
-}
-
 static void a_failing_allocation_leaves_nothing_behind(void **state) {
   world w = open_world("dp_shard=1", AD_R);
   float value[2] = {1, 2};
@@ -396,8 +354,6 @@ static void a_parameter_without_data_has_state_without_data(void **state) {
   ad_array *late = &real;
   const ad_array *late_grad = &real_grad;
   assert_int_equal(ad_adamw_step_at(dry, &late, &late_grad, 0.1, 1, "test.c:1"), AD_INVALID);
-  assert_int_equal(ad_adamw_copy(held, dry), AD_INVALID);
-  assert_int_equal(ad_adamw_steps(held), 0);
   ad_adamw_destroy(dry);
   ad_adamw_destroy(held);
   ad_mesh_destroy(w.mesh);
@@ -415,8 +371,6 @@ int main(void) {
       cmocka_unit_test(what_does_not_fit_updates_nothing),
       cmocka_unit_test(options_that_mean_nothing_are_refused),
       cmocka_unit_test(a_parameter_without_data_has_state_without_data),
-      cmocka_unit_test(a_copy_goes_on_as_the_original),
-      cmocka_unit_test(a_copy_converts_dtypes_and_refuses_other_shapes),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
       cmocka_unit_test(the_schedule_rises_and_falls),
       cmocka_unit_test(a_schedule_without_warm_up_or_without_an_end_to_it),

@@ -209,7 +209,7 @@ static int parts_fit_together(ad_comm *comm, void *context) {
   ad_module *module = ad_run_module(run, 0);
   CHECK(ad_module_param_count(module) == ad_run_param_count(run));
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    CHECK(!strcmp(ad_run_param_at(run, i).spec->name, ad_module_param(module, i)->name));
+    CHECK(ad_module_find(module, ad_run_param_at(run, i).spec->name) == i);
     CHECK(ad_run_part(run, i, AD_PART_VALUE) == ad_store_value(ad_module_store(module), i));
     CHECK(ad_run_part(run, i, AD_PART_GRADIENT) == ad_reducer_gradient(ad_module_reducer(module), i));
     parts += ad_array_bytes(ad_run_part(run, i, AD_PART_VALUE));

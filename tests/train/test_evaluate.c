@@ -41,8 +41,8 @@ static int evaluate(ad_comm *comm, void *context) {
   ad_step_report report;
   ad_run *run;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  run->tell = hear;
-  run->tell_context = j->seen;
+  run->listener.tell = hear;
+  run->listener.context = j->seen;
   if (j->writes) RANK_MUST(comm, ad_run_write_weights(run, j->writes));
   if (j->evaluates) RANK_MUST(comm, ad_run_evaluate(run, &j->seen->evaluation));
   RANK_MUST(comm, ad_run_loss(run, 0, AD_TRAINED_ON, &j->seen->alone));

@@ -424,7 +424,7 @@ static void dump_divided(const char *model, const char *wanted) {
   ad_step_report report;
   must(ad_comm_open_alone(&comm));
   must(ad_run_create(comm, recipe, NULL, &run));
-  must(ad_reducer_dump(ad_module_reducer(run->modules[0]), dumped, 0, 0));
+  must(ad_reducer_dump(ad_module_reducer(ad_run_module(run, 0)), dumped, 0, 0));
   must(ad_run_step(run, 0, &report));
   ad_run_destroy(run);
   for (int m = 0; m < MICROBATCHES; m++) expect_divisor(m, wanted);

@@ -336,7 +336,7 @@ static void there_is_room_for_the_largest_microbatch(void **state) {
   ad_comm *comm;
   ad_recipe *recipe;
   ad_run *run = dry_run(&one_and_six, PAIR, 0, &comm, &recipe);
-  size_t gradients = run->crossings[0].ways[1].count;
+  size_t gradients = run->crossings.list[0].ways[1].count;
   assert_int_equal(ad_crossings_bytes(run), gradients * 3 * MID * sizeof(double));
   close_dry(run, comm, recipe);
 }
@@ -359,7 +359,7 @@ static void leads_are(const place *at, pools_form form, const size_t *leads) {
   ad_run *run = dry_run(at, form, 0, &comm, &recipe);
   for (size_t p = 0; p < ad_program_phase_count(run->program); p++) {
     assert_int_equal(forwards_before_backward(run->order.table, (int32_t)p), leads[p] + 1);
-    if (run->phases[p].tapes[0]) assert_int_equal(run->phases[p].tape_count, leads[p] + 1);
+    if (ad_run_phase(run, p)->tapes[0]) assert_int_equal(ad_run_phase(run, p)->tape_count, leads[p] + 1);
   }
   close_dry(run, comm, recipe);
 }
@@ -412,7 +412,7 @@ static ad_status is_in_order(const ad_run *run, ad_comm *comm, const ordered *o)
   char text[512];
   int of_x = exchanges_of(comm, "x"), of_y = exchanges_of(comm, "y");
   tell_order(run, text, sizeof text);
-  const char *wanted = run->modules[0] ? o->of_a : o->of_b;
+  const char *wanted = ad_run_module(run, 0) ? o->of_a : o->of_b;
   if (strcmp(text, wanted) != 0) return ad_fail(AD_INVALID, "it did %s, not %s", text, wanted);
   if (of_x == TIMES && of_y == (o->form == BACK ? TIMES : 0)) return AD_OK;
   return ad_fail(AD_INVALID, "%d exchanges of x, %d of y", of_x, of_y);

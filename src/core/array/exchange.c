@@ -1,5 +1,5 @@
-/* The entry all_to_all V->V of law 2: what goes where is in counts of rows, not in types. The other transitions are in
- * move.c. */
+/* The transition all_to_all V->V of law 2: counts of rows, not types, say which rows go to which rank. transit.c executes
+ * the other transitions. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/transit.h"
@@ -121,20 +121,4 @@ ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_arr
   AD_TRY(ad_comm_post(comm, &call, &request));
   copy_own(&from, &to, ad_segment_of(&in->local).row * ad_dtype_size(in->dtype));
   return ad_comm_wait(comm, &request);
-}
-
-ad_status ad_array_exchange_at(ad_comm *comm, const ad_array *in, ad_axes axes, const size_t *send_rows,
-                               const size_t *receive_rows, ad_array *out, const char *site) {
-  if (!site) site = AD_NO_SITE;
-  AD_NEED(comm, in, send_rows, receive_rows, out);
-  AD_NEED(in->layout.mesh);
-  ad_transit transit = {.move = AD_MOVE_ALL_TO_ALL, .axes = axes, .to = AD_V, .site = site, .what = site};
-  transit.send_rows = send_rows;
-  transit.receive_rows = receive_rows;
-  ad_array after;
-  AD_TRY(ad_exchange_after(comm, &transit, in, &after));
-  after.data = out->data;
-  AD_TRY(ad_transit_run(comm, &transit, in, &after));
-  *out = after;
-  return AD_OK;
 }

@@ -1,58 +1,8 @@
-/* Law 2 on arrays as its users see it: what the result of a transition looks like, and executing one. How it is
- * executed is in transit.c; which transitions exist is in layout/. */
+/* The public functions that execute one transition of law 2 on an array. How it is executed is in transit.c, what the
+ * result looks like in after.c. */
 #include "array/array.h"
-#include "array/packed.h"
 #include "array/transit.h"
 #include "base/error.h"
-#include "layout/nest.h"
-
-static int64_t ranks_cutting(const ad_layout *layout, ad_axes axes, int dim) {
-  return ad_mesh_ranks_over(layout->mesh, axes & ad_layout_cutting(layout, dim));
-}
-
-/* A declaration keeps the local part, so it is the whole value whose shape changes. Where parts are uneven no rank can
- * know the whole; it is described as if all parts were as large as this one. */
-static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_axes axes) {
-  ad_shape shape = in->shape;
-  for (int dim = 0; dim < shape.ndim; dim++) {
-    int changes = ranks_cutting(&in->layout, axes, dim) > 1 || ranks_cutting(after, axes, dim) > 1;
-    if (changes) shape.dim[dim] = in->local.dim[dim] * ranks_cutting(after, AD_AXES_ALL, dim);
-  }
-  return shape;
-}
-
-static ad_status check_known(const ad_array *in, ad_move move, ad_type to, const ad_layout *after, const char *site) {
-  if (move == AD_MOVE_ALL_TO_ALL && to == AD_V) {
-    return ad_fail(AD_INVALID,
-                   "%s: all_to_all V->V needs the rows for each member, which the types do not tell; use "
-                   "ad_array_exchange",
-                   site);
-  }
-  int declares_cut = move == AD_MOVE_DECLARE && ad_layout_cut_axes(&in->layout) != ad_layout_cut_axes(after);
-  if (!declares_cut || !ad_array_is_packed(in)) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: declare: of values that are packed one after another nobody knows the rows of the whole; declare "
-                 "each alone",
-                 site);
-}
-
-ad_status ad_array_after_at(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
-                            ad_array *out, const char *site) {
-  if (!site) site = AD_NO_SITE;
-  AD_NEED(comm, in, out);
-  AD_NEED(in->layout.mesh);
-  ad_layout layout;
-  AD_TRY(ad_layout_after_at(&in->layout, move, axes, to, in->shape.ndim, &layout, site));
-  AD_TRY(check_known(in, move, to, &layout, site));
-  ad_array after = *in;
-  after.data = NULL;
-  after.layout = layout;
-  if (move == AD_MOVE_DECLARE) after.shape = declared_shape(in, &layout, axes);
-  after.local = ad_array_local_shape(comm, &after);
-  if (ad_array_is_packed(&after)) AD_TRY(ad_packed_check(&after, ad_move_name(move), site));
-  *out = after;
-  return AD_OK;
-}
 
 ad_status ad_array_move_at(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                            ad_dtype accumulate, ad_array *out, const char *site) {
@@ -70,4 +20,20 @@ ad_status ad_array_post_at(ad_comm *comm, const ad_array *in, ad_move move, ad_a
   AD_NEED(in->layout.mesh);
   ad_transit transit = {.move = move, .axes = axes, .to = to, .accumulate = accumulate, .site = site, .what = site};
   return ad_transit_post(comm, &transit, in, out, request);
+}
+
+ad_status ad_array_exchange_at(ad_comm *comm, const ad_array *in, ad_axes axes, const size_t *send_rows,
+                               const size_t *receive_rows, ad_array *out, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, in, send_rows, receive_rows, out);
+  AD_NEED(in->layout.mesh);
+  ad_transit transit = {.move = AD_MOVE_ALL_TO_ALL, .axes = axes, .to = AD_V, .site = site, .what = site};
+  transit.send_rows = send_rows;
+  transit.receive_rows = receive_rows;
+  ad_array after;
+  AD_TRY(ad_exchange_after(comm, &transit, in, &after));
+  after.data = out->data;
+  AD_TRY(ad_transit_run(comm, &transit, in, &after));
+  *out = after;
+  return AD_OK;
 }

@@ -12,13 +12,6 @@
 #include "diff/hypotheses.h"
 #include "diff/known.h"
 
-uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes) {
-  uint32_t large = 0;
-  for (int axis = 0; axis < mesh->count; axis++)
-    if (axes >> axis & 1 && mesh->size[axis] > 1) large |= 1u << axis;
-  return large;
-}
-
 uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
   uint32_t axes = 0;
   for (size_t i = 0; i < parts->count; i++)

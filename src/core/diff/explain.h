@@ -1,7 +1,7 @@
 /* What a part that is not what its types say holds instead: counts of its addends that give it. */
 #ifndef DIFF_EXPLAIN_H
 #define DIFF_EXPLAIN_H
-#include "diff/test.h"
+#include "diff/combination.h"
 
 /* Sets of axes: a bit for each. */
 typedef struct ad_sets {
@@ -48,6 +48,5 @@ static inline int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t hold
   return 1;
 }
 uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list); /* of all parts that nothing explains */
-uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes);        /* those of more than one rank */
 
 #endif

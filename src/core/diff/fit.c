@@ -1,7 +1,7 @@
 /* Least squares by the addends' Gram matrix. Where all of them can be told apart its inverse is all that is needed;
  * else its eigenvectors: those whose eigenvalue is nothing are the sums of counts that no element can tell. */
 #include "diff/fit.h"
-#include "diff/test.h"
+#include "diff/combination.h"
 
 #include <math.h>
 #include <string.h>

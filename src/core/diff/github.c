@@ -7,12 +7,7 @@
 #include "addend/diff.h"
 #include "base/error.h"
 #include "diff/told.h"
-#include "files/json.h"
-
-static const char *text_of(const json_t *object, const char *key) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : "";
-}
+#include "files/printed.h"
 
 /* As a runner reads it back: '%' and ends of lines, in a title ':' and ',' too. */
 static void print_escaped(FILE *file, const char *text, const char *special) {
@@ -46,9 +41,9 @@ static void annotate_params(FILE *file, const json_t *document, const char *modu
   char label[512];
   size_t i;
   json_array_foreach(rows, i, row) {
-    int wrong = !strcmp(text_of(row, "verdict"), "wrong");
-    annotate(file, wrong ? "error" : "warning", module, text_of(row, "kind"), ad_told_label(row, label, sizeof label),
-             text_of(row, "text"));
+    int wrong = !strcmp(ad_text_of(row, "verdict"), "wrong");
+    annotate(file, wrong ? "error" : "warning", module, ad_text_of(row, "kind"),
+             ad_told_label(row, label, sizeof label), ad_text_of(row, "text"));
   }
   json_decref(rows);
 }
@@ -59,36 +54,23 @@ static void annotate_dump(FILE *file, const json_t *document, const char *module
   size_t i;
   annotate_params(file, document, module);
   if (json_is_false(json_object_get(norm, "pass")))
-    annotate(file, "error", module, "norm", "norm", text_of(norm, "text"));
+    annotate(file, "error", module, "norm", "norm", ad_text_of(norm, "text"));
   json_array_foreach(json_object_get(document, "messages"), i, message)
       annotate(file, "notice", module, "note", "", json_string_value(message));
-  if (strcmp(text_of(document, "verdict"), "right") != 0) return;
+  if (strcmp(ad_text_of(document, "verdict"), "right") != 0) return;
   snprintf(count, sizeof count, "%zu parameters: every addend is counted once",
            json_array_size(json_object_get(document, "params")));
   annotate(file, "notice", module, "right", "", count);
 }
 
-static void annotate_all(FILE *file, const json_t *document) {
+static void annotate_all(FILE *file, const json_t *document, const void *context) {
   const json_t *modules = json_object_get(document, "modules"), *module;
   size_t i;
   if (!modules) annotate_dump(file, document, "");
-  json_array_foreach(modules, i, module) annotate_dump(file, module, text_of(module, "module"));
+  json_array_foreach(modules, i, module) annotate_dump(file, module, ad_text_of(module, "module"));
 }
 
 ad_status ad_diff_github(const char *json, char **out) {
   AD_NEED(json, out);
-  json_error_t error;
-  json_t *document = json_loads(json, 0, &error);
-  if (!document) return ad_fail(AD_INVALID, "not the document of a dump: line %d: %s", error.line, error.text);
-  char *text = NULL;
-  size_t size = 0;
-  FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
-  if (file) {
-    annotate_all(file, document);
-    fclose(file);
-  }
-  json_decref(document);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the annotations of the dump");
-  *out = text;
-  return AD_OK;
+  return ad_document_print(json, "dump", annotate_all, NULL, out);
 }

@@ -129,6 +129,13 @@ const char *ad_dump_ranks_print(const ad_dump_mesh *mesh, const unsigned char *r
   return buffer;
 }
 
+uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes) {
+  uint32_t large = 0;
+  for (int axis = 0; axis < mesh->count; axis++)
+    if (axes >> axis & 1 && mesh->size[axis] > 1) large |= 1u << axis;
+  return large;
+}
+
 int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes) {
   int64_t ranks = 1;
   for (int axis = 0; axis < mesh->count; axis++)

@@ -31,6 +31,8 @@ const char *ad_dump_axes_print(const ad_dump_mesh *mesh, uint32_t axes, char *bu
  */
 const char *ad_dump_ranks_print(const ad_dump_mesh *mesh, const unsigned char *ranks, char *buffer, size_t size);
 int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes); /* ranks over them */
+/* Those of the axes that have more than one rank. */
+uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes);
 /* Every set of axes of more than one rank each over which there are `size` ranks: the fewest axes first, and of those
  * the ones that are in `first`. Returns how many there are. */
 enum { AD_DUMP_SETS = 1 << AD_DUMP_AXES };

@@ -1,43 +1,27 @@
 /* The document of a dump as a table for people: what is right in one line, what is wrong a line for all parameters of
  * which the same is said, or one for each. */
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "addend/diff.h"
 #include "base/error.h"
 #include "diff/told.h"
-#include "files/json.h"
-
-typedef struct ad_paint {
-  const char *good, *bad, *open, *dim, *bold, *off;
-} ad_paint;
-static const ad_paint colours = {"\033[32m", "\033[31m", "\033[33m", "\033[2m", "\033[1m", "\033[0m"};
-static const ad_paint plain = {"", "", "", "", "", ""};
-
-static const char *text_of(const json_t *object, const char *key) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : "";
-}
-
-static long long integer_of(const json_t *object, const char *key) {
-  return (long long)json_integer_value(json_object_get(object, key));
-}
+#include "files/printed.h"
 
 /* Of a parameter or the whole: whether this is its verdict. */
-static int is_judged(const json_t *object, const char *verdict) { return !strcmp(text_of(object, "verdict"), verdict); }
-
-static const char *plural(long long count) { return count == 1 ? "" : "s"; }
+static int is_judged(const json_t *object, const char *verdict) {
+  return !strcmp(ad_text_of(object, "verdict"), verdict);
+}
 
 static void print_head(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *dumped = json_object_get(document, "dumped");
-  long long ranks = integer_of(document, "world"), microbatches = integer_of(document, "microbatches");
-  fprintf(file, "%s%lld rank%s%s, mesh %s, %lld microbatch%s", paint->bold, ranks, plural(ranks), paint->off,
-          text_of(document, "mesh"), microbatches, microbatches == 1 ? "" : "es");
-  if (json_is_integer(json_object_get(document, "step"))) fprintf(file, ", step %lld", integer_of(document, "step"));
-  fprintf(file, "; files: %lld addend%s, %lld sum%s%s\n\n", integer_of(dumped, "addends"),
-          plural(integer_of(dumped, "addends")), integer_of(dumped, "sums"), plural(integer_of(dumped, "sums")),
+  long long ranks = ad_integer_of(document, "world"), microbatches = ad_integer_of(document, "microbatches");
+  fprintf(file, "%s%lld rank%s%s, mesh %s, %lld microbatch%s", paint->bold, ranks, ad_plural(ranks), paint->off,
+          ad_text_of(document, "mesh"), microbatches, microbatches == 1 ? "" : "es");
+  if (json_is_integer(json_object_get(document, "step"))) fprintf(file, ", step %lld", ad_integer_of(document, "step"));
+  fprintf(file, "; files: %lld addend%s, %lld sum%s%s\n\n", ad_integer_of(dumped, "addends"),
+          ad_plural(ad_integer_of(dumped, "addends")), ad_integer_of(dumped, "sums"),
+          ad_plural(ad_integer_of(dumped, "sums")),
           json_is_true(json_object_get(dumped, "reference")) ? ", a reference" : "");
 }
 
@@ -66,7 +50,7 @@ static void print_row(FILE *file, const json_t *row, int width, const ad_paint *
   const char *differ = json_is_true(json_object_get(row, "differ")) ? " (the first; numbers differ)" : "";
   char label[512];
   fprintf(file, "  %s%s%s  %-*s%s %s%s\n", wrong ? paint->bad : paint->open, wrong ? "BAD" : "?? ", paint->off,
-          several ? 0 : width, ad_told_label(row, label, sizeof label), several ? ":" : " ", text_of(row, "text"),
+          several ? 0 : width, ad_told_label(row, label, sizeof label), several ? ":" : " ", ad_text_of(row, "text"),
           differ);
 }
 
@@ -77,7 +61,7 @@ static void print_params(FILE *file, const json_t *document, int alone, const ad
   int width = name_width(rows);
   if (right)
     fprintf(file, "  %sok%s   %zu parameter%s: every addend is counted once\n", paint->good, paint->off, right,
-            plural((long long)right));
+            ad_plural((long long)right));
   json_array_foreach(rows, i, row) print_row(file, row, width, paint);
   json_decref(rows);
 }
@@ -94,13 +78,13 @@ static void print_norm(FILE *file, const json_t *document, const ad_paint *paint
   if (!json_is_object(norm)) return;
   int right = !json_is_false(json_object_get(norm, "pass"));
   fprintf(file, "  %s%-4s%s norm: %s\n", right ? paint->good : paint->bad, right ? "ok" : "BAD", paint->off,
-          text_of(norm, "text"));
+          ad_text_of(norm, "text"));
 }
 
 static int some_are_alike(const json_t *params) {
   const json_t *param;
   size_t i;
-  json_array_foreach(params, i, param) if (!strcmp(text_of(param, "kind"), "identical_addends")) return 1;
+  json_array_foreach(params, i, param) if (!strcmp(ad_text_of(param, "kind"), "identical_addends")) return 1;
   return 0;
 }
 
@@ -142,7 +126,7 @@ static void print_modules(FILE *file, const json_t *document, int alone, const a
   size_t i;
   int right = is_judged(document, "right"), untold = is_judged(document, "cannot_tell");
   json_array_foreach(modules, i, module) {
-    fprintf(file, "%s`%s`%s: ", paint->bold, text_of(module, "module"), paint->off);
+    fprintf(file, "%s`%s`%s: ", paint->bold, ad_text_of(module, "module"), paint->off);
     print_dump(file, module, alone, paint);
     fprintf(file, "\n");
   }
@@ -168,35 +152,27 @@ static void print_pages(FILE *file, const json_t *document, const ad_paint *pain
   json_decref(pages);
 }
 
-static ad_status print(const char *json, int alone, const ad_paint *paint, char **out) {
-  json_error_t error;
-  json_t *document = json_loads(json, 0, &error);
-  if (!document) return ad_fail(AD_INVALID, "not the document of a dump: line %d: %s", error.line, error.text);
-  char *text = NULL;
-  size_t size = 0;
-  FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
-  if (file) {
-    if (json_object_get(document, "modules"))
-      print_modules(file, document, alone, paint);
-    else
-      print_dump(file, document, alone, paint);
-    print_pages(file, document, paint);
-    fclose(file);
-  }
-  json_decref(document);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the table of the dump");
-  *out = text;
-  return AD_OK;
-}
+/* How a document is printed. */
+typedef struct printing {
+  int alone; /* 1: a line for each parameter that is not right */
+  const ad_paint *paint;
+} printing;
 
-static const ad_paint *paint_of(ad_text_style style) { return style == AD_COLOURED_TEXT ? &colours : &plain; }
+static void print(FILE *file, const json_t *document, const void *context) {
+  const printing *how = context;
+  if (json_object_get(document, "modules"))
+    print_modules(file, document, how->alone, how->paint);
+  else
+    print_dump(file, document, how->alone, how->paint);
+  print_pages(file, document, how->paint);
+}
 
 ad_status ad_diff_table(const char *json, ad_text_style style, char **out) {
   AD_NEED(json, out);
-  return print(json, 0, paint_of(style), out);
+  return ad_document_print(json, "dump", print, &(printing){0, ad_paint_of(style)}, out);
 }
 
 ad_status ad_diff_list(const char *json, ad_text_style style, char **out) {
   AD_NEED(json, out);
-  return print(json, 1, paint_of(style), out);
+  return ad_document_print(json, "dump", print, &(printing){1, ad_paint_of(style)}, out);
 }

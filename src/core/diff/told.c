@@ -5,13 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 #include "diff/guide.h"
+#include "files/json.h"
 
-static const char *text_of(const json_t *object, const char *key) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : "";
-}
-
-static int is_right(const json_t *object) { return !strcmp(text_of(object, "verdict"), "right"); }
+static int is_right(const json_t *object) { return !strcmp(ad_text_of(object, "verdict"), "right"); }
 
 /* ---- rows ---- */
 
@@ -39,23 +35,23 @@ static void leave_out_numbers(const char *text, int any, char *out, size_t size)
 
 /* What parameters of one row have in common. Where a factor was measured its number is a part of that. */
 static void print_key(const json_t *param, char *key, size_t size) {
-  const char *said = text_of(param, "text"), *kind = text_of(param, "kind");
+  const char *said = ad_text_of(param, "text"), *kind = ad_text_of(param, "kind");
   char text[1024];
   if (json_is_number(json_object_get(param, "factor")))
     snprintf(text, sizeof text, "%s", said);
   else
     leave_out_numbers(said, !strcmp(kind, "unexplained"), text, sizeof text);
-  snprintf(key, size, "%s %s %s", text_of(param, "verdict"), kind, text);
+  snprintf(key, size, "%s %s %s", ad_text_of(param, "verdict"), kind, text);
 }
 
 static json_t *new_row(const json_t *param) {
-  return json_pack("{s:s, s:s, s:s, s:[], s:b}", "verdict", text_of(param, "verdict"), "kind", text_of(param, "kind"),
-                   "text", text_of(param, "text"), "names", "differ", 0);
+  return json_pack("{s:s, s:s, s:s, s:[], s:b}", "verdict", ad_text_of(param, "verdict"), "kind",
+                   ad_text_of(param, "kind"), "text", ad_text_of(param, "text"), "names", "differ", 0);
 }
 
 static void add(json_t *row, const json_t *param) {
   json_array_append(json_object_get(row, "names"), json_object_get(param, "name"));
-  if (strcmp(text_of(row, "text"), text_of(param, "text")) != 0) json_object_set_new(row, "differ", json_true());
+  if (strcmp(ad_text_of(row, "text"), ad_text_of(param, "text")) != 0) json_object_set_new(row, "differ", json_true());
 }
 
 json_t *ad_told(const json_t *params, int alone) {
@@ -103,9 +99,9 @@ static void add_pages_of_param(json_t *pages, const json_t *param) {
   const json_t *causes = json_object_get(param, "possible_causes"), *cause = json_object_get(param, "cause");
   size_t i;
   if (is_right(param)) return;
-  if (json_is_object(cause)) add_page(pages, text_of(cause, "kind"));
-  json_array_foreach(causes, i, cause) add_page(pages, text_of(cause, "kind"));
-  add_page(pages, text_of(param, "kind"));
+  if (json_is_object(cause)) add_page(pages, ad_text_of(cause, "kind"));
+  json_array_foreach(causes, i, cause) add_page(pages, ad_text_of(cause, "kind"));
+  add_page(pages, ad_text_of(param, "kind"));
 }
 
 static void add_pages(json_t *pages, const json_t *document) {

@@ -7,15 +7,6 @@
 #include "base/text.h"
 #include "diff/verdict_case.h"
 
-const char *ad_verdict_name(ad_verdict_kind kind) {
-  static const char *const names[] = {
-#define AD_VERDICT_TEXT_OF(code, name) name,
-      AD_VERDICT_LIST(AD_VERDICT_TEXT_OF)
-#undef AD_VERDICT_TEXT_OF
-  };
-  return names[kind];
-}
-
 static int same_counts(const ad_case *c, const ad_judged *a, const ad_judged *b) {
   if (ad_case_members(c, a)->count != ad_case_members(c, b)->count) return 0;
   for (size_t i = 0; i < ad_case_members(c, a)->count; i++) {

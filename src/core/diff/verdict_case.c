@@ -7,6 +7,15 @@
 #include "diff/cause.h"
 #include "diff/hypotheses.h"
 
+const char *ad_verdict_name(ad_verdict_kind kind) {
+  static const char *const names[] = {
+#define AD_VERDICT_TEXT_OF(code, name) name,
+      AD_VERDICT_LIST(AD_VERDICT_TEXT_OF)
+#undef AD_VERDICT_TEXT_OF
+  };
+  return names[kind];
+}
+
 const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged) {
   return ad_part_members(c->parts, judged->part);
 }

@@ -51,30 +51,27 @@ static int some_apart(const ad_case *c) {
   return 0;
 }
 
-void ad_case_say_replicas(ad_case *c) {
-  char ranks[AD_VERDICT_TEXT / 4], names[AD_VERDICT_TEXT / 4];
-  uint32_t axes = differing_axes(c);
-  ad_case_say(c, AD_VERDICT_REPLICAS_DIFFER, axes, NAN);
-  ad_case_axes(c, axes, names, sizeof names);
-  if (!c->first && some_apart(c)) {
-    ad_case_say(c, AD_VERDICT_OWN_ONLY, axes, 1);
-    snprintf(
-        c->out->text, sizeof c->out->text,
-        "own addend only along %s: by its types all ranks there do the same, and each has another gradient: sum it, "
-        "or give its type as R",
-        names);
-    ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, 1, "", "own addend only along %s: a sum was left out", names);
-    ad_case_add(c, AD_VERDICT_OTHER_BATCHES, axes, 1, "", "ranks along %s were fed different batches", names);
-    return;
-  }
-  if (!c->first) {
-    ad_case_mark_holders(c, 0);
-    snprintf(c->out->text, sizeof c->out->text,
-             "replicas differ along %s by rounding only: each is right, but they are not the same bits and will drift "
-             "apart",
-             names);
-    return;
-  }
+/* Every copy is right by its own addends, and they differ although their types say that they are the same. */
+static void say_own_only(ad_case *c, uint32_t axes, const char *names) {
+  ad_case_say(c, AD_VERDICT_OWN_ONLY, axes, 1);
+  snprintf(c->out->text, sizeof c->out->text,
+           "own addend only along %s: by its types all ranks there do the same, and each has another gradient: sum it, "
+           "or give its type as R",
+           names);
+  ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, 1, "", "own addend only along %s: a sum was left out", names);
+  ad_case_add(c, AD_VERDICT_OTHER_BATCHES, axes, 1, "", "ranks along %s were fed different batches", names);
+}
+
+static void say_rounded_apart(ad_case *c, const char *names) {
+  ad_case_mark_holders(c, 0);
+  snprintf(c->out->text, sizeof c->out->text,
+           "replicas differ along %s by rounding only: each is right, but they are not the same bits and will drift "
+           "apart",
+           names);
+}
+
+static void say_wrong_copies(ad_case *c, const char *names) {
+  char ranks[AD_VERDICT_TEXT / 4];
   ad_case_mark_holders(c, 1);
   ad_case_ranks(c, ranks, sizeof ranks);
   if (ad_case_some_hold(c))
@@ -82,6 +79,19 @@ void ad_case_say_replicas(ad_case *c) {
              names, ranks);
   else
     snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s, and none is right", names);
+}
+
+void ad_case_say_replicas(ad_case *c) {
+  char names[AD_VERDICT_TEXT / 4];
+  uint32_t axes = differing_axes(c);
+  ad_case_say(c, AD_VERDICT_REPLICAS_DIFFER, axes, NAN);
+  ad_case_axes(c, axes, names, sizeof names);
+  if (!c->first && some_apart(c))
+    say_own_only(c, axes, names);
+  else if (!c->first)
+    say_rounded_apart(c, names);
+  else
+    say_wrong_copies(c, names);
 }
 
 /* ---- ranks without a sum ---- */

@@ -241,38 +241,55 @@ static int each_rank_has_one(const ad_case *c) {
 }
 
 /* Any other counts: which are missing, else between which they are. */
-static void say_counts(ad_case *c) {
+/* The counts that the first wrong part was fitted with. */
+typedef struct count_summary {
+  double least, most;
+  size_t missing;      /* addends whose count is 0 */
+  size_t microbatches; /* that these are of, where they follow each other */
+  int64_t microbatch;  /* of the last of these; -1: none is missing */
+} count_summary;
+
+/* Marks the ranks of missing addends in the verdict, too. */
+static count_summary summarise_counts(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
-  double least = INFINITY, most = -INFINITY;
-  size_t missing = 0, microbatches = 0;
-  int64_t microbatch = -1;
-  char ranks[AD_VERDICT_TEXT / 4], of[64] = "";
+  count_summary all = {.least = INFINITY, .most = -INFINITY, .microbatch = -1};
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
   for (size_t i = 0; i < members->count; i++) {
     const ad_piece *piece = &members->columns[i].piece;
     double count = c->first->why.counts[i], error = c->first->why.errors[i];
     if (isinf(error)) continue;
-    least = fmin(least, count);
-    most = fmax(most, count);
+    all.least = fmin(all.least, count);
+    all.most = fmax(all.most, count);
     if (!ad_counts_close(count, 0, error)) continue;
-    missing++;
-    microbatches += piece->microbatch != microbatch;
-    microbatch = piece->microbatch;
+    all.missing++;
+    all.microbatches += piece->microbatch != all.microbatch;
+    all.microbatch = piece->microbatch;
     c->out->ranks[piece->rank] = 1;
   }
-  if (missing && microbatches == 1) snprintf(of, sizeof of, " in microbatch %lld", (long long)microbatch);
-  ad_case_say(c, missing ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, NAN);
-  if (missing)
-    snprintf(c->out->text, sizeof c->out->text, "missing: %zu addends of %s%s are not in the sum", missing,
-             ad_case_ranks(c, ranks, sizeof ranks), of);
+  return all;
+}
+
+static void say_missing_addends(ad_case *c, const count_summary *all) {
+  char ranks[AD_VERDICT_TEXT / 4], of[64] = "";
+  if (all->microbatches == 1) snprintf(of, sizeof of, " in microbatch %lld", (long long)all->microbatch);
+  snprintf(c->out->text, sizeof c->out->text, "missing: %zu addends of %s%s are not in the sum", all->missing,
+           ad_case_ranks(c, ranks, sizeof ranks), of);
+}
+
+static void say_counts(ad_case *c) {
+  count_summary all = summarise_counts(c);
+  ad_case_say(c, all.missing ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, NAN);
+  if (all.missing)
+    say_missing_addends(c, &all);
   else if (each_rank_has_one(c))
     snprintf(
         c->out->text, sizeof c->out->text,
         "each rank's addends carry one factor of its own, from %.6g to %.6g: were they clipped or scaled before the "
         "sum?",
-        least, most);
+        all.least, all.most);
   else
-    snprintf(c->out->text, sizeof c->out->text, "addends count differently: from %.6g to %.6g times", least, most);
+    snprintf(c->out->text, sizeof c->out->text, "addends count differently: from %.6g to %.6g times", all.least,
+             all.most);
 }
 
 /* ---- which of them ---- */

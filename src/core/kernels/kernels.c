@@ -70,10 +70,6 @@ ad_status ad_kernels_check(void) {
   return ad_fail(AD_INVALID, "ADDEND_KERNELS must be one of %s, is \"%s\"", names, wanted);
 }
 
-const char *ad_variant_name(ad_variant variant) {
-  return (unsigned)variant < VARIANT_COUNT ? variants[variant].name : "unknown";
-}
-
 static atomic_int chosen = -1;  // -1: nobody has asked yet
 
 ad_variant ad_kernels_variant(void) {

@@ -20,7 +20,6 @@ typedef enum ad_variant { AD_PLAIN, AD_AVX2, AD_AVX512, AD_AVX512FP16 } ad_varia
 ad_variant ad_kernels_best(void);
 /* AD_INVALID, listing the variants, if ADDEND_KERNELS names none of them. */
 ad_status ad_kernels_check(void) AD_CHECKED;
-const char *ad_variant_name(ad_variant variant);
 AD_INTERNAL ad_variant ad_kernels_variant(void); /* in use now */
 void ad_kernels_choose(ad_variant variant);      /* a wider one than ad_kernels_best() means that one */
 

@@ -223,38 +223,6 @@ ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const a
 int64_t ad_adamw_steps(const ad_adamw *optimizer) { return optimizer->steps; }
 void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps) { optimizer->steps = steps; }
 
-static ad_status check_copied(const ad_array *a, const ad_array *b, size_t param) {
-  char into[256], source[256];
-  if (!ad_shape_equal(&a->shape, &b->shape) || !ad_shape_equal(&a->local, &b->local))
-    return ad_fail(AD_INVALID, "AdamW: state of parameter %zu holds %s here and %s there; unchanged", param,
-                   ad_shape_print(&a->local, into, sizeof into), ad_shape_print(&b->local, source, sizeof source));
-  if (!a->data == !b->data || !ad_array_numel(a)) return AD_OK;
-  return ad_fail(AD_INVALID, "AdamW: state of parameter %zu has data only %s; unchanged", param,
-                 a->data ? "where it is copied to" : "where it is copied from");
-}
-
-static ad_status check_copy(const ad_adamw *to, const ad_adamw *from) {
-  if (to->count != from->count)
-    return ad_fail(AD_INVALID, "AdamW: state of %zu parameters cannot be copied to %zu; unchanged", from->count,
-                   to->count);
-  for (size_t i = 0; i < to->count; i++) AD_TRY(check_copied(&to->slots[i].moment[0], &from->slots[i].moment[0], i));
-  return AD_OK;
-}
-
-ad_status ad_adamw_copy(ad_adamw *to, const ad_adamw *from) {
-  AD_NEED(to, from);
-  AD_TRY(check_copy(to, from));
-  for (size_t i = 0; i < to->count; i++) {
-    for (int which = 0; which < 2; which++) {
-      ad_array *a = &to->slots[i].moment[which];
-      const ad_array *b = &from->slots[i].moment[which];
-      if (a->data) ad_cast(a->data, a->dtype, b->data, b->dtype, ad_array_numel(a));
-    }
-  }
-  to->steps = from->steps;
-  return AD_OK;
-}
-
 ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment) {
   if (!ad_has(param, optimizer->count, __func__, "parameter") || !ad_has(moment, 2, __func__, "moment")) return NULL;
   return &optimizer->slots[param].moment[moment];

@@ -69,7 +69,7 @@ void ad_calls_watch(ad_calls *calls, const ad_comm *comm) {
   ad_seam_plant(AD_SEAM_CALL, (ad_seam_slot){add_call, calls});
 }
 void ad_calls_stop(void) { ad_seam_plant(AD_SEAM_CALL, (ad_seam_slot){0}); }
-void ad_calls_forget(ad_calls *calls) { calls->count = 0; }
+static void forget(ad_calls *calls) { calls->count = 0; }
 void ad_calls_release(ad_calls *calls) { ad_release(calls->kinds); }
 
 /* ---- the plan ---- */
@@ -182,8 +182,8 @@ int ad_calls_keep_contracts(const ad_run *run, char *text, size_t size) {
 /* ---- in a proof ---- */
 
 ad_status ad_calls_begin(ad_prover *prover, int64_t step) {
-  ad_calls_forget(&prover->made);
-  ad_calls_forget(&prover->planned);
+  forget(&prover->made);
+  forget(&prover->planned);
   AD_TRY(ad_calls_plan(prover->run, step, &prover->planned));
   ad_calls_watch(&prover->made, prover->comm);
   return AD_OK;

@@ -27,7 +27,6 @@ typedef struct ad_calls {
  */
 void ad_calls_watch(ad_calls *calls, const ad_comm *comm);
 void ad_calls_stop(void);
-void ad_calls_forget(ad_calls *calls); /* counts from nothing again */
 void ad_calls_release(ad_calls *calls);
 /* Those of this step of a run like this, on engine dry. */
 ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) AD_CHECKED;

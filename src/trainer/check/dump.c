@@ -169,8 +169,8 @@ static void tell_all(const ad_run *run, const ad_step_report *report, told *to) 
   tell(to, "loss_scale", "", report->loss_scale);
   for (size_t i = 0; i < losses && losses > 1; i++)
     tell(to, "loss", ad_program_loss(run->program, i)->name, report->losses[i]);
-  for (size_t i = 0; i < run->norm_group_count && run->norm_group_count > 1; i++)
-    tell(to, "norm", run->norm_groups[i].name, report->norms[i]);
+  for (size_t i = 0; i < ad_run_norm_group_count(run) && ad_run_norm_group_count(run) > 1; i++)
+    tell(to, "norm", ad_run_norm_group_name(run, i), report->norms[i]);
 }
 
 /* ---- the files ---- */

@@ -91,7 +91,9 @@ static ad_needs facts_of_contract(const ad_recipe *recipe, const char *name) {
   return facts;
 }
 
-static int64_t counted_in(const ad_run *run, size_t m) { return run->counts[0] ? ad_count_of(run->counts[0], m) : 0; }
+static int64_t counted_in(const ad_run *run, size_t m) {
+  return ad_run_count(run, 0) ? ad_count_of(ad_run_count(run, 0), m) : 0;
+}
 
 /* A shard that an earlier microbatch left is pending when the last one's comes. */
 static int keeps_shards(const ad_run *run) {

@@ -11,7 +11,7 @@
 
 /* What overflowed on a wire, or the first parameter whose gradient is no finite number; empty: there is none. */
 static void name_param(const ad_prover *prover, char *out, size_t size) {
-  const ad_wire_overflow *wire = &prover->run->overflow;
+  const ad_wire_overflow *wire = ad_run_wire_overflow(prover->run);
   snprintf(out, size, "%s", wire->spec ? wire->spec->value : "");
   for (size_t i = 0; i < prover->param_count && !out[0]; i++) {
     const ad_array *gradient = &prover->gradients[i];

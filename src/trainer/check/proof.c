@@ -1,4 +1,4 @@
-/* A proof's shared memory, its ranks, and the verdict over its numbers. */
+/* A proof's shared memory and the verdict over its numbers. Its ranks are started in prove.c. */
 #include "check/proof.h"
 
 #include <math.h>
@@ -32,23 +32,14 @@ ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) {
   return AD_OK;
 }
 
+void ad_proof_clear(ad_proof *proof) {
+  size_t count = proof->param_count;
+  memset(proof, 0, proof_bytes(count));
+  proof->param_count = count;
+}
+
 void ad_proof_destroy(ad_proof *proof) {
   if (proof) munmap(proof, proof_bytes(proof->param_count));
-}
-
-static int prove_on_rank(ad_comm *comm, void *context) {
-  ad_status status = ad_prove(comm, context);
-  if (status) ad_comm_fail(comm, status, ad_last_error());
-  return status != AD_OK;
-}
-
-ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) {
-  size_t count = job->proof->param_count;
-  memset(job->proof, 0, proof_bytes(count));
-  job->proof->param_count = count;
-  ad_launch_options options = {.size = sizeof options, .function = prove_on_rank, .context = (void *)job};
-  AD_TRY(ad_recipe_world(job->recipe, &options.ranks));
-  return ad_launch(&options, result);
 }
 
 static int all_f64(const ad_recipe *recipe) {

@@ -76,6 +76,7 @@ typedef struct ad_proof_job {
 } ad_proof_job;
 
 ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) AD_CHECKED; /* shared memory, zeroed */
+void ad_proof_clear(ad_proof *proof); /* before it is proven: every number is 0 */
 void ad_proof_destroy(ad_proof *proof);
 /* Starts the ranks, lets each prove its share, waits. The status and *result are those of ad_launch. */
 ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) AD_CHECKED;
@@ -97,7 +98,7 @@ int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options);
 /* States follow from sums of few numbers. */
 #define AD_STATE_BOUND 1e-12
 
-/* What a rank runs: prover.c. */
+/* What a rank runs: prove.c. */
 ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) AD_CHECKED;
 
 /* Numbers of one parameter: compare.c. `numel` elements of f64 or f32; `largest` is the model's largest |ref|. */

@@ -350,7 +350,7 @@ static double worst_of(double a, double b) { return isnan(a) || isnan(b) ? NAN :
 static int is_of_group(const ad_prover *prover, size_t param, int group) {
   size_t module = ad_run_param_at(prover->run, param).module;
   if (ad_program_module(ad_run_program(prover->run), module)->is_mirror) return 0;
-  return group < 0 || (int)prover->run->norm_group_of[module] == group;
+  return group < 0 || (int)ad_run_norm_group_of(prover->run, module) == group;
 }
 
 /* Of one group's gradients, or of all (-1): by no more than what all of them are allowed may their norms lie apart. */
@@ -483,21 +483,20 @@ static void judge_computing(ad_prover *prover) {
   *share = fmax(*share, share_of(computing->all_distance, computing->all_apart));
 }
 
-void ad_prover_judge(ad_prover *prover, const ad_step_report *dist, const ad_step_report *ref) {
+void ad_prover_judge(ad_prover *prover, const ad_step_report *dist) {
   if (rounds(prover->job)) judge_computing(prover);
   double largest = largest_of(prover);
   judge_choices(prover);
-  judge_numbers(prover, dist, ref);
+  judge_numbers(prover, dist, &prover->reference_report);
   for (size_t i = 0; i < prover->param_count; i++) judge_param(prover, i, dist, largest);
 }
 
 /* On the first rank, after its own step: the same step in one process, and every number of it. A step that no rank
  * takes has no gradient to judge, only states that must have stayed as they were. */
 static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
-  ad_step_report ref;
   if (dist->skipped) return AD_OK;
-  AD_TRY(ad_reference_step(prover->reference, dist->step, dist->loss_scale, &ref));
-  ad_prover_judge(prover, dist, &ref);
+  AD_TRY(ad_reference_step(prover->reference, dist->step, dist->loss_scale, &prover->reference_report));
+  ad_prover_judge(prover, dist);
   return ad_reference_feed(prover->reference, prover->whole_gradients, dist);
 }
 
@@ -596,42 +595,4 @@ ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report
     status = ad_account_end(prover, step, prover->reference && !ad_proof_passes(prover->job->proof, 0));
   ad_plants_put_back(&plants);
   return status;
-}
-
-static ad_status prove_steps(ad_prover *prover) {
-  const ad_check_options *options = prover->job->options;
-  ad_prover_begin(prover);
-  prover->counts_calls = 1;
-  for (int64_t step = 0; step < prover->job->steps; step++) {
-    ad_step_report report;
-    if (prover->reference && options->progress) options->progress(options->context, "steps", step, prover->job->steps);
-    AD_TRY(ad_prover_step(prover, step, &report));
-  }
-  return ad_overflow_judge(prover);
-}
-
-static ad_status prove_once(ad_comm *comm, const ad_proof_job *job, int accounts, int64_t *passes) {
-  ad_prover prover;
-  const ad_check_options *options = job->options;
-  AD_TRY(ad_prover_create(&prover, comm, job));
-  prover.accounts = accounts;
-  ad_status status = options->directional ? ad_directional(comm, prover.run, job->proof) : prove_steps(&prover);
-  if (!status) status = ad_comm_barrier(comm, &prover.everyone);
-  if (!status && ad_comm_rank(comm) == 0) {
-    job->proof->complete = 1;
-    *passes = ad_proof_passes(job->proof, options->directional);
-  }
-  if (!status) status = ad_share_first(comm, &prover.everyone, passes, 1, AD_HERE);
-  ad_prover_destroy(&prover);
-  return status;
-}
-
-/* What does not hold is proven once more, with an account of every step. */
-ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) {
-  int64_t passes = 0;
-  ad_proof_job again = *job;
-  AD_TRY(prove_once(comm, job, 0, &passes));
-  again.dumps = 0;
-  again.quiet = 1;
-  return passes || job->options->directional ? AD_OK : prove_once(comm, &again, 1, &passes);
 }

@@ -26,6 +26,7 @@ typedef struct ad_prover {
   ad_addends addends;                   /* where rounding is judged by them */
   ad_computing computing;               /* on the first rank, where dtypes round */
   ad_reference *reference;              /* on the first rank, NULL elsewhere */
+  ad_step_report reference_report;      /* on the first rank: what the reference reported of the last judged step */
   ad_overflow overflow;                 /* of the steps since it began */
   int counts_calls;              /* 1: the collectives of the next step that is taken are held against its plan */
   ad_calls made, planned;        /* of that */
@@ -43,7 +44,7 @@ void ad_prover_begin(ad_prover *prover);
 /* Takes the step, with whatever is planted, and judges it without: on the first rank, into job->proof, which keeps the
  * worst of all steps. */
 ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report) AD_CHECKED;
-/* Of that, on the first rank, what holds numbers against each other: the whole gradients, the ranks' addends and the
- * report `dist` of a step, against the same step of the reference, which took it last and reported `ref`. */
-void ad_prover_judge(ad_prover *prover, const ad_step_report *dist, const ad_step_report *ref);
+/* The part of ad_prover_step that compares numbers, on the first rank: holds the whole gradients, the ranks' addends and
+ * the report `dist` of a step against the reference, which took the same step last and left reference_report. */
+void ad_prover_judge(ad_prover *prover, const ad_step_report *dist);
 #endif

@@ -26,9 +26,8 @@ struct ad_reference {
   const ad_array **fed_list;
   ad_draws draws;   /* gradients in the fed run's dtypes, where they round */
   ad_addends exact; /* of the f64 run, without the wires' roundings; where it has some */
-  ad_step_report report, exact_report;
-  ad_slack slack; /* of the f64 run's last step */
-  char *kept;     /* the fed run's arrays, one after another; NULL: none were kept */
+  ad_slack slack;   /* of the f64 run's last step */
+  char *kept;       /* the fed run's arrays, one after another; NULL: none were kept */
 };
 
 static int has_wires(const ad_program *program) {
@@ -41,8 +40,8 @@ static int has_wires(const ad_program *program) {
 
 /* What the recipe says of wires holds in f64 too: computing alone tells the two runs apart. */
 static ad_status round_wires(ad_reference *reference) {
-  if (!reference->fed->rounds_wires || !has_wires(reference->run->program)) return AD_OK;
-  reference->run->rounds_wires = 1;
+  if (!ad_run_rounds_wires(reference->fed) || !has_wires(reference->run->program)) return AD_OK;
+  ad_run_round_wires(reference->run, 1);
   return ad_addends_create(reference->run, 0, &reference->exact);
 }
 
@@ -167,22 +166,22 @@ static ad_status compute_own(ad_reference *reference, int64_t step) {
 
 static ad_status compute_exact(ad_reference *reference, int64_t step) {
   if (!reference->exact.run) return AD_OK;
-  reference->run->rounds_wires = 0;
-  ad_status status = ad_addends_measure(&reference->exact, step, 0, &reference->exact_report);
-  reference->run->rounds_wires = 1;
+  ad_run_round_wires(reference->run, 0);
+  ad_status status = ad_addends_measure(&reference->exact, step, 0, NULL);
+  ad_run_round_wires(reference->run, 1);
   return status;
 }
 
 ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) {
-  reference->run->wire_scale = reference->fed->wire_scale = loss_scale;
+  ad_run_scale_wires(reference->run, loss_scale);
+  ad_run_scale_wires(reference->fed, loss_scale);
   ad_plants planted = ad_plants_lift();
   ad_status status = ad_run_refresh(reference->run, AD_VALUES_WRITTEN);
   if (!status) status = compute_exact(reference, step);
   ad_slack_watch(&reference->slack);
-  if (!status) status = ad_run_step(reference->run, step, &reference->report);
+  if (!status) status = ad_run_step(reference->run, step, out);
   ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){0});
   if (!status) status = reference->slack.status;
-  *out = reference->report;
   if (!status) status = compute_own(reference, step);
   ad_step_report ignored;
   if (!status && reference->free) status = ad_run_step(reference->free, step, &ignored);
@@ -226,15 +225,11 @@ const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_
   return reference->exact.run ? &reference->exact.themselves.whole[index] : ad_reference_gradient(reference, index);
 }
 
-const ad_step_report *ad_reference_exact_report(const ad_reference *reference) {
-  return reference->exact.run ? &reference->exact_report : &reference->report;
-}
-
 const ad_draws *ad_reference_draws(const ad_reference *reference) { return &reference->draws; }
 
 static ad_status feed_module(ad_reference *reference, size_t m, size_t first, const ad_step_report *report) {
   const ad_run *fed = reference->fed;
-  double clip = ad_clip_factor(report->norms[fed->norm_group_of[m]], reference->recipe.train.clip);
+  double clip = ad_clip_factor(report->norms[ad_run_norm_group_of(fed, m)], reference->recipe.train.clip);
   return ad_module_update_from(ad_run_module(fed, m), reference->fed_list + first, report->lr,
                                clip * ldexp(1, -report->loss_scale), AD_HERE);
 }

@@ -38,7 +38,6 @@ double ad_reference_margin(const ad_reference *reference); /* of the step's choi
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index);
 /* The same without the wires' roundings. */
 const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_t index);
-const ad_step_report *ad_reference_exact_report(const ad_reference *reference);
 /* One process in the recipe's own dtypes; where the reference was told that they round. */
 const ad_draws *ad_reference_draws(const ad_reference *reference);
 /* The optimizers alone, from the same start, fed the whole distributed gradients as they come; `report` has the

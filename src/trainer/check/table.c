@@ -1,43 +1,22 @@
 /* The document of a check as tables for people. */
-#include <jansson.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "addend/check.h"
 #include "base/error.h"
-#include "files/json.h"
+#include "files/printed.h"
 #include "base/text.h"
 #include "diff/cause.h"
 #include "check/planting.h"
 
 enum { CAUSES = 640 }; /* bytes of a line for what fits */
 
-typedef struct ad_paint {
-  const char *good, *bad, *dim, *bold, *off;
-} ad_paint;
-static const ad_paint colours = {"\033[32m", "\033[31m", "\033[2m", "\033[1m", "\033[0m"};
-static const ad_paint plain = {"", "", "", "", ""};
-
-static const char *text_of(const json_t *object, const char *key) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : "";
-}
-
-static double number_of(const json_t *object, const char *key) {
-  const json_t *value = json_object_get(object, key);
-  return json_is_number(value) ? json_number_value(value) : NAN;
-}
-
 static int is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
-
-static const char *plural(long long count) { return count == 1 ? "" : "s"; }
 
 /* The mesh, or those of all modules. */
 static const char *mesh_of(const json_t *document, char *buffer, size_t size) {
   json_t *mesh = json_object_get(document, "mesh");
-  if (!json_is_object(mesh)) return text_of(document, "mesh");
+  if (!json_is_object(mesh)) return ad_text_of(document, "mesh");
   const char *module;
   json_t *text;
   ad_text all = ad_text_on(buffer, size);
@@ -49,14 +28,15 @@ static const char *mesh_of(const json_t *document, char *buffer, size_t size) {
 static void print_head(FILE *file, const json_t *document, const ad_paint *paint) {
   char mesh[256];
   const json_t *loss = json_object_get(document, "loss"), *norm = json_object_get(document, "norm");
-  long long ranks = json_integer_value(json_object_get(document, "world"));
-  long long steps = json_integer_value(json_object_get(document, "steps"));
-  fprintf(file, "%s%s%s  %lld rank%s, mesh %s, %s, %lld step%s\n", paint->bold, text_of(document, "recipe"), paint->off,
-          ranks, plural(ranks), mesh_of(document, mesh, sizeof mesh), text_of(document, "dtype"), steps, plural(steps));
-  fprintf(file, "loss %.12g", number_of(loss, "dist"));
-  if (json_is_number(json_object_get(loss, "ref"))) fprintf(file, ", reference %.12g", number_of(loss, "ref"));
-  fprintf(file, "; gradient norm %.12g", number_of(norm, "dist"));
-  if (json_is_number(json_object_get(norm, "ref"))) fprintf(file, ", reference %.12g", number_of(norm, "ref"));
+  long long ranks = ad_integer_of(document, "world");
+  long long steps = ad_integer_of(document, "steps");
+  fprintf(file, "%s%s%s  %lld rank%s, mesh %s, %s, %lld step%s\n", paint->bold, ad_text_of(document, "recipe"),
+          paint->off, ranks, ad_plural(ranks), mesh_of(document, mesh, sizeof mesh), ad_text_of(document, "dtype"),
+          steps, ad_plural(steps));
+  fprintf(file, "loss %.12g", ad_number_of(loss, "dist"));
+  if (json_is_number(json_object_get(loss, "ref"))) fprintf(file, ", reference %.12g", ad_number_of(loss, "ref"));
+  fprintf(file, "; gradient norm %.12g", ad_number_of(norm, "dist"));
+  if (json_is_number(json_object_get(norm, "ref"))) fprintf(file, ", reference %.12g", ad_number_of(norm, "ref"));
   fprintf(file, "\n");
 }
 
@@ -64,17 +44,17 @@ static void print_head(FILE *file, const json_t *document, const ad_paint *paint
 static void print_margin(FILE *file, const json_t *document) {
   const json_t *summary = json_object_get(document, "summary");
   if (json_object_get(summary, "smallest_margin"))
-    fprintf(file, "\n  smallest margin of a choice %.2g\n", number_of(summary, "smallest_margin"));
+    fprintf(file, "\n  smallest margin of a choice %.2g\n", ad_number_of(summary, "smallest_margin"));
 }
 
 static int param_holds(const json_t *param) {
-  return is_true(param, "replicas_equal") && number_of(param, "max_rel_err") <= number_of(param, "bound") &&
+  return is_true(param, "replicas_equal") && ad_number_of(param, "max_rel_err") <= ad_number_of(param, "bound") &&
          !ad_cause_is_told(param);
 }
 
 /* Without a counted token every gradient is zero: what then holds says nothing. */
 static int counts_nothing(const json_t *document) {
-  return number_of(json_object_get(document, "summary"), "counted") == 0;
+  return ad_number_of(json_object_get(document, "summary"), "counted") == 0;
 }
 
 /* The word before a row, in its colour. */
@@ -87,12 +67,12 @@ static void print_word(FILE *file, int holds, int proves, const ad_paint *paint)
 static int is_rounded(const json_t *param) { return json_object_get(param, "one_process_err") != NULL; }
 
 static void print_param(FILE *file, const json_t *param, int proves, const ad_paint *paint) {
-  const char *over = text_of(param, "reduced_over");
+  const char *over = ad_text_of(param, "reduced_over");
   print_word(file, param_holds(param), proves, paint);
-  fprintf(file, "%-24s %-26s %-11.9g %-10.2g %-8s", text_of(param, "name"), *over ? over : "-",
-          number_of(param, "ratio"), number_of(param, "max_rel_err"),
+  fprintf(file, "%-24s %-26s %-11.9g %-10.2g %-8s", ad_text_of(param, "name"), *over ? over : "-",
+          ad_number_of(param, "ratio"), ad_number_of(param, "max_rel_err"),
           is_true(param, "replicas_equal") ? "equal" : "DIFFER");
-  if (is_rounded(param)) fprintf(file, " %-11.2g", number_of(param, "one_process_err"));
+  if (is_rounded(param)) fprintf(file, " %-11.2g", ad_number_of(param, "one_process_err"));
   char causes[CAUSES];
   if (ad_cause_is_told(param))
     fprintf(file, " %s%s%s", paint->bad, ad_cause_print(param, causes, sizeof causes), paint->off);
@@ -101,15 +81,15 @@ static void print_param(FILE *file, const json_t *param, int proves, const ad_pa
 
 /* A proof in the recipe's own dtypes also judges all gradients as one vector; said where that fails. */
 static void print_process(FILE *file, const json_t *summary) {
-  double share = number_of(summary, "process_share");
+  double share = ad_number_of(summary, "process_share");
   if (json_object_get(summary, "process_share") && !(share <= 1))
     fprintf(file, "    all gradients together are %.4g times as far from one process's as rounding allows\n", share);
 }
 
 /* One that has no direction, and is not what its reference is, points furthest from it. */
 static double cosine_of(const json_t *param) {
-  double cosine = number_of(param, "cosine");
-  return !isnan(cosine) ? cosine : number_of(param, "max_rel_err") == 0 ? 1 : -2;
+  double cosine = ad_number_of(param, "cosine");
+  return !isnan(cosine) ? cosine : ad_number_of(param, "max_rel_err") == 0 ? 1 : -2;
 }
 
 static void print_angle(FILE *file, double cosine) {
@@ -125,21 +105,20 @@ static void print_cosine(FILE *file, const json_t *params) {
   size_t i;
   json_array_foreach(params, i, param) if (cosine_of(param) < cosine_of(worst)) worst = param;
   fprintf(file, "\n  smallest cosine to the reference ");
-  print_angle(file, number_of(worst, "cosine"));
-  fprintf(file, ", of `%s`\n", text_of(worst, "name"));
+  print_angle(file, ad_number_of(worst, "cosine"));
+  fprintf(file, ", of `%s`\n", ad_text_of(worst, "name"));
 }
 
 /* Steps that were skipped are none of the proof. */
 static void print_overflow(FILE *file, const json_t *document, const json_t *of) {
   const json_t *overflow = json_object_get(of, "overflow");
   if (!overflow) return;
-  long long skipped = json_integer_value(json_object_get(overflow, "steps"));
+  long long skipped = ad_integer_of(overflow, "steps");
   fprintf(
       file,
       "    %lld of %lld steps overflowed at scale 2^%lld in `%s` and %s skipped, as in training; proven at 2^%lld\n",
-      skipped, (long long)json_integer_value(json_object_get(document, "steps")),
-      (long long)json_integer_value(json_object_get(overflow, "scale")), text_of(overflow, "param"),
-      skipped == 1 ? "was" : "were", (long long)json_integer_value(json_object_get(overflow, "proven_at")));
+      skipped, ad_integer_of(document, "steps"), ad_integer_of(overflow, "scale"), ad_text_of(overflow, "param"),
+      skipped == 1 ? "was" : "were", ad_integer_of(overflow, "proven_at"));
 }
 
 static void print_params(FILE *file, const json_t *document, const ad_paint *paint) {
@@ -158,19 +137,20 @@ static void print_directional(FILE *file, const json_t *document, const ad_paint
   const json_t *directional = json_object_get(document, "directional");
   if (!directional) return;
   fprintf(file, "\n  difference quotient %.12g, <gradient, direction> %.12g: relative error %.2g, bound %.0e\n",
-          number_of(directional, "difference"), number_of(directional, "derivative"), number_of(directional, "rel_err"),
-          number_of(directional, "bound"));
+          ad_number_of(directional, "difference"), ad_number_of(directional, "derivative"),
+          ad_number_of(directional, "rel_err"), ad_number_of(directional, "bound"));
 }
 
 static void print_sabotage(FILE *file, const json_t *sabotage, const ad_paint *paint) {
-  const char *caught = text_of(sabotage, "caught_by"), *message = text_of(sabotage, "message");
+  const char *caught = ad_text_of(sabotage, "caught_by"), *message = ad_text_of(sabotage, "message");
   int survived = strcmp(caught, "none") == 0;
   fprintf(file, "  %s%-9s%s %-42s", survived ? paint->bad : paint->good, survived ? "SURVIVED" : caught, paint->off,
-          text_of(sabotage, "name"));
+          ad_text_of(sabotage, "name"));
   char causes[CAUSES];
   int is_told = ad_cause_is_told(sabotage);
-  if (json_is_number(json_object_get(sabotage, "ratio"))) fprintf(file, " ratio %-10.6g", number_of(sabotage, "ratio"));
-  if (is_told) fprintf(file, " %s: %s", text_of(sabotage, "param"), ad_cause_print(sabotage, causes, sizeof causes));
+  if (json_is_number(json_object_get(sabotage, "ratio")))
+    fprintf(file, " ratio %-10.6g", ad_number_of(sabotage, "ratio"));
+  if (is_told) fprintf(file, " %s: %s", ad_text_of(sabotage, "param"), ad_cause_print(sabotage, causes, sizeof causes));
   if (*message) fprintf(file, " %.*s", (int)strcspn(message, "\n"), message);
   if (strcmp(caught, "number") == 0 && !is_told) fprintf(file, " the loss, the norm or an update is off");
   fprintf(file, "\n");
@@ -182,7 +162,7 @@ static void print_unplanted(FILE *file, const json_t *list, const ad_paint *pain
   if (!json_array_size(list)) return;
   fprintf(file, "\n  %snot planted, for they would change nothing here%s\n", paint->dim, paint->off);
   json_array_foreach(list, i, unplanted)
-      fprintf(file, "  %-9s %-42s %s\n", "-", text_of(unplanted, "name"), text_of(unplanted, "why"));
+      fprintf(file, "  %-9s %-42s %s\n", "-", ad_text_of(unplanted, "name"), ad_text_of(unplanted, "why"));
 }
 
 /* How many mistakes of one operator were caught in one way. */
@@ -192,8 +172,8 @@ static long long count_of(const json_t *sabotages, const char *operator_, const 
   size_t i;
   json_array_foreach(sabotages, i, sabotage) {
     const json_t *derived = json_object_get(sabotage, "derived");
-    int is_of = json_is_object(derived) && !strcmp(text_of(derived, "operator"), operator_);
-    count += is_of && (!caught || !strcmp(text_of(sabotage, "caught_by"), caught));
+    int is_of = json_is_object(derived) && !strcmp(ad_text_of(derived, "operator"), operator_);
+    count += is_of && (!caught || !strcmp(ad_text_of(sabotage, "caught_by"), caught));
   }
   return count;
 }
@@ -208,7 +188,7 @@ static void print_operator(FILE *file, const json_t *sabotages, const char *oper
 }
 
 static long long of_coverage(const json_t *document, const char *key) {
-  return (long long)json_integer_value(json_object_get(json_object_get(document, "coverage"), key));
+  return ad_integer_of(json_object_get(document, "coverage"), key);
 }
 
 static void print_coverage(FILE *file, const json_t *document, const json_t *sabotages, const ad_paint *paint) {
@@ -230,7 +210,7 @@ static void print_coverage(FILE *file, const json_t *document, const json_t *sab
 }
 
 static int is_derived(const json_t *sabotage) { return json_is_object(json_object_get(sabotage, "derived")); }
-static int has_survived(const json_t *sabotage) { return !strcmp(text_of(sabotage, "caught_by"), "none"); }
+static int has_survived(const json_t *sabotage) { return !strcmp(ad_text_of(sabotage, "caught_by"), "none"); }
 
 /* Why derived mistakes were without effect, each reason once. */
 static void print_reasons(FILE *file, const json_t *sabotages, const ad_paint *paint) {
@@ -241,10 +221,10 @@ static void print_reasons(FILE *file, const json_t *sabotages, const ad_paint *p
   const json_t *sabotage;
   json_array_foreach(sabotages, i, sabotage) {
     size_t k = 0;
-    if (!is_derived(sabotage) || strcmp(text_of(sabotage, "caught_by"), "no_effect") != 0) continue;
-    while (k < known && strcmp(reasons[k], text_of(sabotage, "message")) != 0) k++;
+    if (!is_derived(sabotage) || strcmp(ad_text_of(sabotage, "caught_by"), "no_effect") != 0) continue;
+    while (k < known && strcmp(reasons[k], ad_text_of(sabotage, "message")) != 0) k++;
     if (k == REASONS) continue;
-    if (k == known) reasons[known++] = text_of(sabotage, "message");
+    if (k == known) reasons[known++] = ad_text_of(sabotage, "message");
     counts[k]++;
   }
   for (size_t k = 0; k < known; k++)
@@ -265,11 +245,10 @@ static void print_untried(FILE *file, const json_t *document, const ad_paint *pa
   const json_t *entry;
   size_t i;
   json_array_foreach(json_object_get(document, "untried"), i, entry) {
-    int own = !strcmp(text_of(entry, "dtype"), "recipe");
+    int own = !strcmp(ad_text_of(entry, "dtype"), "recipe");
     fprintf(file,
             "  %sBAD%s  with nothing planted the first two steps do not hold in %s: %lld mistakes were not tried\n",
-            paint->bad, paint->off, own ? "the recipe's own dtypes" : "f64",
-            json_integer_value(json_object_get(entry, "mistakes")));
+            paint->bad, paint->off, own ? "the recipe's own dtypes" : "f64", ad_integer_of(entry, "mistakes"));
   }
 }
 
@@ -294,15 +273,15 @@ static void print_sabotages(FILE *file, const json_t *document, const ad_paint *
 
 static void print_number(FILE *file, const json_t *document, const char *name, const ad_paint *paint) {
   const json_t *number = json_object_get(document, name);
-  if (!json_object_get(number, "bound") || number_of(number, "rel_err") <= number_of(number, "bound")) return;
+  if (!json_object_get(number, "bound") || ad_number_of(number, "rel_err") <= ad_number_of(number, "bound")) return;
   fprintf(file, "  %sBAD%s  the %s is off by %.2g, bound %.2g\n", paint->bad, paint->off, name,
-          number_of(number, "rel_err"), number_of(number, "bound"));
+          ad_number_of(number, "rel_err"), ad_number_of(number, "bound"));
 }
 
 static void print_choices(FILE *file, const json_t *choices, const ad_paint *paint) {
-  if (!choices || number_of(choices, "below") <= number_of(choices, "bound")) return;
+  if (!choices || ad_number_of(choices, "below") <= ad_number_of(choices, "bound")) return;
   fprintf(file, "  %sBAD%s  a choice is worse by %.2g than one that was left, bound %.2g\n", paint->bad, paint->off,
-          number_of(choices, "below"), number_of(choices, "bound"));
+          ad_number_of(choices, "below"), ad_number_of(choices, "bound"));
 }
 
 /* Judged numbers that belong to no parameter: only those that fail. Of one proof: `numbers` has its loss and norm,
@@ -320,11 +299,11 @@ static void print_failures(FILE *file, const json_t *numbers, const json_t *summ
   const json_t *collectives = json_object_get(summary, "collectives");
   if (json_is_false(json_object_get(collectives, "as_planned")))
     fprintf(file, "  %sBAD%s  the step's collectives are not those of its plan: %s\n", paint->bad, paint->off,
-            text_of(collectives, "difference"));
+            ad_text_of(collectives, "difference"));
   const json_t *states = json_object_get(summary, "states"), *error = json_object_get(states, "rel_err");
-  if (states && !(json_is_number(error) && json_number_value(error) <= number_of(states, "bound")))
+  if (states && !(json_is_number(error) && json_number_value(error) <= ad_number_of(states, "bound")))
     fprintf(file, "  %sBAD%s  after a step the program's states or measured numbers are off by %.2g, bound %.2g\n",
-            paint->bad, paint->off, json_number_value(error), number_of(states, "bound"));
+            paint->bad, paint->off, json_number_value(error), ad_number_of(states, "bound"));
 }
 
 /* Near 1 two digits do not say on which side a share is. */
@@ -339,14 +318,14 @@ static void print_own(FILE *file, const json_t *document, const ad_paint *paint)
     return;
   }
   int pass = is_true(own, "pass");
-  double share = number_of(own, "worst_share_of_bound");
+  double share = ad_number_of(own, "worst_share_of_bound");
   fprintf(file,
           "\n  in the recipe's own dtypes %s%s%s: `%s` comes nearest to what rounding allows, %.*g of it\n"
           "    error %.2g, that of one process %.2g; smallest cosine ",
-          pass ? paint->good : paint->bad, pass ? "it holds" : "it does NOT hold", paint->off, text_of(own, "param"),
-          digits_of(share), share, number_of(own, "err"), number_of(own, "one_process_err"));
-  print_angle(file, number_of(own, "worst_cosine"));
-  fprintf(file, "; chance of a false alarm below %.0g\n", number_of(own, "false_alarm"));
+          pass ? paint->good : paint->bad, pass ? "it holds" : "it does NOT hold", paint->off, ad_text_of(own, "param"),
+          digits_of(share), share, ad_number_of(own, "err"), ad_number_of(own, "one_process_err"));
+  print_angle(file, ad_number_of(own, "worst_cosine"));
+  fprintf(file, "; chance of a false alarm below %.0g\n", ad_number_of(own, "false_alarm"));
   print_overflow(file, document, own);
   print_failures(file, own, own, paint);
   if (json_is_false(json_object_get(own, "replicas_equal")))
@@ -354,7 +333,7 @@ static void print_own(FILE *file, const json_t *document, const ad_paint *paint)
 }
 
 static void print_note(FILE *file, const json_t *document) {
-  if (*text_of(document, "reason") || json_integer_value(json_object_get(document, "world")) != 1) return;
+  if (*ad_text_of(document, "reason") || ad_integer_of(document, "world") != 1) return;
   fprintf(file, "\n  one rank sums nothing with others: this says nothing of sums\n");
 }
 
@@ -368,18 +347,18 @@ static const json_t *first_survivor(const json_t *sabotages) {
 /* Of a proof whose numbers hold all the same. */
 static void print_survival(FILE *file, const json_t *document, long long params, long long survivors) {
   const json_t *first = first_survivor(json_object_get(document, "sabotage"));
-  fprintf(file, ": %lld parameter%s hold%s, but %lld planted mistake%s survived: `%s`", params, plural(params),
-          params == 1 ? "s" : "", survivors, plural(survivors), text_of(first, "name"));
+  fprintf(file, ": %lld parameter%s hold%s, but %lld planted mistake%s survived: `%s`", params, ad_plural(params),
+          params == 1 ? "s" : "", survivors, ad_plural(survivors), ad_text_of(first, "name"));
   if (survivors > 1) fprintf(file, " and %lld more", survivors - 1);
 }
 
 /* The last line, and the only one that says whether it holds. */
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *summary = json_object_get(document, "summary"), *own = json_object_get(document, "own_dtypes");
-  const char *reason = text_of(document, "reason");
+  const char *reason = ad_text_of(document, "reason");
   int holds = is_true(document, "holds"), numbers = is_true(summary, "pass") && (!own || is_true(own, "pass"));
-  long long params = json_integer_value(json_object_get(summary, "params"));
-  long long survivors = json_integer_value(json_object_get(document, "survivors"));
+  long long params = ad_integer_of(summary, "params");
+  long long survivors = ad_integer_of(document, "survivors");
   fprintf(file, "\n%s%s%s", holds ? paint->good : paint->bad,
           *reason ? "NOTHING PROVEN"
           : holds ? "proven"
@@ -390,36 +369,28 @@ static void print_verdict(FILE *file, const json_t *document, const ad_paint *pa
   else if (survivors && numbers)
     print_survival(file, document, params, survivors);
   else if (numbers && json_array_size(json_object_get(document, "untried")))
-    fprintf(file, ": %lld parameter%s hold%s, but planted mistakes could not be tried", params, plural(params),
+    fprintf(file, ": %lld parameter%s hold%s, but planted mistakes could not be tried", params, ad_plural(params),
             params == 1 ? "s" : "");
   else if (params)
-    fprintf(file, ": %lld parameter%s, worst error %.2g", params, plural(params), number_of(summary, "worst_rel_err"));
-  fprintf(file, " (%.1f s)\n", number_of(document, "seconds"));
+    fprintf(file, ": %lld parameter%s, worst error %.2g", params, ad_plural(params),
+            ad_number_of(summary, "worst_rel_err"));
+  fprintf(file, " (%.1f s)\n", ad_number_of(document, "seconds"));
+}
+
+static void print_check(FILE *file, const json_t *document, const void *context) {
+  const ad_paint *paint = context;
+  print_head(file, document, paint);
+  print_params(file, document, paint);
+  print_failures(file, document, json_object_get(document, "summary"), paint);
+  print_directional(file, document, paint);
+  print_margin(file, document);
+  print_own(file, document, paint);
+  print_sabotages(file, document, paint);
+  print_note(file, document);
+  print_verdict(file, document, paint);
 }
 
 ad_status ad_check_table(const char *json, ad_text_style style, char **out) {
   AD_NEED(json, out);
-  json_error_t error;
-  json_t *document = json_loads(json, 0, &error);
-  if (!document) return ad_fail(AD_INVALID, "not the document of a check: line %d: %s", error.line, error.text);
-  char *text = NULL;
-  size_t size = 0;
-  FILE *file = ad_json_make_printable(document) ? NULL : open_memstream(&text, &size);
-  if (file) {
-    const ad_paint *paint = style == AD_COLOURED_TEXT ? &colours : &plain;
-    print_head(file, document, paint);
-    print_params(file, document, paint);
-    print_failures(file, document, json_object_get(document, "summary"), paint);
-    print_directional(file, document, paint);
-    print_margin(file, document);
-    print_own(file, document, paint);
-    print_sabotages(file, document, paint);
-    print_note(file, document);
-    print_verdict(file, document, paint);
-    fclose(file);
-  }
-  json_decref(document);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the table of the proof");
-  *out = text;
-  return AD_OK;
+  return ad_document_print(json, "check", print_check, ad_paint_of(style), out);
 }

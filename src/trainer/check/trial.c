@@ -46,8 +46,8 @@ static void visit_arrays(const ad_run *run, int gradients, array_visitor visit, 
     }
   }
   for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
-    for (size_t i = 0; run->modules[m] && i < ad_module_state_count(run->modules[m]); i++)
-      visit(context, ad_module_state(run->modules[m], i));
+    for (size_t i = 0; ad_run_module(run, m) && i < ad_module_state_count(ad_run_module(run, m)); i++)
+      visit(context, ad_module_state(ad_run_module(run, m), i));
   }
   for (size_t i = 0; i < ad_run_param_count(run) && gradients; i++) {
     const ad_array *array = ad_run_part(run, i, AD_PART_GRADIENT);
@@ -92,8 +92,8 @@ static ad_status start_again(trials *t) {
   const char *at = t->start.bytes;
   visit_arrays(run, 0, copy_back, &at);
   for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
-    if (run->modules[m] && ad_module_optimizer(run->modules[m]))
-      ad_adamw_set_steps(ad_module_optimizer(run->modules[m]), 0);
+    if (ad_run_module(run, m) && ad_module_optimizer(ad_run_module(run, m)))
+      ad_adamw_set_steps(ad_module_optimizer(ad_run_module(run, m)), 0);
   }
   t->prover.run->loss_scale = t->loss_scale;
   if (t->prover.reference) AD_TRY(ad_reference_start_again(t->prover.reference));

@@ -160,7 +160,6 @@ static ad_status take_options(const ad_module_options *options, ad_module_option
 static ad_status create_parts(ad_module *module, const ad_module_spec *spec, const ad_module_options *options) {
   AD_TRY(take_options(options, &module->options));
   AD_TRY(check_spec(module->comm, spec));
-  AD_TRY(ad_copy_string(spec->name, &module->name));
   module->mesh = spec->mesh;
   module->is_mirror = spec->is_mirror;
   AD_TRY(copy_params(module, spec));
@@ -221,23 +220,14 @@ void ad_module_destroy(ad_module *module) {
   ad_release(module->masters);
   ad_release(module->computed);
   ad_release(module->gradients);
-  ad_release(module->name);
   ad_release(module);
 }
 
 /* ---- reading ---- */
 
-const char *ad_module_name(const ad_module *module) { return module->name; }
 const ad_mesh *ad_module_mesh(const ad_module *module) { return module->mesh; }
-int ad_module_is_mirror(const ad_module *module) { return module->is_mirror; }
 size_t ad_module_param_count(const ad_module *module) { return module->param_count; }
-const ad_param_spec *ad_module_param(const ad_module *module, size_t param) {
-  return ad_has(param, module->param_count, __func__, "parameter") ? &module->params[param] : NULL;
-}
 size_t ad_module_state_count(const ad_module *module) { return module->state_count; }
-const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state) {
-  return ad_has(state, module->state_count, __func__, "state") ? &module->states[state].spec : NULL;
-}
 ad_array *ad_module_state(ad_module *module, size_t state) {
   return ad_has(state, module->state_count, __func__, "state") ? &module->states[state].array : NULL;
 }

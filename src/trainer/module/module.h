@@ -23,7 +23,6 @@ typedef struct ad_module_state_slot {
 struct ad_module {
   ad_comm *comm;
   ad_module_options options;
-  char *name;
   const ad_mesh *mesh;
   int is_mirror;
   ad_param_spec *params; /* with names of their own */
@@ -48,15 +47,11 @@ ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradie
 AD_CHECKED ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec, const ad_module_options *options,
                                       ad_module **out);
 void ad_module_destroy(ad_module *module); /* NULL allowed */
-const char *ad_module_name(const ad_module *module);
 const ad_mesh *ad_module_mesh(const ad_module *module);
-int ad_module_is_mirror(const ad_module *module);
 size_t ad_module_param_count(const ad_module *module);
-const ad_param_spec *ad_module_param(const ad_module *module, size_t param);
 /* The number of the parameter of this name; the count of parameters if there is none. */
 size_t ad_module_find(const ad_module *module, const char *name);
 size_t ad_module_state_count(const ad_module *module);
-const ad_state_spec *ad_module_state_spec(const ad_module *module, size_t state);
 ad_array *ad_module_state(ad_module *module, size_t state);
 /* The arrays of a parameter, all of them found by ad_module_part and nowhere else. */
 #define AD_PARAM_PART_LIST(X)                                                                                   \

@@ -5,25 +5,17 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "files/json.h"
 #include "base/options.h"
 #include "plan/plan.h"
-
-static const char *text_of(const json_t *object, const char *key) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : "";
-}
-
-static json_int_t integer_of(const json_t *object, const char *key) {
-  return json_integer_value(json_object_get(object, key));
-}
 
 /* ---- one plan ---- */
 
 static json_t *largest_by(const json_t *entries, const char *key) {
   json_t *largest = NULL, *entry;
   size_t i;
-  json_array_foreach(entries, i, entry) if (!largest || integer_of(entry, key) > integer_of(largest, key)) largest =
-      entry;
+  json_array_foreach(entries, i, entry) if (!largest || ad_integer_of(entry, key) > ad_integer_of(largest, key))
+      largest = entry;
   return largest;
 }
 
@@ -32,7 +24,7 @@ enum { IDENTITIES = sizeof identities / sizeof *identities };
 
 static int is_same_move(const json_t *a, const json_t *b) {
   for (size_t i = 0; i < IDENTITIES; i++)
-    if (strcmp(text_of(a, identities[i]), text_of(b, identities[i])) != 0) return 0;
+    if (strcmp(ad_text_of(a, identities[i]), ad_text_of(b, identities[i])) != 0) return 0;
   return 1;
 }
 
@@ -42,7 +34,7 @@ static void add_move(json_t *moves, json_t *move) {
   size_t i;
   json_array_foreach(moves, i, entry) {
     if (!is_same_move(entry, move)) continue;
-    json_object_set_new(entry, "bytes", json_integer(integer_of(entry, "bytes") + integer_of(move, "bytes")));
+    json_object_set_new(entry, "bytes", json_integer(ad_integer_of(entry, "bytes") + ad_integer_of(move, "bytes")));
     json_decref(move);
     return;
   }
@@ -50,26 +42,26 @@ static void add_move(json_t *moves, json_t *move) {
 }
 
 static json_t *move_of(const char *what, const json_t *step, json_int_t bytes) {
-  return json_pack("{s:s, s:s, s:s, s:I}", "what", what, "op", text_of(step, "op"), "axes", text_of(step, "axes"),
+  return json_pack("{s:s, s:s, s:s, s:I}", "what", what, "op", ad_text_of(step, "op"), "axes", ad_text_of(step, "axes"),
                    "bytes", bytes);
 }
 
 /* A gather brings parameters, whatever else is reduced: gradients. */
 static const char *carried_by(const json_t *step) {
-  return strcmp(text_of(step, "op"), "all_gather") ? "gradients" : "parameters";
+  return strcmp(ad_text_of(step, "op"), "all_gather") ? "gradients" : "parameters";
 }
 
 static json_int_t sent_over(const json_t *bridge) {
   static const char *const ways[] = {"forward", "backward"};
   json_int_t bytes = 0;
-  for (size_t i = 0; i < 2; i++) bytes += integer_of(json_object_get(bridge, ways[i]), "bytes");
-  return bytes * integer_of(bridge, "times");
+  for (size_t i = 0; i < 2; i++) bytes += ad_integer_of(json_object_get(bridge, ways[i]), "bytes");
+  return bytes * ad_integer_of(bridge, "times");
 }
 
 /* The mean over all ranks of the bytes that each rank of an entry's pool moves. */
 static json_int_t mean_of(const json_t *plan, const json_t *step, json_int_t bytes) {
-  const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)integer_of(step, "pool"));
-  json_int_t ranks = integer_of(pool, "ranks"), world = integer_of(plan, "world");
+  const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)ad_integer_of(step, "pool"));
+  json_int_t ranks = ad_integer_of(pool, "ranks"), world = ad_integer_of(plan, "world");
   return ranks == world ? bytes : (json_int_t)((double)bytes * (double)ranks / (double)world);
 }
 
@@ -78,17 +70,17 @@ static json_t *moves_of(const json_t *plan) {
   json_t *moves = json_array();
   const json_t *step, *bridge;
   size_t i;
-  json_array_foreach(json_object_get(plan, "collectives"), i, step) add_move(
-      moves,
-      move_of(carried_by(step), step, mean_of(plan, step, integer_of(step, "bytes") * integer_of(step, "times"))));
+  json_array_foreach(json_object_get(plan, "collectives"), i, step)
+      add_move(moves, move_of(carried_by(step), step,
+                              mean_of(plan, step, ad_integer_of(step, "bytes") * ad_integer_of(step, "times"))));
   json_array_foreach(json_object_get(plan, "activations"), i, step) {
-    json_int_t ranks = integer_of(step, "group_size");
-    json_int_t bytes = integer_of(step, "bytes") * integer_of(step, "times") / ranks;
+    json_int_t ranks = ad_integer_of(step, "group_size");
+    json_int_t bytes = ad_integer_of(step, "bytes") * ad_integer_of(step, "times") / ranks;
     add_move(moves, move_of("activations", step, mean_of(plan, step, bytes)));
   }
   json_array_foreach(json_object_get(plan, "bridges"), i, bridge)
-      add_move(moves, json_pack("{s:s, s:s, s:s, s:I}", "what", "bridge", "op", text_of(bridge, "site"), "axes", "",
-                                "bytes", sent_over(bridge) / integer_of(plan, "world")));
+      add_move(moves, json_pack("{s:s, s:s, s:s, s:I}", "what", "bridge", "op", ad_text_of(bridge, "site"), "axes", "",
+                                "bytes", sent_over(bridge) / ad_integer_of(plan, "world")));
   return moves;
 }
 
@@ -109,7 +101,7 @@ static json_t *schedule_of(const json_t *plan) {
 static const char *unfit_of(const json_t *plan) {
   const json_t *schedule = json_object_get(plan, "schedule");
   size_t pools = json_array_size(json_object_get(plan, "pools"));
-  if (strcmp(text_of(schedule, "kind"), "interleaved") != 0 || (size_t)integer_of(schedule, "stages") > pools)
+  if (strcmp(ad_text_of(schedule, "kind"), "interleaved") != 0 || (size_t)ad_integer_of(schedule, "stages") > pools)
     return NULL;
   return "with one stage a rank it is 1f1b: give it several, schedule={kind: interleaved, stages: N}";
 }
@@ -122,7 +114,7 @@ static json_t *entry_of(const json_t *plan, const char *value) {
   const json_t *node = largest_by(json_object_get(plan, "memory_per_node"), "peak");
   json_t *entry = json_pack("{s:s, s:O, s:O, s:o, s:I}", "value", value, "world", json_object_get(plan, "world"),
                             "rank", largest_by(json_object_get(plan, "memory_per_rank"), "peak"), "moved",
-                            moves_of(plan), "node_peak", integer_of(node, "peak"));
+                            moves_of(plan), "node_peak", ad_integer_of(node, "peak"));
   json_t *schedule = schedule_of(plan);
   if (schedule) json_object_set_new(entry, "schedule", schedule);
   return entry;
@@ -168,7 +160,7 @@ static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
 enum { LABEL = 48, COLUMN = 12 };
 
 static int width_of(const json_t *plan) {
-  int width = (int)strlen(text_of(plan, "value"));
+  int width = (int)strlen(ad_text_of(plan, "value"));
   return width > COLUMN ? width : COLUMN;
 }
 
@@ -193,7 +185,7 @@ static void print_heads(FILE *file, const char *label, const json_t *plans) {
   const json_t *plan;
   size_t i;
   fprintf(file, "\n  %-*s", LABEL, label);
-  json_array_foreach(plans, i, plan) fprintf(file, " %*s", width_of(plan), text_of(plan, "value"));
+  json_array_foreach(plans, i, plan) fprintf(file, " %*s", width_of(plan), ad_text_of(plan, "value"));
   fprintf(file, "\n");
 }
 
@@ -241,8 +233,9 @@ static void print_moves(FILE *file, const json_t *plans) {
   print_heads(file, "MiB that a rank hands in, or is gathered, a step", plans);
   json_array_foreach(rows, i, row) {
     char label[128];
-    const char *axes = text_of(row, "axes");
-    snprintf(label, sizeof label, "%s: %s%s%s", text_of(row, "what"), text_of(row, "op"), *axes ? " over " : "", axes);
+    const char *axes = ad_text_of(row, "axes");
+    snprintf(label, sizeof label, "%s: %s%s%s", ad_text_of(row, "what"), ad_text_of(row, "op"), *axes ? " over " : "",
+             axes);
     print_row(file, label, plans, bytes_of_move, row);
   }
   if (!i) fprintf(file, "  nothing\n");
@@ -255,7 +248,7 @@ static json_int_t moved_by(const json_t *entry) {
   json_int_t bytes = 0;
   const json_t *move;
   size_t i;
-  json_array_foreach(json_object_get(entry, "moved"), i, move) bytes += integer_of(move, "bytes");
+  json_array_foreach(json_object_get(entry, "moved"), i, move) bytes += ad_integer_of(move, "bytes");
   return bytes;
 }
 
@@ -264,15 +257,15 @@ static double mebibytes(json_int_t bytes) { return (double)bytes / (1 << 20); }
 static void print_schedule(FILE *file, const json_t *entry) {
   const json_t *schedule = json_object_get(entry, "schedule");
   const json_t *rank = json_object_get(entry, "rank");
-  fprintf(file, "  %-*s", LABEL, text_of(entry, "value"));
+  fprintf(file, "  %-*s", LABEL, ad_text_of(entry, "value"));
   if (json_object_get(entry, "unfit")) {
-    fprintf(file, "  %s\n", text_of(entry, "unfit"));
+    fprintf(file, "  %s\n", ad_text_of(entry, "unfit"));
     return;
   }
   fprintf(file, " %10.1f %10lld %10lld %12.2f %12.2f %12.2f\n",
-          100 * json_number_value(json_object_get(schedule, "bubble")), (long long)integer_of(schedule, "in_flight"),
-          (long long)integer_of(schedule, "deferred"), mebibytes(integer_of(schedule, "activations")),
-          mebibytes(integer_of(rank, "peak")), mebibytes(moved_by(entry)));
+          100 * json_number_value(json_object_get(schedule, "bubble")), (long long)ad_integer_of(schedule, "in_flight"),
+          (long long)ad_integer_of(schedule, "deferred"), mebibytes(ad_integer_of(schedule, "activations")),
+          mebibytes(ad_integer_of(rank, "peak")), mebibytes(moved_by(entry)));
 }
 
 static int has_any(const json_t *plans, const char *key) {
@@ -304,7 +297,7 @@ static void print_worlds(FILE *file, const json_t *plans) {
   size_t i;
   print_heads(file, "", plans);
   fprintf(file, "  %-*s", LABEL, "ranks");
-  json_array_foreach(plans, i, plan) fprintf(file, " %*lld", width_of(plan), (long long)integer_of(plan, "world"));
+  json_array_foreach(plans, i, plan) fprintf(file, " %*lld", width_of(plan), (long long)ad_integer_of(plan, "world"));
   fprintf(file, "\n");
 }
 
@@ -314,7 +307,7 @@ static ad_status table_of(const json_t *document, char **out) {
   size_t size = 0;
   FILE *file = open_memstream(&text, &size);
   if (file) {
-    fprintf(file, "%s with several %s; nothing ran\n", text_of(document, "recipe"), text_of(document, "key"));
+    fprintf(file, "%s with several %s; nothing ran\n", ad_text_of(document, "recipe"), ad_text_of(document, "key"));
     print_schedules(file, json_object_get(document, "plans"));
     print_worlds(file, plans);
     print_memory(file, plans);

@@ -3,18 +3,11 @@
 #define PLAN_PICTURE_H
 #include <jansson.h>
 #include "addend/mesh.h"
+#include "files/json.h"
 #include "files/svg.h"
 #include "plan/exchanges.h"
 
 enum { PICTURE_MARGIN = 24, PICTURE_WIDTH = 1028 };
-
-static inline const char *ad_text_of(const json_t *object, const char *key) {
-  const char *text = json_string_value(json_object_get(object, key));
-  return text ? text : "";
-}
-static inline json_int_t ad_integer_of(const json_t *object, const char *key) {
-  return json_integer_value(json_object_get(object, key));
-}
 
 static inline const json_t *ad_pool_of(const json_t *plan, const json_t *entry) {
   return json_array_get(json_object_get(plan, "pools"), (size_t)ad_integer_of(entry, "pool"));

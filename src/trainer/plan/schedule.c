@@ -9,7 +9,7 @@
 #include "program/program.h"
 #include "train/run.h"
 
-int ad_plan_is_pipeline(const ad_run *run) { return ad_program_stage_count(ad_run_program(run)) > 1; }
+static int is_pipeline(const ad_run *run) { return ad_program_stage_count(ad_run_program(run)) > 1; }
 
 /* ---- what actions take ---- */
 
@@ -137,7 +137,7 @@ ad_status ad_plan_add_schedule(const ad_plan_pools *pools, const char *trace, js
   const ad_run *run = pools->list[0].run;
   ad_plan_costs costs;
   json_t *report;
-  if (!ad_plan_is_pipeline(run))
+  if (!is_pipeline(run))
     return trace ? ad_fail(AD_INVALID, "--trace says what the actions of a pipeline take, and there is none") : AD_OK;
   AD_TRY(ad_plan_costs_find(run, trace, &costs));
   ad_status status = report_of(run->order.table, &costs.costs, &report);
@@ -185,7 +185,7 @@ ad_status ad_plan_draw_schedule(const ad_recipe *recipe, const ad_plan_options *
   AD_TRY(ad_plan_act(recipe, 0, &world, 0, &comm, &run));
   json_t *typed = command ? ad_json_text(command) : json_null();
   ad_status status = typed ? AD_OK : ad_fail(AD_MEMORY, "no memory for the command");
-  if (!status && ad_plan_is_pipeline(run)) status = draw_run(run, options.trace, typed, out);
+  if (!status && is_pipeline(run)) status = draw_run(run, options.trace, typed, out);
   json_decref(typed);
   ad_run_destroy(run);
   ad_comm_close(comm);

@@ -13,7 +13,6 @@ typedef struct ad_plan_costs {
   double *of_action; /* as measured, in seconds; or NULL */
 } ad_plan_costs;
 
-int ad_plan_is_pipeline(const ad_run *run);
 /* trace: the folder of a run of this pipeline; NULL: by products. */
 ad_status ad_plan_costs_find(const ad_run *run, const char *trace, ad_plan_costs *out) AD_CHECKED;
 void ad_plan_costs_release(ad_plan_costs *costs);

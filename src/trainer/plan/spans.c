@@ -14,7 +14,7 @@ void ad_positions_release(ad_positions *positions) {
   *positions = (ad_positions){0};
 }
 
-int64_t ad_cut_count(ad_cut_asked cut, int64_t i, int64_t g) {
+static int64_t cut_count(ad_cut_asked cut, int64_t i, int64_t g) {
   if (!cut.zigzag) return ad_cut(cut.n, i, g).count;
   return ad_cut(cut.n, i, 2 * g).count + ad_cut(cut.n, 2 * g - 1 - i, 2 * g).count;
 }
@@ -115,7 +115,7 @@ static ad_status take_runs(const places *list, int64_t size, const ad_cut_asked 
     int64_t first = list->at[i], end = list->at[i + 1];
     if (first == end) continue;
     uint64_t class = apart && !first;
-    for (size_t c = 0; c < count; c++) class = ad_random_bits(class, (uint64_t)ad_cut_count(cuts[c], first, size), c);
+    for (size_t c = 0; c < count; c++) class = ad_random_bits(class, (uint64_t)cut_count(cuts[c], first, size), c);
     out->runs[out->count++] = (ad_run_of_positions){first, end - first, (int64_t) class};
   }
   return number_classes(out);

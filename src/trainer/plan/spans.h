@@ -21,8 +21,6 @@ typedef struct ad_positions {
 } ad_positions;
 void ad_positions_release(ad_positions *positions);
 
-/* How many of the n elements position i of g holds. */
-int64_t ad_cut_count(ad_cut_asked cut, int64_t i, int64_t g);
 /* The positions 0 .. size-1 of one axis by what they hold of all the cuts; `apart`: position 0 is a class of its own.
  * The work grows with the elements that are cut, not with the positions. AD_INVALID where there are more runs than a
  * plan can look at. */

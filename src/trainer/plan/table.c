@@ -4,20 +4,13 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "files/json.h"
 #include "plan/exchanges.h"
 #include "plan/schedule.h"
 
 enum { RANKS_SHOWN = 8, NODES_SHOWN = 8 }; /* ranks of each pool */
 
-static const char *text_of(const json_t *object, const char *key) {
-  return json_string_value(json_object_get(object, key));
-}
-
-static long long integer_of(const json_t *object, const char *key) {
-  return json_integer_value(json_object_get(object, key));
-}
-
-static double mib(const json_t *object, const char *key) { return (double)integer_of(object, key) / (1 << 20); }
+static double mib(const json_t *object, const char *key) { return (double)ad_integer_of(object, key) / (1 << 20); }
 
 /* A layout without the axes of size 1, on which all types are the same. */
 static const char *short_layout(const ad_mesh *mesh, const char *text, char *out, size_t size) {
@@ -35,16 +28,16 @@ static const char *short_layout(const ad_mesh *mesh, const char *text, char *out
   return length ? out : "-";
 }
 
-static int is_gather(const json_t *step) { return !strcmp(text_of(step, "op"), ad_move_name(AD_MOVE_ALL_GATHER)); }
-static int is_when(const json_t *step, const char *when) { return !strcmp(text_of(step, "when"), when); }
+static int is_gather(const json_t *step) { return !strcmp(ad_text_of(step, "op"), ad_move_name(AD_MOVE_ALL_GATHER)); }
+static int is_when(const json_t *step, const char *when) { return !strcmp(ad_text_of(step, "when"), when); }
 
 /* The same values over the same ranks, but for when: a unit is gathered again for its backward. */
 static int is_again(const json_t *step, const json_t *first) {
   static const char *const keys[] = {"op", "axes", "dtype"};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-    if (strcmp(text_of(step, keys[i]), text_of(first, keys[i])) != 0) return 0;
+    if (strcmp(ad_text_of(step, keys[i]), ad_text_of(first, keys[i])) != 0) return 0;
   return is_when(first, "forward") && is_when(step, "backward") &&
-         integer_of(step, "bucket") == integer_of(first, "bucket");
+         ad_integer_of(step, "bucket") == ad_integer_of(first, "bucket");
 }
 
 static const char *when_of_gather(const json_t *step, const json_t *next) {
@@ -58,8 +51,8 @@ static void print_path(FILE *file, const json_t *path) {
   json_array_foreach(path, i, step) {
     if (i && is_again(step, json_array_get(path, i - 1))) continue;
     int gathers = is_gather(step);
-    fprintf(file, "%s%s over %s in %s %lld%s", i ? "; " : "", text_of(step, "op"), text_of(step, "axes"),
-            gathers ? "unit" : "bucket", integer_of(step, "bucket"),
+    fprintf(file, "%s%s over %s in %s %lld%s", i ? "; " : "", ad_text_of(step, "op"), ad_text_of(step, "axes"),
+            gathers ? "unit" : "bucket", ad_integer_of(step, "bucket"),
             gathers ? when_of_gather(step, json_array_get(path, i + 1)) : "");
   }
   fprintf(file, "%s\n", i ? "" : "nothing");
@@ -67,7 +60,7 @@ static void print_path(FILE *file, const json_t *path) {
 
 /* `mesh` is kept from parameter to parameter and made again where the next one lies on another. */
 static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
-  const char *text = text_of(param, "mesh");
+  const char *text = ad_text_of(param, "mesh");
   if (*mesh && !strcmp(ad_mesh_text(*mesh), text)) return AD_OK;
   ad_mesh_destroy(*mesh);
   *mesh = NULL;
@@ -80,10 +73,10 @@ static const char *short_contract(const json_t *contract, char *out, size_t size
   size_t length = 0;
   int alike = 1;
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-    alike &= !strcmp(text_of(contract, parts[i]), text_of(contract, "param"));
-    length += (size_t)snprintf(out + length, size - length, "%s%s", i ? "/" : "", text_of(contract, parts[i]));
+    alike &= !strcmp(ad_text_of(contract, parts[i]), ad_text_of(contract, "param"));
+    length += (size_t)snprintf(out + length, size - length, "%s%s", i ? "/" : "", ad_text_of(contract, parts[i]));
   }
-  return alike ? text_of(contract, "param") : out;
+  return alike ? ad_text_of(contract, "param") : out;
 }
 
 static ad_status print_params(FILE *file, const json_t *plan) {
@@ -95,9 +88,9 @@ static ad_status print_params(FILE *file, const json_t *plan) {
           "reduced by");
   json_array_foreach(json_object_get(plan, "params"), i, param) {
     AD_TRY(follow_mesh(param, &mesh)); /* which owns nothing when it fails */
-    fprintf(file, "  %-24s %12lld  %-28s %-28s %-18s ", text_of(param, "name"), integer_of(param, "numel"),
-            short_layout(mesh, text_of(param, "layout"), layout, sizeof layout),
-            short_layout(mesh, text_of(param, "gradient_layout"), gradient, sizeof gradient),
+    fprintf(file, "  %-24s %12lld  %-28s %-28s %-18s ", ad_text_of(param, "name"), ad_integer_of(param, "numel"),
+            short_layout(mesh, ad_text_of(param, "layout"), layout, sizeof layout),
+            short_layout(mesh, ad_text_of(param, "gradient_layout"), gradient, sizeof gradient),
             short_contract(json_object_get(param, "contract"), contract, sizeof contract));
     print_path(file, json_object_get(param, "path"));
   }
@@ -109,7 +102,7 @@ static ad_status print_params(FILE *file, const json_t *plan) {
 
 static int has_pools(const json_t *plan) { return json_array_size(json_object_get(plan, "pools")) > 1; }
 static int starts_pool(const json_t *before, const json_t *entry) {
-  return !before || integer_of(before, "pool") != integer_of(entry, "pool");
+  return !before || ad_integer_of(before, "pool") != ad_integer_of(entry, "pool");
 }
 
 static void print_names(FILE *file, const json_t *modules) {
@@ -127,7 +120,7 @@ static void print_stages(FILE *file, const json_t *stages) {
 
 /* What lies in the pool of this entry. */
 static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
-  const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)integer_of(entry, "pool"));
+  const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)ad_integer_of(entry, "pool"));
   const json_t *stages = json_object_get(pool, "stages");
   if (stages)
     print_stages(file, stages);
@@ -139,9 +132,9 @@ static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
 enum { MODULE_MAX = 80 };
 static const char *module_text(const json_t *entry, char buffer[MODULE_MAX]) {
   if (json_object_get(entry, "stage"))
-    snprintf(buffer, MODULE_MAX, "stage %lld", integer_of(entry, "stage"));
+    snprintf(buffer, MODULE_MAX, "stage %lld", ad_integer_of(entry, "stage"));
   else
-    snprintf(buffer, MODULE_MAX, "%s", text_of(entry, "module"));
+    snprintf(buffer, MODULE_MAX, "%s", ad_text_of(entry, "module"));
   return buffer;
 }
 
@@ -187,11 +180,11 @@ static void take_step(launches *rows, const json_t *step) {
       return;
     }
     if (!is_of_unit(step, row)) continue;
-    row->bytes += integer_of(step, "bytes");
+    row->bytes += ad_integer_of(step, "bytes");
     row->params += params;
     return;
   }
-  rows->list[rows->count++] = (launch){.first = step, .bytes = integer_of(step, "bytes"), .params = params};
+  rows->list[rows->count++] = (launch){.first = step, .bytes = ad_integer_of(step, "bytes"), .params = params};
 }
 
 static ad_status list_launches(const json_t *plan, launches *out) {
@@ -206,9 +199,9 @@ static ad_status list_launches(const json_t *plan, launches *out) {
 static void print_launch(FILE *file, const json_t *plan, const launch *row, size_t number) {
   const json_t *step = row->first;
   char module[MODULE_MAX];
-  fprintf(file, "  %-6zu %-15s %-26s %6lld %-6s %12lld %-17s ", number, text_of(step, "op"), text_of(step, "axes"),
-          integer_of(step, "group_size"), text_of(step, "dtype"), row->bytes,
-          row->again ? "forward, backward" : text_of(step, "when"));
+  fprintf(file, "  %-6zu %-15s %-26s %6lld %-6s %12lld %-17s ", number, ad_text_of(step, "op"),
+          ad_text_of(step, "axes"), ad_integer_of(step, "group_size"), ad_text_of(step, "dtype"), row->bytes,
+          row->again ? "forward, backward" : ad_text_of(step, "when"));
   if (has_pools(plan))
     fprintf(file, "%-10zu  %s\n", row->params, module_text(step, module));
   else
@@ -233,23 +226,23 @@ static ad_status print_collectives(FILE *file, const json_t *plan) {
 /* ---- bridges ---- */
 
 static long long way_bytes(const json_t *rank, const char *way, const char *what) {
-  return integer_of(json_object_get(rank, way), what);
+  return ad_integer_of(json_object_get(rank, way), what);
 }
 
 static void print_bridge(FILE *file, const json_t *plan, const json_t *bridge) {
   const json_t *rank, *before = NULL;
   char from[MODULE_MAX], to[MODULE_MAX];
   size_t i, shown = 0;
-  fprintf(file, "\n  %s, from %s to %s: %lld rows, %lld times\n", text_of(bridge, "site"),
+  fprintf(file, "\n  %s, from %s to %s: %lld rows, %lld times\n", ad_text_of(bridge, "site"),
           module_text(json_object_get(bridge, "from"), from), module_text(json_object_get(bridge, "to"), to),
-          integer_of(bridge, "rows"), integer_of(bridge, "times"));
+          ad_integer_of(bridge, "rows"), ad_integer_of(bridge, "times"));
   fprintf(file, "  %-13s %14s %12s %15s %12s\n", "bytes a time", "forward: sends", "receives", "backward: sends",
           "receives");
   json_array_foreach(json_object_get(bridge, "bytes_per_rank"), i, rank) {
     if (starts_pool(before, rank)) shown = 0;
     before = rank;
     if (shown++ >= RANKS_SHOWN) continue;
-    fprintf(file, "  rank %-8lld %14lld %12lld %15lld %12lld", integer_of(rank, "rank"),
+    fprintf(file, "  rank %-8lld %14lld %12lld %15lld %12lld", ad_integer_of(rank, "rank"),
             way_bytes(rank, "forward", "sends"), way_bytes(rank, "forward", "receives"),
             way_bytes(rank, "backward", "sends"), way_bytes(rank, "backward", "receives"));
     if (has_pools(plan)) print_pool(file, plan, rank);
@@ -293,12 +286,12 @@ static int has_column(const json_t *ranks, int k) {
 static int column_width(int k) { return strlen(ad_plan_parts[k]) > 12 ? (int)strlen(ad_plan_parts[k]) : 12; }
 
 static void print_rank(FILE *file, const json_t *plan, const json_t *rank) {
-  fprintf(file, "  rank %-8lld", integer_of(rank, "rank"));
+  fprintf(file, "  rank %-8lld", ad_integer_of(rank, "rank"));
   for (int k = 0; k < AD_PLAN_PARTS; k++)
     if (has_column(json_object_get(plan, "memory_per_rank"), k))
       fprintf(file, " %*.2f", column_width(k), mib(rank, ad_plan_parts[k]));
   if (has_pools(plan)) print_pool(file, plan, rank);
-  if (integer_of(rank, "ranks") > 1) fprintf(file, "  and %lld more like it", integer_of(rank, "ranks") - 1);
+  if (ad_integer_of(rank, "ranks") > 1) fprintf(file, "  and %lld more like it", ad_integer_of(rank, "ranks") - 1);
   fprintf(file, "\n");
 }
 
@@ -328,7 +321,7 @@ static void print_open(FILE *file, const json_t *bucket) {
   fprintf(file, "    %s", json_string_value(json_array_get(params, 0)));
   if (count > 1) fprintf(file, " and %zu more", count - 1);
   fprintf(file, " (%.2f MiB) stays open beside %lld others: a slot of its own\n", mib(bucket, "bytes"),
-          integer_of(bucket, "beside"));
+          ad_integer_of(bucket, "beside"));
 }
 
 /* From ZeRO 2 on, where people ask for it. */
@@ -338,11 +331,11 @@ static void print_gradients(FILE *file, const json_t *plan) {
   char over[128], module[MODULE_MAX];
   fprintf(file, "\n  %-45s %8s %6s %12s\n", "gradients in memory", "buckets", "slots", "MiB");
   json_array_foreach(json_object_get(plan, "gradient_memory"), i, row) {
-    const char *why = text_of(row, "whole_because");
-    const char *axes = text_of(row, "axes");
-    snprintf(over, sizeof over, "%s%s%s", *axes ? text_of(row, "op") : "not reduced", *axes ? " over " : "", axes);
-    fprintf(file, "  %-38s %-6s %8lld %6lld %12.2f", over, text_of(row, "dtype"), integer_of(row, "buckets"),
-            integer_of(row, "slots"), mib(row, "bytes"));
+    const char *why = ad_text_of(row, "whole_because");
+    const char *axes = ad_text_of(row, "axes");
+    snprintf(over, sizeof over, "%s%s%s", *axes ? ad_text_of(row, "op") : "not reduced", *axes ? " over " : "", axes);
+    fprintf(file, "  %-38s %-6s %8lld %6lld %12.2f", over, ad_text_of(row, "dtype"), ad_integer_of(row, "buckets"),
+            ad_integer_of(row, "slots"), mib(row, "bytes"));
     if (has_pools(plan)) fprintf(file, "  %s", module_text(row, module));
     fprintf(file, "%s%s\n", why ? "  whole: " : "", why ? why : "");
     json_array_foreach(json_object_get(row, "open"), k, bucket) print_open(file, bucket);
@@ -355,9 +348,9 @@ static void print_nodes(FILE *file, const json_t *plan) {
   fprintf(file, "\n  MiB per node  %12s\n", "peak");
   json_array_foreach(nodes, i, node) {
     if (i == NODES_SHOWN) break;
-    fprintf(file, "  node %-8lld %12.2f", integer_of(node, "node"), mib(node, "peak"));
+    fprintf(file, "  node %-8lld %12.2f", ad_integer_of(node, "node"), mib(node, "peak"));
     const char *what = json_is_true(json_object_get(node, "is_a_bound")) ? "at most, on any" : "the most";
-    if (integer_of(node, "nodes") > 1) fprintf(file, "  %s of %lld", what, integer_of(node, "nodes"));
+    if (ad_integer_of(node, "nodes") > 1) fprintf(file, "  %s of %lld", what, ad_integer_of(node, "nodes"));
     fprintf(file, "\n");
   }
   if (i < json_array_size(nodes)) fprintf(file, "  ... and %zu more (--json lists them)\n", json_array_size(nodes) - i);
@@ -365,7 +358,7 @@ static void print_nodes(FILE *file, const json_t *plan) {
 
 static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *plan) {
   char mesh[1024];
-  fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n", recipe->name, integer_of(plan, "world"),
+  fprintf(file, "%s: %lld ranks, mesh %s; nothing ran\n", recipe->name, ad_integer_of(plan, "world"),
           ad_recipe_mesh_text(recipe, mesh, sizeof mesh));
   ad_plan_print_schedule(file, plan);
   fprintf(file, "\n");

@@ -49,7 +49,7 @@ static void list_states(ad_run *run, size_t m, run_state *s) {
 }
 
 static size_t most_values(const ad_run *run) {
-  size_t count = run->param_count * AD_PART_KEPT;
+  size_t count = ad_run_param_count(run) * AD_PART_KEPT;
   for (size_t i = 0; i < ad_program_module_count(run->program); i++)
     count += ad_program_module(run->program, i)->state_count;
   return count;
@@ -58,8 +58,8 @@ static size_t most_values(const ad_run *run) {
 static int64_t optimizer_steps(const ad_run *run) {
   int64_t steps = 0;
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
-    if (run->modules[i] && ad_module_optimizer(run->modules[i]))
-      steps = ad_adamw_steps(ad_module_optimizer(run->modules[i]));
+    if (ad_run_module(run, i) && ad_module_optimizer(ad_run_module(run, i)))
+      steps = ad_adamw_steps(ad_module_optimizer(ad_run_module(run, i)));
   }
   return steps;
 }
@@ -89,7 +89,7 @@ static ad_status describe_state(ad_run *run, run_state *s) {
                                    .fact_count = s->fingerprint.count,
                                    .judge = judge,
                                    .context = s};
-  for (size_t i = 0; i < run->param_count; i++) list_param(run, i, s);
+  for (size_t i = 0; i < ad_run_param_count(run); i++) list_param(run, i, s);
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) list_states(run, i, s);
   return AD_OK;
 }
@@ -139,8 +139,8 @@ static ad_status check_numbers(const run_state *s) {
 
 static void take_numbers(ad_run *run, const run_state *s) {
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
-    if (run->modules[i] && ad_module_optimizer(run->modules[i]))
-      ad_adamw_set_steps(ad_module_optimizer(run->modules[i]), s->numbers[0].value);
+    if (ad_run_module(run, i) && ad_module_optimizer(ad_run_module(run, i)))
+      ad_adamw_set_steps(ad_module_optimizer(ad_run_module(run, i)), s->numbers[0].value);
   }
   run->loss_scale.exponent = (int)s->numbers[2].value;
   run->loss_scale.good_steps = s->numbers[3].value;

@@ -32,6 +32,12 @@ static int joins(const ad_run *run, const ad_crossing *c, size_t from, size_t to
 static int is_source(const ad_crossing *c) { return ad_bridge_has_source(c->spec->bridge); }
 static size_t place_of(const ad_crossing_way *way, size_t m) { return m % way->count; }
 
+/* ---- wires ---- */
+
+void ad_run_round_wires(ad_run *run, int rounds) { run->crossings.rounds = rounds; }
+int ad_run_rounds_wires(const ad_run *run) { return run->crossings.rounds; }
+void ad_run_scale_wires(ad_run *run, int exponent) { run->crossings.scale = exponent; }
+
 /* ---- memory ---- */
 
 static ad_shape shape_of(const ad_run *run, const ad_crossing *c, int64_t m) {
@@ -55,7 +61,7 @@ static ad_array described(const ad_run *run, const ad_crossing *c, size_t m, int
 /* A proof in f64 rounds nothing on the way. */
 static ad_dtype wire_of(const ad_run *run, const ad_crossing *c, int backward) {
   ad_wire_passing at = {backward ? c->spec->gradient_wire : c->spec->wire, backward};
-  if (!run->rounds_wires || at.dtype == dtype_of(run, c, backward)) return 0;
+  if (!run->crossings.rounds || at.dtype == dtype_of(run, c, backward)) return 0;
   ad_seam_pass(AD_SEAM_WIRE, &at);
   return at.dtype;
 }
@@ -115,7 +121,7 @@ static ad_status create_way(const ad_run *run, ad_crossing *c, int backward) {
   if (arrives)
     AD_TRY(ad_order_most_at_once(&run->order, (ad_order_use){backward ? uses_gradient : uses_value, &at}, &way->count));
   else
-    way->count = run->under_way;
+    way->count = run->under_way.count;
   AD_TRY(ad_new(way->count, &way->requests));
   AD_TRY(ad_new(way->count, &way->travels));
   AD_TRY(ad_new(way->count, &way->posted));
@@ -134,7 +140,7 @@ static ad_status create_one(const ad_run *run, ad_crossing *c) {
 
 size_t ad_crossings_bytes(const ad_run *run) {
   size_t bytes = 0;
-  for (size_t i = 0; i < run->crossing_count; i++) bytes += run->crossings[i].bytes;
+  for (size_t i = 0; i < run->crossings.count; i++) bytes += run->crossings.list[i].bytes;
   return bytes;
 }
 
@@ -145,12 +151,12 @@ static int is_of_this_rank(const ad_crossing_spec *spec) {
 
 ad_status ad_crossings_create(ad_run *run) {
   size_t count = ad_program_crossing_count(run->program);
-  AD_TRY(ad_new(count, &run->crossings));
-  AD_TRY(ad_new(2 * count, &run->overflows));
+  AD_TRY(ad_new(count, &run->crossings.list));
+  AD_TRY(ad_wire_overflow_create(run));
   for (size_t i = 0; i < count; i++) {
     const ad_crossing_spec *spec = ad_program_crossing(run->program, i);
     if (!is_of_this_rank(spec)) continue;
-    ad_crossing *c = &run->crossings[run->crossing_count++];
+    ad_crossing *c = &run->crossings.list[run->crossings.count++];
     *c = (ad_crossing){.spec = spec, .value = ad_program_find_value(run->program, spec->value)};
     AD_TRY(create_one(run, c));
   }
@@ -169,23 +175,22 @@ static void destroy_way(const ad_run *run, ad_crossing_way *way) {
 }
 
 void ad_crossings_destroy(ad_run *run) {
-  for (size_t i = 0; i < run->crossing_count; i++) {
-    destroy_way(run, &run->crossings[i].ways[0]);
-    destroy_way(run, &run->crossings[i].ways[1]);
+  for (size_t i = 0; i < run->crossings.count; i++) {
+    destroy_way(run, &run->crossings.list[i].ways[0]);
+    destroy_way(run, &run->crossings.list[i].ways[1]);
   }
-  ad_release(run->crossings);
-  ad_release(run->overflows);
-  run->crossings = NULL;
-  run->overflows = NULL;
-  run->crossing_count = 0;
+  ad_release(run->crossings.list);
+  run->crossings.list = NULL;
+  run->crossings.count = 0;
+  ad_wire_overflow_destroy(run);
 }
 
 /* ---- each microbatch once ---- */
 
 void ad_crossings_begin_pass(ad_run *run) {
-  for (size_t i = 0; i < run->crossing_count; i++)
+  for (size_t i = 0; i < run->crossings.count; i++)
     for (int backward = 0; backward < 2; backward++) {
-      const ad_crossing_way *way = &run->crossings[i].ways[backward];
+      const ad_crossing_way *way = &run->crossings.list[i].ways[backward];
       for (size_t place = 0; place < way->count; place++) way->posted[place] = -1;
     }
 }
@@ -251,9 +256,9 @@ static ad_status wait_way(ad_run *run, ad_crossing_way *way, ad_trace_kind kind,
 }
 
 ad_status ad_crossings_wait_room(ad_run *run, size_t p, size_t m) {
-  size_t tapes = run->phases[p].tape_count;
-  for (size_t i = 0; i < run->crossing_count && m >= tapes; i++) {
-    ad_crossing *c = &run->crossings[i];
+  size_t tapes = ad_run_phase(run, p)->tape_count;
+  for (size_t i = 0; i < run->crossings.count && m >= tapes; i++) {
+    ad_crossing *c = &run->crossings.list[i];
     if (gives(run, p, c)) AD_TRY(wait_way(run, &c->ways[0], AD_TRACE_SENT, m - tapes));
     if (needs(run, p, c)) AD_TRY(wait_way(run, &c->ways[1], AD_TRACE_SENT, m - tapes));
   }
@@ -261,8 +266,8 @@ ad_status ad_crossings_wait_room(ad_run *run, size_t p, size_t m) {
 }
 
 ad_status ad_crossings_wait_value(ad_run *run, size_t value, size_t m) {
-  for (size_t i = 0; i < run->crossing_count; i++) {
-    ad_crossing *c = &run->crossings[i];
+  for (size_t i = 0; i < run->crossings.count; i++) {
+    ad_crossing *c = &run->crossings.list[i];
     ad_crossing_way *way = &c->ways[0];
     if (c->value != value || is_source(c)) continue;
     AD_TRY(check_posted(c, m, 0));
@@ -283,15 +288,15 @@ static ad_status take_gradient(ad_run *run, ad_crossing *c, size_t m) {
 }
 
 ad_status ad_crossings_wait_gradients(ad_run *run, size_t p, size_t m) {
-  for (size_t i = 0; i < run->crossing_count; i++)
-    if (gives(run, p, &run->crossings[i])) AD_TRY(take_gradient(run, &run->crossings[i], m));
+  for (size_t i = 0; i < run->crossings.count; i++)
+    if (gives(run, p, &run->crossings.list[i])) AD_TRY(take_gradient(run, &run->crossings.list[i], m));
   return AD_OK;
 }
 
 ad_status ad_crossings_settle(ad_run *run) {
-  for (size_t i = 0; i < run->crossing_count; i++)
+  for (size_t i = 0; i < run->crossings.count; i++)
     for (int backward = 0; backward < 2; backward++) {
-      ad_crossing_way *way = &run->crossings[i].ways[backward];
+      ad_crossing_way *way = &run->crossings.list[i].ways[backward];
       for (size_t m = 0; m < way->count; m++) AD_TRY(wait_way(run, way, AD_TRACE_SENT, m));
     }
   return AD_OK;
@@ -337,8 +342,8 @@ static ad_status post_value(ad_run *run, ad_crossing *c, size_t m) {
 }
 
 ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m) {
-  for (size_t i = 0; i < run->crossing_count; i++)
-    if (joins(run, &run->crossings[i], from, to)) AD_TRY(post_value(run, &run->crossings[i], m));
+  for (size_t i = 0; i < run->crossings.count; i++)
+    if (joins(run, &run->crossings.list[i], from, to)) AD_TRY(post_value(run, &run->crossings.list[i], m));
   return AD_OK;
 }
 
@@ -346,7 +351,7 @@ ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m
 static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m, ad_array *sum) {
   const ad_passed_value *passed = &ad_run_microbatch(run, m)->values[c->value];
   int arrived = 0;
-  AD_TRY(ad_passed_gradients(passed, run->own_phases, sum, &arrived));
+  AD_TRY(ad_passed_gradients(passed, ad_run_own_phases(run), sum, &arrived));
   if (arrived) return AD_OK;
   return ad_fail(AD_INVALID,
                  "`%s` came from other ranks, and no loss of microbatch %zu depends on it here; its "
@@ -375,16 +380,16 @@ static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {
 }
 
 ad_status ad_crossings_post_gradients(ad_run *run, size_t from, size_t to, size_t m) {
-  for (size_t i = run->crossing_count; i-- > 0;) {
-    ad_crossing *c = &run->crossings[i];
+  for (size_t i = run->crossings.count; i-- > 0;) {
+    ad_crossing *c = &run->crossings.list[i];
     if (!c->spec->one_way && joins(run, c, from, to)) AD_TRY(post_gradient(run, c, m));
   }
   return AD_OK;
 }
 
 ad_status ad_crossings_add_returned(const ad_run *run, size_t value, size_t m, ad_array *sum, int *arrived) {
-  for (size_t i = 0; i < run->crossing_count; i++) {
-    const ad_crossing *c = &run->crossings[i];
+  for (size_t i = 0; i < run->crossings.count; i++) {
+    const ad_crossing *c = &run->crossings.list[i];
     const ad_crossing_way *way = &c->ways[1];
     if (c->value != value || !is_source(c) || c->spec->one_way) continue;
     pass_seam(AD_SEAM_RETURNED, run, c, m);

@@ -31,7 +31,7 @@ static ad_status add_batch(ad_run *run, int64_t batch, double *sum, double *coun
 }
 
 static void tell(const ad_run *run, int64_t done, int64_t of) {
-  if (run->tell && ad_run_is_first(run)) run->tell(run->tell_context, "evaluate", done, of);
+  if (run->listener.tell && ad_run_is_first(run)) run->listener.tell(run->listener.context, "evaluate", done, of);
 }
 
 static ad_status find_loss(ad_run *run, int64_t batches, double *out) {

@@ -5,131 +5,36 @@
 #include "module/module.h"
 #include "program/program.h"
 
-static size_t microbatches(const ad_run *run) { return (size_t)run->recipe->train.microbatches; }
-static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
-static size_t phases(const ad_run *run) { return ad_program_phase_count(run->program); }
-static size_t modules(const ad_run *run) { return ad_program_module_count(run->program); }
-
-/* ---- a module's gradients of one microbatch ---- */
-
-/* What all losses that learn are divided by; 0: it is no single number, or not known here. */
-static double divisor_of(const ad_run *run) {
-  size_t none = ad_program_count_count(run->program), count = none;
-  double total = 0;
-  for (size_t i = 0; i < losses(run); i++) {
-    const ad_loss_spec *spec = ad_program_loss(run->program, i);
-    if (spec->is_metric) continue;
-    if (spec->per_microbatch || (count != none && count != spec->count)) return 0;
-    count = spec->count;
-  }
-  for (size_t m = 0; count != none && run->counts[count] && m < microbatches(run); m++)
-    total += (double)ad_count_of(run->counts[count], m);
-  return total > 0 ? total : 0;
-}
-
-static ad_module_run *module_of(const ad_run *run, size_t p) {
-  return &run->module_runs[ad_program_phase(run->program, p)->module];
-}
-
-static ad_reducer *reducer_of(const ad_run *run, size_t p) {
-  return ad_module_reducer(run->modules[ad_program_phase(run->program, p)->module]);
-}
-
-/* How the microbatch is summed that the module begins now. */
-static ad_sync next_sync(const ad_run *run, const ad_module_run *module) {
-  if (module->ended + 1 == microbatches(run)) return AD_SYNC_ALL;
-  return module->ended < run->recipe->train.sync_count ? run->recipe->train.sync[module->ended] : AD_SYNC_SHARD;
-}
-
-/* Before the first addend of a module's microbatch. */
-static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
-  ad_module_run *module = module_of(run, p);
-  if (module->open == (int64_t)m) return AD_OK;
-  if (module->open >= 0)
-    return ad_fail(
-        AD_INVALID,
-        "phase `%s` of microbatch %zu goes back before microbatch %lld of its module was reduced; its REDUCE "
-        "comes first",
-        ad_program_phase(run->program, p)->name, m, (long long)module->open);
-  module->open = (int64_t)m;
-  module->phases_left = module->phases;
-  return ad_reducer_begin_microbatch(reducer_of(run, p), next_sync(run, module));
-}
-
-/* Behind the last addend of the module's last phase. */
-static ad_status close_microbatch(ad_run *run, size_t p) {
-  ad_module_run *module = module_of(run, p);
-  if (--module->phases_left) return AD_OK;
-  module->open = -1;
-  module->ended++;
-  ad_reducer_divided_by(reducer_of(run, p), divisor_of(run));
-  return ad_reducer_end_microbatch(reducer_of(run, p));
-}
-
-static ad_status check_reduced(const ad_run *run, size_t p, int32_t m) {
-  int64_t back = run->phases[p].back;
-  if (back >= 0 && (m < 0 || m == back)) return AD_OK;
-  return ad_fail(AD_INVALID, "phase `%s` is reduced before its addend of the microbatch is there",
-                 ad_program_phase(run->program, p)->name);
-}
-
 /* ---- actions ---- */
 
 static ad_status forward(ad_run *run, ad_step_state *state, const ad_action *action) {
   return ad_phase_forward(run, state, (size_t)action->stage, (size_t)action->microbatch);
 }
 
-/* Of the microbatch whose I was and whose W was not, where this action has its tape. */
-static int64_t *owed_at(const ad_run *run, const ad_action *action) {
-  const ad_phase_share *phase = &run->phases[action->stage];
-  return &phase->owed[(size_t)action->microbatch % phase->tape_count];
-}
-
-static ad_status take_owed(const ad_run *run, const ad_action *action) {
-  int64_t *owed = owed_at(run, action);
-  if (*owed != action->microbatch)
-    return ad_fail(
-        AD_INVALID,
-        "phase `%s` of microbatch %d adds gradients of weights (W) without those of inputs (I), or a second time",
-        ad_program_phase(run->program, (size_t)action->stage)->name, action->microbatch);
-  *owed = -1;
-  return AD_OK;
-}
-
 static ad_status inputs(ad_run *run, ad_step_state *state, const ad_action *action) {
-  *owed_at(run, action) = action->microbatch;
+  ad_progress_owe(run, (size_t)action->stage, action->microbatch);
   if (!state->goes_back) return AD_OK;
   return ad_phase_backward(run, (size_t)action->stage, (size_t)action->microbatch, AD_INPUTS_START);
 }
 
-/* Before an addend. */
-static ad_status begin_addend(ad_run *run, const ad_step_state *state, const ad_action *action) {
-  run->phases[action->stage].back = action->microbatch;
-  return state->updates ? open_microbatch(run, (size_t)action->stage, (size_t)action->microbatch) : AD_OK;
-}
-
 static ad_status back(ad_run *run, ad_step_state *state, const ad_action *action) {
-  AD_TRY(begin_addend(run, state, action));
+  AD_TRY(ad_progress_begin_addend(run, (size_t)action->stage, (size_t)action->microbatch, state->updates));
   if (!state->goes_back) return AD_OK;
   return ad_phase_backward(run, (size_t)action->stage, (size_t)action->microbatch, AD_LAST_START);
 }
 
 static ad_status weights(ad_run *run, ad_step_state *state, const ad_action *action) {
-  AD_TRY(take_owed(run, action));
-  AD_TRY(begin_addend(run, state, action));
+  AD_TRY(ad_progress_pay(run, (size_t)action->stage, action->microbatch));
+  AD_TRY(ad_progress_begin_addend(run, (size_t)action->stage, (size_t)action->microbatch, state->updates));
   return state->goes_back ? ad_phase_weights(run, (size_t)action->stage, (size_t)action->microbatch) : AD_OK;
 }
 
 /* The phase is over with this microbatch: its tape holds what others still read. */
 static ad_status reduce(ad_run *run, ad_step_state *state, const ad_action *action) {
-  size_t p = (size_t)action->stage;
-  AD_TRY(check_reduced(run, p, action->microbatch));
-  size_t m = (size_t)run->phases[p].back;
-  if (state->updates) {
-    AD_TRY(ad_phase_after(run, p, m));
-    AD_TRY(close_microbatch(run, p));
-  }
-  run->phases[p].back = -1;
+  size_t p = (size_t)action->stage, m;
+  AD_TRY(ad_progress_reduced(run, p, action->microbatch, &m));
+  if (state->updates) AD_TRY(ad_phase_after(run, p, m));
+  AD_TRY(ad_progress_end_addend(run, p, state->updates));
   return ad_tape_drop(ad_run_tape(run, p, m));
 }
 
@@ -170,41 +75,20 @@ static ad_status (*const acts[AD_ACTION_COUNT])(ad_run *run, ad_step_state *stat
 
 /* ---- the list ---- */
 
-/* What the microbatch had whose place it takes is forgotten. */
-static void begin_microbatch(const ad_run *run, int32_t m) {
-  ad_microbatch_run *at = ad_run_microbatch(run, (size_t)m);
-  if (at->number == m) return;
-  at->number = m;
-  for (size_t i = 0; i < losses(run) * run->own_phases; i++) at->losses[i] = (ad_handed_loss){0};
-  for (size_t v = 0; v < run->program->value_count; v++) {
-    at->values[v].output = NULL;
-    at->values[v].arrived = NULL;
-    for (size_t p = 0; p < run->own_phases; p++) at->values[v].inputs[p] = at->values[v].needed[p] = NULL;
-  }
-}
-
 /* What is left of the last pass is forgotten: also the memory that tapes have of the pool. */
 static void begin_pass(ad_run *run) {
-  for (size_t i = 0; i < run->under_way; i++) run->microbatches[i].number = -1;
+  ad_microbatches_begin_pass(run);
   ad_crossings_begin_pass(run);
-  for (size_t i = 0; i < modules(run); i++) {
-    run->module_runs[i].open = -1;
-    run->module_runs[i].ended = 0;
-  }
-  for (size_t p = 0; p < phases(run); p++) {
-    run->phases[p].back = -1;
-    for (size_t i = 0; i < run->phases[p].tape_count; i++) run->phases[p].owed[i] = -1;
-    for (size_t i = 0; run->pool && i < run->phases[p].tape_count; i++)
-      if (run->phases[p].tapes[i]) ad_tape_reset(run->phases[p].tapes[i]);
-  }
+  ad_progress_begin_pass(run);
 }
 
 /* A module that no phase runs on has a sum too: of nothing. */
 static ad_status reduce_nothing(const ad_run *run) {
-  for (size_t i = 0; i < modules(run); i++) {
-    if (!run->modules[i] || run->module_runs[i].phases) continue;
-    AD_TRY(ad_reducer_begin_microbatch(ad_module_reducer(run->modules[i]), AD_SYNC_ALL));
-    AD_TRY(ad_reducer_end_microbatch(ad_module_reducer(run->modules[i])));
+  for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
+    ad_module *module = ad_run_module(run, i);
+    if (!module || ad_progress_has_phases(run, i)) continue;
+    AD_TRY(ad_reducer_begin_microbatch(ad_module_reducer(module), AD_SYNC_ALL));
+    AD_TRY(ad_reducer_end_microbatch(ad_module_reducer(module)));
   }
   return AD_OK;
 }
@@ -214,7 +98,7 @@ ad_status ad_run_execute(ad_run *run, ad_step_state *state) {
   begin_pass(run);
   for (size_t i = 0; i < ad_order_count(&run->order); i++) {
     const ad_action *action = ad_order_at(&run->order, i);
-    if (action->microbatch >= 0) begin_microbatch(run, action->microbatch);
+    if (action->microbatch >= 0) ad_microbatch_begin(run, action->microbatch);
     AD_TRY(acts[action->kind](run, state, action));
   }
   if (state->updates) AD_TRY(reduce_nothing(run));
@@ -234,7 +118,7 @@ ad_status ad_run_execute_forward(ad_run *run, size_t m) {
   for (size_t i = 0; i < ad_order_count(&run->order); i++) {
     const ad_action *action = ad_order_at(&run->order, i);
     if (action->microbatch != (int32_t)m) continue;
-    begin_microbatch(run, action->microbatch);
+    ad_microbatch_begin(run, action->microbatch);
     AD_TRY(go_forward(run, action));
   }
   return ad_crossings_settle(run);

@@ -203,12 +203,6 @@ const ad_action *ad_order_at(const ad_order *order, size_t index) {
   return ad_table_action(order->table, order->place, index);
 }
 
-int ad_order_has(const ad_order *order, ad_action_kind kind) {
-  for (size_t i = 0; i < ad_order_count(order); i++)
-    if (ad_order_at(order, i)->kind == kind) return 1;
-  return 0;
-}
-
 /* ends[m]: one more than the place of microbatch m's last action that is a use. */
 static void find_ends(const ad_order *order, ad_order_use use, size_t *ends) {
   for (size_t i = 0; i < ad_order_count(order); i++) {

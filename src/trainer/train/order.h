@@ -34,7 +34,6 @@ void ad_order_release(ad_order *order);
 
 size_t ad_order_count(const ad_order *order); /* actions of this rank */
 const ad_action *ad_order_at(const ad_order *order, size_t index);
-int ad_order_has(const ad_order *order, ad_action_kind kind); /* some action of this rank is of the kind */
 /* The most microbatches that are in use at once; those in use lie that close together, so that number m may take place
  * m modulo this. At least 1. */
 ad_status ad_order_most_at_once(const ad_order *order, ad_order_use use, size_t *out) AD_CHECKED;

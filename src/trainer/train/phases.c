@@ -14,7 +14,7 @@ static size_t phases(const ad_run *run) { return ad_program_phase_count(run->pro
 
 /* What phase `p` of this rank hands in. */
 static ad_handed_loss *losses_of(const ad_run *run, size_t p, size_t m) {
-  return ad_run_microbatch(run, m)->losses + run->phases[p].place * losses(run);
+  return ad_run_microbatch(run, m)->losses + ad_run_phase(run, p)->place * losses(run);
 }
 
 /* The first mistake of a phase is told there: in what follows from it nobody would find it. */
@@ -34,16 +34,16 @@ static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
   size_t module = ad_program_phase(run->program, p)->module;
   return (ad_phase_run){.program = run->program,
                         .phase = p,
-                        .place = run->phases[p].place,
+                        .place = ad_run_phase(run, p)->place,
                         .microbatch = m,
                         .trains = run->trains,
                         .loss_scale = ad_run_loss_scale_exponent(run),
-                        .rounds = run->rounds_wires,
-                        .wire_scale = run->wire_scale,
-                        .overflows = run->overflows,
+                        .rounds = ad_run_rounds_wires(run),
+                        .wire_scale = run->crossings.scale,
+                        .overflows = run->overflows.noted,
                         .tape = ad_run_tape(run, p, m),
-                        .module = run->modules[module],
-                        .parameters = run->parameters[module],
+                        .module = ad_run_module(run, module),
+                        .parameters = ad_run_parameters(run, module),
                         .values = ad_run_microbatch(run, m)->values,
                         .losses = losses_of(run, p, m),
                         .wait = wait_for_value,
@@ -70,7 +70,7 @@ static ad_status check_over(const ad_run *run, size_t p, size_t m) {
 static ad_status check_first_run(const ad_run *run, size_t p, size_t m) {
   const ad_passed_value *values = ad_run_microbatch(run, m)->values;
   for (size_t v = 0; v < run->program->value_count; v++)
-    if (values[v].inputs[run->phases[p].place] ||
+    if (values[v].inputs[ad_run_phase(run, p)->place] ||
         (values[v].output && ad_phase_lists(run->program->phases[p].gives, run->program->values[v])))
       return ad_fail(AD_INVALID, "phase `%s` runs a second time in microbatch %zu", run->program->phases[p].name, m);
   return AD_OK;
@@ -78,7 +78,7 @@ static ad_status check_first_run(const ad_run *run, size_t p, size_t m) {
 
 ad_status ad_phase_values(ad_run *run, size_t p, size_t m) {
   const ad_phase *phase = ad_program_phase(run->program, p);
-  ad_store *store = ad_module_store(run->modules[phase->module]);
+  ad_store *store = ad_module_store(ad_run_module(run, phase->module));
   ad_phase_run at = phase_run(run, p, m);
   AD_TRY(ad_crossings_wait_room(run, p, m));
   AD_TRY(check_over(run, p, m));
@@ -103,7 +103,7 @@ static int is_handed_in(const ad_run *run, size_t loss, size_t m) {
 
 /* Only a rank that runs every phase can say that nobody handed a loss in. */
 static ad_status check_losses(const ad_run *run, size_t m) {
-  if (run->own_phases < phases(run)) return AD_OK;
+  if (ad_run_own_phases(run) < phases(run)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
     if (is_handed_in(run, i, m)) continue;
     return ad_fail(AD_INVALID, "no phase handed in the loss `%s`", ad_program_loss(run->program, i)->name);
@@ -122,7 +122,7 @@ static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_
   const ad_loss_spec *spec = ad_program_loss(run->program, i);
   ad_handed_loss *handed = &losses_of(run, p, m)[i];
   ad_tape *t = ad_run_tape(run, p, m);
-  const ad_count *count = run->counts[spec->count];
+  const ad_count *count = ad_run_count(run, spec->count);
   ad_tensor *loss = handed->numerator;
   loss = spec->per_microbatch ? ad_share(t, loss, count, m) : ad_divide(t, loss, count);
   double factor = state->scale * ad_loss_coefficient(run, i);
@@ -181,7 +181,7 @@ static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts 
   const ad_passed_value *value = &ad_run_microbatch(run, m)->values[v];
   ad_array *sum = &from->sums[v];
   int arrived = 0;
-  AD_TRY(ad_passed_gradients(value, run->own_phases, sum, &arrived));
+  AD_TRY(ad_passed_gradients(value, ad_run_own_phases(run), sum, &arrived));
   AD_TRY(ad_crossings_add_returned(run, v, m, sum, &arrived));
   if (!arrived) return AD_OK;
   from->gradients[from->count] = sum;
@@ -201,7 +201,7 @@ static ad_status find_starts(const ad_run *run, size_t p, size_t m, starts *from
 /* One pass of a phase's tape: from these starts, or, NULL, of weights. */
 static ad_status run_pass(ad_run *run, size_t p, size_t m, const starts *from, ad_start start) {
   ad_tape *t = ad_run_tape(run, p, m);
-  ad_store *store = ad_module_store(run->modules[ad_program_phase(run->program, p)->module]);
+  ad_store *store = ad_module_store(ad_run_module(run, ad_program_phase(run->program, p)->module));
   ad_trace_kind kind = from ? AD_TRACE_BACKWARD : AD_TRACE_WEIGHTS;
   ad_trace_begin_pass(&run->trace, kind, p, m);
   AD_TRY(ad_store_begin_pass(store, AD_BACKWARD));

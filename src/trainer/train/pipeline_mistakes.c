@@ -29,7 +29,7 @@ static int is_pipeline(const ad_run *run) { return ad_program_stage_count(run->p
 /* The mesh of the stages that this rank has. */
 static const ad_mesh *own_mesh(const ad_run *run) {
   size_t m = 0;
-  while (!run->modules[m]) m++;
+  while (!ad_run_module(run, m)) m++;
   return ad_program_module(run->program, m)->mesh;
 }
 
@@ -176,8 +176,8 @@ static void multiply_by_count(void *context, void *passing) {
   const ad_run *run = passing;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
-    if (!gradient || !gradient->data || !run->counts[0]) continue;
-    scene->ratio = (double)total_of(run->counts[0], scene->microbatches);
+    if (!gradient || !gradient->data || !ad_run_count(run, 0)) continue;
+    scene->ratio = (double)total_of(ad_run_count(run, 0), scene->microbatches);
     ad_cast_scaled(gradient->data, gradient->dtype, gradient->data, gradient->dtype, scene->ratio,
                    ad_array_numel(gradient));
     scene->fired = 1;

@@ -89,8 +89,8 @@ static int comes_from_clamp(const ad_tensor *value) {
 
 static int is_one_of_several(const ad_crossing_passing *at) {
   int count = 0;
-  for (size_t i = 0; i < at->run->crossing_count; i++) {
-    const ad_crossing *c = &at->run->crossings[i];
+  for (size_t i = 0; i < at->run->crossings.count; i++) {
+    const ad_crossing *c = &at->run->crossings.list[i];
     count += c->value == at->crossing->value && !c->spec->one_way;
   }
   return count > 1;

@@ -246,7 +246,8 @@ static ad_status sample(const ad_prompts *prompts, const ad_run *run, int64_t st
   for (size_t i = 0; i < prompts->count; i++) {
     AD_TRY(go_on(prompts->sampler, &prompts->list[i], recipe->evaluate.prompt_tokens, tokens, &count));
     AD_TRY(write_line(prompts, step, recipe->evaluate.prompts[i], tokens, count));
-    if (run->tell) run->tell(run->tell_context, "prompts", (int64_t)i + 1, (int64_t)prompts->count);
+    if (run->listener.tell)
+      run->listener.tell(run->listener.context, "prompts", (int64_t)i + 1, (int64_t)prompts->count);
   }
   ad_sampler_begin(prompts->sampler);
   return AD_OK;

@@ -65,7 +65,7 @@ static int put_machine(json_t *document) {
 
 static int64_t element_count(const ad_run *run) {
   int64_t numel = 0;
-  for (size_t i = 0; i < run->param_count; i++) numel += ad_shape_numel(&ad_run_param_at(run, i).spec->shape);
+  for (size_t i = 0; i < ad_run_param_count(run); i++) numel += ad_shape_numel(&ad_run_param_at(run, i).spec->shape);
   return numel;
 }
 
@@ -128,7 +128,7 @@ static int put_run(json_t *document, const ad_run *run) {
   return put_text(document, "engine", ad_comm_engine(run->comm)) |
          put_integer(document, "ranks", ad_comm_size(run->comm)) | put(document, "mesh", mesh_of(recipe)) |
          put_placement(document, run) | put_integer(document, "steps", recipe->train.steps) |
-         put_integer(document, "parameters", (int64_t)run->param_count) |
+         put_integer(document, "parameters", (int64_t)ad_run_param_count(run)) |
          put_integer(document, "elements", element_count(run)) | put_flops(document, run) |
          put_uniform_loss(document, run) | put(document, "facts", facts_of(run));
 }

@@ -36,9 +36,16 @@ typedef struct ad_phase_share {
   ad_tape **tapes;   /* of microbatches under way: number m has tapes[m % tape_count]; NULL where its module is on other
                         ranks */
   size_t tape_count; /* from a microbatch's forward pass until all of its gradients are there; at least 1 */
-  int64_t back;      /* the microbatch whose addend came last and is not reduced; -1: none */
-  int64_t *owed;     /* of each tape: the microbatch whose I was and whose W was not; -1: none */
 } ad_phase_share;
+
+/* The microbatches between their first action on this rank and their last at once; written by microbatches.c. */
+typedef struct ad_under_way {
+  size_t count; /* of them; microbatch m has list[m % count] */
+  ad_microbatch_run *list;
+  ad_phase_share *phases; /* of each phase of the program */
+  size_t own_phases;      /* phases of the program that run on this rank */
+  ad_tape_pool *pool;     /* the memory of all tapes; NULL: each has its own */
+} ad_under_way;
 
 /* How far a module's microbatches are. */
 typedef struct ad_module_run {
@@ -48,6 +55,60 @@ typedef struct ad_module_run {
   size_t ended;       /* microbatches */
 } ad_module_run;
 
+/* How far a phase's microbatches are. */
+typedef struct ad_phase_progress {
+  int64_t back; /* the microbatch whose addend came last and is not reduced; -1: none */
+  int64_t
+      *owed; /* of each tape: the microbatch whose gradients of inputs (I) came and of weights (W) did not; -1: none */
+} ad_phase_progress;
+
+/* How far a pass is on this rank; written by progress.c. */
+typedef struct ad_progress {
+  ad_module_run *modules;    /* of each module of the program */
+  ad_phase_progress *phases; /* of each phase of the program */
+} ad_progress;
+
+/* The modules of the program as this rank has them, one entry each; written by modules.c. */
+typedef struct ad_run_modules {
+  ad_module **here;                 /* NULL: the module lies on other ranks */
+  ad_absent_module *absent;         /* what this rank knows of those */
+  const ad_parameters **parameters; /* as the module's tapes see them now */
+  size_t param_count;               /* of all modules together */
+} ad_run_modules;
+
+/* The norm groups of the program; written by norms.c. */
+typedef struct ad_norms {
+  ad_norm_group groups[AD_NORM_GROUPS_MAX];
+  size_t count;
+  size_t *group_of; /* of each module */
+} ad_norms;
+
+/* The counts of the program, one entry each; written by counts.c. */
+typedef struct ad_run_counts {
+  ad_count **sums; /* over the ranks; NULL: this rank has no share of the count */
+  int64_t **own;   /* this rank's number in each microbatch */
+} ad_run_counts;
+
+/* What crosses between modules on ranks of their own; written by crossing.c. */
+typedef struct ad_crossings {
+  ad_crossing *list; /* those that this rank sends or receives */
+  size_t count;
+  int rounds; /* what crosses is rounded to the dtypes of its wire; in a forced dtype it is not */
+  int scale;  /* exponent that gradients carry on their wires beyond the loss scale: a reference has none itself */
+} ad_crossings;
+
+/* Overflows of wires in the present step; written by wire_overflow.c. */
+typedef struct ad_wire_overflows {
+  double *noted;          /* on this rank, of each crossing of the program and its gradient */
+  ad_wire_overflow found; /* of all ranks, where the step's numbers are not finite */
+} ad_wire_overflows;
+
+/* Who hears how far long work is; as ad_train_options.works. `tell` NULL: nobody. */
+typedef struct ad_listener {
+  void (*tell)(void *context, const char *what, int64_t done, int64_t of);
+  void *context;
+} ad_listener;
+
 struct ad_run {
   ad_comm *comm;
   const ad_recipe *recipe;
@@ -55,37 +116,19 @@ struct ad_run {
   ad_program *program;
   ad_mesh *world;    /* of all ranks, where no module has them all; NULL: the first module's mesh does */
   ad_group everyone; /* all ranks */
-  /* Of each module and count of the program; NULL where this rank has no share of it. */
-  ad_module **modules;
-  ad_absent_module *absent; /* of each module that it does not have */
-  ad_count **counts;
-  int64_t **counted; /* of each count, this rank's number in each microbatch */
-  ad_order order;    /* what a step does on this rank */
-  /* Microbatches between their first action on this rank and their last at once; number m has
-   * microbatches[m % under_way]. */
-  size_t under_way;
-  ad_microbatch_run *microbatches;
-  ad_phase_share *phases;     /* of the program */
-  size_t own_phases;          /* those of this rank */
-  ad_module_run *module_runs; /* of the program */
-  ad_tape_pool *pool;         /* of all tapes; NULL: each has its own memory */
-  int trains;                 /* the present pass is a step's */
-  int rounds_wires;           /* what crosses is rounded to the dtypes of its wire; in a forced dtype it is not */
-  int wire_scale; /* exponent that gradients carry on their wires beyond the loss scale: a reference has none itself */
-  ad_crossing *crossings;
-  size_t crossing_count;
-  double *overflows; /* of each crossing of the program, noted on this rank in the step; see ad_wire_overflow_note */
-  ad_wire_overflow overflow;        /* of all ranks, where the step's numbers are not finite */
-  const ad_parameters **parameters; /* of each module: as its tapes see them now */
-  size_t param_count;               /* of all modules */
-  ad_norm_group norm_groups[AD_NORM_GROUPS_MAX];
-  size_t norm_group_count;
-  size_t *norm_group_of; /* of each module */
+  ad_run_modules modules;
+  ad_norms norms;
+  ad_run_counts counts;
+  ad_order order; /* what a step does on this rank */
+  ad_under_way under_way;
+  ad_progress progress;
+  ad_crossings crossings;
+  ad_wire_overflows overflows;
+  int trains; /* the present pass is a step's */
   ad_loss_scale loss_scale;
   int64_t uncounted;         /* steps in which no token counted */
   ad_sample_losses *samples; /* where tapes note losses of samples; NULL: nobody wants them */
-  void (*tell)(void *context, const char *what, int64_t done, int64_t of); /* as ad_train_options.works; NULL: nobody */
-  void *tell_context;
+  ad_listener listener;
   ad_trace trace;
   double *sums; /* ad_comm_alloc memory for AD_RUN_SUMS doubles */
   /* Some rank was asked to stop; to write a checkpoint. The same on all ranks after a step. */
@@ -102,11 +145,74 @@ ad_status ad_run_take_table(ad_run *run, ad_table *table) AD_CHECKED;
 /* The same of a table that has its transfers and reductions, as it is: no law is asked. For tests of what becomes of a
  * wrong one. */
 ad_status ad_run_take_unchecked(ad_run *run, ad_table *table) AD_CHECKED;
+
+/* group.c: the group of all ranks, and memory for sums over it. */
+ad_status ad_run_group_create(ad_run *run) AD_CHECKED;
+void ad_run_group_destroy(ad_run *run);
+
+/* modules.c: makes the modules with values as they are drawn. After an error, too, the run can be destroyed; so below. */
+ad_status ad_run_modules_create(ad_run *run) AD_CHECKED;
+void ad_run_modules_destroy(ad_run *run);
+/* The parameters of a module of this rank as its tapes see them now. */
+const ad_parameters *ad_run_parameters(const ad_run *run, size_t module);
+/* From now on tapes see these; NULL: the module's own. Nothing happens where the module is on other ranks. */
+void ad_run_show_parameters(ad_run *run, size_t module, const ad_parameters *parameters);
+
+/* norms.c. */
+ad_status ad_norms_create(ad_run *run) AD_CHECKED;
+void ad_norms_destroy(ad_run *run);
+/* The norms of a step's summed gradients, which are times `scale`, into the report. Collective. */
+ad_status ad_norms_find(ad_run *run, double scale, ad_step_report *report) AD_CHECKED;
+/* Hands each reducer the norm of its module, for a dump. */
+ad_status ad_norms_report(const ad_run *run, double scale, const ad_step_report *report) AD_CHECKED;
+size_t ad_run_norm_group_count(const ad_run *run);
+size_t ad_run_norm_group_of(const ad_run *run, size_t module);
+const char *ad_run_norm_group_name(const ad_run *run, size_t group); /* NULL: the program's only one */
+
+/* counts.c. */
+ad_status ad_run_counts_create(ad_run *run) AD_CHECKED;
+void ad_run_counts_destroy(ad_run *run);
+const ad_count *ad_run_count(const ad_run *run, size_t count); /* NULL: this rank has no share of it */
+int64_t *const *ad_run_counted(const ad_run *run);             /* where the program's `read` leaves its numbers */
+ad_status ad_run_counts_post(ad_run *run) AD_CHECKED;          /* starts to sum them */
+
+/* microbatches.c: for the order of the run. shares_memory: 1: tapes take their memory from one pool. */
+ad_status ad_microbatches_create(ad_run *run, int shares_memory) AD_CHECKED;
+void ad_microbatches_destroy(ad_run *run);
+/* Before a pass: forgets the last one, and gives back the memory that its tapes have of the pool. */
+void ad_microbatches_begin_pass(ad_run *run);
+/* Before an action of microbatch m: forgets the microbatch whose place it takes. */
+void ad_microbatch_begin(const ad_run *run, int32_t m);
 ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m);
+size_t ad_run_own_phases(const ad_run *run);
+const ad_phase_share *ad_run_phase(const ad_run *run, size_t p);
+
+/* progress.c: `p` is a phase of this rank, `updates` as in ad_step_state. */
+ad_status ad_progress_create(ad_run *run) AD_CHECKED;
+void ad_progress_destroy(ad_run *run);
+void ad_progress_begin_pass(ad_run *run);
+int ad_progress_has_phases(const ad_run *run, size_t module); /* some phase of the program runs on the module */
+/* Before and after the addends that phase `p` leaves in microbatch m: the module's reducer begins the microbatch with
+ * the first phase's, and ends it with the last one's. AD_INVALID: an earlier microbatch was not reduced. */
+ad_status ad_progress_begin_addend(ad_run *run, size_t p, size_t m, int updates) AD_CHECKED;
+ad_status ad_progress_end_addend(ad_run *run, size_t p, int updates) AD_CHECKED;
+/* The microbatch that a REDUCE of phase `p` is for; m: which it names, or -1. AD_INVALID: its addend did not come. */
+ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) AD_CHECKED;
+/* Gradients of inputs came and those of weights are still to come; these come. AD_INVALID: they were not owed. */
+void ad_progress_owe(ad_run *run, size_t p, int32_t m);
+ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) AD_CHECKED;
+
 int ad_run_loss_scale_exponent(const ad_run *run);
 /* Of phase `p` for microbatch m; NULL: its module is on other ranks. */
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
 ad_dtype ad_run_compute_dtype(const ad_run *run);
+/* crossing.c: whether values are rounded to their wires' dtypes; the exponent that gradients carry there beyond the
+ * loss scale. */
+void ad_run_round_wires(ad_run *run, int rounds);
+int ad_run_rounds_wires(const ad_run *run);
+void ad_run_scale_wires(ad_run *run, int exponent);
+/* Where a step's numbers are not finite: the wire that overflowed; `spec` NULL: none. */
+const ad_wire_overflow *ad_run_wire_overflow(const ad_run *run);
 
 /* As ad_run_read_weights, from the folder of a model that Transformers saved. Collective. */
 ad_status ad_run_read_pretrained(ad_run *run, const char *folder) AD_CHECKED;
@@ -123,7 +229,6 @@ double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
 int64_t ad_run_evaluated(const ad_run *run); /* samples of the held-out set; 0: there is none */
 /* What the program shows of what it learned; see ad_program_kind. Collective. */
 ad_status ad_run_show(ad_run *run, char **out) AD_CHECKED;
-int ad_interrupt_asked(void);
 void ad_interrupt_clear(void);
 
 /* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional).

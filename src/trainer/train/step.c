@@ -13,16 +13,13 @@
 
 static atomic_int interrupt_flag, checkpoint_flag;
 void ad_train_interrupt(void) { atomic_store(&interrupt_flag, 1); }
-int ad_interrupt_asked(void) { return atomic_load(&interrupt_flag); }
+static int interrupt_asked(void) { return atomic_load(&interrupt_flag); }
 void ad_interrupt_clear(void) { atomic_store(&interrupt_flag, 0); }
 void ad_train_checkpoint(void) { atomic_store(&checkpoint_flag, 1); }
 
 static size_t microbatches(const ad_run *run) { return (size_t)run->recipe->train.microbatches; }
 static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
 static size_t modules(const ad_run *run) { return ad_program_module_count(run->program); }
-
-/* The exponent, the same until a step's norm is judged. */
-int ad_run_loss_scale_exponent(const ad_run *run) { return run->loss_scale.enabled ? run->loss_scale.exponent : 0; }
 
 /* ---- the batch and its counts (law 5) ---- */
 
@@ -31,34 +28,12 @@ static ad_status read_batch(ad_run *run, ad_step_state *state, ad_held_out held_
   ad_wire_overflow_clear(run);
   ad_seam_pass(AD_SEAM_READ, &of);
   ad_trace_begin(&run->trace, AD_TRACE_READ, state->step, 0);
-  AD_TRY(ad_program_kind_of(run->program)->read(ad_program_own(run->program), of, held_out, run->counted));
+  AD_TRY(ad_program_kind_of(run->program)->read(ad_program_own(run->program), of, held_out, ad_run_counted(run)));
   ad_trace_end(&run->trace, AD_TRACE_READ, state->step);
-  for (size_t i = 0; i < ad_program_count_count(run->program); i++)
-    if (run->counts[i]) AD_TRY(ad_count_post(run->counts[i], run->counted[i]));
-  return AD_OK;
-}
-
-ad_status ad_step_wait_for_counts(ad_run *run, ad_step_state *state) {
-  for (size_t i = 0; !state->counted && i < ad_program_count_count(run->program); i++)
-    if (run->counts[i]) AD_TRY(ad_count_wait(run->counts[i], NULL));
-  state->counted = 1;
-  return AD_OK;
+  return ad_run_counts_post(run);
 }
 
 /* ---- sums of the losses ---- */
-
-ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) {
-  ad_collective reduce = {.size = sizeof reduce,
-                          .op = AD_ALL_REDUCE,
-                          .group = run->everyone,
-                          .in = run->sums,
-                          .out = run->sums,
-                          .count = count,
-                          .dtype = AD_F64,
-                          .reduction = reduction,
-                          .site = site};
-  return ad_comm_run(run->comm, &reduce);
-}
 
 static int is_finite_here(const ad_run *run, const ad_step_state *state) {
   for (size_t i = 0; i < losses(run); i++)
@@ -70,7 +45,7 @@ static int is_finite_here(const ad_run *run, const ad_step_state *state) {
 static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum) {
   double world = (double)ad_comm_size(run->comm);
   AD_TRY(ad_wire_overflow_agree(run));
-  if (run->overflow.spec) return ad_wire_overflow_fail(run, state->step);
+  if (ad_run_wire_overflow(run)->spec) return ad_wire_overflow_fail(run, state->step);
   run->sums[0] = is_finite_here(run, state) ? world : (double)ad_comm_rank(run->comm);
   AD_TRY(ad_run_reduce_sums(run, 1, AD_MIN, AD_HERE));
   if (run->sums[0] == world) {
@@ -82,7 +57,7 @@ static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum
 }
 
 // What this process was asked for, as one addend of a sum over fewer than 2^32 ranks: 1 to stop, 2^-32 to checkpoint.
-static double own_requests(void) { return ad_interrupt_asked() + 0x1p-32 * atomic_exchange(&checkpoint_flag, 0); }
+static double own_requests(void) { return interrupt_asked() + 0x1p-32 * atomic_exchange(&checkpoint_flag, 0); }
 
 static void take_requests(ad_run *run, double sum) {
   run->interrupted = sum >= 1;
@@ -104,9 +79,9 @@ static void take_times(const ad_run *run, const double *sums, ad_step_report *re
 // What the first count of all is, as the addend of one rank that knows it.
 static int64_t own_count(const ad_run *run) {
   int64_t total = 0, rank = ad_comm_rank(run->comm);
-  if (!run->counts[0]) return 0;
+  if (!ad_run_count(run, 0)) return 0;
   int tells = rank == ad_mesh_first_rank(ad_program_count(run->program, 0)->layout.mesh) || ad_comm_is_dry(run->comm);
-  for (size_t m = 0; tells && m < microbatches(run); m++) total += ad_count_of(run->counts[0], m);
+  for (size_t m = 0; tells && m < microbatches(run); m++) total += ad_count_of(ad_run_count(run, 0), m);
   return total;
 }
 
@@ -139,49 +114,14 @@ static void warn_without_tokens(ad_run *run, const ad_step_report *report) {
   ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts; its gradient is 0", (long long)report->step);
 }
 
-/* One norm for each group; the whole gradient's is that of all groups together. Squares are summed parameter by
- * parameter, in the program's order: a cut into stages changes no bit. */
-static ad_status find_norms(ad_run *run, double scale, ad_step_report *report) {
-  double squares = 0;
-  for (size_t i = 0; i < run->norm_group_count; i++) {
-    const ad_norm_group *group = &run->norm_groups[i];
-    double sum = 0;
-    AD_TRY(ad_square_sums(run->comm, &run->everyone, group->arrays, (const char *const *)group->names, group->count,
-                          AD_HERE, group->sums, group->places, group->sum_count));
-    for (size_t k = 0; k < group->sum_count; k++) sum += group->sums[k];
-    report->norms[i] = sqrt(sum) / scale;
-    squares += sum;
-  }
-  report->norm = sqrt(squares) / scale;
-  return AD_OK;
-}
-
-static int is_normed(const ad_run *run, size_t module, size_t group) {
-  return !ad_program_module(run->program, module)->is_mirror && run->norm_group_of[module] == group;
-}
-
-/* To a dump, where it is the norm of this module alone; gradients carry the loss scale. */
-static ad_status report_norm(const ad_run *run, size_t module, double scale, const ad_step_report *report) {
-  size_t group = run->norm_group_of[module], members = 0;
-  for (size_t i = 0; i < modules(run); i++) members += is_normed(run, i, group);
-  if (members != 1 || !is_normed(run, module, group)) return AD_OK;
-  return ad_reducer_reported(ad_module_reducer(run->modules[module]), scale * report->norms[group]);
-}
-
-static ad_status report_norms(const ad_run *run, double scale, const ad_step_report *report) {
-  for (size_t i = 0; i < modules(run); i++)
-    if (run->modules[i]) AD_TRY(report_norm(run, i, scale, report));
-  return AD_OK;
-}
-
 static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_report *report) {
   for (size_t i = 0; i < modules(run); i++)
-    if (run->modules[i]) AD_TRY(ad_reducer_finish(ad_module_reducer(run->modules[i])));
+    if (ad_run_module(run, i)) AD_TRY(ad_reducer_finish(ad_module_reducer(ad_run_module(run, i))));
   ad_seam_pass(AD_SEAM_GRADIENTS, run);
   ad_trace_begin(&run->trace, AD_TRACE_NORM, state->step, 0);
   AD_TRY(sum_losses(run, state, report));
-  AD_TRY(find_norms(run, state->scale, report));
-  AD_TRY(report_norms(run, state->scale, report));
+  AD_TRY(ad_norms_find(run, state->scale, report));
+  AD_TRY(ad_norms_report(run, state->scale, report));
   ad_trace_end(&run->trace, AD_TRACE_NORM, state->step);
   warn_without_tokens(run, report);
   return AD_OK;
@@ -192,7 +132,7 @@ static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_rep
 static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   double norm = report->norm;
   if (!isfinite(norm)) AD_TRY(ad_wire_overflow_agree(run));
-  if (run->overflow.spec && !(run->overflow.backward && run->loss_scale.enabled))
+  if (ad_run_wire_overflow(run)->spec && !(ad_run_wire_overflow(run)->backward && run->loss_scale.enabled))
     return ad_wire_overflow_fail(run, report->step);
   ad_seam_pass(AD_SEAM_NORM, &norm);
   report->skipped = !ad_loss_scale_update(&run->loss_scale, norm);
@@ -209,15 +149,15 @@ static ad_status judge_norm(ad_run *run, ad_step_report *report) {
 }
 
 static ad_status update_module(ad_run *run, size_t i, const ad_step_report *report) {
-  if (report->skipped) return ad_module_refresh(run->modules[i], AD_MASTERS_WRITTEN);
-  double clip = ad_clip_factor(report->norms[run->norm_group_of[i]], run->recipe->train.clip);
-  return ad_module_update(run->modules[i], report->lr, clip * ldexp(1, -report->loss_scale));
+  if (report->skipped) return ad_module_refresh(ad_run_module(run, i), AD_MASTERS_WRITTEN);
+  double clip = ad_clip_factor(report->norms[ad_run_norm_group_of(run, i)], run->recipe->train.clip);
+  return ad_module_update(ad_run_module(run, i), report->lr, clip * ldexp(1, -report->loss_scale));
 }
 
 static ad_status update(ad_run *run, const ad_step_report *report) {
   ad_trace_begin(&run->trace, AD_TRACE_UPDATE, report->step, 0);
   for (size_t i = 0; i < modules(run); i++)
-    if (run->modules[i]) AD_TRY(update_module(run, i, report));
+    if (ad_run_module(run, i)) AD_TRY(update_module(run, i, report));
   ad_trace_end(&run->trace, AD_TRACE_UPDATE, report->step);
   return AD_OK;
 }
@@ -295,7 +235,7 @@ static ad_status forward_alone(void *context, size_t m) { return ad_run_execute_
 
 static void tell(void *context, const char *what, int64_t done, int64_t of) {
   const ad_run *run = context;
-  if (run->tell) run->tell(run->tell_context, what, done, of);
+  if (run->listener.tell) run->listener.tell(run->listener.context, what, done, of);
 }
 
 ad_status ad_run_show(ad_run *run, char **out) {
@@ -338,16 +278,15 @@ ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, ad_addend_vi
   for (size_t i = 0; i < modules(run); i++) {
     visited[i] = (visited_module){.visit = visit, .context = context, .first = first};
     first += ad_program_module(run->program, i)->param_count;
-    if (!run->modules[i]) continue;
-    visited[i].parameters = *ad_module_parameters(run->modules[i]);
+    if (!ad_run_module(run, i)) continue;
+    visited[i].parameters = *ad_module_parameters(ad_run_module(run, i));
     visited[i].parameters.reducer = NULL;
     visited[i].parameters.gradient = visit ? visit_gradient : NULL;
     visited[i].parameters.gradient_context = &visited[i];
-    run->parameters[i] = &visited[i].parameters;
+    ad_run_show_parameters(run, i, &visited[i].parameters);
   }
   ad_status status = visit_microbatches(run, step, loss_scale, report);
-  for (size_t i = 0; i < modules(run); i++)
-    if (run->modules[i]) run->parameters[i] = ad_module_parameters(run->modules[i]);
+  for (size_t i = 0; i < modules(run); i++) ad_run_show_parameters(run, i, NULL);
   ad_release(visited);
   return ad_run_tell(run, status);
 }

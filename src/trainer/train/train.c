@@ -297,8 +297,8 @@ static ad_status take_folder_for_all(training *t, ad_comm *comm, const ad_group 
 static ad_status dump_modules(const training *t, const char *folder) {
   uint64_t after = (uint64_t)(t->options.dump_step - t->first_step);
   for (size_t i = 0; i < ad_program_module_count(t->run->program); i++) {
-    if (t->run->modules[i])
-      AD_TRY(ad_reducer_dump(ad_module_reducer(t->run->modules[i]), folder, after, t->options.dump_step));
+    if (ad_run_module(t->run, i))
+      AD_TRY(ad_reducer_dump(ad_module_reducer(ad_run_module(t->run, i)), folder, after, t->options.dump_step));
   }
   return AD_OK;
 }
@@ -459,8 +459,8 @@ static ad_status train_all(training *t, ad_comm *comm, const ad_recipe *recipe) 
   if (t->pretrain.first) AD_TRY(train_before(t, comm, recipe));
   turn_to(t, comm, "train", t->options.folder, recipe);
   AD_TRY(ad_run_create(comm, t->pretrain.first ? &t->pretrain.own : recipe, &of_run, &t->run));
-  t->run->tell = t->options.works;
-  t->run->tell_context = t->options.context;
+  t->run->listener.tell = t->options.works;
+  t->run->listener.context = t->options.context;
   say_what_bf16_is_worth(t);
   say_what_is_evaluated(t);
   return run_training(t);

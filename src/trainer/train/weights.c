@@ -27,9 +27,9 @@ static void release_described(described *all) {
 }
 
 static ad_status describe_params(const ad_run *run, described *all) {
-  AD_TRY(ad_new(run->param_count, &all->tensors));
-  AD_TRY(ad_new(run->param_count, &all->names));
-  for (size_t i = 0; i < run->param_count; i++) {
+  AD_TRY(ad_new(ad_run_param_count(run), &all->tensors));
+  AD_TRY(ad_new(ad_run_param_count(run), &all->names));
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
     all->tensors[i] =
         (ad_safetensor){.name = ad_program_param_name(run->program, at.module, at.param, all->names[i], NAME_SIZE),
@@ -45,7 +45,7 @@ static ad_status open_writer(const ad_run *run, const char *path, ad_safetensors
   described all = {0};
   if (!ad_run_is_first(run)) return AD_OK;
   ad_status status = describe_params(run, &all);
-  if (!status) status = ad_safetensors_create(path, all.tensors, run->param_count, metadata, out);
+  if (!status) status = ad_safetensors_create(path, all.tensors, ad_run_param_count(run), metadata, out);
   release_described(&all);
   return status;
 }
@@ -53,7 +53,7 @@ static ad_status open_writer(const ad_run *run, const char *path, ad_safetensors
 static ad_status new_whole(const ad_run *run, void **out) {
   size_t most = 0;
   char *memory;
-  for (size_t i = 0; i < run->param_count; i++) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
     const ad_param_spec *spec = ad_run_param_at(run, i).spec;
     size_t bytes = (size_t)ad_shape_numel(&spec->shape) * ad_dtype_size(spec->contract.param);
     if (bytes > most) most = bytes;
@@ -64,7 +64,7 @@ static ad_status new_whole(const ad_run *run, void **out) {
 }
 
 static ad_status visit_whole(ad_run *run, void *memory, ad_whole_visitor visit, void *context) {
-  for (size_t i = 0; i < run->param_count; i++) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_array whole = {.data = memory};
     AD_TRY(ad_run_whole(run, ad_run_part(run, i, AD_PART_VALUE), &whole));
     if (visit) visit(context, i, &whole);
@@ -124,7 +124,7 @@ static ad_status read_param(const ad_run *run, const ad_tensor_source *source, c
 static ad_status read_params(ad_run *run, const ad_architecture *architecture, const ad_weights *weights) {
   AD_TRY(ad_program_check_weights(run->program, architecture, weights));
   char own[NAME_SIZE];
-  for (size_t i = 0; i < run->param_count; i++) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_tensor_source source;
     if (ad_tensor_source_find(architecture, name_of(run, i, own), &ad_run_param_at(run, i).spec->shape, &source))
       AD_TRY(read_param(run, &source, weights, ad_run_part(run, i, AD_PART_MASTER)));

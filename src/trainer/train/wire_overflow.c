@@ -4,6 +4,7 @@
 #include <math.h>
 #include "array/array.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "kernels/finite.h"
 #include "program/program.h"
 #include "train/run.h"
@@ -11,11 +12,22 @@
 static size_t crossings(const ad_run *run) { return ad_program_crossing_count(run->program); }
 
 /* What was noted of crossing `i`, or of its gradient. */
-static double *noted(const ad_run *run, size_t i, int backward) { return &run->overflows[2 * i + (size_t)backward]; }
+static double *noted(const ad_run *run, size_t i, int backward) {
+  return &run->overflows.noted[2 * i + (size_t)backward];
+}
+
+ad_status ad_wire_overflow_create(ad_run *run) { return ad_new(2 * crossings(run), &run->overflows.noted); }
+
+void ad_wire_overflow_destroy(ad_run *run) {
+  ad_release(run->overflows.noted);
+  run->overflows.noted = NULL;
+}
+
+const ad_wire_overflow *ad_run_wire_overflow(const ad_run *run) { return &run->overflows.found; }
 
 void ad_wire_overflow_clear(ad_run *run) {
-  for (size_t i = 0; i < 2 * crossings(run); i++) run->overflows[i] = 0;
-  run->overflow = (ad_wire_overflow){0};
+  for (size_t i = 0; i < 2 * crossings(run); i++) run->overflows.noted[i] = 0;
+  run->overflows.found = (ad_wire_overflow){0};
 }
 
 void ad_wire_overflow_note(ad_run *run, const ad_crossing_spec *spec, int backward, const ad_array *to,
@@ -46,7 +58,7 @@ ad_status ad_wire_overflow_agree(ad_run *run) {
   size_t crossing = backward ? first - count : first;
   run->sums[0] = *noted(run, crossing, backward);
   AD_TRY(ad_run_reduce_sums(run, 1, AD_MAX, AD_HERE));
-  run->overflow = (ad_wire_overflow){ad_program_crossing(run->program, crossing), backward, run->sums[0]};
+  run->overflows.found = (ad_wire_overflow){ad_program_crossing(run->program, crossing), backward, run->sums[0]};
   return AD_OK;
 }
 
@@ -62,7 +74,7 @@ static size_t source_of(const ad_run *run, const ad_crossing_spec *spec) {
 }
 
 ad_status ad_wire_overflow_fail(const ad_run *run, int64_t step) {
-  const ad_wire_overflow *of = &run->overflow;
+  const ad_wire_overflow *of = &run->overflows.found;
   const char *source = module_name(run, source_of(run, of->spec)), *needs = module_name(run, of->spec->module);
   return ad_fail(
       AD_NUMBER,

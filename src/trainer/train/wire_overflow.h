@@ -12,15 +12,17 @@ typedef struct ad_wire_overflow {
   double largest;               /* with the loss scale that gradients carry */
 } ad_wire_overflow;
 
+ad_status ad_wire_overflow_create(ad_run *run) AD_CHECKED;
+void ad_wire_overflow_destroy(ad_run *run);
 /* Before a step. */
 void ad_wire_overflow_clear(ad_run *run);
 /* `to` is the cast of `from`, of `spec` or its gradient. */
 void ad_wire_overflow_note(ad_run *run, const ad_crossing_spec *spec, int backward, const ad_array *to,
                            const ad_array *from);
-/* Into run->overflow, the same on all ranks: of what any of them noted the first value, or else the first gradient.
+/* Into ad_run_wire_overflow, the same on all ranks: of what any of them noted the first value, or else the first gradient.
  * Collective: where all ranks know that a number is not finite. */
 ad_status ad_wire_overflow_agree(ad_run *run) AD_CHECKED;
-/* AD_NUMBER, with what run->overflow has. */
+/* AD_NUMBER, with what ad_run_wire_overflow has. */
 ad_status ad_wire_overflow_fail(const ad_run *run, int64_t step) AD_CHECKED;
 
 #endif

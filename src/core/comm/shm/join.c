@@ -97,13 +97,8 @@ static ad_status join(shm_world *world) {
   return AD_OK;
 }
 
-ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t *pids, shm_world **out) {
-  shm_world *world;
-  ad_status status = ad_new(1, &world);
-  if (status) {
-    ad_shm_unmake(fd, control);
-    return status;
-  }
+/* What a rank knows of its world before it meets the others. */
+static void describe_world(int fd, shm_control *control, uint32_t rank, shm_world *world) {
   world->control = control;
   world->base = (char *)control;
   world->records = ad_shm_records(control);
@@ -113,21 +108,42 @@ ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t
   world->free_calls = UINT64_MAX;
   world->last = &world->first;
   world->sleep_longest = 50000000;
-  status = ad_shm_map_begin(world);
-  if (!status) status = ad_shm_transfers_begin(world);
-  if (!status && !control->launcher) status = ad_watchdog_open(control, rank, &world->dog);
-  if (!status && pids) status = ad_shm_deaths_begin(world, pids);
-  if (!status) status = join(world);
+}
+
+/* Opens all that a rank needs of its world, and meets the others. `pids` as ad_shm_join has it. */
+static ad_status begin(shm_world *world, const int32_t *pids) {
+  AD_TRY(ad_shm_map_begin(world));
+  AD_TRY(ad_shm_transfers_begin(world));
+  if (!world->control->launcher) AD_TRY(ad_watchdog_open(world->control, world->rank, &world->dog));
+  if (pids) AD_TRY(ad_shm_deaths_begin(world, pids));
+  AD_TRY(join(world));
+  agree_on_kernels(world);
+  return AD_OK;
+}
+
+/* Gives back what begin opened before it failed. */
+static void end(shm_world *world) {
+  ad_shm_deaths_end(world);
+  ad_watchdog_close(world->dog);
+  ad_shm_transfers_end(world);
+  ad_shm_map_end(world);
+  ad_release(world);
+}
+
+ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t *pids, shm_world **out) {
+  shm_world *world;
+  ad_status status = ad_new(1, &world);
   if (status) {
-    ad_shm_deaths_end(world);
-    ad_watchdog_close(world->dog);
-    ad_shm_transfers_end(world);
-    ad_shm_map_end(world);
     ad_shm_unmake(fd, control);
-    ad_release(world);
     return status;
   }
-  agree_on_kernels(world);
+  describe_world(fd, control, rank, world);
+  status = begin(world, pids);
+  if (status) {
+    end(world);
+    ad_shm_unmake(fd, control);
+    return status;
+  }
   *out = world;
   return AD_OK;
 }

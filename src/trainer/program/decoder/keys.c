@@ -195,3 +195,15 @@ void ad_decoder_check_text(const ad_decoder_options *options, const ad_mesh *mes
   if (tp > 1) check_short_sequence(options, tp, to);
   if (cp > 1) check_sequence_axis(options, cp, to);
 }
+
+void ad_text_decoder_check(const char *kind, const void *options, const ad_program_setting *setting,
+                           const ad_mesh *mesh, const ad_complaints *to) {
+  ad_decoder_check(kind, "mesh", options, mesh, to);
+  ad_decoder_check_stages(options, setting, to);
+  ad_decoder_check_text(options, mesh, to);
+}
+
+void ad_text_decoder_check_files(const void *options, const ad_complaints *to) {
+  const ad_decoder_options *decoder = options;
+  ad_text_check_files(&decoder->data, ad_decoder_vocabulary(decoder), to);
+}

@@ -56,6 +56,12 @@
                  .most = 1 << 24, .fallback = "256",                                                       \
                  .help = "tokens that the embedding and the head know; text has the 256 bytes")
 enum { AD_DECODER_KEY_COUNT = 14 };
+/* The whole key table of a decoder that is trained on text, whose struct `options` begins with `decoder`, an
+ * ad_decoder_options; after `biases` the program's own keys. */
+#define AD_TEXT_DECODER_KEYS(options, biases, ...)                                             \
+  AD_DECODER_KEYS(options, decoder, biases), AD_VOCABULARY_KEY(options, decoder), __VA_ARGS__, \
+      AD_TEXT_KEYS(options, decoder.data)
+enum { AD_TEXT_DECODER_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT };
 /* Words of model.bias, in the order of ad_bias: of a decoder with MLPs, and of one whose second branch has no biases.
  */
 extern const char *const ad_bias_words[], *const ad_attention_bias_words[];
@@ -69,6 +75,11 @@ void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program
                              const ad_complaints *to);
 void ad_decoder_check_text(const ad_decoder_options *options, const ad_mesh *mesh, const ad_complaints *to);
 void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mesh, const ad_complaints *to);
+/* What options say of a decoder that is trained on text, one module on the mesh of its first stage; and, as a record's
+ * check_files, whether their files can be used. `options` begins with an ad_decoder_options. */
+void ad_text_decoder_check(const char *kind, const void *options, const ad_program_setting *setting,
+                           const ad_mesh *mesh, const ad_complaints *to);
+void ad_text_decoder_check_files(const void *options, const ad_complaints *to);
 /* What the options mean where they are 0 too: heads of keys and values, elements of a head, tokens. */
 int64_t ad_decoder_kv_heads(const ad_decoder_options *options);
 int64_t ad_decoder_head_dim(const ad_decoder_options *options);

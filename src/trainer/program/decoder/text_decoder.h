@@ -41,6 +41,14 @@ const char *ad_text_decoder_content(const void *own, size_t index, char *buffer,
 const char *ad_text_decoder_companion(const void *own, size_t index);
 const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
 extern const char *const ad_text_decoder_modules[];
+/* These functions in a record, by their members' names; a program adds what it has of its own. */
+#define AD_TEXT_DECODER_MEMBERS                                                                                       \
+  .modules = ad_text_decoder_modules, .open = ad_text_decoder_open, .rules.check_files = ad_text_decoder_check_files, \
+  .data.has_held_out = ad_text_decoder_has_held_out, .data.held_out_samples = ad_text_decoder_held_out_samples,       \
+  .data.bytes = ad_text_decoder_data_bytes, .data.batch_array = ad_text_decoder_batch_array,                          \
+  .data.content = ad_text_decoder_content, .data.companion = ad_text_decoder_companion,                               \
+  .account.flops = ad_text_decoder_flops, .account.fact = ad_text_decoder_fact, .has_stages = 1,                      \
+  .stage_flops = ad_text_decoder_stage_flops
 /* Whether programs of the kind are decoders of text: gpt and moe. Such a kind's options begin with an
  * ad_decoder_options. */
 int ad_is_text_decoder(const ad_program_kind *kind);

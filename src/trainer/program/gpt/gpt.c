@@ -31,23 +31,13 @@ const ad_program_kind *ad_gpt(void) {
   static const ad_program_kind kind = {.size = sizeof kind,
                                        .name = "gpt",
                                        .help = "a decoder of text: rotary attention, SwiGLU, RMSNorm",
-                                       .modules = ad_text_decoder_modules,
                                        .keys = ad_gpt_keys,
                                        .key_count = AD_GPT_KEY_COUNT,
                                        .options_size = sizeof(ad_gpt_options),
                                        .create = create,
                                        .destroy = destroy,
-                                       .open = ad_text_decoder_open,
                                        .read = ad_text_decoder_read,
-                                       .rules = {.check = ad_gpt_check, .check_files = ad_gpt_check_files},
-                                       .data = {.has_held_out = ad_text_decoder_has_held_out,
-                                                .held_out_samples = ad_text_decoder_held_out_samples,
-                                                .bytes = ad_text_decoder_data_bytes,
-                                                .batch_array = ad_text_decoder_batch_array,
-                                                .content = ad_text_decoder_content,
-                                                .companion = ad_text_decoder_companion},
-                                       .account = {.flops = ad_text_decoder_flops, .fact = ad_text_decoder_fact},
-                                       .has_stages = 1,
-                                       .stage_flops = ad_text_decoder_stage_flops};
+                                       .rules.check = ad_gpt_check,
+                                       AD_TEXT_DECODER_MEMBERS};
   return &kind;
 }

@@ -4,12 +4,10 @@
 
 #define AT(field) offsetof(ad_gpt_options, field)
 
-const ad_key ad_gpt_keys[AD_GPT_KEY_COUNT] = {
-    AD_DECODER_KEYS(ad_gpt_options, decoder, ad_bias_words),
-    AD_VOCABULARY_KEY(ad_gpt_options, decoder),
+const ad_key ad_gpt_keys[AD_GPT_KEY_COUNT] = {AD_TEXT_DECODER_KEYS(
+    ad_gpt_options, ad_bias_words,
     {"model.d_hidden", AD_KEY_INTEGER, .offset = AT(d_hidden), .least = 0, .most = 1 << 22, .fallback = "0",
-     .help = "width inside the MLP; 0: 8/3 d_model, rounded up to a multiple of 16"},
-    AD_TEXT_KEYS(ad_gpt_options, decoder.data)};
+     .help = "width inside the MLP; 0: 8/3 d_model, rounded up to a multiple of 16"})};
 
 int64_t ad_gpt_hidden(const ad_gpt_options *options) {
   return options->d_hidden ? options->d_hidden : ((8 * options->decoder.d_model + 2) / 3 + 15) / 16 * 16;
@@ -26,13 +24,6 @@ void ad_gpt_check(const void *options, const ad_program_setting *setting, const 
                   const ad_complaints *to) {
   const ad_gpt_options *gpt = options;
   int64_t tp = ad_mesh_axis_size(meshes[0], AD_TP);
-  ad_decoder_check("gpt", "mesh", &gpt->decoder, meshes[0], to);
-  ad_decoder_check_stages(&gpt->decoder, setting, to);
-  ad_decoder_check_text(&gpt->decoder, meshes[0], to);
+  ad_text_decoder_check("gpt", options, setting, meshes[0], to);
   if (tp > 1) check_hidden(gpt, tp, to);
-}
-
-void ad_gpt_check_files(const void *options, const ad_complaints *to) {
-  const ad_decoder_options *decoder = &((const ad_gpt_options *)options)->decoder;
-  ad_text_check_files(&decoder->data, ad_decoder_vocabulary(decoder), to);
 }

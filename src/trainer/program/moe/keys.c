@@ -7,9 +7,8 @@
 
 #define AT(field) offsetof(ad_moe_options, field)
 
-const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {
-    AD_DECODER_KEYS(ad_moe_options, decoder, ad_attention_bias_words),
-    AD_VOCABULARY_KEY(ad_moe_options, decoder),
+const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {AD_TEXT_DECODER_KEYS(
+    ad_moe_options, ad_attention_bias_words,
     {"model.experts", AD_KEY_INTEGER, .offset = AT(experts), .least = 1, .most = 1 << 20,
      .help = "experts of each block"},
     {"model.top_k", AD_KEY_INTEGER, .offset = AT(top_k), .least = 1, .most = 1 << 20, .fallback = "1",
@@ -36,8 +35,7 @@ const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {
      .help = "what the balancing bias of an expert changes by after a step; 0: there is none"},
     {"views.sparse", AD_KEY_VIEW, .offset = AT(sparse), .fallback = "",
      .help = "the mesh as experts see it, such as \"ep=2 etp=1\" (efsdp: the ranks that are left); left out: ep=1 and "
-             "etp=tp"},
-    AD_TEXT_KEYS(ad_moe_options, decoder.data)};
+             "etp=tp"})};
 
 ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mesh **out) {
   char text[64];
@@ -128,18 +126,11 @@ void ad_moe_check(const void *options, const ad_program_setting *setting, const 
                   const ad_complaints *to) {
   const ad_moe_options *moe = options;
   long long tp = ad_mesh_axis_size(meshes[0], AD_TP), shared = moe->shared_experts;
-  ad_decoder_check("moe", "mesh", &moe->decoder, meshes[0], to);
-  ad_decoder_check_stages(&moe->decoder, setting, to);
-  ad_decoder_check_text(&moe->decoder, meshes[0], to);
+  ad_text_decoder_check("moe", options, setting, meshes[0], to);
   if (moe->experts >= 1 && moe->top_k > moe->experts)
     ad_complain(to, "model.top_k", "must be at most experts: %lld of %lld", (long long)moe->top_k,
                 (long long)moe->experts);
   if (shared > 0 && shared < tp)
     ad_complain(to, "model.shared_experts", "tp=%lld cuts it, but it is %lld wide; at least %lld", tp, shared, tp);
   check_view(moe, meshes[0], to);
-}
-
-void ad_moe_check_files(const void *options, const ad_complaints *to) {
-  const ad_decoder_options *decoder = &((const ad_moe_options *)options)->decoder;
-  ad_text_check_files(&decoder->data, ad_decoder_vocabulary(decoder), to);
 }

@@ -4,13 +4,12 @@
 #include "program/decoder/keys.h"
 #include "program/moe/moe.h"
 
-enum { AD_MOE_KEY_COUNT = AD_DECODER_KEY_COUNT + 13 + AD_TEXT_KEY_COUNT };
+enum { AD_MOE_KEY_COUNT = AD_TEXT_DECODER_KEY_COUNT + 12 };
 extern const ad_key ad_moe_keys[AD_MOE_KEY_COUNT];
 
 /* Options are an ad_moe_options, as the record's functions take them. */
 void ad_moe_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
                   const ad_complaints *to);
-void ad_moe_check_files(const void *options, const ad_complaints *to);
 /* The view on which experts lie, also where `sparse` is left out. */
 ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mesh **out) AD_CHECKED;
 

@@ -191,29 +191,19 @@ static const double *measured(const void *own, size_t index, const char **name, 
 }
 
 const ad_program_kind *ad_moe(void) {
-  static const ad_program_kind kind = {
-      .size = sizeof kind,
-      .name = "moe",
-      .help = "a decoder of text with mixtures of experts",
-      .modules = ad_text_decoder_modules,
-      .keys = ad_moe_keys,
-      .key_count = AD_MOE_KEY_COUNT,
-      .options_size = sizeof(ad_moe_options),
-      .create = create,
-      .destroy = destroy,
-      .open = ad_text_decoder_open,
-      .read = read,
-      .rules = {.check = ad_moe_check, .check_files = ad_moe_check_files},
-      .data = {.has_held_out = ad_text_decoder_has_held_out,
-               .held_out_samples = ad_text_decoder_held_out_samples,
-               .bytes = ad_text_decoder_data_bytes,
-               .batch_array = ad_text_decoder_batch_array,
-               .content = ad_text_decoder_content,
-               .companion = ad_text_decoder_companion},
-      .choices = {.margin = margin, .decisions = decisions},
-      .account = {.flops = ad_text_decoder_flops, .measured = measured, .fact = ad_text_decoder_fact},
-      .course = {.after_step = after_step},
-      .has_stages = 1,
-      .stage_flops = ad_text_decoder_stage_flops};
+  static const ad_program_kind kind = {.size = sizeof kind,
+                                       .name = "moe",
+                                       .help = "a decoder of text with mixtures of experts",
+                                       .keys = ad_moe_keys,
+                                       .key_count = AD_MOE_KEY_COUNT,
+                                       .options_size = sizeof(ad_moe_options),
+                                       .create = create,
+                                       .destroy = destroy,
+                                       .read = read,
+                                       .rules.check = ad_moe_check,
+                                       .choices = {.margin = margin, .decisions = decisions},
+                                       .account.measured = measured,
+                                       .course.after_step = after_step,
+                                       AD_TEXT_DECODER_MEMBERS};
   return &kind;
 }

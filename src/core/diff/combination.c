@@ -3,7 +3,7 @@
  * A sum of n addends in a dtype of unit roundoff u, in any order, scaled before or after, is off by at most (n + 1) u
  * times the sum of their absolute values; what holds it rounds once for each microbatch; and what is computed here in
  * f64 is off by (n + 2) 2^-53 of the same. */
-#include "diff/test.h"
+#include "diff/combination.h"
 
 #include <math.h>
 #include "base/memory.h"
@@ -82,8 +82,8 @@ static size_t combine(const ad_parts *parts, const ad_part *part, const double *
 
 /* Where there is no addend at all the sum itself is the measure. What overflows even f64 has no number: it stays the
  * worst, whatever follows. */
-static void judge(const ad_rows *rows, size_t n, double factor, double share, double least, double *worst,
-                  ad_fitness *out) {
+static void note_worst(const ad_rows *rows, size_t n, double factor, double share, double least, double *worst,
+                       ad_fitness *out) {
   for (size_t i = 0; i < n; i++) {
     double size = fabs(factor) * rows->size[i], bound = share * size + least;
     double residual = fabs(rows->sum[i] - factor * rows->combined[i]);
@@ -109,18 +109,18 @@ typedef struct ad_test {
 } ad_test;
 
 /* Against the combination of `used` addends. */
-static void judge_block(ad_test *test, size_t used, size_t begin, size_t end) {
+static void compare_block(ad_test *test, size_t used, size_t begin, size_t end) {
   ad_rows *rows = &test->rows;
   for (size_t i = 0; i < test->count; i++) {
     ad_rounding own = test->rounding ? test->rounding[i] : ad_rounding_of(test->parts, test->list[i]);
     ad_part_read_sum(test->parts, test->list[i], begin, end, rows->sum);
     double least = (double)(used + 1) * own.smallest + fabs(test->factor) * own.inside * own.reduce;
-    judge(rows, end - begin, test->factor, ad_rounding_share(&own, used), least, &test->worst[i], &test->out[i]);
+    note_worst(rows, end - begin, test->factor, ad_rounding_share(&own, used), least, &test->worst[i], &test->out[i]);
   }
 }
 
-static void test_block(ad_test *test, size_t begin, size_t end) {
-  judge_block(test, combine(test->parts, test->list[0], test->counts, begin, end, &test->rows), begin, end);
+static void combine_and_compare(ad_test *test, size_t begin, size_t end) {
+  compare_block(test, combine(test->parts, test->list[0], test->counts, begin, end, &test->rows), begin, end);
 }
 
 static void begin_test(ad_test *test) {
@@ -138,7 +138,7 @@ static void end_test(ad_test *test) {
 static void test_all(ad_test *test) {
   begin_test(test);
   for (size_t begin = 0; begin < test->elements; begin += AD_ROWS)
-    test_block(test, begin, begin + AD_ROWS < test->elements ? begin + AD_ROWS : test->elements);
+    combine_and_compare(test, begin, begin + AD_ROWS < test->elements ? begin + AD_ROWS : test->elements);
   end_test(test);
 }
 
@@ -214,7 +214,7 @@ static ad_status test_firsts(ad_test *test) {
   const ad_part *part = test->list[0];
   AD_TRY(read_firsts(test->parts, part));
   begin_test(test);
-  judge_block(test, combine_firsts(test->parts, part, test->counts, &test->rows), 0, test->elements);
+  compare_block(test, combine_firsts(test->parts, part, test->counts, &test->rows), 0, test->elements);
   end_test(test);
   return AD_OK;
 }

@@ -1,6 +1,6 @@
 /* Whether a part is a given combination of its addends: element by element, against what rounding allows. */
-#ifndef DIFF_TEST_H
-#define DIFF_TEST_H
+#ifndef DIFF_COMBINATION_H
+#define DIFF_COMBINATION_H
 #include "diff/part.h"
 
 /* What rounds: of each addition of a sum, and of what holds it. */
