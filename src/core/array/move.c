@@ -1,17 +1,18 @@
-/* Law 2 on arrays as its users see it: what the result of a transition looks like, and executing one. How it is
- * executed is in transit.c; which transitions exist is in layout/. */
+/* The public functions for transitions on arrays: describing the result and executing the move. transit.c executes;
+ * layout/ says which transitions exist. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/transit.h"
 #include "base/error.h"
 #include "layout/nest.h"
 
+/* The number of parts into which `axes` cut dimension `dim`. */
 static int64_t ranks_cutting(const ad_layout *layout, ad_axes axes, int dim) {
   return ad_mesh_ranks_over(layout->mesh, axes & ad_layout_cutting(layout, dim));
 }
 
-/* A declaration keeps the local part, so it is the whole value whose shape changes. Where parts are uneven no rank can
- * know the whole; it is described as if all parts were as large as this one. */
+/* A declaration keeps the local part, so the shape of the whole value changes. If parts are uneven no rank can know the
+ * whole shape; it is described as if all parts were as large as this rank's. */
 static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_axes axes) {
   ad_shape shape = in->shape;
   for (int dim = 0; dim < shape.ndim; dim++) {
@@ -21,6 +22,7 @@ static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_ax
   return shape;
 }
 
+/* Refuses moves whose result cannot be known from the types alone. */
 static ad_status check_known(const ad_array *in, ad_move move, ad_type to, const ad_layout *after, const char *site) {
   if (move == AD_MOVE_ALL_TO_ALL && to == AD_V) {
     return ad_fail(AD_INVALID,
