@@ -1,5 +1,5 @@
-/* Recipes: YAML files that name a model, data, mesh, precision and schedule. Read and checked as a whole before any
- * rank starts; all mistakes are reported at once, each with its line. */
+/* Recipes: YAML files that name a model, data, mesh, precision and schedule. A recipe is read and checked as a whole
+ * before any rank starts; all its mistakes are reported at once, each with its line. */
 #ifndef ADDEND_RECIPE_H
 #define ADDEND_RECIPE_H
 #include "addend/program.h"
@@ -10,45 +10,50 @@ extern "C" {
 
 enum { AD_MICROBATCHES_MAX = 1024 };
 
+/* Other dtypes for the parameters whose names match a pattern. */
 typedef struct ad_recipe_override {
-  char *pattern;        /* glob over parameter names */
-  ad_contract contract; /* zero fields: as in precision */
+  char *pattern;        /* a glob that parameter names are matched with */
+  ad_contract contract; /* zero fields: as in the recipe's `precision` */
 } ad_recipe_override;
 
-/* Of a recipe's modules: all on the same ranks, or each on ranks of its own, one mesh after another. */
+/* The values of a recipe's `placement`: all modules on the same ranks, or each module on its own ranks, one mesh after
+ * another. */
 #define AD_COLOCATED "colocated"
 #define AD_DISJOINT "disjoint"
 
 /* The mesh of one module. */
 typedef struct ad_recipe_mesh {
-  char *module; /* NULL where the program has one module and the recipe gives its mesh as a text */
+  char *module; /* NULL if the program has one module and the recipe gives its mesh as a text */
   char *text;
 } ad_recipe_mesh;
 
 /* Every key of a recipe, with defaults filled in. Strings and lists belong to the recipe. */
 typedef struct ad_recipe {
-  char *path; /* of the file */
+  char *path; /* path of the recipe's file */
   char *name;
   char *kind;                     /* model.kind */
-  const ad_program_kind *program; /* of that name */
-  void *options;                  /* the program's: program->options_size bytes */
-  char *from;    /* model.from: folder of a model that Transformers saved, see ad_run_read_weights; NULL: none */
-  char *weights; /* model.weights: path of initial values, see ad_run_read_weights; NULL: drawn from the seed */
-  ad_recipe_mesh *meshes; /* one for each module of the program, in its order */
+  const ad_program_kind *program; /* the program of that kind */
+  void *options;                  /* the program's options: program->options_size bytes */
+  char *from; /* model.from: folder of a model saved by Transformers, see ad_run_read_weights; NULL: none */
+  /* model.weights: path of initial values, see ad_run_read_weights; NULL: values are drawn from the seed */
+  char *weights;
+  ad_recipe_mesh *meshes; /* one for each module of the program, in the program's order */
   size_t mesh_count;
-  char *placement; /* of several modules: AD_COLOCATED or AD_DISJOINT; NULL where the program has one */
+  char *placement; /* AD_COLOCATED or AD_DISJOINT if there are several modules; NULL if the program has one */
   struct {
-    ad_contract contract; /* zero fields: defaults of the contract */
+    ad_contract contract; /* zero fields: the defaults of ad_contract */
     ad_dtype compute;     /* f32, f64 or bf16 */
-    ad_dtype residual;    /* of the residual stream: 0 (the wide one of compute), or compute */
-    int64_t loss_scale;   /* first exponent of the dynamic loss scale; used where a contract has f16 gradients */
+    ad_dtype residual;    /* dtype of the residual stream: 0 (the wide one of compute), or compute */
+    int64_t loss_scale;   /* first exponent of the dynamic loss scale; used if a contract has f16 gradients */
     ad_recipe_override *overrides;
     size_t override_count;
   } precision;
   struct {
+    /* ZeRO stage, 0 to 3 */
     int64_t zero;
     double bucket_mib;
-    int64_t window; /* 0: as many slots as do not wait for each other */
+    int64_t window; /* number of bucket slots, as in ad_reducer_options; 0: enough that no slot waits for another */
+    /* units that are gathered ahead, as in ad_store_options */
     int64_t prefetch;
   } shard;
   struct {
@@ -56,56 +61,59 @@ typedef struct ad_recipe {
     double lr, final_lr_fraction, clip, beta1, beta2, epsilon, weight_decay;
     int64_t warmup;
     int64_t seed;
-    ad_sync *sync; /* one per microbatch */
+    ad_sync *sync; /* one for each microbatch */
     size_t sync_count;
   } train;
   struct {
-    int64_t samples, every; /* of the held-out set; steps between evaluations, 0: about ten in a run */
-    char **prompts;         /* texts, or numbers of tokens, that each evaluation goes on with */
+    /* samples of the held-out set; steps between evaluations, 0: about ten evaluations in a run */
+    int64_t samples, every;
+    char **prompts; /* beginnings that each evaluation continues: texts, or numbers of tokens */
     size_t prompt_count;
-    int64_t prompt_tokens; /* with how many tokens */
+    int64_t prompt_tokens; /* number of tokens to continue with */
   } evaluate;
   struct {
-    int64_t every, keep; /* steps between checkpoints, 0: none; how many stay */
+    int64_t every, keep; /* steps between checkpoints, 0: no checkpoints; number of checkpoints that stay */
   } checkpoint;
-  /* The schedule of a pipeline; only programs with stages have it. */
+  /* The schedule of a pipeline, only for programs with stages. */
   struct {
-    char *kind;      /* of the schedules of schedule.h; NULL: see ad_recipe_schedule */
+    char *kind;      /* name of a schedule of schedule.h; NULL: see ad_recipe_schedule */
     int64_t stages;  /* 0: as many as the mesh's axis pp */
-    int64_t *layers; /* of each stage; NULL: cut by the cost of their products */
+    int64_t *layers; /* number of layers of each stage; NULL: divided by the cost of their products */
     size_t layer_count;
   } schedule;
   char **given; /* paths of the keys that the file or --set gives, in the order of ad_recipe_print */
   size_t given_count;
 } ad_recipe;
 
-/* Reads `path`, applies `sets` ("PATH=VALUE", --set) in order, checks everything: also that the text is there, and that
- * model.weights has every parameter in its shape, finite, which reads those files once. On AD_INVALID or AD_IO
- * ad_last_error() holds all messages, one a line: "gpt.yaml:7: train.microbatches: must be at least 1, is 0". */
+/* Reads the recipe at `path`, applies `sets` ("PATH=VALUE", as --set) in order, and checks everything. This includes
+ * that the text exists, and that model.weights has every parameter in its shape with finite values, for which those
+ * files are read once. On AD_INVALID or AD_IO ad_last_error() holds all messages, one a line: "gpt.yaml:7:
+ * train.microbatches: must be at least 1, is 0". */
 AD_API AD_CHECKED ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count,
                                            ad_recipe **out);
-/* The same for what is planned and not run: of model.from config.json and the headers alone are read. */
+/* Like ad_recipe_read, for recipes that are planned and not run: of model.from only config.json and the headers of its
+ * weights are read. */
 AD_API AD_CHECKED ad_status ad_recipe_read_on_paper(const char *path, const char *const *sets, size_t set_count,
                                                     ad_recipe **out);
-/* The same from text; `path` is only named in messages. No file that it names is looked at: a recipe with model.from
- * has every key that it needs, as ad_recipe_print writes them. */
+/* Like ad_recipe_read, from a text; `path` is used only in messages. No file that the recipe names is looked at: a
+ * recipe with model.from must have every key that it needs, as ad_recipe_print writes them. */
 AD_API AD_CHECKED ad_status ad_recipe_parse(const char *text, const char *path, const char *const *sets,
                                             size_t set_count, ad_recipe **out);
 AD_API void ad_recipe_destroy(ad_recipe *recipe);
-/* The recipe as YAML with every key and its value. Caller frees with free(). */
+/* The recipe as YAML with every key and its value. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_print(const ad_recipe *recipe, char **out);
 /* The mesh key as one text: the mesh string, or "{encoder: dp=4, model: dp=2 cp=2}". Returns buffer. */
 AD_API const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size);
-/* The recipe of the training that comes before its own (ad_program_kind.pretraining), on the same ranks, all of them
- * data-parallel; *out is NULL where there is none. */
+/* *out: the recipe of the training that comes before this one (ad_program_kind.pretraining), on the same ranks, all of
+ * them data-parallel; NULL if there is none. */
 AD_API AD_CHECKED ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_recipe **out);
-/* What PATH of --set may be, in the recipe of any program that there is: a path a line, each once. Caller frees with
- * free(). */
+/* All paths that --set accepts, over the recipes of all registered programs: one path a line, each once. Caller frees
+ * *out with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_keys(char **out);
-/* The schedule of its pipeline by name: schedule.kind or, where that is left out, "interleaved" where a rank has
- * several stages and else "1f1b". */
+/* The name of the pipeline's schedule: schedule.kind or, if that is left out, "interleaved" if a rank has several
+ * stages and "1f1b" otherwise. */
 AD_API const char *ad_recipe_schedule(const ad_recipe *recipe);
-/* How many ranks it runs on. */
+/* The number of ranks on which the recipe runs. */
 AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);
 
 #if defined(__cplusplus)
