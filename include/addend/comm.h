@@ -73,8 +73,8 @@ AD_API int ad_comm_shares(const ad_comm *comm, const ad_group *group);
 
 typedef enum ad_collective_op {
   AD_ALL_REDUCE,     /* in, out: count elements */
-  AD_REDUCE_SCATTER, /* in: the blocks of all members one after another; out: the own block */
-  AD_ALL_GATHER,     /* in: the own block; out: the blocks of all members */
+  AD_REDUCE_SCATTER, /* in: the blocks of all members, one after another; out: this rank's block, reduced */
+  AD_ALL_GATHER,     /* in: this rank's block; out: the blocks of all members */
   AD_ALL_TO_ALL,     /* in: a block for each member; out: a block from each member */
   AD_BROADCAST,      /* in: count elements, read on `root` only; out: count elements */
   AD_BARRIER,        /* no values: complete when all members have called it */
@@ -164,7 +164,7 @@ AD_API AD_CHECKED ad_status ad_comm_wait(ad_comm *comm, ad_request *request);
 #define ad_comm_barrier(...) ad_comm_barrier_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_comm_barrier_at(ad_comm *comm, const ad_group *group, const char *site);
 
-/* ---- one rank to another ---- */
+/* ---- transfers from one rank to another ---- */
 
 enum { AD_ANY_SOURCE = -1 };
 /* One rank's send to a peer, or its receive from a peer; the peer makes the other side. Zero fields mean the defaults.
@@ -181,7 +181,7 @@ typedef struct ad_transfer {
   size_t size;           /* sizeof(ad_transfer) */
   const ad_ranks *ranks; /* `peer` is an index in this list; NULL: `peer` is a rank of the world */
   int64_t peer;          /* the other rank, which may be this rank itself. A receive may have AD_ANY_SOURCE */
-  int64_t tag;           /* any number */
+  int64_t tag;           /* any number; must be the same on both sides */
   /* One of send and receive is NULL. With count 0 both may be NULL, and `receives` says which side this is. */
   const void *send;
   void *receive;
@@ -203,7 +203,7 @@ AD_API AD_CHECKED ad_status ad_comm_transfer_at(ad_comm *comm, const ad_transfer
 AD_API AD_CHECKED ad_status ad_comm_post_transfer_at(ad_comm *comm, const ad_transfer *transfer, ad_request *out,
                                                      const char *site);
 
-/* ---- groups that are lists ---- */
+/* ---- groups given as lists of ranks ---- */
 
 /* Makes a group of `count` ranks of the world, which must contain this rank. The order of the list is the numbering of
  * the members. The list is copied. All members call it with the same list; calls with one list come in the same order

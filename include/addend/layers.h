@@ -95,8 +95,10 @@ typedef struct ad_linear_shape {
   /* standard deviation of the initial values of W */
   double deviation;
 } ad_linear_shape;
+/* Declares PATH.NAME, the weight, and PATH.NAME_bias if the shape has a bias. */
 AD_API ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, const char *name,
                                          const ad_linear_shape *shape);
+/* The product and the bias; x and the result have the layouts that ad_cutting says. */
 AD_API ad_tensor *ad_linear_forward(ad_tape *t, ad_tensor *const *params, const ad_linear_layer *layer, ad_tensor *x);
 
 /* The embedding: looks up rows of a table [vocabulary, d_model], cut over tp. As a tied head, it also multiplies by
@@ -111,8 +113,10 @@ typedef struct ad_embedding_shape {
   double deviation;
   int tied; /* 1: the table is the head, too */
 } ad_embedding_shape;
+/* Declares PATH.weight, the table. */
 AD_API ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, const ad_embedding_shape *shape,
                                                ad_parallel parallel);
+/* tokens [batch, seq] -> the residual stream [batch, seq, d_model]. */
 AD_API ad_tensor *ad_embedding_forward(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
                                        ad_tensor *tokens);
 /* Returns logits, cut along the vocabulary over tp; x is R there. */
@@ -126,6 +130,7 @@ typedef struct ad_norm_layer {
   double epsilon; /* added to the mean square; 0, as ad_norm_declare leaves it: AD_NORM_EPSILON */
 } ad_norm_layer;
 #define AD_NORM_EPSILON 1e-5
+/* Declares PATH.NAME, the weight [d_model] of the norm. */
 AD_API ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model,
                                      ad_parallel parallel);
 AD_API ad_tensor *ad_norm_forward(ad_tape *t, ad_tensor *const *params, const ad_norm_layer *layer, ad_tensor *x);
@@ -158,7 +163,9 @@ typedef struct ad_attention_shape {
   double norm_epsilon;              /* epsilon of the norms of heads; 0: AD_NORM_EPSILON */
   ad_rotary_scaling rotary_scaling; /* factor 0: no scaling */
 } ad_attention_shape;
+/* Declares the matrices, and the biases and head norms that the shape asks for. */
 AD_API ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, const ad_attention_shape *shape);
+/* x [batch, seq, d_model] on the residual stream -> the same shape and layout. */
 AD_API ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer,
                                        ad_tensor *x);
 /* A cache of the keys and values of one sequence's tokens that a layer has read, so that each new token is computed
@@ -184,7 +191,9 @@ typedef struct ad_mlp_shape {
   int has_bias;
   ad_parallel parallel;
 } ad_mlp_shape;
+/* Declares the matrices, and the biases if the shape asks for them. */
 AD_API ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape);
+/* x [batch, seq, d_model] on the residual stream -> the same shape and layout. */
 AD_API ad_tensor *ad_mlp_forward(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
 /* The products of the MLP alone, between entering and leaving tp: x is R on tp, the result P. */
 AD_API ad_tensor *ad_mlp_products(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);

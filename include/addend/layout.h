@@ -91,6 +91,7 @@ typedef enum ad_move {
   AD_MOVE_DECLARE,
   AD_MOVE_COUNT
 } ad_move;
+/* "all_reduce", ...; "unknown" for a number that is no move. */
 AD_API const char *ad_move_name(ad_move move);
 
 /* One row of law 2's table; AD_S(0) stands for any cut in it. */
@@ -101,6 +102,7 @@ typedef struct ad_transition {
   ad_move backward; /* the backward operation, which leads from dual(to) to dual(from) */
   ad_type backward_from, backward_to;
 } ad_transition;
+/* The whole table; *count is its number of rows. */
 AD_API const ad_transition *ad_transition_table(size_t *count);
 /* Finds a row of the table; the dimension of cuts is ignored. NULL if law 2 has no such row. */
 AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to);

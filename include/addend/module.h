@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* What a module is, before it has memory. */
+/* Describes a module before it has memory. */
 typedef struct ad_module_spec {
   size_t size;      /* sizeof(ad_module_spec) */
   const char *name; /* unique in its program; copied */

@@ -112,6 +112,8 @@ AD_API const ad_array *ad_operand(const ad_tensor *out, size_t i); /* NULL: ther
 /* In backward: the gradient that arrived, with the result's shape and the dual of its layout. ad_tensor_array gives the
  * result itself. */
 AD_API const ad_array *ad_result_grad(const ad_tensor *out);
+/* The operation's own struct, the bytes that it keeps from forward to backward, and its working memory; see
+ * ad_operation. */
 AD_API const void *ad_operation_own(const ad_tensor *out);
 AD_API void *ad_operation_saved(const ad_tensor *out);
 AD_API void *ad_operation_scratch(const ad_tensor *out);

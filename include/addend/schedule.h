@@ -203,6 +203,7 @@ typedef struct ad_table_worth {
   int32_t in_flight, in_flight_rank;
   int32_t deferred, deferred_rank; /* most operands that a rank holds at once for W (after I, before W), and the rank */
 } ad_table_worth;
+/* Measures a table on paper. AD_INVALID if it breaks a law. options NULL: the defaults. */
 AD_API AD_CHECKED ad_status ad_table_measure(const ad_table *table, const ad_table_options *options,
                                              ad_table_worth *out);
 /* Fills the times at which each action begins and ends, in the order of ad_table_action, rank after rank; `begin` and

@@ -75,6 +75,7 @@ typedef struct ad_evaluation {
   /* number of samples in the held-out set */
   int64_t samples;
 } ad_evaluation;
+/* Evaluates the held-out set. Collective. */
 AD_API AD_CHECKED ad_status ad_run_evaluate(ad_run *run, ad_evaluation *out);
 
 AD_API ad_comm *ad_run_comm(const ad_run *run);
