@@ -1,5 +1,4 @@
-/* The whole public API, of both libraries. Each header is one concept, in the order in which they build on each other.
- */
+/* The whole public API, of both libraries. Each header is one concept; a header builds only on those above it. */
 #ifndef ADDEND_ADDEND_H
 #define ADDEND_ADDEND_H
 #include "addend/core.h"

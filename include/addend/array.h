@@ -1,5 +1,5 @@
-/* Arrays: plain buffers with shape, dtype, layout and scale. What the lower half of the library works on; it knows of
- * no tape. A value with public fields: another framework wraps its own buffers in it. */
+/* Arrays: plain buffers with a shape, a dtype, a layout and a scale. The core library works on them and knows of no
+ * tape. An ad_array is a plain struct with public fields, so another framework wraps its own buffers in one. */
 #ifndef ADDEND_ARRAY_H
 #define ADDEND_ARRAY_H
 #include "addend/comm.h"
@@ -10,86 +10,103 @@ extern "C" {
 #endif
 
 typedef struct ad_array {
-  ad_dtype dtype;   /* f64, f32, bf16, f16, i32 or i64; the others are for collectives alone, AD_INVALID here */
-  int scale;        /* k: `data` is the value times 2^-k */
-  ad_shape shape;   /* of the whole value */
-  ad_shape local;   /* of this rank's part: what `data` holds, contiguous, row-major */
+  /* f64, f32, bf16, f16, i32 or i64; the other dtypes are for collectives only and give AD_INVALID here */
+  ad_dtype dtype;
+  int scale;        /* k: `data` holds the value times 2^-k */
+  ad_shape shape;   /* shape of the whole value */
+  ad_shape local;   /* shape of this rank's part, which `data` holds: contiguous, row-major */
   ad_layout layout; /* borrows its mesh */
-  void *data; /* borrowed, unless ad_array_create made it; NULL where nothing is held (engine dry, or not yet given) */
-  /* Borrowed; NULL: one value. Otherwise the array is packed: several values one after another in one flat buffer, each
-   * cut by rows where the layout is S(0); `shape` is [all their elements], `local` [those of the own rows]. */
+  /* Borrowed, unless ad_array_create made it. NULL where this rank holds no elements (engine dry, or memory not yet
+   * given). */
+  void *data;
+  /* NULL: the array is one value. Otherwise the array is packed: it holds several values, one after another in one flat
+   * buffer, each cut by rows where the layout is S(0). `shape` is then [number of all their elements] and `local` is
+   * [number of the elements in this rank's rows]. Borrowed. */
   const ad_segment *segments;
   size_t segment_count;
 } ad_array;
 
-/* Describes this rank's part; data is NULL and scale 0. */
+/* Returns a description of this rank's part of a value: data is NULL and scale is 0. */
 AD_API ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout);
-/* ad_array_describe with zeroed memory from ad_comm_alloc (none on engine dry). */
+/* Like ad_array_describe, with zeroed memory from ad_comm_alloc (no memory on engine dry). */
 AD_API AD_CHECKED ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape,
                                             const ad_layout *layout, ad_array *out);
-AD_API void ad_array_destroy(ad_comm *comm, ad_array *array); /* gives back what create took */
-AD_API size_t ad_array_numel(const ad_array *array);          /* elements of the local part */
+AD_API void ad_array_destroy(ad_comm *comm, ad_array *array); /* frees the memory that ad_array_create took */
+AD_API size_t ad_array_numel(const ad_array *array);          /* number of elements in the local part */
 AD_API size_t ad_array_bytes(const ad_array *array);
-/* Element i of the local part, of any dtype, as a double, and putting one there, rounded to nearest even (a whole
- * number as it is). For few elements: what goes over many does so over `data`. */
+/* Reads or writes element i of the local part, whatever its dtype, as a double. Writing rounds to nearest even
+ * (integers are stored as they are). Meant for few elements: loops over many elements use `data` directly. */
 AD_API double ad_array_get(const ad_array *array, size_t i);
 AD_API void ad_array_set(const ad_array *array, size_t i, double value);
 
-/* Law 2 on arrays. `after` checks the move and describes the result (data NULL); the caller gives it memory and calls
- * `move`, which executes it over `axes`. Moves that sum (all_reduce, reduce_scatter) write the result in out's dtype
- * and scale, which the caller may change from what `after` described (law 8): the sum forms in `accumulate` and is
- * rounded once. Others keep both. In a proof's list of planted mistakes the move is named by its site, to which a
- * caller may add what it moves: AD_HERE ", tokens of the experts". `out->data` may be `in->data` where the local shapes
- * are equal. A declaration keeps the local part: `after` describes a whole in which all parts are as large as this
- * rank's; where V->S(d) parts are uneven the caller sets out->shape to the whole that they make. The values of a packed
- * array move as each would alone; AD_INVALID where one call cannot do that: declared cuts, and cuts on several axes
- * that are no one cut over all their ranks. AD_TYPE, AD_INVALID and the errors of ad_comm_run.
- */
+/* The transitions of law 2 (docs/laws.md), on arrays. They take two calls: ad_array_after checks the move and describes
+ * the result with data NULL; the caller gives the result memory and calls ad_array_move, which executes the move over
+ * `axes`.
+ *
+ * Moves that sum (all_reduce, reduce_scatter) write the result in out's dtype and scale, which the caller may change
+ * from what ad_array_after described (law 8): the sum forms in the dtype `accumulate` and is rounded once. All other
+ * moves keep dtype and scale. `out->data` may be `in->data` where the local shapes are equal.
+ *
+ * A declaration keeps the local part: ad_array_after describes a whole value in which every rank's part is as large as
+ * this rank's. Where V->S(d) parts are uneven, the caller sets out->shape to the shape of the whole value that they
+ * form.
+ *
+ * The values of a packed array move as each would alone. AD_INVALID where one call cannot do that: for declared cuts,
+ * and for cuts on several axes that do not form one cut over all their ranks.
+ *
+ * `site` names the move in a proof's list of planted mistakes; a caller may add to it what moves: AD_HERE ", tokens of
+ * the experts". Errors: AD_TYPE, AD_INVALID and those of ad_comm_run. */
 #define ad_array_after(...) ad_array_after_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_after_at(const ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes,
                                               ad_type to, ad_array *out, const char *site);
 #define ad_array_move(...) ad_array_move_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_move_at(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                                              ad_dtype accumulate, ad_array *out, const char *site);
-/* Starts the move and returns; wait with ad_comm_wait. Only where parts are contiguous: all_reduce, and reduce_scatter
- * or all_gather along dimension 0; AD_INVALID otherwise. */
+/* Starts a move and returns; ad_comm_wait waits for its end. Works only where parts are contiguous: all_reduce, and
+ * reduce_scatter or all_gather along dimension 0. AD_INVALID otherwise. */
 #define ad_array_post(...) ad_array_post_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_post_at(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to,
                                              ad_dtype accumulate, ad_array *out, ad_request *request, const char *site);
-/* all_to_all V->V over `axes`, with counts: rows (elements of dimension 0) for and from each member of the group, in
- * its order; the rows for member 0 come first in `in`, those from member 0 first in `out`. Takes out->data, memory for
- * all received rows and none of in's, and describes the rest of *out as `after` does; on failure *out is unchanged. Its
- * backward is the same with send_rows and receive_rows in each other's place. AD_TYPE unless V on all of `axes`;
- * AD_INVALID unless send_rows add up to in's local rows; the errors of ad_comm_run. */
+/* all_to_all V->V over `axes` with uneven counts. send_rows[i] is the number of rows (elements of dimension 0) that
+ * this rank sends to member i of the group, receive_rows[i] the number that it receives from member i. In `in` the rows
+ * for member 0 come first; in `out` the rows from member 0 come first. The caller gives out->data: memory for all
+ * received rows, apart from in's. The call describes the rest of *out as ad_array_after does; on failure *out is
+ * unchanged. The backward is the same call with send_rows and receive_rows exchanged. AD_TYPE unless the value is V on
+ * all of `axes`; AD_INVALID unless send_rows add up to in's local rows; otherwise the errors of ad_comm_run. */
 #define ad_array_exchange(...) ad_array_exchange_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_exchange_at(ad_comm *comm, const ad_array *in, ad_axes axes,
                                                  const size_t *send_rows, const size_t *receive_rows, ad_array *out,
                                                  const char *site);
-/* Law 6: to += from. AD_TYPE unless layout and scale agree, AD_INVALID unless shapes do and both have data or neither;
- * the sum forms in to's dtype if that is f64, in f32 otherwise. */
+/* to += from, under law 6: only like adds to like. AD_TYPE unless layouts and scales agree. AD_INVALID unless the
+ * shapes agree and both arrays have data or neither has. The sum forms in f64 if to's dtype is f64, and in f32
+ * otherwise. */
 #define ad_array_add(...) ad_array_add_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site);
-/* Makes the whole value on every rank: gathers cuts; P is summed; R and I are taken from the group's first rank.
- * `out->data` holds the whole shape. For proofs and checkpoints, not for steps. */
+/* Builds the whole value on every rank: cut values are gathered, P values are summed, R and I values are taken from the
+ * group's first rank. `out->data` must have room for the whole shape. For proofs and checkpoints; training steps do not
+ * use it. */
 #define ad_array_whole(...) ad_array_whole_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_whole_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site);
-/* The same on every rank of `all`, which has all ranks of `mesh`, that of the array: ranks that are not on it have no
- * part, so that their `in` is NULL, or only described. *out then describes what out->data holds. */
+/* Like ad_array_whole, but every rank of the group `all` gets the whole value. `all` contains all ranks of `mesh`, the
+ * array's mesh. Ranks that are not on `mesh` hold no part of the array: their `in` is NULL or only described. Fills
+ * *out with the description of what out->data then holds. */
 #define ad_array_whole_for(...) ad_array_whole_for_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh,
                                                   const ad_array *in, ad_array *out, const char *site);
-/* Fills this rank's part of [samples, ...], f32 or f64, with numbers in [0, 1). Each depends on the seed, the name, the
- * step, the number of its sample (`first` is that of the array's first one) and its place in the sample alone: all
- * meshes, all ways to cut a batch into microbatches, and both dtypes have the same. Element e of sample i, counted row
- * by row within the sample, is floor(r / 2^40) / 2^24, r the first number of the draw (s, i, e), and s that of the draw
- * (seed, XXH64(name), step): see data.h for draws (seed, stream, index). AD_TYPE where it is P or V. */
+/* Fills this rank's part of an array [samples, ...], f32 or f64, with random numbers in [0, 1). Each number depends
+ * only on the seed, the name, the step, the number of its sample (`first` is the number of the array's first sample)
+ * and its place within the sample. So every mesh, every way to cut a batch into microbatches and both dtypes get the
+ * same numbers. Element e of sample i, counted row by row within the sample, is floor(r / 2^40) / 2^24, where r is the
+ * first number of the draw (s, i, e) and s is the first number of the draw (seed, XXH64(name), step); data.h defines
+ * draws (seed, stream, index). AD_TYPE where the array is P or V on an axis. */
 #define ad_array_uniform(...) ad_array_uniform_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *name, int64_t step,
                                                 int64_t first, ad_array *array, const char *site);
-/* Sum of squares of every distinct element of `count` arrays, once each, in f64: counted by the first rank on R and I
- * axes, an addend on cut axes; one all-reduce over `group`, after one over each mesh that has fewer ranks. P is a type
- * error. Equal bits on every rank. A rank that is not on an array's mesh has nothing of it to count. The group holds
- * all ranks of an array's mesh, or lies on that mesh: AD_INVALID. */
+/* *out: the sum of squares of every distinct element of `count` arrays, in f64, each element counted once. On R and I
+ * axes the first rank counts it; on cut axes each rank's part is an addend. Takes one all-reduce over `group`, after
+ * one over each mesh that has fewer ranks. Every rank gets the same bits. An array that is P on an axis is AD_TYPE. A
+ * rank that is not on an array's mesh counts nothing of that array. AD_INVALID unless the group contains all ranks of
+ * each array's mesh or lies on that mesh. */
 #define ad_array_square_sum(...) ad_array_square_sum_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_square_sum_at(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                                    size_t count, double *out, const char *site);

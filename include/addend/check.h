@@ -1,5 +1,6 @@
-/* The proof: the distributed gradient against that of one process, in f64, and, where the recipe rounds anywhere, in
- * its own dtypes; the directional derivative, which needs no reference; and sabotage, which proves the proof. */
+/* The proof. It compares the distributed gradient with that of one process, in f64 and, where the recipe rounds
+ * anywhere, also in the recipe's own dtypes. Beside it: the directional derivative, which needs no reference, and
+ * sabotage, which plants mistakes to show that the proof notices them. */
 #ifndef ADDEND_CHECK_H
 #define ADDEND_CHECK_H
 #include "addend/recipe.h"
@@ -10,27 +11,31 @@ extern "C" {
 
 typedef struct ad_check_options {
   size_t size;      /* sizeof(ad_check_options) */
-  int64_t steps;    /* 0: 2 */
-  ad_dtype dtype;   /* 0: f64; AD_F32 */
-  int recipe_dtype; /* 1: keep the recipe's own contract */
+  int64_t steps;    /* training steps to prove; 0: 2 */
+  ad_dtype dtype;   /* dtype of the proof: 0 means f64; AD_F32 is the other choice */
+  int recipe_dtype; /* 1: keep the dtypes of the recipe's own contract */
+  /* 1: also compare with the directional derivative, see above */
   int directional;
+  /* 1: also repeat the proof with mistakes planted one at a time */
   int sabotage;
-  int64_t sabotage_count; /* how many of the mistakes that are derived from the program are planted, drawn; 0: all */
-  uint64_t sabotage_seed; /* of the draw */
-  const char *dump; /* folder for what each step starts from and comes to (docs/dumps.md); it is made; NULL: none */
+  int64_t sabotage_count; /* how many of the mistakes derived from the program are planted, drawn at random; 0: all */
+  uint64_t sabotage_seed; /* seed of that draw */
+  /* a folder, which is made, for what each step starts from and arrives at (docs/dumps.md); NULL: nothing is written */
+  const char *dump;
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
 } ad_check_options;
 
-/* Starts the recipe's ranks on engine shm, proves, and returns the document of `addend check --json`. *holds: every
- * judged number holds and no sabotage survived. AD_OK also when the answer is no. Caller frees *json with free(). */
+/* Starts the recipe's ranks on engine shm, proves the recipe, and returns the document of `addend check --json`. *holds
+ * is 1 if every judged number holds and no planted mistake survived. The status is AD_OK also when *holds is 0. Caller
+ * frees *json with free(). */
 AD_API AD_CHECKED ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int *holds, char **json);
-/* The same on the ranks of an open comm, as many as the recipe's mesh has; all call it. *json is set on rank 0 and NULL
- * on the others, *holds is the same on all. `sabotage` is refused: every planted mistake needs ranks of its own, which
- * ad_check starts. After an error the comm can only be closed. */
+/* Like ad_check, on the ranks of an open comm, which must be as many as the recipe's mesh has; all ranks call it. *json
+ * is set on rank 0 and NULL on all others; *holds is the same on all. `sabotage` is refused: every planted mistake
+ * needs ranks of its own, which only ad_check starts. After an error the comm can only be closed. */
 AD_API AD_CHECKED ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, const ad_check_options *options,
                                         int *holds, char **json);
-/* The same document as tables for people. Caller frees with free(). */
+/* Turns the document of ad_check into tables for people. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_check_table(const char *json, ad_text_style style, char **out);
 
 #if defined(__cplusplus)

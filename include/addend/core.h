@@ -1,4 +1,4 @@
-/* The public API of libaddend, in the order in which its headers build on each other. */
+/* The public API of libaddend, the core library, in the order in which its headers build on each other. */
 #ifndef ADDEND_CORE_H
 #define ADDEND_CORE_H
 #include "addend/status.h"

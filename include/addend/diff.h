@@ -1,5 +1,5 @@
-/* One dumped step of any job, judged: how often each rank's addend was counted in the gradient that the optimizer got.
- * The files are described in docs/dumps.md. */
+/* Judges one dumped step of any training job: how often each rank's addend was counted in the gradient that the
+ * optimizer got. docs/dumps.md describes the files. */
 #ifndef ADDEND_DIFF_H
 #define ADDEND_DIFF_H
 #include <stddef.h>
@@ -11,44 +11,47 @@ extern "C" {
 #endif
 
 typedef struct ad_diff_options {
-  size_t size;           /* sizeof(ad_diff_options) */
-  const char *reference; /* whole gradients by plain name, or another dump (a file or a folder), whose sums are put
-                            together; NULL: none, or the file of kind reference among `files` */
+  size_t size; /* sizeof(ad_diff_options) */
+  /* A file of whole gradients by plain parameter names, or another dump (a file or a folder), whose sums are put
+   * together. NULL: no reference, or the file of kind reference among `files`. */
+  const char *reference;
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
-  int allow_identical; /* 1: addends of one sum are meant to be equal, on ranks or in microbatches. 0: where they are,
-                          what was counted cannot be told, and the sum does not hold unless a reference says so */
-  int finite;          /* 1: every value is known to be a finite number. Then no value of a parameter is read before
-                          progress() told of the parameter before it, in order of their names as bytes, so that a
-                          caller may bring values into the files, and take them out, as they are needed */
-  int threads; /* at most so many, 64 at most, judge parameters at a time, the caller's among them, which alone calls
-                  progress(); 0 and 1: no other is started, and none where `finite` is 1. What is found is the same with
-                  any number */
+  /* 1: addends of one sum are meant to be equal between ranks or microbatches. 0: if they are equal, the counts cannot
+   * be told apart, and the sum does not hold unless a reference confirms it. */
+  int allow_identical;
+  /* 1: every value is known to be a finite number. Parameters are then read in the order of their names as bytes, and
+   * no value of a parameter is read before progress() was called for the parameter before it, so that a caller may
+   * bring values into the files, and take them out, as they are needed. */
+  int finite;
+  /* The most threads (at most 64, the caller's included) that judge parameters at a time. Only the caller's thread
+   * calls progress(). 0 and 1: no thread is started, and none where `finite` is 1. The findings do not depend on the
+   * number. */
+  int threads;
 } ad_diff_options;
 
-/* Judges the dump that the files are; a folder stands for the safetensors files in it. *json: the document of
- * `addend diff --json`; *holds: every parameter's sum is what its types say, and so is the norm, and each addend's
- * count could be told. AD_OK also when the answer is no. AD_INVALID, AD_IO: names every file that is wrong, and what is
- * missing. Caller frees *json with free().
- */
+/* Judges the dump that `files` contain; a folder stands for the safetensors files in it. *json is the document of
+ * `addend diff --json`. *holds is 1 if every parameter's sum, and the norm, is what its types demand, and each addend's
+ * count could be told. The status is AD_OK also when *holds is 0. AD_INVALID, AD_IO: name every file that is wrong, and
+ * what is missing. Caller frees *json with free(). */
 AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds,
                                     char **json);
-/* The same document as a table for people: parameters of which the same is said in one line. Caller frees with free().
- */
+/* Turns the document of ad_diff into a table for people: parameters with the same finding share a line. Caller frees
+ * *out with free(). */
 AD_API AD_CHECKED ad_status ad_diff_table(const char *json, ad_text_style style, char **out);
-/* The same table with a line for each parameter that is not right. */
+/* The same table with one line for each parameter that is not right. */
 AD_API AD_CHECKED ad_status ad_diff_list(const char *json, ad_text_style style, char **out);
-/* The same document as lines that GitHub's runners make annotations of (`::error title=...::...`): one for all
- * parameters of which the same is said. Caller frees with free(). */
+/* Turns the document into annotations for GitHub's runners (`::error title=...::...`): one for all parameters with the
+ * same finding. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_diff_github(const char *json, char **out);
-/* The same document as a page that carries everything along: a map of parameters and ranks, coloured by how often each
- * addend was counted. A file of that name is replaced when the new one is on disk. AD_IO names it. */
+/* Writes the document as a self-contained HTML page: a map of parameters and ranks, coloured by how often each addend
+ * was counted. An existing file is replaced when the new one is on disk. AD_IO names the file. */
 AD_API AD_CHECKED ad_status ad_diff_page(const char *json, const char *path);
-/* The same page as a text. Caller frees with free(). */
+/* The same page as text. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_diff_html(const char *json, char **out);
-/* The page of `addend explain` for the `kind` of a verdict or a cause, or "norm"; NULL: the names of all pages, a line
- * each with what they are about. AD_INVALID: there is none of that name; names those that are near. Caller frees with
- * free(). */
+/* The page of `addend explain` for the `kind` of a verdict or a cause, or for "norm". NULL: the list of all pages, a
+ * line each with name and subject. AD_INVALID: there is no such page; the message names similar ones. Caller frees *out
+ * with free(). */
 AD_API AD_CHECKED ad_status ad_explain(const char *name, char **out);
 
 #if defined(__cplusplus)

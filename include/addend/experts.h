@@ -1,5 +1,5 @@
-/* The layer of experts, as layers.h has the other layers: a router chooses some experts for each token, their rows go
- * to the ranks that have them and come back. What it is made of is in tensor.h, "mixtures of experts". */
+/* The mixture-of-experts layer, in the style of layers.h: a router chooses some experts for each token; the token's row
+ * goes to the ranks that have these experts and comes back. Its parts are in tensor.h, "mixtures of experts". */
 #ifndef ADDEND_EXPERTS_H
 #define ADDEND_EXPERTS_H
 #include "addend/layers.h"
@@ -8,57 +8,65 @@
 extern "C" {
 #endif
 
-/* The sum over each token's top_k experts e, of score_e * mlp_e(x), or of mlp_e(score_e * x); and a shared MLP for all.
- * Of equal scores the lowest expert goes first.
+/* The layer's result for a token is the sum over its top_k experts e of score_e * mlp_e(x), or of mlp_e(score_e * x),
+ * plus a shared MLP that all tokens use, if there is one. Among equal scores the expert with the lowest number wins.
  *
- * Experts lie on a view of the mesh with the axes efsdp, ep and etp (ad_mesh_create_view, or ad_key_view of a recipe's
- * text): matrices [experts, in, out] are R on efsdp, their experts are cut over ep. Two layouts:
- *   etp=1    experts are whole, and the ranks of tp split the tokens between them;
- *   etp=tp   experts are cut over etp as the MLP is over tp, and the ranks of tp route the same tokens. The groups of
- *            etp are those of tp.
+ * Experts lie on a view of the mesh with the axes efsdp, ep and etp (ad_mesh_create_view, or ad_key_view for a recipe's
+ * text). Their matrices [experts, in, out] are R on efsdp and cut along the experts over ep. Two layouts are possible:
+ *   etp=1    each expert is whole on one rank, and the ranks of tp split the tokens between them
+ *   etp=tp   each expert is cut over etp as the MLP is over tp, and the ranks of tp route the same tokens; the groups
+ *            of etp are those of tp
  * Without expert parallelism ep is 1. */
 typedef struct ad_experts_shape {
   size_t size; /* sizeof(ad_experts_shape) */
   int64_t d_model, experts;
   int64_t hidden;        /* width inside an expert */
-  int64_t top_k;         /* experts of each token */
+  int64_t top_k;         /* number of experts that each token chooses */
   int64_t shared_hidden; /* width inside the shared MLP; 0: there is none */
-  int uses_sigmoid;      /* scores: 1: the sigmoid of each logit; 0: the softmax over all experts */
-  int scores_first;      /* 1: the score is a factor of the expert's input; 0: of its output */
-  int gate_is_summed;    /* the router on tp: 1: R, the reducer sums its gradient; 0: I */
-  double capacity;       /* what an expert takes of a batch at most, times an even share of the choices (ad_limit);
-                          * 0: no limit */
-  int has_balance_loss;  /* 1: ad_experts_notes has it */
-  double output_factor;  /* of the deviation of `down`, as ad_mlp_shape's; 1: that of its size */
-  const ad_mesh *view;   /* borrowed as long as the layer is used */
+  int uses_sigmoid;      /* how scores are computed; 1: the sigmoid of each logit; 0: the softmax over all experts */
+  int scores_first;      /* 1: the score multiplies the expert's input; 0: its output */
+  int gate_is_summed;    /* type of the router on tp; 1: R, the reducer sums its gradient; 0: I */
+  /* The most choices of a batch that an expert takes, as a multiple of an even share of all choices (ad_limit); 0: no
+   * limit. */
+  double capacity;
+  int has_balance_loss; /* 1: ad_experts_notes gets the balancing loss */
+  /* factor of the deviation of the initial values of `down`, as in ad_mlp_shape; 1: the deviation that its size gives
+   */
+  double output_factor;
+  const ad_mesh *view; /* borrowed as long as the layer is used */
   ad_parallel parallel;
-  int normalised_scores; /* 1: the scores of a token's experts are divided by their sum, those of dropped choices in it
-                          */
+  /* 1: the scores of a token's chosen experts are divided by their sum, which includes dropped choices */
+  int normalised_scores;
 } ad_experts_shape;
 
-/* Numbers of parameters. */
+/* The numbers of the layer's parameters. */
 typedef struct ad_experts_layer {
   ad_experts_shape shape;
   size_t router, gate, up, down;
-  ad_mlp_layer shared; /* where shape.shared_hidden is not 0 */
+  ad_mlp_layer shared; /* used only if shape.shared_hidden is not 0 */
 } ad_experts_layer;
 
-/* Declares PATH.router [d_model, experts], PATH.gate and PATH.up [experts, d_model, hidden], PATH.down [experts,
- * hidden, d_model] and, where there is a shared MLP, PATH.shared.gate, .up and .down. AD_INVALID, which sticks to the
- * list: sizes below 1, more than all experts for a token, a view of other ranks than the list's mesh, an etp that is
- * neither 1 nor tp. */
+/* Declares the layer's parameters:
+ *   PATH.router                       [d_model, experts]
+ *   PATH.gate, PATH.up                [experts, d_model, hidden]
+ *   PATH.down                         [experts, hidden, d_model]
+ *   PATH.shared.gate, .up and .down   if there is a shared MLP
+ * AD_INVALID, which sticks to the list: a size below 1, more choices of a token than experts, a view of other ranks
+ * than the list's mesh, an etp that is neither 1 nor tp. */
 AD_API ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const ad_experts_shape *shape);
 
-/* What the layer says beside its result. */
+/* What the layer computes beside its result. */
 typedef struct ad_experts_notes {
-  const ad_routing *routing; /* who went where, until the tape's reset; NULL: none was made, the tape has failed */
-  ad_tensor *balance;        /* the balancing loss of these tokens (ad_balance), P or I on every axis: a loss with
-                              * `per_microbatch`; NULL: not wanted */
+  /* which token went to which expert; valid until the tape's reset; NULL: the tape has failed */
+  const ad_routing *routing;
+  /* The balancing loss of these tokens (ad_balance), P or I on every axis: a loss with `per_microbatch`. NULL: not
+   * wanted. */
+  ad_tensor *balance;
 } ad_experts_notes;
 
-/* x [batch, seq, d_model] -> the same, laid out as x. bias [experts], R: added to the scores where experts are chosen,
- * and nowhere else; NULL: none. `decisions`: of the batch whose hidden states x are; {NULL, 0}: they are not kept.
- * notes: NULL allowed. Collective over the mesh. What is wrong sticks to the tape. */
+/* x [batch, seq, d_model] -> a result of the same shape and layout. bias [experts], R: added to the scores only for
+ * choosing experts; NULL: none. `decisions`: the choices kept for the batch whose hidden states x are; {NULL, 0}:
+ * choices are not kept. notes: NULL allowed. Collective over the mesh. Errors stick to the tape. */
 AD_API ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
                                      const ad_array *bias, ad_decisions decisions, ad_experts_notes *notes);
 

@@ -1,4 +1,4 @@
-/* Writing a run's weights as Hugging Face Transformers reads them. */
+/* Writes a run's weights in the form that Hugging Face Transformers reads. */
 #ifndef ADDEND_EXPORT_H
 #define ADDEND_EXPORT_H
 #include <stdint.h>
@@ -9,27 +9,29 @@ extern "C" {
 #endif
 
 typedef struct ad_export_options {
-  size_t size;         /* sizeof(ad_export_options) */
-  ad_dtype dtype;      /* of all tensors; 0: as they were read (model.from), or as the run keeps them */
-  int overwrite;       /* 1: an earlier export in the folder makes way; else a folder that has files is AD_INVALID */
-  int64_t shard_bytes; /* of tensors in one file at most, but for a single one; 0: 5 GB, as Transformers has it */
+  size_t size; /* sizeof(ad_export_options) */
+  /* dtype of all written tensors; 0: that of the files which the run read (model.from), or else the run's own */
+  ad_dtype dtype;
+  int overwrite; /* 1: replaces an earlier export in the folder; 0: a folder with files is AD_INVALID */
+  /* most bytes of tensors in one file, unless a single tensor is larger; 0: 5 GB, as in Transformers */
+  int64_t shard_bytes;
 } ad_export_options;
 
-/* What was written. */
+/* What an export wrote. */
 typedef struct ad_exported {
   const char *architecture; /* "LlamaForCausalLM" */
-  int64_t steps;            /* that were trained; -1: run.json does not say */
-  int64_t tensors, bytes;   /* of the tensors */
-  int64_t files;            /* with weights */
+  int64_t steps;            /* number of training steps taken; -1: run.json does not say */
+  int64_t tensors, bytes;   /* number and bytes of the tensors */
+  int64_t files;            /* number of files with weights */
 } ad_exported;
 
-/* Writes `folder`, which AutoModelForCausalLM.from_pretrained loads: config.json, model.safetensors or its shards with
- * an index, and the tokenizer's files and generation_config.json where the run has them. `run` is the folder of a
- * training; its weights are those of weights.safetensors or, where it ended without them, of its newest usable
- * checkpoint. A run with model.from is of the architecture it began with; another gets the one that computes what its
- * keys say, and AD_INVALID names, for each, the key that it cannot express. What is written has another name until all
- * of it is on disk. AD_IO; AD_INVALID for a folder that has other files, and a run of another program. `out` may be
- * NULL. Local. */
+/* Writes `folder` so that AutoModelForCausalLM.from_pretrained loads it: config.json, model.safetensors or its shards
+ * with an index, and the tokenizer's files and generation_config.json where the run has them. `run` is the folder of a
+ * training. The weights are those of weights.safetensors or, if the run ended without that file, of its newest usable
+ * checkpoint. A run with model.from keeps the architecture that it began with; any other run gets the architecture that
+ * computes what its recipe says, and AD_INVALID names, for each architecture, the recipe key that it cannot express.
+ * Files have temporary names until all of them are on disk. AD_IO; AD_INVALID for a folder that has other files, and
+ * for a run of another program. `out` may be NULL. Local. */
 AD_API AD_CHECKED ad_status ad_export(const char *run, const char *folder, const ad_export_options *options,
                                       ad_exported *out);
 

@@ -1,5 +1,5 @@
-/* Types and layouts: what the ranks' copies of a value mean, axis by axis; which transitions exist; how types propagate
- * through local operations. Pure data and arithmetic: nothing here moves a byte. */
+/* Types and layouts: what the ranks' copies of a value mean, axis by axis; the transitions between types; how types
+ * propagate through local operations. Pure data and arithmetic: nothing here moves a byte. */
 #ifndef ADDEND_LAYOUT_H
 #define ADDEND_LAYOUT_H
 #include "addend/mesh.h"
@@ -10,23 +10,24 @@ extern "C" {
 
 enum { AD_DIMS_MAX = 6 };
 
-/* The type of a value on one axis. A small number: compare with ==. */
+/* The type of a value on one axis of the mesh. A small number: compare with ==. */
 typedef uint8_t ad_type;
 enum {
   AD_R = 0, /* replicated: users leave addends, the gradient is P */
   AD_I = 1, /* invariant: all ranks do the same work, the gradient is I */
-  AD_V = 2, /* varying: each rank its own, the gradient is V */
+  AD_V = 2, /* varying: each rank has its own value, the gradient is V */
   AD_P = 3, /* partial: a pending sum, the gradient is R */
 };
-#define AD_S(dim) ((ad_type)(0x10 + (dim)))        /* cut along tensor dimension dim */
-#define AD_S_ZIGZAG(dim) ((ad_type)(0x20 + (dim))) /* 2g chunks, rank i holds chunks i and 2g-1-i: S1z */
+#define AD_S(dim) ((ad_type)(0x10 + (dim))) /* cut along tensor dimension dim */
+/* zigzag cut along dim, printed S1z for dim 1: of 2g chunks rank i holds chunks i and 2g-1-i */
+#define AD_S_ZIGZAG(dim) ((ad_type)(0x20 + (dim)))
 
 AD_API int ad_type_is_cut(ad_type type);
-AD_API int ad_type_dim(ad_type type);                                      /* of a cut type; -1 otherwise */
-AD_API ad_type ad_type_dual(ad_type type);                                 /* R<->P, I<->I, V<->V, S(d)<->S(d) */
+AD_API int ad_type_dim(ad_type type);      /* the dimension that a cut type cuts; -1 for other types */
+AD_API ad_type ad_type_dual(ad_type type); /* R<->P, I<->I, V<->V, S(d)<->S(d) */
 AD_API const char *ad_type_print(ad_type type, char *buffer, size_t size); /* "R", "S(0)", "S(1z)": for messages */
 
-/* Shape of a whole, uncut value. */
+/* The shape of a whole, uncut value. */
 typedef struct ad_shape {
   int ndim; /* 0: a scalar */
   int64_t dim[AD_DIMS_MAX];
@@ -35,45 +36,51 @@ AD_API int64_t ad_shape_numel(const ad_shape *shape);
 AD_API int ad_shape_equal(const ad_shape *a, const ad_shape *b);
 AD_API const char *ad_shape_print(const ad_shape *shape, char *buffer, size_t size); /* "[4, 128]" */
 
-/* The types of one value on all axes of its mesh. A value: copy it freely; it borrows the mesh. */
+/* The types of one value on all axes of its mesh. A plain struct: copy it freely. It borrows the mesh. */
 typedef struct ad_layout {
   const ad_mesh *mesh;
   ad_type type[AD_AXIS_COUNT];
-  uint8_t depth[AD_AXIS_COUNT]; /* of a cut, among the axes that cut the same dimension: 0 is outermost; others: 0 */
+  /* For a cut axis: its place among the axes that cut the same dimension, 0 is outermost. Other axes have 0. */
+  uint8_t depth[AD_AXIS_COUNT];
 } ad_layout;
 
-/* "dp=R tp=S1", "cp=S1z": names every axis larger than 1, others unless named are R; `dp` means both dp axes; when two
- * axes cut one dimension the outer one comes first. AD_INVALID names what is wrong and what would be right; *out is
- * then unchanged. */
+/* Builds a layout from a string such as "dp=R tp=S1" or "cp=S1z". The string must name every axis larger than 1; axes
+ * that it does not name are R. `dp` stands for both dp axes. Where two axes cut one dimension, the outer cut comes
+ * first. AD_INVALID names what is wrong and what would be right; *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out);
-/* Prints what parse reads: every axis that the mesh names and every other that is not R, in mesh order, cuts of one
- * dimension outermost first. Returns buffer. */
+/* Prints a string that ad_layout_parse reads: every axis that the mesh names and every other axis that is not R, in
+ * mesh order, cuts of one dimension outermost first. Returns buffer. */
 AD_API const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size);
-/* Of a step: values are made, or gradients go back. */
+/* The two passes of a step: forward makes values, backward makes gradients. */
 typedef enum ad_pass { AD_FORWARD, AD_BACKWARD } ad_pass;
-AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type);  /* `type` (R, I, V or P) on every axis */
-AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b); /* same mesh (ad_mesh_equal), types and cut order */
-AD_API ad_layout ad_layout_dual(const ad_layout *layout);           /* the layout of the gradient */
+AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type); /* `type` (R, I, V or P) on every axis */
+/* 1: mesh (ad_mesh_equal), types and order of cuts are the same */
+AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b);
+AD_API ad_layout ad_layout_dual(const ad_layout *layout); /* the layout of the value's gradient */
 AD_API ad_axes ad_layout_axes_of(const ad_layout *layout,
-                                 ad_type type);             /* the axes on which it has exactly this type */
-AD_API ad_axes ad_layout_cut_axes(const ad_layout *layout); /* the axes on which it is cut, along any dimension */
-/* The axes on which it is R or I: ranks that differ only on them hold copies. */
+                                 ad_type type); /* the axes on which the layout has exactly this type */
+/* the axes on which the value is cut, along any dimension */
+AD_API ad_axes ad_layout_cut_axes(const ad_layout *layout);
+/* The axes on which the value is R or I: ranks that differ only on these axes hold copies. */
 AD_API ad_axes ad_layout_same_axes(const ad_layout *layout);
-/* Gives `axes` the type `type`. New cuts become the innermost of their dimension, one after another in mesh order. */
+/* Gives `axes` the type `type`. A new cut becomes the innermost of its dimension; several new cuts do so one after
+ * another in mesh order. */
 AD_API void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type);
 
-/* A run of indices along one dimension of the whole value: where a rank's part, or a piece of it, lies. */
+/* A run of indices along one dimension of the whole value: the place of a rank's part or of a piece of it. */
 typedef struct ad_span {
   int64_t first, count;
 } ad_span;
-/* The part [floor(i*n/g), floor((i+1)*n/g)) of n that member i of g holds. */
+/* The part [floor(i*n/g), floor((i+1)*n/g)) of n indices that member i of g members holds. */
 AD_API ad_span ad_cut(int64_t n, int64_t i, int64_t g);
+/* The shape of `rank`'s part of a value of this whole shape. */
 AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank);
-/* The spans of dimension `dim` (size n) that `rank` holds, in the order in which it stores them: one, or several where
- * the dimension is cut zigzag. Writes at most `max` of them and returns how many there are. Empty ones are left out. */
+/* The spans of dimension `dim` (size n) that `rank` holds, in the order in which the rank stores them: one span, or
+ * several if the dimension is cut zigzag. Writes at most `max` spans and returns how many there are. Empty spans are
+ * left out. */
 AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
 
-/* Law 2: the operations that change a type. */
+/* The operations that change a type (docs/laws.md, law 2). */
 typedef enum ad_move {
   AD_MOVE_ALL_REDUCE,
   AD_MOVE_REDUCE_SCATTER,
@@ -84,29 +91,31 @@ typedef enum ad_move {
   AD_MOVE_DECLARE,
   AD_MOVE_COUNT
 } ad_move;
+/* "all_reduce", ...; "unknown" for a number that is no move. */
 AD_API const char *ad_move_name(ad_move move);
 
-/* One row of law 2's table. In it AD_S(0) stands for any cut. */
+/* One row of law 2's table; AD_S(0) stands for any cut in it. */
 typedef struct ad_transition {
   ad_move move;
   ad_type from, to;
   int moves_bytes;
-  ad_move backward; /* the operation of the backward pass, which leads from dual(to) to dual(from) */
+  ad_move backward; /* the backward operation, which leads from dual(to) to dual(from) */
   ad_type backward_from, backward_to;
 } ad_transition;
+/* The whole table; *count is its number of rows. */
 AD_API const ad_transition *ad_transition_table(size_t *count);
-/* NULL if law 2 has no such entry. The cut's dimension does not matter. */
+/* Finds a row of the table; the dimension of cuts is ignored. NULL if law 2 has no such row. */
 AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to);
-/* The layout that a value of `ndim` dimensions has after `move` over `axes` to type `to`. On each of the axes the table
- * must have a row that leads there. Only the innermost cut of a dimension can be undone, or several of the innermost at
- * once; a new cut becomes the innermost. AD_TYPE names operation, site, axis, both types and the repair; *out is then
- * unchanged. */
+/* *out: the layout that a value of `ndim` dimensions has after `move` over `axes` to type `to`. For each of the axes
+ * the table must have a row that leads from its type to `to`. Only the innermost cut of a dimension can be undone, or
+ * several of the innermost at once; a new cut becomes the innermost. AD_TYPE names operation, call site, axis, both
+ * types and the repair; *out is then unchanged. */
 #define ad_layout_after(...) ad_layout_after_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_after_at(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to,
                                                int ndim, ad_layout *out, const char *site);
-/* The shortest legal path of reductions from a gradient layout to a storage layout (law 4): fills at most AD_AXIS_COUNT
- * steps, fewest bytes first (reduce_scatter before all_reduce); 0 steps if they are equal. Axes that the mesh does not
- * name take no step. AD_TYPE if there is none. */
+/* Finds the shortest legal path of reductions from a gradient's layout to a storage layout (law 4). Fills at most
+ * AD_AXIS_COUNT steps, those that move the fewest bytes first (reduce_scatter before all_reduce); 0 steps if the
+ * layouts are equal. Axes that the mesh does not name take no step. AD_TYPE if there is no path. */
 typedef struct ad_path_step {
   ad_move move;
   ad_axes axes;
@@ -115,30 +124,32 @@ typedef struct ad_path_step {
 AD_API AD_CHECKED ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage,
                                            ad_path_step steps[AD_AXIS_COUNT], int *count);
 
-/* Law 3: how a local operation treats its operands. Dimensions are letters: "bsk,kn->bsn" keeps b, s, n and contracts
- * k. */
+/* How a local operation treats its operands (law 3). Dimensions are letters: "bsk,kn->bsn" keeps b, s and n and
+ * contracts k. */
 typedef enum ad_linearity {
-  AD_MULTILINEAR, /* product: linear in each operand: at most one may be P, the others then R */
-  AD_ADDITIVE,    /* sum: all P, or none */
-  AD_NONLINEAR    /* no P at all */
+  AD_MULTILINEAR, /* a product, linear in each operand: at most one operand may be P, all others are then R */
+  AD_ADDITIVE,    /* a sum: all operands are P, or none */
+  AD_NONLINEAR    /* no operand may be P */
 } ad_linearity;
 typedef struct ad_rule {
   size_t size;      /* sizeof(ad_rule) */
-  const char *name; /* of the operation, for messages */
+  const char *name; /* name of the operation, for messages */
   const char *dims; /* "bsk,kn->bsn"; a summed dimension is one that the output lacks */
   ad_linearity linearity;
-  const char *whole; /* letters that may not be cut: those along which the operation is not local ("" or NULL: none) */
+  /* letters of dimensions that must not be cut, because the operation is not local along them; "" or NULL: none */
+  const char *whole;
 } ad_rule;
-/* The layout of the result. `constant[i]` says that operand i carries no gradient, so that R counts as R or as I there.
- * AD_TYPE as in law 1: "site: name: operand 1 is I on `tp`, operand 2 is S(0); this may repair it: convert operand 1
- * I->S(0)". *out unchanged on failure. */
+/* *out: the layout of an operation's result. constant[i] says that operand i carries no gradient; its R then counts as
+ * R or as I. AD_TYPE as in law 1, for example: "site: name: operand 1 is I on `tp`, operand 2 is S(0); this may repair
+ * it: convert operand 1 I->S(0)". *out is unchanged on failure. */
 #define ad_layout_propagate(...) ad_layout_propagate_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_propagate_at(const ad_rule *rule, const ad_layout *const *operands,
                                                    const int *constant, size_t count, ad_layout *out, const char *site);
-/* The same value seen on another factorisation of its ranks: moves no bytes. AD_TYPE names the axes and the conversion
- * that is needed; AD_INVALID if the ranks differ. A named axis of size 1 of the view takes the type of the mesh's axis
- * of size 1 in the same place (counted from the fastest), or else of its slower neighbour, so that the types do not
- * depend on sizes; axes that the mesh names and the view does not become R. */
+/* *out: the layout of the same value seen on `view`, another factorisation of the same ranks; no bytes move. AD_TYPE
+ * names the axes and the conversion that is needed; AD_INVALID if the ranks differ.
+ * A named axis of size 1 of the view gets the type of the mesh's axis of size 1 in the same place (counted from the
+ * fastest), or else of its slower neighbour, so that types do not depend on sizes. Axes that the mesh names and the
+ * view does not become R. */
 #define ad_layout_view(...) ad_layout_view_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_view_at(const ad_layout *layout, const ad_mesh *view, ad_layout *out,
                                               const char *site);

@@ -1,5 +1,5 @@
-/* Memory for objects of one's own: zeroed, or AD_MEMORY with a sentence. The libraries' own objects are allocated so
- * too. */
+/* Memory for your own objects: zeroed, or AD_MEMORY with a message. The libraries allocate their own objects in the
+ * same way. */
 #ifndef ADDEND_MEMORY_H
 #define ADDEND_MEMORY_H
 #include "addend/status.h"
@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* `count` zeroed elements of the type that *out points to: double *x; AD_TRY(ad_new(n, &x)); none of them give a valid
- * pointer too. On failure *out is unchanged. Freed with ad_release or free(). */
+/* Allocates `count` zeroed elements of the type that *out points to: double *x; AD_TRY(ad_new(n, &x)). A count of 0
+ * also gives a valid pointer. On failure *out is unchanged. Free with ad_release or free(). */
 #define ad_new(count, out) ad_new_bytes((count), sizeof **(out), (void **)(out))
 AD_API AD_CHECKED ad_status ad_new_bytes(size_t count, size_t size, void **out);
 AD_API void ad_release(void *pointer); /* free(); NULL allowed */

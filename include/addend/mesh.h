@@ -1,5 +1,5 @@
 /* Meshes: ranks laid out on named axes. Pure arithmetic: nothing here communicates, and a mesh of a million ranks costs
- * as much as one of two. A mesh is built from a string and prints as it. */
+ * as much as one of two. A mesh is built from a string and prints as that string. */
 #ifndef ADDEND_MESH_H
 #define ADDEND_MESH_H
 #include <stddef.h>
@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-/* Every axis there is: X(code, name). The axes pp to block are for meshes, efsdp to etp for views of them on which
- * experts lie. Every mesh has all axes; those that its string does not name have size 1. */
+/* All axes: X(code, name). The axes pp to block are for meshes; efsdp to etp are for the views of a mesh on which
+ * experts lie. Every mesh has all axes; the axes that its string does not name have size 1. */
 #define AD_AXIS_LIST(X)              \
   X(AD_PP, "pp")                     \
   X(AD_DP_REPLICATE, "dp_replicate") \
@@ -37,69 +37,72 @@ typedef uint32_t ad_axes;
 #define AD_AXES_ALL (AD_AXES(AD_AXIS_COUNT) - 1)
 
 AD_API const char *ad_axis_name(ad_axis axis);
-/* "tp" or "dp_replicate,dp_shard" (commas or spaces); "dp" means both dp axes. "" is the empty set. AD_INVALID names
- * the known axes; *out is then unchanged. */
+/* Reads a set of axes such as "tp" or "dp_replicate,dp_shard" (commas or spaces between names). "dp" means both dp
+ * axes, "" the empty set. AD_INVALID names the known axes; *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_axes_parse(const char *text, ad_axes *out);
-/* Writes "dp_replicate,dp_shard"; cut to `size`, always ends in 0. Returns buffer. */
+/* Writes a set of axes such as "dp_replicate,dp_shard"; cut to `size`, always ends in 0. Returns buffer. */
 AD_API const char *ad_axes_print(ad_axes axes, char *buffer, size_t size);
 
 typedef struct ad_mesh ad_mesh;
 
-/* "pp=1 dp_replicate=2 dp_shard=2 cp=2 tp=2": row-major, the last axis fastest; in a mesh string dp is short for
- * dp_shard. AD_INVALID: unknown or repeated axis, a size below 1, more than 2^40 ranks. The ranks are first_rank ..
- * first_rank + size - 1: a pool. */
+/* Creates a mesh from a string such as "pp=1 dp_replicate=2 dp_shard=2 cp=2 tp=2": row-major, the last axis fastest; dp
+ * is short for dp_shard here. AD_INVALID: an unknown or repeated axis, a size below 1, more than 2^40 ranks. The ranks
+ * start at 0, or for a pool at first_rank, and are consecutive. */
 AD_API AD_CHECKED ad_status ad_mesh_create(const char *text, ad_mesh **out);
 AD_API AD_CHECKED ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **out);
-/* Another factorisation of the same ranks. AD_INVALID, naming both sizes, if they differ. Borrows nothing. */
+/* Creates a view: another factorisation of the mesh's ranks. AD_INVALID, naming both numbers of ranks, if they differ.
+ * Borrows nothing. */
 AD_API AD_CHECKED ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **out);
-/* One block of a mesh whose slowest axis is `block`: its other axes, from `first_rank` on. AD_INVALID where `block` has
- * more than one rank and another axis is slower. Borrows nothing. */
+/* Creates the mesh of one block of a mesh whose slowest axis is `block`: it has the other axes, and its ranks start at
+ * first_rank. AD_INVALID if `block` has more than one rank and another axis is slower. Borrows nothing. */
 AD_API AD_CHECKED ad_status ad_mesh_create_block(const ad_mesh *mesh, int64_t first_rank, ad_mesh **out);
-/* One stage of a pipeline on a mesh whose slowest axis is `pp`: its other axes, on the ranks at this position of pp.
- * AD_INVALID where pp has more than one rank and another axis is slower, or there is no such position. Borrows nothing.
- */
+/* Creates the mesh of one pipeline stage from a mesh whose slowest axis is `pp`: it has the other axes, and its ranks
+ * are those at this position of pp. AD_INVALID if pp has more than one rank and another axis is slower, or if there is
+ * no such position. Borrows nothing. */
 AD_API AD_CHECKED ad_status ad_mesh_create_stage(const ad_mesh *mesh, int64_t position, ad_mesh **out);
 AD_API void ad_mesh_destroy(ad_mesh *mesh);
-/* The string it was built from, normalised ("dp_replicate=2 dp_shard=2"). Owned by the mesh. */
+/* The string from which the mesh was built, normalised ("dp_replicate=2 dp_shard=2"). Owned by the mesh. */
 AD_API const char *ad_mesh_text(const ad_mesh *mesh);
 
-AD_API int64_t ad_mesh_size(const ad_mesh *mesh);       /* ranks */
-AD_API int64_t ad_mesh_first_rank(const ad_mesh *mesh); /* of the pool */
+AD_API int64_t ad_mesh_size(const ad_mesh *mesh);       /* number of ranks */
+AD_API int64_t ad_mesh_first_rank(const ad_mesh *mesh); /* first rank of the pool; 0 for a mesh that is no pool */
 AD_API int64_t ad_mesh_last_rank(const ad_mesh *mesh);
 AD_API int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis);
-/* How many ranks lie between neighbours on the axis: the product of the sizes of all faster axes. */
+/* The distance in ranks between neighbours on the axis: the product of the sizes of all faster axes. */
 AD_API int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis);
-/* Ranks in each group over `axes`: the product of their sizes. */
+/* The number of ranks in each group over `axes`: the product of the axes' sizes. */
 AD_API int64_t ad_mesh_ranks_over(const ad_mesh *mesh, ad_axes axes);
-AD_API ad_axes ad_mesh_large(const ad_mesh *mesh); /* the axes of more than one rank */
-AD_API ad_axes ad_mesh_named(const ad_mesh *mesh); /* the axes that its string names */
+AD_API ad_axes ad_mesh_large(const ad_mesh *mesh); /* the axes with more than one rank */
+AD_API ad_axes ad_mesh_named(const ad_mesh *mesh); /* the axes that the mesh's string names */
 AD_API int ad_mesh_has_rank(const ad_mesh *mesh, int64_t rank);
 AD_API int ad_mesh_same_ranks(const ad_mesh *a, const ad_mesh *b);
-AD_API int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b); /* same axes in the same order on the same ranks */
-/* Position of a rank on one axis: 0 .. size-1. The rank must be in the mesh. */
+AD_API int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b); /* 1: same axes in the same order on the same ranks */
+/* The position of a rank on one axis: 0 .. size-1. The rank must be in the mesh. */
 AD_API int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis);
-/* The rank at these positions, one for each axis, 0 where it has size 1; -1 where an axis is shorter. */
+/* The rank at these positions, one for each axis (0 where an axis has size 1); -1 if a position lies outside its axis.
+ */
 AD_API int64_t ad_mesh_rank_at(const ad_mesh *mesh, const int64_t position[AD_AXIS_COUNT]);
 
-/* A group: the ranks that differ from a given rank only in their position on `axes`, in mesh order. It is a plain
- * value: copy it freely; it borrows the mesh. With no axes, the rank alone. */
+/* A group: the ranks that differ from a given rank only in their position on `axes`, in mesh order. With no axes it is
+ * the rank alone. A plain struct: copy it freely. It borrows the mesh. */
 typedef struct ad_group {
   const ad_mesh *mesh;
   ad_axes axes;
-  int64_t base; /* the member whose position is 0 on all of `axes` */
+  int64_t base; /* the rank of the member whose position is 0 on all of `axes` */
 } ad_group;
 
+/* The group over `axes` that contains `rank`, which must be in the mesh. */
 AD_API ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank);
 AD_API int64_t ad_group_size(const ad_group *group);
-AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* member number `index` */
-AD_API int64_t ad_group_index(const ad_group *group, int64_t rank); /* -1 if it is no member */
-/* "dp_replicate,dp_shard {0,2,4}": for messages; long lists are cut with "...". Returns buffer. */
+AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* the rank of member number `index` */
+AD_API int64_t ad_group_index(const ad_group *group, int64_t rank); /* the member's number; -1 if `rank` is no member */
+/* Prints a group for messages: "dp_replicate,dp_shard {0,2,4}"; long lists are cut with "...". Returns buffer. */
 AD_API const char *ad_group_print(const ad_group *group, char *buffer, size_t size);
 
-/* Which axes of one view are which of another: pairs of sets of axes, in_a[i] of `a` and in_b[i] of `b`, that have the
- * same groups in both, each as small as possible; "dp_shard=2 tp=2" and "efsdp=1 ep=2 etp=2" have two pairs, dp_shard
- * and ep, tp and etp. Returns how many there are, at most AD_AXIS_COUNT, slowest axes first; 0 where the meshes do not
- * have the same ranks, or something is NULL. Axes of size 1 are in no set. */
+/* Matches the axes of two views of the same ranks. Fills pairs of sets of axes, in_a[i] of `a` and in_b[i] of `b`, that
+ * have the same groups in both views, each set as small as possible. For example "dp_shard=2 tp=2" and "efsdp=1 ep=2
+ * etp=2" have two pairs: dp_shard and ep, tp and etp. Returns the number of pairs, at most AD_AXIS_COUNT, slowest axes
+ * first; 0 if the meshes do not have the same ranks, or an argument is NULL. Axes of size 1 are in no set. */
 AD_API int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT],
                                ad_axes in_b[AD_AXIS_COUNT]);
 

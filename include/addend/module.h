@@ -1,6 +1,6 @@
-/* Modules, as a program declares them: parameters that belong together, on one set of ranks, and state that is no
- * gradient's. Storage, whole copies, reducer and optimizer are made from that. Parameters lie on any view of the
- * module's mesh. */
+/* Modules, as a program declares them: parameters that belong together and lie on one set of ranks, and states, which
+ * no gradient updates. Storage, whole copies, reducer and optimizer are created from this. Parameters may lie on any
+ * view of the module's mesh. */
 #ifndef ADDEND_MODULE_H
 #define ADDEND_MODULE_H
 #include "addend/optim.h"
@@ -12,17 +12,18 @@
 extern "C" {
 #endif
 
-/* What a module is, before it has memory. */
+/* Describes a module before it has memory. */
 typedef struct ad_module_spec {
   size_t size;      /* sizeof(ad_module_spec) */
   const char *name; /* unique in its program; copied */
   const ad_mesh *mesh;
-  const ad_param_spec *params; /* in the order of the forward pass; copied */
+  const ad_param_spec *params; /* in the order in which the forward pass uses them; copied */
   size_t param_count;
   const ad_state_spec *states;
   size_t state_count;
-  int is_mirror;          /* 1: values arrive and gradients leave; there is no optimizer */
-  const char *norm_group; /* modules of one name have one norm and one clip; NULL: the program's */
+  int is_mirror; /* 1: the module only receives values and sends gradients back; it has no optimizer */
+  /* modules with the same name here share one gradient norm and one clip; NULL: the program's */
+  const char *norm_group;
 } ad_module_spec;
 
 #if defined(__cplusplus)

@@ -1,4 +1,5 @@
-/* Optimizers on arrays: AdamW and learning-rate schedules. Works on the storage layout of each parameter. */
+/* Optimizers on arrays: AdamW, learning-rate schedules, and the dynamic loss scale. The optimizer works on the storage
+ * layout of each parameter. */
 #ifndef ADDEND_OPTIM_H
 #define ADDEND_OPTIM_H
 #include "addend/parameter.h"
@@ -7,16 +8,16 @@
 extern "C" {
 #endif
 
-/* The learning rate rises linearly over `warmup` steps (step s of them has lr * (s + 1) / (warmup + 1)), then follows a
- * cosine from lr, at step `warmup`, down to lr * final_fraction, which it has from the last step, `steps` - 1, on. The
- * first step is 0. If the last step is the only one after the warm-up, it has lr. */
+/* A learning-rate schedule. The rate rises linearly over `warmup` steps: step s of them has lr * (s + 1) / (warmup +
+ * 1). From step `warmup` on, which has lr, it follows a cosine down to lr * final_fraction, which it reaches at the
+ * last step, `steps` - 1, and keeps after it. The first step is 0. If only one step follows the warm-up, it has lr. */
 typedef struct ad_schedule {
   size_t size; /* sizeof(ad_schedule) */
   double lr;
   int64_t warmup, steps;
   double final_fraction;
 } ad_schedule;
-/* `step`: 0 or more. NaN, with a message for ad_last_error(), where `size` is wrong. */
+/* The learning rate of a step; `step` is 0 or more. NaN, with a message in ad_last_error(), if `size` is wrong. */
 AD_API double ad_schedule_at(const ad_schedule *schedule, int64_t step);
 
 /* AdamW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019. Zero fields mean the defaults: beta1
@@ -26,42 +27,46 @@ typedef struct ad_adamw_options {
   double beta1, beta2, epsilon, weight_decay;
 } ad_adamw_options;
 typedef struct ad_adamw ad_adamw;
-/* Makes the state of each parameter: its first and second moment, zero, in the parameter's dtype and layout; without
- * data where the parameter has none on this rank. Weight decay applies to parameter i if specs[i].decays is not 0
- * (specs NULL: to all); the specs are read by create only. Borrows the meshes. AD_INVALID, AD_TYPE name the parameter
- * that is wrong, AD_MEMORY. */
+/* Creates the state of each parameter: first and second moment, zero, in the parameter's dtype and layout; without data
+ * if the parameter has none on this rank. Weight decay applies to parameter i if specs[i].decays is not 0 (specs NULL:
+ * to all); only create reads the specs. Borrows the meshes. AD_INVALID and AD_TYPE name the parameter that is wrong;
+ * AD_MEMORY. */
 AD_API AD_CHECKED ad_status ad_adamw_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
                                             const ad_adamw_options *options, ad_adamw **out);
 AD_API void ad_adamw_destroy(ad_adamw *optimizer);
-/* params[i] -= lr * (m / (sqrt(v) + epsilon) + decay * params[i]) with bias-corrected moments of factor * grads[i], in
- * one pass; `factor` is the clip's. Layouts, scale and shapes must agree (law 6); a gradient of another floating dtype
- * is converted to the parameter's first. A NULL gradient counts as zero. AD_TYPE and AD_INVALID name the first that is
- * wrong, and nothing was updated. */
+/* Updates all parameters in one pass:
+ *   params[i] -= lr * (m / (sqrt(v) + epsilon) + decay * params[i])
+ * m and v are the bias-corrected moments of factor * grads[i]; `factor` is the clip's. Layouts, scales and shapes must
+ * agree (law 6). A gradient of another floating dtype is first converted to the parameter's. A NULL gradient counts as
+ * zero. AD_TYPE and AD_INVALID name the first parameter that is wrong; nothing was updated then. */
 #define ad_adamw_step(...) ad_adamw_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
                                              double lr, double factor, const char *site);
 AD_API int64_t ad_adamw_steps(const ad_adamw *optimizer);
-/* Sets how many steps were taken, which the bias correction depends on: for state that was loaded. */
+/* Sets the number of steps taken, on which the bias correction depends: for state that was loaded. */
 AD_API void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps);
 typedef enum ad_moment { AD_FIRST_MOMENT, AD_SECOND_MOMENT } ad_moment;
-/* The state of one parameter. Owned by the optimizer. */
+/* One moment of one parameter. Owned by the optimizer. */
 AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment);
 
-/* Dynamic loss scale for f16 gradients: the loss is multiplied by 2^exponent before backward and the update divides by
- * it. A step whose gradient norm is not finite is skipped on all ranks (the norm is one number for all of them) and
- * lowers the exponent; `growth` good steps in a row raise it; it stays from -24 to 24. This struct is all of its state:
- * save it with the optimizer's. */
-enum { AD_LOSS_SCALE_LEAST = -24, AD_LOSS_SCALE_MOST = 24 }; /* exponents: more would hide another fault */
+/* The dynamic loss scale for f16 gradients. The loss is multiplied by 2^exponent before backward, and the update
+ * divides by it. A step whose gradient norm is not finite is skipped on all ranks (the norm is one number for all of
+ * them) and lowers the exponent; `growth` good steps in a row raise it. The exponent stays from -24 to 24. This struct
+ * is the scale's whole state: save it with the optimizer's. */
+/* limits of the exponent; a scale beyond them would hide another fault */
+enum { AD_LOSS_SCALE_LEAST = -24, AD_LOSS_SCALE_MOST = 24 };
 typedef struct ad_loss_scale {
   int enabled, exponent;
-  int64_t growth, good_steps; /* growth 0: 2000 */
+  /* growth: number of good steps in a row that raises the exponent, 0 means 2000; good_steps: how many there were so
+   * far */
+  int64_t growth, good_steps;
 } ad_loss_scale;
-/* Whether the step is to be taken: `norm` is finite. Adapts the scale, if it is enabled. */
+/* Returns whether to take the step: 1 if `norm` is finite. Also adapts the exponent, if the scale is enabled. */
 AD_API int ad_loss_scale_update(ad_loss_scale *scale, double norm);
-/* What brings a gradient back to its value: 2^-exponent, exact; 1 if the scale is not enabled. */
+/* The factor that undoes the scale in a gradient: 2^-exponent, exact; 1 if the scale is not enabled. */
 AD_API double ad_loss_scale_factor(const ad_loss_scale *scale);
-/* The factor that brings a gradient of this norm to at most `clip`: clip / norm, or 1 if the norm is not larger or clip
- * is 0. (PyTorch's clip_grad_norm_ divides by norm + 1e-6.) */
+/* The factor that reduces a gradient of this norm to at most `clip`: clip / norm, or 1 if the norm is not larger or
+ * clip is 0. (PyTorch's clip_grad_norm_ divides by norm + 1e-6 instead.) */
 AD_API double ad_clip_factor(double norm, double clip);
 
 #if defined(__cplusplus)

@@ -1,5 +1,5 @@
-/* Matrix products in plain memory, outside a tape: for what a program computes beside its steps. On a tape ad_linear
- * and its kin make them, with their gradients. */
+/* Matrix products in plain memory, outside a tape, for what a program computes beside its steps. On a tape, ad_linear
+ * and similar operations make products together with their gradients. */
 #ifndef ADDEND_PRODUCTS_H
 #define ADDEND_PRODUCTS_H
 #include <stddef.h>
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* A matrix as a product reads it. */
+/* A matrix as input of a product. */
 typedef struct ad_matrix {
   const void *data;
   int64_t stride; /* elements of memory from the start of one row to that of the next */
@@ -21,17 +21,17 @@ typedef struct ad_matrix {
 /* out [m, n] = factor * a [m, k] b [k, n]. */
 typedef struct ad_matrix_product {
   size_t size;     /* sizeof(ad_matrix_product) */
-  ad_dtype dtype;  /* of all three: AD_F64, whose sums form in f64, or AD_F32 */
+  ad_dtype dtype;  /* dtype of all three matrices: AD_F64, whose sums form in f64, or AD_F32 */
   int64_t m, n, k; /* each 0 or more; k = 0 gives zeros */
   ad_matrix a, b;
-  double factor; /* 0: 1 */
-  int adds;      /* 1: the product is added to what stands in out */
-  void *out;     /* apart from a and b */
+  double factor; /* 0 means 1 */
+  int adds;      /* 1: adds the product to the contents of out */
+  void *out;     /* must not overlap a or b */
   int64_t out_stride;
 } ad_matrix_product;
 
-/* By the library that makes the products of a training, on one thread. AD_INVALID for another dtype, a negative size,
- * rows that overlap or memory that is NULL; AD_MEMORY; nothing was written then. */
+/* Computes the product on one thread, with the library that makes the products of a training. AD_INVALID for another
+ * dtype, a negative size, rows that overlap or memory that is NULL; AD_MEMORY. After an error nothing was written. */
 AD_API AD_CHECKED ad_status ad_multiply_matrices(const ad_matrix_product *product);
 
 #if defined(__cplusplus)

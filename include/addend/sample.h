@@ -1,5 +1,5 @@
-/* Tokens that a trained decoder goes on with: one process, one sequence, keys and values of earlier tokens kept, so
- * that each token is computed once. Programs gpt and moe. */
+/* Generates tokens with a trained decoder: one process, one sequence. Keys and values of earlier tokens are kept, so
+ * each token is computed once. For the programs gpt and moe. */
 #ifndef ADDEND_SAMPLE_H
 #define ADDEND_SAMPLE_H
 #include <stdint.h>
@@ -13,34 +13,37 @@ typedef struct ad_sampler ad_sampler;
 
 typedef struct ad_sampler_options {
   size_t size;    /* sizeof(ad_sampler_options) */
-  ad_dtype dtype; /* what is computed in: AD_F32 (default), AD_BF16 or AD_F64; weights are kept in it */
-  /* 0: the token with the largest logit, of equal ones the first. Above 0: drawn from softmax(logits / temperature),
-   * with the first number of the draw (seed, XXH64("sample"), tokens read so far) as data.h describes draws. */
+  ad_dtype dtype; /* dtype of the computation and of the weights: AD_F32 (default), AD_BF16 or AD_F64 */
+  /* 0: the next token is the one with the largest logit, the first of equal ones. Above 0: it is drawn from
+   * softmax(logits / temperature), with the first number of the draw (seed, XXH64("sample"), number of tokens read so
+   * far); data.h describes draws. */
   double temperature;
   uint64_t seed;
 } ad_sampler_options;
 
-/* `from`: the folder of a run (its weights.safetensors or its newest checkpoint, as ad_export has it), or of a model as
- * Transformers saves it (as model.from has it). AD_INVALID: it is neither, or of a program that has no next token;
- * AD_IO; AD_MEMORY. Reads all weights. */
+/* Opens a sampler. `from` is the folder of a run (its weights.safetensors or its newest checkpoint, as for ad_export),
+ * or of a model saved by Transformers (as for model.from). Reads all weights. AD_INVALID: the folder is neither, or
+ * belongs to a program that has no next token; AD_IO; AD_MEMORY. */
 AD_API AD_CHECKED ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, ad_sampler **out);
 AD_API void ad_sampler_close(ad_sampler *sampler); /* NULL allowed */
 
-/* How many tokens there are: they are numbered from 0. */
+/* The number of tokens in the vocabulary; tokens are numbered from 0. */
 AD_API int64_t ad_sampler_vocabulary(const ad_sampler *sampler);
-/* 1: a token is a byte of text, as in runs on data.text; so are the 256 tokens of a folder without tokenizer.json. */
+/* 1: each token is a byte of text. That is so for runs on data.text, and for a folder with 256 tokens and no
+ * tokenizer.json. */
 AD_API int ad_sampler_tokens_are_bytes(const ad_sampler *sampler);
-/* Whether the model ends its text with this token (eos_token_id of generation_config.json or config.json). */
+/* 1: the model ends its text with this token (eos_token_id of generation_config.json or config.json). */
 AD_API int ad_sampler_ends(const ad_sampler *sampler, int32_t token);
 
-/* Adds tokens [count], at least 1, to the sequence. AD_INVALID: a token that there is not. After another error the
- * sequence is lost: begin anew. */
+/* Reads tokens [count], at least 1: adds them to the sequence. AD_INVALID: a token is outside the vocabulary. After
+ * another error the sequence is lost: call ad_sampler_begin. */
 AD_API AD_CHECKED ad_status ad_sampler_read(ad_sampler *sampler, const int32_t *tokens, int64_t count);
-/* [vocabulary], of the token that follows those that were read; until the next call. NULL: none was read. */
+/* The logits [vocabulary] of the token that follows those read so far; valid until the next call. NULL: no token was
+ * read. */
 AD_API const double *ad_sampler_logits(const ad_sampler *sampler);
-/* Chooses the next token by the options; it is not read. AD_INVALID: nothing was read. */
+/* Chooses the next token as the options say, without reading it. AD_INVALID: no token was read. */
 AD_API AD_CHECKED ad_status ad_sampler_choose(const ad_sampler *sampler, int32_t *token);
-/* Forgets the sequence. */
+/* Forgets the sequence and begins a new one. */
 AD_API void ad_sampler_begin(ad_sampler *sampler);
 
 #if defined(__cplusplus)

@@ -1,4 +1,4 @@
-/* Statuses and messages: what every fallible call returns, and the sentence that explains it. */
+/* Statuses and messages: the result that every fallible call returns, and the message that explains it. */
 #ifndef ADDEND_STATUS_H
 #define ADDEND_STATUS_H
 #include <stddef.h>
@@ -11,8 +11,8 @@ extern "C" {
 #define AD_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
 #define AD_CHECKED __attribute__((warn_unused_result))
 
-/* The only list of statuses: X(code, name, known, sentence). known says whether other ranks know of the error: 1 if
- * communication found it or all ranks fail alike, 0 if it is this rank's own until it tells them (ad_comm_fail). */
+/* All statuses: X(code, name, known, sentence). known is 1 if other ranks know of the error, because communication
+ * found it or all ranks fail alike; 0 if only this rank knows until it tells the others (ad_comm_fail). */
 #define AD_STATUS_LIST(X)                                                           \
   X(AD_OK, "ok", 1, "it holds")                                                     \
   X(AD_INVALID, "invalid", 0, "the call or its input is wrong")                     \
@@ -39,53 +39,56 @@ typedef enum ad_status {
 AD_API const char *ad_status_name(ad_status status);
 /* One general sentence about the status; ad_last_error() says what happened. */
 AD_API const char *ad_status_sentence(ad_status status);
-/* The message of the last failed call of this thread, written for the person who must fix it. "" if none failed. Valid
- * until the next failing call of this thread. Like those of ad_set_log it is printable: see ad_printable. Functions
- * that return no status and find something by its number (a parameter, an axis, a group's member) find nothing where
- * there are fewer: NULL, 0 for a size, -1 for a rank or a position. They leave a message here too. What
- * returns a status refuses a NULL that it needs, by its name; other functions take NULL only where they say so. */
+/* The message of this thread's last failed call, written for the person who must fix the problem; "" if no call failed.
+ * Valid until this thread's next failing call. It is printable, like the messages of ad_set_log (see ad_printable).
+ *
+ * Functions that return no status and look something up by number (a parameter, an axis, a member of a group) return
+ * NULL, 0 for a size, or -1 for a rank or a position if there is no such number, and leave a message here, too. A
+ * function that returns a status refuses a NULL that it needs, and names the argument; other functions accept NULL only
+ * if they say so. */
 AD_API const char *ad_last_error(void);
-/* For code of one's own that fails inside a call of addend's (an operation, a program's functions): makes this the
- * thread's last message, as printf would write it, and returns the status, which the code hands on. The sentence is for
- * the person who must fix it: what, where, what would be right. A message of AD_MESSAGE_MAX bytes and more is cut.
+/* For your own code that fails inside a call of addend's (an operation, a program's functions): sets this thread's last
+ * message, formatted as by printf, and returns `status`, which your code then returns. The message is for the person
+ * who must fix the problem: what is wrong, where, and what would be right. Messages of AD_MESSAGE_MAX bytes and more
+ * are cut.
  *   if (delta <= 0) return ad_fail(AD_INVALID, "%s: huber: delta is %g, but must be above 0", site, delta); */
 AD_API ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
-#if defined(__clang_analyzer__) /* which would believe that it may return AD_OK */
+#if defined(__clang_analyzer__) /* otherwise the analyzer believes that ad_fail may return AD_OK */
 #define ad_fail(status, ...) ((ad_fail)(status, __VA_ARGS__), (status))
 #endif
 enum { AD_MESSAGE_MAX = 2048 };
-/* A text from outside (a path, a name in a file) for a terminal: of control characters and of what is no UTF-8 each
- * byte is written as \xHH; what has no room in `buffer` is cut. Returns buffer. */
+/* Makes a text from outside (a path, a name in a file) safe for a terminal: each byte of a control character, or of a
+ * sequence that is not UTF-8, is written as \xHH. Text that does not fit `buffer` is cut. Returns buffer. */
 AD_API const char *ad_printable(const char *text, char *buffer, size_t size);
 
-/* Where a call stands, as "file.c:88". A public function that says it in its messages is named ad_x_at and takes it
- * last; the macro ad_x takes what the function takes before, and adds the line on which it is written. */
+/* The place of a call in the source, as "file.c:88". A public function that names it in messages is called ad_x_at and
+ * takes it as its last argument; the macro ad_x takes the other arguments and adds its own line. */
 #define AD_SITE_TEXT(line) #line
 #define AD_SITE_LINE(line) AD_SITE_TEXT(line)
 #define AD_HERE __FILE__ ":" AD_SITE_LINE(__LINE__)
 
-/* Returns the status of a failed call from the calling function. Only in functions that own nothing yet. */
+/* Returns from the calling function with the status of a failed call. Only for functions that own nothing yet. */
 #define AD_TRY(call)                         \
   do {                                       \
     ad_status ad_try_status = (call);        \
     if (ad_try_status) return ad_try_status; \
   } while (0)
 
-/* Messages that are no errors (warnings, progress of long work) go to a callback; the library itself prints nothing but
- * by the default one. */
+/* Messages that are no errors (warnings, progress of long work) go to a callback. The library prints nothing itself,
+ * except through the default callback. */
 typedef enum ad_log_level { AD_LOG_INFO, AD_LOG_WARNING } ad_log_level;
 typedef void (*ad_log_function)(void *context, ad_log_level level, const char *message);
-/* Sets the process's log callback; NULL silences. Default: warnings go to standard error. */
+/* Sets the process's log callback; NULL silences all messages. By default warnings go to standard error. */
 AD_API void ad_set_log(ad_log_function function, void *context);
 
-/* Of a text for people. */
+/* How a text for people is formatted. */
 typedef enum ad_text_style {
   AD_PLAIN_TEXT,
   AD_COLOURED_TEXT /* with the escape sequences of terminals */
 } ad_text_style;
 
-/* The one of `count` names that a person probably meant who wrote `unknown`, which differs from it by a letter or two;
- * NULL where none is so near. */
+/* Finds the name that somebody who wrote `unknown` probably meant: the one of `count` names that differs from it by a
+ * letter or two; NULL if no name is so similar. */
 AD_API const char *ad_nearest_name(const char *unknown, const char *const *names, size_t count);
 
 #if defined(__cplusplus)

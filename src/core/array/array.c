@@ -1,4 +1,4 @@
-/* Describing and creating arrays, checking them, adding them (law 6). What changes a type is in move.c. */
+/* Describes, creates, checks and adds arrays (law 6). Transitions, which change types, are in move.c. */
 #include "array/array.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ static void *element_of(const ad_array *array, size_t i) {
 }
 
 double ad_array_get(const ad_array *array, size_t i) {
-  double value = NAN;  // of a dtype that no array has
+  double value = NAN;  // the result for a dtype that arrays cannot have
   if (array->dtype == AD_I32) return *(const int32_t *)element_of(array, i);
   if (array->dtype == AD_I64) return (double)*(const int64_t *)element_of(array, i);
   ad_cast(&value, AD_F64, element_of(array, i), array->dtype, 1);
@@ -53,7 +53,7 @@ static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char
                  (long long)ad_mesh_last_rank(mesh));
 }
 
-/* Arrays are what gradients and tensors are made of: the dtypes of collectives alone stop here. */
+/* Refuses dtypes that only collectives support: gradients and tensors consist of arrays. */
 static ad_status check_dtype(ad_dtype dtype, const char *what, const char *site) {
   if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "%s: %s: %d is no dtype", site, what, (int)dtype);
   if (ad_dtype_is_float(dtype) || dtype == AD_I32 || dtype == AD_I64) return AD_OK;

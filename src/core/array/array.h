@@ -1,33 +1,36 @@
-/* What array/ and the folders above it know of an array besides its public fields. */
+/* What array/ and later folders use of arrays beyond the public API. */
 #ifndef ARRAY_ARRAY_H
 #define ARRAY_ARRAY_H
 #include <string.h>
 #include "addend/array.h"
 #include "base/internal.h"
 
+/* This rank's group over `axes` of the array's mesh. */
 static inline ad_group ad_array_group(const ad_comm *comm, const ad_array *array, ad_axes axes) {
   return ad_mesh_group(array->layout.mesh, axes, ad_comm_rank(comm));
 }
-/* Where the next piece of one block of scratch memory begins: whole cache lines. */
+/* Rounds up to whole cache lines, so that the next piece of a block of scratch memory begins on one. */
 static inline size_t ad_padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
-/* Of this rank's part, as the layout and, of a packed array, the segments give it. */
+/* The shape of this rank's part, computed from the layout and, for a packed array, its segments. */
 ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array);
-/* AD_INVALID if no array has the dtype, if the rank is not on the array's mesh, if its local part is not the one that
- * its layout gives, or if an array with elements has no data. */
+/* AD_INVALID if arrays cannot have this dtype, if the rank is not on the array's mesh, if `local` is not the part that
+ * the layout gives this rank, or if an array with elements has no data. `what` names the operation in messages. */
 AD_INTERNAL ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what,
                                      const char *site) AD_CHECKED;
 
-/* Law 6: AD_TYPE unless layout and scale agree, AD_INVALID unless the shapes do. Dtypes are the caller's contract. */
+/* Checks law 6 (only like adds to like): AD_TYPE unless layout and scale agree, AD_INVALID unless the shapes agree.
+ * Dtypes are not checked; they are up to the caller. */
 ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) AD_CHECKED;
 
-/* ad_array_square_sum into several sums at once: the squares of array i count in sums[places[i]] (NULL: all in the
- * first), of `sum_count`, which is the same on all ranks of the group. A sum with one array alone has the same bits
- * whatever other ranks the group has. `names`: of the arrays (NULL: none). `site` is not NULL. */
+/* Like ad_array_square_sum, with several sums at once: the squares of array i go into sums[places[i]] (places NULL: all
+ * go into sums[0]). There are `sum_count` sums, the same number on all ranks of the group. A sum that gets only one
+ * array has the same bits, whatever other ranks the group contains. `names` are the arrays' names for messages (NULL:
+ * none). `site` is not NULL. */
 AD_INTERNAL ad_status ad_square_sums(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                      const char *const *names, size_t count, const char *site, double *sums,
                                      const size_t *places, size_t sum_count) AD_CHECKED;
 
-/* The same of a packed array. Its layout may cut it by S(0) alone. */
+/* Describes a packed array, data NULL. Its layout may cut it only by S(0). */
 ad_array ad_array_describe_packed(const ad_comm *comm, ad_dtype dtype, const ad_segment *segments, size_t count,
                                   const ad_layout *layout);
 

@@ -14,7 +14,8 @@ static size_t sum_of(const size_t *rows, int64_t members) {
   return sum;
 }
 
-/* As with a declaration, the whole is described as if all parts were as large as this one. */
+/* Describes the result. As for a declaration, the whole value is described as if all parts were as large as this
+ * rank's. */
 static ad_array describe(const ad_array *in, const ad_layout *layout, size_t rows) {
   ad_array out = *in;
   out.layout = *layout;
@@ -50,17 +51,18 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
 
 /* ---- runs of rows as messages ---- */
 
-/* One side of an exchange. */
+/* One side of an exchange: the rows that this rank sends, or those that it receives. */
 typedef struct row_side {
   ad_row_order order;
-  const size_t *rows; /* of each member */
+  const size_t *rows; /* rows of each member */
+  /* number of members, and this rank's index among them */
   size_t members, own;
   char *data;
 } row_side;
 
 static size_t runs_of(const row_side *side) { return ad_row_runs(&side->order, side->members); }
 
-/* To and from the other members. */
+/* Adds a message for each run of rows to or from another member; this rank's own rows are copied by copy_own. */
 static void add_messages(const row_side *side, int sends, const ad_array *like, ad_collective *call,
                          ad_message *messages) {
   size_t row = ad_segment_of(&like->local).row, element = ad_dtype_size(like->dtype);
@@ -77,11 +79,12 @@ static void add_messages(const row_side *side, int sends, const ad_array *like, 
   }
 }
 
+/* A cursor over the runs of this rank's own rows: number of the next run, first row and rows of the current one. */
 typedef struct own_run {
   size_t next, row, rows;
 } own_run;
 
-/* The next run of this rank's own rows. 0: there is none. */
+/* Moves to the next run of this rank's own rows. Returns 0 if there is none. */
 static int find_own(const row_side *side, own_run *at) {
   at->row += at->rows;
   for (; at->next < runs_of(side); at->row += at->rows) {
@@ -92,6 +95,7 @@ static int find_own(const row_side *side, own_run *at) {
   return 0;
 }
 
+/* Copies the rows that this rank sends to itself. */
 static void copy_own(const row_side *from, const row_side *to, size_t row_bytes) {
   own_run given = {0}, taken = {0};
   if (from->data == to->data) return;

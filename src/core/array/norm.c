@@ -1,4 +1,4 @@
-/* The sum of squares over distributed arrays, every distinct element once. */
+/* Sums the squares over distributed arrays, counting every distinct element once. */
 #include <math.h>
 #include <string.h>
 #include "array/array.h"
@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "kernels/kernels.h"
 
+/* The sum of squares of the elements that this rank stores. */
 static double local_square_sum(const ad_array *array) {
   enum { BLOCK = 512 };
   double sum = 0, block[BLOCK];
@@ -32,15 +33,15 @@ static ad_status check_summable(const ad_comm *comm, const ad_array *array, cons
   return ad_fail(AD_INVALID, "%s: square sum: the dtype %s is no floating one", site, ad_dtype_name(array->dtype));
 }
 
-/* Whether the group has all ranks of the mesh. */
+/* 1: the group contains all ranks of the mesh. */
 static int has_ranks(const ad_group *group, const ad_mesh *mesh) {
   int64_t first = ad_mesh_first_rank(mesh), first_of_group = ad_mesh_first_rank(group->mesh);
   return first >= first_of_group && first + ad_mesh_size(mesh) <= first_of_group + ad_mesh_size(group->mesh) &&
          !(ad_mesh_large(group->mesh) & ~group->axes);
 }
 
-/* The axes on which the group has several copies of the array: the group lies on the array's mesh, or has all its
- * ranks. */
+/* *out: the axes on which the group's ranks hold copies of the array. AD_INVALID unless the group lies on the array's
+ * mesh or contains all its ranks. */
 static ad_status find_copies(const ad_array *array, const ad_group *group, const char *site, ad_axes *out) {
   const ad_mesh *mesh = array->layout.mesh, *of_group = group->mesh;
   ad_axes same = ad_layout_same_axes(&array->layout);
@@ -55,7 +56,8 @@ static ad_status find_copies(const ad_array *array, const ad_group *group, const
       site, ad_axes_print(group->axes, axes, sizeof axes), ad_mesh_text(of_group), ad_mesh_text(mesh));
 }
 
-/* `count` numbers on the mesh; R stands for both kinds of copies, since no gradient passes here. */
+/* Describes `count` sums as an array on the mesh: R on the axes `copies`, P on `addends`. R stands for R and I alike,
+ * because no gradient passes here. */
 static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes copies, ad_axes addends, double *data,
                               size_t count) {
   ad_shape shape = {1, {(int64_t)count}};
@@ -67,7 +69,8 @@ static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes 
   return sums;
 }
 
-/* Leaves numbers that all ranks of `axes` hold on the first of them, and 0 on the others. `name`: what they are of. */
+/* Keeps sums that all ranks along `axes` hold on the first of these ranks, and zeroes them on the others, so that each
+ * counts once. `name` is what was summed. */
 static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, const char *name, const char *site) {
   ad_array once;
   ad_transit move = {.move = AD_MOVE_ONCE, .axes = axes, .to = AD_P, .site = site, .what = name};
@@ -81,8 +84,8 @@ static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, co
                  name, ad_axes_print(copies, text, sizeof text));
 }
 
-/* Leaves in *sum what this rank counts of the array: its elements, if of the ranks of the group that hold the same ones
- * it is the first. */
+/* *sum: what this rank contributes for one array. It is the sum over its elements, or 0 if an earlier rank of the group
+ * holds the same elements. */
 static ad_status count_own(ad_comm *comm, const ad_group *group, const ad_array *array, const char *name,
                            const char *site, double *sum) {
   ad_axes copies, same = ad_layout_same_axes(&array->layout);
@@ -93,6 +96,7 @@ static ad_status count_own(ad_comm *comm, const ad_group *group, const ad_array 
   return take_once(comm, &own, copies, name, site);
 }
 
+/* Sums `sums` over the group, in place: an all_reduce P->R. */
 static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, double *sums, size_t count) {
   ad_array own = describe_sums(comm, group->mesh, 0, group->axes, sums, count), total;
   ad_transit all = {.move = AD_MOVE_ALL_REDUCE, .axes = group->axes, .to = AD_R, .site = site, .what = "norm"};
@@ -106,7 +110,8 @@ static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, 
                  ad_axes_print(pending, axes, sizeof axes));
 }
 
-/* Sums over the mesh; its first rank adds the sums to those of the group, which has other ranks as well. */
+/* Sums over the ranks of `mesh`, which is a part of a larger group, and keeps the result on the mesh's first rank only,
+ * for the sum over that group. */
 static ad_status reduce_part(ad_comm *comm, const ad_mesh *mesh, const char *site, double *sums, size_t count) {
   ad_group part = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   AD_TRY(reduce(comm, &part, site, sums, count));
@@ -114,6 +119,7 @@ static ad_status reduce_part(ad_comm *comm, const ad_mesh *mesh, const char *sit
   return take_once(comm, &total, AD_AXES_ALL, "norm", site);
 }
 
+/* 1: the mesh's ranks are a proper part of the group. */
 static int is_part(const ad_group *group, const ad_mesh *mesh) {
   return has_ranks(group, mesh) && ad_mesh_size(mesh) < ad_group_size(group);
 }
@@ -131,7 +137,8 @@ static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad
   return AD_OK;
 }
 
-/* The end of the arrays from number `i` on that lie on the same ranks, and whose sums are neighbours. */
+/* Finds the end of the arrays, from number i on, that lie on the same ranks and whose sums are neighbours, so that one
+ * reduction serves them all. */
 static size_t find_end(const ad_array *const *arrays, const size_t *places, size_t count, size_t i) {
   size_t end = i + 1;
   while (end < count && ad_mesh_same_ranks(arrays[end]->layout.mesh, arrays[i]->layout.mesh) &&
@@ -140,9 +147,9 @@ static size_t find_end(const ad_array *const *arrays, const size_t *places, size
   return end;
 }
 
-/* What this rank adds to the sums over the group: one for each of the arrays, which lie on the same ranks, or one for
- * all. Where the group has other ranks as well, their own are summed first: so the order of the additions, and with it
- * the bits, does not depend on the others. */
+/* Adds what this rank contributes for several arrays on the same ranks: to one sum for each array, or to one sum for
+ * all. If these ranks are only a part of the group, they first sum among themselves. So the order of additions, and
+ * with it the bits, does not depend on which other ranks the group has. */
 static ad_status sum_neighbours(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                 const char *const *names, size_t count, const char *site, double *sums,
                                 size_t sum_count) {
@@ -162,7 +169,7 @@ ad_status ad_square_sums(ad_comm *comm, const ad_group *group, const ad_array *c
   for (size_t i = 0, end; i < count; i = end) {
     double of_all = 0, *own = places ? &sums[places[i]] : &of_all;
     end = find_end(arrays, places, count, i);
-    if (!ad_mesh_has_rank(arrays[i]->layout.mesh, ad_comm_rank(comm))) continue;  // others have them
+    if (!ad_mesh_has_rank(arrays[i]->layout.mesh, ad_comm_rank(comm))) continue;  // other ranks hold this array
     AD_TRY(sum_neighbours(comm, group, &arrays[i], names ? &names[i] : NULL, end - i, site, own, places ? end - i : 1));
     sums[0] += of_all;
   }

@@ -1,4 +1,4 @@
-/* Where the rows of packed values lie, and how a collective is told. No rank talks to another here. */
+/* Computes where the rows of packed values lie, and describes them to a collective. Nothing here communicates. */
 #include "array/packed.h"
 #include "array/array.h"
 
@@ -7,7 +7,8 @@
 #include "comm/scratch.h"
 #include "layout/nest.h"
 
-/* How a rank's part is cut out of each value, outermost cut first: member `index` of `members`. */
+/* How a rank's rows are cut out of each value, outermost cut first: at each cut the rank is member `index` of
+ * `members`. */
 typedef struct row_cuts {
   int count;
   int64_t index[AD_AXIS_COUNT], members[AD_AXIS_COUNT];
@@ -26,6 +27,7 @@ static row_cuts cuts_of(const ad_layout *layout, int64_t rank) {
   return cuts;
 }
 
+/* The rows of a value with `rows` rows that these cuts leave to the rank. */
 static ad_span own_rows(const row_cuts *cuts, int64_t rows) {
   ad_span own = {0, rows};
   for (int i = 0; i < cuts->count; i++) {
@@ -35,6 +37,7 @@ static ad_span own_rows(const row_cuts *cuts, int64_t rows) {
   return own;
 }
 
+/* The number of elements of the first `count` segments that these cuts leave to the rank. */
 static size_t elements_in(const ad_segment *segments, size_t count, const row_cuts *cuts) {
   size_t elements = 0;
   for (size_t i = 0; i < count; i++) elements += (size_t)own_rows(cuts, segments[i].rows).count * segments[i].row;
@@ -109,6 +112,7 @@ void ad_packed_copy_common(int64_t rank, const ad_array *in, const ad_array *out
   }
 }
 
+/* 1: the layout gives each member as many rows as a single cut of `rows` over the group would. */
 static int are_cut_once(const ad_array *part, const ad_group *group, int64_t rows, int64_t rows_of_all) {
   int64_t members = ad_group_size(group);
   for (int64_t member = 0; member < members; member++) {
@@ -118,7 +122,8 @@ static int are_cut_once(const ad_array *part, const ad_group *group, int64_t row
   return 1;
 }
 
-/* A collective cuts rows once over all members. One axis alone does the same, and so do several that cut evenly. */
+/* A collective can only cut rows once over all its members. Cuts on one axis do that, and so do cuts on several axes
+ * that divide evenly; others are refused. */
 static ad_status check_one_cut(const ad_array *whole, const ad_array *part, const ad_group *group, const char *site) {
   if (__builtin_popcount(group->axes & ad_mesh_large(group->mesh)) < 2) return AD_OK;
   row_cuts outer = cuts_of(&whole->layout, ad_group_rank(group, 0));

@@ -1,4 +1,4 @@
-/* Arithmetic on parts and the one copy loop behind all cuts and gathers. Nothing here knows of ranks that talk. */
+/* Arithmetic on parts, and the copy loop behind all cuts and gathers. Nothing here communicates. */
 #include "array/part.h"
 
 #include "kernels/kernels.h"
@@ -10,6 +10,7 @@ void ad_part_of(const ad_layout *layout, const ad_shape *shape, int64_t rank, ad
   }
 }
 
+/* Fills the spans that lie in both lists; returns how many there are. */
 static int intersect_spans(const ad_span *a, int a_count, const ad_span *b, int b_count, ad_span *out) {
   int count = 0;
   for (int i = 0, k = 0; i < a_count && k < b_count;) {
@@ -30,6 +31,7 @@ void ad_part_intersect(const ad_part *a, const ad_part *b, ad_part *out) {
   }
 }
 
+/* The number of indices of one dimension that the part stores. */
 static int64_t dim_size(const ad_part *part, int dim) {
   int64_t size = 0;
   for (int i = 0; i < part->count[dim]; i++) size += part->span[dim][i].count;
@@ -42,7 +44,8 @@ size_t ad_part_numel(const ad_part *part) {
   return (size_t)numel;
 }
 
-/* Where element `at` of the whole dimension is stored, and how many follow it without a gap. */
+/* The place of an index of the whole dimension in a part: its offset there, and how many indices from it on follow
+ * without a gap. */
 typedef struct place {
   int64_t offset, room;
 } place;
@@ -55,19 +58,22 @@ static place find_place(const ad_part *part, int dim, int64_t at) {
     if (inside >= 0 && inside < span[i].count) return (place){before + inside, span[i].count - inside};
     before += span[i].count;
   }
-  return (place){0, 0};  // not stored: the caller promised that it is
+  return (place){0, 0};  // never reached: callers only ask for indices that the part stores
 }
 
+/* A copy of `region` from one buffer to another. */
 typedef struct copy {
   const ad_part *dst, *src, *region;
   size_t dst_stride[AD_DIMS_MAX], src_stride[AD_DIMS_MAX];  // bytes
-  int run_dim;  // from this dimension on, neighbours of the region are neighbours in both buffers
+  int run_dim;  // from this dimension on, elements of the region are contiguous in both buffers
 } copy;
 
+/* 1: along this dimension the part stores nothing but the region (which it contains). */
 static int stores_the_same(const ad_part *part, const ad_part *region, int dim) {
   return dim_size(part, dim) == dim_size(region, dim);
 }
 
+/* Sets the strides of both buffers and the dimension from which on the copy is contiguous. */
 static void set_strides(copy *work, size_t element_bytes) {
   size_t dst_bytes = element_bytes, src_bytes = element_bytes;
   int runs = 1;
@@ -84,6 +90,8 @@ static void set_strides(copy *work, size_t element_bytes) {
 
 static void copy_dim(const copy *work, int dim, char *dst, const char *src);
 
+/* Copies `count` neighbouring indices of one dimension: at once if they are contiguous, otherwise dimension by
+ * dimension. */
 static void copy_run(const copy *work, int dim, char *dst, const char *src, int64_t count) {
   size_t dst_stride = work->dst_stride[dim], src_stride = work->src_stride[dim];
   if (dim == work->run_dim) {
@@ -94,6 +102,7 @@ static void copy_run(const copy *work, int dim, char *dst, const char *src, int6
     copy_dim(work, dim + 1, dst + (size_t)i * dst_stride, src + (size_t)i * src_stride);
 }
 
+/* Copies one dimension of the region, in pieces that are stored without a gap in both buffers. */
 static void copy_dim(const copy *work, int dim, char *dst, const char *src) {
   for (int i = 0; i < work->region->count[dim]; i++) {
     ad_span span = work->region->span[dim][i];
@@ -122,7 +131,8 @@ void ad_part_copy(void *dst, const ad_part *dst_part, const void *src, const ad_
   }
 }
 
-/* The first element of one dimension of the region in the part's numbering; -1 if they are not neighbours there. */
+/* The offset in the part of the first index that the region has along `dim`; -1 if the region's indices are not
+ * contiguous in the part. */
 static int64_t run_start(const ad_part *part, const ad_part *region, int dim) {
   place first = find_place(part, dim, region->span[dim][0].first);
   int64_t next = first.offset;
@@ -142,7 +152,7 @@ static int64_t run_start(const ad_part *part, const ad_part *region, int dim) {
 int ad_part_is_run(const ad_part *part, const ad_part *region, size_t offset) {
   if (!ad_part_numel(region)) return 1;
   size_t start = 0, stride = 1;
-  int whole = 1;  // all later dimensions are taken whole
+  int whole = 1;  // the region has all indices of every later dimension that the part stores
   for (int dim = region->ndim - 1; dim >= 0; dim--) {
     int64_t first = run_start(part, region, dim), size = dim_size(region, dim);
     if (first < 0 || (!whole && size != 1)) return 0;
@@ -153,7 +163,7 @@ int ad_part_is_run(const ad_part *part, const ad_part *region, size_t offset) {
   return start == offset;
 }
 
-/* ---- visiting ---- */
+/* ---- visiting the elements of a part ---- */
 
 typedef struct walk {
   const ad_part *part;
@@ -162,7 +172,7 @@ typedef struct walk {
   void *context;
 } walk;
 
-/* Everything below the prefix of indices whose flattened value is `prefix`, from dimension `dim` on. */
+/* Visits all elements whose leading indices are given: `prefix` is their flattened value, `dim` the next dimension. */
 static void visit_from(const walk *on, int dim, int64_t prefix) {
   if (dim == on->part->ndim) {
     on->visit(on->context, prefix, 1);

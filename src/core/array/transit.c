@@ -1,5 +1,6 @@
-/* Executing a transition: checking it (laws 2 and 6), and the one collective or local copy that it is. Where the blocks
- * of a collective are no runs of the buffer (another dimension than the first, zigzag cuts), they are packed. */
+/* Executes a transition: checks it (laws 2 and 6) and runs the one collective or local copy that it consists of. If the
+ * blocks of a collective are not contiguous in the buffer (a cut of another dimension than the first, or zigzag), they
+ * are packed first. */
 #include "array/transit.h"
 
 #include "array/array.h"
@@ -13,7 +14,7 @@
 
 /* ---- collectives ---- */
 
-/* A collective on parts: `send` lists what each member gets, `receive` what each member gives. */
+/* A collective on parts of arrays. Its memory lies in the comm's scratch memory. */
 typedef struct transfer {
   ad_comm *comm;
   const ad_array *in;
@@ -21,17 +22,19 @@ typedef struct transfer {
   ad_part in_part, out_part;
   ad_collective call;
   int64_t members;
-  // In the comm's scratch memory: counts, then the packed blocks where they are needed.
+  // Elements sent to and received from each member; then the packed blocks, if they are needed.
   size_t *send_counts, *receive_counts;
-  char *send, *receive;  // NULL: the array itself
+  char *send, *receive;  // NULL: blocks are contiguous in the array itself
 } transfer;
 
+/* The elements that this rank sends to a member: those that this rank has and the member needs. */
 static void send_region(const transfer *work, int64_t member, ad_part *out) {
   ad_part theirs;
   ad_part_of(&work->out->layout, &work->out->shape, ad_group_rank(&work->call.group, member), &theirs);
   ad_part_intersect(&work->in_part, &theirs, out);
 }
 
+/* The elements that this rank receives from a member: those that it needs and the member has. */
 static void receive_region(const transfer *work, int64_t member, ad_part *out) {
   ad_part theirs;
   ad_part_of(&work->in->layout, &work->in->shape, ad_group_rank(&work->call.group, member), &theirs);
@@ -41,7 +44,7 @@ static void receive_region(const transfer *work, int64_t member, ad_part *out) {
 static int sends_blocks(const transfer *work) { return work->call.op != AD_ALL_GATHER; }
 static int receives_blocks(const transfer *work) { return work->call.op != AD_REDUCE_SCATTER; }
 
-/* 1 if the members' blocks, one after another, are the buffer itself. */
+/* 1: the members' blocks, one after another, are exactly the buffer, so no packing is needed. */
 static int are_runs(const transfer *work, void (*region_of)(const transfer *, int64_t, ad_part *),
                     const ad_part *part) {
   size_t offset = 0;
@@ -54,7 +57,8 @@ static int are_runs(const transfer *work, void (*region_of)(const transfer *, in
   return 1;
 }
 
-/* Takes scratch memory for counts and, where `packs` allows it, for packed blocks. */
+/* Takes scratch memory for the counts and, if `packs`, for packed blocks. AD_INVALID if blocks need packing and `packs`
+ * is 0. */
 static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int pack_send = sends_blocks(work) && !are_runs(work, send_region, &work->in_part);
   int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
@@ -77,6 +81,7 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   return AD_OK;
 }
 
+/* Counts the elements for each member, and packs them if there is memory for packed blocks. */
 static void pack(transfer *work) {
   size_t element = ad_dtype_size(work->in->dtype);
   char *at = work->send;
@@ -98,6 +103,7 @@ static void count_received(transfer *work) {
   }
 }
 
+/* Copies packed blocks to their places in the result, if blocks were packed. */
 static void unpack(transfer *work) {
   size_t element = ad_dtype_size(work->in->dtype);
   const char *at = work->receive;
@@ -157,7 +163,7 @@ static transfer describe_transfer(ad_comm *comm, const ad_collective *call, cons
   return work;
 }
 
-/* With `request` it is posted and nothing may be packed, otherwise it runs to its end. */
+/* With `request`, posts the collective (nothing may be packed then); otherwise runs it to its end. */
 static ad_status start(ad_comm *comm, const ad_transit *transit, const ad_collective *call, ad_request *request) {
   if (request) return ad_comm_post_hinted(comm, call, transit->past_caches, request);
   return ad_comm_run(comm, call);
@@ -168,7 +174,7 @@ static ad_status communicate_blocks(ad_comm *comm, const ad_transit *transit, co
   transfer work = describe_transfer(comm, call, in, out);
   AD_TRY(take_scratch(&work, !request, transit->site));
   prepare_blocks(&work);
-  AD_TRY(start(comm, transit, &work.call, request));  // which copies the counts
+  AD_TRY(start(comm, transit, &work.call, request));  // a posted collective copies the counts
   unpack(&work);
   return AD_OK;
 }
@@ -187,8 +193,9 @@ static ad_status communicate(ad_comm *comm, const ad_transit *transit, const ad_
 
 static void zero(ad_array *array) { memset(array->data, 0, ad_array_bytes(array)); }
 
+/* Copies the elements that both local parts have; for a conversion to P the other elements are zero. */
 static void convert(ad_comm *comm, const ad_array *in, ad_type to, ad_array *out) {
-  if (in->data == out->data) return;  // equal local parts
+  if (in->data == out->data) return;  // the result shares in's memory and its local part is the same
   if (to == AD_P) zero(out);
   if (ad_array_is_packed(in)) {
     ad_packed_copy_common(ad_comm_rank(comm), in, out);
@@ -205,6 +212,7 @@ static void copy_same(const ad_array *in, ad_array *out) {
   if (in->data != out->data) ad_copy(out->data, in->data, ad_array_bytes(in));
 }
 
+/* Keeps the value on the first rank along `axes` and zeroes it on the others. */
 static void once(ad_comm *comm, const ad_array *in, ad_axes axes, ad_array *out) {
   ad_group group = ad_array_group(comm, in, axes);
   if (ad_group_index(&group, ad_comm_rank(comm)) == 0) {
@@ -221,7 +229,7 @@ static ad_status describe_result(const ad_comm *comm, const ad_transit *transit,
   return ad_array_after_at(comm, in, transit->move, transit->axes, transit->to, out, transit->site);
 }
 
-/* Law 6 for a sum that is added to what stands at `out`. */
+/* Checks law 6 for a sum that is added to the contents of `out`. */
 static ad_status check_adds(const ad_transit *transit, const ad_array *in, const ad_array *expected,
                             const ad_array *out) {
   if (transit->move != AD_MOVE_REDUCE_SCATTER || !ad_dtype_is_float(in->dtype)) {
@@ -233,6 +241,7 @@ static ad_status check_adds(const ad_transit *transit, const ad_array *in, const
   return ad_array_check_addend(out, &incoming, transit->site);
 }
 
+/* 1: dtype and scale of `out` are the expected ones, or the move sums and may round to others. */
 static int numbers_fit(const ad_transit *transit, const ad_array *in, const ad_array *expected, const ad_array *out) {
   if (out->dtype == expected->dtype && out->scale == expected->scale) return 1;
   return sums(transit->move) && ad_dtype_is_float(in->dtype) && ad_dtype_is_float(out->dtype);
@@ -244,7 +253,7 @@ static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const
   AD_TRY(ad_array_check(comm, in, move, site));
   AD_TRY(ad_array_check(comm, out, move, site));
   if (transit->adds) AD_TRY(check_adds(transit, in, expected, out));
-  // Uneven parts that are declared a cut: only the caller knows the whole shape.
+  // If uneven parts are declared a cut, only the caller knows the whole shape.
   int shape_fits = ad_shape_equal(&out->shape, &expected->shape) ||
                    (transit->move == AD_MOVE_DECLARE && ad_shape_equal(&out->local, &in->local));
   char want[96], have[96], want_layout[160], have_layout[160];
@@ -266,8 +275,9 @@ static ad_status check(const ad_comm *comm, const ad_transit *transit, const ad_
   return check_out(comm, transit, in, &expected, out);
 }
 
-/* ---- the two ways to execute one ---- */
+/* ---- executing a transition: to its end, or posted ---- */
 
+/* Hands the transition to a mistake that is planted at the seam. Returns 1 if the mistake executed it. */
 static int is_handled(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out, ad_request *request,
                       ad_status *status) {
   ad_transit_passing passing = {comm, transit, in, out, request, 0, AD_OK};
@@ -276,7 +286,7 @@ static int is_handled(ad_comm *comm, const ad_transit *transit, const ad_array *
   return passing.handled;
 }
 
-/* With a site for messages: the caller's, or none that is known. */
+/* Fills in a call site for messages if the caller gave none. */
 static ad_transit with_site(const ad_transit *transit) {
   ad_transit complete = *transit;
   if (!complete.site) complete.site = AD_NO_SITE;

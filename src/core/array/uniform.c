@@ -1,5 +1,5 @@
-/* Random numbers for the samples of a batch: masks, noise. A number depends on the seed, a name, the step and its place
- * in the batch, never on which rank holds it or which microbatch it is in. */
+/* Random numbers for the samples of a batch, for masks and noise. A number depends on the seed, a name, the step and
+ * its place in the batch, never on which rank holds it or in which microbatch it is. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/part.h"
@@ -7,11 +7,11 @@
 #include "addend/random.h"
 
 typedef struct drawing {
-  uint64_t seed;     /* of this name and step */
+  uint64_t seed;     /* seed of this name and step */
   int64_t first;     /* the number of the array's first sample */
-  int64_t of_sample; /* elements */
+  int64_t of_sample; /* number of elements of one sample */
   ad_array *array;
-  size_t written; /* elements of the local part, in storage order */
+  size_t written; /* elements of the local part written so far, in storage order */
 } drawing;
 
 static void put(const ad_array *array, size_t i, double value) {
@@ -21,7 +21,7 @@ static void put(const ad_array *array, size_t i, double value) {
     ((float *)array->data)[i] = (float)value;
 }
 
-/* 24 bits: what f32 can hold below 1, so that f32 and f64 have the same numbers. */
+/* 24 bits are all that f32 holds below 1, so f32 and f64 get the same numbers. */
 static double uniform(const drawing *of, int64_t element) {
   uint64_t sample = (uint64_t)(of->first + element / of->of_sample);
   return (double)(ad_random_bits(of->seed, sample, (uint64_t)(element % of->of_sample)) >> 40) * 0x1p-24;

@@ -1,5 +1,4 @@
-/* Putting a distributed value together on every rank: for proofs and checkpoints, where memory and time are of no
- * concern. */
+/* Puts a distributed value together on every rank, for proofs and checkpoints, where memory and time do not matter. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/part.h"
@@ -23,7 +22,7 @@ static ad_status check_whole(const ad_comm *comm, const ad_array *in, const ad_a
   return AD_OK;
 }
 
-/* Runs a collective on the whole of `data` in place. */
+/* Runs a collective in place on `data`, which holds this rank's local part. */
 static ad_status run_in_place(ad_comm *comm, const ad_array *in, ad_collective_op op, ad_axes axes, void *data,
                               const char *site) {
   ad_collective call = {
@@ -33,6 +32,7 @@ static ad_status run_in_place(ad_comm *comm, const ad_array *in, ad_collective_o
   return ad_comm_run(comm, &call);
 }
 
+/* Copies the gathered parts of all members to their places in the whole value. */
 static void place_parts(const ad_array *in, const ad_group *group, const char *gathered, void *out) {
   ad_layout uncut = ad_layout_all(in->layout.mesh, AD_R);
   ad_part whole, part;
@@ -44,7 +44,8 @@ static void place_parts(const ad_array *in, const ad_group *group, const char *g
   }
 }
 
-/* `memory`: the counts, the local part, the parts of all members. */
+/* Gathers all parts into `out`. Working memory: `counts` for the members, `local` for this rank's part, `gathered` for
+ * all parts. */
 static ad_status gather_parts(ad_comm *comm, const ad_array *in, const ad_group *group, size_t *counts, char *local,
                               char *gathered, const char *site, void *out) {
   ad_copy(local, in->data, ad_array_bytes(in));
@@ -90,10 +91,11 @@ ad_status ad_array_whole_at(ad_comm *comm, const ad_array *in, ad_array *out, co
   return AD_OK;
 }
 
-/* ---- for ranks that have no part ---- */
+/* ---- ranks that hold no part of the value ---- */
 
-enum { HEADER = 3 + AD_DIMS_MAX }; /* dtype, scale, dimensions and their sizes */
+enum { HEADER = 3 + AD_DIMS_MAX }; /* dtype, scale, number of dimensions, and the sizes of the dimensions */
 
+/* Broadcasts `count` elements from rank `root` to all ranks of the group. */
 static ad_status tell(ad_comm *comm, const ad_group *all, int64_t root, ad_dtype dtype, size_t count, void *data,
                       const char *site) {
   ad_collective call = {.size = sizeof call,
@@ -121,12 +123,12 @@ static void take_header(const ad_comm *comm, const ad_mesh *mesh, const int64_t 
   void *data = out->data;
   for (int i = 0; i < shape.ndim; i++) shape.dim[i] = header[3 + i];
   *out = ad_array_describe(comm, (ad_dtype)header[0], &shape, &uncut);
-  out->local = shape; /* they hold all of it, on that mesh or not */
+  out->local = shape; /* these ranks receive the whole value, although they are not on the mesh */
   out->scale = (int)header[1];
   out->data = data;
 }
 
-/* The first rank of the mesh tells all what the others of it know already. */
+/* The mesh's first rank sends the whole value, and before it dtype and shape, to the ranks that are not on the mesh. */
 ad_status ad_array_whole_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh, const ad_array *in,
                                 ad_array *out, const char *site) {
   if (!site) site = AD_NO_SITE;

@@ -1,4 +1,4 @@
-/* The one reading of the clocks. */
+/* Reads the clocks. */
 #include "base/clock.h"
 
 #include <time.h>
@@ -11,7 +11,7 @@ static int64_t read_clock(clockid_t clock) {
 
 int64_t ad_now(void) { return read_clock(CLOCK_MONOTONIC); }
 
-/* Two clocks are not read at once: the attempt counts in which least time passed. */
+/* The two clocks cannot be read at the same instant, so of 16 attempts the one counts that took the least time. */
 int64_t ad_wall_clock_ahead(void) {
   int64_t ahead = 0, least = INT64_MAX;
   for (int attempt = 0; attempt < 16; attempt++) {

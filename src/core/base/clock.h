@@ -1,12 +1,12 @@
-/* The clock that durations are measured by. */
+/* The clocks: durations are measured with CLOCK_MONOTONIC, which all processes of a machine share. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 #include <stdint.h>
 #include "base/internal.h"
 
-/* Nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share. */
+/* The present time of CLOCK_MONOTONIC in nanoseconds. */
 AD_INTERNAL int64_t ad_now(void);
-/* What has to be added to ad_now for nanoseconds since 1970 of the wall clock, which machines keep in step. */
+/* The nanoseconds to add to ad_now to get the wall clock's time since 1970, which different machines keep in step. */
 AD_INTERNAL int64_t ad_wall_clock_ahead(void);
 static inline double ad_seconds(void) { return 1e-9 * (double)ad_now(); }
 

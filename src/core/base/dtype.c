@@ -1,4 +1,4 @@
-/* Names and sizes of element types; their conversions are in kernels_body.h. */
+/* Names and sizes of dtypes; kernels_body.h converts between them. */
 #include "addend/dtype.h"
 
 #include <string.h>

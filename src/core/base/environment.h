@@ -1,16 +1,17 @@
-/* The environment variables that say how ranks run (docs/addend.1) and hold a number or a folder. One that is empty is
- * not set. Those that launchers set, and MPI's, are where they are read; comm/settings.h checks all. */
+/* The environment variables that control how ranks run (docs/addend.1) and whose value is a number or a folder. An
+ * empty variable counts as not set. Variables of launchers and of MPI are read elsewhere, where they are used;
+ * comm/settings.h checks all variables. */
 #ifndef BASE_ENVIRONMENT_H
 #define BASE_ENVIRONMENT_H
 #include <stdint.h>
 #include "addend/status.h"
 #include "base/internal.h"
 
-/* AD_INVALID, naming the variable, what it must be and what it is, unless each is what it may be. */
+/* Checks all these variables. AD_INVALID names the variable, what it must be and what it is. */
 ad_status ad_environment_check(void) AD_CHECKED;
-/* The variable's text; NULL where it is not set. */
+/* The variable's text; NULL if it is not set. */
 AD_INTERNAL const char *ad_environment_text(const char *name);
-/* The number that a variable holds; `otherwise` where it is not set or not what it may be. */
+/* The variable's number; `otherwise` if it is not set or not valid. */
 AD_INTERNAL uint64_t ad_environment_number(const char *name, uint64_t otherwise);
 
 #endif

@@ -35,7 +35,7 @@ int ad_status_is_own(ad_status status) { return is_status(status) && !status_tex
 const char *ad_last_error(void) { return last_error; }
 
 static void record(const char *format, va_list arguments) {
-  char message[AD_MESSAGE_MAX];  // the arguments may point into last_error
+  char message[AD_MESSAGE_MAX];  // a copy, because the arguments may point into last_error
   vsnprintf(message, sizeof message, format, arguments);
   ad_printable_lines(message, last_error, sizeof last_error);
 }
@@ -78,7 +78,7 @@ int ad_has(size_t index, size_t count, const char *call, const char *what) {
   return 0;
 }
 
-/* The word of a list "a, b, c" with this number. */
+/* Finds word number `index` of a list "a, b, c". */
 static const char *nth_name(const char *names, size_t index, int *length) {
   for (; index; index--) names += strcspn(names, ",") + 2;
   *length = (int)strcspn(names, ",");
@@ -110,7 +110,7 @@ void ad_set_log(ad_log_function function, void *context) {
 }
 
 void ad_log(ad_log_level level, const char *format, ...) {
-  // Called outside the lock: a callback may itself log or set the log.
+  // The callback is called without the lock, because it may itself log or set the log.
   pthread_mutex_lock(&log_lock);
   ad_log_function function = log_function;
   void *context = log_context;

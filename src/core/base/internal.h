@@ -1,8 +1,10 @@
-/* The interface inside: what libaddend exports beside its public API, for libaddend_train of the same version alone.
- * src/core/exports.map lists it, header by header; script/check-layers holds both libraries to the list. */
+/* The internal interface: functions that libaddend exports beside its public API, only for libaddend_train of the same
+ * version. src/core/exports.map lists them, header by header; script/check-layers compares both libraries with that
+ * list. */
 #ifndef BASE_INTERNAL_H
 #define BASE_INTERNAL_H
 
+/* Marks a function of the internal interface. */
 #define AD_INTERNAL __attribute__((visibility("default")))
 
 #endif

@@ -1,4 +1,4 @@
-/* The C locale for one thread and one piece of work. */
+/* Switches one thread to the C locale and back. */
 #include "base/locale.h"
 
 ad_locale ad_locale_enter(void) {

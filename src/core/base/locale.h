@@ -1,4 +1,5 @@
-/* Numbers in recipes have a decimal point, whatever locale the program around the library has chosen. */
+/* The C locale, in which numbers of recipes are read and written: with a decimal point, whatever locale the calling
+ * program has set. */
 #ifndef BASE_LOCALE_H
 #define BASE_LOCALE_H
 #include <locale.h>
@@ -7,8 +8,9 @@
 typedef struct ad_locale {
   locale_t own, before;
 } ad_locale;
-/* Gives this thread the C locale; where that fails, it keeps its own. */
+/* Switches this thread to the C locale; if that fails the thread keeps its own. */
 AD_INTERNAL ad_locale ad_locale_enter(void);
+/* Switches this thread back to the locale that it had before. */
 AD_INTERNAL void ad_locale_leave(ad_locale locale);
 
 #endif

@@ -1,4 +1,5 @@
-/* Allocation with a counter that tests use to fail any one of them. No pools here: arenas are in arena.c. */
+/* Allocation, with a counter by which tests make any single allocation fail. The tapes' memory pools are the trainer's
+ * (tensor/arena.c). */
 #include "base/memory.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@
 #include "base/error.h"
 
 static atomic_long allocations_made;
-static atomic_long failing_allocation;  // counted like allocations_made; 0: none
+static atomic_long failing_allocation;  // number of the allocation that fails, counted like allocations_made; 0: none
 
 long ad_memory_fail_at(long n) {
   atomic_store(&failing_allocation, 0);
@@ -19,6 +20,7 @@ long ad_memory_fail_at(long n) {
   return made;
 }
 
+/* Counts an allocation; 0 if a test wants it to fail. */
 static int may_allocate(void) {
   long number = atomic_fetch_add(&allocations_made, 1) + 1;
   return number != atomic_load_explicit(&failing_allocation, memory_order_relaxed);

@@ -1,29 +1,30 @@
-/* Allocation for addend's own objects, beside addend/memory.h. Every allocation of the library passes here, so that a
- * test can fail the n-th. */
+/* Allocation for addend's own objects, beside addend/memory.h. Every allocation of the library goes through these
+ * functions, so that a test can make the n-th one fail. */
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 #include <stddef.h>
 #include "addend/memory.h"
 #include "base/internal.h"
 
-/* Grows *array (may be NULL) to hold `count` elements of `size` bytes; new bytes are zero; on failure unchanged. */
+/* Grows *array (may be NULL) to `count` elements of `size` bytes; new bytes are zero. On failure *array is unchanged.
+ */
 AD_INTERNAL AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t size);
 #define ad_grow(array, old_count, count) ad_grow_bytes((void **)(array), (old_count), (count), sizeof **(array))
-/* Makes *memory hold at least `bytes`, where it held *held; only new memory is zeroed, and what a smaller one held is
- * lost. On failure both are empty. */
+/* Makes sure that *memory, which has *held bytes, has at least `bytes`. If it must be larger, zeroed new memory
+ * replaces it and the old contents are lost. On failure *memory is NULL and *held is 0. */
 AD_INTERNAL AD_CHECKED ad_status ad_make_room(char **memory, size_t *held, size_t bytes);
 AD_INTERNAL AD_CHECKED ad_status ad_copy_string(const char *text, char **out);
 
-/* For libraries that have no error for memory that they cannot have: asks whether the process may have so many more MiB
- * now. AD_MEMORY says that `what` needs them and where the limits are. Nothing is kept. */
+/* Tests whether the process can get this many more MiB now, for libraries that cannot report a failed allocation.
+ * AD_MEMORY says that `what` needs them and where the limits are set. The memory is given back at once. */
 AD_INTERNAL AD_CHECKED ad_status ad_memory_try(const char *what, size_t mebibytes);
 
-/* Asks for huge pages where whole ones lie inside this memory: fewer faults, and another process, which reads it page
- * by page, is done sooner. Nothing is touched and nothing can fail. */
+/* Asks the kernel for huge pages inside this memory: fewer page faults, and other processes, which read it page by
+ * page, finish sooner. Touches no memory and cannot fail. */
 AD_INTERNAL void ad_prefer_huge_pages(void *memory, size_t bytes);
 
-/* Tests: the n-th allocation from now on (1 is the next) fails; 0 turns it off. Returns how many were made since the
- * last call. */
+/* For tests: makes the n-th allocation from now on fail (1 is the next); 0 turns this off. Returns how many allocations
+ * there were since the last call. */
 long ad_memory_fail_at(long n);
 
 #endif

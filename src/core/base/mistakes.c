@@ -1,4 +1,4 @@
-/* Planting a known mistake. */
+/* Plants a known mistake at its seams. */
 #include "base/mistakes.h"
 
 const char *ad_need_sentence(ad_needs needs) {

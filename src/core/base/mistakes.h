@@ -1,5 +1,6 @@
-/* Known mistakes that are no transition (dtypes, buffers, protocol, slices): one record each, in the mistakes.c of the
- * folder where real systems make it. Tests and sabotage plant them; a mistake is a function, or a few, at seams. */
+/* Known mistakes of distributed training that are not transitions (dtypes, buffers, protocol, slices). Each is a record
+ * in the mistakes.c of the folder where real systems make that mistake. Tests and the proof's sabotage plant it: a
+ * mistake consists of one or a few functions at seams (base/seams.h). */
 #ifndef BASE_MISTAKES_H
 #define BASE_MISTAKES_H
 #include <stdint.h>
@@ -7,7 +8,8 @@
 #include "base/seams.h"
 #include "base/internal.h"
 
-/* What a run must have for a mistake to show in its numbers; the sentence says why it does not. */
+/* What a run must have for a mistake to change its numbers; the sentence says why a run without it does not show the
+ * mistake. */
 #define AD_NEED_LIST(X)                                                                     \
   X(TOKENS, "no token of the step counts")                                                  \
   X(RANKS, "there is one rank")                                                             \
@@ -53,7 +55,7 @@ typedef enum ad_need_number {
 #undef AD_NEED_NUMBER
       AD_NEED_COUNT
 } ad_need_number;
-/* A set of needs. */
+/* A set of needs: one bit for each. */
 typedef uint64_t ad_needs;
 _Static_assert(AD_NEED_COUNT <= 64, "a set has a bit for each need");
 enum {
@@ -61,37 +63,42 @@ enum {
   AD_NEED_LIST(AD_NEED_BIT)
 #undef AD_NEED_BIT
 };
-AD_INTERNAL const char *ad_need_sentence(ad_needs needs); /* of the first of them */
+AD_INTERNAL const char *ad_need_sentence(ad_needs needs); /* the sentence of the first need in the set */
 
-/* Where a mistake is at work: what its functions know of the run, and whether one of them changed something. */
+/* What the functions of a planted mistake know about the run, and what they report. */
 typedef struct ad_mistake_scene {
-  int64_t rank;         /* of the world */
-  int64_t microbatch;   /* of the step that is under way; -1: none has begun */
-  int64_t microbatches; /* of a step; 0: not known */
-  int steps;            /* that are complete since it was planted */
-  int passed;           /* how often it was called: for those that tell their calls apart */
-  const void *kept;     /* what passed one seam and is used at another */
+  int64_t rank;         /* this rank in the world */
+  int64_t microbatch;   /* number of the present microbatch; -1: none has begun */
+  int64_t microbatches; /* microbatches of a step; 0: not known */
+  int steps;            /* number of steps completed since the mistake was planted */
+  int passed;       /* how often the mistake's function was called, for mistakes that treat their calls differently */
+  const void *kept; /* something seen at one seam that is needed at another */
+  /* set to 1 by the mistake when it has changed something */
   int fired;
-  double ratio; /* of the gradients that it changes to the right ones; 0: no single number */
+  double ratio; /* wrong gradients divided by right ones; 0: they have no common ratio */
 } ad_mistake_scene;
 
 enum { AD_MISTAKE_SEAMS = 4 };
 typedef struct ad_mistake {
+  /* words: a description for people */
   const char *name, *words;
-  int catalogue;   /* number of the published mistake that it repeats; 0: none */
-  ad_needs needs;  /* it shows where all of them are there */
-  int of_dtype;    /* 1: f64 would hide it, so it is planted in the recipe's own dtypes */
-  int at_creation; /* 1: of buckets, before a run has any: it is judged by the collectives of a run of its own */
-  /* What it means if it is made and no judged number has other bits, which is then no survivor. NULL: it must show. */
+  int catalogue;  /* number of the published mistake that this one repeats; 0: none */
+  ad_needs needs; /* the mistake changes numbers if the run has all of these */
+  int of_dtype;   /* 1: f64 would hide the mistake, so it is planted with the recipe's own dtypes */
+  /* 1: the mistake is made when buckets are created, before a run has any; it is judged by the collectives of a run of
+   * its own */
+  int at_creation;
+  /* Why it is harmless if the mistake was made and no judged number changed its bits; such a mistake does not count as
+   * a survivor. NULL: the mistake must show. */
   const char *no_effect;
   struct {
     ad_seam seam;
     ad_seam_function function; /* its context is the ad_mistake_scene */
-  } at[AD_MISTAKE_SEAMS];      /* ended by a function that is NULL */
+  } at[AD_MISTAKE_SEAMS];      /* the end is a function that is NULL */
 } ad_mistake;
 
-/* From now on it is made, until the seams are lifted. The scene keeps its rank and microbatches and begins anew
- * otherwise; it is borrowed. */
+/* Plants the mistake until the seams are cleared. The scene keeps its rank and microbatches, and is otherwise reset. It
+ * is borrowed. */
 AD_INTERNAL void ad_mistake_plant(const ad_mistake *mistake, ad_mistake_scene *scene);
 
 #endif

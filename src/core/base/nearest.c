@@ -1,4 +1,4 @@
-/* Names that are not known: which of those that are comes nearest. */
+/* Finds the known name that is most similar to an unknown one. */
 #include "base/nearest.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* How far a name is from the one that was probably meant. */
+/* Compares names by the number of typing errors between them. */
 #ifndef BASE_NEAREST_H
 #define BASE_NEAREST_H
 #include "addend/status.h"
@@ -6,10 +6,10 @@
 
 enum { AD_NAME_COMPARED_MAX = 32 };
 
-/* Letters to insert, remove, change or swap with their neighbour (optimal string alignment); AD_NAME_COMPARED_MAX where
- * a name is longer than that. */
+/* The number of letters to insert, remove, change or swap with their neighbour to turn one name into the other (optimal
+ * string alignment); AD_NAME_COMPARED_MAX if a name is longer than that. */
 AD_INTERNAL int ad_name_distance(const char *a, const char *b);
-/* As far as this a name is a slip of the finger. */
+/* The largest distance at which a name counts as a typing error for `unknown`. */
 AD_INTERNAL int ad_name_distance_max(const char *unknown);
 
 #endif

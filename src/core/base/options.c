@@ -1,4 +1,4 @@
-/* Taking a caller's options. */
+/* Copies a caller's options structs, of whatever version, to the library's own. */
 #include "base/options.h"
 
 #include <string.h>

@@ -1,11 +1,12 @@
-/* Escaping what a terminal would obey: control characters, those of Unicode too, and bytes that are no UTF-8, which
- * some terminals take for such. */
+/* Escapes what a terminal would obey: control characters, also those of Unicode, and bytes that are not UTF-8, which
+ * some terminals take for control characters. */
 #include "base/printable.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes of the UTF-8 character that begins here; 0: none does. Which of the longer ones are assigned is not asked. */
+/* The number of bytes of the UTF-8 character that begins here; 0 if none begins. Does not check whether the character
+ * is assigned. */
 static size_t character_length(const unsigned char *at) {
   size_t length = at[0] < 0x80 ? 1 : at[0] >= 0xc2 && at[0] < 0xe0 ? 2 : (at[0] & 0xf0) == 0xe0 ? 3 : 4;
   if (length == 4 && (at[0] < 0xf0 || at[0] > 0xf4)) return 0;
@@ -14,12 +15,13 @@ static size_t character_length(const unsigned char *at) {
   return length;
 }
 
-/* U+0080 to U+009F are control characters as well. */
+/* 1 for a control character; U+0080 to U+009F are such, too. */
 static int is_control(const unsigned char *at) {
   return at[0] < 0x20 || at[0] == 0x7f || (at[0] == 0xc2 && at[1] < 0xa0);
 }
 
-/* How many bytes of `text` one piece of the output stands for; the piece goes to `piece`. */
+/* Writes the next piece of the output, a character or an escaped byte, and returns how many bytes of `text` it stands
+ * for. */
 static size_t next_piece(const char *text, int keeps_lines, char piece[5]) {
   const unsigned char *at = (const unsigned char *)text;
   size_t length = character_length(at);

@@ -1,4 +1,4 @@
-/* Reading /proc and /sys about this process; nothing here changes it. */
+/* Reads /proc and /sys about this process; changes nothing. */
 #include "base/process.h"
 
 #include <inttypes.h>
@@ -17,13 +17,14 @@ size_t ad_process_pss(void) {
   return kibibytes * 1024;
 }
 
-/* ---- memory that is left ---- */
+/* ---- memory that can still be allocated ---- */
 
 enum { PATH_BYTES = AD_LIMIT_PATH };
 static const uint64_t unknown = UINT64_MAX;
 
-// How one version of control groups says what a group may have. Without a limit the file has "max" (v2) or a number
-// larger than any machine (v1). Pages of files that are cached count as used, but are given up before anything fails.
+// The files in which one version of control groups tells a group's memory. Without a limit the limit file has "max"
+// (v2) or a number larger than any machine (v1). Cached pages of files count as used, but are given up before anything
+// fails.
 typedef struct group_files {
   const char *mount, *limit, *used, *inactive_cache, *active_cache;
 } group_files;
@@ -34,7 +35,7 @@ static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.cu
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-// The number after `key` in the first line of folder/name that starts with it.
+// The number after `key` in the first line of folder/name that starts with `key`.
 static uint64_t number_in(const char *folder, const char *name, const char *key) {
   char text[PATH_BYTES];
   uint64_t number = unknown;
@@ -50,11 +51,13 @@ static uint64_t number_in(const char *folder, const char *name, const char *key)
   return number;
 }
 
+/* Bytes of one kind of cached pages; 0 if the group does not tell. */
 static uint64_t cache_of(const char *group, const char *key) {
   uint64_t bytes = number_in(group, "memory.stat", key);
   return bytes == unknown ? 0 : bytes;
 }
 
+/* Lowers room's limit and what is left to those of one control group. */
 static void look_at_group(const char *group, const group_files *files, ad_memory_room *room) {
   uint64_t limit = number_in(group, files->limit, ""), used = number_in(group, files->used, "");
   if (limit < room->limit &&
@@ -66,8 +69,8 @@ static void look_at_group(const char *group, const group_files *files, ad_memory
   room->left = least(room->left, limit - least(limit, used));
 }
 
-// The group and those above it, up to the mount. In a container the path may be the host's: then only the mount exists,
-// which is the container's own group.
+// Looks at the group and the groups above it, up to the mount. In a container the path may be the host's: then only the
+// mount exists, which is the container's own group.
 static void look_at_groups(const char *root, const group_files *files, const char *path, ad_memory_room *room) {
   char group[PATH_BYTES];
   size_t top = strlen(root) + strlen(files->mount);
@@ -89,7 +92,7 @@ static int has_memory(const char *controllers) {
   return 0;
 }
 
-// A line is NUMBER:CONTROLLERS:PATH; version 2 names no controllers.
+// Looks at the group of one line of /proc/self/cgroup, NUMBER:CONTROLLERS:PATH; version 2 names no controllers.
 static void look_by_line(const char *root, char *line, ad_memory_room *room) {
   char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
   if (!path) return;
@@ -120,14 +123,14 @@ void ad_process_memory_room(const char *root, ad_memory_room *out) {
   fclose(file);
 }
 
-/* ---- command line, processors ---- */
+/* ---- command line and processors ---- */
 
 size_t ad_process_command(char *buffer, size_t size) {
   FILE *file = fopen("/proc/self/cmdline", "re");
   if (!file) return 0;
   size_t count = fread(buffer, 1, size, file);
   fclose(file);
-  while (count && buffer[count - 1]) count--;  // a word that was cut is none
+  while (count && buffer[count - 1]) count--;  // drops a last word that was cut off
   return count;
 }
 

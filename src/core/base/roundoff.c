@@ -1,4 +1,4 @@
-/* What dtypes round to. */
+/* The precision of dtypes. */
 #include "base/roundoff.h"
 
 double ad_unit_roundoff(ad_dtype dtype) {
@@ -14,7 +14,7 @@ double ad_unit_roundoff(ad_dtype dtype) {
   }
 }
 
-/* The smallest subnormal. */
+/* The smallest subnormal number of each dtype. */
 double ad_smallest_number(ad_dtype dtype) {
   switch (dtype) {
     case AD_F32:

@@ -1,4 +1,4 @@
-/* What dtypes round to. */
+/* The precision of dtypes. */
 #ifndef BASE_ROUNDOFF_H
 #define BASE_ROUNDOFF_H
 #include "addend/dtype.h"
@@ -6,6 +6,6 @@
 
 AD_INTERNAL double ad_unit_roundoff(
     ad_dtype dtype); /* largest relative error of rounding to nearest, without underflow */
-AD_INTERNAL double ad_smallest_number(ad_dtype dtype); /* above 0 */
+AD_INTERNAL double ad_smallest_number(ad_dtype dtype); /* the smallest number above 0, a subnormal */
 
 #endif

@@ -1,4 +1,4 @@
-/* What is planted at each seam. */
+/* Keeps what is planted at each seam. */
 #include "base/seams.h"
 
 #include <string.h>

@@ -1,11 +1,13 @@
-/* Seams: places where something passes that a known mistake would change (the batch that is read, a norm, a bucket on
- * its way). Product code hands over what passes and knows of no mistake; a mistake, planted by tests and by sabotage,
- * is a function at a seam. With none planted a seam costs a call and the test of one pointer. */
+/* Seams: places in the product's code where a known mistake would change something (the batch that is read, a norm, a
+ * bucket about to be sent). The code hands the thing to the seam and knows of no mistake. A mistake, planted by tests
+ * and by the proof's sabotage, is a function at a seam. If none is planted a seam costs one call and the test of one
+ * pointer. */
 #ifndef BASE_SEAMS_H
 #define BASE_SEAMS_H
 #include <stddef.h>
 #include "base/internal.h"
 
+/* Each seam, with the type of the pointer that it passes and what it points to. */
 typedef enum ad_seam {
   AD_SEAM_CALL,          /* ad_call_passing *: a collective is about to be posted */
   AD_SEAM_TRANSIT,       /* ad_transit_passing *: a transition is about to be executed */
@@ -14,14 +16,14 @@ typedef enum ad_seam {
   AD_SEAM_REFUSED,       /* ad_operation_passing *: an operation was refused, and its tape failed with that */
   AD_SEAM_RING,          /* ring_passing *: keys are about to go around a ring */
   AD_SEAM_RING_TURN,     /* ring_turn_passing *: keys that came around a ring are about to be attended */
-  AD_SEAM_RING_GATHERED, /* int *: whether what other ranks gathered is added to a rank's own addends */
+  AD_SEAM_RING_GATHERED, /* int *: whether gradients gathered by other ranks are added to a rank's own addends */
   AD_SEAM_ROUTES,        /* ad_route_passing *: rows are about to go over a bridge */
   AD_SEAM_WIRE,          /* ad_wire_passing *: the dtype in which a value or gradient is about to go over a bridge */
-  AD_SEAM_POSITIONS,     /* positions *: of the sequence, that rotary positions are about to be made of */
-  AD_SEAM_PRODUCT,       /* gemm_passing *: a matrix product is about to be made */
-  AD_SEAM_STATISTIC,     /* double *: what a row of values is normalised by */
-  AD_SEAM_RESIDUAL,      /* ad_dtype *: of the residual stream that is about to be recorded */
-  AD_SEAM_SLOT_SCORES,   /* slot_scores_passing *: gradients of slots are about to become those of scores */
+  AD_SEAM_POSITIONS,     /* positions *: the positions of which rotary positions are about to be made */
+  AD_SEAM_PRODUCT,       /* gemm_passing *: a matrix product is about to be computed */
+  AD_SEAM_STATISTIC,     /* double *: the statistic by which a row of values is normalised */
+  AD_SEAM_RESIDUAL,      /* ad_dtype *: the dtype of the residual stream that is about to be recorded */
+  AD_SEAM_SLOT_SCORES,   /* slot_scores_passing *: gradients of slots are about to be turned into those of scores */
   AD_SEAM_READ,          /* int64_t *: the step whose batch this rank is about to read */
   AD_SEAM_ARRIVED,       /* ad_crossing_passing *: a value came from other ranks */
   AD_SEAM_RETURNED,      /* ad_crossing_passing *: the gradient of a value came back from other ranks */
@@ -29,30 +31,31 @@ typedef enum ad_seam {
   AD_SEAM_STATES,        /* ad_states_passing *: a program changed states of a microbatch by gradients */
   AD_SEAM_PHASE,         /* size_t *: the number of the microbatch in which a phase is about to run */
   AD_SEAM_DIVISOR,       /* ad_divisor_passing *: a loss is about to be divided */
-  AD_SEAM_CONTRACT,      /* ad_contract *: by which a gradient is about to get its bucket */
+  AD_SEAM_CONTRACT,      /* ad_contract *: the contract by which a gradient is about to get its bucket */
   AD_SEAM_MICROBATCH,    /* ad_reducer *: a microbatch has begun */
-  AD_SEAM_STRAIGHT,      /* int *: whether a gradient may be written into its bucket as it is */
-  AD_SEAM_BROUGHT,       /* ad_dtype *: what a gradient is about to be brought to before its bucket */
+  AD_SEAM_STRAIGHT,      /* int *: whether a gradient may be written directly into its bucket */
+  AD_SEAM_BROUGHT,       /* ad_dtype *: the dtype to which a gradient is about to be converted before its bucket */
   AD_SEAM_ADDED,         /* ad_added_passing *: a gradient was added to earlier ones */
-  AD_SEAM_ORDER,         /* ad_order_passing *: a bucket is chosen to be launched */
+  AD_SEAM_ORDER,         /* ad_order_passing *: the bucket to be launched next is chosen */
   AD_SEAM_LAUNCH,        /* ad_bucket_passing *: a bucket is about to be sent */
   AD_SEAM_REDUCED,       /* ad_bucket_passing *: a step of a bucket's path is complete */
-  AD_SEAM_GRADIENTS,     /* ad_run *: all gradients of a step are reduced and nothing was done with them yet */
-  AD_SEAM_NORM,          /* double *: the norm that decides about the step */
-  AD_SEAM_UPDATED,       /* ad_array *: the optimizer wrote a parameter's master */
+  AD_SEAM_GRADIENTS,     /* ad_run *: all gradients of a step are reduced and not yet used */
+  AD_SEAM_NORM,          /* double *: the norm that decides whether the step is taken */
+  AD_SEAM_UPDATED,       /* ad_array *: a parameter's master weights, which the optimizer has just written */
   AD_SEAM_COUNT
 } ad_seam;
 
 typedef void (*ad_seam_function)(void *context, void *passing);
 typedef struct ad_seam_slot {
-  ad_seam_function function; /* NULL: what passes, passes */
+  ad_seam_function function; /* NULL: nothing is planted */
   void *context;
 } ad_seam_slot;
 
+/* Calls the mistake planted at the seam, if there is one. */
 AD_INTERNAL void ad_seam_pass(ad_seam seam, void *passing);
-/* From now on this is at the seam. Returns what was there. */
+/* Plants `slot` at the seam and returns what was planted there before. */
 AD_INTERNAL ad_seam_slot ad_seam_plant(ad_seam seam, ad_seam_slot slot);
 ad_seam_slot ad_seam_planted(ad_seam seam);
-AD_INTERNAL void ad_seams_clear(void); /* nothing is planted any more */
+AD_INTERNAL void ad_seams_clear(void); /* removes all mistakes from all seams */
 
 #endif

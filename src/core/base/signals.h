@@ -2,7 +2,7 @@
 #ifndef BASE_SIGNALS_H
 #define BASE_SIGNALS_H
 
-/* "KILL" of SIGKILL; "unknown" where the number is none with a name. As sigabbrev_np, which glibc has since 2.32 only.
+/* "KILL" for SIGKILL; "unknown" for a number without a name. Replaces sigabbrev_np, which only glibc from 2.32 on has.
  */
 const char *ad_signal_name(int number);
 

@@ -1,4 +1,4 @@
-/* Building short texts in fixed buffers. */
+/* Builds short texts in fixed buffers. */
 #include "base/text.h"
 
 #include <stdarg.h>

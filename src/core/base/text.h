@@ -1,4 +1,4 @@
-/* Building short texts (layout strings, messages) in fixed buffers; overlong text is cut, never overrun. */
+/* Builds short texts (layout strings, messages) in fixed buffers; a text that is too long is cut, never overrun. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 #include <stddef.h>
@@ -13,8 +13,8 @@ typedef struct ad_text {
 AD_INTERNAL ad_text ad_text_on(char *buffer, size_t size);
 AD_INTERNAL void ad_text_add(ad_text *text, const char *format, ...) AD_PRINTF(2, 3);
 
-/* Adds one item of a list: `what` stands before the first, ", " before the others, and "..." for those after AD_LISTED.
- * *count, which starts at 0, is how many were added. */
+/* Adds one item to a list in a text: `what` comes before the first item, ", " before the others, and "..." replaces all
+ * items after number AD_LISTED. *count is the number of items so far; start it at 0. */
 enum { AD_LISTED = 5 };
 AD_INTERNAL void ad_text_list(ad_text *text, size_t *count, const char *what, const char *format, ...) AD_PRINTF(4, 5);
 

@@ -1,4 +1,4 @@
-/* The one trait that a process may have. */
+/* Keeps the one trait that a process may have. */
 #include "base/trait.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* A trait: one number in which a library above the core says what its process has for its own work (the trainer: what
- * makes matrix products). Ranks tell each other theirs when they join, and each goes by what all of them have. */
+/* A trait: one number by which a library above the core describes something of its process (the trainer: what computes
+ * matrix products). Ranks exchange their traits when they join a world, and each then uses what all of them have. */
 #ifndef BASE_TRAIT_H
 #define BASE_TRAIT_H
 #include <stdint.h>
@@ -7,16 +7,16 @@
 #include "base/internal.h"
 
 typedef struct ad_trait {
-  ad_status (*check)(void);                         /* AD_INVALID if the environment asks for what is not there */
-  uint32_t (*own)(void);                            /* this process's; never 0 */
-  uint32_t (*common)(uint32_t one, uint32_t other); /* what both have */
-  void (*choose)(uint32_t agreed);                  /* what all ranks have */
+  ad_status (*check)(void); /* AD_INVALID if the environment asks for something that this process does not have */
+  uint32_t (*own)(void);    /* this process's trait; never 0 */
+  uint32_t (*common)(uint32_t one, uint32_t other); /* the trait of what both processes have */
+  void (*choose)(uint32_t agreed);                  /* called with the trait of what all ranks have */
 } ad_trait;
 
-/* Before any world is joined; borrowed for the process's life. */
+/* Offers the process's trait, before any world is joined. Borrowed for the life of the process. */
 AD_INTERNAL void ad_trait_offer(const ad_trait *trait);
 
-/* For joining. Where nothing was offered `own` is 0, which has a part in no agreement. */
+/* For joining a world. If no trait was offered, ad_trait_own is 0, and the agreement ignores it. */
 ad_status ad_trait_check(void) AD_CHECKED;
 uint32_t ad_trait_own(void);
 uint32_t ad_trait_common(uint32_t one, uint32_t other);

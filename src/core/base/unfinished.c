@@ -1,4 +1,4 @@
-/* Names for what is being written, and writing under them. What is written is decided elsewhere. */
+/* Temporary names, and writing files under them. Callers decide what is written. */
 #include "base/unfinished.h"
 
 #include <dirent.h>
@@ -16,7 +16,7 @@
 long long ad_token_bits(void) {
   long long bits = 0;
   if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == sizeof bits && bits) return bits;
-  // A machine that has just started: no two files get one name, but somebody might guess it.
+  // A machine that has just started has no random bits yet. These are unique, but somebody might guess them.
   return (long long)ad_now() << 2 ^ (long long)getpid() << 40 ^ 1;
 }
 
@@ -57,7 +57,7 @@ ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status 
 }
 
 typedef struct filling {
-  const char *path; /* that the file will have */
+  const char *path; /* path that the file will get */
   ad_status (*write)(FILE *file, void *context);
   void *context;
   int keeps;

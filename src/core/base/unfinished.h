@@ -1,5 +1,5 @@
-/* Files and folders that are written under another name first: names that nobody can guess, so that no link and no file
- * can lie in wait there, and removing those that a kill left behind. */
+/* Files and folders that are first written under a temporary name. Nobody can guess that name, so no link or file can
+ * be placed there beforehand. Temporary files left by a killed process are removed later. */
 #ifndef BASE_UNFINISHED_H
 #define BASE_UNFINISHED_H
 #include <stddef.h>
@@ -7,25 +7,25 @@
 #include "addend/status.h"
 #include "base/internal.h"
 
-enum { AD_TOKEN_SIZE = 17 }; /* sixteen hexadecimal digits and the 0 */
+enum { AD_TOKEN_SIZE = 17 }; /* bytes of a token: sixteen hexadecimal digits and the final 0 */
 
-/* Sixty-four random bits, never 0. */
+/* 64 random bits, never 0. */
 AD_INTERNAL long long ad_token_bits(void);
 AD_INTERNAL void ad_token_print(long long bits, char token[AD_TOKEN_SIZE]);
-/* Writes a whole file: `write` fills one that is called otherwise, which then gets the name `path` as ad_unfinished_end
- * does. AD_IO names the path. keep: not NULL: *keep stays open for more, on success. */
+/* Writes a whole file: `write` fills a file with a temporary name, which ad_unfinished_end then renames to `path`.
+ * AD_IO names the path. If `keep` is not NULL, then on success *keep is the file, still open for more. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_write(const char *path, ad_status (*write)(FILE *file, void *context),
                                                      void *context, FILE **keep);
-/* AD_IO for a name whose file cannot be replaced by another: of a folder, a pipe or a device, or of a link to such or
- * into /proc, as /dev/stdout is. A link to a file can: it makes way itself. */
+/* AD_IO if the file at this path must not be replaced by another: a folder, a pipe, a device, a link to one of these,
+ * or a link into /proc, as /dev/stdout is. A link to a regular file is accepted, and is itself replaced. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_check(const char *path);
-/* "PATH.TOKEN.tmp", where ad_unfinished_check(path); release with ad_release. */
+/* *out: the temporary name "PATH.TOKEN.tmp", if ad_unfinished_check accepts the path; release it with ad_release. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_path(const char *path, char **out);
-/* `written`: what became of writing it. Gives the file the name `path`; what has that name goes, a link itself and not
- * what it leads to. A file that was not written whole, or cannot have the name, is removed. */
+/* Finishes a file: renames it to `path`, replacing what has that name (a link itself, not its target). `written` is the
+ * status of writing it. A file that was not written completely, or cannot be renamed, is removed. */
 AD_CHECKED ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status written);
-AD_INTERNAL int ad_is_unfinished(const char *entry, const char *name); /* NAME.TOKEN.tmp */
-/* Removes every NAME.TOKEN.tmp of these names in the folder; where that is a link, nothing. */
+AD_INTERNAL int ad_is_unfinished(const char *entry, const char *name); /* 1: entry is NAME.TOKEN.tmp */
+/* Removes the NAME.TOKEN.tmp of all these names from the folder; does nothing if the folder is a link. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_remove(const char *folder, const char *const *names, size_t count);
 
 #endif

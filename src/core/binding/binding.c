@@ -1,4 +1,4 @@
-/* Version, and the headers' constants by name. */
+/* The library's version, and the headers' constants by name. */
 #include "addend/binding.h"
 
 #include <string.h>

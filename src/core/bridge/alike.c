@@ -1,5 +1,5 @@
-/* Bridges between alike meshes: each rank's part goes, however it is cut, to the rank at the same position. Nothing is
- * cut or summed on the way, so the types of both sides are the same and every one but P may go. */
+/* Bridges between alike meshes: each rank's part, however it is cut, goes to the rank at the same position of the other
+ * mesh. Nothing is cut or summed on the way, so both sides have the same types; every type but P is allowed. */
 #include "bridge/alike.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/seams.h"
 
-/* ---- what may be joined ---- */
+/* ---- which sides an alike bridge may join ---- */
 
 static ad_status check_options(const ad_bridge_options *options) {
   if (options->ragged)
@@ -57,7 +57,7 @@ ad_status ad_alike_check(const ad_layout *from, const ad_layout *to, const ad_br
   return check_types(from, to);
 }
 
-/* ---- on the same ranks ---- */
+/* ---- both sides on the same ranks: a copy ---- */
 
 static ad_status copy_part(const ad_array *in, const ad_array *out, const char *site) {
   char from[96], to[96];
@@ -69,12 +69,14 @@ static ad_status copy_part(const ad_array *in, const ad_array *out, const char *
   return AD_OK;
 }
 
-/* ---- on other ranks ---- */
+/* ---- sides on different ranks: one transfer ---- */
 
+/* 1: this rank is on the sending side. */
 static int sends(const ad_bridge_way *way) { return way->in.layout.mesh != NULL; }
 static const ad_array *part_of(const ad_bridge_way *way) { return sends(way) ? &way->in : &way->out; }
 static int64_t rows_of(const ad_shape *shape) { return shape->ndim ? shape->dim[0] : 1; }
 
+/* The rank at this rank's position of the other mesh. */
 static int64_t peer_of(const ad_bridge *bridge, const ad_bridge_way *way) {
   const ad_mesh *here = sends(way) ? way->from->mesh : way->to->mesh;
   const ad_mesh *there = sends(way) ? way->to->mesh : way->from->mesh;
@@ -83,7 +85,7 @@ static int64_t peer_of(const ad_bridge *bridge, const ad_bridge_way *way) {
   return ad_group_rank(&others, ad_group_index(&own, ad_comm_rank(bridge->comm)));
 }
 
-/* A mistake at this seam may change the route. */
+/* Makes the route of this rank's part. A mistake planted at the seam may change it. */
 static void pass_route(const ad_bridge *bridge, const ad_bridge_way *way, const char *site, ad_route *route) {
   const ad_array *part = part_of(way);
   *route = (ad_route){.peer = peer_of(bridge, way), .count = rows_of(&part->local)};
@@ -101,12 +103,13 @@ static void pass_route(const ad_bridge *bridge, const ad_bridge_way *way, const 
                                    .count = 1});
 }
 
-/* Each direction has its own sequence of transfers between two ranks. */
+/* The tag of the direction's transfers: forward and backward have separate sequences. */
 static int64_t tag_of(const ad_bridge *bridge, const ad_bridge_way *way) {
   return 2 * bridge->options.tag + (way->from == &bridge->from ? 0 : 1);
 }
 
-/* A part without an element is sent and received too, so that both sides go through one sequence. */
+/* Describes this rank's side of the transfer. A part without elements is transferred too, so that both sides make the
+ * same sequence of transfers. */
 static ad_transfer transfer_of(const ad_bridge *bridge, const ad_bridge_way *way, const ad_route *route,
                                const char *site) {
   const ad_array *part = part_of(way);
@@ -125,7 +128,7 @@ static ad_transfer transfer_of(const ad_bridge *bridge, const ad_bridge_way *way
 
 ad_status ad_alike_move(ad_bridge *bridge, const ad_bridge_way *way, const char *site, ad_request *request) {
   ad_route route;
-  if (!part_of(way)->layout.mesh) return AD_OK;  // a rank of neither side
+  if (!part_of(way)->layout.mesh) return AD_OK;  // this rank is on neither side
   if (!bridge->disjoint) return copy_part(&way->in, &way->out, site);
   pass_route(bridge, way, site, &route);
   if (ad_comm_is_dry(bridge->comm)) return AD_OK;

@@ -1,4 +1,4 @@
-/* A bridge: what may lie on either side of it, and rows on their way. */
+/* Bridges: checks what may lie on either side, and moves rows between the sides. */
 #include "addend/bridge.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 #include "layout/sentences.h"
 #include "mesh/blocks.h"
 
-/* ---- what may lie on either side ---- */
+/* ---- checking the layouts of both sides ---- */
 
 static ad_status check_ranks(const ad_mesh *from, const ad_mesh *to, int *disjoint) {
   *disjoint = ad_mesh_last_rank(from) < ad_mesh_first_rank(to) || ad_mesh_last_rank(to) < ad_mesh_first_rank(from);
@@ -43,11 +43,12 @@ static ad_status refuse(const char *side, ad_axis axis, ad_type is, const char *
 
 static int is_dp(int axis) { return (AD_AXES(axis) & AD_AXES_DP) != 0; }
 
-/* Of one rank an axis means nothing, unless somebody named it. */
+/* 1: the axis counts. An axis of size 1 counts only if the mesh names it. */
 static int counts(const ad_layout *layout, int axis) {
   return ((ad_mesh_named(layout->mesh) | ad_mesh_large(layout->mesh)) & AD_AXES(axis)) != 0;
 }
 
+/* Checks the source's layout of a value that is cut by batch. */
 static ad_status check_source(const ad_layout *from) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type is = from->type[axis];
@@ -64,6 +65,7 @@ static ad_status check_source(const ad_layout *from) {
   return AD_OK;
 }
 
+/* Checks the destination's layout of a value that is cut by batch. */
 static ad_status check_destination(const ad_layout *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type is = to->type[axis];
@@ -78,7 +80,7 @@ static ad_status check_destination(const ad_layout *to) {
   return AD_OK;
 }
 
-/* A value that is whole on every rank. */
+/* Checks the source's layout of a value that is not cut (a weight). */
 static ad_status check_whole_source(const ad_layout *from) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(from, axis) || from->type[axis] == AD_I || from->type[axis] == AD_R) continue;
@@ -149,7 +151,7 @@ ad_status ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to, co
   return AD_OK;
 }
 
-/* ---- making one ---- */
+/* ---- creating and destroying a bridge ---- */
 
 ad_status ad_bridge_create(ad_comm *comm, const ad_layout *from, const ad_layout *to, const ad_bridge_options *options,
                            ad_bridge **out) {
@@ -198,7 +200,7 @@ int ad_bridge_has_destination(const ad_bridge *bridge) {
 ad_layout ad_bridge_from(const ad_bridge *bridge) { return bridge->from; }
 ad_layout ad_bridge_to(const ad_bridge *bridge) { return bridge->to; }
 
-/* ---- arrays on either side ---- */
+/* ---- checking arrays on either side ---- */
 
 static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *site) {
   int64_t most = bridge->rows_multiple;
@@ -246,14 +248,15 @@ ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array,
   return check_array(bridge, array, &bridge->from, "source", site);
 }
 
-/* Nothing differs that check_array looks at, and that the layout, which is one of two there, does not say: both give a
- * shape the same local part. */
+/* 1: the array equals, in everything that check_array looks at, one that was checked before. Its layout is one of two
+ * (`wanted`), both of which give the same local part. */
 static int is_like(const ad_array *array, const ad_sizes *checked, const ad_layout *wanted) {
   return array && array->data && !array->segments && checked->shape.ndim && ad_layout_equal(&array->layout, wanted) &&
          ad_shape_equal(&array->shape, &checked->shape) && ad_shape_equal(&array->local, &checked->local);
 }
 
-/* An array on its way, on the side where it sets out or arrives; of every step's all but the memory is the same. */
+/* Checks an array that is sent (`arrives` 0) or received (1). From step to step only its memory changes, so an array
+ * like the last one is not checked again. */
 static ad_status check_passing(ad_bridge *bridge, ad_pass pass, int arrives, const ad_array *array,
                                const ad_layout *wanted, const char *side, const char *site) {
   int is_source = (pass == AD_FORWARD) != arrives;
@@ -265,8 +268,9 @@ static ad_status check_passing(ad_bridge *bridge, ad_pass pass, int arrives, con
   return AD_OK;
 }
 
-/* ---- rows on their way ---- */
+/* ---- moving rows ---- */
 
+/* The array of a side that this rank is on. */
 static const ad_array *present(const ad_bridge_way *w) { return w->in.shape.ndim ? &w->in : &w->out; }
 static int64_t batch_of(const ad_bridge_way *w) { return present(w)->shape.dim[0]; }
 
@@ -283,13 +287,14 @@ size_t ad_bridge_row_numel(const ad_array *array) {
   return row;
 }
 
-/* The ranks of the group that move rows among them. */
+/* This rank's group: the ranks that move rows among them. */
 static ad_group group_of(const ad_bridge *bridge, const ad_bridge_way *w) {
   int64_t rank = ad_comm_rank(bridge->comm);
   if (bridge->disjoint) return ad_mesh_group(bridge->both, AD_AXES_ALL, rank);
   return ad_mesh_group(w->from->mesh, ad_layout_cut_axes(w->from), rank);
 }
 
+/* 1: every rank of the group already has the rows that it needs, so nothing is sent. */
 static int is_local(const ad_bridge *bridge, const ad_bridge_way *w, const ad_group *group) {
   if (bridge->disjoint) return 0;
   for (int64_t i = 0; i < ad_group_size(group); i++)
@@ -315,11 +320,12 @@ static ad_status take_room(ad_known_way *known, size_t count) {
   return AD_OK;
 }
 
+/* Finds what this rank sends and receives. */
 static ad_status find_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way *known) {
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
   size_t sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
   size_t receives = ad_bridge_receives(w->from, w->to, rows, rank, NULL, 0);
-  AD_TRY(take_room(known, sends + receives + 1));  // also of a rank without a row
+  AD_TRY(take_room(known, sends + receives + 1));  // + 1, so that a rank without rows has memory too
   ad_bridge_sends(w->from, w->to, rows, rank, known->routes, sends);
   ad_bridge_receives(w->from, w->to, rows, rank, known->routes + sends, receives);
   known->sends = sends;
@@ -328,6 +334,7 @@ static ad_status find_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known
   return AD_OK;
 }
 
+/* *out: the routes of this direction for the present number of rows, computed anew if that number has changed. */
 static ad_status find_way(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way **out) {
   ad_known_way *known = *out = &bridge->known[w->from == &bridge->from ? AD_FORWARD : AD_BACKWARD];
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
@@ -342,12 +349,13 @@ static ad_status find_way(ad_bridge *bridge, const ad_bridge_way *w, ad_known_wa
   return AD_OK;
 }
 
-/* Where rows stay in their memory one way but not for all ranks the other way, a rank's own are there already. */
+/* 1: the message goes from this rank to itself and its rows are already in place, because source and destination share
+ * memory. */
 static int is_there(const ad_bridge_way *w, const ad_message *message, int64_t own) {
   return message->peer == own && w->in.data && w->in.data == w->out.data;
 }
 
-/* Returns how many there are. */
+/* Turns routes into messages; returns how many there are. */
 static size_t make_messages(const ad_bridge_way *w, const ad_route_passing *routes, const ad_known_way *known) {
   size_t count = 0, element = ad_dtype_size(present(w)->dtype), row = ad_bridge_row_numel(present(w));
   for (size_t i = 0; i < routes->count; i++) {
@@ -363,7 +371,7 @@ static size_t make_messages(const ad_bridge_way *w, const ad_route_passing *rout
   return count;
 }
 
-/* A mistake at this seam may change every route, and the group. */
+/* Hands the routes to the seam. A mistake planted there may change routes and group; kept routes are then forgotten. */
 static void pass_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way *known, const char *site,
                         ad_route_passing *out) {
   *out = (ad_route_passing){.bridge = bridge,
@@ -384,18 +392,20 @@ static void pass_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way 
   for (size_t i = 0; i < out->count; i++) known->members[i] = ad_group_index(&out->group, out->routes[i].peer);
 }
 
-/* Law 7: what comes back for a source that is R counts once. Copies that are not the first hold zeros. */
+/* The gradient of a source that is R counts once (law 7): on copies other than the first, zeroes the gradient and
+ * returns 1. */
 static int clear_other_copy(const ad_bridge_way *w, const ad_known_way *known) {
   if (!w->out.shape.ndim || known->is_counted) return 0;
   if (w->out.data) memset(w->out.data, 0, ad_array_bytes(&w->out));
   return 1;
 }
 
+/* Copies the rank's own part, unless source and destination share memory. */
 static void copy_own(const ad_bridge_way *w) {
   if (w->in.data && w->out.data && w->in.data != w->out.data) memcpy(w->out.data, w->in.data, ad_array_bytes(&w->out));
 }
 
-/* `request` NULL: to its end. */
+/* Moves rows in one direction; `request` NULL: returns when all are moved. */
 static ad_status move_rows(ad_bridge *bridge, const ad_bridge_way *w, const char *site, ad_request *request) {
   ad_known_way *known;
   ad_route_passing routes;
@@ -421,7 +431,7 @@ static ad_status move_rows(ad_bridge *bridge, const ad_bridge_way *w, const char
 
 /* ---- forward and backward ---- */
 
-/* `to`: as the destination is to lie. */
+/* Moves a value to the destination, which must have the layout `to`. */
 static ad_status go_forward(ad_bridge *bridge, const ad_array *source, const ad_layout *to, ad_array *destination,
                             const char *site, ad_request *request) {
   AD_TRY(check_passing(bridge, AD_FORWARD, 0, source, &bridge->from, "source", site));
@@ -462,7 +472,8 @@ static ad_status check_gradients(ad_bridge *bridge, const ad_array *destination,
   return check_passing(bridge, AD_BACKWARD, 0, destination, to, "gradient", site);
 }
 
-/* `summed`: the destination's, without addends, unless the bridge is alike. */
+/* Moves a gradient back to the source. `summed` is the destination's gradient, already summed unless the bridge is
+ * alike. */
 static ad_status go_back(ad_bridge *bridge, const ad_array *summed, ad_array *source, const char *site,
                          ad_request *request) {
   ad_layout from = ad_layout_dual(&bridge->from);

@@ -1,24 +1,24 @@
-/* What tensor/ and the mistakes know of a bridge besides its public functions. */
+/* What tensor/ and the planted mistakes use of a bridge beyond its public functions. */
 #ifndef BRIDGE_BRIDGE_H
 #define BRIDGE_BRIDGE_H
 #include "addend/bridge.h"
 #include "bridge/route.h"
 #include "base/internal.h"
 
-/* What a bridge has found out of batches of `rows` rows in one direction. It holds until a batch has other rows. */
+/* The routes of batches with `rows` rows in one direction, kept until a batch has another number of rows. */
 typedef struct ad_known_way {
-  int64_t rows;         /* -1: nothing is known yet */
-  int is_local;         /* on every rank of the group: what it needs is what it has */
-  int is_counted;       /* what arrives counts on this rank (law 7) */
+  int64_t rows;         /* -1: no routes are kept yet */
+  int is_local;         /* 1: every rank of the group already has the rows that it needs */
+  int is_counted;       /* 1: what arrives counts on this rank; 0: another copy's counts (law 7) */
   ad_group group;       /* the ranks that move rows among them */
-  int64_t own;          /* this rank's index there */
-  ad_route *routes;     /* sends, then receives; owned, as are the next two */
-  int64_t *members;     /* of each route, its peer's index in the group */
-  ad_message *messages; /* of the present call */
+  int64_t own;          /* this rank's index in the group */
+  ad_route *routes;     /* the sends, then the receives; owned, as are members and messages */
+  int64_t *members;     /* for each route, the peer's index in the group */
+  ad_message *messages; /* messages of the present call */
   size_t sends, count, capacity;
 } ad_known_way;
 
-/* An array's shape and that of the own part. */
+/* The shapes of a whole array and of this rank's part. */
 typedef struct ad_sizes {
   ad_shape shape, local;
 } ad_sizes;
@@ -27,58 +27,62 @@ struct ad_bridge {
   ad_comm *comm;
   ad_layout from, to;
   ad_bridge_options options;
-  int64_t rows_multiple; /* of a batch: ad_bridge_rows_multiple of these */
+  int64_t rows_multiple; /* the number that a batch's rows must be a multiple of (ad_bridge_rows_multiple) */
   int disjoint;
-  ad_mesh *both;          /* the ranks of disjoint sides */
+  ad_mesh *both;          /* if the sides are disjoint, a mesh of the ranks of both; otherwise NULL */
   ad_known_way known[2];  /* forward, backward */
-  ad_sizes checked[2][2]; /* [pass][1 where it arrives]: of the last array that was found right there */
-  int64_t kept_rows;      /* of the last batch that ad_bridge_keeps_rows was asked of; -1: none yet */
+  ad_sizes checked[2][2]; /* [pass][1 for the arriving array]: shapes of the last array that passed the checks there */
+  /* rows of the batch for which `keeps_rows` was computed last (ad_bridge_keeps_rows); -1: none yet */
+  int64_t kept_rows;
   int keeps_rows;
 };
 
-/* What goes over a bridge in one direction. */
+/* A value or gradient that goes over a bridge in one direction. */
 typedef struct ad_bridge_way {
-  const ad_layout *from, *to; /* of the value, in this direction */
-  ad_array in, out;           /* all 0 where this rank is not on that side */
+  const ad_layout *from, *to; /* layouts of the sending and the receiving side */
+  ad_array in, out;           /* all 0 if this rank is not on that side */
 } ad_bridge_way;
 
-size_t ad_bridge_row_numel(const ad_array *array); /* elements of one row of the own part; of a scalar 1 */
+/* number of elements in one row of this rank's part; 1 for a scalar */
+size_t ad_bridge_row_numel(const ad_array *array);
 
-/* Of copies on axes on which a layout is P (the gradient of an R) the first gets what comes over a bridge. */
+/* 1: what comes over a bridge to this rank counts. On axes on which the layout is P (the gradient of an R) only the
+ * first copy gets it; all other copies get zeros. */
 int ad_bridge_counts_there(const ad_layout *to, int64_t rank);
 
-/* As ad_bridge_backward, for transition number `ordinal` of a tape. `site` is not NULL. */
+/* Like ad_bridge_backward, for transition number `ordinal` of a tape. `site` is not NULL. */
 AD_INTERNAL ad_status ad_bridge_backward_numbered(ad_bridge *bridge, ad_array *destination, ad_array *source,
                                                   int ordinal, const char *site) AD_CHECKED;
 
-AD_INTERNAL ad_axes
-ad_bridge_added(const ad_bridge *bridge); /* on which users of what arrives leave addends: `to` is R there */
+/* The axes on which users of the arrived value leave addends, because `to` is R there. */
+AD_INTERNAL ad_axes ad_bridge_added(const ad_bridge *bridge);
 
-/* The addends of a destination's gradient, transition number `ordinal` of a tape, in one of two ways.
- * ad_bridge_sum: in place, whole on every copy. ad_bridge_sum_kept: each rank gets the sum of those rows alone that are
- * its own in the source, in the source's gradient, and nothing is left to send; for batches of which
- * ad_bridge_keeps_rows says 1. `site` is not NULL. */
+/* Sum the addends of a destination's gradient, as transition number `ordinal` of a tape:
+ * - ad_bridge_sum sums in place, so that every copy has the whole sum;
+ * - ad_bridge_sum_kept gives each rank only the sum of its own rows of the source, in the source's gradient, so that
+ *   nothing needs to be sent afterwards; only for batches for which ad_bridge_keeps_rows is 1.
+ * `site` is not NULL. */
 ad_status ad_bridge_sum(const ad_bridge *bridge, ad_array *gradient, int ordinal, const char *site) AD_CHECKED;
 ad_status ad_bridge_sum_kept(const ad_bridge *bridge, const ad_array *gradient, ad_array *source, int ordinal,
                              const char *site) AD_CHECKED;
 int ad_bridge_keeps_rows(ad_bridge *bridge, int64_t rows);
 
-/* AD_TYPE, AD_INVALID unless the array is one that may enter. */
+/* Checks an array that is to enter the bridge at its source: AD_TYPE, AD_INVALID. */
 AD_INTERNAL ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array,
                                              const char *site) AD_CHECKED;
 
-/* What passes the seam AD_SEAM_ROUTES: what this rank is about to send and receive. Of an alike bridge that is one send
- * or one receive of the whole own part, in rows of the part's dimension 0; the known mistakes, which all take slices of
- * a batch for others, find none there and leave it as it is. */
+/* What is handed to a mistake planted at AD_SEAM_ROUTES: what this rank is about to send and receive. For an alike
+ * bridge that is one send or one receive of this rank's whole part, in rows of its dimension 0; the known mistakes all
+ * confuse slices of a batch, find none there, and change nothing. */
 typedef struct ad_route_passing {
   const ad_bridge *bridge;
-  const ad_layout *from, *to; /* in this direction */
+  const ad_layout *from, *to; /* layouts of the sending and the receiving side */
   int64_t rows;
-  const ad_array *array; /* what goes over, as it lies on a side that has this rank */
-  const ad_array *out;   /* NULL where nothing arrives */
+  const ad_array *array; /* the array that is sent, or on a rank that does not send, the one received */
+  const ad_array *out;   /* the array that is received; NULL: nothing arrives at this rank */
   const char *site;
-  ad_group group;   /* of the ranks that move rows among them */
-  ad_route *routes; /* sends, then receives */
+  ad_group group;   /* the ranks that move rows among them */
+  ad_route *routes; /* the sends, then the receives */
   size_t sends, count;
 } ad_route_passing;
 

@@ -1,4 +1,4 @@
-/* The known mistakes of a bridge. Nothing here is part of what it does. */
+/* The known mistakes of bridges. Nothing here is part of a bridge's work. */
 #include "bridge/mistakes.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 static void fire(void *context) { ((ad_mistake_scene *)context)->fired = 1; }
 
-/* ---- where they are made ---- */
+/* ---- where a mistake can be made ---- */
 
 static int64_t parts_of(const ad_layout *layout) {
   return ad_mesh_ranks_over(layout->mesh, ad_layout_cut_axes(layout));
@@ -15,24 +15,27 @@ static int64_t parts_of(const ad_layout *layout) {
 
 static int is_backward(const ad_route_passing *at) { return at->from == &at->bridge->to; }
 
-/* How many slices a part is cut into, every one with rows; 1: it is not. */
+/* The number of slices into which a part is cut, each with rows; 1: it is not cut. */
 static int64_t slices_of(const ad_layout *whole, const ad_layout *cut, int64_t rows) {
   int64_t slices = parts_of(cut) / parts_of(whole);
   return parts_of(cut) % parts_of(whole) || rows % parts_of(cut) || !rows ? 1 : slices;
 }
 
+/* 1: parts are cut into slices on their way. */
 static int cuts(const ad_route_passing *at) { return slices_of(at->from, at->to, at->rows) > 1; }
+/* 1: slices are put together to parts on their way. */
 static int brings_together(const ad_route_passing *at) { return slices_of(at->to, at->from, at->rows) > 1; }
 
 static int has_cp(const ad_layout *layout) { return ad_mesh_axis_size(layout->mesh, AD_CP) > 1; }
 
-/* Slices of a gradient come back: the batch was cut on its way. */
+/* 1: slices of a gradient are put together, because the batch was cut on its way forward. */
 static int gathers(const ad_route_passing *at) { return is_backward(at) && brings_together(at); }
 static int gathers_on_cp(const ad_route_passing *at) {
   return gathers(at) && has_cp(at->from) && !at->bridge->disjoint;
 }
 
-/* Which slice of its part is a rank's, and which one if dp were the fastest axis of every mesh. */
+/* The number of the rank's slice in its part; and the number that it would have if dp were the fastest axis of every
+ * mesh. */
 static int64_t slice_of(const ad_layout *cut, int64_t rows, int64_t rank, int64_t slices) {
   ad_span own = {0, 1};
   ad_layout_spans(cut, 0, rows, rank, &own, 1);
@@ -42,6 +45,7 @@ static int64_t misread_slice_of(const ad_layout *cut, int64_t rank, int64_t slic
   return (rank - ad_mesh_first_rank(cut->mesh)) % slices;
 }
 
+/* 1: on some rank these two numbers differ. */
 static int reads_another_slice(const ad_route_passing *at) {
   int64_t slices = slices_of(at->from, at->to, at->rows), first = ad_mesh_first_rank(at->to->mesh);
   for (int64_t rank = first; rank < first + ad_mesh_size(at->to->mesh); rank++)
@@ -57,14 +61,16 @@ ad_needs ad_bridge_mistakes_show(const ad_route_passing *at) {
   return gathers_on_cp(at) ? shown | AD_NEED_SLICES_GATHERED_ON_CP : shown;
 }
 
-/* ---- what they do ---- */
+/* ---- the mistakes ---- */
 
+/* Makes a route take another slice of the part. */
 static void take_slice(ad_mistake_scene *scene, ad_route *route, int64_t slice) {
   if (route->here != slice * route->count) fire(scene);
   route->here = slice * route->count;
 }
 
-/* Slices are looked up among the ranks that are the first on cp; who is not found there takes the first one. */
+/* Mistake: slices are looked up among the ranks that are first on cp, and a rank that is not found takes the first
+ * slice. */
 static void look_up_first_on_cp(void *context, void *passing) {
   ad_route_passing *at = passing;
   if (is_backward(at) || !cuts(at)) return;
@@ -72,7 +78,7 @@ static void look_up_first_on_cp(void *context, void *passing) {
     if (ad_mesh_position(at->to->mesh, at->routes[i].peer, AD_CP)) take_slice(context, &at->routes[i], 0);
 }
 
-/* The position on dp is read from the rank as if dp were the fastest axis. */
+/* Mistake: the position on dp is computed from the rank as if dp were the fastest axis. */
 static void read_dp_as_fastest(void *context, void *passing) {
   ad_route_passing *at = passing;
   if (!cuts(at)) return;
@@ -81,7 +87,7 @@ static void read_dp_as_fastest(void *context, void *passing) {
     take_slice(context, &at->routes[i], misread_slice_of(at->to, at->routes[i].peer, slices));
 }
 
-/* The groups that bring slices together hold all levels of cp; a slice comes from the member of its number. */
+/* Mistake: the groups that put slices together contain all positions on cp, and slice i comes from member i. */
 static void pool_over_cp(void *context, void *passing) {
   ad_route_passing *at = passing;
   ad_axes axes = ad_layout_cut_axes(at->from) | AD_AXES(AD_CP);
@@ -93,7 +99,7 @@ static void pool_over_cp(void *context, void *passing) {
   fire(context);
 }
 
-/* The own slice of the gradient comes back, and zeros where those of other ranks are due. */
+/* Mistake: a rank's own slice of the gradient comes back, but zeros instead of the other ranks' slices. */
 static void leave_zeros(void *context, void *passing) {
   ad_route_passing *at = passing;
   int64_t own = ad_comm_rank(at->bridge->comm);

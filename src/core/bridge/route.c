@@ -1,9 +1,9 @@
-/* Who sends which rows of a batch to whom. A rank's position on the axes that do not cut the batch says which copy it
- * is; the ranks of one copy, one for each part of the batch, are a fibre. */
+/* Computes which rank sends which rows of a batch to which rank. A rank's position on the axes that do not cut the
+ * batch is the number of its copy. The ranks of one copy, one for each part of the batch, are a fibre. */
 #include "bridge/bridge.h"
 #include "bridge/route.h"
 
-/* The rows that a rank holds; they are one run, since dp axes cut plainly. */
+/* The rows that a rank holds: one span, because dp axes cut plainly (not zigzag). */
 static ad_span part_of(const ad_layout *layout, int64_t rows, int64_t rank) {
   ad_span span;
   return ad_layout_spans(layout, 0, rows, rank, &span, 1) ? span : (ad_span){0, 0};
@@ -17,20 +17,23 @@ int ad_bridge_same_rows(const ad_layout *a, const ad_layout *b, int64_t rows, in
 
 static ad_axes cutting(const ad_layout *layout) { return ad_layout_cut_axes(layout); }
 
+/* The ranks that hold copies of `rank`'s part. */
 static ad_group copies_of(const ad_layout *layout, int64_t rank) {
   return ad_mesh_group(layout->mesh, AD_AXES_ALL & ~cutting(layout), rank);
 }
 
+/* The ranks of `rank`'s copy, which together hold the whole batch. */
 static ad_group fibre_of(const ad_layout *layout, int64_t rank) {
   return ad_mesh_group(layout->mesh, cutting(layout), rank);
 }
 
-/* Member `copy` of the ranks that have the first part. */
+/* The rank that has the first part of copy number `copy`. */
 static int64_t first_of_copy(const ad_layout *layout, int64_t copy) {
   ad_group first = copies_of(layout, ad_mesh_first_rank(layout->mesh));
   return ad_group_rank(&first, copy);
 }
 
+/* The number of the rank's copy. */
 static int64_t copy_of(const ad_layout *layout, int64_t rank) {
   ad_group copies = copies_of(layout, rank);
   return ad_group_index(&copies, rank);
@@ -41,7 +44,7 @@ static int64_t copy_count(const ad_layout *layout) {
   return ad_group_size(&copies);
 }
 
-/* The ranks of `from` that `rank` of `to` receives from, as far as they have rows for it. */
+/* The fibre of `from` from which `rank` of `to` receives its rows. */
 static ad_group givers(const ad_layout *from, const ad_layout *to, int64_t rank) {
   if (ad_mesh_has_rank(from->mesh, rank)) return fibre_of(from, rank);
   return fibre_of(from, first_of_copy(from, copy_of(to, rank) % copy_count(from)));
@@ -58,7 +61,7 @@ typedef struct list {
   size_t max, count;
 } list;
 
-/* The rows that lie in both parts. */
+/* Adds a route for the rows that lie in both parts, if there are any. */
 static void add(list *to, int64_t peer, ad_span mine, ad_span theirs) {
   int64_t first = mine.first > theirs.first ? mine.first : theirs.first;
   int64_t mine_end = mine.first + mine.count, theirs_end = theirs.first + theirs.count;
@@ -69,7 +72,7 @@ static void add(list *to, int64_t peer, ad_span mine, ad_span theirs) {
   to->count++;
 }
 
-/* Of a fibre's ranks those whose parts of `theirs` overlap the own rows. */
+/* Adds routes to those ranks of a fibre whose parts overlap this rank's rows. */
 static void add_fibre(list *to, const ad_group *fibre, const ad_layout *theirs, int64_t rows, ad_span mine) {
   for (int64_t i = 0; i < ad_group_size(fibre); i++) {
     int64_t peer = ad_group_rank(fibre, i);

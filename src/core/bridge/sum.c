@@ -1,16 +1,18 @@
-/* Law 2 on the way back over a bridge: users of a value that is R left addends, which are summed before rows go on. */
+/* Sums gradients on the way back over a bridge: users of a value that is R left addends, which are summed before rows
+ * are sent. */
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/error.h"
 #include "bridge/bridge.h"
 #include "layout/sentences.h"
 
-/* Axes that the mesh neither names nor fills have nothing to sum. */
+/* The axes over which the gradient must be summed. Axes that the mesh neither names nor makes larger than 1 have
+ * nothing to sum. */
 static ad_axes summed_axes(const ad_layout *gradient) {
   return ad_layout_axes_of(gradient, AD_P) & (ad_mesh_named(gradient->mesh) | ad_mesh_large(gradient->mesh));
 }
 
-/* A planted mistake may leave addends as they are. */
+/* AD_TYPE if the gradient is still P, which a planted mistake may cause. */
 static ad_status check_summed(const ad_layout *after, ad_axes axes, const char *site) {
   ad_axes pending = ad_layout_axes_of(after, AD_P) & axes;
   char text[128];
@@ -19,7 +21,7 @@ static ad_status check_summed(const ad_layout *after, ad_axes axes, const char *
                  site, ad_axes_print(pending, text, sizeof text));
 }
 
-/* ---- whole, on every copy ---- */
+/* ---- the whole sum on every copy ---- */
 
 ad_status ad_bridge_sum(const ad_bridge *bridge, ad_array *gradient, int ordinal, const char *site) {
   ad_layout summed = gradient->layout;
@@ -37,16 +39,17 @@ ad_status ad_bridge_sum(const ad_bridge *bridge, ad_array *gradient, int ordinal
   return AD_OK;
 }
 
-/* ---- the rows that each rank keeps ---- */
+/* ---- each rank sums only the rows that it keeps ---- */
 
-/* The destination's gradient once each of its copies has summed another part of the rows. */
+/* The layout of the destination's gradient after each copy has summed another part of the rows. */
 static ad_layout kept_of(const ad_layout *gradient) {
   ad_layout kept = *gradient;
   ad_layout_set(&kept, summed_axes(gradient), AD_S(0));
   return kept;
 }
 
-/* Asked of all ranks among whom copies and parts lie, so that all of them find the same. */
+/* 1: after that sum every rank has exactly its rows of the source. All ranks that share copies and parts are examined,
+ * so that all of them get the same answer. */
 static int find_whether_kept(const ad_bridge *bridge, int64_t rows) {
   ad_layout gradient = ad_layout_dual(&bridge->to), kept = kept_of(&gradient);
   if (bridge->disjoint || !ad_layout_cut_axes(&gradient)) return 0;

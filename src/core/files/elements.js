@@ -1,10 +1,10 @@
-/* What the pages share: elements, and numbers in words. Whatever text a page is given gets into it as text nodes only,
- * so nothing in it is ever read as markup. */
+/* What all pages share: making elements, and numbers in words. Text from the data enters a page only as text nodes,
+ * so it is never read as markup. */
 'use strict';
 
 /* ---- elements ---- */
 
-/* make('td', {class: 'number'}, 'text', child, ...): an attribute that is null or false is left out, a child too. */
+/* make('td', {class: 'number'}, 'text', child, ...): attributes and children that are null or false are left out. */
 function make(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
@@ -24,7 +24,7 @@ function filled(element, attributes, children) {
 const code = (text) => make('code', {}, text);
 const codeOrNone = (text, className = null) => (text === null || text === undefined ? NONE : make('code', {class: className}, text));
 
-/* Columns are {title, cell(row), number: true where it is one}; a cell is text or an element. */
+/* A table. Columns are {title, cell(row), number: true for numbers}; a cell is text or an element. */
 function table(columns, rows, className = null) {
   const kind = (column) => (column.number ? 'number' : column.className || null);
   const head = columns.map((column) => make('th', {scope: 'col', class: kind(column)}, column.title));
@@ -44,12 +44,13 @@ function facts(pairs) {
   return make('dl', {class: 'facts'}, known.map(([name, value]) => [make('dt', {}, name), make('dd', {}, value)]));
 }
 
-/* What is not there, and the command that makes it. */
+/* A sentence about something missing, and the command that makes it. */
 function missing(sentence, command = null) {
   return make('p', {class: 'missing'}, sentence, command && [' ', code(command)]);
 }
 
-/* One part that cannot be drawn, say of a file by another version, leaves the others whole. */
+/* A section of the page. If it cannot be drawn, for example because another version wrote the file, the other sections
+ * are not affected. */
 function section(title, draw) {
   let content;
   try {
@@ -61,7 +62,8 @@ function section(title, draw) {
   return content && make('section', {}, title && make('h2', {}, title), content);
 }
 
-/* Says what the pointer is on, or the arrow keys: `words` maps elements inside the box, in order, to sentences. */
+/* Shows a sentence about the element under the pointer, or chosen by the arrow keys. `words` maps the elements inside
+ * the box, in order, to sentences; `spoken` is the element that shows them. */
 function tellEach(box, words, spoken) {
   const elements = [...words.keys()];
   let current = null;
@@ -89,7 +91,7 @@ function tellEach(box, words, spoken) {
 const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
 const NONE = '–';
 
-/* Of four or so digits that count, whatever the size. */
+/* A number with about four significant digits, whatever its size. */
 function short(value) {
   if (!isNumber(value)) return NONE;
   const size = Math.abs(value);

@@ -1,5 +1,5 @@
-/* Reading files whole, finding the regular files below a folder, making and removing folders. Nothing here knows what
- * the bytes mean. */
+/* Reads whole files, lists the regular files below a folder, makes and removes folders. Nothing here knows what the
+ * bytes mean. */
 #include "files/file.h"
 
 #include <dirent.h>
@@ -59,7 +59,8 @@ static ad_status read_open_file(int file, const char *path, int64_t most, char *
 }
 
 ad_status ad_file_read(const char *path, int64_t most, char **out, int64_t *size) {
-  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused, not waited for
+  // O_NONBLOCK, so that a pipe is refused instead of waited for
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return cannot_read(path, errno);
   ad_status status = read_open_file(file, path, most, out, size);
   close(file);
@@ -84,7 +85,7 @@ static ad_status add_file(ad_file_list *list, const char *path, int64_t size) {
   return append(list, path, size);
 }
 
-/* `path` is the name of something inside a folder: links, pipes and the like are passed over. */
+/* Adds an entry of a folder: a file, or everything below a subfolder; skips links, pipes and the like. */
 static ad_status add_inner(ad_file_list *list, const char *path) {
   struct stat status;
   if (lstat(path, &status)) return cannot_read(path, errno);
@@ -187,7 +188,7 @@ static DIR *open_folder(const char *path) {
   return folder;
 }
 
-/* A file or a link that stands where a folder was expected. */
+/* Removes a file or a link that is in the place of an expected folder, after opening it as a folder failed. */
 static ad_status remove_other(const char *path) {
   int reason = errno;
   if (reason == ENOENT || ((reason == ELOOP || reason == ENOTDIR) && !unlink(path))) return AD_OK;
@@ -224,7 +225,7 @@ ad_status ad_folder_remove(const char *path) {
   return left ? cannot_remove(path, ENOTEMPTY) : AD_OK;
 }
 
-/* A slash at the end would have the system follow a link. */
+/* Removes slashes at the end, because with them the system would follow a link. */
 static void cut_slashes(char *path) {
   for (size_t end = strlen(path); end > 1 && path[end - 1] == '/'; end--) path[end - 1] = 0;
 }
@@ -235,7 +236,7 @@ ad_status ad_folder_check_no_link(const char *path) {
   cut_slashes(name);
   ssize_t length = readlink(name, target, sizeof target);
   ad_release(name);
-  if (length < 0) return AD_OK;  // no link, or nothing
+  if (length < 0) return AD_OK;  // the path is no link, or does not exist
   return ad_fail(AD_INVALID,
                  "%s is a symbolic link to %.*s, and nothing is removed through a link: name that folder itself, or "
                  "remove the link",
@@ -246,7 +247,7 @@ ad_status ad_folder_sync(const char *path) {
   int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int failed = folder < 0 || fsync(folder), reason = errno;
   if (folder >= 0) close(folder);
-  // Some file systems cannot sync a folder and say so; on those the files' own sync is all there is.
+  // Some file systems refuse to sync a folder; there the sync of the files themselves must do.
   if (failed && reason != EINVAL && reason != ENOTSUP)
     return ad_fail(AD_IO, "%s: the folder cannot be brought to disk: %s", path, strerror(reason));
   return AD_OK;

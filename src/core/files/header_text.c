@@ -1,9 +1,10 @@
-/* Splitting headers, and taking over what another one has. Anything unusual in a header gives 0: then its reader parses
- * the whole, and that finds what is wrong with it. */
+/* Splits headers, and takes over what another header has in common. Anything unusual in a header gives 0: the reader
+ * then parses the whole header and finds what is wrong with it. */
 #include "files/header_text.h"
 
 #include <string.h>
 
+/* A position in the text and the text's end. */
 typedef struct ad_cursor {
   const char *at, *end;
 } ad_cursor;
@@ -12,7 +13,7 @@ static void skip_space(ad_cursor *cursor) {
   while (cursor->at < cursor->end && strchr(" \t\n\r", *cursor->at) && *cursor->at) cursor->at++;
 }
 
-/* Steps over `text`, with space before it. */
+/* Steps over white space and then over `text`; 0 if something else is there. */
 static int take(ad_cursor *cursor, const char *text) {
   size_t length = strlen(text);
   skip_space(cursor);
@@ -21,14 +22,14 @@ static int take(ad_cursor *cursor, const char *text) {
   return 1;
 }
 
-/* Whether the quote that stands here has an even number of backslashes before it, from `begin` on. */
+/* 1: the quote ends a string, because an even number of backslashes precedes it (looking back to `begin`). */
 static int ends(const char *begin, const char *quote) {
   const char *at = quote;
   while (at > begin && at[-1] == '\\') at--;
   return (quote - at) % 2 == 0;
 }
 
-/* Steps over a string, with its quotes. */
+/* Steps over a JSON string with its quotes; *out and *length are the string. */
 static int take_string(ad_cursor *cursor, const char **out, size_t *length) {
   const char *begin = cursor->at, *quote = begin;
   if (begin == cursor->end || *begin != '"') return 0;
@@ -42,6 +43,7 @@ static int take_string(ad_cursor *cursor, const char **out, size_t *length) {
   return 1;
 }
 
+/* The pair of `text` with the same key; NULL: there is none. */
 static const ad_header_pair *find(const ad_header_text *text, const ad_header_pair *key) {
   for (size_t i = 0; text && i < text->count; i++)
     if (text->pairs[i].key_length == key->key_length && !memcmp(text->pairs[i].key, key->key, key->key_length))
@@ -49,7 +51,8 @@ static const ad_header_pair *find(const ad_header_text *text, const ad_header_pa
   return NULL;
 }
 
-/* The string of `same` if it stands here: where the same bytes begin with a quote the same quote ends them. */
+/* Steps over the value of `same` if the cursor stands at the same bytes: a string that begins with the same quote ends
+ * with the same quote, too. */
 static int take_same(ad_cursor *cursor, const ad_header_pair *same, ad_header_pair *pair) {
   if (!same || (size_t)(cursor->end - cursor->at) < same->value_length ||
       memcmp(cursor->at, same->value, same->value_length) != 0)
@@ -60,10 +63,10 @@ static int take_same(ad_cursor *cursor, const ad_header_pair *same, ad_header_pa
   return 1;
 }
 
-/* The text that a string stands for; NULL: it is no JSON. */
+/* Parses a JSON string; NULL: it is no JSON. */
 static json_t *parse(const char *string, size_t length) { return json_loadb(string, length, JSON_DECODE_ANY, NULL); }
 
-/* The value under a key as it stands in the text; borrowed. */
+/* The parsed value of a pair; borrowed. */
 static json_t *value_of(const ad_header_text *text, const ad_header_pair *pair) {
   json_t *key = parse(pair->key, pair->key_length);
   json_t *value = json_object_get(text->metadata, json_string_value(key));
@@ -71,7 +74,7 @@ static json_t *value_of(const ad_header_text *text, const ad_header_pair *pair) 
   return value;
 }
 
-/* 0: the value (NULL) or its key is no text, or the key stands twice. */
+/* Adds a pair to `metadata`. 0: the value (NULL) or the key is no text, or the key was there already. */
 static int add_value(json_t *metadata, const ad_header_pair *pair, json_t *value) {
   json_t *key = parse(pair->key, pair->key_length);
   int added = key && value && !json_object_get(metadata, json_string_value(key)) &&
@@ -80,8 +83,8 @@ static int add_value(json_t *metadata, const ad_header_pair *pair, json_t *value
   return added;
 }
 
-/* `like`: NULL, or the text whose values are taken over where they are the same; `metadata`: NULL, or gets the values.
- */
+/* Steps over a pair of key and value. `like`: a header whose parsed values are reused if they are the same, or NULL.
+ * `metadata`: gets the value, or NULL. */
 static int take_pair(ad_cursor *cursor, const ad_header_text *like, json_t *metadata, ad_header_pair *pair) {
   if (!take_string(cursor, &pair->key, &pair->key_length) || !take(cursor, ":")) return 0;
   skip_space(cursor);
@@ -95,6 +98,7 @@ static int take_pair(ad_cursor *cursor, const ad_header_text *like, json_t *meta
   return added;
 }
 
+/* Steps over the metadata and fills out's pairs and rest; 0 if the header does not begin with them. */
 static int take_pairs(ad_cursor *cursor, const ad_header_text *like, ad_header_text *out) {
   if (!take(cursor, "{") || !take(cursor, "\"__metadata__\"") || !take(cursor, ":") || !take(cursor, "{")) return 0;
   do {
@@ -107,8 +111,8 @@ static int take_pairs(ad_cursor *cursor, const ad_header_text *like, ad_header_t
   return take(cursor, "}");
 }
 
-/* Writers fill headers with spaces up to a multiple of some bytes: how many that takes differs between files whose
- * tensors are the same. */
+/* The length without the spaces at the end. Writers fill headers with spaces up to a multiple of some bytes, and how
+ * many that takes differs between files with the same tensors. */
 static size_t without_filling(const char *text, size_t length) {
   while (length && text[length - 1] == ' ') length--;
   return length;

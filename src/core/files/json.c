@@ -1,4 +1,4 @@
-/* Reading JSON files. What the documents mean is decided elsewhere; jansson bounds how deep they nest. */
+/* Reads JSON files. Callers know what the documents mean; jansson limits how deeply they nest. */
 #include "files/json.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-/* JSON documents that lie in files, and texts for them. */
+/* Reads JSON documents from files, and makes texts for them. */
 #ifndef FILES_JSON_H
 #define FILES_JSON_H
 #include <jansson.h>
@@ -6,13 +6,13 @@
 #include "addend/status.h"
 #include "base/internal.h"
 
-/* The object in the file; json_decref it. AD_IO names the path and what is wrong: it cannot be read, is larger than a
- * document of addend's, is no JSON (and in which line), is something else than an object. */
+/* Reads the object in a file; free it with json_decref. AD_IO names the path and what is wrong: the file cannot be
+ * read, is larger than any document of addend's, is no JSON (with the line), or is not an object. */
 AD_INTERNAL AD_CHECKED ad_status ad_json_read(const char *path, json_t **out);
-/* Every text of the document as ad_printable prints it, in place, for tables; -1: no memory. */
+/* Replaces every text of the document by its printable form (ad_printable), for tables; -1: no memory. */
 AD_CHECKED int ad_json_make_printable(json_t *document);
-/* For a text from outside: of one that is no UTF-8, which JSON cannot hold, each byte beyond ASCII becomes '?'. NULL:
- * no memory. */
+/* Makes a JSON string of a text from outside. JSON cannot hold a text that is not UTF-8: each of its bytes beyond ASCII
+ * becomes '?'. NULL: no memory. */
 AD_INTERNAL json_t *ad_json_text(const char *text);
 
 /* The member `key` of an object as a text, a whole number or a number; where the member is missing or of another kind:

@@ -1,4 +1,4 @@
-/* Locking a folder with flock(2): the kernel forgets the lock when the last process that has the file open is gone. */
+/* Locks a folder with flock(2): the kernel releases the lock when the last process that has the file open is gone. */
 #include "files/lock.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ static int try_to_lock(int file) {
   return EWOULDBLOCK;
 }
 
-/* For whoever is refused. That it cannot be written harms nothing. */
+/* Writes into the lock file who holds it, for a process that is refused. It does no harm if this fails. */
 static void write_holder(int file) {
   char host[HOST_SIZE] = "", holder[HOLDER_SIZE];
   gethostname(host, sizeof host - 1);

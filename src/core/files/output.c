@@ -1,4 +1,4 @@
-/* Writing files with a checksum and bringing them to disk; verifying them. What stands in them is decided elsewhere. */
+/* Writes files with a checksum, brings them to disk, and verifies them. Callers know what is in them. */
 #include "files/output.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ static const size_t written_at_once = (size_t)1 << 24;
 
 struct ad_output {
   int file;
-  char *path, *unfinished; /* unfinished: NULL when no file has that name */
+  char *path, *unfinished; /* unfinished: the temporary name; NULL: no file has it */
   int64_t bytes;
   XXH64_state_t *hash;
 };
@@ -91,7 +91,7 @@ void ad_output_close(ad_output *output) {
 
 uint64_t ad_checksum(const void *data, size_t bytes, uint64_t seed) { return XXH64(data, data ? bytes : 0, seed); }
 
-/* ---- verifying ---- */
+/* ---- verifying a file ---- */
 
 static ad_status hash_file(int file, const char *path, XXH64_state_t *hash, char *buffer) {
   XXH64_reset(hash, 0);

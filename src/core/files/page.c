@@ -1,4 +1,4 @@
-/* Writing a page: data between the two halves of what is the same for all. */
+/* Writes a page: its data between the two halves of text that are the same for all data. */
 #include "files/page.h"
 
 #include <stdio.h>
@@ -13,7 +13,8 @@ typedef struct filled_page {
   const json_t *data;
 } filled_page;
 
-/* The data stand in a script element, which "</script>" would end. In JSON '<' is in texts only. */
+/* Writes a piece of the JSON with '<' as \u003c, because "</script>" would end the script element that holds the data.
+ * In JSON '<' occurs only in texts. */
 static int write_data(const char *text, size_t size, void *context) {
   FILE *file = context;
   const char *end = text + size;

@@ -1,4 +1,4 @@
-/* Reading safetensors files. Every number of a header is checked before anything is found by it. */
+/* Reads safetensors files. Every number of a header is checked before it is used. */
 #include "files/safetensors.h"
 
 #include <errno.h>
@@ -16,14 +16,15 @@
 #include "files/header_text.h"
 
 struct ad_safetensors {
-  /* What a search needs comes first: where files are many each is far from the processor when it is asked. */
-  ad_safetensor *tensors; /* by name */
+  /* Fields that a search reads come first: with many files, each is not in the processor's cache when it is searched.
+   */
+  ad_safetensor *tensors; /* in the order of names */
   size_t count;
-  _Atomic size_t last; /* the tensor that was found last: the next one is mostly this or the one behind it */
+  _Atomic size_t last; /* the tensor found last; the next one searched for is mostly this one or its successor */
   char *path;
-  void *mapping; /* NULL: the bytes are the caller's */
+  void *mapping; /* NULL: the caller owns the bytes */
   size_t mapped;
-  const char *data; /* behind the header */
+  const char *data; /* the bytes behind the header */
   size_t data_bytes;
   json_t *names; /* owns the tensors' names; shared by files that have the same tensors */
   ad_header_text text;
@@ -114,10 +115,10 @@ static int by_name(const void *a, const void *b) {
 static int by_place(const void *a, const void *b) {
   const ad_safetensor *one = a, *other = b;
   if (one->data != other->data) return (const char *)one->data < (const char *)other->data ? -1 : 1;
-  return (one->bytes > other->bytes) - (one->bytes < other->bytes);  // empty ones come first
+  return (one->bytes > other->bytes) - (one->bytes < other->bytes);  // empty tensors come first
 }
 
-// The tensors, sorted by place, must follow each other without gaps from the first byte to the last.
+// Checks that the tensors, sorted by their place, follow each other without gaps from the first byte to the last.
 static ad_status check_places(const ad_safetensors *file) {
   const char *next = file->data;
   for (size_t i = 0; i < file->count; i++) {
@@ -156,7 +157,8 @@ static ad_status read_tensors(ad_safetensors *file) {
       AD_TRY(read_tensor(file, name, entry, &file->tensors[file->count]));
       file->count++;
     }
-    json_object_iter_set_new(file->names, json_object_key_to_iter(name), json_null()); /* only names are needed */
+    /* from now on only the names are needed */
+    json_object_iter_set_new(file->names, json_object_key_to_iter(name), json_null());
   }
   qsort(file->tensors, file->count, sizeof *file->tensors, by_place);
   AD_TRY(check_places(file));
@@ -179,7 +181,7 @@ static ad_status header_length(const unsigned char *bytes, size_t size, const ch
   return AD_OK;
 }
 
-/* The tensors of `like`, whose header lists the same ones, in a file of the same size. */
+/* Takes over the tensors of `like`, whose header lists the same tensors, in a file of the same size. */
 static ad_status take_tensors(const ad_safetensors *like, ad_safetensors *file) {
   AD_TRY(ad_new(like->count, &file->tensors));
   file->count = like->count;
@@ -313,7 +315,8 @@ const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char 
   size_t last = atomic_load_explicit(&file->last, memory_order_relaxed);
   const ad_safetensor *found = NULL;
   size_t end = last + 2 < file->count ? last + 2 : file->count;
-  for (size_t i = last; i < end && !found; i++) /* files that have the same tensors share their names */
+  /* files with the same tensors share their names, so comparing pointers often suffices */
+  for (size_t i = last; i < end && !found; i++)
     if (file->tensors[i].name == name) found = &file->tensors[i];
   for (size_t i = last; i < end && !found; i++)
     if (!strcmp(file->tensors[i].name, name)) found = &file->tensors[i];

@@ -1,30 +1,32 @@
-/* What other files of the library ask of safetensors files: names of dtypes, what headers have in common. */
+/* What other files of the library use of safetensors files: names of dtypes, and sharing the headers that files have in
+ * common. */
 #ifndef FILES_SAFETENSORS_H
 #define FILES_SAFETENSORS_H
 #include "addend/safetensors.h"
 #include "base/internal.h"
 
-enum { AD_SAFETENSORS_HEADER_MAX = 100000000 }; /* bytes; the limit of the format's own reader */
+enum { AD_SAFETENSORS_HEADER_MAX = 100000000 }; /* most bytes of a header: the limit of the format's own reader */
 const char *ad_safetensors_dtype_name(ad_dtype dtype);
-/* 0 for the name of a dtype that addend does not have, or of none. */
+/* The dtype of this name; 0 if addend does not have it, or there is none. */
 ad_dtype ad_safetensors_dtype(const char *name);
 const char *ad_safetensors_path(const ad_safetensors *file);
-/* Gives the memory of the mapped pages back; they are read again when they are touched. */
+/* Gives back the memory of the file's mapped pages; they are read again when they are touched. */
 void ad_safetensors_forget(const ad_safetensors *file);
 
-/* Of many files that are searched one after the other each is far from the processor: these bring nearer what
- * ad_safetensors_find reads of a file, first itself, and a little later its tensors. */
+/* Prefetch what ad_safetensors_find reads of a file, for searches through many files, none of which is in the
+ * processor's cache: ad_safetensors_expect first the file itself, ad_safetensors_expect_tensors a little later its
+ * tensors. */
 void ad_safetensors_expect(const ad_safetensors *file);
 void ad_safetensors_expect_tensors(const ad_safetensors *file);
 
-/* As ad_safetensors_open. What the header has in common with that of `like` (NULL: none), a file that was opened
- * before, is not parsed again but shared with it, also when that is closed. */
+/* Like ad_safetensors_open, but what the header has in common with that of `like`, a file opened before (NULL: none),
+ * is shared with that file instead of parsed again. `like` may be closed first. */
 AD_CHECKED ad_status ad_safetensors_open_like(const char *path, const ad_safetensors *like, ad_safetensors **out);
-/* Whether the headers of both were found to list the same tensors, in one table. */
+/* 1: both files share one table of names, because their headers were found to list the same tensors. */
 int ad_safetensors_share(const ad_safetensors *a, const ad_safetensors *b);
 
-/* As ad_safetensors_open, for a file whose bytes are in memory already. They are borrowed until close; `path` only
- * stands in messages. */
+/* Like ad_safetensors_open, for a file whose bytes are in memory already. The bytes are borrowed until close; `path` is
+ * only used in messages. */
 AD_CHECKED ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path, ad_safetensors **out);
 
 #endif

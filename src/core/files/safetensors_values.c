@@ -1,4 +1,4 @@
-/* Whether the values in a safetensors file are finite numbers. */
+/* Checks that the values in a safetensors file are finite numbers. */
 #include <math.h>
 #include <string.h>
 #include "base/error.h"
@@ -9,7 +9,7 @@
 
 enum { WORDS = 1024 };
 
-/* "[3, 4]" of element number `index`. */
+/* Prints the indices of element number `index`: "[3, 4]". */
 static const char *print_place(const ad_shape *shape, size_t index, char *buffer, size_t size) {
   ad_shape place = {.ndim = shape->ndim};
   for (int dim = shape->ndim - 1; dim >= 0; dim--) {

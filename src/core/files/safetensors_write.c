@@ -1,4 +1,4 @@
-/* Writing safetensors files: the header from what is known of the tensors, then their data one after another. */
+/* Writes safetensors files: the header from the tensors' descriptions, then their data one after another. */
 #include <jansson.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static const char metadata_name[] = "__metadata__";
 
 struct ad_safetensors_writer {
   ad_output *output;
-  size_t *sizes; /* bytes of each tensor */
+  size_t *sizes; /* size of each tensor in bytes */
   size_t count, next;
 };
 
@@ -68,7 +68,7 @@ static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_
   return AD_OK;
 }
 
-/* Padded with spaces, so that the data begins at a multiple of 8 bytes. */
+/* Writes the header, padded with spaces so that the data begins at a multiple of 8 bytes. */
 static ad_status write_header(ad_output *output, const char *text) {
   static const char spaces[ALIGNMENT + 1] = "        ";
   size_t used = strlen(text), padding = (ALIGNMENT - used % ALIGNMENT) % ALIGNMENT;

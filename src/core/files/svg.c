@@ -1,11 +1,12 @@
-/* Writing SVG: style, text with its special characters, boxes, lines and arrows. */
+/* Writes SVG: the style, text with its special characters, boxes, lines and arrows. */
 #include "files/svg.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
 
-/* Readers that know no colour scheme (converters for print) see the light one. Groups are told apart by letters too. */
+/* The style of all pictures. Readers without colour schemes (converters for print) show the light one. Groups differ by
+ * letters as well as by colours. */
 static const char style[] =
     "<style>\n"
     "text { font: 13px 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif; fill: #1f2328 }\n"
@@ -29,6 +30,7 @@ static const char style[] =
     "}\n"
     "</style>\n";
 
+/* Writes the head of an arrow. */
 static void write_tip(FILE *file, const char *id, const char *class) {
   fprintf(file,
           "<marker id=\"%s\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" "
@@ -36,7 +38,8 @@ static void write_tip(FILE *file, const char *id, const char *class) {
           id, class);
 }
 
-/* What XML cannot hold, control characters and U+FFFE and U+FFFF, becomes '?'. */
+/* Writes text with XML's special characters escaped. Characters that XML cannot hold (control characters, U+FFFE and
+ * U+FFFF) become '?'. */
 static void write_escaped(FILE *file, const char *text) {
   for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
     int is_no_character = c[0] == 0xef && c[1] == 0xbf && (c[2] == 0xbe || c[2] == 0xbf);

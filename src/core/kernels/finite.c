@@ -1,11 +1,11 @@
-/* Finding values that are no finite numbers: those whose exponent has all its bits set. */
+/* Finds infinite values and NaNs: floats whose exponent has all its bits set. */
 #include "kernels/finite.h"
 
 #include <math.h>
 #include <string.h>
 #include "kernels/kernels.h"
 
-enum { BLOCK = 4096 }; /* elements that are looked at without a branch */
+enum { BLOCK = 4096 }; /* elements that are examined without a branch */
 
 #define DEFINE_HAS(bits)                                                 \
   static int has_##bits(const char *data, uint64_t exponent, size_t n) { \
@@ -20,6 +20,7 @@ DEFINE_HAS(16)
 DEFINE_HAS(32)
 DEFINE_HAS(64)
 
+/* 1: one of the n values is not finite. */
 static int has_one(const char *data, ad_dtype dtype, size_t n) {
   switch (dtype) {
     case AD_F64:

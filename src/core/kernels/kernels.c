@@ -1,4 +1,4 @@
-/* Choosing the variant of the kernels at run time. The kernels themselves are in kernels_body.h. */
+/* Chooses the variant of the kernels at run time. The kernels themselves are in kernels_body.h. */
 #include "kernels/kernels.h"
 
 #include <stdatomic.h>
@@ -35,6 +35,7 @@ static int has_avx512fp16(void) {
 }
 #endif
 
+/* The widest variant whose instructions the processor has. */
 static ad_variant widest_of_machine(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -70,7 +71,7 @@ ad_status ad_kernels_check(void) {
   return ad_fail(AD_INVALID, "ADDEND_KERNELS must be one of %s, is \"%s\"", names, wanted);
 }
 
-static atomic_int chosen = -1;  // -1: nobody has asked yet
+static atomic_int chosen = -1;  // the variant in use; -1: not chosen yet
 
 ad_variant ad_kernels_variant(void) {
   int variant = atomic_load_explicit(&chosen, memory_order_relaxed);
@@ -129,7 +130,8 @@ void ad_copy(void *dst, const void *src, size_t bytes) {
     memcpy(dst, src, bytes);
 }
 
-/* From where on a copy is faster past the caches; 0: nowhere. Measured on Zen 4. */
+/* The size in bytes from which a copy to another core's memory is faster past the caches; 0: never. Measured on Zen 4.
+ */
 static size_t shared_limit(void) {
 #if defined(__x86_64__)
   if (__builtin_cpu_is("amd")) return (size_t)16 << 10;

@@ -1,7 +1,7 @@
-/* The kernels, compiled once per variant under the name KERNELS. Every loop is written so that any vector width gives
- * the same bits: every sum goes by the tree of tree.h, no product is fused, and a NaN that arithmetic makes or meets
- * becomes the one canonical NaN (its payload would depend on the order in which an instruction takes its operands).
- * Which variant runs is decided in kernels.c. */
+/* The kernels, compiled once for each variant under the name KERNELS. Every loop is written so that any vector width
+ * gives the same bits: every sum follows the tree of tree.h, no product is fused, and every NaN that arithmetic
+ * produces or meets becomes the one canonical NaN (otherwise its payload would depend on the order of an instruction's
+ * operands). kernels.c decides which variant runs. */
 #include <stdint.h>
 #include <string.h>
 #include "kernels/kernels_table.h"
@@ -40,8 +40,8 @@ INLINE uint16_t f32_to_bf16(float value) {
   return (uint16_t)((bits & F32_MAGNITUDE) > F32_INFINITY ? nan : rounded);
 }
 
-/* The two conversions above without their care for NaNs, for use inside a reduction: there a NaN either becomes the
- * canonical one, which these keep, or is only copied, and then comes back bit for bit. */
+/* The two conversions above without special treatment of NaNs, for use inside a reduction. There a NaN either becomes
+ * the canonical one, which these conversions keep, or is only copied, and then comes back bit for bit. */
 INLINE float bf16_widened(uint16_t half) { return float_of((uint32_t)half << 16); }
 
 INLINE uint16_t f32_rounded(float value) {
@@ -53,7 +53,7 @@ INLINE float f16_to_f32(uint16_t half) {
   uint32_t magnitude = half & 0x7fff;
   uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
   uint32_t special = F32_INFINITY | magnitude << 13 | (magnitude > 0x7c00 ? F32_QUIET : 0);
-  // A subnormal is its mantissa in units of 2^-24: put behind an implicit 1 at 2^-14, which is then taken away.
+  // A subnormal's mantissa counts units of 2^-24: it is put behind an implicit 1 at 2^-14, which is then subtracted.
   uint32_t subnormal = bits_of(float_of(0x38800000 + (magnitude << 13)) - 0x1p-14f);
   uint32_t bits = magnitude < 0x400 ? subnormal : magnitude < 0x7c00 ? normal : special;
   return float_of(bits | (uint32_t)(half & 0x8000) << 16);
@@ -63,7 +63,7 @@ INLINE uint16_t f32_to_f16(float value) {
   uint32_t magnitude = bits_of(value) & F32_MAGNITUDE;
   uint32_t normal = (magnitude - ((127 - 15) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
   uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
-  // The last bit of 0.5f stands for 2^-24, the unit of f16 subnormals, so that the addition itself rounds to it.
+  // The last bit of 0.5f is 2^-24, the unit of f16 subnormals, so the addition itself rounds to that unit.
   uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
   uint32_t finite = magnitude < 0x38800000 ? subnormal : normal;  // below 2^-14
   uint32_t special = magnitude > F32_INFINITY ? nan : 0x7c00;
@@ -72,7 +72,7 @@ INLINE uint16_t f32_to_f16(float value) {
 }
 
 /* Rounds to odd: a value that f32 cannot hold becomes the neighbour whose last bit is 1. Rounding that to bf16 or f16
- * then gives the same as rounding the f64 directly. */
+ * gives the same result as rounding the f64 directly. */
 INLINE float f64_to_odd_f32(double value) {
   float nearest = (float)value;
   double wide = (double)nearest;
@@ -90,10 +90,10 @@ INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(valu
 
 #include "kernels/kernels_lanes.h"
 
-/* ---- conversion of many ---- */
+/* ---- conversion of arrays ---- */
 
-/* Before a loop: its iterations do not depend on each other, since an output is exactly one of the inputs or overlaps
- * none. */
+/* Stands before a loop whose iterations are independent of each other, since an output is exactly one of the inputs or
+ * overlaps none. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -102,7 +102,8 @@ INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(valu
 
 typedef void (*converter)(void *restrict dst, const void *restrict src, size_t n);
 
-/* `vectors` converts as many as it can with instructions of its own and returns how many that was. */
+/* Defines a converter of n elements. `vectors` converts as many elements as it can with vector instructions and returns
+ * how many; the loop converts the rest. */
 #define CONVERT(name, dst_type, src_type, convert, vectors)                     \
   static void name(void *restrict dst, const void *restrict src, size_t n) {    \
     dst_type *to = dst;                                                         \
@@ -143,7 +144,7 @@ INLINE size_t f32_vectors_to_f16(uint16_t *to, const float *from, size_t n) {
 #define f32_vectors_to_f16 NO_VECTORS
 #endif
 
-/* A conversion keeps a NaN's payload, which the vector instructions do not: registers that hold a NaN are converted
+/* A conversion must keep a NaN's payload, which the vector instructions do not: registers with a NaN are converted
  * element by element. */
 #if defined(HAS_LANES)
 INLINE size_t f32_vectors_to_bf16(uint16_t *to, const float *from, size_t n) {
@@ -174,14 +175,14 @@ CONVERT(bf16s_to_f32s, float, uint16_t, bf16_to_f32, NO_VECTORS)
 CONVERT(f16s_to_f64s, double, uint16_t, f16_to_f64, NO_VECTORS)
 CONVERT(f16s_to_f32s, float, uint16_t, f16_to_f32, f16_vectors_to_f32)
 
-/* Of the bytes of bools, in place too: 0 stays, and every other becomes 1. */
+/* Converts the bytes of bools, possibly in place: 0 stays 0, every other value becomes 1. */
 static void bools_loaded(void *dst, const void *src, size_t n) {
   uint8_t *to = dst;
   const uint8_t *from = src;
   INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = from[i] != 0;
 }
 
-/* The converters by dtype. NULL from a dtype to itself: the memory is used as it is. */
+/* The converters by dtype. NULL from a dtype to itself: the memory is used directly. */
 enum { DTYPE_END = AD_BOOL + 1 };
 static const converter to_f32[DTYPE_END] = {
     [AD_F64] = f64s_to_f32s, [AD_BF16] = bf16s_to_f32s, [AD_F16] = f16s_to_f32s};
@@ -195,7 +196,7 @@ static const converter from_f64[DTYPE_END] = {
 static const size_t sizes[DTYPE_END] = {[AD_F64] = 8, [AD_F32] = 4, [AD_BF16] = 2, [AD_F16] = 2, [AD_I32] = 4,
                                         [AD_I64] = 8, [AD_U8] = 1,  [AD_I8] = 1,   [AD_I16] = 2, [AD_BOOL] = 1};
 
-/* ---- blocks: pieces in the accumulate type, small enough to stay in the first-level cache ---- */
+/* ---- blocks: pieces in the accumulate type that fit into the first-level cache ---- */
 
 enum { BLOCK = 1024 };  // elements
 
@@ -206,7 +207,7 @@ typedef union block {
 
 INLINE size_t block_of(size_t left) { return left < BLOCK ? left : BLOCK; }
 
-/* The elements at `memory` in the accumulate type: themselves, or converted into `space`. */
+/* Returns the elements at `memory` in the accumulate type: `memory` itself, or `space` with the converted elements. */
 INLINE const void *loaded(converter load, const void *memory, void *space, size_t n) {
   if (!load) return memory;
   load(space, memory, n);
@@ -224,7 +225,7 @@ static void cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dt
   if (dst_dtype == AD_F32) return to_f32[src_dtype](dst, src, n);
   char *to = dst;
   const char *from = src;
-  block between;  // both f16 and bf16 are exact in f32
+  block between;  // f16 and bf16 are both exact in f32
   for (size_t done = 0; done < n; done += BLOCK) {
     size_t count = block_of(n - done);
     to_f32[src_dtype](&between, from + done * sizes[src_dtype], count);
@@ -287,19 +288,19 @@ static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype 
 /* ---- reducing ---- */
 
 #define SUM(a, b) ((a) + (b))
-#define MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))  // a NaN on either side wins
+#define MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))  // if either side is NaN the result is NaN
 #define MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define MAX_INTEGER(a, b) ((a) > (b) ? (a) : (b))
 #define MIN_INTEGER(a, b) ((a) < (b) ? (a) : (b))
 #define PRODUCT(a, b) ((a) * (b))
-#define PRODUCT_INTEGER(a, b) (1u * (a) * (b))  // two uint16_t alone would be multiplied as int, and overflow
+#define PRODUCT_INTEGER(a, b) (1u * (a) * (b))  // without 1u two uint16_t would be multiplied as int and overflow
 #define AND(a, b) ((a) & (b))
 #define OR(a, b) ((a) | (b))
 #define XOR(a, b) ((a) ^ (b))
 #define SAME(value) (value)
 
-/* Folds one to four terms, which stand for the indices from `first` on, into `out`. Sums and products of integers are
- * formed in the unsigned type, so that they wrap around. */
+/* Defines a folder: it combines one to four terms, the addends with the indices from `first` on, into `out`. Sums and
+ * products of integers are formed in the unsigned type, so that they wrap around. */
 #define FOLD_LOOP(result) INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = result
 #define FOLD(name, type, canonical, op)                                                                    \
   INLINE type name##_two(type a, type b) { return (type)op(a, b); }                                        \
@@ -322,7 +323,7 @@ FOLD(max_f64, double, canonical_f64, MAX)
 FOLD(min_f64, double, canonical_f64, MIN)
 FOLD(product_f64, double, canonical_f64, PRODUCT)
 
-/* Of integers of one size the sign matters to MAX and MIN alone. */
+/* Among reductions of integers of one size only MAX and MIN depend on the sign. */
 #define FOLD_UNSIGNED(size, type)                   \
   FOLD(sum_##size, type, SAME, SUM)                 \
   FOLD(product_##size, type, SAME, PRODUCT_INTEGER) \
@@ -342,7 +343,7 @@ FOLD_ORDERED(i16, int16_t)
 FOLD_ORDERED(i32, int32_t)
 FOLD_ORDERED(i64, int64_t)
 
-enum { TERMS = 4 };  // folded at once; each needs a register and a stream of the prefetcher
+enum { TERMS = 4 };  // terms folded at once; each needs a register and a stream of the prefetcher
 enum { REDUCTION_END = AD_BIT_XOR + 1 };
 typedef void (*folder)(void *out, const void *const *terms, size_t first, size_t term_count, size_t n);
 #define FOLDERS_OF_FLOATS(name) \
@@ -360,7 +361,7 @@ static const folder folders[DTYPE_END][REDUCTION_END] = {
     [AD_U8] = FOLDERS_OF_INTEGERS(u8, 8),
     [AD_I8] = FOLDERS_OF_INTEGERS(i8, 8),
     [AD_I16] = FOLDERS_OF_INTEGERS(i16, 16),
-    // Of bytes that are 0 or 1: bools_loaded makes them so.
+    // The bytes are 0 or 1, because bools_loaded makes them so.
     [AD_BOOL] = {[AD_SUM] = or_8,
                  [AD_MAX] = or_8,
                  [AD_MIN] = and_8,
@@ -391,7 +392,7 @@ static void stream_bytes(char *dst, const char *src, size_t bytes) {
   memcpy(dst + at, src + at, bytes - at);
 }
 
-/* Makes what was streamed visible to other cores; must be called before they are told that they may read it. */
+/* Makes streamed stores visible to other cores; must be called before these are told that they may read. */
 static void end_streaming(void) {
 #if defined(__x86_64__)
   _mm_sfence();
@@ -420,20 +421,21 @@ static void cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype s
 
 #include "kernels/kernels_sums.h"
 
+/* A reduction as ad_reduce executes it. */
 typedef struct reducer {
   void *const *out;
   const void *const *sources;
   const uint32_t *leaves;  // as in ad_reducing
   size_t out_count, source_count;
-  size_t first, index_count;        // the indices that the sources stand for
-  size_t size, sum_size, out_size;  // bytes of an element
-  converter load, store;            // NULL: the dtype is the accumulate type
+  size_t first, index_count;        // the indices that the sources cover
+  size_t size, sum_size, out_size;  // bytes of an element of the sources, of the sum, and of the outputs
+  converter load, store;            // converters to and from the accumulate type; NULL: the dtype is that type
   folder fold;
-  int wide;  // sums form in f64
+  int wide;  // 1: the result forms in f64
   double factor;
   int scales, adds;
-  int streamed;    // outputs that are no sources are written past the caches
-  int sum_in_out;  // the sum may form in out[0] itself
+  int streamed;    // 1: outputs that are not sources are written past the caches
+  int sum_in_out;  // 1: the sum may form in out[0] itself
 } reducer;
 
 static int is_among(const void *out, const void *const *sources, size_t count) {
@@ -444,22 +446,24 @@ static int is_among(const void *out, const void *const *sources, size_t count) {
 
 static int is_source(const reducer *r, const void *out) { return is_among(out, r->sources, r->source_count); }
 
-/* A part of the tree: `count` indices from `first` on. The sources that stand for them begin at number `next`; whoever
- * sums the part moves that on to the source after it. */
+/* A part of the tree: `count` indices from `first` on. Source number `next` is the first one that covers them; summing
+ * the part moves `next` to the source after it. */
 typedef struct part {
   size_t first, count, next;
 } part;
 
+/* The number of indices that a source covers. */
 static size_t leaves_of(const reducer *r, size_t source) { return r->leaves ? r->leaves[source] : 1; }
 
-/* The part as one source has it: its addends, or the sum of several, which is in the accumulate type already. */
+/* The value of a part that one source covers: its addend in the accumulate type, or the result of several addends,
+ * which has that type already. */
 static const void *value_of_one(const reducer *r, part *p, void *space, size_t at, size_t n) {
   const char *source = r->sources[p->next++];
   if (p->count > 1) return source + at * r->sum_size;
   return loaded(r->load, source + at * r->size, space, n);
 }
 
-/* 1 if every index of the part has a source of its own, and they are few enough to be folded at once. */
+/* 1: each index of the part has its own source, and they are few enough to be folded at once. */
 static int are_few(const reducer *r, const part *p) {
   if (p->count > TERMS) return 0;
   for (size_t j = 0; j < p->count; j++)
@@ -467,6 +471,7 @@ static int are_few(const reducer *r, const part *p) {
   return 1;
 }
 
+/* Folds a part that are_few accepts into `sum`. */
 static __attribute__((noinline)) void fold_few(const reducer *r, part *p, void *sum, size_t at, size_t n) {
   block space[TERMS];
   const void *terms[TERMS] = {sum};
@@ -478,7 +483,7 @@ static __attribute__((noinline)) void fold_few(const reducer *r, part *p, void *
   r->fold(sum, terms, p->first, p->count, n);
 }
 
-/* Returns where the sum of the part stands: at `sum`, or in the memory of a source. */
+/* Folds a part of the tree. Returns where the result is: `sum`, or the memory of a source. */
 static const void *fold_part(const reducer *r, part *p, void *sum, size_t at, size_t n) {
   if (leaves_of(r, p->next) == p->count) return value_of_one(r, p, sum, at, n);
   if (are_few(r, p)) {
@@ -496,6 +501,7 @@ static const void *fold_part(const reducer *r, part *p, void *sum, size_t at, si
   return sum;
 }
 
+/* Folds n elements, from element `at` on, of all sources into `sum`. */
 static void fold_block(const reducer *r, void *sum, size_t at, size_t n) {
   part all = {r->first, r->index_count, 0};
   const void *value = fold_part(r, &all, sum, at, n);
@@ -508,7 +514,7 @@ static size_t count_indices(const reducer *r) {
   return count;
 }
 
-/* How many sources are read before the first sum is written. */
+/* The number of sources that are read before the first sum is written. */
 static size_t read_at_once(const reducer *r) {
   size_t count = r->source_count;
   if (r->leaves) return 0;
@@ -516,6 +522,7 @@ static size_t read_at_once(const reducer *r) {
   return count;
 }
 
+/* Writes, adds or streams a block's result to one output. */
 static void write_out(const reducer *r, void *out, size_t at, const void *result, size_t n) {
   char *to = (char *)out + at * r->out_size;
   if (to == result) return;
@@ -543,14 +550,14 @@ static void reduce_block(const reducer *r, size_t at, size_t n) {
 
 static __attribute__((noinline)) void reduce_blocks(reducer *r, size_t at, size_t n) {
   r->index_count = count_indices(r);
-  // An out[0] that is a source must not be overwritten before it is read.
+  // If out[0] is a source it must not be overwritten before it is read.
   size_t read = read_at_once(r);
   int read_later = is_among(r->out[0], r->sources + read, r->source_count - read);
   r->sum_in_out = !r->store && !r->adds && !r->streamed && !read_later;
   for (; at < n; at += BLOCK) reduce_block(r, at, block_of(n - at));
 }
 
-/* 2^shift, also where that is subnormal or infinite. */
+/* 2^shift, even if that is subnormal or infinite. */
 static double power_of_two(int shift) {
   double power = 1;
   for (; shift > 0; shift--) power *= 2;
@@ -558,8 +565,8 @@ static double power_of_two(int shift) {
   return power;
 }
 
-/* The conversions of a reduction of floats. A NaN in a sum is the canonical one, so that the faster conversions of
- * bf16, which keep just that one, will do. */
+/* Chooses the conversions of a reduction of floats. A NaN in a sum is always the canonical one, so the faster
+ * conversions of bf16 suffice, which keep only that NaN. */
 static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
   r->load = r->wide ? to_f64[how->dtype] : to_f32[how->dtype];
   r->store = r->wide ? from_f64[out_dtype] : from_f32[out_dtype];
@@ -568,14 +575,15 @@ static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_d
   if (out_dtype == AD_BF16) r->store = f32s_rounded;
 }
 
-/* The reduction of a single source that is added to nothing is a cast, where a cast forms its product in the same
- * dtype: f64 exactly if the accumulate dtype is f64. */
+/* 1: the reduction is a cast: there is a single source, nothing is added to the outputs, and a cast would form its
+ * product in the same dtype, which is f64 exactly if the accumulate dtype is f64. */
 static int is_cast(const reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
   if (r->source_count != 1 || r->leaves || r->out_count != 1 || r->adds || !ad_dtype_is_float(how->dtype)) return 0;
   return r->wide == (how->dtype == AD_F64 || out_dtype == AD_F64);
 }
 
-/* An output that is a source was just read, so that its lines are in a cache: streaming would save nothing. */
+/* 1: outputs are written past the caches. An output that is also a source was just read, so its lines are in a cache
+ * and streaming would save nothing. */
 static int is_streamed(const ad_reducing *how, const void *out, const void *const *sources, size_t source_count) {
   return how->past && !how->adds && !is_among(out, sources, source_count);
 }
@@ -625,7 +633,7 @@ static __attribute__((noinline)) void reduce_from(size_t done, void *const *out,
   if (r.streamed) end_streaming();
 }
 
-/* A sum in f32 of floats that is written in the dtype of its sources, neither scaled nor added to anything. */
+/* 1: a sum of floats in f32 that is written in the dtype of its sources, neither scaled nor added to anything. */
 static int is_plain_sum(const ad_reducing *how) {
   return how->reduction == AD_SUM && how->accumulate == AD_F32 && !how->leaves && !how->shift && !how->adds &&
          (!how->out_dtype || how->out_dtype == how->dtype) && register_sums[how->dtype];

@@ -1,8 +1,8 @@
 /* Scaled casts and scaled additions of one source, f32 or a 16-bit float, that stay in registers from the load to the
- * store. Part of kernels_body.h, whose loops over blocks give the same bits. */
+ * store. Included by kernels_body.h, whose loops over blocks give the same bits. */
 
-/* dst[i] = factor * src[i], or dst[i] += factor * src[i], for the first elements, as many as fill whole registers;
- * returns how many those are. */
+/* dst[i] = factor * src[i], or dst[i] += factor * src[i]. Handles only the first elements, as many as fill whole
+ * registers, and returns how many. */
 typedef size_t (*register_pass)(void *dst, const void *src, float factor, size_t n);
 
 #if defined(HAS_LANES)
@@ -35,7 +35,7 @@ PASSES_INTO(f16, uint16_t, lanes_from_f16, f16_of, put_halves)
     [AD_F32] = f32s_times_##way##_##dst_name##s, [AD_BF16] = bf16s_times_##way##_##dst_name##s, \
     [AD_F16] = f16s_times_##way##_##dst_name##s                                                 \
   }
-/* [destination][source] */
+/* indexed by [destination's dtype][source's dtype] */
 static const register_pass scaled_casts[DTYPE_END][DTYPE_END] = {
     [AD_F32] = FROM(to, f32), [AD_BF16] = FROM(to, bf16), [AD_F16] = FROM(to, f16)};
 static const register_pass scaled_sums[DTYPE_END][DTYPE_END] = {
@@ -45,6 +45,7 @@ static const register_pass scaled_casts[DTYPE_END][DTYPE_END] = {{NULL}};
 static const register_pass scaled_sums[DTYPE_END][DTYPE_END] = {{NULL}};
 #endif
 
+/* Runs the pass for these dtypes, if there is one, and returns how many elements are done. */
 INLINE size_t pass_in_registers(const register_pass passes[DTYPE_END][DTYPE_END], void *dst, ad_dtype dst_dtype,
                                 const void *src, ad_dtype src_dtype, double factor, size_t n) {
   register_pass pass = passes[dst_dtype][src_dtype];

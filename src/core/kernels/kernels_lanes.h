@@ -1,5 +1,5 @@
-/* Vectors of floats: `lanes` are LANES f32 in two registers, `halves` as many 16-bit floats in one. A variant whose
- * instruction set has no such registers does not define HAS_LANES and does everything in the loops of kernels_body.h,
+/* Vectors of floats: `lanes` are LANES f32 in two registers, `halves` are LANES 16-bit floats in one. A variant whose
+ * instruction set has no such registers does not define HAS_LANES and uses the loops of kernels_body.h for everything,
  * which give the same bits. */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
@@ -30,25 +30,25 @@ INLINE __m512 lane_canonical(__m512 value) {
   return _mm512_mask_mov_ps(value, nan, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
 }
 
-/* bf16 is the upper half of an f32, and an f32 lane holds two neighbouring bf16: a shift makes f32 of all even
- * elements, a mask of all odd ones. So `a` has the even elements and `b` the odd ones, and nothing moves between lanes.
- */
+/* A bf16 is the upper half of an f32, and an f32 lane holds two neighbouring bf16: shifting makes f32 of all even
+ * elements, masking makes f32 of all odd ones. So `a` gets the even elements and `b` the odd ones, and no element
+ * changes its lane. */
 INLINE lanes lanes_from_bf16(const uint16_t *from) {
   __m512i both = _mm512_loadu_si512((const void *)from);
   return (lanes){_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
                  _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000)))};
 }
 
-/* The same with the elements in order: the first half in `a`, the second in `b`. */
+/* Like lanes_from_bf16, with the elements in order: the first half in `a`, the second in `b`. */
 INLINE lanes ordered_from_bf16(const uint16_t *from) {
   __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from));
   __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(from + LANES / 2)));
   return (lanes){_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(high, 16))};
 }
 
-/* Rounds f32 to bf16: the upper half of the result is the value, rounded to nearest even. Adding 0x7fff rounds up what
- * is above the middle; where the last place is odd, one more is added, so that the middle itself goes to the even side.
- */
+/* Rounds f32 to bf16: the upper half of the result is the value, rounded to nearest even. Adding 0x7fff rounds up
+ * everything above the middle; if the last place is odd one more is added, so that the middle itself goes to the even
+ * side. */
 INLINE __m512i lane_rounded(__m512 value) {
   __m512i bits = _mm512_castps_si512(value), below = _mm512_set1_epi32(0x7fff);
   __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
@@ -66,8 +66,8 @@ INLINE halves ordered_rounded(lanes value) {
 }
 
 #if defined(__AVX512BF16__)
-/* The conversion instruction takes subnormals for zeros and keeps the payloads of NaNs. Registers that hold such values
- * are converted by bf16_of_any instead. */
+/* The conversion instruction treats subnormals as zeros and keeps the payloads of NaNs, so registers that contain such
+ * values are converted by bf16_of_any instead. */
 INLINE int are_rare(lanes value) {
   enum { QUIET_NAN = 0x01, SUBNORMAL = 0x20, SIGNALLING_NAN = 0x80, RARE = QUIET_NAN | SUBNORMAL | SIGNALLING_NAN };
   __mmask16 a = _mm512_fpclass_ps_mask(value.a, RARE), b = _mm512_fpclass_ps_mask(value.b, RARE);
@@ -148,7 +148,7 @@ INLINE halves bf16_of(lanes value) {
 INLINE int are_rare(lanes value) { return __builtin_expect(lanes_have_nan(value), 0); }
 INLINE halves ordered_rounded(lanes value) {
   __m256i a = _mm256_srli_epi32(lane_rounded(value.a), 16), b = _mm256_srli_epi32(lane_rounded(value.b), 16);
-  // packus works on each half of the registers by itself; the permutation brings the quarters into order.
+  // packus works on each half of the registers separately; the permutation puts the quarters in order.
   return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
 }
 INLINE halves ordered_usual(lanes value) { return ordered_rounded(value); }
@@ -169,7 +169,7 @@ INLINE lanes f32_of(lanes value) {
   if (__builtin_expect(!lanes_have_nan(value), 1)) return value;
   return (lanes){lane_canonical(value.a), lane_canonical(value.b)};
 }
-/* To bf16, of lanes whose elements are in order. */
+/* Converts lanes whose elements are in order to bf16. */
 INLINE halves ordered_bf16_of(lanes value) {
   if (!are_rare(value)) return ordered_usual(value);
   return ordered_rounded((lanes){lane_canonical(value.a), lane_canonical(value.b)});

@@ -1,4 +1,5 @@
-/* The layout after a transition: which transitions a given layout allows. The table itself is in transition.c. */
+/* Computes the layout after a transition, and checks whether the given layout allows it. The table itself is in
+ * transition.c. */
 #include "base/error.h"
 #include "layout/nest.h"
 #include "layout/sentences.h"
@@ -6,6 +7,7 @@
 #include "layout/type.h"
 #include "mesh/object.h"
 
+/* AD_TYPE: the table has no such transition; suggests a repair. */
 static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type from, ad_type to) {
   char from_text[AD_TYPE_TEXT_MAX], to_text[AD_TYPE_TEXT_MAX], repair[AD_WAY_TEXT_MAX];
   ad_way way = ad_way_find(from, to);
@@ -21,7 +23,7 @@ static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type 
                  way.count ? ", or " : "", ad_axis_name(axis), ad_move_name(move));
 }
 
-/* Where a move undoes the cut of `axis`, no axis outside `axes` may cut the same dimension further inside. */
+/* If a move undoes the cut of `axis`, no axis outside `axes` may cut the same dimension further inside. */
 static ad_status check_innermost(const ad_layout *layout, const char *site, ad_move move, ad_axes axes, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);
   ad_axes others = dim < 0 ? 0 : ad_layout_cutting(layout, dim) & ~axes;
@@ -63,7 +65,8 @@ ad_status ad_layout_after_at(const ad_layout *layout, ad_move move, ad_axes axes
   AD_NEED(layout, out);
   AD_NEED(layout->mesh);
   AD_TRY(check_call(site, move, axes, to, ndim));
-  for (int i = 0; i < AD_AXIS_COUNT; i++) { /* mesh order: an error then names an axis of the mesh string if it can */
+  /* in mesh order, so that an error names an axis of the mesh string if possible */
+  for (int i = 0; i < AD_AXIS_COUNT; i++) {
     ad_axis axis = layout->mesh->order[i];
     if (axes & AD_AXES(axis)) AD_TRY(check_axis(layout, site, move, axes, axis, to));
   }

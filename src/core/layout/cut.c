@@ -1,9 +1,9 @@
-/* Where a rank's part of a cut value lies: even and uneven, zigzag, nested, empty. Nothing here knows what types mean.
- */
+/* Computes which part of a cut value a rank holds: even and uneven cuts, zigzag, nested, empty. Nothing here knows what
+ * types mean. */
 #include "layout/nest.h"
 #include "layout/type.h"
 
-/* Each cut of a dimension adds at most two pieces to a rank's part, so that cuts by all axes stay below this. */
+/* The most spans of a rank's part: each cut of a dimension adds at most two spans. */
 enum { SPANS_MAX = 2 * AD_AXIS_COUNT + 2 };
 
 typedef struct span_list {
@@ -16,12 +16,14 @@ ad_span ad_cut(int64_t n, int64_t i, int64_t g) {
   return (ad_span){first, (int64_t)((__int128)(i + 1) * n / g) - first};
 }
 
+/* The number of elements in the spans. */
 static int64_t total(const span_list *list) {
   int64_t sum = 0;
   for (int i = 0; i < list->count; i++) sum += list->span[i].count;
   return sum;
 }
 
+/* Appends a span, joined with the last one if they touch; leaves out empty spans. */
 static void append(span_list *list, ad_span span) {
   ad_span *last = list->count ? &list->span[list->count - 1] : NULL;
   if (!span.count) return;
@@ -31,7 +33,7 @@ static void append(span_list *list, ad_span span) {
     list->span[list->count++] = span;
 }
 
-/* Appends the elements `part` of what `from` lists, counted along its stored order. */
+/* Appends those elements of `from` that `part` names, counted in the order in which `from` stores them. */
 static void append_part(span_list *list, const span_list *from, ad_span part) {
   int64_t start = 0;
   for (int i = 0; i < from->count; i++) {
@@ -43,7 +45,7 @@ static void append_part(span_list *list, const span_list *from, ad_span part) {
   }
 }
 
-/* What member i of g holds of `from`. */
+/* The spans that member i of g members holds after one more cut of `from`. */
 static span_list cut_again(const span_list *from, ad_type type, int64_t i, int64_t g) {
   span_list list = {0};
   int64_t n = total(from);
@@ -56,6 +58,7 @@ static span_list cut_again(const span_list *from, ad_type type, int64_t i, int64
   return list;
 }
 
+/* The spans of dimension `dim` that `rank` holds. */
 static span_list spans_of(const ad_layout *layout, int dim, int64_t n, int64_t rank) {
   span_list list = {0};
   append(&list, (ad_span){0, n});
@@ -74,13 +77,14 @@ int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, a
   return list.count;
 }
 
-/* How many of n elements member i of g holds. */
+/* The number of elements, of n, that member i of g members holds. */
 static int64_t count_of(ad_type type, int64_t n, int64_t i, int64_t g) {
   if (!ad_type_is_zigzag(type)) return ad_cut(n, i, g).count;
   return ad_cut(n, i, 2 * g).count + ad_cut(n, 2 * g - 1 - i, 2 * g).count;
 }
 
-/* How many a cut holds follows from how many it cuts, wherever these lie. */
+/* A part's size along a dimension depends only on the sizes of the cuts, wherever their elements lie, so no spans are
+ * needed. */
 ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank) {
   ad_shape local = *shape;
   ad_axes cuts = ad_layout_cut_axes(layout);
@@ -95,20 +99,21 @@ ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, i
   return local;
 }
 
-/* ---- several cuts that are as one ---- */
+/* ---- several cuts that equal one cut over all their ranks ---- */
 
 int64_t ad_cut_with(int64_t n, int64_t e, int64_t chunks) {
   return (int64_t)(((__int128)(e + 1) * chunks + n - 1) / n) - 1;
 }
 
-/* Plain cuts of `rows` rows one inside the other, outermost first. */
+/* Plain cuts of `rows` rows, one inside the other, outermost first. */
 typedef struct cut_nest {
-  int64_t rows, ranks; /* over all of them */
+  int64_t rows, ranks; /* ranks over all cuts */
   int64_t sizes[AD_AXIS_COUNT];
   int count;
 } cut_nest;
 
-/* 0 unless the large ones of `axes` are the innermost cuts of dimension 0, plain and in mesh order. */
+/* Finds the nest of cuts over `axes`; 0 unless the axes of more than one rank among `axes` are the innermost cuts of
+ * dimension 0, plain and in mesh order. */
 static int find_nest(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, cut_nest *out) {
   const ad_mesh *mesh = layout->mesh;
   int64_t outer_stride = INT64_MAX;
@@ -130,6 +135,7 @@ static int find_nest(const ad_layout *layout, int64_t n, ad_axes axes, int64_t r
   return out->ranks == ad_mesh_ranks_over(mesh, axes);
 }
 
+/* The member that holds row e by the nest of cuts. */
 static int64_t nested_holder(const cut_nest *nest, int64_t e) {
   int64_t n = nest->rows, index = 0;
   for (int i = 0; i < nest->count; i++) {
@@ -142,15 +148,17 @@ static int64_t nested_holder(const cut_nest *nest, int64_t e) {
   return index;
 }
 
-/* Both ways give the rows out in order, so that they agree if they agree on who holds each row. */
+/* 1: the nest and a single cut give each row to the same member. Both give out rows in order, so nothing else needs to
+ * agree. */
 static int holders_agree(const cut_nest *nest) {
   int64_t inner = nest->count ? nest->sizes[nest->count - 1] : 1;
-  if (nest->rows % (nest->ranks / inner) == 0) return 1; /* all but the innermost are even */
+  if (nest->rows % (nest->ranks / inner) == 0) return 1; /* all cuts but the innermost divide evenly */
   for (int64_t e = 0; e < nest->rows; e++)
     if (nested_holder(nest, e) != ad_cut_with(nest->rows, e, nest->ranks)) return 0;
   return 1;
 }
 
+/* 1: each member of the group holds as many rows as a single cut of `rows` would give it. */
 static int members_agree(const ad_layout *layout, int64_t n, const ad_group *group, int64_t rows) {
   int64_t members = ad_group_size(group);
   for (int64_t i = 0; i < members; i++) {

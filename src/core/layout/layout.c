@@ -1,4 +1,4 @@
-/* Layouts as values: made, compared, turned into duals, set axis by axis. Reading and printing are in text.c. */
+/* Makes and compares layouts, computes duals, and sets types axis by axis. text.c reads and prints layouts. */
 #include <string.h>
 #include "layout/nest.h"
 #include "layout/type.h"
@@ -43,7 +43,7 @@ ad_axes ad_layout_same_axes(const ad_layout *layout) {
   return ad_layout_axes_of(layout, AD_R) | ad_layout_axes_of(layout, AD_I);
 }
 
-/* Takes an axis out of the nest of cuts that it belongs to; the cuts inside it move one step out. */
+/* Removes an axis from the nest of cuts to which it belongs; the cuts inside it move one step outwards. */
 static void leave_nest(ad_layout *layout, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);
   ad_axes nest = dim < 0 ? 0 : ad_layout_cutting(layout, dim);

@@ -1,11 +1,12 @@
-/* Law 4: the reductions that lead from a gradient's layout to the storage layout. Derived, never configured. */
+/* Law 4: finds the reductions that lead from a gradient's layout to the storage layout. They are derived, never
+ * configured. */
 #include <string.h>
 #include "base/error.h"
 #include "layout/nest.h"
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* The move that brings a gradient from one type to another; AD_MOVE_COUNT if none does. */
+/* The move that turns a gradient's type into another; AD_MOVE_COUNT if there is none. */
 static ad_move move_between(ad_type from, ad_type to) {
   int final = to == AD_R || to == AD_I;
   if (from == AD_P && final) return AD_MOVE_ALL_REDUCE;
@@ -28,6 +29,7 @@ static ad_status check_axes(const ad_layout *gradient, const ad_layout *storage)
   return AD_OK;
 }
 
+/* A path under construction, and the layout that its steps have reached. */
 typedef struct path {
   int count;
   ad_path_step step[AD_AXIS_COUNT];
@@ -40,8 +42,8 @@ static int position_in_mesh(const ad_mesh *mesh, ad_axis axis) {
   return i;
 }
 
-/* 1 if an axis can be part of the path's last step: the step makes the same move between the same types, and its axes
- * come before this one in mesh order, in which a step over several axes cuts. */
+/* 1 if an axis can be added to the path's last step: that step makes the same move between the same types, and its axes
+ * come before this one in mesh order, which is the order in which a step over several axes cuts. */
 static int joins(const path *p, ad_move move, ad_type from, ad_type to, ad_axis axis) {
   const ad_path_step *last = p->count ? &p->step[p->count - 1] : NULL;
   if (!last || last->move != move || last->from != from || last->to != to) return 0;
@@ -52,8 +54,8 @@ static int joins(const path *p, ad_move move, ad_type from, ad_type to, ad_axis 
   return 1;
 }
 
-/* Brings one axis to its final type. On an axis that the mesh does not name there is one rank: its type changes without
- * a step. */
+/* Brings one axis to its final type. An axis that the mesh does not name has one rank, so its type changes without a
+ * step. */
 static void take_step(path *p, ad_axis axis, ad_type to) {
   ad_type from = p->reached.type[axis];
   ad_move move = move_between(from, to);
@@ -64,7 +66,7 @@ static void take_step(path *p, ad_axis axis, ad_type to) {
   ad_layout_set(&p->reached, AD_AXES(axis), to);
 }
 
-/* Cuts come first, outermost first, since the sums that follow are then over smaller parts. */
+/* Reductions that cut come first, outermost cut first, because the sums after them are then over smaller parts. */
 static path find_path(const ad_layout *gradient, const ad_layout *storage) {
   path p = {.reached = *gradient};
   for (int dim = 0; dim < AD_DIMS_MAX; dim++)

@@ -1,5 +1,5 @@
-/* Law 3: the type of a local operation's result, axis by axis, from the types of its operands. Only decides; what the
- * errors say is in sentences.c. */
+/* Law 3: computes the type of a local operation's result, axis by axis, from the types of its operands. The messages of
+ * its errors are in sentences.c. */
 #include "base/error.h"
 #include "base/options.h"
 #include "layout/rule.h"
@@ -7,6 +7,7 @@
 #include "layout/type.h"
 #include "mesh/object.h"
 
+/* The arguments of ad_layout_propagate. */
 typedef struct operation {
   const ad_rule *rule;
   const ad_layout *const *operands;
@@ -17,7 +18,8 @@ typedef struct operation {
 
 static ad_type type_of(const operation *op, size_t operand, ad_axis axis) { return op->operands[operand]->type[axis]; }
 
-/* 1 if the operand is R or I and carries no gradient: R and I differ only in their gradients. */
+/* 1 if the operand is R or I and carries no gradient: it may then count as either, because R and I differ only in their
+ * gradients. */
 static int is_neutral(const operation *op, size_t operand, ad_axis axis) {
   ad_type type = type_of(op, operand, axis);
   return op->constant && op->constant[operand] && (type == AD_R || type == AD_I);
@@ -29,6 +31,7 @@ static char cut_letter(const operation *op, size_t operand, ad_axis axis) {
   return dim < 0 ? 0 : ad_rule_operand(op->rule, operand).data[dim];
 }
 
+/* Describes an operand of a conflict, with the cut that would fit the other operand. */
 static ad_side side_of(const operation *op, size_t operand, size_t other, ad_axis axis) {
   char letter = cut_letter(op, other, axis);
   int dim = letter ? ad_letters_find(ad_rule_operand(op->rule, operand), letter) : -1;
@@ -36,6 +39,7 @@ static ad_side side_of(const operation *op, size_t operand, size_t other, ad_axi
   return (ad_side){operand, type_of(op, operand, axis), like_other};
 }
 
+/* Fails with a conflict between operands a and b, or of operand a alone if both are the same. */
 static ad_status fail(const operation *op, ad_conflict_kind kind, ad_axis axis, size_t a, size_t b) {
   size_t first = a < b ? a : b, second = a < b ? b : a;
   ad_conflict conflict = {.kind = kind, .axis = axis, .linearity = op->rule->linearity, .sides = a == b ? 1 : 2};
@@ -44,19 +48,21 @@ static ad_status fail(const operation *op, ad_conflict_kind kind, ad_axis axis, 
   return ad_conflict_fail(&conflict, op->rule->name, op->site);
 }
 
-/* The first operand of this type that is not neutral; count if there is none. */
+/* The first operand of this type that is not neutral; `count` if there is none. */
 static size_t find_type(const operation *op, ad_axis axis, ad_type type) {
   size_t i = 0;
   while (i < op->count && (type_of(op, i, axis) != type || is_neutral(op, i, axis))) i++;
   return i;
 }
 
+/* The first operand that is cut on this axis; `count` if there is none. */
 static size_t find_cut(const operation *op, ad_axis axis) {
   size_t i = 0;
   while (i < op->count && !ad_type_is_cut(type_of(op, i, axis))) i++;
   return i;
 }
 
+/* An I operand meets the others: all must be I. */
 static ad_status meet_invariant(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   for (size_t i = 0; i < op->count; i++)
     if (!is_neutral(op, i, axis) && type_of(op, i, axis) != AD_I) return fail(op, AD_INVARIANT_MIXED, axis, lead, i);
@@ -64,6 +70,7 @@ static ad_status meet_invariant(const operation *op, ad_axis axis, size_t lead, 
   return AD_OK;
 }
 
+/* A V operand meets the others: none may be P or cut. */
 static ad_status meet_varying(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   for (size_t i = 0; i < op->count; i++) {
     ad_type type = type_of(op, i, axis);
@@ -74,6 +81,7 @@ static ad_status meet_varying(const operation *op, ad_axis axis, size_t lead, ad
   return AD_OK;
 }
 
+/* A P operand meets the others: see the conflicts. */
 static ad_status meet_partial(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   if (op->rule->linearity == AD_NONLINEAR) return fail(op, AD_PARTIAL_NONLINEAR, axis, lead, lead);
   for (size_t i = 0; i < op->count; i++) {
@@ -87,7 +95,7 @@ static ad_status meet_partial(const operation *op, ad_axis axis, size_t lead, ad
   return AD_OK;
 }
 
-/* One operand beside the cut operand `lead`. `kept`: the result has the dimension that is cut. */
+/* Checks operand i against the cut operand `lead`. `kept`: the result has the dimension that is cut. */
 static ad_status meet_beside_cut(const operation *op, ad_axis axis, size_t lead, size_t i, int kept) {
   char letter = cut_letter(op, lead, axis), own = cut_letter(op, i, axis);
   ad_type lead_type = type_of(op, lead, axis), type = type_of(op, i, axis);
@@ -102,12 +110,14 @@ static ad_status meet_beside_cut(const operation *op, ad_axis axis, size_t lead,
   return AD_OK;
 }
 
+/* 1: the rule says that this dimension must not be cut. */
 static int is_whole(const ad_rule *rule, char letter) {
   for (const char *c = rule->whole ? rule->whole : ""; *c; c++)
     if (*c == letter) return 1;
   return 0;
 }
 
+/* A cut operand meets the others: the result is cut, or P if the cut dimension is summed. */
 static ad_status meet_cut(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   char letter = cut_letter(op, lead, axis);
   int dim = ad_letters_find(ad_rule_result(op->rule), letter);
@@ -118,7 +128,7 @@ static ad_status meet_cut(const operation *op, ad_axis axis, size_t lead, ad_typ
   return AD_OK;
 }
 
-/* All operands are R or neutral (see is_neutral). */
+/* The result's type if all operands are R or neutral (see is_neutral). */
 static ad_type meet_replicated(const operation *op, ad_axis axis) {
   for (size_t i = 0; i < op->count; i++)
     if (type_of(op, i, axis) == AD_R) return AD_R;
@@ -131,6 +141,7 @@ static int are_replicated(const operation *op, ad_axis axis) {
   return 1;
 }
 
+/* Finds the result's type on one axis. */
 static ad_status meet_on(const operation *op, ad_axis axis, ad_layout *out) {
   size_t lead;
   ad_type *type = &out->type[axis];
@@ -183,8 +194,8 @@ ad_status ad_layout_propagate_at(const ad_rule *rule, const ad_layout *const *op
   AD_TRY(ad_rule_check(rule, count));
   for (size_t i = 0; i < count; i++) AD_TRY(check_operand(&op, i));
   ad_layout result = ad_layout_all(operands[0]->mesh, AD_R);
-  for (int i = 0; i < AD_AXIS_COUNT; i++) /* mesh order: an error then names an axis of the mesh string if it can */
-    AD_TRY(meet_on(&op, result.mesh->order[i], &result));
+  /* in mesh order, so that an error names an axis of the mesh string if possible */
+  for (int i = 0; i < AD_AXIS_COUNT; i++) AD_TRY(meet_on(&op, result.mesh->order[i], &result));
   *out = result;
   return AD_OK;
 }

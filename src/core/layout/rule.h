@@ -1,4 +1,4 @@
-/* The letters of a rule's dimensions, "bsk,kn->bsn": which operand has which. */
+/* The letters of a rule's dimensions ("bsk,kn->bsn"): which operand has which letters. */
 #ifndef LAYOUT_RULE_H
 #define LAYOUT_RULE_H
 #include <stddef.h>
@@ -9,11 +9,11 @@ typedef struct ad_letters {
   int count;
 } ad_letters;
 
-/* AD_INVALID if the rule is no rule for `count` operands. */
+/* AD_INVALID unless the rule is valid for `count` operands. */
 AD_CHECKED ad_status ad_rule_check(const ad_rule *rule, size_t count);
-/* Of a rule that ad_rule_check accepts. */
+/* The letters of an operand, or of the result, of a rule that ad_rule_check accepts. */
 ad_letters ad_rule_operand(const ad_rule *rule, size_t operand);
 ad_letters ad_rule_result(const ad_rule *rule);
-int ad_letters_find(ad_letters letters, char letter); /* the dimension; -1 if it is not among them */
+int ad_letters_find(ad_letters letters, char letter); /* the letter's dimension; -1: the letter is not there */
 
 #endif

@@ -1,5 +1,5 @@
-/* The sentences of law 1: for every kind of conflict between operands, which of them changes and to what. The way there
- * comes from the transition table. */
+/* The messages of law 1: for every kind of conflict between operands, which operand should change and to which type.
+ * The transition table gives the way to that type. */
 #include "layout/sentences.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -12,12 +12,13 @@ static const char *const reasons[AD_CONFLICT_COUNT] = {
 #undef REASON
 };
 
-/* One side changes to a type. */
+/* A repair: one side changes to another type. */
 typedef struct repair {
   const ad_side *side;
   ad_type to;
 } repair;
 
+/* The side whose type is of this kind. */
 static const ad_side *side_of(const ad_conflict *conflict, ad_type kind) {
   return ad_type_kind(conflict->side[0].type) == kind ? &conflict->side[0] : &conflict->side[1];
 }
@@ -26,19 +27,22 @@ static const ad_side *other_side(const ad_conflict *conflict, const ad_side *sid
   return side == &conflict->side[0] ? &conflict->side[1] : &conflict->side[0];
 }
 
-/* I joins what it meets: as R, or as the same cut. A partial is completed instead, unless it is multiplied. */
+/* An I operand is converted to what it meets: to R, or to the same cut. If it meets a P, the P is summed instead,
+ * unless the operation is a product. */
 static repair repair_invariant(const ad_conflict *conflict) {
   const ad_side *invariant = side_of(conflict, AD_I), *other = other_side(conflict, invariant);
   if (other->type == AD_P && conflict->linearity != AD_MULTILINEAR) return (repair){other, AD_I};
   return (repair){invariant, invariant->like_other};
 }
 
+/* In a sum the V operand is declared an addend; otherwise the P operand is summed. */
 static repair repair_partial_with_varying(const ad_conflict *conflict) {
   if (conflict->linearity == AD_ADDITIVE) return (repair){side_of(conflict, AD_V), AD_P};
   return (repair){side_of(conflict, AD_P), AD_R};
 }
 
-/* A part that became each rank's own is shorter than what has the whole dimension on every rank. */
+/* If the other operand has the whole dimension on every rank, the cut operand is gathered, because a part is shorter;
+ * otherwise it becomes V. */
 static repair repair_varying_with_cut(const ad_conflict *conflict) {
   const ad_side *cut = side_of(conflict, AD_S(0)), *varying = other_side(conflict, cut);
   return (repair){cut, ad_type_is_cut(varying->like_other) ? AD_R : AD_V};

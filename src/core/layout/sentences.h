@@ -1,9 +1,9 @@
-/* The sentences of law 1: why operands do not fit together, and the repair. */
+/* The messages of law 1: why types of operands do not fit together, and the repair. */
 #ifndef LAYOUT_SENTENCES_H
 #define LAYOUT_SENTENCES_H
 #include "addend/layout.h"
 
-/* Code, why it is an error ("" where the two types say it all). The only list of conflicts. */
+/* All conflicts: X(code, why it is an error; "" if the two types already say it). */
 #define AD_CONFLICT_LIST(X)                                                                                          \
   X(AD_INVARIANT_MIXED, "")                                                                                          \
   X(AD_PARTIAL_WITH_CUT, "")                                                                                         \
@@ -26,27 +26,28 @@ typedef enum ad_conflict_kind {
       AD_CONFLICT_COUNT
 } ad_conflict_kind;
 
-/* One operand in a conflict. */
+/* One of the operands in a conflict. */
 typedef struct ad_side {
-  size_t operand; /* 0 is the first; printed from 1 */
+  size_t operand; /* number of the operand, counted from 0; messages count from 1 */
   ad_type type;
-  ad_type like_other; /* the cut that this operand would have to have to fit the other's; AD_R if it lacks the dimension
-                         or the other is not cut */
+  /* the cut that this operand needs to fit the other operand's cut; AD_R if it lacks that dimension or the other
+   * operand is not cut */
+  ad_type like_other;
 } ad_side;
 
 typedef struct ad_conflict {
   ad_conflict_kind kind;
   ad_axis axis;
   ad_linearity linearity;
-  int sides; /* 1 or 2 */
+  int sides; /* how many of the sides are used: 1 or 2 */
   ad_side side[2];
 } ad_conflict;
 
-/* What a sentence says before a repair that was not tried: types alone do not tell what a program means. */
+/* Precedes a repair in messages. Types alone do not tell what a program means, so the repair is only a suggestion. */
 #define AD_MAY_REPAIR "; this may repair it: "
 
-/* Records "site: name: operand 1 is I on `tp`, operand 2 is S(0): why; this may repair it: convert operand 1 I->S(0)";
- * returns AD_TYPE. */
+/* Records the message "site: name: operand 1 is I on `tp`, operand 2 is S(0): why; this may repair it: convert operand
+ * 1 I->S(0)"; returns AD_TYPE. */
 ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const char *site);
 
 #endif

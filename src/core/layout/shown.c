@@ -1,4 +1,4 @@
-/* Layouts as people need them. The strings that can be read back are in text.c. */
+/* Prints layouts for people. text.c has the strings that can be read back. */
 #include "layout/shown.h"
 
 #include <string.h>

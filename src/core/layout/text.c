@@ -1,4 +1,4 @@
-/* Layout strings: "dp=R tp=S1" to a layout and back. */
+/* Reads and prints layout strings such as "dp=R tp=S1". */
 #include "base/error.h"
 #include "base/text.h"
 #include "layout/nest.h"
@@ -6,7 +6,7 @@
 #include "mesh/object.h"
 #include "mesh/words.h"
 
-/* "R", "S0", "S1z"; 0 if the word is no type. */
+/* Reads a type: "R", "S0", "S1z"; 0 if the word is none. */
 static int read_type(ad_word word, ad_type *out) {
   for (int type = AD_R; type <= AD_P; type++)
     if (word.length == 1 && word.data[0] == "RIVP"[type]) return *out = (ad_type)type, 1;
@@ -24,7 +24,7 @@ static ad_status unknown_axis(const char *text, ad_word name) {
                  ad_word_shown(name), name.data, ad_axes_known(known, sizeof known));
 }
 
-/* Reads one "axis=type" into *layout; *named is the set of axes read so far. */
+/* Reads one word "axis=type" into *layout; *named is the set of axes read so far. */
 static ad_status read_word(const char *text, ad_word word, ad_axes *named, ad_layout *layout) {
   ad_word name, value;
   ad_type type;
@@ -66,7 +66,7 @@ ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out)
 
 const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
-  int printed[AD_DIMS_MAX] = {0}; /* cuts of each dimension */
+  int printed[AD_DIMS_MAX] = {0}; /* number of cuts already printed of each dimension */
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
     ad_axis axis = layout->mesh->order[i];
     int dim = ad_type_dim(layout->type[axis]);

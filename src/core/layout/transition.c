@@ -1,4 +1,4 @@
-/* Law 2: the only place that says which operations change a type, and which operation is the backward of which. */
+/* Law 2: the only table of the operations that change a type, and of the operation that is the backward of each. */
 #include "layout/transition.h"
 #include "base/text.h"
 #include "layout/type.h"
@@ -15,7 +15,7 @@ static const ad_transition table[] = {
     {AD_MOVE_ALL_TO_ALL, S, S, 1, AD_MOVE_ALL_TO_ALL, S, S},
     {AD_MOVE_ALL_TO_ALL, AD_V, AD_V, 1, AD_MOVE_ALL_TO_ALL, AD_V, AD_V},
     {AD_MOVE_CONVERT, AD_I, AD_R, 0, AD_MOVE_ALL_REDUCE, AD_P, AD_I},
-    {AD_MOVE_CONVERT, AD_R, S, 0, AD_MOVE_CONVERT, S, AD_P}, /* zero outside the own part */
+    {AD_MOVE_CONVERT, AD_R, S, 0, AD_MOVE_CONVERT, S, AD_P}, /* zero outside this rank's part */
     {AD_MOVE_CONVERT, AD_I, S, 0, AD_MOVE_ALL_GATHER, S, AD_I},
     {AD_MOVE_CONVERT, S, AD_P, 0, AD_MOVE_CONVERT, AD_R, S},
     {AD_MOVE_ONCE, AD_R, AD_P, 0, AD_MOVE_ONCE, AD_R, AD_P}, /* one rank's copy counts */
@@ -49,7 +49,7 @@ const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to) 
   return NULL;
 }
 
-/* The first entry that leads from one kind to another, whatever its operation. */
+/* The first entry that leads from one kind of type to another, whatever its operation. */
 static const ad_transition *find_any(ad_type from, ad_type to) {
   for (int i = 0; i < TABLE_COUNT; i++)
     if (table[i].from == ad_type_kind(from) && table[i].to == ad_type_kind(to)) return &table[i];
@@ -63,12 +63,14 @@ ad_way ad_way_direct(ad_type from, ad_type to) {
   return direct ? (ad_way){1, {direct->move}, {from}, {to}} : (ad_way){0};
 }
 
+/* 1: a transition of the way makes a claim. */
 static int states(const ad_way *way) {
   for (int i = 0; i < way->count; i++)
     if (ad_move_states(way->move[i], way->from[i])) return 1;
   return 0;
 }
 
+/* The way by two entries, with the type `between` in the middle. */
 static ad_way over(ad_type from, ad_type between, ad_type to) {
   ad_way first = ad_way_direct(from, between), second = ad_way_direct(between, to);
   if (!first.count || !second.count) return (ad_way){0};

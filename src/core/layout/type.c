@@ -1,4 +1,4 @@
-/* The type of a value on one axis, and shapes of whole values: names, duals, printing. */
+/* Types of values on one axis, and shapes of whole values: names, duals, printing. */
 #include <inttypes.h>
 #include <stdio.h>
 #include "base/text.h"
@@ -32,7 +32,7 @@ const char *ad_type_print(ad_type type, char *buffer, size_t size) {
   return buffer;
 }
 
-/* A caller may hand in any number. */
+/* The number of dimensions, limited to AD_DIMS_MAX, because a caller may have written any number. */
 static int dims_of(const ad_shape *shape) { return shape->ndim < AD_DIMS_MAX ? shape->ndim : AD_DIMS_MAX; }
 
 int64_t ad_shape_numel(const ad_shape *shape) {
@@ -47,7 +47,8 @@ const char *ad_shape_fault(const ad_shape *shape, char *buffer, size_t size) {
     ad_text_add(&text, "%d dimensions; 0 to %d are possible", shape->ndim, AD_DIMS_MAX);
     return buffer;
   }
-  int64_t room = INT64_MAX / (int64_t)sizeof(double); /* elements whose bytes a size_t counts, whatever their dtype */
+  /* the most elements whose bytes a size_t can count, whatever their dtype */
+  int64_t room = INT64_MAX / (int64_t)sizeof(double);
   for (int i = 0; i < shape->ndim; i++) {
     int64_t dim = shape->dim[i];
     if (dim < 0) ad_text_add(&text, "dimension %d is %" PRId64 "; sizes are 0 or more", i, dim);

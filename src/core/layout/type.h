@@ -1,4 +1,4 @@
-/* What the layout layer asks of a type beyond the public questions. */
+/* Functions on types and shapes for the library itself, beyond the public ones. */
 #ifndef LAYOUT_TYPE_H
 #define LAYOUT_TYPE_H
 #include "addend/layout.h"
@@ -8,11 +8,11 @@ enum { AD_TYPE_TEXT_MAX = 24 }; /* room for ad_type_print */
 
 AD_INTERNAL int ad_type_is_zigzag(ad_type type);
 AD_INTERNAL ad_type ad_type_cut_like(ad_type type, int dim); /* the same kind of cut, along `dim` */
-ad_type ad_type_kind(ad_type type); /* AD_S(0) for every cut, else the type: as in the transition table */
+ad_type ad_type_kind(ad_type type); /* AD_S(0) for every cut, otherwise the type itself, as in the transition table */
 int ad_type_is_known(ad_type type);
 
 enum { AD_SHAPE_FAULT_MAX = 96 }; /* room for ad_shape_fault */
-/* What is wrong with a shape that somebody handed in, written into `buffer`; NULL: nothing. */
+/* Writes what is wrong with a caller's shape into `buffer`; NULL: the shape is valid. */
 const char *ad_shape_fault(const ad_shape *shape, char *buffer, size_t size);
 
 #endif

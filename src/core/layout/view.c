@@ -1,12 +1,13 @@
-/* Changing view: the same value on another factorisation of its ranks. Moves no bytes, so it allows little. */
+/* Changes the view: the same value on another factorisation of its ranks. That moves no bytes, so only few layouts
+ * allow it. */
 #include "base/error.h"
 #include "layout/sentences.h"
 #include "layout/transition.h"
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* The type that all axes of a set should have where they must agree, for the message: one to which every type on them
- * can be brought without losing anything. */
+/* For messages: the type that all axes of a set should have if they must agree. Every type on these axes can be brought
+ * to it without losing anything. */
 static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   int seen[AD_P + 1] = {0};
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -18,8 +19,8 @@ static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   return seen[AD_I] && !seen[AD_R] ? AD_I : AD_R;
 }
 
-/* The axis to speak of: one whose type is not the common one, and of nested cuts the innermost, which alone can be
- * undone. AD_AXIS_COUNT if all have it. */
+/* The axis to name in the message: one whose type is not the common one; among nested cuts the innermost, because only
+ * that one can be undone. AD_AXIS_COUNT if all axes have the common type. */
 static ad_axis find_other(const ad_layout *layout, ad_axes axes, ad_type common) {
   int found = AD_AXIS_COUNT;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -29,7 +30,8 @@ static ad_axis find_other(const ad_layout *layout, ad_axes axes, ad_type common)
   return (ad_axis)found;
 }
 
-/* All of `axes` must have one type among R, I, V, P; `seen_as` is what they are in the view, for the message. */
+/* *out: the one type (R, I, V or P) that all of `axes` must have. `seen_as` names, for the message, the axes that they
+ * become in the view. */
 static ad_status one_type(const ad_layout *layout, const char *site, ad_axes axes, const char *seen_as, ad_type *out) {
   ad_type common = common_type(layout, axes);
   ad_axis axis = find_other(layout, axes, common);
@@ -47,6 +49,7 @@ static ad_status one_type(const ad_layout *layout, const char *site, ad_axes axe
   return AD_OK;
 }
 
+/* Sets the types of the view's axes that have the same groups as axes of the mesh. */
 static ad_status view_sets(const ad_layout *layout, const char *site, ad_layout *seen, ad_axes *known) {
   ad_axes from[AD_AXIS_COUNT], to[AD_AXIS_COUNT];
   int count = ad_mesh_common_sets(layout->mesh, seen->mesh, from, to);
@@ -60,8 +63,9 @@ static ad_status view_sets(const ad_layout *layout, const char *site, ad_layout 
   return AD_OK;
 }
 
-/* Named axes of size 1 belong to no common set. Such an axis of the view corresponds to the one of the mesh that has
- * the same stride; of several with one stride, counted from the fastest. This lists those of a mesh, fastest first. */
+/* Lists the named axes of size 1 at a stride, fastest first. Such axes are in no common set: an axis of size 1 of the
+ * view corresponds to the mesh's axis of size 1 with the same stride, or, if several have that stride, to the one in
+ * the same place counted from the fastest. */
 static int thin_axes(const ad_mesh *mesh, int64_t stride, ad_axis axes[AD_AXIS_COUNT]) {
   int count = 0;
   for (int i = mesh->named_count - 1; i >= 0; i--) {
@@ -71,6 +75,7 @@ static int thin_axes(const ad_mesh *mesh, int64_t stride, ad_axis axes[AD_AXIS_C
   return count;
 }
 
+/* Sets the types of the view's axes of size 1 at this stride. */
 static ad_status view_thin_axes(const ad_layout *layout, const char *site, int64_t stride, ad_layout *seen,
                                 ad_axes *known) {
   ad_axis here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
@@ -86,8 +91,8 @@ static ad_status view_thin_axes(const ad_layout *layout, const char *site, int64
   return AD_OK;
 }
 
-/* An axis of the view without a counterpart in the mesh takes the type of its slower neighbour; if there is no slower
- * axis, that of the nearest faster one that has a counterpart. */
+/* An axis of the view without a counterpart in the mesh takes the type of its slower neighbour, or, if no axis is
+ * slower, that of the nearest faster axis with a counterpart. */
 static void fill_unknown(ad_layout *seen, ad_axes known) {
   const ad_mesh *view = seen->mesh;
   ad_type type = AD_R;
@@ -100,7 +105,7 @@ static void fill_unknown(ad_layout *seen, ad_axes known) {
   }
 }
 
-/* Axes that neither the mesh nor the view names have one rank in both and keep their types. */
+/* Axes that neither the mesh nor the view names have one rank in both, and keep their types. */
 static ad_status keep_unnamed(const ad_layout *layout, const char *site, ad_layout *seen) {
   ad_axes named = ad_mesh_named(layout->mesh) | ad_mesh_named(seen->mesh);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -117,7 +122,7 @@ static ad_status view_all(const ad_layout *layout, const char *site, ad_layout *
   AD_TRY(view_sets(layout, site, seen, &known));
   AD_TRY(keep_unnamed(layout, site, seen));
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
-    const ad_mesh *mesh = layout->mesh; /* axes of the view at other strides have no counterparts */
+    const ad_mesh *mesh = layout->mesh; /* axes of the view at other strides have no counterpart */
     AD_TRY(view_thin_axes(layout, site, mesh->stride[mesh->order[i]], seen, &known));
   }
   fill_unknown(seen, known);

@@ -1,4 +1,4 @@
-/* Axes and sets of axes: their names, read and printed. Nothing here knows a size. */
+/* Reads and prints axes and sets of axes. Nothing here knows a size. */
 #include "base/error.h"
 #include "base/text.h"
 #include "mesh/words.h"

@@ -1,4 +1,4 @@
-/* Meshes as objects: made, destroyed, validated, asked. Groups are in group.c, changes of view in view.c. */
+/* Creates, destroys and checks meshes, and answers questions about them. Groups are in group.c, views in view.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,8 +20,8 @@ ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **ou
   return AD_OK;
 }
 
-/* The text of all axes but `axis`, which no other may be slower than where it has several ranks; `part`: what one of
- * its positions is called. */
+/* Writes the mesh's text without `axis`. If `axis` has several ranks no other axis may be slower. `part` is the word
+ * for the ranks at one of its positions. */
 static ad_status text_without(const ad_mesh *mesh, ad_axis axis, const char *part, char buffer[AD_MESH_TEXT_MAX]) {
   ad_text text = ad_text_on(buffer, AD_MESH_TEXT_MAX);
   int64_t size = mesh->axis_size[axis];
@@ -70,7 +70,7 @@ void ad_mesh_destroy(ad_mesh *mesh) { ad_release(mesh); }
 
 const char *ad_mesh_text(const ad_mesh *mesh) { return mesh->text; }
 
-/* Rebuilding the mesh from its own text must give every field again. */
+/* Parses the mesh's text again and compares every field. */
 ad_status ad_mesh_check(const ad_mesh *mesh) {
   ad_mesh again;
   if (!mesh) return ad_fail(AD_INVALID, "mesh check: there is no mesh");

@@ -1,4 +1,4 @@
-/* From a mesh string to the fields of a mesh. Allocation and everything done with a mesh are elsewhere. */
+/* Reads a mesh string into the fields of a mesh; allocates nothing. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "mesh/object.h"
 #include "mesh/words.h"
 
-/* A decimal number of at least 1, at most AD_MESH_RANKS_MAX; 0 if the word is none. */
+/* Reads a decimal number from 1 to AD_MESH_RANKS_MAX; 0 if the word is none. */
 static int64_t read_size(ad_word word) {
   int64_t value = 0;
   for (size_t i = 0; i < word.length; i++) {
@@ -24,6 +24,7 @@ static ad_status unknown_axis(const char *text, ad_word name) {
                  ad_word_shown(name), name.data, ad_axes_known(known, sizeof known));
 }
 
+/* Reads one word "axis=size" and appends the axis to the mesh. */
 static ad_status add_axis(const char *text, ad_word word, ad_mesh *mesh) {
   ad_word name, value;
   if (!ad_word_split(word, &name, &value))
@@ -48,7 +49,7 @@ static ad_status add_axis(const char *text, ad_word word, ad_mesh *mesh) {
   return AD_OK;
 }
 
-/* Order of the axes that were not named, strides, normalised text. */
+/* Fills what follows from the named axes: the order of the others, strides, and the normalised text. */
 static void complete(ad_mesh *mesh) {
   int count = mesh->named_count;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)

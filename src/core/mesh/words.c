@@ -1,4 +1,4 @@
-/* Cutting texts into words. What the words mean is decided by whoever reads them. */
+/* Splits texts into words. Callers decide what the words mean. */
 #include "mesh/words.h"
 #include <string.h>
 #include "base/text.h"

@@ -1,4 +1,4 @@
-/* AdamW on arrays: its state, its checks and its step. The arithmetic of one element is in adamw_kernel_body.h. */
+/* AdamW on arrays: its state, checks and step. adamw_kernel_body.h computes each element. */
 #include <math.h>
 #include "addend/optim.h"
 #include "base/error.h"
@@ -9,8 +9,9 @@
 #include "optim/adamw.h"
 #include "optim/adamw_kernel.h"
 
+/* The state of one parameter. */
 typedef struct slot {
-  ad_dtype param; /* dtype of the parameter, which its moments have too */
+  ad_dtype param; /* dtype of the parameter and of its moments */
   ad_array moment[2];
   int decays;
 } slot;
@@ -49,7 +50,7 @@ static ad_status check_param(const ad_array *param, size_t index) {
   return AD_OK;
 }
 
-/* A parameter without data, as on engine dry, has moments without data. */
+/* Makes a zero moment like the parameter. A parameter without data, as on engine dry, has moments without data. */
 static ad_status make_moment(const ad_array *param, ad_array *out) {
   ad_array moment = *param;
   uint8_t *memory = NULL;
@@ -107,7 +108,8 @@ void ad_adamw_destroy(ad_adamw *optimizer) {
   ad_release(optimizer);
 }
 
-/* Law 6, like adds to like, between a slot and `array`, which is its parameter or its gradient, as `what` says. */
+/* Checks law 6 (only like adds to like) between a slot and `array`, which is its parameter or its gradient, as `what`
+ * says. */
 static ad_status check_meets(const slot *s, const ad_array *array, const char *what, size_t index, const char *site) {
   char mine[256], theirs[256];
   const ad_array *state = &s->moment[0];
@@ -141,7 +143,8 @@ static ad_status check_param_of(const slot *s, const ad_array *param, size_t ind
                  ad_dtype_name(param->dtype), ad_dtype_name(s->param));
 }
 
-/* A gradient may have another floating dtype than its parameter: the one in which its contract reduces it. */
+/* Checks a gradient. It may have another floating dtype than its parameter: the one in which its contract reduces it.
+ */
 static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t index, const char *site) {
   if (!grad) return AD_OK;
   AD_TRY(check_meets(s, grad, "gradient", index, site));
@@ -160,12 +163,13 @@ static ad_status check_step(const ad_adamw *optimizer, ad_array *const *params, 
 }
 
 enum {
-  // Elements. Gradients that are missing or of another dtype are used block by block, so that the block stays in a
-  // cache.
+  // Elements in a block. Gradients that are missing or have another dtype are processed block by block, so that a block
+  // stays in a cache.
   BLOCK = 1024
 };
 
-/* Elements [at, at + n) of the gradient in the parameter's dtype: where they lie, or converted into `space`. */
+/* Returns elements [at, at + n) of the gradient in the parameter's dtype: in their own memory, or converted into
+ * `space`; zeros if there is no gradient. */
 static const void *gradient_at(const slot *s, const ad_array *grad, size_t at, size_t n, double space[BLOCK]) {
   static const double zeros[BLOCK];
   if (!grad) return zeros;
@@ -175,6 +179,7 @@ static const void *gradient_at(const slot *s, const ad_array *grad, size_t at, s
   return space;
 }
 
+/* Updates one parameter. */
 static void update(const slot *s, const adamw_step *step, ad_array *param, const ad_array *grad) {
   const adamw_kernels *kernels = ad_adamw_kernels();
   double space[BLOCK];
@@ -190,6 +195,7 @@ static void update(const slot *s, const adamw_step *step, ad_array *param, const
   }
 }
 
+/* The numbers of the present step, except the weight decay. */
 static adamw_step numbers_of(const ad_adamw *optimizer, double lr, double factor) {
   const ad_adamw_options *o = &optimizer->options;
   double t = (double)optimizer->steps;

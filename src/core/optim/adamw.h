@@ -1,9 +1,9 @@
-/* What proofs and plans ask of an optimizer. */
+/* Functions of the optimizer for proofs and plans. */
 #ifndef OPTIM_ADAMW_H
 #define OPTIM_ADAMW_H
 #include "addend/optim.h"
 #include "base/internal.h"
 
-AD_INTERNAL size_t ad_adamw_bytes(const ad_adamw *optimizer); /* of all moments on this rank */
+AD_INTERNAL size_t ad_adamw_bytes(const ad_adamw *optimizer); /* bytes of all moments on this rank */
 
 #endif

@@ -1,4 +1,4 @@
-/* Choosing the variant of the update: the one that all kernels use. The update itself is in adamw_kernel_body.h. */
+/* Chooses the variant of the update: the one that all kernels use. adamw_kernel_body.h has the update itself. */
 #include "optim/adamw_kernel.h"
 
 #include "kernels/kernels.h"

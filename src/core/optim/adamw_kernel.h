@@ -1,13 +1,14 @@
-/* The update of AdamW over plain memory: one pass, once per instruction set, every variant with the same bits. */
+/* The update of AdamW over plain memory, in one pass. It is compiled once for each instruction set; all variants give
+ * the same bits. */
 #ifndef OPTIM_ADAMW_KERNEL_H
 #define OPTIM_ADAMW_KERNEL_H
 #include <stddef.h>
 
 /* The numbers of one step. */
 typedef struct adamw_step {
-  double factor; /* of the gradient */
+  double factor; /* multiplies the gradient */
   double beta1, beta2, epsilon, decay, lr;
-  double correction1, correction2; /* 1 / (1 - beta^t) */
+  double correction1, correction2; /* bias corrections 1 / (1 - beta^t) of step t */
 } adamw_step;
 
 typedef struct adamw_kernels {
@@ -16,6 +17,6 @@ typedef struct adamw_kernels {
 } adamw_kernels;
 
 extern const adamw_kernels ad_adamw_plain, ad_adamw_avx2, ad_adamw_avx512;
-const adamw_kernels *ad_adamw_kernels(void); /* of the variant that base/kernels.h says is in use */
+const adamw_kernels *ad_adamw_kernels(void); /* of the variant that kernels/kernels.h has in use */
 
 #endif

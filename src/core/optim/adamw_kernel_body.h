@@ -1,5 +1,5 @@
-/* The update of AdamW, compiled once per instruction set under the name KERNELS. Each element is a fixed sequence of
- * IEEE operations, so any vector width gives the same bits. */
+/* The update of AdamW, compiled once for each instruction set under the name KERNELS. Each element is a fixed sequence
+ * of IEEE operations, so any vector width gives the same bits. */
 #include <math.h>
 #include "optim/adamw_kernel.h"
 

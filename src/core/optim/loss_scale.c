@@ -1,5 +1,5 @@
-/* The dynamic loss scale: when a step is taken, and how the scale follows. The norm that decides is one number for all
- * ranks; nothing here looks at a rank's own gradient. */
+/* The dynamic loss scale: decides whether a step is taken, and adapts the scale. The decision uses the norm, which is
+ * one number for all ranks, never a rank's own gradient. */
 #include <math.h>
 #include "addend/optim.h"
 
