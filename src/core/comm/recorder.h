@@ -7,11 +7,11 @@
 enum { AD_RECORDED_CALLS = 256 };
 
 typedef struct ad_recorded {
-  uint64_t number;  // of the rank's calls; 0: empty
+  uint64_t number;  // counts the rank's calls; 0: the entry is empty
   ad_signature signature;
   ad_axes axes;
   ad_group_shape shape;
-  int64_t ranks[AD_SHOWN_MEMBERS];  // of a list, which may be released while the record remains
+  int64_t ranks[AD_SHOWN_MEMBERS];  // copied from a list, which may be released while the record remains
   char site[AD_SITE_MAX];
   int64_t started;  // by ad_now()
 } ad_recorded;

@@ -13,6 +13,7 @@ enum { AD_MPI_TRANSPORT_VERSION = 1 };
 /* Messages of one lane are never received on the other. */
 typedef enum ad_mpi_lane { AD_LANE_MAIL, AD_LANE_DATA, AD_LANE_COUNT } ad_mpi_lane;
 
+/* This process's place in the job, and the largest message tag that MPI permits. */
 typedef struct ad_mpi_place {
   int rank, size;
   int tag_max;

@@ -17,7 +17,8 @@
 #define AD_SHM_VERSION AD_VERSION
 #endif
 static const uint64_t page = 4096, huge_page = 2u << 20;
-static const uint64_t mapping_max = 1ull << 44;  // of 2^47 that a process has
+static const uint64_t mapping_max = 1ull << 44;  // bytes for all regions, out of 2^47 bytes of address space that a
+                                                 // process has
 
 static uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -30,7 +31,7 @@ static uint64_t magic(void) {
   return ad_random_bits(ad_random_stream("addend " AD_SHM_VERSION), layout, 0);
 }
 
-// `plan` is zero before. With its tables it is too large for a stack.
+// Lays out the file. `plan` is zero before; with its tables it is too large for a stack.
 static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
   plan->magic = magic();
   plan->ranks = plan->joining = ranks;
@@ -38,7 +39,8 @@ static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
   plan->records_start = round_up(sizeof(shm_control), page);
   plan->queues_start = round_up(plan->records_start + ranks * sizeof(shm_record), page);
   plan->channels_start = round_up(plan->queues_start + ranks * sizeof(shm_queue), page);
-  uint64_t given = ad_environment_number("ADDEND_ADDRESSES", 0) << 30, channels = 64ull << 30;  // sparse
+  uint64_t given = ad_environment_number("ADDEND_ADDRESSES", 0) << 30, channels = 64ull << 30;  // sparse: unused pages
+                                                                                                // take no memory
   plan->channels_bytes = given && given / 4 < channels ? given / 4 : channels;
   plan->regions_start = round_up(plan->channels_start + plan->channels_bytes, huge_page);
   uint64_t most = (given ? given - plan->channels_bytes : mapping_max) / ranks / huge_page * huge_page;
@@ -96,6 +98,7 @@ void ad_shm_unmake(int fd, shm_control *control) {
   close(fd);
 }
 
+// Reads the head of a file and checks that this version of addend made it.
 static ad_status read_head(int fd, shm_control *head) {
   struct stat file;
   size_t bytes = offsetof(shm_control, failed);
