@@ -120,7 +120,9 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   if ((scaled || how->adds) && (!ad_dtype_is_float(call->dtype) || how->reduction != AD_SUM))
     return REFUSE(call, "%s", "only sums of floats are scaled or added to");
   if (how->adds && (call->op != AD_REDUCE_SCATTER || how->out_dtype != how->accumulate))
-    return REFUSE(call, "%s is written: only a reduce_scatter adds to its output, and in the dtype %s that it sums in",
+    return REFUSE(call,
+                  "`adds` with an output of %s: only a reduce_scatter adds to its output, which must have the dtype of "
+                  "its sums, %s",
                   ad_dtype_name(how->out_dtype), ad_dtype_name(how->accumulate));
   return AD_OK;
 }
@@ -193,7 +195,7 @@ static ad_status sum_counts(const ad_call *call, const size_t *counts, size_t *s
 // Checks `counts` and `receive_counts` and turns them into the starts of blocks.
 static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   int cut = call->op == AD_REDUCE_SCATTER || call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL;
-  if (!cut && collective->counts) return REFUSE(call, "%s", "it has no blocks, so `counts` must be NULL");
+  if (!cut && collective->counts) return REFUSE(call, "%s", "this operation has no blocks, so `counts` must be NULL");
   if (!collective->counts != !collective->receive_counts && call->op == AD_ALL_TO_ALL)
     return REFUSE(call, "%s", "`counts` and `receive_counts` are given together or not at all");
   if (call->op != AD_ALL_TO_ALL && collective->receive_counts)
@@ -231,7 +233,7 @@ static ad_status take_segments(const ad_collective *collective, ad_call *call) {
   if (call->op != AD_REDUCE_SCATTER && call->op != AD_ALL_GATHER)
     return REFUSE(call, "%s", "only reduce_scatter and all_gather cut segments");
   if (collective->counts) return REFUSE(call, "%s", "`segments` say where blocks are cut, so `counts` must be NULL");
-  if (!count) return REFUSE(call, "%s", "no segments; a value without elements is one of 0 rows");
+  if (!count) return REFUSE(call, "%s", "`segment_count` is 0; give a value without elements one segment of 0 rows");
   if (__builtin_mul_overflow(count + 1, (size_t)call->members + 1, &words) ||
       __builtin_mul_overflow(words, sizeof(size_t), &bytes))
     return too_large(call);
@@ -418,10 +420,11 @@ static ad_status check_buffers(const ad_call *call) {
     return REFUSE(call, "a buffer is not aligned for %s", ad_dtype_name(call->dtype));
   int overlap = call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;
   if (overlap && !in_place(call))
-    return REFUSE(call, "%s",
-                  "`in` and `out` overlap: they may be the same for all_reduce and broadcast, the own block for "
-                  "reduce_scatter and all_gather, and must be apart for all_to_all and where segments are cut, "
-                  "elements change their size or sums are added to `out`");
+    return REFUSE(
+        call, "%s",
+        "`in` and `out` overlap: they may be the same buffer for all_reduce and broadcast, and the smaller one may "
+        "be this rank's block of the larger one for reduce_scatter and all_gather; they must be apart for "
+        "all_to_all, and where segments are cut, elements change their size or sums are added to `out`");
   return AD_OK;
 }
 

@@ -41,7 +41,8 @@ ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_n
     return ad_fail(AD_INVALID, "rank %lld of a world of %lld: ranks go from 0 to size - 1", (long long)rank,
                    (long long)size);
   if (ranks_per_node < 0)
-    return ad_fail(AD_INVALID, "%lld ranks on a node: there is at least 1; 0 means all", (long long)ranks_per_node);
+    return ad_fail(AD_INVALID, "%lld ranks on a node: there must be at least 1, or 0 for all ranks",
+                   (long long)ranks_per_node);
   return open_dry(rank, size, ranks_per_node, NULL, out);
 }
 

@@ -32,7 +32,7 @@ static ad_status check_place(const char *call, int64_t rank, int64_t size) {
   if (size < 1 || size > SHM_RANKS_MAX)
     return ad_fail(AD_INVALID, "%s: a world of %" PRId64 " ranks: 1 to %d are possible", call, size, SHM_RANKS_MAX);
   if (rank < 0 || rank >= size)
-    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " of a world of %" PRId64 ": they count from 0", call, rank, size);
+    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " of a world of %" PRId64 ": ranks count from 0", call, rank, size);
   return ad_processor_check(ad_processor_kind(), size);
 }
 
@@ -42,8 +42,9 @@ static ad_status check_rendezvous(const ad_rendezvous *by) {
   const char *missing = !by->put ? "put" : !by->wait ? "wait" : !by->get ? "get" : NULL;
   if (missing) return ad_fail(AD_INVALID, "ad_comm_join: the rendezvous has no `%s`", missing);
   if (by->seconds < 0)
-    return ad_fail(AD_INVALID, "ad_comm_join: the rendezvous waits %" PRId64 " s; 0 stands for %d", by->seconds,
-                   SECONDS);
+    return ad_fail(AD_INVALID,
+                   "ad_comm_join: `seconds` of the rendezvous is %" PRId64 "; it must be positive, or 0 for %d s",
+                   by->seconds, SECONDS);
   return AD_OK;
 }
 

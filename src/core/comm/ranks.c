@@ -60,8 +60,9 @@ static ad_status name(ad_lists *lists, ad_ranks *ranks) {
 static ad_status check(const ad_lists *lists, const int64_t *ranks, int64_t count, const char *site, uint32_t *own) {
   int64_t found = -1;
   if (count < 1 || count > lists->size)
-    return ad_fail(AD_INVALID, "%s: a list of %" PRId64 " ranks: it has 1 to %" PRId64 ", the world's", site, count,
-                   lists->size);
+    return ad_fail(AD_INVALID,
+                   "%s: a list of %" PRId64 " ranks: a list has 1 to %" PRId64 " ranks, as many as the world", site,
+                   count, lists->size);
   for (int64_t i = 0; i < count; i++) {
     if (ranks[i] < 0 || ranks[i] >= lists->size)
       return ad_fail(AD_INVALID, "%s: rank %" PRId64 " in the list: the world has ranks 0 to %" PRId64, site, ranks[i],

@@ -15,7 +15,7 @@ static ad_status put(const ad_rendezvous *by, const char *key, const void *value
 // Waits until rank `from` has put `key`, and gets its value.
 static ad_status take(const ad_rendezvous *by, const char *key, uint32_t from, void *value, size_t bytes) {
   ad_status status = by->wait(by->context, key, by->seconds);
-  if (status) return ad_fail_in(status, "ad_comm_join: rank %" PRIu32 " was waited for (`%s`)", from, key);
+  if (status) return ad_fail_in(status, "ad_comm_join: waiting for rank %" PRIu32 " (`%s`)", from, key);
   status = by->get(by->context, key, value, bytes);
   return status ? ad_fail_in(status, "ad_comm_join: the rendezvous could not get `%s`", key) : AD_OK;
 }

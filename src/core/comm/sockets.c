@@ -132,10 +132,10 @@ static ad_status take_rank(ad_socket_meeting *m, int fd) {
   }
   close(fd);
   return ad_fail(AD_INVALID,
-                 "a process came as rank %" PRIu32 " of %" PRIu32 " to the world of %" PRIu32
-                 " ranks, which has %s: each number from 0 on is given to one process",
+                 "a process joins as rank %" PRIu32 " of %" PRIu32 ", but the world of %" PRIu32
+                 " ranks has %s: the launcher must give each process its own rank, and all of them one number of ranks",
                  said.rank, said.ranks, m->meeting.ranks,
-                 said.ranks != m->meeting.ranks ? "another number of them" : "that rank already");
+                 said.ranks != m->meeting.ranks ? "another size" : "that rank already");
 }
 
 // Rank 0: accepts connections until all other ranks have come.

@@ -81,7 +81,8 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
   has_own_messages(call, 0, &received);
   if (sent != received) {
     ad_mpi_raise(world, AD_MISMATCH,
-                 "collectives do not match: an exchange's messages from a rank to itself do not pair");
+                 "collectives do not match: in an exchange, a rank sends and receives different numbers of messages to "
+                 "and from itself");
     return;
   }
   for (size_t i = 0; i < call->message_count; i++) {

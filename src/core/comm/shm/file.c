@@ -104,10 +104,11 @@ static ad_status read_head(int fd, shm_control *head) {
   size_t bytes = offsetof(shm_control, failed);
   if (fstat(fd, &file) || pread(fd, head, bytes, 0) != (ssize_t)bytes || head->magic != magic() ||
       head->file_bytes != (uint64_t)file.st_size)
-    return ad_fail(AD_INVALID,
-                   "file descriptor %d is not the memory of a world of this version of addend (" AD_SHM_VERSION
-                   "): if `addend run` or ad_launch made it, that is another version; use one",
-                   fd);
+    return ad_fail(
+        AD_INVALID,
+        "file descriptor %d is not the memory of a world of this version of addend (" AD_SHM_VERSION
+        "): if `addend run` or ad_launch made it, their addend has another version; use one version for both",
+        fd);
   return AD_OK;
 }
 
