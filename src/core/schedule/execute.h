@@ -1,8 +1,9 @@
-/* A table executed on paper: every rank takes its actions one after the other and waits where it must. */
+/* Executes a table on paper: every rank takes its actions one after the other and waits where it must. */
 #ifndef SCHEDULE_EXECUTE_H
 #define SCHEDULE_EXECUTE_H
 #include "schedule/needs.h"
 
+/* How transfers take time and make ranks wait. */
 typedef enum ad_sends {
   AD_SENDS_OVERLAPPED, /* a SEND ends at once, and a RECV too: what needs it waits. For times: its end is when it came
                         */

@@ -1,4 +1,5 @@
-/* Sharded parameters are whole where they are used, are gathered and released in turns, and released at the end. */
+/* The law of sharded parameters: they are gathered where they are used, gathered and released in turns, and released at
+ * the end. */
 #include "base/memory.h"
 #include "schedule/laws.h"
 

@@ -1,5 +1,5 @@
-/* What an action needs of its own rank stands before it. What it needs of other ranks is a matter of waiting: see
- * law_circle.c. */
+/* The law that what an action needs of its own rank stands before it. What it needs of other ranks is a matter of
+ * waiting: see law_circle.c. */
 #include "schedule/laws.h"
 
 static void judge(const ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {

@@ -1,4 +1,4 @@
-/* Every stage and microbatch goes forward once and back once, on the rank of its stage. */
+/* The laws that every stage does every microbatch forward once and back once, on the rank of the stage. */
 #include "schedule/laws.h"
 
 static void judge_forward(const ad_table_index *index, int32_t s, int32_t m, ad_table_faults *faults) {

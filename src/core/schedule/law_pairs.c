@@ -1,4 +1,4 @@
-/* Transfers: what is sent is received, and in the order in which it was sent. */
+/* The laws of transfers: what is sent is received, and in the order in which it was sent. */
 #include <stdlib.h>
 
 #include "base/memory.h"
@@ -15,7 +15,7 @@ static ad_action transfer(ad_action_kind kind, int32_t stage, int32_t peer, int3
   return (ad_action){kind, stage, m, peer - stage};
 }
 
-/* ---- each has its other end ---- */
+/* ---- each transfer has its other end ---- */
 
 static void judge_one(const ad_table_index *index, size_t e, const direction *way, int32_t m, ad_table_faults *faults) {
   ad_stage_edge edge = ad_table_edge(index->table, e);
@@ -40,6 +40,7 @@ static void judge_one(const ad_table_index *index, size_t e, const direction *wa
                       ad_action_print(&receive, text, sizeof text), index->rank_of[to]);
 }
 
+/* A fault if a transfer goes over an edge on which nothing travels, or no gradient comes back. */
 static void judge_stays(const ad_table_index *index, size_t e, ad_action_kind kind, int32_t m,
                         ad_table_faults *faults) {
   ad_table_spot at = ad_table_find_transfer(index, kind, e, m);
@@ -87,7 +88,7 @@ static int has_waits(const ad_table_index *index) {
   return 0;
 }
 
-/* ---- one order on each edge ---- */
+/* ---- one order of sends and receives on each edge ---- */
 
 static int by_place(const void *a, const void *b) {
   const ad_table_spot *x = a, *y = b;

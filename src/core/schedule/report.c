@@ -1,4 +1,4 @@
-/* What is said of a table, as one JSON document. */
+/* Reports on a table as one JSON document. */
 #include "schedule/report.h"
 
 #include <jansson.h>

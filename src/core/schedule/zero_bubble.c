@@ -1,6 +1,6 @@
-/* ZB-H1: the order of 1F1B with I in the place of B, so that the stage before waits for no gradient of weights. Rank r
- * is r microbatches behind with W, and does those at the end, where 1F1B would wait. Qi et al., Zero Bubble Pipeline
- * Parallelism, 2023. */
+/* ZB-H1: the order of 1F1B with I in the place of B, so that the stage before does not wait for the weights' gradient.
+ * Rank r does W r microbatches late, and does the last ones at the end, where 1F1B would wait. Qi et al., Zero Bubble
+ * Pipeline Parallelism, 2023. */
 #include "schedule/generate.h"
 
 static ad_status put_row(ad_table *table, const ad_table_shape *shape, int32_t rank) {
