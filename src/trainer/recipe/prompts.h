@@ -11,18 +11,18 @@ typedef struct ad_prompt {
   int64_t count;
 } ad_prompt;
 
-/* Whether only a tokenizer makes tokens of this prompt: it is for tokens that are no bytes, and is no list of numbers.
- */
+/* 1: only a tokenizer can make tokens of this prompt: the model's tokens are not bytes, and the prompt is no list of
+ * numbers. */
 int ad_prompt_needs_tokenizer(const ad_recipe *recipe, size_t index);
 /* Reads a prompt that needs no tokenizer: its bytes, or the numbers that it names. AD_INVALID, in words that follow its
  * key: it has no token, too many, or one beyond the vocabulary. */
 ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) AD_CHECKED;
-/* The same of tokens that somebody made. */
+/* Does the same checks on a prompt whose tokens the caller made. */
 ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) AD_CHECKED;
-/* The tokenizer.json that belongs to the run: that of model.from, that beside the tokens, or that in the run's folder.
- * NULL: there is none. Release it with ad_release. */
+/* Finds the tokenizer.json that belongs to the run: that of model.from, else the one beside the tokens, else the one in
+ * `folder`. *out NULL: there is none. Release it with ad_release. */
 ad_status ad_prompts_tokenizer(const ad_recipe *recipe, const char *folder, char **out) AD_CHECKED;
-/* Whether the recipe's prompts can be gone on with, as far as no file says it; complains at each one's own place. */
+/* Complains of prompts that cannot be continued, each at its own place, as far as that is known without a tokenizer. */
 void ad_prompts_check(const ad_recipe *recipe, const ad_complaints *to);
 
 #endif
