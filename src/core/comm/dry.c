@@ -54,8 +54,7 @@ static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   dry_world *dry = world;
   char *memory;
   if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
-  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: in every engine a piece of memory has a cache line of
-                                                       // its own
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: memory of any engine takes at least one cache line
   AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
   // The header stands right before the caller's memory; the pointer that must be freed stands right before the header.
   uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;

@@ -171,8 +171,6 @@ int ad_mpi_move(mpi_world *world, mpi_call *c) {
 }
 
 void ad_mpi_abandon(mpi_world *world, mpi_call *c) {
-  if (!ad_mpi_cancel_all(world, c))
-    c->space = NULL, c->space_bytes = 0;  // MPI may still write into the memory, so it
-                                          // is not used again
+  if (!ad_mpi_cancel_all(world, c)) c->space = NULL, c->space_bytes = 0;  // MPI may still write there
   forget(c);
 }

@@ -13,8 +13,7 @@
 typedef struct mpi_place {
   uint32_t node;
   uint32_t first, count;        // the largest part of the tree that it belongs to and that lies on its node
-  uint32_t mates, mates_count;  // the members of its node, itself among them: where they start in mpi_routes.mates, and
-                                // how many
+  uint32_t mates, mates_count;  // the members of its node, itself among them: their place in mpi_routes.mates
 } mpi_place;
 
 typedef struct mpi_routes {

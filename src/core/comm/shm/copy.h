@@ -16,8 +16,7 @@ typedef struct shm_segment {
   int pulled;        // 1: `from` is an address in the source's process
   char *to;
   size_t bytes;
-  uint64_t stream;  // its offset in the source's stream, the sequence of bytes that pass through the source's staging
-                    // buffer
+  uint64_t stream;  // its offset in the source's stream: the bytes that pass through the source's staging buffer
 } shm_segment;
 /* How many segments `destination` receives. */
 uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t destination);

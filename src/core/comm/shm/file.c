@@ -17,8 +17,7 @@
 #define AD_SHM_VERSION AD_VERSION
 #endif
 static const uint64_t page = 4096, huge_page = 2u << 20;
-static const uint64_t mapping_max = 1ull << 44;  // bytes for all regions, out of 2^47 bytes of address space that a
-                                                 // process has
+static const uint64_t mapping_max = 1ull << 44;  // bytes, out of 2^47 that a process can address
 
 static uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -39,8 +38,7 @@ static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
   plan->records_start = round_up(sizeof(shm_control), page);
   plan->queues_start = round_up(plan->records_start + ranks * sizeof(shm_record), page);
   plan->channels_start = round_up(plan->queues_start + ranks * sizeof(shm_queue), page);
-  uint64_t given = ad_environment_number("ADDEND_ADDRESSES", 0) << 30, channels = 64ull << 30;  // sparse: unused pages
-                                                                                                // take no memory
+  uint64_t given = ad_environment_number("ADDEND_ADDRESSES", 0) << 30, channels = 64ull << 30;  // sparse
   plan->channels_bytes = given && given / 4 < channels ? given / 4 : channels;
   plan->regions_start = round_up(plan->channels_start + plan->channels_bytes, huge_page);
   uint64_t most = (given ? given - plan->channels_bytes : mapping_max) / ranks / huge_page * huge_page;

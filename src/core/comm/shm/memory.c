@@ -27,8 +27,7 @@ struct shm_shared {
   int freed;                  // 1: this rank freed it, others may still hold it
 };
 
-static const uint64_t unit = 64, large = 2u << 20;  // bytes: small blocks are aligned to `unit`, blocks of `large`
-                                                    // bytes or more to `large`
+static const uint64_t unit = 64, large = 2u << 20;  // bytes: alignment of small blocks, and of large ones
 
 static uint64_t region_start(const shm_world *world) {
   return world->control->regions_start + world->rank * world->control->region_bytes;

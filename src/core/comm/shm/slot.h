@@ -22,8 +22,7 @@ typedef enum shm_place {
  * every member has to look at. */
 typedef struct shm_offer {
   ad_signature signature;
-  uint64_t in;       // offset of the input or of its staging buffer; if pulled, the input's address in the member's
-                     // process
+  uint64_t in;       // offset of the input or its staging buffer; if pulled, the address in the member's process
   uint64_t out;      // offset of the output; 0: the output is not in the file
   uint64_t table;    // offset of all_to_all's starts or exchange's messages; 0: none
   uint32_t place;    // shm_place

@@ -12,8 +12,7 @@ typedef struct shm_transfer {
   struct shm_transfer *next;            // the next transfer in the list that has this one
   shm_envelope envelope;                // of a send: its own; of a matched receive: that of its message
   shm_parcel *parcel;                   // of a send; NULL: the envelope has all bytes
-  int64_t since, retry;                 // of a send, by ad_now(): when its envelope was put; when copying is tried
-                                        // again
+  int64_t since, retry;                 // of a send, by ad_now(): when its envelope was put; when copying is retried
   uint8_t is_put, is_matched, is_mine;  // is_mine: the receiver has taken the message
   void *bringing;                       // engine mpi's record of a message that comes from another node
 } shm_transfer;
