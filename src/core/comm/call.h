@@ -35,7 +35,7 @@ typedef struct ad_call {
   size_t *segment_starts, *part_starts;
   size_t segment_count;  // 0: none
   uint64_t segments_hash;
-  ad_message *messages;  // of an exchange: sends first, then receives, each sorted by peer
+  ad_message *messages;  // the messages of an exchange: sends first, then receives, each sorted by peer
   size_t message_count;
   // The other side of a transfer: a rank of the world or AD_ANY_SOURCE. When a receive is complete, the engine sets
   // `source` to the world rank of the sender.

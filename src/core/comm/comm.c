@@ -33,11 +33,11 @@ struct ad_comm {
   const ad_engine *engine;
   void *world;
   int64_t rank, size;
-  ad_mesh *mesh;         // of all ranks, on the axis dp
+  ad_mesh *mesh;         // mesh of all ranks, on the axis dp
   ad_status broken;      // the world's error, once seen: the comm can only be closed
   char *broken_message;  // owned
-  uint64_t last_number;  // of the latest call
-  uint64_t bytes;        // in the buffers of all calls so far
+  uint64_t last_number;  // number of the latest call
+  uint64_t bytes;        // size of the buffers of all calls so far
   uint64_t under_way;    // bit i: calls[i] is under way
   void *scratch;
   size_t scratch_bytes;

@@ -274,7 +274,7 @@ static void look_at_error(launcher *l) {
   if (atomic_load(&l->control->failed)) start_grace(l, GRACE_MILLISECONDS);
 }
 
-// 1: after a request to stop, no rank has moved for so long that none will.
+// 1: since the request to stop no rank has moved for ANSWER_MILLISECONDS, so none will.
 static int is_unanswered(const launcher *l) {
   int64_t moved_at = l->dog->moved_at / 1000000;
   return l->interrupted &&

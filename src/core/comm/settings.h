@@ -1,4 +1,4 @@
-/* Whether this process can join as its environment says. */
+/* Checks whether the environment's settings let this process join a world. */
 #ifndef COMM_SETTINGS_H
 #define COMM_SETTINGS_H
 #include "addend/status.h"

@@ -17,13 +17,13 @@ enum {
   AGAIN_SECONDS = 60,  // from one log to the next
   BLIND_SECONDS = 3,   // longest time from look to look; after more, nothing is known of the time between
   WORK_SECONDS = 5,    // a rank that worked so recently is at work
-  WORK_PERCENT = 5,    // of a core's time from look to look; a rank that sleeps uses less
+  WORK_PERCENT = 5,    // share of a core's time from look to look; a rank that sleeps uses less
   LINES_MAX = 16,
   WORDS_MAX = 768
 };
 
 struct ad_watched {
-  uint64_t epoch;         // of the rank's record at the last look
+  uint64_t epoch;         // epoch of the rank's record at the last look
   uint64_t movement;      // what it did so far: collectives begun and ended, bytes read and written
   double computed;        // seconds of processor time so far
   int64_t worked_at;      // when it was last seen to have computed, read or written

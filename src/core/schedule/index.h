@@ -9,11 +9,11 @@ typedef struct ad_table_index {
   /* Edges from stage s have the numbers out_first[s] to before out_first[s + 1]. The numbers of edges to stage s are
    * in[in_first[s]] to before in[in_first[s + 1]]. */
   size_t *out_first, *in_first, *in;
-  int32_t *rank_of; /* of each stage; -1: the stage has no compute */
+  int32_t *rank_of; /* for each stage: its rank; -1: the stage has no compute */
   /* Packed places of actions; 0: the table lacks the action. Transfers are by edge and microbatch, other kinds by stage
    * and microbatch, by stage, or by rank; see cell_of in index.c. */
   uint64_t *spots[AD_ACTION_COUNT];
-  size_t *first; /* of each rank, and one more: the number of its first action among all actions */
+  size_t *first; /* for each rank, and one more: the number of its first action among all actions */
 } ad_table_index;
 
 /* Makes the index. An action that stands twice, or goes over an edge that does not exist, is a fault, and only its

@@ -13,7 +13,7 @@ typedef struct reduction {
 typedef struct reductions {
   const ad_table_index *index;
   reduction *of_stage;
-  char *was; /* of each stage and microbatch: 1: its REDUCE was seen */
+  char *was; /* for each stage and microbatch: 1: its REDUCE was seen */
   ad_table_faults *faults;
 } reductions;
 

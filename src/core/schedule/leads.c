@@ -8,7 +8,7 @@
 
 typedef struct lead_order {
   const int32_t *rank_of;
-  int32_t *lead; /* of each stage: how many microbatches it is ahead of the last stages */
+  int32_t *lead; /* for each stage: how many microbatches it is ahead of the last stages */
   int32_t stages, microbatches, most;
 } lead_order;
 

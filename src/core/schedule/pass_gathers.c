@@ -6,8 +6,8 @@
 
 /* The state of the pass on one rank. */
 typedef struct gathering {
-  int32_t *next; /* of each action: the place of the next one that uses the same stage; INT32_MAX: none does */
-  int32_t *use;  /* of each stage: the place of the action that uses it next */
+  int32_t *next; /* for each action: the place of the next one that uses the same stage; INT32_MAX: none does */
+  int32_t *use;  /* for each stage: the place of the action that uses it next */
   char *is_held;
   int32_t held, most;
   ad_table_list list;

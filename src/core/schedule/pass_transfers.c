@@ -13,7 +13,7 @@ typedef struct arrival {
   int32_t rank;
   size_t before;
   double time;
-  size_t number; /* of the transfer: its two ends have the same */
+  size_t number; /* number of the transfer: its two ends have the same */
 } arrival;
 
 typedef struct arrivals {

@@ -22,7 +22,7 @@ AD_CHECKED ad_status ad_table_insert_end(ad_table *table);
 typedef struct ad_table_list {
   ad_action *actions;
   size_t count, capacity;
-  ad_status status; /* of the first action that found no memory; later ones are not added */
+  ad_status status; /* AD_MEMORY since an action found no memory; later ones are not added */
 } ad_table_list;
 void ad_table_list_add(ad_table_list *list, const ad_action *action);
 /* Makes the list that of the rank. Where the list had no memory, frees it and returns AD_MEMORY. */

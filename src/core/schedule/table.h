@@ -32,10 +32,10 @@ typedef struct ad_action_record {
 const ad_action_record *ad_action_record_of(ad_action_kind kind);
 
 int ad_action_is_transfer(ad_action_kind kind);
-int ad_action_goes_back(ad_action_kind kind);   /* of a transfer: it carries a gradient */
-int ad_action_is_receive(ad_action_kind kind);  /* of a transfer: `stage` is where it arrives */
-int ad_action_is_addend(ad_action_kind kind);   /* it leaves an addend of the weights' gradient: B, W */
-int ad_action_is_backward(ad_action_kind kind); /* it gives the inputs' gradient: B, I */
+int ad_action_goes_back(ad_action_kind kind);   /* 1: this transfer carries a gradient */
+int ad_action_is_receive(ad_action_kind kind);  /* 1: this transfer arrives at its `stage` */
+int ad_action_is_addend(ad_action_kind kind);   /* 1: this action leaves an addend of the weights' gradient: B, W */
+int ad_action_is_backward(ad_action_kind kind); /* 1: this action gives the inputs' gradient: B, I */
 
 /* How many edges a table has, given ones or those of the chain; and the edge of a number. */
 size_t ad_table_edge_count(const ad_table *table);

@@ -7,20 +7,20 @@
 
 /* What addend does with a key of config.json. */
 typedef enum ad_config_use {
-  AD_CONFIG_GIVES,  /* its value becomes that of a recipe's key */
-  AD_CONFIG_MUST,   /* it must have the one value that addend computes */
-  AD_CONFIG_EACH,   /* each element of its list must have that one value */
-  AD_CONFIG_PASSED, /* it is ignored, since it changes no number */
-  AD_CONFIG_ROTARY, /* it is a part of model.rotary_base and model.rotary_scaling; see rotary.c */
-  AD_CONFIG_BIAS    /* it is a part of model.bias */
+  AD_CONFIG_GIVES,  /* the key's value becomes that of a recipe's key */
+  AD_CONFIG_MUST,   /* the key must have the one value that addend computes */
+  AD_CONFIG_EACH,   /* each element of the key's list must have that one value */
+  AD_CONFIG_PASSED, /* the key is ignored, since it changes no number */
+  AD_CONFIG_ROTARY, /* the key is a part of model.rotary_base and model.rotary_scaling; see rotary.c */
+  AD_CONFIG_BIAS    /* the key is a part of model.bias */
 } ad_config_use;
 
 /* One key of config.json. Values are written as JSON. */
 typedef struct ad_config_row {
   const char *key; /* "num_experts|num_local_experts": either name is read, the first is written */
   ad_config_use use;
-  const char *gives; /* of AD_CONFIG_GIVES: the recipe's key */
-  const char *must;  /* of AD_CONFIG_MUST and AD_CONFIG_EACH: the only value */
+  const char *gives; /* the recipe's key (AD_CONFIG_GIVES) */
+  const char *must;  /* the only value (AD_CONFIG_MUST, AD_CONFIG_EACH) */
   /* The value that Transformers takes where the key is missing or null. NULL: the key must be there (AD_CONFIG_GIVES),
    * or its lack makes no difference (other uses). */
   const char *absent;

@@ -10,7 +10,7 @@ typedef struct ad_turned_block {
   int64_t from_row; /* elements from one row to the next */
   char *to;         /* the first element of the transposed block, [columns, rows] */
   int64_t to_row;
-  int64_t rows, columns; /* of `from` */
+  int64_t rows, columns; /* size of the block `from` */
 } ad_turned_block;
 
 /* Writes to[j][i] = from[i][j], converted, one tile at a time, so that both are read and written in whole cache lines.

@@ -209,7 +209,7 @@ static ad_status make_set(ad_line_data *lines) {
   return ad_typeset_create((size_t)lines->chars, points, &lines->set);
 }
 
-/* ---- open ---- */
+/* ---- opening ---- */
 
 static ad_status fill(const ad_line_options *options, ad_line_data *lines) {
   AD_TRY(take_options(options, lines));

@@ -23,8 +23,8 @@ typedef struct ad_text_part {
   int64_t size;         /* in bytes or tokens */
   int64_t windows;      /* how many samples lie in the part one after another */
   uint64_t stream;      /* the stream of random numbers that draws samples */
-  const uint8_t *bytes; /* of data of bytes; NULL: not read */
-  ad_token_run *runs;   /* of data of tokens: one run for each file that has a window, in the order of files */
+  const uint8_t *bytes; /* bytes of the part, if the data are bytes; NULL: not read */
+  ad_token_run *runs;   /* if the data are tokens: one run for each file that has a window, in the order of files */
   size_t run_count;
 } ad_text_part;
 
@@ -58,8 +58,8 @@ struct ad_text_data {
   int64_t seq;
   int64_t byte_count; /* in all files */
   uint64_t checksum, mask_checksum;
-  uint8_t *bytes;       /* of data of bytes: the training part, then the held-out part; NULL: not read */
-  ad_token_file *files; /* of data of tokens */
+  uint8_t *bytes;       /* if the data are bytes: the training part, then the held-out part; NULL: not read */
+  ad_token_file *files; /* if the data are tokens */
   size_t file_count;
   int64_t vocabulary; /* all tokens are below it */
   int is_summed;      /* 1: the checksums of tokens are made */

@@ -15,8 +15,8 @@ enum { TOKEN_WIDTHS = 2 | 4, MASK_WIDTHS = 1 };
 
 /* A check that reads files from their first element to their last, and logs now and then how far it is. */
 typedef struct look {
-  int64_t vocabulary; /* 0: the files are masks */
-  const char *path;   /* of the file that is being read */
+  int64_t vocabulary; /* tokens must be below it; 0: the files are masks */
+  const char *path;   /* path of the file that is being read */
   double told;        /* when progress was logged last */
 } look;
 

@@ -5,7 +5,7 @@
 #include "data/font.h"
 
 typedef struct ad_typeset {
-  FT_Outline *outlines; /* of the characters that are set */
+  FT_Outline *outlines; /* outlines of the characters that are set */
   FT_Vector *points;    /* points of all outlines, `stride` for each */
   size_t stride, room;  /* room: how many characters fit */
   size_t count;         /* how many are set */

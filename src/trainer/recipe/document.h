@@ -7,8 +7,8 @@ typedef enum ad_node_kind { AD_NODE_SCALAR, AD_NODE_LIST, AD_NODE_MAP } ad_node_
 typedef struct ad_node ad_node;
 struct ad_node {
   ad_node_kind kind;
-  int plain;  /* of a scalar: 1 if it was written without quotes */
-  char *text; /* of a scalar */
+  int plain;  /* scalars: 1 if written without quotes */
+  char *text; /* scalars: the value */
   char *key;  /* the node's key in its map; NULL for elements of lists */
   ad_recipe_place place;
   ad_node *children, *next; /* children in the order written; the node after this one */

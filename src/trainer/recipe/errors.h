@@ -22,7 +22,7 @@ typedef struct ad_recipe_errors {
   ad_recipe_error *entries; /* sorted by their places */
   size_t count, capacity;
   size_t unlisted;  /* how many errors were left out of the list */
-  ad_status status; /* of the first error; AD_MEMORY if an error could not be kept */
+  ad_status status; /* status of the first error; AD_MEMORY if an error could not be kept */
 } ad_recipe_errors;
 
 /* Adds the error "origin:line: path: message"; the path is left out where it is "", or where --set named it. */

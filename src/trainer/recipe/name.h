@@ -3,7 +3,7 @@
 #define RECIPE_NAME_H
 #include "addend/status.h"
 
-enum { AD_NAME_BYTES = 100 }; /* of a name, at most */
+enum { AD_NAME_BYTES = 100 }; /* longest name */
 
 /* 1: the name has only letters and digits of any script, '.', '_' and '-', neither '.' nor '-' first, and at most
  * AD_NAME_BYTES bytes. Beyond ASCII, every visible character counts as a letter. */

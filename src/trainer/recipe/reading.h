@@ -11,10 +11,10 @@ typedef struct ad_reading {
   ad_recipe_errors errors;
   ad_recipe *recipe;
   ad_schema schema;
-  const ad_node **nodes; /* of each key of the schema: its node in the tree; NULL: not given */
-  ad_config config;      /* of model.from; its architecture is NULL without model.from */
+  const ad_node **nodes; /* for each key of the schema: its node in the tree; NULL: not given */
+  ad_config config;      /* config.json of model.from; its architecture is NULL without model.from */
   char *config_path;     /* the origin of values that config.json gives */
-  int *wrong;            /* of each key of the schema: 1 if its value could not be read, and is left 0 or empty */
+  int *wrong;            /* for each key of the schema: 1 if its value could not be read, and is left 0 or empty */
 } ad_reading;
 
 /* In set.c: does what ad_reading_set does if the path is model, model.kind or model.from, and nothing for other paths.

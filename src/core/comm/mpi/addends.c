@@ -93,8 +93,7 @@ static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   }
 }
 
-/* The slice that this rank sums, as it lies in the inputs. A broadcast's lie as its outputs do, which all members
- * have. */
+/* Where slice k lies in the inputs. The addends of a broadcast lie as its outputs do, which all members have. */
 static mpi_span slice_in_input(const ad_call *call, uint32_t k, const char **input) {
   int casts = call->op == AD_BROADCAST;
   *input = casts ? call->out : call->in;

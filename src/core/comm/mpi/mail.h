@@ -35,7 +35,7 @@ typedef struct mail_call {
   ad_axes axes;
   uint64_t sequence, number;
   ad_signature signature;
-  uint64_t in;  // of a sum: offset of the caller's input in the node's file; 0: the input is not there
+  uint64_t in;  // for a sum: offset of the caller's input in the node's file; 0: the input is not there
   // Offset in the node's file of the caller's output or, in an all_to_all, of the receiver's block there; 0: elsewhere.
   uint64_t out;
   uint64_t elements, expects;  // all_to_all: elements that the caller sends to the receiver, and expects from it
@@ -116,7 +116,7 @@ typedef struct mail_query {
   mail head;
   uint32_t origin, is_answer;
   uint64_t number;            // counts the origin's queries
-  char text[AD_MESSAGE_MAX];  // of an answer: the waits that it stands for
+  char text[AD_MESSAGE_MAX];  // in an answer: the waits that it stands for
 } mail_query;
 
 /* Sends one mail: a copy of head, table and values, one after another. If it cannot be sent, that becomes the world's

@@ -99,7 +99,8 @@ static void take_question(mpi_world *world, struct mpi_query *q, const mail_quer
   }
 }
 
-// All ranks that this one asked wait too: it answers its asker or, if the query is its own, raises the error.
+// Called when all ranks that this one asked have answered, so all of them wait: answers the rank that asked this one
+// or, if the query is this rank's own, raises the error.
 static void all_answered(mpi_world *world, struct mpi_query *q, uint32_t origin) {
   char waits[AD_MESSAGE_MAX], words[AD_MESSAGE_MAX];
   ad_text of_waits = ad_text_on(waits, sizeof waits), text = ad_text_on(words, sizeof words);

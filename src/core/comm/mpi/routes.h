@@ -32,9 +32,10 @@ static inline int ad_mpi_same_node(const mpi_routes *routes, uint32_t a, uint32_
 /* 1 if member i's node sends the sum of i's part of the tree to other nodes instead of each addend: if the part has
  * several members and its sum, in the accumulate dtype, is no longer than their addends. */
 int ad_mpi_sums_first(const mpi_routes *routes, const ad_call *call, uint32_t i);
-/* Who reads member i's addends of slice k: k itself, or the member of i's node that sums i's part of the tree for k. */
+/* The member that reads member i's addends of slice k: k itself, or the member of i's node that sums i's part of the
+ * tree for k. */
 uint32_t ad_mpi_reader(const mpi_routes *routes, const ad_call *call, uint32_t i, uint32_t k);
-/* Who sends member i what member k has for all: k itself, or the member of i's node that passes it on. */
+/* The member that sends member i what member k has for all: k itself, or the member of i's node that passes it on. */
 uint32_t ad_mpi_giver(const mpi_routes *routes, const ad_call *call, uint32_t k, uint32_t i);
 
 #endif

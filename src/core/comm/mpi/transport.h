@@ -21,7 +21,7 @@ typedef struct ad_mpi_place {
 
 typedef struct ad_mpi_transport {
   uint32_t version;  // AD_MPI_TRANSPORT_VERSION
-  const char *name;  // of the implementation
+  const char *name;  // the name of the MPI implementation
   /* Joins the job; blocks until all ranks have joined. 1, or 0 if MPI was finalized in this process before. */
   int (*open)(ad_mpi_place *out);
   /* Gives every rank the `bytes` of all ranks, in order of rank. All ranks call it; it blocks until they have. */

@@ -129,7 +129,7 @@ typedef struct local_wait {
   uint32_t turns;
 } local_wait;
 
-// What a wait in engine shm asks for a call on this node: whether it is complete, after moving everything on.
+// Tells a wait in engine shm whether a call on this node is complete, after moving everything on.
 static int local_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;
@@ -139,7 +139,7 @@ static int local_done(shm_world *shm, void *subject) {
   return 0;
 }
 
-// What a wait in engine shm asks for a transfer.
+// Tells a wait in engine shm whether a transfer is complete, after moving everything on.
 static int transfer_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;

@@ -41,8 +41,8 @@ typedef struct mpi_channel {
   int64_t *ranks;  // owned: the ranks of a list
   uint32_t members, index;
   int is_local;            // 1: all members are on one node, and engine shm carries out its calls
-  mpi_routes routes;       // of a group that spans nodes
-  uint64_t next_sequence;  // of this rank's calls, if the group spans nodes
+  mpi_routes routes;       // if the group spans nodes
+  uint64_t next_sequence;  // sequence number of this rank's next call, if the group spans nodes
   mail_call **early;       // [MPI_CALLS][members]: calls that members told before this rank made its own
 } mpi_channel;
 
@@ -110,8 +110,8 @@ struct mpi_world {
   const ad_mpi_transport *transport;
   shm_world *shm;
   uint32_t rank, ranks, nodes;
-  uint32_t *node_of;  // of each rank
-  uint8_t *left;      // of each rank: 0; 1: it left; 2: it left with calls under way
+  uint32_t *node_of;  // for each rank: its node
+  uint8_t *left;      // for each rank: 0: present; 1: it left; 2: it left with calls under way
   uint32_t left_count;
   mpi_channel *channels, *last_channel;
   mpi_call calls[MPI_CALLS];
@@ -132,7 +132,7 @@ struct mpi_world {
   uint64_t waits;             // begun by this rank
   struct mpi_query *queries;  // owned: for each origin its last query; NULL: none has come yet
   uint64_t searches;          // begun by this rank
-  uint64_t *followed;         // of each rank: the last search that was followed
+  uint64_t *followed;         // for each rank: number of its last search that was followed
 };
 
 /* Sets the error of the world, unless there is one already. */

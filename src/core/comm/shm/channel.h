@@ -16,7 +16,7 @@ typedef struct shm_channel {
   uint64_t consumed_by_all;  // calls that all members have consumed, when this rank last looked
   uint64_t finished;         // bit i: this rank needs nothing more of the i-th call after those it has consumed
   void *tables[SHM_RING];    // tables that are too large for the payload; freed when the slot is used again
-  const shm_list *list;      // of a group that is a list of ranks: the list's entry in the file
+  const shm_list *list;      // if the group is a list of ranks: the list's entry in the file
   struct shm_channel *next;  // the next in this rank's list of channels of such groups
 } shm_channel;
 

@@ -64,7 +64,7 @@ typedef struct shm_record {
   // channel of the list that the peer must be in (0: the world); the offset of a send's parcel (0: it is a receive).
   _Atomic uint64_t waits_peer, waits_list, waits_parcel;
   _Atomic uint32_t backlog;  // 1: it has messages for which it found no room yet
-  int32_t exit_status;       // of a rank that left without closing; else 0
+  int32_t exit_status;       // exit status of a rank that left without closing; else 0
   // The address in the rank's process of a word that the other ranks try to read, and the word. 0: they may not read.
   uint64_t probe_at, probe_holds;
   // For the watchdog: how many calls the rank has published; the channel and the sequence number of the last one.

@@ -1,5 +1,5 @@
-/* Who copies what to whom: the operations that reduce nothing, as lists of segments for each destination; and the
- * tables in which members tell each other their counts and messages. */
+/* Lists, for each destination, the segments that operations without a reduction copy to it; and compares the tables in
+ * which members tell each other their counts and messages. */
 #include "comm/shm/copy.h"
 
 #include <string.h>

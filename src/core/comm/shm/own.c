@@ -174,7 +174,7 @@ static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_
   return n < end - at ? n : end - at;
 }
 
-// Stages this member's addends of the round's piece of part k.
+// Copies this member's addends of the round's piece of part k into its staging buffer.
 static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   size_t at, element = c->call->element, end = piece_at(c, k, round, &at) + at, whole, n;
   char *to = (char *)c->staging + half(round) + k * piece(c) * element;

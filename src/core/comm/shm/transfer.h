@@ -10,9 +10,9 @@ enum { SHM_BUCKETS = 64 };
 typedef struct shm_transfer {
   shm_call under;                       // what a wait looks at: must come first, its mode is SHM_TRANSFER
   struct shm_transfer *next;            // the next transfer in the list that has this one
-  shm_envelope envelope;                // of a send: its own; of a matched receive: that of its message
-  shm_parcel *parcel;                   // of a send; NULL: the envelope has all bytes
-  int64_t since, retry;                 // of a send, by ad_now(): when its envelope was put; when copying is retried
+  shm_envelope envelope;                // a send's own envelope; a matched receive's: that of its message
+  shm_parcel *parcel;                   // a send's parcel; NULL: the envelope has all bytes
+  int64_t since, retry;                 // for a send, by ad_now(): when its envelope was put; when copying is retried
   uint8_t is_put, is_matched, is_mine;  // is_mine: the receiver has taken the message
   void *bringing;                       // engine mpi's record of a message that comes from another node
 } shm_transfer;

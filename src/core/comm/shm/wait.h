@@ -4,7 +4,7 @@
 #include "comm/shm/world.h"
 
 /* Waits until ready(world, subject) is true: spins, then yields, then sleeps. ready() itself moves calls on. `blocking`
- * is the call that is waited for; NULL: all ranks' joining. AD_OK, or the error of the world. */
+ * is the call that is waited for; NULL: the wait is for all ranks to join. AD_OK, or the error of the world. */
 ad_status ad_shm_wait(shm_world *world, int (*ready)(shm_world *world, void *subject), void *subject,
                       const shm_call *blocking) AD_CHECKED;
 /* For a rank that tests a call in a loop instead of waiting for it: finds out ten times a second, as a wait does,

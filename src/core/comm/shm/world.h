@@ -24,7 +24,7 @@ typedef struct shm_outside {
   void *context;
   /* Brings the message of a matched receive. 1: it is complete; 0: not yet, it is asked again. */
   int (*bring)(void *context, struct shm_transfer *t);
-  const uint8_t *left;  // of each rank: not 0 if it has left
+  const uint8_t *left;  // for each rank: not 0 if it has left
 } shm_outside;
 
 struct shm_world {
