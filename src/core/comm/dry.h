@@ -6,7 +6,7 @@
 #include "base/internal.h"
 
 /* Opens engine dry as the same rank of the same world as `like`, which it borrows. Ranks share memory here if they do
- * there, so that a step takes the same ways. */
+ * there, so that a step takes the same paths through the code. */
 AD_INTERNAL ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) AD_CHECKED;
 
 /* ad_comm_shares for a group given by its shape; defined in comm.c. */

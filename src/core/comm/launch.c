@@ -54,7 +54,7 @@ typedef struct launcher {
   struct sigaction old_child_action;
   int signals;             // a signalfd
   int interrupted;         // the signal that asked to stop, or 0
-  int64_t interrupted_at;  // by milliseconds()
+  int64_t interrupted_at;  // when that signal came, by milliseconds()
   int interrupted_again;   // the second such signal, which ended the ranks, or 0
   int64_t deadline;        // by milliseconds(): when ranks that still run are killed; 0: never
   int ended_rest;          // 1: the launcher killed the ranks that still ran

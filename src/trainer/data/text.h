@@ -56,7 +56,7 @@ struct ad_text_data {
   const ad_text_source *source;
   ad_text_part parts[2]; /* indexed by ad_data_part */
   int64_t seq;
-  int64_t byte_count; /* in all files */
+  int64_t byte_count; /* bytes of all files */
   uint64_t checksum, mask_checksum;
   uint8_t *bytes;       /* if the data are bytes: the training part, then the held-out part; NULL: not read */
   ad_token_file *files; /* if the data are tokens */

@@ -4,7 +4,7 @@
 #include "addend/recipe.h"
 #include "program/keys.h"
 
-enum { AD_PROMPTS_MAX = 64, AD_PROMPT_TOKENS_MAX = 4096 /* of one, and of what follows it */ };
+enum { AD_PROMPTS_MAX = 64, AD_PROMPT_TOKENS_MAX = 4096 /* of a prompt, or its continuation */ };
 
 typedef struct ad_prompt {
   int32_t *tokens; /* released with ad_release, also after an error */

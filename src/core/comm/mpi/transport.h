@@ -10,7 +10,7 @@
 enum { AD_MPI_TRANSPORT_VERSION = 1 };
 #define AD_MPI_TRANSPORT_SYMBOL "ad_mpi_transport_table"
 
-/* Messages of one lane are never received on the other. */
+/* Two separate kinds of messages: a message that is sent on one lane is never received on the other. */
 typedef enum ad_mpi_lane { AD_LANE_MAIL, AD_LANE_DATA, AD_LANE_COUNT } ad_mpi_lane;
 
 /* This process's place in the job, and the largest message tag that MPI permits. */

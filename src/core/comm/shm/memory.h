@@ -6,7 +6,7 @@
 #include "comm/shm/world.h"
 
 enum {
-  SHM_STAGE = 128 * 1024,      // bytes of one half of a staging buffer
+  SHM_STAGE = 128 * 1024,      // bytes of one half of a staging buffer; see ad_shm_take_staging
   SHM_STAGING = 4 * SHM_STAGE  // bytes of a staging buffer
 };
 
