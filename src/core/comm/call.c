@@ -325,6 +325,7 @@ static void sort_messages(ad_call *call, const ad_message *messages, size_t *pla
     call->messages[places[(messages[i].send ? 0 : call->members) + (size_t)messages[i].peer]++] = messages[i];
 }
 
+// Checks the messages of an exchange, and copies them into the call, sorted.
 static ad_status take_messages(const ad_collective *collective, ad_call *call) {
   if (call->op != AD_EXCHANGE) return AD_OK;
   size_t count = collective->message_count, places = (2 * (size_t)call->members + 1) * sizeof(size_t);
@@ -344,6 +345,7 @@ typedef struct extent {
   size_t whole, block, received;  // all blocks; this member's block; what this member receives in an all_to_all
 } extent;
 
+// Finds the sizes of the call's data; they stay 0 for a barrier and an exchange, which have no blocks.
 static ad_status find_extent(const ad_call *call, extent *out) {
   if (call->segment_count) {
     *out = (extent){call->count, ad_call_block(call, call->index), call->count};
@@ -412,6 +414,7 @@ static int in_place(const ad_call *call) {
   }
 }
 
+// Checks that the call's buffers exist, are aligned, and overlap only where the operation permits it.
 static ad_status check_buffers(const ad_call *call) {
   uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
   if (call->in_bytes && !in) return REFUSE(call, "`in` is NULL, it must hold %zu bytes", call->in_bytes);

@@ -339,6 +339,7 @@ static ad_status check_ranks(const ad_comm *comm, const ad_ranks *ranks, const c
   return ad_fail(AD_INVALID, "%s: the list of ranks was made by another comm", site ? site : AD_NO_SITE);
 }
 
+// Validates a collective, enters it among the calls under way, and starts it.
 static ad_status post(ad_comm *comm, const ad_collective *collective, int past_caches, ad_call **out) {
   ad_call *call;
   AD_TRY(check_broken(comm));
@@ -361,6 +362,7 @@ static ad_status take_transfer(ad_comm *comm, transfer_call **out) {
   return AD_OK;
 }
 
+// Validates one side of a transfer, enters it among those under way, and starts it.
 static ad_status post_transfer(ad_comm *comm, const ad_transfer *given, const char *site, ad_call **out) {
   ad_transfer own;
   transfer_call *made;

@@ -26,6 +26,7 @@ static const foreign launchers[] = {
     {"PMIX_RANK", NULL, "a launcher that speaks PMIx", NULL},
 };
 
+// Says which launcher started this process, by which variables it is known, and how to start the ranks instead.
 static ad_status refuse(const foreign *launcher) {
   char found[128] = "";
   ad_text text = ad_text_on(found, sizeof found);

@@ -126,6 +126,7 @@ static void run_child(launcher *l, uint32_t rank, pid_t parent) {
 
 /* ---- starting ---- */
 
+// Forks the process of a rank, and opens the descriptor by which its end is seen.
 static ad_status start_rank(launcher *l, uint32_t rank) {
   pid_t parent = getpid(), pid = fork();
   if (!pid) run_child(l, rank, parent);
@@ -256,6 +257,7 @@ static void take_request(launcher *l, const struct signalfd_siginfo *info) {
   pass_on(l, info);
 }
 
+// Acts on a signal: passes SIGUSR1 on, kills the ranks on SIGQUIT; all others are requests to stop.
 static void read_signal(launcher *l) {
   struct signalfd_siginfo info;
   if (read(l->signals, &info, sizeof info) != (ssize_t)sizeof info) return;
@@ -299,6 +301,7 @@ static void wait_for_news(launcher *l) {
   for (nfds_t i = 0; i < count; i++) l->polled[i].revents = POLLIN;
 }
 
+// Watches the ranks until all have ended.
 static void watch(launcher *l) {
   nfds_t count = (nfds_t)l->options->ranks;
   l->polled[count] = (struct pollfd){.fd = l->signals, .events = POLLIN};

@@ -28,6 +28,7 @@ static ad_list_count *count_of(const ad_lists *lists, uint64_t hash) {
   return &lists->counts[i];
 }
 
+// Makes the table of counts larger, so that at most half of its entries are used.
 static ad_status grow_counts(ad_lists *lists) {
   if (2 * (lists->used + 1) <= lists->places) return AD_OK;
   ad_lists grown = *lists;

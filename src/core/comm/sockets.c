@@ -107,6 +107,7 @@ static int is_own_user(int fd) {
   return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) && who.uid == getuid();
 }
 
+// Says which ranks have not come.
 static ad_status say_missing(const ad_socket_meeting *m, int64_t seconds) {
   char words[256] = "";
   ad_text text = ad_text_on(words, sizeof words);
@@ -152,6 +153,7 @@ static ad_status accept_all(ad_socket_meeting *m, int listener, int64_t seconds)
   return AD_OK;
 }
 
+// Rank 0: opens the socket and waits for all other ranks.
 static ad_status listen_for_all(ad_socket_meeting *m, const char *world, int64_t seconds) {
   struct sockaddr_un name;
   socklen_t size = name_of(world, &name);

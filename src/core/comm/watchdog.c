@@ -68,6 +68,7 @@ typedef struct process {
   double computed;  // seconds of processor time
 } process;
 
+// Reads the state and the processor time of a process from /proc.
 static process process_of(int pid) {
   char path[64], line[512], *end = NULL;
   uint64_t user = 0, system = 0;
@@ -116,6 +117,7 @@ static uint32_t member_of(const ad_watchdog *dog, const shm_entry *entry, uint32
   return member;
 }
 
+// Adds the words of the rank's call number `sequence` in a channel.
 static void add_call(const ad_watchdog *dog, uint32_t rank, uint64_t channel, uint64_t sequence, ad_text *text) {
   const shm_entry *entry = ad_shm_entry(dog->control, channel);
   const shm_slot *slot = entry ? slot_of(dog, entry, member_of(dog, entry, rank), sequence) : NULL;
@@ -142,6 +144,7 @@ static void add_missing(const ad_watchdog *dog, uint64_t channel, uint64_t seque
   if (count) ad_text_add(text, " for rank%s %s", count > 1 ? "s" : "", list);
 }
 
+// Adds what a rank that is in a long wait waits for.
 static void add_wait(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   uint64_t channel = atomic_load(&record->waits_channel), sequence = atomic_load(&record->waits_sequence);
   if (!channel) {
@@ -241,6 +244,7 @@ static void say_like(const ad_watchdog *dog, uint32_t rank, const char *words) {
          list);
 }
 
+// Logs what each rank does, ranks with the same words together, in at most LINES_MAX lines.
 static void say_all(const ad_watchdog *dog) {
   char words[WORDS_MAX];
   int lines = 0;

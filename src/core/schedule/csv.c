@@ -17,6 +17,7 @@ static ad_table_cell unquoted(ad_table_cell cell) {
   return is_quoted ? ad_table_cell_trimmed(cell.text + 1, cell.length - 2) : cell;
 }
 
+/* Adds the actions of one line to the rank's list. */
 static ad_status read_row(ad_table *table, int32_t rank, const char *line, size_t length, const char *name,
                           size_t *overlapped) {
   const char *end = line + length;

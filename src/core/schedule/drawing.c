@@ -163,6 +163,7 @@ static unsigned parts_of(const ad_table_judged *judged) {
   return judged->table->parts | AD_TABLE_TRANSFERS;
 }
 
+/* Prints one line: right or wrong, sizes, parts that were not checked, bubble, activations in flight. */
 static void print_summary(const ad_table_judged *judged, FILE *file) {
   const ad_table *table = judged->table;
   fprintf(file, "%s: %d rank%s, %d stage%s, %d microbatch%s, %zu action%s", judged->holds ? "right" : "wrong",

@@ -50,6 +50,7 @@ ad_status ad_table_check_shape(const ad_table_shape *shape) {
   return AD_OK;
 }
 
+/* AD_INVALID unless the shape has as many stages for its ranks as the schedule asks for. */
 static ad_status check_fit(const char *name, schedule_fit fit, const ad_table_shape *shape) {
   if (fit == ONE_EACH && shape->ranks != shape->stages)
     return ad_fail(

@@ -73,6 +73,7 @@ static void put_spot(ad_table_index *index, ad_table_spot at, ad_table_faults *f
     *spot = packed(at);
 }
 
+/* Enters all actions of the table; stages without compute are faults. */
 static void put_all(ad_table_index *index, ad_table_faults *faults) {
   const ad_table *table = index->table;
   for (int32_t s = 0; s < table->stages; s++) index->rank_of[s] = -1;

@@ -18,6 +18,8 @@ static ad_status put(ad_table *table, const chunk_order *order, ad_action_kind k
   return ad_table_put(table, order->rank, kind, chunk * ranks + order->rank, microbatch);
 }
 
+/* Puts a rank's actions: `ahead` forwards, then one forward and one backward in turns, then the rest of the backwards.
+ */
 static ad_status put_row(ad_table *table, const chunk_order *order) {
   int32_t ranks = order->shape->ranks, groups = (order->shape->microbatches + ranks - 1) / ranks;
   int32_t count = groups * ranks * order->per_rank;

@@ -26,6 +26,7 @@ static void need_before(const ad_table_index *index, ad_table_spot at, ad_table_
                     ad_action_print(action, text, sizeof text), need.place);
 }
 
+/* Judges whether sums, norm and updates of a rank stand after what they need. */
 static void judge_order(const ad_table_index *index, int32_t r, ad_table_faults *faults) {
   ad_table_spot sums = ad_table_find_on(index, AD_ACTION_SUMS, r), norm = ad_table_find_on(index, AD_ACTION_NORM, r);
   const ad_table_row *row = &index->table->rows[r];

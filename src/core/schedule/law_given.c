@@ -2,6 +2,7 @@
  * waiting: see law_circle.c. */
 #include "schedule/laws.h"
 
+// Judges whether everything that the action needs of its own rank stands before it.
 static void judge(const ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
   ad_table_needs needs = ad_table_needs_of(index, at);
   ad_table_spot need;

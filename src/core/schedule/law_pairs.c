@@ -17,6 +17,7 @@ static ad_action transfer(ad_action_kind kind, int32_t stage, int32_t peer, int3
 
 /* ---- each transfer has its other end ---- */
 
+/* Judges that a value or gradient that must travel over edge e is sent and received. */
 static void judge_one(const ad_table_index *index, size_t e, const direction *way, int32_t m, ad_table_faults *faults) {
   ad_stage_edge edge = ad_table_edge(index->table, e);
   int is_back = way == &back;
@@ -66,6 +67,7 @@ static void judge_edge(const ad_table_index *index, size_t e, int32_t m, ad_tabl
 
 /* ---- waits ---- */
 
+/* Judges that every send is waited for; asked only if the table has any WAIT_SEND. */
 static void judge_waits(const ad_table_index *index, ad_action_kind wait, ad_action_kind send,
                         ad_table_faults *faults) {
   for (size_t e = 0; e < index->edges; e++) {
@@ -101,6 +103,7 @@ static void list_order(const ad_table_index *index, ad_action_kind kind, size_t 
   qsort(order, count, sizeof *order, by_place);
 }
 
+/* Judges that what edge e sends and receives in one direction has one order of microbatches. */
 static void judge_order(const ad_table_index *index, const direction *way, size_t e, ad_table_spot *sent,
                         ad_table_spot *received, ad_table_faults *faults) {
   list_order(index, way->send, e, sent);

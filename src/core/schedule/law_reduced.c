@@ -71,6 +71,7 @@ static void judge(const reductions *all, ad_table_spot at) {
                       action->stage);
 }
 
+/* Judges at the end of the lists: the stage was reduced, and its last reduction is not under way. */
 static void judge_stage(const reductions *all, int32_t s, int waits) {
   const reduction *own = &all->of_stage[s];
   int32_t rank = all->index->rank_of[s];

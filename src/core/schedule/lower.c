@@ -33,6 +33,7 @@ static const struct {
               {AD_TABLE_REDUCTIONS, "reductions"},
               {AD_TABLE_END, "the end of a step"}};
 
+/* AD_INVALID unless the parts exist, the table has none of them yet, and it has room for their actions. */
 static ad_status check_parts(const ad_table *table, unsigned parts) {
   unsigned known = AD_TABLE_TRANSFERS | AD_TABLE_GATHERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (parts & ~known) return ad_fail(AD_INVALID, "%#x are no parts that can be inserted", parts & ~known);

@@ -8,6 +8,7 @@ static void find_stages(const ad_table_row *row, int32_t rank, int32_t *rank_of)
     if (row->actions[i].kind == AD_ACTION_F) rank_of[row->actions[i].stage] = rank;
 }
 
+/* Adds the actions that end a step to the lists. */
 static ad_status put(ad_table *table, const int32_t *rank_of) {
   ad_action sums = {.kind = AD_ACTION_SUMS}, norm = {.kind = AD_ACTION_NORM};
   for (int32_t r = 0; r < table->ranks; r++) {

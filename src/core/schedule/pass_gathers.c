@@ -39,6 +39,7 @@ static void release_farthest(const ad_table *table, gathering *to) {
   put(to, AD_ACTION_RELEASE, farthest);
 }
 
+/* Writes the rank's list anew, with gathers before the actions that need them and releases after the last ones. */
 static void write_row(const ad_table *table, const ad_table_row *row, gathering *to) {
   for (size_t i = 0; i < row->count; i++) {
     const ad_action *action = &row->actions[i];

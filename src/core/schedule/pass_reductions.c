@@ -12,6 +12,7 @@ static int sends_follow(const ad_table_row *row, size_t i) {
   return i + 1 < row->count && is_send(&row->actions[i + 1]);
 }
 
+/* Writes the rank's list anew, with its reductions; `addends` counts the addends of each stage so far. */
 static ad_status rewrite(ad_table *table, int32_t rank, int32_t *addends, int each) {
   const ad_table_row *row = &table->rows[rank];
   ad_table_list list = {0};

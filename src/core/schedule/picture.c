@@ -134,6 +134,7 @@ static int has_kind(const ad_table *table, ad_action_kind kind) {
   return 0;
 }
 
+/* Draws a box and a name for each kind of action that the table has. */
 static void draw_legend(const picture *of, FILE *file) {
   static const struct {
     ad_action_kind kind;

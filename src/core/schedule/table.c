@@ -39,6 +39,7 @@ static ad_status check_kind(const ad_action *action) {
   return ad_fail(AD_INVALID, "%d is no kind of action; kinds are 0 to %d", (int)action->kind, AD_ACTION_COUNT - 1);
 }
 
+/* AD_INVALID unless the action names a microbatch if its kind does, and none if its kind does not. */
 static ad_status check_microbatch(const ad_action *action, const char *name) {
   switch (ad_action_record_of(action->kind)->names) {
     case AD_NAMES_MICROBATCH:

@@ -38,6 +38,7 @@ static ad_status check_of_actions(const ad_table *table, const ad_table_costs *c
   return AD_OK;
 }
 
+/* AD_INVALID unless all costs are positive and not too large, and there are as many as the table needs. */
 static ad_status check_costs(const ad_table *table, const ad_table_costs *costs) {
   AD_TRY(check_cost("F", costs->f));
   AD_TRY(check_cost("B", costs->b));

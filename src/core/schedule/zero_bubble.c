@@ -3,6 +3,7 @@
  * Pipeline Parallelism, 2023. */
 #include "schedule/generate.h"
 
+// Puts a rank's actions: F up to `ahead` microbatches before I, and W `rank` microbatches after I.
 static ad_status put_row(ad_table *table, const ad_table_shape *shape, int32_t rank) {
   int32_t count = shape->microbatches, ahead = shape->stages - 1 - rank;
   if (ahead > count) ahead = count;

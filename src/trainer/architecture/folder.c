@@ -119,6 +119,7 @@ static ad_status copy_bytes(const char *path, const char *to) {
   return status;
 }
 
+/* Copies one file into the folder `to`, if it exists. */
 static ad_status copy_file(const char *folder, const char *name, const char *to) {
   char *from_path, *to_path;
   if (!has(folder, name)) return AD_OK;

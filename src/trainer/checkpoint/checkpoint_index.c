@@ -21,6 +21,7 @@ void ad_shard_name(int64_t rank, char *buffer, size_t size) {
   snprintf(buffer, size, "rank-%lld.safetensors", (long long)rank);
 }
 
+/* The spans of a part, as a list of [first, count] for each dimension. */
 static json_t *describe_spans(const ad_part *part) {
   json_t *dims = json_array();
   for (int dim = 0; dim < part->ndim; dim++) {
@@ -74,6 +75,7 @@ static json_t *describe_files(const ad_group *group, const ad_checkpoint_state *
   return list;
 }
 
+/* Describes each value: its dtype, shape, layout, and the pieces with the files that have them. */
 static json_t *describe_values(const ad_group *group, const ad_checkpoint_state *state, const int64_t *files) {
   json_t *values = json_object();
   for (size_t i = 0; i < state->value_count; i++) {

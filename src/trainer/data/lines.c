@@ -63,6 +63,7 @@ static ad_status check_number(const char *name, double value, double most) {
   return ad_fail(AD_INVALID, "%s must be from 0 to %g, is %g", name, most, value);
 }
 
+/* Checks the options and takes those that are numbers. */
 static ad_status take_options(const ad_line_options *options, ad_line_data *lines) {
   AD_TRY(check_integer("chars", options->chars));
   AD_TRY(check_integer("height", options->height));
@@ -109,6 +110,7 @@ static ad_status take_part(const ad_text_data *text, int held_out, const char *w
                  (long long)out->size, (long long)chars, (long long)chars + 1);
 }
 
+/* Reads the text and takes the characters of its training part and its held-out part. */
 static ad_status take_text(const ad_line_options *options, ad_line_data *lines) {
   ad_text_data *text;
   AD_TRY(ad_text_data_open((const char *const *)options->text, options->text_count, options->chars, options->held_out,
@@ -181,6 +183,7 @@ static ad_status take_font(const ad_line_data *lines, const char *path, ad_font 
   return status ? ad_fail_in(status, "%s", path) : AD_OK;
 }
 
+/* Reads the fonts; the held-out font must be none of those that are trained on. */
 static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines) {
   if (!options->font_count) return ad_fail(AD_INVALID, "no font is named: give the path of one (fonts)");
   lines->train_font_count = options->font_count;

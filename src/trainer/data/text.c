@@ -15,6 +15,7 @@ static ad_status check_part(const char *what, int64_t size, int64_t seq) {
                  what, (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
 }
 
+/* AD_INVALID or AD_IO unless the training part and the held-out part each have a sample. */
 static ad_status check_sizes(const ad_file_list *files, int64_t seq, double held_out) {
   int64_t train = 0, validation = 0;
   for (size_t i = 0; i < files->count; i++) {
@@ -92,6 +93,7 @@ static void measure_files(const ad_file_list *files, double held_out, ad_text_da
   text->parts[AD_HELD_OUT_PART] = part_of_size(held, text->seq, "data held out");
 }
 
+/* Reads all files into one buffer: their fronts into the training part, their backs into the held-out part. */
 static ad_status load_files(const ad_file_list *files, double held_out, ad_text_data *text) {
   AD_TRY(ad_new((size_t)text->byte_count, &text->bytes));
   uint8_t *train = text->bytes, *validation = text->bytes + text->parts[AD_TRAINING_PART].size;

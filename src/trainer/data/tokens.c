@@ -248,6 +248,7 @@ static ad_status open_mask(const char *path, ad_token_file *file) {
                  (long long)file->mask.count, file->path, (long long)file->tokens.count);
 }
 
+/* Maps all files of tokens and their masks, and divides them into parts. */
 static ad_status open_files(const ad_token_options *options, ad_text_data *text) {
   AD_TRY(ad_new(options->count, &text->files));
   text->file_count = options->count;

@@ -117,6 +117,7 @@ static int by_width(const void *a, const void *b) {
   return x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
+/* Lists the tensors that the parameters are written as, in the order in which files have them. */
 static ad_status list_tensors(exporting *e) {
   ad_tensor_source source;
   size_t count = 0;
@@ -204,6 +205,7 @@ static ad_status write_all(exporting *e, const char *folder) {
   return ad_export_end(&place, status);
 }
 
+/* Reads the run, lists its tensors, and writes them. */
 static ad_status export_run(exporting *e, const char *folder) {
   AD_TRY(look_at_run(e));
   int is_finished = json_object_get(e->provenance, "finished") != NULL;

@@ -69,6 +69,7 @@ static ad_status find_other(const asking *a, const ad_architecture *architecture
   return AD_OK;
 }
 
+/* Finds the first architecture that computes all that the recipe says. AD_INVALID: what each one lacks. */
 static ad_status find(const asking *a, const ad_architecture **out) {
   char words[WORDS] = "", other[2 * VALUE];
   ad_text text = ad_text_on(words, sizeof words);

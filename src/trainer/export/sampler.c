@@ -29,6 +29,7 @@ static void print_recipe(const ad_config *config, FILE *to) {
   fprintf(to, "data: {tokens: [none.npy], seq: 2}\ntrain: {global_batch: 1, steps: 1, lr: 1}\n");
 }
 
+/* Makes a recipe of config.json. AD_INVALID: config.json asks for something that addend does not compute. */
 static ad_status parse_config(const ad_config *config, const char *path, ad_recipe **out) {
   char *text = NULL;
   size_t size;
@@ -140,6 +141,7 @@ static ad_status find_checkpoints(const ad_sample_model *model, const char *run,
                  run, module->name, module->states[0].name);
 }
 
+/* Loads the states of the model, if it has any. */
 static ad_status read_states(const ad_sample_model *model, const char *run) {
   char(*names)[AD_PROGRAM_NAME_SIZE] = NULL, *folder = NULL;
   ad_checkpoint_value *list = NULL;

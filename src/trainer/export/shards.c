@@ -50,6 +50,7 @@ static ad_status make_memory(sharding *s) {
 
 /* ---- writing one file ---- */
 
+/* Creates the file of tensors [first, end), with the header that Transformers expects. */
 static ad_status create_writer(const sharding *s, const char *path, size_t first, size_t end,
                                ad_safetensors_writer **out) {
   static const char *const metadata[] = {"format", "pt", NULL};

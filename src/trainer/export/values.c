@@ -47,6 +47,7 @@ static ad_status load_into(const char *folder, const ad_param_spec *params, cons
   return load_listed(folder, values, list);
 }
 
+/* Makes arrays for all parameters, and loads them from a checkpoint. */
 static ad_status load(const char *folder, const ad_param_spec *params, size_t count, ad_export_values *out) {
   char(*names)[NAME_SIZE] = NULL;
   ad_checkpoint_value *list = NULL;

@@ -138,6 +138,7 @@ static ad_recipe_place take_place(const ad_reading *r, const char *key, char pat
   return key[text.used] ? place_of(r, path, strtoul(key + text.used + 1, NULL, 10)) : ad_reading_place(r, path);
 }
 
+/* Takes a complaint of the program or of another check as an error of the recipe. */
 static void complain(void *context, const char *key, ad_status status, const char *message) {
   ad_reading *r = context;
   char path[PATH_SIZE];
@@ -255,6 +256,7 @@ static ad_status check_stages(ad_reading *r, ad_program_setting *setting, const 
   return AD_OK;
 }
 
+/* Lets the program that the recipe names check its options, then makes it on engine dry. */
 static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   ad_comm *comm;
   ad_status status = AD_OK;

@@ -126,6 +126,7 @@ static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth,
   return ad_copy_string(name, &(*out)->key);
 }
 
+/* Makes the nodes of a map's pairs. */
 static ad_status build_map(builder *b, const yaml_node_t *from, int depth, ad_node *node) {
   for (yaml_node_pair_t *pair = from->data.mapping.pairs.start; pair < from->data.mapping.pairs.top; pair++) {
     ad_node *child = NULL;
@@ -234,6 +235,7 @@ static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t 
   return AD_OK;
 }
 
+/* Makes the tree; an empty document becomes an empty scalar. */
 static ad_status build_root(builder *b, ad_node **out) {
   ad_node *root = NULL;
   ad_status status;

@@ -37,6 +37,7 @@ static int names_path(ad_recipe_place place, const char *path) {
   return place.order && !strcmp(place.origin + strlen("--set "), path);
 }
 
+/* Adds an error of kind AD_INVALID or AD_IO. An AD_INVALID decides the report's status over an AD_IO. */
 static void add(ad_recipe_errors *errors, ad_status kind, ad_recipe_place place, const char *path, const char *format,
                 va_list arguments) {
   if (errors->status == AD_OK || (errors->status == AD_IO && kind == AD_INVALID)) errors->status = kind;

@@ -163,6 +163,7 @@ static size_t keys_of_list(const printer *p, size_t first) {
   return count;
 }
 
+/* Adds one map of a list of maps: element number `element` of each key's list. */
 static int add_map_of_list(printer *p, size_t first, size_t keys, size_t element) {
   int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
   for (size_t i = first; map && i < first + keys; i++) {
@@ -194,6 +195,7 @@ static int build_list(printer *p, size_t first, size_t keys, int root) {
   return put(p, root, add_scalar(p, name, 0), add_maps(p, first, keys));
 }
 
+/* Adds the whole recipe: every key in its section. */
 static int build(printer *p) {
   sections open = {.depth = 0};
   int root = add_map(p, YAML_BLOCK_MAPPING_STYLE);

@@ -325,6 +325,7 @@ static const ad_key *contract_key(const ad_reading *r, const char *name) {
   return entry && ad_key_is_contract(entry) ? &entry->key : NULL;
 }
 
+/* Reads one key of an override into its contract. */
 static int read_override_value(ad_reading *r, const ad_node *node, const char *pattern, ad_contract *contract) {
   char path[PATH_SIZE];
   override_path(pattern, node->key, path);
@@ -339,6 +340,7 @@ static int read_override_value(ad_reading *r, const ad_node *node, const char *p
   return read_dtype(r, key, node, path, NULL, out);
 }
 
+/* Reads an override: its pattern, and the contract of parameters that match. */
 static int read_override(ad_reading *r, const ad_node *node, ad_recipe_override *out) {
   char path[PATH_SIZE];
   override_path(node->key, NULL, path);
@@ -420,6 +422,7 @@ ad_recipe_place ad_reading_place(const ad_reading *reading, const char *path) {
   return node ? node->place : nowhere;
 }
 
+/* Reads the value of a key from its node into the recipe; *good: it could be read. */
 static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_node *node, int *good) {
   const ad_key *key = &entry->key;
   char *base = ad_schema_base(entry, r->recipe);

@@ -34,6 +34,7 @@ static ad_status keep_ranks(mpi_channel *channel) {
   return AD_OK;
 }
 
+// Makes the channel of a group, and finds out whether its members are all on this node.
 static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
   mpi_channel *channel;
   AD_TRY(ad_new(1, &channel));
@@ -210,6 +211,7 @@ static void match_messages(mpi_world *world, const mpi_call *c, uint32_t k, cons
   }
 }
 
+// Compares the call of member k with this rank's own. A mismatch becomes the world's error.
 static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *told) {
   const ad_call *call = c->call;
   if (!ad_signature_equal(&told->signature, &c->members[c->channel->index].told->signature)) {

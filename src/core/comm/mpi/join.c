@@ -16,6 +16,7 @@ static ad_status all_gather(void *context, const void *own, size_t bytes, void *
   return AD_OK;
 }
 
+// Meets the other ranks, finds out who is on which node, and joins this node's memory file.
 static ad_status join_nodes(mpi_world *world) {
   ad_meeting meeting = {world->rank, world->ranks, world, all_gather};
   ad_nodes nodes;

@@ -81,6 +81,7 @@ static void find_places(const char *module, places *out) {
   add_places(out, "/proc/self/exe", module);
 }
 
+// Loads a module and takes its table, which must be of this version.
 static ad_status load_file(const char *path, const ad_mpi_transport **out) {
   // RTLD_GLOBAL: Open MPI loads parts of itself that expect its names to be visible to all.
   void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);

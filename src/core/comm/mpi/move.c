@@ -73,6 +73,7 @@ static int has_own_messages(const ad_call *call, int sends, uint32_t *out) {
   return *out != 0;
 }
 
+// Starts to send and receive the messages of an exchange that did not come with the calls' mail.
 static void begin_exchange(mpi_world *world, mpi_call *c) {
   const ad_call *call = c->call;
   size_t taken[SHM_RANKS_MAX] = {0};

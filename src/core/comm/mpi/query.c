@@ -47,6 +47,7 @@ static int is_waiting(const mpi_world *world) {
   return (int)call->op == AD_OP_RECEIVE && ad_shm_waits_for_peer(world->shm, call->engine);
 }
 
+// Adds a sentence on what this rank waits for.
 static void add_own_wait(ad_text *text, const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   ad_signature signature = ad_signature_of(call);

@@ -39,6 +39,7 @@ static void free_spent(mpi_world *world) {
   }
 }
 
+// Makes the record of a large message, whose bytes stay here until its receiver asks for them.
 static ad_status make_send(mpi_world *world, ad_call *call, mpi_send **out) {
   mpi_send *send;
   free_spent(world);
@@ -53,6 +54,7 @@ static ad_status make_send(mpi_world *world, ad_call *call, mpi_send **out) {
   return AD_OK;
 }
 
+// Sends a message as mail, with its bytes if they are few.
 static ad_status post_send(mpi_world *world, ad_call *call) {
   mail_message_to message;
   mpi_send *send;

@@ -79,6 +79,7 @@ static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shap
   }
 }
 
+// Makes this rank's hash table of channels larger, so that at most half of its places are used.
 static ad_status grow_table(shm_world *world) {
   shm_channel **old = world->channels;
   uint32_t old_slots = world->channel_slots, slots = old_slots ? 2 * old_slots : 32;
@@ -104,6 +105,7 @@ static ad_status make_channel(const shm_world *world, const ad_call *call, const
   return AD_OK;
 }
 
+// Finds this rank's channel of a list of ranks, or makes it.
 static ad_status find_channel_of_list(shm_world *world, const ad_call *call, shm_channel **out) {
   shm_list *list = world->control->lists;  // replaced when the list's entry is found
   shm_channel *channel = world->lists;

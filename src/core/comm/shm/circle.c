@@ -185,6 +185,7 @@ static int still_waiting(const shm_world *world, const circle *found) {
 
 /* ---- words ---- */
 
+// Adds a sentence on the wait of number i of the circle's ranks.
 static void add_wait(const shm_world *world, ad_text *text, const circle *found, uint32_t i) {
   uint32_t rank = found->ranks[i], member = 0;
   const long_wait *wait = &found->waits[rank];

@@ -15,6 +15,7 @@ size_t ad_shm_table_bytes(const ad_call *call) {
   return 0;
 }
 
+// Writes the table of an exchange: for each message its peer, its size, and where its buffer is.
 static void fill_messages(const shm_world *world, const ad_call *call, const shm_offer *offer, shm_message *table) {
   uint64_t stream = 0;
   for (size_t i = 0; i < call->message_count; i++) {
@@ -198,6 +199,7 @@ static shm_segment broadcast_segment(const shm_world *world, const shm_call *c, 
                        .bytes = c->call->out_bytes};
 }
 
+// Segment number n that `destination` receives in an exchange: the message, and the buffers on both sides.
 static shm_segment exchange_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
   const shm_message *table = messages_of(world, c, destination);
   uint32_t entries = ad_shm_slot(c, destination)->offer.entries, at = first_entry(table, entries, 0, 0) + n;

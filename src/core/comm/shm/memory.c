@@ -133,6 +133,7 @@ static shm_block *find_room(shm_world *world, uint64_t bytes) {
   return NULL;
 }
 
+// Joins free blocks that follow each other.
 static void join_free(shm_world *world) {
   shm_block *block = world->blocks, *next;
   while (block && (next = block->next)) {

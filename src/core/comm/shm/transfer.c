@@ -193,6 +193,7 @@ static ad_status choose_place(shm_world *world, shm_transfer *t) {
   return status;
 }
 
+// Fills the envelope of a send, and puts it into the peer's queue or, while that is full, into the outbox.
 static ad_status post_send(shm_world *world, shm_transfer *t) {
   const ad_call *call = t->under.call;
   shm_envelope *envelope = &t->envelope;

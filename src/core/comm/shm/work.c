@@ -77,6 +77,7 @@ static uint32_t reduce_chunks(const ad_call *call) {
   return (uint32_t)((count + chunk - 1) / chunk);
 }
 
+// The number of chunks of what this member receives.
 static uint32_t copy_chunks(const ad_call *call) {
   uint32_t chunks = 0;
   if (call->op == AD_BROADCAST) return segment_chunks(call->out_bytes);
