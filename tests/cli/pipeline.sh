@@ -198,7 +198,7 @@ refused() { # sentence, recipe, arguments...
 refused '--set schedule.kind: must be gpipe, 1f1b, interleaved or zb, is fifo' gpt-pp --set schedule.kind=fifo
 refused '--set schedule.kind: 1f1b has one stage a rank, so as many ranks as stages: 4, not 2; interleaved and gpipe have several stages a rank' \
   gpt-pp --set schedule.kind=1f1b --set schedule.stages=4
-refused '--set schedule.stages: interleaved has as many stages on each rank, so a multiple of 2 of them, not 3' gpt-pp --set schedule.stages=3
+refused '--set schedule.stages: interleaved has the same number of stages on each rank, so a multiple of 2 stages, not 3' gpt-pp --set schedule.stages=3
 refused '--set schedule.stages: must leave no rank of pp=2 without a stage, is 1; at least 2, or 0 for as many' gpt-pp --set schedule.stages=1
 refused '--set schedule.stages: must be at most 2048, is 5000' gpt-pp --set schedule.stages=5000
 refused '--set schedule.layers: must have one number for each stage, has 3 for 2' gpt-pp --set 'schedule.layers=[1,1,1]'

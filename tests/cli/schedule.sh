@@ -44,7 +44,7 @@ for name in gpipe 1f1b interleaved zb leads accumulate; do
   run 0 make $name -s $stages -n $ranks -m 6 --lower --gathered 1 --json; cp out table.json
   run 0 check table.csv; says "right: $ranks rank"
   run 0 check table.json; says "right: $ranks rank"
-  ! grep -q "nothing was asked" out || fail "$name: every part is there"
+  ! grep -q "not checked" out || fail "$name: every part is there"
   run 0 check table.csv --lower --reduce-each; grep -q "the table lowered" err || fail "it says that it lowers"
   run 0 check table.json --json
   python3 - $name <<'P' || fail "the document of $name"
@@ -160,7 +160,7 @@ complaint "--limit takes a number from 1 on" check wrong.csv --limit 0
 complaint "--cost takes F, B, I, W or transfer" check wrong.csv --cost Q=1
 complaint "--cost takes times above 0, not '0'" check wrong.csv --cost F=0
 complaint "--cost takes times above 0" check wrong.csv --cost F=nan
-complaint "there are costs of 1 stages, and the table has 2" check wrong.csv --buffered --stage-cost 1
+complaint "costs are given for 1 stages, but the table has 2" check wrong.csv --buffered --stage-cost 1
 complaint "nothing.csv" check nothing.csv
 complaint "Is a directory" check "$work"
 printf '0F0,0Q0\n' >cells.csv

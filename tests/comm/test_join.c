@@ -374,9 +374,9 @@ static void who_does_not_come_is_named(void **state) {
   ad_rendezvous by = in_folder(&w.folder);
   by.seconds = 1;
   assert_int_equal(ad_comm_join(0, 2, &by, &comm), AD_SYSTEM);
-  assert_non_null(strstr(ad_last_error(), "rank 1 was waited for (`addend/0/1`)"));
+  assert_non_null(strstr(ad_last_error(), "waiting for rank 1 (`addend/0/1`)"));
   assert_int_equal(ad_comm_join(1, 2, &by, &comm), AD_SYSTEM);
-  assert_non_null(strstr(ad_last_error(), "rank 0 was waited for (`addend/0/all`)"));
+  assert_non_null(strstr(ad_last_error(), "waiting for rank 0 (`addend/0/all`)"));
   end(&w);
   assert_int_equal(ad_comm_join(1, 2, &by, &comm), AD_IO);
   assert_non_null(strstr(ad_last_error(), "the rendezvous could not put `addend/0/1`"));
@@ -433,7 +433,7 @@ static int has_anothers_number(world *w, int64_t rank) {
   ad_status status = ad_comm_open(&comm);
   HOLDS(status);
   if (!rank)
-    SAYS("a process came as rank 1 of 3 to the world of 3 ranks, which has that rank already");
+    SAYS("a process joins as rank 1 of 3, but the world of 3 ranks has that rank already");
   else
     SAYS("rank 0 ended while ranks met");
   return 0;

@@ -201,7 +201,7 @@ class Ranks(unittest.TestCase):
             (
                 Full(),
                 0,
-                r"rank 1 was waited for \(`addend/0/1`\): TimeoutError: addend/0/1 did not come in 7 s",
+                r"waiting for rank 1 \(`addend/0/1`\): TimeoutError: addend/0/1 did not come in 7 s",
             ),
             (
                 Short(),

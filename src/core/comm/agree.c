@@ -1,4 +1,4 @@
-/* Agreeing on one outcome. What had to be done is the caller's business. */
+/* Agrees on one outcome among the ranks of a group. What each rank had to do is the caller's business. */
 #include "comm/agree.h"
 
 #include <stdio.h>
@@ -9,6 +9,7 @@ typedef struct outcome {
   char message[AD_MESSAGE_MAX];
 } outcome;
 
+// Sets *first to the index of the first member whose status is an error, or to the group's size if there is none.
 static ad_status find_first_failure(ad_comm *comm, const ad_group *group, ad_status status, const char *site,
                                     int64_t *first) {
   *first = status ? ad_group_index(group, ad_comm_rank(comm)) : ad_group_size(group);

@@ -1,4 +1,4 @@
-/* One outcome for all ranks of a group, where each did something alone that may have failed, or one alone knows it. */
+/* Gives all ranks of a group one outcome, where each did something that may have failed, or one rank's numbers. */
 #ifndef COMM_AGREE_H
 #define COMM_AGREE_H
 #include "addend/comm.h"
@@ -8,7 +8,7 @@
  * ranks of the group; otherwise, on every rank, the status and the message of the first one that failed. All ranks of
  * the group call it. */
 AD_INTERNAL ad_status ad_agree(ad_comm *comm, const ad_group *group, ad_status status, const char *site) AD_CHECKED;
-/* What the group's first rank has in `numbers` becomes everyone's. All ranks of the group call it. */
+/* Broadcasts `numbers` of the group's first rank to all its ranks. All ranks of the group call it. */
 AD_INTERNAL ad_status ad_share_first(ad_comm *comm, const ad_group *group, int64_t *numbers, size_t count,
                                      const char *site) AD_CHECKED;
 

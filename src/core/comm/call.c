@@ -1,5 +1,5 @@
-/* Makes a call of a collective, or of one side of a transfer: validates it and computes all sizes and places. No values
- * are read or written here. */
+/* Turns a collective, or one side of a transfer, into a call: validates it and computes all sizes and offsets. No
+ * values are read or written here. */
 #include "comm/call.h"
 
 #include <inttypes.h>
@@ -56,6 +56,7 @@ static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
 #define REFUSE(call, format, ...) \
   ad_fail(AD_INVALID, "%s: %s: " format, (call)->site, ad_op_name((call)->op), __VA_ARGS__)
 
+// Fills the fields of a call that describe its group from a list of ranks.
 static void take_list(ad_ranks *ranks, ad_call *call) {
   call->ranks = ranks;
   call->axes = AD_AXES_ALL;
@@ -64,6 +65,7 @@ static void take_list(ad_ranks *ranks, ad_call *call) {
   call->index = ad_ranks_own(ranks);
 }
 
+// Fills the fields that describe the group, a list of ranks or a group of a mesh, and checks that this rank is in it.
 static ad_status take_group(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
   const ad_mesh *mesh = collective->group.mesh;
   if (collective->ranks && mesh) return REFUSE(call, "%s", "one of `group` and `ranks` is given, not both");
@@ -95,8 +97,9 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
   return AD_OK;
 }
 
-enum { SCALE_MAX = 100 };  // 2^-100 and 2^100 are both normal numbers of f32
+enum { SCALE_MAX = 100 };  // largest exponent of a scale: 2^-100 and 2^100 are both normal numbers of f32
 
+// Checks how the results of a reduction are written: their dtype, the scales, and whether they are added to the output.
 static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   ad_reducing *how = &call->reducing;
   how->out_dtype = collective->out_dtype ? collective->out_dtype : call->dtype;
@@ -117,15 +120,19 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   if ((scaled || how->adds) && (!ad_dtype_is_float(call->dtype) || how->reduction != AD_SUM))
     return REFUSE(call, "%s", "only sums of floats are scaled or added to");
   if (how->adds && (call->op != AD_REDUCE_SCATTER || how->out_dtype != how->accumulate))
-    return REFUSE(call, "%s is written: only a reduce_scatter adds to its output, and in the dtype %s that it sums in",
+    return REFUSE(call,
+                  "`adds` with an output of %s: only a reduce_scatter adds to its output, which must have the dtype of "
+                  "its sums, %s",
                   ad_dtype_name(how->out_dtype), ad_dtype_name(how->accumulate));
   return AD_OK;
 }
 
+// 1: the caller set one of the fields that only operations that reduce use.
 static int says_outputs(const ad_collective *collective) {
   return collective->out_dtype || collective->in_scale || collective->out_scale || collective->adds;
 }
 
+// Checks the reduction and the dtype in which sums form; by default, floats below f64 are summed in f32.
 static ad_status take_reduction(const ad_collective *collective, ad_call *call) {
   ad_dtype accumulate = collective->accumulate;
   ad_reduction reduction = collective->reduction;
@@ -162,7 +169,7 @@ static ad_status take_types(const ad_collective *collective, ad_call *call) {
   return take_outputs(collective, call);
 }
 
-// Memory for the call's arrays: inside the call if they fit, else from the heap, kept for later calls.
+// Gives memory for the call's arrays: inside the call if they fit, else from the heap, kept for later calls.
 static ad_status take_words(ad_call *call, size_t bytes, void **out) {
   *out = bytes <= sizeof call->words ? call->words : call->owned;
   if (bytes <= sizeof call->words || bytes <= call->owned_bytes) return AD_OK;
@@ -177,7 +184,7 @@ static ad_status too_large(const ad_call *call) {
   return REFUSE(call, "%s", "the counts add up to more than memory holds");
 }
 
-// starts[i]: the sum of the counts before i.
+// Sets starts[i] to the sum of the counts before i.
 static ad_status sum_counts(const ad_call *call, const size_t *counts, size_t *starts) {
   starts[0] = 0;
   for (uint32_t i = 0; i < call->members; i++)
@@ -185,9 +192,10 @@ static ad_status sum_counts(const ad_call *call, const size_t *counts, size_t *s
   return AD_OK;
 }
 
+// Checks `counts` and `receive_counts` and turns them into the starts of blocks.
 static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   int cut = call->op == AD_REDUCE_SCATTER || call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL;
-  if (!cut && collective->counts) return REFUSE(call, "%s", "it has no blocks, so `counts` must be NULL");
+  if (!cut && collective->counts) return REFUSE(call, "%s", "this operation has no blocks, so `counts` must be NULL");
   if (!collective->counts != !collective->receive_counts && call->op == AD_ALL_TO_ALL)
     return REFUSE(call, "%s", "`counts` and `receive_counts` are given together or not at all");
   if (call->op != AD_ALL_TO_ALL && collective->receive_counts)
@@ -218,13 +226,14 @@ static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *se
   return AD_OK;
 }
 
+// Checks the segments and computes where each of them, and each member's part of it, starts.
 static ad_status take_segments(const ad_collective *collective, ad_call *call) {
   size_t count = collective->segment_count, words, bytes;
   if (!collective->segments) return AD_OK;
   if (call->op != AD_REDUCE_SCATTER && call->op != AD_ALL_GATHER)
     return REFUSE(call, "%s", "only reduce_scatter and all_gather cut segments");
   if (collective->counts) return REFUSE(call, "%s", "`segments` say where blocks are cut, so `counts` must be NULL");
-  if (!count) return REFUSE(call, "%s", "no segments; a value without elements is one of 0 rows");
+  if (!count) return REFUSE(call, "%s", "`segment_count` is 0; give a value without elements one segment of 0 rows");
   if (__builtin_mul_overflow(count + 1, (size_t)call->members + 1, &words) ||
       __builtin_mul_overflow(words, sizeof(size_t), &bytes))
     return too_large(call);
@@ -247,7 +256,8 @@ size_t ad_call_block(const ad_call *call, uint32_t member) {
   return ad_call_in_start(call, member + 1) - ad_call_in_start(call, member);
 }
 
-// The segment that element `at` of a block belongs to; `at` is inside it.
+// The segment that contains element `at` of a block; `starts` says where the block's parts start. `at` is inside the
+// block.
 static size_t find_segment(const size_t *starts, size_t count, size_t at) {
   size_t first = 0, end = count;
   while (first + 1 < end) {
@@ -294,7 +304,8 @@ static int share_memory(const ad_call *call, const ad_message *a, const ad_messa
   return a->count && b->count && of_a < of_b + b->count * call->element && of_b < of_a + a->count * call->element;
 }
 
-// What arrives may land while another message is still being read, or lands too.
+// Refuses a receive buffer that overlaps another message's buffer: messages arrive while others are still read or
+// written.
 static ad_status check_apart(const ad_call *call, const ad_message *messages, size_t count) {
   for (size_t i = 0; i < count; i++)
     for (size_t k = 0; messages[i].receive && k < count; k++)
@@ -304,7 +315,8 @@ static ad_status check_apart(const ad_call *call, const ad_message *messages, si
   return AD_OK;
 }
 
-// Sends before receives, those of a kind by peer, those of a peer in the caller's order. places: 2 * members + 1 zeros.
+// Sorts the messages: sends before receives, each by peer, those of one peer in the caller's order. `places` are 2 *
+// members + 1 zeros.
 static void sort_messages(ad_call *call, const ad_message *messages, size_t *places) {
   for (size_t i = 0; i < call->message_count; i++)
     places[(messages[i].send ? 0 : call->members) + (size_t)messages[i].peer + 1]++;
@@ -313,6 +325,7 @@ static void sort_messages(ad_call *call, const ad_message *messages, size_t *pla
     call->messages[places[(messages[i].send ? 0 : call->members) + (size_t)messages[i].peer]++] = messages[i];
 }
 
+// Checks the messages of an exchange, and copies them into the call, sorted.
 static ad_status take_messages(const ad_collective *collective, ad_call *call) {
   if (call->op != AD_EXCHANGE) return AD_OK;
   size_t count = collective->message_count, places = (2 * (size_t)call->members + 1) * sizeof(size_t);
@@ -327,11 +340,12 @@ static ad_status take_messages(const ad_collective *collective, ad_call *call) {
   return AD_OK;
 }
 
-// Elements of a call.
+// Sizes of a call's data in elements.
 typedef struct extent {
-  size_t whole, block, received;  // of all members; of this one; that come to it in an all_to_all
+  size_t whole, block, received;  // all blocks; this member's block; what this member receives in an all_to_all
 } extent;
 
+// Finds the sizes of the call's data; they stay 0 for a barrier and an exchange, which have no blocks.
 static ad_status find_extent(const ad_call *call, extent *out) {
   if (call->segment_count) {
     *out = (extent){call->count, ad_call_block(call, call->index), call->count};
@@ -346,7 +360,7 @@ static ad_status find_extent(const ad_call *call, extent *out) {
   return AD_OK;
 }
 
-// Elements that go in and come out on this member.
+// Sets the sizes, in elements, of this member's input and output.
 static void find_sides(const ad_call *call, const extent *of, size_t *in, size_t *out) {
   *in = *out = 0;
   switch (call->op) {
@@ -370,6 +384,7 @@ static void find_sides(const ad_call *call, const extent *of, size_t *in, size_t
   }
 }
 
+// Computes the sizes of this member's buffers in bytes.
 static ad_status measure(ad_call *call) {
   extent of = {0};
   size_t in, out;
@@ -399,6 +414,7 @@ static int in_place(const ad_call *call) {
   }
 }
 
+// Checks that the call's buffers exist, are aligned, and overlap only where the operation permits it.
 static ad_status check_buffers(const ad_call *call) {
   uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
   if (call->in_bytes && !in) return REFUSE(call, "`in` is NULL, it must hold %zu bytes", call->in_bytes);
@@ -407,10 +423,11 @@ static ad_status check_buffers(const ad_call *call) {
     return REFUSE(call, "a buffer is not aligned for %s", ad_dtype_name(call->dtype));
   int overlap = call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;
   if (overlap && !in_place(call))
-    return REFUSE(call, "%s",
-                  "`in` and `out` overlap: they may be the same for all_reduce and broadcast, the own block for "
-                  "reduce_scatter and all_gather, and must be apart for all_to_all and where segments are cut, "
-                  "elements change their size or sums are added to `out`");
+    return REFUSE(
+        call, "%s",
+        "`in` and `out` overlap: they may be the same buffer for all_reduce and broadcast, and the smaller one may "
+        "be this rank's block of the larger one for reduce_scatter and all_gather; they must be apart for "
+        "all_to_all, and where segments are cut, elements change their size or sums are added to `out`");
   return AD_OK;
 }
 
@@ -448,13 +465,14 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
 
 /* ---- transfers ---- */
 
-// All ranks of the world, in order.
+// The shape of the group of all ranks of the world, in order.
 static ad_group_shape world_shape(int64_t size) {
   ad_group_shape shape = {.count = size > 1};
   if (size > 1) shape.size[0] = size, shape.stride[0] = 1;
   return shape;
 }
 
+// Fills the fields of a transfer that describe its group and its peer.
 static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *call) {
   if (transfer->ranks) {
     take_list((ad_ranks *)transfer->ranks, call);
@@ -474,6 +492,7 @@ static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t si
   return AD_OK;
 }
 
+// Checks the buffer of one side of a transfer and enters it as the call's input or output.
 static ad_status take_side(const ad_transfer *transfer, ad_call *call) {
   const void *buffer = transfer->receive ? transfer->receive : transfer->send;
   call->element = call->out_element = ad_dtype_size(call->dtype);

@@ -9,58 +9,58 @@
 #include "mesh/group.h"
 
 enum { AD_CALL_INLINE_WORDS = 64 };
-/* What a transfer has where a collective has its operation. */
+/* The values of ad_call.op for the two sides of a transfer; they follow those of the collectives. */
 enum { AD_OP_SEND = AD_EXCHANGE + 1, AD_OP_RECEIVE };
 
 typedef struct ad_call {
   ad_collective_op op;
   ad_dtype dtype;
-  ad_reducing reducing;  // of the operations that reduce
+  ad_reducing reducing;  // only in operations that reduce
   int in_scale, out_scale;
-  int past_caches;              // the hint of hint.h; comm.c sets it
-  size_t element, out_element;  // bytes of one in the inputs and the outputs
-  size_t count;                 // as the caller gave it
+  int past_caches;              // 1: outputs are better written past the caches (see hint.h); comm.c sets it
+  size_t element, out_element;  // bytes of one element in the inputs and in the outputs
+  size_t count;                 // elements: the caller's count; 0 with counts, the whole value with segments
   const void *in;
   void *out;
-  size_t in_bytes, out_bytes;     // of this rank's buffers; 0 where it has none
-  uint32_t members, index, root;  // index: of this rank in the group
-  ad_axes axes;                   // for messages
+  size_t in_bytes, out_bytes;     // sizes of this rank's buffers; 0: it has none
+  uint32_t members, index, root;  // group size; this rank's index in the group; the root's
+  ad_axes axes;                   // for error messages
   const char *site;
-  uint64_t number;  // of the rank's calls; the first is 1
+  uint64_t number;  // counts this rank's calls from 1
   // With counts: the start of each block in elements, members + 1 of them. NULL: block i starts at i * count.
   size_t *in_starts, *out_starts;
-  // With segments: segment_starts has where each starts in the whole, segment_count + 1 numbers. part_starts has, for
-  // one member after the other, where its part of each segment starts in its block, again segment_count + 1 numbers
-  // each.
+  // With segments: segment_starts says where each segment starts in the whole value (segment_count + 1 numbers).
+  // part_starts says, for one member after the other, where the member's part of each segment starts in its block
+  // (segment_count + 1 numbers for each member).
   size_t *segment_starts, *part_starts;
   size_t segment_count;  // 0: none
   uint64_t segments_hash;
-  ad_message *messages;  // exchange: sends before receives, those of a kind by peer
+  ad_message *messages;  // the messages of an exchange: sends first, then receives, each sorted by peer
   size_t message_count;
-  // A transfer's other side: a rank of the world or AD_ANY_SOURCE; `source` is set by the engine when a receive is
-  // complete: the rank of the world that sent.
+  // The other side of a transfer: a rank of the world or AD_ANY_SOURCE. When a receive is complete, the engine sets
+  // `source` to the world rank of the sender.
   int64_t peer, tag, source;
-  ad_ranks *ranks;  // the list that the call runs on; NULL: none
+  ad_ranks *ranks;  // the list of ranks that is the call's group; NULL: a group of a mesh
   void *engine;     // the engine's own record of the call while it is under way; else NULL
-  // The arrays above lie in `words`, or here if they do not fit. Kept for the next call in this place.
+  // Heap memory for the arrays above if they do not fit into `words`; kept for the next call that uses this struct.
   void *owned;
   size_t owned_bytes;
-  // ad_call_prepare does not clear these two before it fills them, to save time.
+  // ad_call_prepare does not clear `shape` and `words` before it fills them, to save time.
   ad_group_shape shape;
   uint64_t words[AD_CALL_INLINE_WORDS];
 } ad_call;
 
-/* What passes the seam AD_SEAM_CALL. */
+/* What a planted mistake sees at the seam AD_SEAM_CALL (base/seams.h): each call before it is posted. */
 typedef struct ad_call_passing {
   const ad_comm *comm;
   const ad_call *call;
 } ad_call_passing;
 
-/* Fills *out from what the caller, rank `rank` of `size`, wrote. *out is zero, or a call that was filled before: its
- * memory is used again, so that a call no larger than an earlier one allocates nothing. Keeps no pointer to the
- * collective's arrays. AD_INVALID says which field is wrong and why; AD_MEMORY. */
+/* Validates what the caller, rank `rank` of `size`, wrote, and fills *out. *out is zero, or a call that was filled
+ * before: its memory is used again, so that a call no larger than an earlier one allocates nothing. Keeps no pointer to
+ * the collective's arrays. AD_INVALID says which field is wrong and why; AD_MEMORY. */
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
-/* The same of one side of a transfer. */
+/* Does the same for one side of a transfer. */
 ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
 void ad_call_release(ad_call *call);  // frees the memory that prepare keeps from call to call
 
@@ -75,19 +75,19 @@ static inline size_t ad_call_in_start(const ad_call *call, uint32_t i) {
 static inline size_t ad_call_out_start(const ad_call *call, uint32_t i) {
   return call->out_starts ? call->out_starts[i] : i * call->count;
 }
-/* In a reduce_scatter or an all_gather the whole is cut into blocks, one for each member. With segments a block is not
- * one run of the whole but several, one of each segment. These count in elements. */
+/* A reduce_scatter or an all_gather cuts the whole value into blocks, one for each member. With segments, a block
+ * consists of several runs of the whole value, one from each segment. The functions below count in elements. */
 /* The size of a member's block. */
 size_t ad_call_block(const ad_call *call, uint32_t member);
-/* The size of a member's part of segment `s` (without segments: of the whole); *at: where the part starts in the
- * member's block, *whole: where it starts in the whole. */
+/* The size of a member's part of segment `s` (without segments: of the whole value); *at: where the part starts in the
+ * member's block, *whole: where it starts in the whole value. */
 size_t ad_call_part(const ad_call *call, uint32_t member, size_t s, size_t *at, size_t *whole);
 static inline size_t ad_call_parts(const ad_call *call) { return call->segment_count ? call->segment_count : 1; }
-/* The run of a member's block that starts at its element `at`: how many elements from there on are neighbours in the
- * whole too. *whole: where the run starts there. 0 at the block's end and beyond. */
+/* How many elements, from element `at` of a member's block on, are contiguous in the whole value too; *whole: where
+ * this run starts in the whole value. 0 at the block's end and beyond. */
 size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole);
-/* Of a group, given by its shape: how many members it has; the world rank of member number `index`; whether two have
- * the same ranks in the same order. */
+/* Groups given by their shape: how many members a group has; the world rank of member number `index`; whether two
+ * groups have the same ranks in the same order. */
 int64_t ad_shape_members(const ad_group_shape *shape);
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index);
 static inline int ad_shape_same(const ad_group_shape *a, const ad_group_shape *b) {

@@ -1,5 +1,5 @@
-/* The public functions: validates, numbers and records each call, then hands it to the engine. Moves no bytes itself.
- */
+/* The public functions of communication: they validate, number and record each call, then hand it to the engine. No
+ * bytes are moved here. */
 #include "addend/comm.h"
 
 #include <errno.h>
@@ -21,9 +21,9 @@
 #include "comm/scratch.h"
 #include "mesh/group.h"
 
-enum { CALLS = 64 };  // that may be under way at once
+enum { CALLS = 64 };  // collectives that may be under way at once
 
-/* A transfer's call; there may be any number. */
+/* A transfer under way, in a list, since there may be any number of them. */
 typedef struct transfer_call {
   ad_call call;
   struct transfer_call *next;
@@ -33,12 +33,12 @@ struct ad_comm {
   const ad_engine *engine;
   void *world;
   int64_t rank, size;
-  ad_mesh *mesh;         // of all ranks
+  ad_mesh *mesh;         // mesh of all ranks, on the axis dp
   ad_status broken;      // the world's error, once seen: the comm can only be closed
   char *broken_message;  // owned
-  uint64_t last_number;
-  uint64_t bytes;
-  uint64_t under_way;  // bit i: calls[i] is
+  uint64_t last_number;  // number of the latest call
+  uint64_t bytes;        // size of the buffers of all calls so far
+  uint64_t under_way;    // bit i: calls[i] is under way
   void *scratch;
   size_t scratch_bytes;
   ad_recorder recorder;
@@ -58,6 +58,7 @@ static ad_status make_hostile(const ad_engine **engine, void **world, int64_t ra
   return AD_OK;
 }
 
+// Makes the mesh of all ranks of the world.
 static ad_status create_mesh(int64_t size, ad_mesh **out) {
   char text[32];
   snprintf(text, sizeof text, "dp=%" PRId64, size);
@@ -205,12 +206,13 @@ int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape) {
   return comm->engine->shares && comm->engine->shares(comm->world, shape);
 }
 
-// What the first member tells the others of the memory it made.
+// What the group's first member broadcasts about the shared memory that it made.
 typedef struct shared_offer {
   int64_t status, bytes;
   ad_shared_token token;
 } shared_offer;
 
+// Attaches to the memory that the group's first member offers, and checks that both asked for the same size.
 static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, const shared_offer *offer,
                             const char *site, void **out) {
   int64_t first = ad_group_rank(group, 0);
@@ -267,6 +269,7 @@ ad_status ad_comm_scratch(ad_comm *comm, size_t bytes, void **out) {
   return AD_OK;
 }
 
+// Takes a transfer out of the list of those under way and keeps its struct for a later one.
 static void forget_transfer(ad_comm *comm, ad_call *call) {
   transfer_call **link = &comm->transfers, *found;
   while (&(*link)->call != call) link = &(*link)->next;
@@ -277,6 +280,7 @@ static void forget_transfer(ad_comm *comm, ad_call *call) {
   comm->free_transfers = found;
 }
 
+// Frees the place of a call that is complete, or that could not be started.
 static void forget(ad_comm *comm, ad_call *call) {
   if (call->ranks) ad_ranks_let_go(call->ranks);
   call->ranks = NULL;
@@ -301,7 +305,7 @@ static ad_status finish(ad_comm *comm, ad_call *call) {
   return AD_OK;
 }
 
-// A free place among the calls. If there is none, waits for the oldest call first.
+// Finds a free place among the collectives' calls. If there is none, waits for the oldest call first.
 static ad_status make_place(ad_comm *comm, ad_call **out) {
   if (comm->under_way == UINT64_MAX) AD_TRY(finish(comm, oldest(comm)));
   *out = &comm->calls[__builtin_ctzll(~comm->under_way)];
@@ -335,6 +339,7 @@ static ad_status check_ranks(const ad_comm *comm, const ad_ranks *ranks, const c
   return ad_fail(AD_INVALID, "%s: the list of ranks was made by another comm", site ? site : AD_NO_SITE);
 }
 
+// Validates a collective, enters it among the calls under way, and starts it.
 static ad_status post(ad_comm *comm, const ad_collective *collective, int past_caches, ad_call **out) {
   ad_call *call;
   AD_TRY(check_broken(comm));
@@ -357,6 +362,7 @@ static ad_status take_transfer(ad_comm *comm, transfer_call **out) {
   return AD_OK;
 }
 
+// Validates one side of a transfer, enters it among those under way, and starts it.
 static ad_status post_transfer(ad_comm *comm, const ad_transfer *given, const char *site, ad_call **out) {
   ad_transfer own;
   transfer_call *made;
@@ -379,7 +385,7 @@ static ad_status post_transfer(ad_comm *comm, const ad_transfer *given, const ch
   return AD_OK;
 }
 
-// What a caller describes, with what it leaves out.
+// Copies a caller's collective and fills in what it leaves out: the call site and the group, by default all ranks.
 static ad_status take_collective(const ad_comm *comm, const ad_collective *given, const char *site,
                                  ad_collective *out) {
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_collective"));
@@ -439,7 +445,7 @@ ad_status ad_ranks_create_at(ad_comm *comm, const int64_t *ranks, int64_t count,
   return ad_lists_add(&comm->lists, ranks, count, site ? site : AD_NO_SITE, out);
 }
 
-// The call of a request. NULL: it is complete, since the place of a call is given back as soon as its end is seen.
+// The call of a request. NULL: the call is complete, since its place is freed as soon as its end is seen.
 static ad_call *find(ad_comm *comm, const ad_request *request) {
   for (uint64_t left = comm->under_way; left; left &= left - 1) {
     ad_call *call = &comm->calls[__builtin_ctzll(left)];
@@ -456,7 +462,7 @@ static ad_status check_request(const ad_comm *comm, const ad_request *request) {
                  comm->last_number);
 }
 
-// The request's call is complete.
+// Marks a request as complete and frees the place of its call.
 static void settle(ad_comm *comm, ad_call *call, ad_request *request) {
   *request = (ad_request){.source = source_of(call)};
   forget(comm, call);

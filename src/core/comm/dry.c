@@ -7,17 +7,17 @@
 #include "comm/engine.h"
 #include "mesh/group.h"
 
-// The head of each piece of memory. All pieces form a ring, so that closing can free them.
+// The header in front of each piece of memory. All pieces form a ring, so that closing can free them.
 typedef struct dry_block {
   struct dry_block *next, *previous;
-  uint64_t padding[6];  // the caller's bytes start 64 bytes on
+  uint64_t padding[6];  // so that the caller's bytes start 64 bytes on
 } dry_block;
 
 typedef struct dry_world {
-  dry_block blocks;  // the ring's head, itself no memory
+  dry_block blocks;  // head of the ring, holds no memory
   ad_status failed;
   int64_t ranks_per_node;  // 0: all ranks share one node
-  const ad_comm *like;     // who shares memory is asked of it; NULL: of the nodes
+  const ad_comm *like;     // the comm that is asked which ranks share memory; NULL: the nodes say so
 } dry_world;
 
 enum { ALIGNMENT = 64 };
@@ -41,7 +41,8 @@ ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_n
     return ad_fail(AD_INVALID, "rank %lld of a world of %lld: ranks go from 0 to size - 1", (long long)rank,
                    (long long)size);
   if (ranks_per_node < 0)
-    return ad_fail(AD_INVALID, "%lld ranks on a node: there is at least 1; 0 means all", (long long)ranks_per_node);
+    return ad_fail(AD_INVALID, "%lld ranks on a node: there must be at least 1, or 0 for all ranks",
+                   (long long)ranks_per_node);
   return open_dry(rank, size, ranks_per_node, NULL, out);
 }
 
@@ -49,13 +50,14 @@ ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) {
   return open_dry(ad_comm_rank(like), ad_comm_size(like), 0, like, out);
 }
 
+// Gives zeroed memory, 64-byte aligned, with its header in front, and enters it in the ring.
 static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   dry_world *dry = world;
   char *memory;
   if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
-  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: memory of any engine has a line of its own
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: memory of any engine takes at least one cache line
   AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
-  // The block stands right before the caller's memory, the pointer to free before the block.
+  // The header stands right before the caller's memory; the pointer that must be freed stands right before the header.
   uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   dry_block *block = (dry_block *)start;
   ((void **)start)[-1] = memory;
@@ -83,7 +85,7 @@ static void dry_free(void *world, void *memory) {
 
 static ad_status dry_health(void *world) { return ((dry_world *)world)->failed; }
 
-// A message of any source comes from the group's first rank.
+// A receive from any source reports the group's first rank as its sender.
 static ad_status dry_post(void *world, ad_call *call) {
   if (ad_op_is_transfer(call->op))
     call->source = call->peer == AD_ANY_SOURCE ? ad_shape_rank(&call->shape, 0) : call->peer;
@@ -107,7 +109,7 @@ static void dry_close(void *world) {
   ad_release(dry);
 }
 
-// Nodes have consecutive ranks, so that a group lies on one if its first and its last rank do.
+// A node has consecutive ranks, so a group lies on one node if its first and its last rank do.
 static int dry_shares(void *world, const ad_group_shape *shape) {
   const dry_world *dry = world;
   if (dry->like) return ad_comm_shares_shape(dry->like, shape);

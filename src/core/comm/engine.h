@@ -12,7 +12,7 @@
 #include "comm/call.h"
 #include "mesh/group.h"
 
-/* What a rank tells the others so that they find memory it made. Only the engine that wrote it can read it. */
+/* A handle by which other ranks attach to memory that one rank made. Only the engine that wrote it can read it. */
 typedef struct ad_shared_token {
   uint64_t memory, holders;
 } ad_shared_token;
@@ -29,7 +29,7 @@ typedef struct ad_shared_token {
 typedef struct ad_engine {
   const char *name; /* "shm", ...: what ad_comm_engine returns */
 
-  /* ---- memory; all of it local ---- */
+  /* ---- memory: all functions here are local ---- */
 
   /* Gives zeroed memory, 64-byte aligned, that this engine's collectives move best. The engine owns it and takes it
    * back at `free` or `close`. AD_MEMORY: *out is unchanged. */
@@ -39,29 +39,30 @@ typedef struct ad_engine {
   /* 1 if all ranks of the group can attach to memory that one of them made; every member gets the same answer. NULL in
    * the table: no two ranks can, and share and attach are never called. */
   int (*shares)(void *world, const ad_group_shape *shape);
-  /* As alloc, for memory that `holders` ranks hold, this one among them. The caller brings *token to the others, which
-   * attach with it. Each holder frees its own view once; the memory goes with the last. AD_MEMORY. */
+  /* Allocates memory as `alloc` does, for `holders` ranks, this one among them. The caller sends *token to the other
+   * holders, which attach with it. Each holder frees its own view once; the memory goes with the last. AD_MEMORY. */
   ad_status (*share)(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out);
-  /* Gives this rank's address of memory that another rank shared; `bytes` as given to share there. AD_MEMORY: this rank
-   * then counts as a holder that has freed it. */
+  /* Gives this rank's address of memory that another rank shared; `bytes` is what that rank gave to `share`. AD_MEMORY:
+   * this rank then counts as a holder that has freed it. */
   ad_status (*attach)(void *world, size_t bytes, const ad_shared_token *token, void **out);
 
   /* ---- calls ---- */
 
-  /* Calls are collectives, and sides of transfers (ad_op_is_transfer), of which any number may be under way. Starts a
-   * call. The caller owns *call and its buffers and leaves both as they are until the call is complete; the
-   * engine may keep a record of its own in call->engine, which is not NULL as long as the call is under way. Bytes may
-   * move from now on, whenever any member is inside post, test or wait. Blocks only while a member of the group is 64
-   * calls behind this rank. Errors of the world, or of this rank alone: the call is then not under way. */
+  /* Starts a call: a collective, or one side of a transfer (ad_op_is_transfer), of which any number may be under way.
+   * The caller owns *call and its buffers and leaves both as they are until the call is complete; the engine may keep a
+   * record of its own in call->engine, which is not NULL as long as the call is under way. Bytes may move from now on,
+   * whenever any member is inside post, test or wait. Blocks only while a member of the group is 64 calls behind this
+   * rank. Errors of the world, or of this rank alone: the call is then not under way. */
   ad_status (*post)(void *world, ad_call *call);
-  /* Looks whether a call is complete; never blocks. May move bytes of any call that is under way. *done = 1: outputs
-   * hold, the buffers are the caller's again, call->engine is NULL. A call that was complete before is so again. Errors
-   * of the world; *done then says nothing. */
+  /* Looks whether a call is complete; never blocks. May move bytes of any call that is under way. *done = 1: the
+   * outputs hold the result, the buffers are the caller's again, call->engine is NULL. A complete call may be tested
+   * again and is still complete. Errors of the world; *done then says nothing. */
   ad_status (*test)(void *world, ad_call *call, int *done);
   /* Blocks until the call is complete, as test says it, or until the world has an error, which is found and reported
    * within 2 seconds. Moves bytes of any call that is under way. */
   ad_status (*wait)(void *world, ad_call *call);
-  /* This rank makes no more calls on a list, and has none under way. Local. NULL in the table: nothing is kept. */
+  /* Tells the engine that this rank makes no more calls on a list of ranks, and has none under way. Local. NULL in the
+   * table: the engine keeps nothing for lists. */
   void (*release)(void *world, const ad_group_shape *list);
 
   /* ---- the world ---- */
@@ -70,7 +71,7 @@ typedef struct ad_engine {
    * the world is then AD_PEER_FAILED with `message`, on this rank too. `cause` is this rank's reason, for the
    * launcher's report. Copies `message`; waits for no answer. */
   void (*fail)(void *world, ad_status cause, const char *message);
-  /* AD_OK, or the error of the world. Never waits for a rank. */
+  /* Returns AD_OK, or the error of the world. Never waits for a rank. */
   ad_status (*health)(void *world);
   /* Leaves the world and frees `world` with all memory it gave. Calls under way are given up: ranks that still need
    * this one for them get AD_RANK_LEFT. Shm and dry return at once; mpi waits until all ranks leave, since MPI ends in

@@ -1,4 +1,4 @@
-/* What stands in the way of starting or joining ranks here: another launcher's world, other threads. */
+/* Finds out whether another launcher's world, or other threads, prevent starting or joining ranks here. */
 #include "comm/foreign.h"
 
 #include <dirent.h>
@@ -8,12 +8,12 @@
 #include <unistd.h>
 #include "base/text.h"
 
-/* A launcher is known by what it leaves in the environment of a rank: how many ranks there are or, where it does not
- * say, the rank's number. */
+/* A launcher that addend cannot join. It is known by what it leaves in a rank's environment: the number of ranks or, if
+ * it leaves none, the rank. */
 typedef struct foreign {
-  const char *rank, *ranks;  // variables; ranks NULL: it has none
-  const char *words;
-  const char *lacking;  // why its world cannot be joined; NULL: there is no way yet
+  const char *rank, *ranks;  // names of environment variables; ranks NULL: it sets none
+  const char *words;         // what messages call the launcher
+  const char *lacking;       // why its world cannot be joined; NULL: there is no way yet
 } foreign;
 
 static const foreign launchers[] = {
@@ -26,6 +26,7 @@ static const foreign launchers[] = {
     {"PMIX_RANK", NULL, "a launcher that speaks PMIx", NULL},
 };
 
+// Says which launcher started this process, by which variables it is known, and how to start the ranks instead.
 static ad_status refuse(const foreign *launcher) {
   char found[128] = "";
   ad_text text = ad_text_on(found, sizeof found);
@@ -42,6 +43,7 @@ static ad_status refuse(const foreign *launcher) {
       ranks ? " " : "", ranks ? launcher->ranks : "");
 }
 
+// 1: the launcher started this process as one of several ranks.
 static int has_started_this(const foreign *launcher) {
   if (!launcher->ranks) return getenv(launcher->rank) != NULL;
   const char *ranks = getenv(launcher->ranks);
@@ -57,15 +59,15 @@ ad_status ad_foreign_check(void) {
 static int count_threads(void) {
   int count = 0;
   DIR *folder = opendir("/proc/self/task");
-  if (!folder) return 1;  // no /proc: not known
+  if (!folder) return 1;  // without /proc the number is not known
   for (struct dirent *entry; (entry = readdir(folder));) count += entry->d_name[0] != '.';
   closedir(folder);
   return count;
 }
 
-// Libraries that are prepared for it end their threads before a fork and start them again when they need them
-// (OpenBLAS): one fork whose child ends at once leaves the threads that would be in the way. A thread that has ended
-// may be listed for a moment.
+// The number of threads that would be there at a fork. Libraries that are prepared for a fork (OpenBLAS) end their
+// threads before it and start them again when they need them: after one fork whose child ends at once, only threads
+// that would be in the way are left. A thread that has ended may still be listed for a moment.
 static int threads_at_fork(void) {
   const struct timespec millisecond = {.tv_nsec = 1000000};
   int count = count_threads();

@@ -1,4 +1,4 @@
-/* What stands in the way of starting or joining ranks here: another launcher's world, other threads. */
+/* Checks for what prevents starting or joining ranks here: another launcher's world, other threads. */
 #ifndef COMM_FOREIGN_H
 #define COMM_FOREIGN_H
 #include "base/error.h"

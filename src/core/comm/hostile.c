@@ -12,7 +12,7 @@
 #include "mesh/group.h"
 
 enum {
-  POISON = 0xff,        // bytes of it are NaN in every floating dtype
+  POISON = 0xff,        // a value made of such bytes is NaN in every floating dtype
   LONGEST_DELAY = 300,  // microseconds
 };
 
@@ -20,7 +20,7 @@ typedef struct hostile_call {
   struct hostile_call *next;
   ad_call inner;      // what the wrapped engine sees
   void *in, *out;     // buffers that stand in for the caller's; NULL: the caller's are used
-  int refusals_left;  // tests that are answered "not yet"
+  int refusals_left;  // how many more tests are answered "not yet"
   int held;           // 1: the call was not handed to the wrapped engine yet
 } hostile_call;
 
@@ -45,6 +45,7 @@ ad_status ad_hostile_create(const ad_engine *engine, void *inner, uint64_t seed,
   return AD_OK;
 }
 
+// Draws a random number below `below`.
 static uint64_t draw(hostile_world *world, uint64_t below) {
   return ad_random_bits(world->seed, 0, world->drawn++) % below;
 }
@@ -86,7 +87,7 @@ static ad_status poisoned(size_t bytes, void **out) {
   return AD_OK;
 }
 
-// Lets the call run on buffers of private memory.
+// Gives the call private buffers, with the caller's inputs copied into them.
 static ad_status move_buffers(hostile_call *c, const ad_call *call) {
   AD_TRY(poisoned(call->in_bytes, &c->in));
   AD_TRY(poisoned(call->out_bytes, &c->out));
@@ -112,7 +113,7 @@ static void write_outputs(const hostile_call *c, ad_call *call) {
   if (c->out && call->out_bytes) memcpy(call->out, c->out, call->out_bytes);
 }
 
-// Of an exchange: nothing else of it stands where a message lands.
+// Poisons the buffers that an exchange receives into; no other message of the exchange uses their memory.
 static void poison_receives(const ad_call *call) {
   for (size_t i = 0; call->op == AD_EXCHANGE && i < call->message_count; i++)
     if (call->messages[i].receive) memset(call->messages[i].receive, POISON, call->messages[i].count * call->element);
@@ -121,11 +122,11 @@ static void poison_receives(const ad_call *call) {
 static hostile_call *oldest_held(const hostile_world *w) {
   hostile_call *oldest = NULL;
   for (hostile_call *c = w->calls; c; c = c->next)
-    if (c->held) oldest = c;  // the newest stand first
+    if (c->held) oldest = c;  // the list has the newest call first
   return oldest;
 }
 
-// Starts the calls that were held back, in the order in which they were posted. One that cannot be started is tried
+// Starts the calls that were held back, in the order in which they were posted. A call that cannot be started is tried
 // again the next time.
 static ad_status start_held(hostile_world *w) {
   for (hostile_call *c = oldest_held(w); c; c = oldest_held(w)) {
@@ -135,6 +136,7 @@ static ad_status start_held(hostile_world *w) {
   return AD_OK;
 }
 
+// Posts a call or holds it back, on the caller's buffers or on private ones; draws decide.
 static ad_status hostile_post(void *world, ad_call *call) {
   hostile_world *w = world;
   hostile_call *c;
@@ -204,7 +206,7 @@ static ad_status hostile_health(void *world) {
 static void hostile_close(void *world) {
   hostile_world *w = world;
   ad_status status = start_held(w);  // a rank may leave after its part is posted
-  (void)status;                      // the others have the error, and this rank goes
+  (void)status;                      // the other ranks have the error, and this rank leaves in any case
   w->engine->close(w->inner);
   while (w->calls) release(w, w->calls);
   ad_release(w->shared);

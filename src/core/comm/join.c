@@ -1,5 +1,5 @@
-/* Worlds of ranks that somebody else started on this machine: with a rendezvous of theirs (ad_comm_join), or with what
- * torchrun leaves in the environment. They meet, and share memory as ranks of addend's own launcher do. */
+/* Joins worlds of ranks that somebody else started on this machine: by the caller's rendezvous (ad_comm_join), or by
+ * what torchrun leaves in the environment. Ranks meet, then share memory as those of addend's own launcher do. */
 #include "comm/join.h"
 
 #include <errno.h>
@@ -15,8 +15,9 @@
 #include "comm/shm/engine.h"
 #include "comm/shm/join.h"
 
-enum { SECONDS = 300 };  // that ranks wait for each other
+enum { SECONDS = 300 };  // how long ranks wait for each other to join
 
+// Joins the ranks of a meeting, all on this machine, by shared memory.
 static ad_status share(const ad_meeting *meeting, ad_comm **out) {
   shm_world *world;
   ad_nodes nodes;
@@ -31,18 +32,19 @@ static ad_status check_place(const char *call, int64_t rank, int64_t size) {
   if (size < 1 || size > SHM_RANKS_MAX)
     return ad_fail(AD_INVALID, "%s: a world of %" PRId64 " ranks: 1 to %d are possible", call, size, SHM_RANKS_MAX);
   if (rank < 0 || rank >= size)
-    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " of a world of %" PRId64 ": they count from 0", call, rank, size);
+    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " of a world of %" PRId64 ": ranks count from 0", call, rank, size);
   return ad_processor_check(ad_processor_kind(), size);
 }
 
-/* ---- by callbacks ---- */
+/* ---- joining by the caller's callbacks ---- */
 
 static ad_status check_rendezvous(const ad_rendezvous *by) {
   const char *missing = !by->put ? "put" : !by->wait ? "wait" : !by->get ? "get" : NULL;
   if (missing) return ad_fail(AD_INVALID, "ad_comm_join: the rendezvous has no `%s`", missing);
   if (by->seconds < 0)
-    return ad_fail(AD_INVALID, "ad_comm_join: the rendezvous waits %" PRId64 " s; 0 stands for %d", by->seconds,
-                   SECONDS);
+    return ad_fail(AD_INVALID,
+                   "ad_comm_join: `seconds` of the rendezvous is %" PRId64 "; it must be positive, or 0 for %d s",
+                   by->seconds, SECONDS);
   return AD_OK;
 }
 
@@ -60,9 +62,9 @@ ad_status ad_comm_join(int64_t rank, int64_t size, const ad_rendezvous *rendezvo
   return share(&meeting.meeting, out);
 }
 
-/* ---- torchrun ---- */
+/* ---- joining torchrun's ranks ---- */
 
-// A number of the environment; -1: it is not there, or is none.
+// Reads a number from an environment variable; -1: the variable is not set, or holds no number.
 static int64_t number_of(const char *name) {
   const char *text = getenv(name);
   char *end;
@@ -78,7 +80,8 @@ int ad_torchrun_launched(void) {
 
 static const char *text_of(const char *name) { return getenv(name) ? getenv(name) : ""; }
 
-// What the ranks of one start of one job have in common, and no other job of this host at the same time.
+// Writes a name that all ranks of one start of one job have in common, and that no other job of this host has at the
+// time.
 static void name_world(char *out, size_t size) {
   snprintf(out, size, "%s %s %s %s", text_of("MASTER_ADDR"), text_of("MASTER_PORT"), text_of("TORCHELASTIC_RUN_ID"),
            text_of("TORCHELASTIC_RESTART_COUNT"));

@@ -28,37 +28,37 @@
 #include "comm/watchdog.h"
 
 enum {
-  LOOK_MILLISECONDS = 50,
-  GRACE_MILLISECONDS = 2000,  // from the first error until ranks that still run are ended
-  SIGNAL_GRACE_MILLISECONDS =
-      10000,                      // from a request to stop until ranks are ended: time to finish a step and write files
-  ANSWER_MILLISECONDS = 30000,    // that ranks have to move at all after such a request, whatever time they have to end
-  ONE_SIGNAL_MILLISECONDS = 250,  // a terminal, a shell and `timeout` may each pass on one request within this time
-  STATUS_NOT_RUN = 127
+  LOOK_MILLISECONDS = 50,     // between two looks at the ranks
+  GRACE_MILLISECONDS = 2000,  // from the first error until ranks that still run are killed
+  // From a request to stop until ranks are killed: time to finish a step and write files.
+  SIGNAL_GRACE_MILLISECONDS = 10000,
+  ANSWER_MILLISECONDS = 30000,    // ranks that have not moved for this long after a request to stop are killed
+  ONE_SIGNAL_MILLISECONDS = 250,  // copies of one request from a terminal, a shell and `timeout` come within this time
+  STATUS_NOT_RUN = 127            // exit status of a child whose program could not be run
 };
 
 typedef struct child {
   pid_t pid;  // 0: none, or ended
-  int fd;     // readable when it has ended; -1: there is none, and the launcher asks for it at every look
+  int fd;     // pidfd, readable when the child has ended; -1: none, the launcher asks waitpid at every look
 } child;
 
 typedef struct launcher {
   const ad_launch_options *options;
   ad_launch_result *result;
-  int fd;
+  int fd;  // the ranks' shared memory file
   shm_control *control;
   child *children;
   struct pollfd *polled;  // the children, then the signals
-  int running;
+  int running;            // children that have not ended
   sigset_t old_mask;
   struct sigaction old_child_action;
   int signals;             // a signalfd
   int interrupted;         // the signal that asked to stop, or 0
-  int64_t interrupted_at;  // by milliseconds()
+  int64_t interrupted_at;  // when that signal came, by milliseconds()
   int interrupted_again;   // the second such signal, which ended the ranks, or 0
-  int64_t deadline;        // by milliseconds(): when the ranks that are left are ended; 0: never
-  int ended_rest;
-  char blamed[256];  // for whom the others waited when time was up after a request to stop
+  int64_t deadline;        // by milliseconds(): when ranks that still run are killed; 0: never
+  int ended_rest;          // 1: the launcher killed the ranks that still ran
+  char blamed[256];        // the ranks that others waited for when time was up after a request to stop
   ad_watchdog *dog;
 } launcher;
 
@@ -74,9 +74,9 @@ static void set_number(const char *name, int64_t value) {
   setenv(name, text, 1);
 }
 
-// What ps and top show: "addend:5".
+// Names the process as ps and top show it: "addend:5".
 static void name_process(uint32_t rank) {
-  char name[16] = "", whole[32];  // of 15 letters
+  char name[16] = "", whole[32];  // the kernel keeps 15 letters
   prctl(PR_GET_NAME, name);
   snprintf(whole, sizeof whole, "%.11s:%u", name, rank);
   prctl(PR_SET_NAME, whole);
@@ -88,6 +88,7 @@ static void die_with(pid_t parent) {
   if (getppid() != parent) raise(SIGKILL);
 }
 
+// Turns this child into the program that the caller named; returns only if that fails.
 static int run_program(launcher *l, uint32_t rank) {
   char words[AD_MESSAGE_MAX];
   char *const *argv = l->options->argv;
@@ -100,6 +101,7 @@ static int run_program(launcher *l, uint32_t rank) {
   return STATUS_NOT_RUN;
 }
 
+// Runs the caller's function as a rank and returns its exit status.
 static int run_function(launcher *l, uint32_t rank) {
   shm_world *world;
   ad_comm *comm;
@@ -124,6 +126,7 @@ static void run_child(launcher *l, uint32_t rank, pid_t parent) {
 
 /* ---- starting ---- */
 
+// Forks the process of a rank, and opens the descriptor by which its end is seen.
 static ad_status start_rank(launcher *l, uint32_t rank) {
   pid_t parent = getpid(), pid = fork();
   if (!pid) run_child(l, rank, parent);
@@ -132,7 +135,7 @@ static ad_status start_rank(launcher *l, uint32_t rank) {
                    strerror(errno), errno == EAGAIN ? " (see ulimit -u)" : "");
   l->children[rank].pid = pid;
   l->running++;
-  // Where it cannot be (an old kernel, a filter of system calls, no descriptors left) poll passes the -1 by.
+  // If no pidfd can be made (an old kernel, a filter of system calls, no descriptors left), poll ignores the fd -1.
   l->children[rank].fd = (int)syscall(SYS_pidfd_open, pid, 0);
   l->polled[rank] = (struct pollfd){.fd = l->children[rank].fd, .events = POLLIN};
   return AD_OK;
@@ -146,7 +149,7 @@ static ad_status start_ranks(launcher *l) {
 
 /* ---- watching ---- */
 
-// The child may be a shell that started the rank: then both get the signal.
+// Signals a rank. The child may be a shell that started the rank: then both get the signal.
 static void signal_rank(const launcher *l, uint32_t rank, int signal_number) {
   const shm_record *record = &ad_shm_records(l->control)[rank];
   pid_t child_pid = l->children[rank].pid, joined = atomic_load(&record->pid);
@@ -158,12 +161,13 @@ static void signal_all(const launcher *l, int signal_number) {
   for (int64_t rank = 0; rank < l->options->ranks; rank++) signal_rank(l, (uint32_t)rank, signal_number);
 }
 
+// Sets the time after which ranks that still run are killed, unless an earlier one is set.
 static void start_grace(launcher *l, int64_t grace) {
   int64_t end = milliseconds() + grace;
   if (!l->deadline || end < l->deadline) l->deadline = end;
 }
 
-// The result describes the first rank that failed, or the one whose error the world has.
+// Notes the failure of a rank. The result describes the first rank that failed, or the one whose error the world has.
 static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_number) {
   int is_reported = atomic_load(&l->control->failed) == 2 && l->control->fail_rank == rank;
   if (l->result->exit_status && !is_reported) return;
@@ -187,6 +191,7 @@ static int ending_signal(const shm_record *record, int wait_status) {
   return status > 128 && status < 128 + NSIG && atomic_load(&record->state) == SHM_JOINED ? status - 128 : 0;
 }
 
+// Notes how a rank ended, for the result and for ranks that wait for it.
 static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
   shm_record *record = &ad_shm_records(l->control)[rank];
   int signal_number = ending_signal(record, wait_status);
@@ -201,7 +206,7 @@ static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
   if (joined != SHM_LEFT) ad_shm_wake_all(l->control);
 }
 
-// If the rank has ended.
+// Collects the rank's exit status if its process has ended.
 static void collect(launcher *l, uint32_t rank) {
   int wait_status = 0;
   child *ended = &l->children[rank];
@@ -218,8 +223,8 @@ static void end_rest(launcher *l) {
   signal_all(l, SIGKILL);
 }
 
-// Passes a signal on to the ranks. One that came from a terminal went to the terminal's whole foreground group, so that
-// ranks in this group have it already.
+// Passes a signal on to the ranks. A terminal sends its signals to its whole foreground process group, so ranks in that
+// group have such a signal already.
 static void pass_on(const launcher *l, const struct signalfd_siginfo *info) {
   for (int64_t rank = 0; rank < l->options->ranks; rank++) {
     pid_t pid = l->children[rank].pid;
@@ -234,8 +239,8 @@ static void note_request(launcher *l, int signal_number) {
   note_failure(l, -1, 128 + signal_number, signal_number);
 }
 
-// The first request to stop is passed on. The second ends the ranks at once; a hangup after a first request is none,
-// since a session that ends sends both.
+// Passes the first request to stop on to the ranks. The second one kills them at once. A hangup after the first request
+// does not count as a second one, since a session that ends sends both.
 static void take_request(launcher *l, const struct signalfd_siginfo *info) {
   int signal_number = (int)info->ssi_signo;
   int64_t patience = l->options->patience_seconds;
@@ -252,6 +257,7 @@ static void take_request(launcher *l, const struct signalfd_siginfo *info) {
   pass_on(l, info);
 }
 
+// Acts on a signal: passes SIGUSR1 on, kills the ranks on SIGQUIT; all others are requests to stop.
 static void read_signal(launcher *l) {
   struct signalfd_siginfo info;
   if (read(l->signals, &info, sizeof info) != (ssize_t)sizeof info) return;
@@ -265,12 +271,12 @@ static void read_signal(launcher *l) {
   }
 }
 
-// The error that ranks reported to each other counts as a failure too.
+// An error that ranks reported to each other counts as a failure too, and ranks that still run are killed in time.
 static void look_at_error(launcher *l) {
   if (atomic_load(&l->control->failed)) start_grace(l, GRACE_MILLISECONDS);
 }
 
-// After a request to stop no rank has moved for so long that none will.
+// 1: since the request to stop no rank has moved for ANSWER_MILLISECONDS, so none will.
 static int is_unanswered(const launcher *l) {
   int64_t moved_at = l->dog->moved_at / 1000000;
   return l->interrupted &&
@@ -295,6 +301,7 @@ static void wait_for_news(launcher *l) {
   for (nfds_t i = 0; i < count; i++) l->polled[i].revents = POLLIN;
 }
 
+// Watches the ranks until all have ended.
 static void watch(launcher *l) {
   nfds_t count = (nfds_t)l->options->ranks;
   l->polled[count] = (struct pollfd){.fd = l->signals, .events = POLLIN};
@@ -309,9 +316,9 @@ static void watch(launcher *l) {
   }
 }
 
-/* ---- the whole ---- */
+/* ---- running a launch ---- */
 
-// A hangup only where it is not ignored, as under nohup.
+// The signals that the launcher takes. SIGHUP is one of them only where it is not ignored, as it is under nohup.
 static void choose_signals(sigset_t *mask) {
   struct sigaction hangup;
   sigemptyset(mask);
@@ -328,7 +335,7 @@ static ad_status take_signals(launcher *l) {
   choose_signals(&mask);
   l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
   if (l->signals < 0) return ad_fail(AD_SYSTEM, "signals cannot be watched: %s", strerror(errno));
-  sigaction(SIGCHLD, &standard, &l->old_child_action);  // ignored children could not be waited for
+  sigaction(SIGCHLD, &standard, &l->old_child_action);  // if SIGCHLD were ignored, waitpid could not see children end
   sigprocmask(SIG_BLOCK, &mask, &l->old_mask);
   return AD_OK;
 }
@@ -348,7 +355,8 @@ static ad_status run_ranks(launcher *l) {
   return status;
 }
 
-// The message of a rank's error. A wrong call or recipe is wrong on all ranks: who said it first does not matter.
+// The message of a rank's error, without "rank N: " if it is AD_INVALID: a wrong call or recipe is wrong on all ranks,
+// and which of them said so first does not matter.
 static const char *words_of(const ad_launch_result *result) {
   int64_t rank;
   int length = 0;
@@ -364,6 +372,7 @@ static ad_status say_interrupted(const launcher *l) {
                  l->ended_rest ? "; ranks that still ran were killed" : "", l->blamed);
 }
 
+// Turns how the ranks ended into the launch's result, status and message.
 static ad_status judge(launcher *l) {
   ad_launch_result *result = l->result;
   result->joined = atomic_load(&l->control->joined);
@@ -403,7 +412,7 @@ static ad_status launch(launcher *l) {
   return status;
 }
 
-// A world of its own in each rank is never what was meant.
+// Refuses to launch ranks from a rank: a world of its own in each rank is never what was meant.
 static ad_status check_nested(void) {
   if (!is_forked_rank && !ad_comm_launched()) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -420,12 +429,12 @@ static ad_status check_options(const ad_launch_options *options) {
   if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
   AD_TRY(ad_processor_check(ad_processor_kind(), options->ranks));
   AD_TRY(check_nested());
-  AD_TRY(ad_foreign_check());  // after the one before: it would not know a world that this process has joined
+  AD_TRY(ad_foreign_check());  // after check_nested: this check does not know worlds that this process can join
   if (options->function) AD_TRY(ad_threads_check());
-  return ad_settings_check();  // ranks would find it out one by one
+  return ad_settings_check();  // before ranks start, which would find it out one by one
 }
 
-/* In the place of a launcher: this process is a rank of a world that somebody else started. */
+/* Runs the function in this process, which is already a rank of a world that somebody else started. */
 static ad_status join(const ad_launch_options *options, ad_launch_result *result) {
   ad_comm *comm;
   AD_TRY(ad_comm_open(&comm));

@@ -1,4 +1,4 @@
-/* How the ranks of a world speak before they share memory: each gives a note and gets the notes of all. */
+/* How the ranks of a world exchange data before they share memory: each rank gives a note and gets the notes of all. */
 #ifndef COMM_MEET_H
 #define COMM_MEET_H
 #include "addend/comm.h"
@@ -12,29 +12,29 @@ typedef struct ad_meeting {
   ad_status (*all_gather)(void *context, const void *own, size_t bytes, void *all);
 } ad_meeting;
 
-/* ---- rendezvous.c: over callbacks ---- */
+/* ---- rendezvous.c: a meeting over the caller's callbacks ---- */
 
-/* The caller's callbacks, and how often they have met. */
+/* A meeting over the caller's callbacks; `round` counts its all-gathers so far. */
 typedef struct ad_rendezvous_meeting {
   ad_meeting meeting;
   ad_rendezvous by;
   uint32_t round;
 } ad_rendezvous_meeting;
 
-/* Fills *out; its meeting is valid as long as *out stays where it is. */
+/* Fills *out, which must not be moved or copied: its meeting points into it. */
 void ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t ranks, ad_rendezvous_meeting *out);
 
-/* ---- sockets.c: between processes of one machine ---- */
+/* ---- sockets.c: a meeting between processes of one machine ---- */
 
 typedef struct ad_socket_meeting {
   ad_meeting meeting;
-  int64_t deadline; /* by ad_now() */
+  int64_t deadline; /* owned: on rank 0 a connection to each rank, elsewhere [0] is the one to rank 0; -1: none */
   int *peers;       /* owned: at rank 0 a connection to each rank, elsewhere [0] to rank 0; -1: none */
   uint32_t peer_count;
 } ad_socket_meeting;
 
-/* Rank 0 waits for all others under a name that they know from their launcher, `world`, in the kernel's own list of
- * sockets, where nothing stays behind. AD_SYSTEM says who has not come when `seconds` are over. */
+/* Connects all ranks to rank 0 through an abstract Unix socket, which leaves no file behind. `world` is a name that the
+ * launcher gives all its ranks alike. AD_SYSTEM says which ranks have not come when `seconds` are over. */
 ad_status ad_sockets_begin(const char *world, uint32_t rank, uint32_t ranks, int64_t seconds,
                            ad_socket_meeting *out) AD_CHECKED;
 void ad_sockets_end(ad_socket_meeting *meeting);

@@ -1,4 +1,4 @@
-/* Who shares a node with whom, and the memory file of each node. */
+/* Finds out which ranks share a node, and makes or opens the memory file of each node. */
 #include "comm/node.h"
 
 #include <errno.h>
@@ -14,7 +14,8 @@
 #include "comm/shm/file.h"
 #include "comm/shm/join.h"
 
-/* What ranks tell each other first; its size never changes, so that any two versions can refuse each other. */
+/* What ranks exchange first. Its size never changes, so that ranks of any two versions can read it and refuse each
+ * other. */
 typedef struct greeting {
   char version[128];
   char node[376];
@@ -22,6 +23,7 @@ typedef struct greeting {
   uint32_t trait;    // ad_trait_own
 } greeting;
 
+/* What ranks exchange while they share files: how it went, the process, and its descriptor of the file (-1: none). */
 typedef struct node_file {
   int32_t status, pid, fd, unused;
 } node_file;
@@ -46,7 +48,7 @@ static void read_link(const char *path, char *out, size_t size) {
   out[bytes < 0 ? 0 : bytes] = 0;
 }
 
-// Ranks share memory if they see each other's processes on one running kernel.
+// Names this node. Ranks share memory if they see each other's processes on one running kernel.
 static void name_node(char *out, size_t size) {
   const char *given = getenv("ADDEND_NODE");
   char host[128] = "", boot[64], processes[64], network[64];
@@ -63,7 +65,7 @@ static void name_node(char *out, size_t size) {
 
 static greeting make_greeting(size_t layout) {
   greeting own = {.variant = ad_kernels_best(), .trait = ad_trait_own()};
-  // What lies in memory that ranks share, or in mail, must be laid out the same.
+  // Structures in memory that ranks share, or in messages between nodes, must have the same sizes.
   snprintf(own.version, sizeof own.version, "%s (layout %zu.%zu.%zu.%d)", AD_NODE_VERSION, sizeof(shm_control),
            sizeof(shm_slot), layout, SHM_PAYLOAD);
   name_node(own.node, sizeof own.node);
@@ -81,6 +83,7 @@ static ad_status compare_versions(const greeting *all, uint32_t ranks) {
   return AD_OK;
 }
 
+// Numbers the nodes in the order of their first ranks.
 static void number_nodes(const greeting *all, uint32_t ranks, ad_nodes *out) {
   for (uint32_t i = 0; i < ranks; i++) {
     uint32_t same = 0;
@@ -90,6 +93,7 @@ static void number_nodes(const greeting *all, uint32_t ranks, ad_nodes *out) {
   }
 }
 
+// Finds the kernels and traits that all ranks have.
 static void find_common(const greeting *all, uint32_t ranks, ad_nodes *out) {
   out->variant = all[0].variant;
   out->trait = all[0].trait;
@@ -145,6 +149,7 @@ static uint32_t count_on_node(const ad_nodes *nodes, uint32_t rank, uint32_t ran
   return count;
 }
 
+// Opens the file that the node's first rank made, through that process's folder in /proc.
 static ad_status open_leaders(const node_file *leader, int *fd, shm_control **out) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", leader->pid, leader->fd);
@@ -163,7 +168,8 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
   return AD_OK;
 }
 
-// An error on all ranks if any rank has one: `own`, this rank's, or one that names the first rank with an error.
+// Fails on all ranks if any rank failed: with `own`, this rank's error, or with one that names the first rank that
+// failed.
 static ad_status agree(const ad_meeting *meeting, const node_file *all, ad_status own, const char *what) {
   if (own) return own;
   for (uint32_t i = 0; i < meeting->ranks; i++)
@@ -171,6 +177,7 @@ static ad_status agree(const ad_meeting *meeting, const node_file *all, ad_statu
   return AD_OK;
 }
 
+// Makes the memory file of this rank's node.
 static ad_status make_file(const ad_meeting *meeting, const ad_nodes *nodes, int *fd, shm_control **out) {
   AD_TRY(ad_shm_make(meeting->ranks, 0, 0, fd, out));
   (*out)->joining = count_on_node(nodes, meeting->rank, meeting->ranks);
@@ -178,12 +185,14 @@ static ad_status make_file(const ad_meeting *meeting, const ad_nodes *nodes, int
   return AD_OK;
 }
 
+// Sends this rank's status and file to all ranks; fails on all of them if one failed to do `what`.
 static ad_status tell(const ad_meeting *meeting, node_file *own, ad_status status, const char *what, node_file *all) {
   own->status = status;
   ad_status met = meeting->all_gather(meeting->context, own, sizeof *own, all);
   return met ? met : agree(meeting, all, status, what);
 }
 
+// The first rank of each node makes its file, then the node's other ranks open it.
 static ad_status share_file(const ad_meeting *meeting, const ad_nodes *nodes, node_file *all, int *fd,
                             shm_control **out) {
   uint32_t leader = nodes->first[meeting->rank];

@@ -1,5 +1,6 @@
-/* Ranks that share memory rely on how a processor orders loads and stores, which differs between kinds of processors. A
- * mistake there shows as a wrong sum once in a million: so a kind is allowed when the whole suite has run on it. */
+/* Which processors may have several ranks. Ranks that share memory rely on how a processor orders loads and stores,
+ * which differs between kinds of processors. A mistake there shows as a wrong sum once in a million, so a kind is
+ * allowed only when all tests have run on it. */
 #include "comm/processor.h"
 
 #include <inttypes.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 #include "base/error.h"
 
+// The kinds of processors on which all tests of comm have run.
 static const char *const tried[] = {"x86_64"};
 
 const char *ad_processor_kind(void) {

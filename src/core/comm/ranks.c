@@ -1,5 +1,5 @@
-/* Lists of ranks as groups: checked, named, kept until nobody needs them. What members tell each other lies with the
- * engines. */
+/* Makes lists of ranks, gives them identities and keeps them until nobody needs them. What their members tell each
+ * other is the engines' business. */
 #include "comm/ranks.h"
 
 #include <inttypes.h>
@@ -13,20 +13,22 @@ struct ad_ranks {
   ad_ranks *next;
   uint64_t id;
   int64_t count;
-  uint32_t own;
-  uint32_t calls;  // under way
+  uint32_t own;    // this rank's index
+  uint32_t calls;  // calls under way
   int released;
   int64_t ranks[];
 };
 
 /* ---- identities ---- */
 
+// The table's entry for a hash, or the free one where it belongs.
 static ad_list_count *count_of(const ad_lists *lists, uint64_t hash) {
   size_t i = hash % lists->places;
   while (lists->counts[i].times && lists->counts[i].hash != hash) i = (i + 1) % lists->places;
   return &lists->counts[i];
 }
 
+// Makes the table of counts larger, so that at most half of its entries are used.
 static ad_status grow_counts(ad_lists *lists) {
   if (2 * (lists->used + 1) <= lists->places) return AD_OK;
   ad_lists grown = *lists;
@@ -39,6 +41,7 @@ static ad_status grow_counts(ad_lists *lists) {
   return AD_OK;
 }
 
+// Gives a list its identity.
 static ad_status name(ad_lists *lists, ad_ranks *ranks) {
   size_t bytes = (size_t)ranks->count * sizeof *ranks->ranks;
   uint64_t hash = XXH3_64bits(ranks->ranks, bytes);
@@ -46,19 +49,21 @@ static ad_status name(ad_lists *lists, ad_ranks *ranks) {
   ad_list_count *count = count_of(lists, hash);
   lists->used += !count->times;
   count->hash = hash;
-  // Not the hash seeded with the number: of [0,1] and [1,0] some seeds give one hash.
+  // The number of lists is added to the hash, not used as its seed: with some seeds [0,1] and [1,0] have the same hash.
   ranks->id = hash + ++count->times * 0x9e3779b97f4a7c15ull;
-  if (!ranks->id) ranks->id = 1;  // 0: no list
+  if (!ranks->id) ranks->id = 1;  // 0 stands for no list
   return AD_OK;
 }
 
 /* ---- making ---- */
 
+// Checks the ranks of a list and finds this rank's index in it.
 static ad_status check(const ad_lists *lists, const int64_t *ranks, int64_t count, const char *site, uint32_t *own) {
   int64_t found = -1;
   if (count < 1 || count > lists->size)
-    return ad_fail(AD_INVALID, "%s: a list of %" PRId64 " ranks: it has 1 to %" PRId64 ", the world's", site, count,
-                   lists->size);
+    return ad_fail(AD_INVALID,
+                   "%s: a list of %" PRId64 " ranks: a list has 1 to %" PRId64 " ranks, as many as the world", site,
+                   count, lists->size);
   for (int64_t i = 0; i < count; i++) {
     if (ranks[i] < 0 || ranks[i] >= lists->size)
       return ad_fail(AD_INVALID, "%s: rank %" PRId64 " in the list: the world has ranks 0 to %" PRId64, site, ranks[i],
@@ -95,6 +100,7 @@ ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, con
 
 /* ---- ending ---- */
 
+// Frees a list that is released and has no calls under way.
 static void end(ad_ranks *ranks) {
   ad_lists *lists = ranks->lists;
   if (ranks->calls || !ranks->released) return;
@@ -131,7 +137,7 @@ void ad_lists_close(ad_lists *lists) {
   ad_release(lists->counts);
 }
 
-/* ---- asking ---- */
+/* ---- reading a list ---- */
 
 ad_group_shape ad_ranks_shape(const ad_ranks *ranks) {
   ad_group_shape shape = {.base = ranks->ranks[0], .count = 1, .list = ranks->id, .ranks = ranks->ranks};

@@ -1,13 +1,13 @@
-/* Lists of ranks: their identities, which all members give alike without asking each other, and how long they live. A
- * list's identity is the hash of its ranks, moved on by how many lists of the same ranks this rank made before; the
- * members make them in one order, so theirs are the same. */
+/* Groups that are lists of ranks: their identities and how long they live. All members compute the same identity
+ * without communicating: the hash of the ranks, moved on by how many lists of the same ranks this rank made before.
+ * Members make their lists in the same order, so their identities agree. */
 #ifndef COMM_RANKS_H
 #define COMM_RANKS_H
 #include "comm/engine.h"
 
-/* How often each list was made: an open hash table of a power of two. */
+/* How many lists with the same hash this rank has made: an entry of an open-addressing hash table. */
 typedef struct ad_list_count {
-  uint64_t hash, times;  // times 0: free
+  uint64_t hash, times;  // times 0: the entry is free
 } ad_list_count;
 
 /* The lists of one comm. */
@@ -17,20 +17,22 @@ typedef struct ad_lists {
   int64_t rank, size;
   ad_ranks *first;
   ad_list_count *counts;  // owned
-  size_t places, used;
+  size_t places, used;    // size of the table; its used entries
 } ad_lists;
 
-/* AD_INVALID, AD_MEMORY: nothing is made. */
+/* Makes a list of ranks. AD_INVALID, AD_MEMORY: nothing is made. */
 ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, const char *site,
                        ad_ranks **out) AD_CHECKED;
-/* The engine is gone: what the caller has not released is his to release, and does nothing more. */
+/* Detaches all lists from their engine, which is closed. Lists that the caller has not released remain the caller's;
+ * releasing them only frees their memory. */
 void ad_lists_close(ad_lists *lists);
 
-/* The group's shape, which borrows the list. */
+/* The list as the shape of a group; the shape borrows the list. */
 ad_group_shape ad_ranks_shape(const ad_ranks *ranks);
 int ad_ranks_are_of(const ad_ranks *ranks, const ad_lists *lists);
 uint32_t ad_ranks_own(const ad_ranks *ranks);  // the index of this rank
-/* A call on the list begins; it ends. A list that is released meanwhile lives until its last call has ended. */
+/* Mark the begin and the end of a call on the list. A list that is released meanwhile lives until its last call has
+ * ended. */
 void ad_ranks_hold(ad_ranks *ranks);
 void ad_ranks_let_go(ad_ranks *ranks);
 

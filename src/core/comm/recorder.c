@@ -1,5 +1,5 @@
-/* Remembers the last calls in a ring and prints them. Adding happens at every call and therefore only copies; texts are
- * made when the record is printed. */
+/* Remembers the last calls in a ring and prints them. A call is added by copying alone, since that happens at every
+ * call; texts are made when the record is printed. */
 #include "comm/recorder.h"
 
 #include <inttypes.h>

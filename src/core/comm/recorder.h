@@ -7,11 +7,11 @@
 enum { AD_RECORDED_CALLS = 256 };
 
 typedef struct ad_recorded {
-  uint64_t number;  // of the rank's calls; 0: empty
+  uint64_t number;  // counts the rank's calls; 0: the entry is empty
   ad_signature signature;
   ad_axes axes;
   ad_group_shape shape;
-  int64_t ranks[AD_SHOWN_MEMBERS];  // of a list, which may be released while the record remains
+  int64_t ranks[AD_SHOWN_MEMBERS];  // copied from a list, which may be released while the record remains
   char site[AD_SITE_MAX];
   int64_t started;  // by ad_now()
 } ad_recorded;
@@ -23,8 +23,8 @@ typedef struct ad_recorder {
 
 void ad_recorder_open(ad_recorder *recorder);
 void ad_recorder_add(ad_recorder *recorder, const ad_call *call);
-/* One line for each call, oldest first; under_way(context, number) says whether call `number` is not complete yet. The
- * caller frees the text with free(). NULL: no memory. */
+/* Prints one line for each call, oldest first; under_way(context, number) says whether call `number` is not complete
+ * yet. The caller frees the text with free(). NULL: no memory. */
 char *ad_recorder_print(const ad_recorder *recorder, int (*under_way)(const void *context, uint64_t number),
                         const void *context);
 

@@ -1,5 +1,5 @@
-/* A meeting over the callbacks of whoever calls ad_comm_join: every rank puts its note, rank 0 puts them all together,
- * so that a world of n ranks reads 2 n values and not n * n. */
+/* A meeting over the callbacks that ad_comm_join is given: every rank puts its note, rank 0 puts all notes together as
+ * one value, so that a world of n ranks reads 2 n values and not n * n. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,13 +12,15 @@ static ad_status put(const ad_rendezvous *by, const char *key, const void *value
   return status ? ad_fail_in(status, "ad_comm_join: the rendezvous could not put `%s`", key) : AD_OK;
 }
 
+// Waits until rank `from` has put `key`, and gets its value.
 static ad_status take(const ad_rendezvous *by, const char *key, uint32_t from, void *value, size_t bytes) {
   ad_status status = by->wait(by->context, key, by->seconds);
-  if (status) return ad_fail_in(status, "ad_comm_join: rank %" PRIu32 " was waited for (`%s`)", from, key);
+  if (status) return ad_fail_in(status, "ad_comm_join: waiting for rank %" PRIu32 " (`%s`)", from, key);
   status = by->get(by->context, key, value, bytes);
   return status ? ad_fail_in(status, "ad_comm_join: the rendezvous could not get `%s`", key) : AD_OK;
 }
 
+// Rank 0: gets the notes of all other ranks and puts them together.
 static ad_status collect(const ad_rendezvous_meeting *m, const void *own, size_t bytes, char *all) {
   char key[KEY_BYTES];
   memcpy(all, own, bytes);
@@ -30,6 +32,7 @@ static ad_status collect(const ad_rendezvous_meeting *m, const void *own, size_t
   return put(&m->by, key, all, m->meeting.ranks * bytes);
 }
 
+// Every other rank: puts its own note and gets all of them from rank 0.
 static ad_status give(const ad_rendezvous_meeting *m, const void *own, size_t bytes, char *all) {
   char key[KEY_BYTES];
   snprintf(key, sizeof key, "addend/%" PRIu32 "/%" PRIu32, m->round, m->meeting.rank);

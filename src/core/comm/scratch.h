@@ -4,7 +4,7 @@
 #define COMM_SCRATCH_H
 #include "addend/comm.h"
 
-/* At least `bytes` of memory, 64-byte aligned, not cleared; valid until this function is called again, freed by
+/* Gives at least `bytes` of memory, 64-byte aligned, not cleared; valid until this function is called again, freed by
  * ad_comm_close. AD_MEMORY. */
 ad_status ad_comm_scratch(ad_comm *comm, size_t bytes, void **out) AD_CHECKED;
 

@@ -1,4 +1,4 @@
-/* The environment's variables, from the folders that know what each may be. */
+/* Checks addend's environment variables by asking the folders that read them. */
 #include "comm/settings.h"
 
 #include "base/environment.h"

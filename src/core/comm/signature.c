@@ -1,4 +1,5 @@
-/* Packs what must match into three numbers, and prints it. Comparing is the engines' work: they see both sides. */
+/* Packs what must match in a call into three numbers, and prints it. Comparing is the engines' work: they see both
+ * sides. */
 #include "comm/signature.h"
 #include "mesh/group.h"
 
@@ -12,7 +13,8 @@ void ad_site_write(char to[AD_SITE_MAX], const char *site) {
   memcpy(to, site + skipped, length - skipped + 1);
 }
 
-/* The upper 32 bits of `what`: a broadcast's root or, of operations that reduce, how the results are written. */
+/* The upper 32 bits of `what`: a transfer's peer, a broadcast's root or, in operations that reduce, how results are
+ * written. */
 static uint64_t pack_outputs(const ad_call *call) {
   const ad_reducing *how = &call->reducing;
   if (ad_op_is_transfer(call->op)) return (uint32_t)call->peer;
@@ -27,11 +29,11 @@ static uint64_t pack(const ad_call *call) {
 }
 
 ad_signature ad_signature_of(const ad_call *call) {
-  // Exchange: dtype and counts are matched per message, members without messages need not know them.
+  // In an exchange, dtype and counts are matched per message, since members without messages need not know them.
   if (call->op == AD_EXCHANGE || call->op == AD_BARRIER) return (ad_signature){.what = (uint64_t)call->op};
   ad_signature signature = {.what = pack(call), .count = call->count};
   if (ad_op_is_transfer(call->op)) signature.counts = (uint64_t)call->tag;
-  // Never 0; bit 1 is flipped, so that segments do not match counts of the same bytes.
+  // The hash is never 0. Its bit 1 is flipped, so that segments do not match counts whose bytes are the same.
   if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;
   if (!call->in_starts) return signature;
   // All members know the counts of reduce_scatter and all_gather; those of all_to_all are matched pair by pair.
@@ -42,7 +44,7 @@ ad_signature ad_signature_of(const ad_call *call) {
   return signature;
 }
 
-/* The scale, -128 to 127, that the lowest byte holds. */
+/* The scale, -128 to 127, that is stored in the lowest byte. */
 static int scale_at(uint64_t what) {
   int byte = (int)(what & 0xff);
   return byte < 128 ? byte : byte - 256;

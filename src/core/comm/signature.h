@@ -6,27 +6,26 @@
 #include "mesh/group.h"
 
 enum {
-  AD_SITE_MAX = 52,
-  AD_SHOWN_MEMBERS = 16  // of a group, in messages
+  AD_SITE_MAX = 52,      // bytes of a call site, with the final 0
+  AD_SHOWN_MEMBERS = 16  // most members of a group that a message lists
 };
 
-/* Two calls match if and only if their signatures are equal. Of a list of counts a signature has the 64-bit hash, so
- * that it has a fixed size and fits into shared memory and mail. */
+/* Two calls match if and only if their signatures are equal. A list of counts enters as a 64-bit hash, so that a
+ * signature has a fixed size and fits into shared memory and into messages between nodes. */
 typedef struct ad_signature {
-  uint64_t what;   // op, dtype, accumulate, reduction, root; of transfers the peer
-  uint64_t count;  // elements of the value or of a block
-  uint64_t
-      counts;  // hash of the counts, where all members know them; 0: all blocks have one size; of transfers the tag
+  uint64_t what;    // op, dtype, accumulate, reduction, root or how outputs are written; for transfers the peer
+  uint64_t count;   // elements of the value or of a block
+  uint64_t counts;  // hash of counts that all members know; 0: all blocks have one size; for transfers the tag
 } ad_signature;
 
 static inline ad_collective_op ad_signature_op(const ad_signature *signature) {
   return (ad_collective_op)(signature->what & 0xff);
 }
-/* What the signature of a transfer says: the other side, and the tag. */
+/* The peer and the tag in the signature of a transfer. */
 static inline int32_t ad_signature_peer(const ad_signature *signature) { return (int32_t)(signature->what >> 32); }
 static inline int64_t ad_signature_tag(const ad_signature *signature) { return (int64_t)signature->counts; }
 
-/* Copies a call's site; of a long one the end, which says more than the start. */
+/* Copies a call site; a long one loses its start, since its end says more. */
 void ad_site_write(char to[AD_SITE_MAX], const char *site);
 
 ad_signature ad_signature_of(const ad_call *call);

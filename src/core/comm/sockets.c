@@ -1,5 +1,5 @@
-/* A meeting over sockets whose names lie in no folder (Linux's abstract ones): they go with their processes, whatever
- * ends these. Rank 0 listens; each other rank connects to it and says who it is. */
+/* A meeting over Linux's abstract Unix sockets, which have no file and vanish with their processes, whatever ends
+ * these. Rank 0 listens; each other rank connects to it and says who it is. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -16,15 +16,16 @@
 #include "base/clock.h"
 #include "comm/meet.h"
 
+// What a rank sends first on its connection to rank 0.
 typedef struct hello {
   uint64_t magic;
   uint32_t rank, ranks;
 } hello;
 static const uint64_t hello_magic = 0x6164646e6d656574;  // "addnmeet"
 
-/* ---- bytes, in time ---- */
+/* ---- reading and writing before a deadline ---- */
 
-// Milliseconds that are left, for poll.
+// Milliseconds until the deadline, for poll.
 static int left_until(int64_t deadline) {
   int64_t left = (deadline - ad_now()) / 1000000;
   return left < 0 ? 0 : left > INT32_MAX ? INT32_MAX : (int)left;
@@ -38,7 +39,7 @@ static int is_ready(int fd, short events, int64_t deadline) {
   return found > 0;
 }
 
-// 0: it has come whole; else an errno value, ECONNRESET where the other side has closed.
+// Reads exactly `bytes` bytes. Returns 0, or an errno value: ETIMEDOUT, or ECONNRESET if the other side has closed.
 static int read_all(int fd, void *to, size_t bytes, int64_t deadline) {
   for (size_t done = 0; done < bytes;) {
     if (!is_ready(fd, POLLIN, deadline)) return ETIMEDOUT;
@@ -68,6 +69,7 @@ static ad_status lost(uint32_t rank, int error) {
 
 /* ---- gathering ---- */
 
+// Rank 0: reads the notes of all other ranks, then sends all notes to each of them.
 static ad_status serve(const ad_socket_meeting *m, const void *own, size_t bytes, char *all) {
   memcpy(all, own, bytes);
   for (uint32_t rank = 1; rank < m->meeting.ranks; rank++) {
@@ -98,13 +100,14 @@ static socklen_t name_of(const char *world, struct sockaddr_un *out) {
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-// Whoever may open a socket of this name: only this user's processes are ranks.
+// Any user may open a socket of this name, but only processes of this user are ranks.
 static int is_own_user(int fd) {
   struct ucred who;
   socklen_t size = sizeof who;
   return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) && who.uid == getuid();
 }
 
+// Says which ranks have not come.
 static ad_status say_missing(const ad_socket_meeting *m, int64_t seconds) {
   char words[256] = "";
   ad_text text = ad_text_on(words, sizeof words);
@@ -117,7 +120,7 @@ static ad_status say_missing(const ad_socket_meeting *m, int64_t seconds) {
                  missing > 1 ? "s" : "", words, seconds);
 }
 
-// Takes a connection; one that is of no rank is closed.
+// Takes the connection of a rank; closes one that comes from no rank.
 static ad_status take_rank(ad_socket_meeting *m, int fd) {
   hello said;
   if (!is_own_user(fd) || read_all(fd, &said, sizeof said, m->deadline) || said.magic != hello_magic) {
@@ -130,12 +133,13 @@ static ad_status take_rank(ad_socket_meeting *m, int fd) {
   }
   close(fd);
   return ad_fail(AD_INVALID,
-                 "a process came as rank %" PRIu32 " of %" PRIu32 " to the world of %" PRIu32
-                 " ranks, which has %s: each number from 0 on is given to one process",
+                 "a process joins as rank %" PRIu32 " of %" PRIu32 ", but the world of %" PRIu32
+                 " ranks has %s: the launcher must give each process its own rank, and all of them one number of ranks",
                  said.rank, said.ranks, m->meeting.ranks,
-                 said.ranks != m->meeting.ranks ? "another number of them" : "that rank already");
+                 said.ranks != m->meeting.ranks ? "another size" : "that rank already");
 }
 
+// Rank 0: accepts connections until all other ranks have come.
 static ad_status accept_all(ad_socket_meeting *m, int listener, int64_t seconds) {
   for (uint32_t rank = 1; rank < m->meeting.ranks;) {
     if (m->peers[rank] >= 0) {
@@ -149,6 +153,7 @@ static ad_status accept_all(ad_socket_meeting *m, int listener, int64_t seconds)
   return AD_OK;
 }
 
+// Rank 0: opens the socket and waits for all other ranks.
 static ad_status listen_for_all(ad_socket_meeting *m, const char *world, int64_t seconds) {
   struct sockaddr_un name;
   socklen_t size = name_of(world, &name);
@@ -162,7 +167,7 @@ static ad_status listen_for_all(ad_socket_meeting *m, const char *world, int64_t
   return status;
 }
 
-// Rank 0 may come later than this one.
+// Connects to rank 0, again and again until it listens: it may start later than this rank.
 static ad_status connect_to_first(ad_socket_meeting *m, const char *world, int64_t seconds) {
   const struct timespec pause = {.tv_nsec = 5000000};
   struct sockaddr_un name;

@@ -1,4 +1,4 @@
-/* The watchdog: whether ranks move, seen from outside. Ranks that wait find out themselves about deaths, departures and
+/* The watchdog tells from outside whether ranks move. Ranks that wait find out themselves about deaths, departures and
  * circles; that a rank is stopped or computes for ever can only be seen from another process. */
 #include "comm/watchdog.h"
 
@@ -13,22 +13,22 @@
 
 static const int64_t second = 1000000000;
 enum {
-  LONG_SECONDS = 10,
-  AGAIN_SECONDS = 60,
-  BLIND_SECONDS = 3,  // from look to look; after more of them nothing is known of the time between
-  WORK_SECONDS = 5,   // a rank that worked so recently is at work
-  WORK_PERCENT = 5,   // of a core's time, from look to look: less is what one that sleeps uses too
+  LONG_SECONDS = 10,   // a wait of this length is logged
+  AGAIN_SECONDS = 60,  // from one log to the next
+  BLIND_SECONDS = 3,   // longest time from look to look; after more, nothing is known of the time between
+  WORK_SECONDS = 5,    // a rank that worked so recently is at work
+  WORK_PERCENT = 5,    // share of a core's time from look to look; a rank that sleeps uses less
   LINES_MAX = 16,
   WORDS_MAX = 768
 };
 
 struct ad_watched {
-  uint64_t epoch;         // of its record
+  uint64_t epoch;         // epoch of the rank's record at the last look
   uint64_t movement;      // what it did so far: collectives begun and ended, bytes read and written
   double computed;        // seconds of processor time so far
   int64_t worked_at;      // when it was last seen to have computed, read or written
   int64_t waiting_since;  // when it was first seen in the wait it is in; 0: it is in none
-  int is_said;            // its line is among those that were logged
+  int is_said;            // 1: its line has been logged
 };
 
 ad_status ad_watchdog_open(shm_control *control, int64_t watcher, ad_watchdog **out) {
@@ -68,6 +68,7 @@ typedef struct process {
   double computed;  // seconds of processor time
 } process;
 
+// Reads the state and the processor time of a process from /proc.
 static process process_of(int pid) {
   char path[64], line[512], *end = NULL;
   uint64_t user = 0, system = 0;
@@ -87,11 +88,12 @@ static int is_stopped(int pid) { return process_of(pid).state == 'T'; }
 
 /* ---- where a rank is ---- */
 
+// 1: ranks are joining the world, and some have not finished.
 static int is_joining(const ad_watchdog *dog) {
   return atomic_load(&dog->control->joined) && atomic_load(&dog->control->tried) < dog->control->joining;
 }
 
-// Under an MPI launcher ranks leave together.
+// 1: the rank waits in ad_comm_close, since under an MPI launcher ranks leave together.
 static int is_leaving(const ad_watchdog *dog, shm_record *record) {
   return dog->watcher >= 0 && atomic_load(&record->state) == SHM_LEFT;
 }
@@ -101,6 +103,7 @@ static int is_waiting(const ad_watchdog *dog, shm_record *record) {
   return (atomic_load(&record->epoch) & 1) || is_joining(dog);
 }
 
+// The slot in which a member published call `sequence` of its group.
 static const shm_slot *slot_of(const ad_watchdog *dog, const shm_entry *entry, uint32_t member, uint64_t sequence) {
   const shm_consumed *consumed = (const shm_consumed *)((const char *)dog->control + entry->channel);
   const shm_slot *slots = (const shm_slot *)(consumed + entry->members);
@@ -114,6 +117,7 @@ static uint32_t member_of(const ad_watchdog *dog, const shm_entry *entry, uint32
   return member;
 }
 
+// Adds the words of the rank's call number `sequence` in a channel.
 static void add_call(const ad_watchdog *dog, uint32_t rank, uint64_t channel, uint64_t sequence, ad_text *text) {
   const shm_entry *entry = ad_shm_entry(dog->control, channel);
   const shm_slot *slot = entry ? slot_of(dog, entry, member_of(dog, entry, rank), sequence) : NULL;
@@ -126,7 +130,7 @@ static void add_call(const ad_watchdog *dog, uint32_t rank, uint64_t channel, ui
   ad_call_words(text, &call);
 }
 
-// Adds " for rank 1" or " for ranks 1,3": members that have not made the call.
+// Adds " for rank 1" or " for ranks 1,3": the members that have not made the call.
 static void add_missing(const ad_watchdog *dog, uint64_t channel, uint64_t sequence, ad_text *text) {
   const shm_entry *entry = ad_shm_entry(dog->control, channel);
   char list[128] = "";
@@ -140,6 +144,7 @@ static void add_missing(const ad_watchdog *dog, uint64_t channel, uint64_t seque
   if (count) ad_text_add(text, " for rank%s %s", count > 1 ? "s" : "", list);
 }
 
+// Adds what a rank that is in a long wait waits for.
 static void add_wait(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   uint64_t channel = atomic_load(&record->waits_channel), sequence = atomic_load(&record->waits_sequence);
   if (!channel) {
@@ -152,6 +157,7 @@ static void add_wait(const ad_watchdog *dog, uint32_t rank, shm_record *record, 
   add_call(dog, rank, channel, sequence, text);
 }
 
+// Adds the last collective or transfer that the rank began.
 static void add_last(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   uint64_t channel = atomic_load(&record->last_channel);
   if (!atomic_load(&record->calls))
@@ -173,6 +179,7 @@ static const char *doing(const ad_watchdog *dog, uint32_t rank, char state) {
   return is_at_work(dog, rank) ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
 }
 
+// Adds what a rank does outside of collectives, and its last collective.
 static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   int pid = atomic_load(&record->pid);
   char state = process_of(pid).state;
@@ -183,12 +190,12 @@ static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *recor
   add_last(dog, rank, record, text);
 }
 
-// Has not joined: of a world of several nodes, it is on another one.
+// 1: the rank has not joined. In a world of several nodes this is not known, since such a rank may be on another node.
 static int is_absent(const ad_watchdog *dog, const shm_record *record) {
   return atomic_load(&record->state) == SHM_ABSENT && dog->control->joining == dog->control->ranks;
 }
 
-// What is to say of a rank; "" of one that has ended.
+// Writes what is known of a rank; nothing if the rank has ended.
 static void describe(const ad_watchdog *dog, uint32_t rank, char words[WORDS_MAX]) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   uint32_t state = atomic_load(&record->state);
@@ -217,9 +224,9 @@ void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text) {
   }
 }
 
-/* ---- saying it ---- */
+/* ---- logging where ranks are ---- */
 
-// Logs one line for all ranks of which the same is to say as of `rank`, and marks them as said.
+// Logs one line for `rank` and all later ranks with the same words, and marks those as logged.
 static void say_like(const ad_watchdog *dog, uint32_t rank, const char *words) {
   char list[256], other[WORDS_MAX];
   ad_text ranks = ad_text_on(list, sizeof list);
@@ -237,6 +244,7 @@ static void say_like(const ad_watchdog *dog, uint32_t rank, const char *words) {
          list);
 }
 
+// Logs what each rank does, ranks with the same words together, in at most LINES_MAX lines.
 static void say_all(const ad_watchdog *dog) {
   char words[WORDS_MAX];
   int lines = 0;
@@ -267,7 +275,7 @@ static int some_rank_is_stopped(const ad_watchdog *dog) {
   return 0;
 }
 
-// Some ranks do not wait, and all of those are at work: nothing is wrong, as far as anyone can see.
+// 1: some ranks do not wait, and all of these are at work: nothing is wrong, as far as anyone can see.
 static int the_others_work(const ad_watchdog *dog) {
   int others = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) {
@@ -280,6 +288,7 @@ static int the_others_work(const ad_watchdog *dog) {
   return others && !some_rank_is_stopped(dog);
 }
 
+// Logs where ranks are if one has waited long enough and the last log is old enough.
 static void say_when_due(ad_watchdog *dog, int64_t now) {
   int64_t waited = waiting_longest(dog, now), still = now - dog->moved_at;
   if (waited < still && still >= LONG_SECONDS * second && some_rank_is_stopped(dog)) waited = still;
@@ -296,12 +305,14 @@ static void say_when_due(ad_watchdog *dog, int64_t now) {
   say_all(dog);
 }
 
-/* ---- looking ---- */
+/* ---- looking at ranks ---- */
 
+// A number that changes whenever the rank begins or ends a call, reads or writes.
 static uint64_t movement_of(shm_record *record) {
   return atomic_load(&record->calls) + atomic_load(&record->epoch) + bytes_of(atomic_load(&record->pid));
 }
 
+// Notes whether a rank has moved, or used processor time, since the last look.
 static void look_at_work(ad_watchdog *dog, uint32_t rank, int64_t now) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   ad_watched *watched = &dog->ranks[rank];
@@ -314,6 +325,7 @@ static void look_at_work(ad_watchdog *dog, uint32_t rank, int64_t now) {
   watched->computed = seen.computed;
 }
 
+// Notes since when a rank has been in its present wait.
 static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   ad_watched *watched = &dog->ranks[rank];
@@ -326,14 +338,15 @@ static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
     watched->waiting_since = now;
 }
 
-// Nothing is known of a time in which nobody looked: the watcher was stopped, did not wait, or another one watched.
+// Forgets what was seen before a time in which this watchdog did not look: the watcher was stopped, did not wait, or
+// another rank watched.
 static void forget(ad_watchdog *dog, int64_t now) {
   dog->moved_at = now;
   dog->said_at = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) dog->ranks[rank].waiting_since = 0;
 }
 
-// One that is stopped or gone while it waits watches nothing.
+// 0: the process is stopped or gone, so that it watches nothing while it waits.
 static int can_watch(int pid) {
   char state = process_of(pid).state;
   return state == 'R' || state == 'S' || state == 'D';

@@ -1,5 +1,5 @@
-/* What is told of calls that do not match, of ranks that wait in a circle, and of ranks that left: once for all
- * engines. Nothing is found out here. */
+/* The sentences about calls that do not match, ranks that wait in a circle, and ranks that left, for all engines.
+ * Finding these errors is the engines' work. */
 #include "comm/words.h"
 #include "mesh/group.h"
 

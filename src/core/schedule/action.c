@@ -1,4 +1,4 @@
-/* What kinds of actions there are, and how one is written. */
+/* The kinds of actions, and how an action is written. */
 #include <stdio.h>
 
 #include "base/text.h"
@@ -28,7 +28,8 @@ int ad_action_is_addend(ad_action_kind kind) { return kind == AD_ACTION_B || kin
 
 int ad_action_is_backward(ad_action_kind kind) { return kind == AD_ACTION_B || kind == AD_ACTION_I; }
 
-/* Values go to the next stage and gradients to the one before; who receives looks the other way. */
+/* Where the peer of a transfer is: 1: the next stage, -1: the one before. Values go to the next stage and gradients to
+ * the one before; a receiver's peer is the other way. */
 static int32_t neighbour(ad_action_kind kind) {
   return ad_action_goes_back(kind) == ad_action_is_receive(kind) ? 1 : -1;
 }

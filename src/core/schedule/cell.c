@@ -1,4 +1,4 @@
-/* Reading one action. */
+/* Reads one action from a cell of a table. */
 #include "schedule/cell.h"
 
 #include <string.h>
@@ -23,9 +23,9 @@ const char *ad_table_cell_print(ad_table_cell cell, char *buffer, size_t size) {
   return ad_printable(plain, buffer, size);
 }
 
-/* ---- pieces ---- */
+/* ---- parts of an action ---- */
 
-/* Takes the digits at the beginning; *out -1: there are none, or the number is too large for a table. */
+/* Takes the digits at the beginning of a cell. *out -1: there are none, or the number is too large for a table. */
 static void take_number(ad_table_cell *cell, int32_t *out, int *is_large) {
   int64_t number = -1;
   for (; cell->length && *cell->text >= '0' && *cell->text <= '9'; cell->text++, cell->length--)
@@ -39,7 +39,7 @@ static int begins(ad_table_cell cell, const char *name) {
   return length && cell.length >= length && !memcmp(cell.text, name, length);
 }
 
-/* Takes the longest name that stands at the beginning. What PyTorch before 2.6 called BW is B. */
+/* Takes the longest name of a kind at the beginning of a cell. BW of PyTorch before 2.6 is B. */
 static int take_kind(ad_table_cell *cell, ad_action_kind *out) {
   size_t longest = 0;
   for (int kind = 0; kind < AD_ACTION_COUNT; kind++) {
@@ -64,6 +64,7 @@ static ad_status refuse(ad_table_cell cell, const char *why) {
   return ad_fail(AD_INVALID, "'%s' %s", ad_table_cell_print(cell, text, sizeof text), why);
 }
 
+/* Takes ">PEER" after a transfer: the stage at its other end. */
 static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *action, int *is_large) {
   int32_t peer;
   rest->text++;
@@ -75,7 +76,8 @@ static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *ac
   return AD_OK;
 }
 
-/* Fills in what its kind names, and refuses what is too much or too little. */
+/* Refuses an action that names more or less than its kind does, and sets the fields that its kind does not name to 0.
+ */
 static ad_status check_names(ad_table_cell cell, ad_action *action) {
   ad_action_names names = ad_action_record_of(action->kind)->names;
   int wants_stage = names != AD_NAMES_NOTHING;
@@ -106,7 +108,7 @@ ad_status ad_table_cell_read(ad_table_cell cell, ad_action *out) {
   return AD_OK;
 }
 
-/* ---- several in one ---- */
+/* ---- cells with one action or several ---- */
 
 static ad_status add_one(ad_table *table, int32_t rank, ad_table_cell cell) {
   ad_action action;
@@ -114,6 +116,7 @@ static ad_status add_one(ad_table *table, int32_t rank, ad_table_cell cell) {
   return ad_table_add(table, rank, &action);
 }
 
+/* Adds the actions of "(0F1;1B0)OVERLAP_F_B". */
 static ad_status add_overlapped(ad_table *table, int32_t rank, ad_table_cell cell) {
   static const char end[] = ")OVERLAP_F_B";
   size_t tail = sizeof end - 1;

@@ -1,4 +1,5 @@
-/* Tables as CSV: what _dump_csv of torch.distributed.pipelining writes, a row a rank, a cell an action. */
+/* Tables as CSV, as _dump_csv of torch.distributed.pipelining writes them: a row for each rank, a cell for each action.
+ */
 #include "schedule/files.h"
 
 #include <stdio.h>
@@ -10,12 +11,13 @@
 
 /* ---- reading ---- */
 
-/* A cell may stand in quotes; there are none inside. */
+/* Returns the cell without the quotes around it; it has no quotes inside. */
 static ad_table_cell unquoted(ad_table_cell cell) {
   int is_quoted = cell.length >= 2 && *cell.text == '"' && cell.text[cell.length - 1] == '"';
   return is_quoted ? ad_table_cell_trimmed(cell.text + 1, cell.length - 2) : cell;
 }
 
+/* Adds the actions of one line to the rank's list. */
 static ad_status read_row(ad_table *table, int32_t rank, const char *line, size_t length, const char *name,
                           size_t *overlapped) {
   const char *end = line + length;
@@ -30,7 +32,7 @@ static ad_status read_row(ad_table *table, int32_t rank, const char *line, size_
   return AD_OK;
 }
 
-/* The length of the line without its end; *next is where the next one begins. */
+/* The length of the line without its line end; *next is where the next line begins. */
 static size_t line_length(const char *line, const char *end, const char **next) {
   const char *stop = memchr(line, '\n', (size_t)(end - line));
   *next = stop ? stop + 1 : end;
@@ -39,7 +41,7 @@ static size_t line_length(const char *line, const char *end, const char **next) 
   return (size_t)(stop - line);
 }
 
-/* Empty lines at the end are no ranks. */
+/* The end of the text without empty lines, which stand for no ranks. */
 static const char *end_of_rows(const char *text, const char *end) {
   while (end > text && (end[-1] == '\n' || end[-1] == '\r' || end[-1] == ' ' || end[-1] == '\t')) end--;
   return end;
@@ -80,6 +82,7 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
 
 /* ---- writing ---- */
 
+/* AD_INVALID if the table has something that a CSV cannot say. */
 static ad_status check_writable(const ad_table *table) {
   if (table->edge_count)
     return ad_fail(AD_INVALID, "the stages of this table are no chain, which a CSV cannot say; write JSON");

@@ -1,4 +1,4 @@
-/* A table as text for people: ranks as rows over time, then what it is worth, or what is wrong with it. */
+/* Draws a table as text for people: ranks as rows over time, then how good it is, or what is wrong with it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +14,10 @@ enum { COLUMNS = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 10000, RANKS_SHOWN = 64
 /* How a table is laid out on a terminal. */
 typedef struct layout {
   const ad_table_judged *judged;
-  int has_labels; /* 1: each action with its numbers, 0: the kind's letter in each column */
-  int has_stages; /* labels name the stage: a rank has several */
+  int has_labels; /* 1: each action is written with its numbers; 0: each column has the letter of its kind */
+  int has_stages; /* 1: labels name the stage too, since a rank has several */
   double scale;   /* columns for one unit of time */
-  int width;      /* of a row, without its name */
+  int width;      /* columns of a row, without its name */
   int is_coloured;
 } layout;
 
@@ -27,7 +27,7 @@ static int digits_of(int32_t number) { return number < 10 ? 1 : 1 + digits_of(nu
 
 static int is_drawn(const ad_action *action) { return ad_action_record_of(action->kind)->part == AD_TABLE_COMPUTE; }
 
-/* The shortest time that an action takes which is drawn. */
+/* The time of the shortest action that is drawn. */
 static double shortest(const ad_table_judged *judged) {
   const ad_table *table = judged->table;
   double least = INFINITY;
@@ -38,6 +38,7 @@ static double shortest(const ad_table_judged *judged) {
   return least;
 }
 
+/* Chooses labels if they fit into the columns, else letters, and the scale. */
 static layout lay_out(const ad_table_judged *judged, int columns, ad_text_style style) {
   const ad_table *table = judged->table;
   layout to = {.judged = judged, .has_labels = 1, .is_coloured = style == AD_COLOURED_TEXT};
@@ -58,6 +59,7 @@ static layout lay_out(const ad_table_judged *judged, int columns, ad_text_style 
 
 /* ---- one row ---- */
 
+/* Writes an action's label into its columns, then dashes, then a space. */
 static void put_label(const layout *of, const ad_action *action, char *row, int from, int to) {
   char label[LABEL];
   if (of->has_stages)
@@ -72,6 +74,7 @@ static void put_letter(const ad_action *action, char *row, int from, int to) {
   for (int at = from; at < to; at++) row[at] = *ad_action_name(action->kind);
 }
 
+/* Writes a rank's actions into its row. */
 static void fill_row(const layout *of, int32_t rank, char *row) {
   const ad_table_times_of *times = &of->judged->times;
   const ad_table_row *actions = &of->judged->table->rows[rank];
@@ -94,7 +97,8 @@ static const char *colour_of(char c, const char *present) {
   return c == ' ' || c == '.' ? "\033[0m" : present;
 }
 
-/* A label begins with digits where it names the stage: they have the colour of the letter behind them. */
+/* The letter that gives a column its colour. Digits in front of a letter name the stage, and have the letter's colour.
+ */
 static char kind_at(const char *row, int at, int width) {
   int ahead = at;
   while (ahead < width && row[ahead] >= '0' && row[ahead] <= '9') ahead++;
@@ -135,22 +139,23 @@ static ad_status print_rows(const layout *of, FILE *file) {
   return AD_OK;
 }
 
-/* ---- what is said below ---- */
+/* ---- the lines below the rows ---- */
 
 static const char *plural(size_t count) { return count == 1 ? "" : "s"; }
 
+/* Says which parts the table lacks, so that no law was asked about them. */
 static void print_parts(unsigned parts, FILE *file) {
   static const char *const names[] = {"transfers", "gathers", "reductions", "the end of the step"};
-  const char *before = "; nothing was asked of ";
+  const char *before = "; not checked, since the table has none: ";
   for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
     if (parts & (2u << i)) continue;
     fprintf(file, "%s%s", before, names[i]);
     before = ", ";
   }
-  fputs(before[0] == ',' ? ", which it does not have\n" : "\n", file);
+  putc('\n', file);
 }
 
-/* Those that a table has or has no use for. */
+/* The parts that the table has. Transfers count as had where no edge crosses between ranks. */
 static unsigned parts_of(const ad_table_judged *judged) {
   const ad_table_index *index = &judged->times.index;
   for (size_t e = 0; e < index->edges; e++)
@@ -158,6 +163,7 @@ static unsigned parts_of(const ad_table_judged *judged) {
   return judged->table->parts | AD_TABLE_TRANSFERS;
 }
 
+/* Prints one line: right or wrong, sizes, parts that were not checked, bubble, activations in flight. */
 static void print_summary(const ad_table_judged *judged, FILE *file) {
   const ad_table *table = judged->table;
   fprintf(file, "%s: %d rank%s, %d stage%s, %d microbatch%s, %zu action%s", judged->holds ? "right" : "wrong",
@@ -181,6 +187,7 @@ static void print_faults(const ad_table_faults *faults, FILE *file) {
   if (faults->count > AD_TABLE_FAULTS_MAX) fprintf(file, "... and %zu more\n", faults->count - AD_TABLE_FAULTS_MAX);
 }
 
+/* Prints the rows if the table keeps all laws, then the faults and the summary. */
 static ad_status print(const ad_table_judged *judged, int columns, ad_text_style style, FILE *file) {
   ad_status status = AD_OK;
   if (judged->holds) {

@@ -1,5 +1,5 @@
-/* Executing a table on paper. Each rank goes on as far as it can; who waits is taken up again when the rank that it
- * waits for has gone on. */
+/* Executes a table on paper. Each rank goes on as far as it can; a rank that waits goes on when the rank that it waits
+ * for has gone on. */
 #include "schedule/execute.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 
 static double or_else(double given, double fallback) { return given > 0 ? given : fallback; }
 
-/* F, B, I and W are the first kinds of all, in this order. */
+/* The cost that the caller gave for this action. F, B, I and W are the first kinds, in this order. */
 static double own_cost(const ad_table_costs *costs, const ad_action *action) {
   if (action->kind > AD_ACTION_W) return 0;
   size_t row = (size_t)action->kind * costs->stage_count + (size_t)action->stage;
@@ -41,6 +41,7 @@ static const ad_action *action_at(const ad_execution *run, ad_table_spot at) {
 static int is_done(const ad_execution *run, ad_table_spot at) { return at.place < run->place[at.rank]; }
 static int is_next(const ad_execution *run, ad_table_spot at) { return at.place == run->place[at.rank]; }
 
+/* Puts a rank on the stack of those that may go on. */
 static void wake(ad_execution *run, int32_t rank) {
   if (run->is_ready[rank]) return;
   run->is_ready[rank] = 1;
@@ -56,6 +57,7 @@ static void wake_waiters(ad_execution *run, int32_t rank) {
   }
 }
 
+/* Notes what a rank waits for, and enters it in the list of waiters of the other rank. */
 static void wait_for(ad_execution *run, int32_t rank, ad_table_spot what) {
   run->waits_for[rank] = what;
   if (what.rank == rank || run->waiter[what.rank] == rank) return;
@@ -63,8 +65,9 @@ static void wait_for(ad_execution *run, int32_t rank, ad_table_spot what) {
   run->waiter[what.rank] = rank;
 }
 
-/* ---- one action ---- */
+/* ---- taking one action ---- */
 
+/* Notes when the action begins and ends, and moves its rank on. */
 static void take(ad_execution *run, ad_table_spot at, double from, double cost) {
   size_t number = ad_table_number(run->index, at);
   run->begin[number] = from;
@@ -77,7 +80,7 @@ static int is_receive(const ad_action *action) {
   return ad_action_is_transfer(action->kind) && ad_action_is_receive(action->kind);
 }
 
-/* Raises *from to when what was sent arrives. */
+/* 1: what this RECV receives was sent; *from is then raised to the time when it arrives. Else *open is the SEND. */
 static int has_arrived(ad_execution *run, ad_table_spot receive, double *from, ad_table_spot *open) {
   ad_table_spot sent = ad_table_other_end(run->index, action_at(run, receive));
   *open = sent;
@@ -90,7 +93,7 @@ static int has_arrived(ad_execution *run, ad_table_spot receive, double *from, a
   return 1;
 }
 
-/* Raises *from to when it has ended. */
+/* 1: the action that is needed has ended; *from is then raised to its end. */
 static int need_is_done(ad_execution *run, ad_table_spot need, double *from, ad_table_spot *open) {
   *open = need;
   if (!is_done(run, need)) return 0;
@@ -100,7 +103,8 @@ static int need_is_done(ad_execution *run, ad_table_spot need, double *from, ad_
   return 1;
 }
 
-/* The same of all that the action needs; *open: the first that has not ended. */
+/* 1: all that the action needs has ended; *from is then raised to the latest end. *open: the first that has not ended.
+ */
 static int needs_are_done(ad_execution *run, ad_table_spot at, double *from, ad_table_spot *open) {
   ad_table_needs needs = ad_table_needs_of(run->index, at);
   ad_table_spot need;
@@ -110,13 +114,15 @@ static int needs_are_done(ad_execution *run, ad_table_spot at, double *from, ad_
   return 1;
 }
 
-/* Where sends block and no WAIT_SEND says when they end: both ends are taken together. Nobody asks for their times. */
+/* 1: both ends of this transfer are taken together: sends block, and no WAIT_SEND says when they end. Nobody asks for
+ * the times of such an execution. */
 static int is_meeting(const ad_execution *run, const ad_action *action) {
   int sends = action->kind == AD_ACTION_SEND_F || action->kind == AD_ACTION_SEND_B;
   int receives = action->kind == AD_ACTION_RECV_F || action->kind == AD_ACTION_RECV_B;
   return run->sends == AD_SENDS_BLOCKING && !run->waits && (sends || receives);
 }
 
+/* Takes a SEND and its RECV together, if both ranks have come to them. */
 static int meet(ad_execution *run, ad_table_spot at, const ad_action *action) {
   ad_table_spot other = ad_table_other_end(run->index, action), open;
   ad_table_spot sent = ad_action_is_receive(action->kind) ? other : at;
@@ -128,7 +134,8 @@ static int meet(ad_execution *run, ad_table_spot at, const ad_action *action) {
   return 1;
 }
 
-/* SUMS, NORM: all ranks together. Who waits there is in nobody's list, so each comes here once. */
+/* Takes SUMS or NORM of all ranks together, when the last rank has come to it. A rank that waits here is in no list of
+ * waiters, so each rank comes here once. */
 static int meet_all(ad_execution *run, ad_table_spot at, ad_action_kind kind) {
   const ad_table *table = run->index->table;
   double from = 0;
@@ -142,7 +149,7 @@ static int meet_all(ad_execution *run, ad_table_spot at, ad_action_kind kind) {
   return 1;
 }
 
-/* For those that wait there for ever: the first rank that did not come. */
+/* If ranks wait in SUMS or NORM for ever, notes that they wait for the first rank that did not come. */
 static void find_missing(ad_execution *run, ad_action_kind kind) {
   const ad_table *table = run->index->table;
   if (!run->arrived[kind] || run->arrived[kind] == table->ranks) return;
@@ -153,7 +160,8 @@ static void find_missing(ad_execution *run, ad_action_kind kind) {
       run->waits_for[r] = ad_table_find_on(run->index, kind, missing);
 }
 
-/* A WAIT_SEND waits for the other rank too, where sends block. */
+/* 1: the action is no WAIT_SEND that waits for the other rank's RECV, as it does where sends block, or the RECV is
+ * done. */
 static int wait_is_over(ad_execution *run, ad_table_spot at, const ad_action *action) {
   if (action->kind != AD_ACTION_WAIT_SEND_F && action->kind != AD_ACTION_WAIT_SEND_B) return 1;
   if (run->sends != AD_SENDS_BLOCKING) return 1;
@@ -162,6 +170,7 @@ static int wait_is_over(ad_execution *run, ad_table_spot at, const ad_action *ac
   return wait_for(run, at.rank, other), 0;
 }
 
+/* Takes the rank's next action; 0: the rank must wait. */
 static int try_next(ad_execution *run, int32_t rank) {
   ad_table_spot at = {rank, run->place[rank]}, open;
   const ad_action *action = action_at(run, at);
@@ -182,7 +191,7 @@ static void go_on(ad_execution *run, int32_t rank) {
   while (!is_at_end(run, rank) && try_next(run, rank)) wake_waiters(run, rank);
 }
 
-/* ---- all ---- */
+/* ---- executing the table ---- */
 
 static ad_status allocate(ad_execution *run) {
   size_t ranks = (size_t)run->index->table->ranks, actions = run->index->table->action_count;

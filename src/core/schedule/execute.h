@@ -1,8 +1,9 @@
-/* A table executed on paper: every rank takes its actions one after the other and waits where it must. */
+/* Executes a table on paper: every rank takes its actions one after the other and waits where it must. */
 #ifndef SCHEDULE_EXECUTE_H
 #define SCHEDULE_EXECUTE_H
 #include "schedule/needs.h"
 
+/* How transfers take time and make ranks wait. */
 typedef enum ad_sends {
   AD_SENDS_OVERLAPPED, /* a SEND ends at once, and a RECV too: what needs it waits. For times: its end is when it came
                         */
@@ -14,11 +15,11 @@ typedef struct ad_execution {
   const ad_table_index *index;
   ad_sends sends;
   ad_table_costs costs;
-  double *begin, *end;      /* of each action; see ad_table_number */
+  double *begin, *end;      /* for each action (ad_table_number): when it begins and ends */
   int32_t *place;           /* where each rank is in its list */
-  double *clock;            /* of each rank */
-  ad_table_spot *waits_for; /* of each rank: what it last found not done */
-  int32_t *waiter, *next;   /* of each rank: the first that waits for it; of each: the next that waits for the same */
+  double *clock;            /* for each rank: when its last action ended */
+  ad_table_spot *waits_for; /* for each rank: the action that it last found not done */
+  int32_t *waiter, *next;   /* for each rank: the first that waits for it; the next that waits for the same */
   int32_t *ready;           /* ranks that may go on, a stack */
   int32_t ready_count;
   char *is_ready;

@@ -1,4 +1,4 @@
-/* Tables from files, by what they begin with, and texts of them. */
+/* Reads tables from files, JSON or CSV by their first character, and writes them as texts. */
 #include "schedule/files.h"
 
 #include <stdlib.h>

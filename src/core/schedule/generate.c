@@ -1,4 +1,4 @@
-/* Schedules by name. */
+/* Makes tables by the name of a schedule. */
 #include "schedule/generate.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/options.h"
 
-/* Which stages and ranks go together. */
+/* What a schedule asks of stages and ranks: one stage a rank, as many stages on each rank, or one rank. */
 typedef enum schedule_fit { ONE_EACH, MULTIPLE, ONE_RANK } schedule_fit;
 
 static const struct {
@@ -50,6 +50,7 @@ ad_status ad_table_check_shape(const ad_table_shape *shape) {
   return AD_OK;
 }
 
+/* AD_INVALID unless the shape has as many stages for its ranks as the schedule asks for. */
 static ad_status check_fit(const char *name, schedule_fit fit, const ad_table_shape *shape) {
   if (fit == ONE_EACH && shape->ranks != shape->stages)
     return ad_fail(
@@ -58,8 +59,8 @@ static ad_status check_fit(const char *name, schedule_fit fit, const ad_table_sh
         "stages a rank",
         name, shape->stages, shape->ranks);
   if (fit == MULTIPLE && shape->stages % shape->ranks)
-    return ad_fail(AD_INVALID, "%s has as many stages on each rank, so a multiple of %d of them, not %d", name,
-                   shape->ranks, shape->stages);
+    return ad_fail(AD_INVALID, "%s has the same number of stages on each rank, so a multiple of %d stages, not %d",
+                   name, shape->ranks, shape->stages);
   if (fit == ONE_RANK && shape->ranks != 1)
     return ad_fail(AD_INVALID, "%s has every stage on one rank, not on %d", name, shape->ranks);
   return AD_OK;

@@ -1,12 +1,12 @@
-/* Finding actions by what they name. */
+/* Finds actions by their kind, stage and microbatch. */
 #include "schedule/index.h"
 
 #include "base/error.h"
 #include "base/memory.h"
 
-/* ---- cells ---- */
+/* ---- where an action is entered ---- */
 
-/* How many places `spots` has for a kind: 0 for those that are not looked for. */
+/* How many entries `spots` has for a kind: 0 for kinds that nobody looks for. */
 static size_t cells_of(const ad_table_index *index, ad_action_kind kind) {
   const ad_table *table = index->table;
   if (kind == AD_ACTION_SUMS || kind == AD_ACTION_NORM) return (size_t)table->ranks;
@@ -16,7 +16,7 @@ static size_t cells_of(const ad_table_index *index, ad_action_kind kind) {
   return rows * (size_t)table->microbatches;
 }
 
-/* SIZE_MAX: the action is not looked for. */
+/* The entry of an action among those of its kind; SIZE_MAX: nobody looks for the action. */
 static size_t cell_of(const ad_table_index *index, int32_t rank, const ad_action *action) {
   size_t row = (size_t)action->stage, microbatches = (size_t)index->table->microbatches;
   if (action->kind == AD_ACTION_SUMS || action->kind == AD_ACTION_NORM) return (size_t)rank;
@@ -34,6 +34,7 @@ static ad_table_spot unpacked(uint64_t spot) {
 
 /* ---- making ---- */
 
+/* The law that an action of this kind breaks if it stands twice. */
 static ad_table_law law_of(ad_action_kind kind) {
   switch (ad_action_record_of(kind)->part) {
     case AD_TABLE_TRANSFERS:
@@ -47,13 +48,14 @@ static ad_table_law law_of(ad_action_kind kind) {
   }
 }
 
-/* A stage lies where its first action is. */
+/* Notes the rank of a stage: the one that has the stage's first compute action. */
 static void put_stage(ad_table_index *index, ad_table_spot at) {
   const ad_action *action = &index->table->rows[at.rank].actions[at.place];
   if (ad_action_record_of(action->kind)->part == AD_TABLE_COMPUTE && index->rank_of[action->stage] < 0)
     index->rank_of[action->stage] = at.rank;
 }
 
+/* Enters the place of an action; it is a fault if the action is there already, or goes over no edge. */
 static void put_spot(ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
   const ad_action *action = &index->table->rows[at.rank].actions[at.place];
   size_t cell = cell_of(index, at.rank, action);
@@ -71,6 +73,7 @@ static void put_spot(ad_table_index *index, ad_table_spot at, ad_table_faults *f
     *spot = packed(at);
 }
 
+/* Enters all actions of the table; stages without compute are faults. */
 static void put_all(ad_table_index *index, ad_table_faults *faults) {
   const ad_table *table = index->table;
   for (int32_t s = 0; s < table->stages; s++) index->rank_of[s] = -1;
@@ -88,7 +91,7 @@ static void put_all(ad_table_index *index, ad_table_faults *faults) {
                         "no rank computes stage %d, but there are %d stages; give it its F and B", s, table->stages);
 }
 
-/* Edges are sorted by their first stage. */
+/* Lists the edges from and to each stage. Edges are sorted by the stage that they come from. */
 static void put_edges(ad_table_index *index) {
   size_t stages = (size_t)index->table->stages;
   for (size_t e = 0; e < index->edges; e++) {

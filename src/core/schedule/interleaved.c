@@ -1,10 +1,10 @@
 /* Interleaved 1F1B, in the order of Megatron-LM (Narayanan et al., 2021): microbatches go in groups of as many as there
- * are ranks, a group through all stages of a rank before the next one. A last group that is not full takes the places
- * of a full one, those of the microbatches that there are: what is right stays so when whole microbatches are left
- * out. */
+ * are ranks, and a group goes through all stages of a rank before the next group. A last group that is not full is
+ * placed like a full one whose missing microbatches are left out: a table that keeps the laws still keeps them when
+ * whole microbatches are left out. */
 #include "schedule/generate.h"
 
-/* The k-th stage and microbatch of a rank, forward; backward its stages come in the other order. */
+/* What the k-th compute action of a rank is; backward goes through the rank's stages in the opposite order. */
 typedef struct chunk_order {
   const ad_table_shape *shape;
   int32_t rank, per_rank;
@@ -18,6 +18,8 @@ static ad_status put(ad_table *table, const chunk_order *order, ad_action_kind k
   return ad_table_put(table, order->rank, kind, chunk * ranks + order->rank, microbatch);
 }
 
+/* Puts a rank's actions: `ahead` forwards, then one forward and one backward in turns, then the rest of the backwards.
+ */
 static ad_status put_row(ad_table *table, const chunk_order *order) {
   int32_t ranks = order->shape->ranks, groups = (order->shape->microbatches + ranks - 1) / ranks;
   int32_t count = groups * ranks * order->per_rank;

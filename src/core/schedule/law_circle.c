@@ -1,12 +1,12 @@
-/* No rank waits in a circle: the table is executed on paper, and where it does not come to its end the circle is
- * named. */
+/* The law that no rank waits in a circle: the table is executed on paper, and if it does not come to its end, the
+ * circle is named. */
 #include "base/memory.h"
 #include "base/text.h"
 #include "schedule/laws.h"
 
 static ad_table_spot place_of(const ad_execution *run, int32_t rank) { return (ad_table_spot){rank, run->place[rank]}; }
 
-/* The first rank of the circle that the stuck one leads to. */
+/* The first rank of the circle to which the waits from a stuck rank lead. */
 static int32_t into_circle(const ad_execution *run, int32_t rank, char *is_passed) {
   while (!is_passed[rank]) {
     is_passed[rank] = 1;
@@ -24,8 +24,10 @@ static void add_wait(ad_text *text, const ad_execution *run, int32_t rank) {
               ad_action_print(&table->rows[what.rank].actions[what.place], other, sizeof other), what.rank, what.place);
 }
 
+/* How many waits of a circle a fault names. */
 enum { WAITS_SHOWN = 4 };
 
+/* Adds the fault that names the circle with rank `first` in it. */
 static void tell(const ad_execution *run, int32_t first, ad_table_faults *faults) {
   char circle[AD_TABLE_FAULT_TEXT];
   ad_text text = ad_text_on(circle, sizeof circle);

@@ -1,5 +1,5 @@
-/* The end of a step: the sums behind every forward of the rank, the norm behind the sums and every reduction, each
- * update behind the norm; all of them once. */
+/* The laws of the end of a step: the sums stand after every forward of the rank, the norm after the sums and every
+ * reduction, each update after the norm; all of them stand once. */
 #include "schedule/laws.h"
 
 static void judge_rank(const ad_table_index *index, ad_action_kind kind, int32_t rank, ad_table_faults *faults) {
@@ -16,6 +16,7 @@ static void judge_stage(const ad_table_index *index, int32_t s, ad_table_faults 
                     "stage %d is never updated; put %dUPDATE at the end of the list", s, s);
 }
 
+/* Adds a fault if `need` stands after `at` on the same rank. */
 static void need_before(const ad_table_index *index, ad_table_spot at, ad_table_spot need, ad_table_faults *faults) {
   char text[AD_ACTION_TEXT_MAX];
   if (at.rank < 0 || need.rank != at.rank || need.place < at.place) return;
@@ -25,6 +26,7 @@ static void need_before(const ad_table_index *index, ad_table_spot at, ad_table_
                     ad_action_print(action, text, sizeof text), need.place);
 }
 
+/* Judges whether sums, norm and updates of a rank stand after what they need. */
 static void judge_order(const ad_table_index *index, int32_t r, ad_table_faults *faults) {
   ad_table_spot sums = ad_table_find_on(index, AD_ACTION_SUMS, r), norm = ad_table_find_on(index, AD_ACTION_NORM, r);
   const ad_table_row *row = &index->table->rows[r];

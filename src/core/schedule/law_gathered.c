@@ -1,7 +1,9 @@
-/* Sharded parameters are whole where they are used, are gathered and released in turns, and released at the end. */
+/* The law of sharded parameters: they are gathered where they are used, gathered and released in turns, and released at
+ * the end. */
 #include "base/memory.h"
 #include "schedule/laws.h"
 
+// Judges one action, and notes in gathered_at whether the parameters of its stage are gathered after it.
 static void judge(const ad_table *table, ad_table_spot at, int32_t *gathered_at, ad_table_faults *faults) {
   const ad_action *action = &table->rows[at.rank].actions[at.place];
   int32_t *gathered = &gathered_at[action->stage]; /* one more than the place of its GATHER; 0: it is not gathered */

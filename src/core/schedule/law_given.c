@@ -1,7 +1,8 @@
-/* What an action needs of its own rank stands before it. What it needs of other ranks is a matter of waiting: see
- * law_circle.c. */
+/* The law that what an action needs of its own rank stands before it. What it needs of other ranks is a matter of
+ * waiting: see law_circle.c. */
 #include "schedule/laws.h"
 
+// Judges whether everything that the action needs of its own rank stands before it.
 static void judge(const ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
   ad_table_needs needs = ad_table_needs_of(index, at);
   ad_table_spot need;

@@ -1,4 +1,4 @@
-/* Activations in flight below a limit, and what ranks hold at most. */
+/* The law that activations in flight do not exceed a limit; and the count of what a rank holds. */
 #include "schedule/held.h"
 #include "schedule/laws.h"
 

@@ -1,4 +1,4 @@
-/* Every stage and microbatch goes forward once and back once, on the rank of its stage. */
+/* The laws that every stage does every microbatch forward once and back once, on the rank of the stage. */
 #include "schedule/laws.h"
 
 static void judge_forward(const ad_table_index *index, int32_t s, int32_t m, ad_table_faults *faults) {
@@ -7,6 +7,7 @@ static void judge_forward(const ad_table_index *index, int32_t s, int32_t m, ad_
                     "stage %d never computes microbatch %d forward; put %dF%d into its list", s, m, s, m);
 }
 
+// Judges that the table has B once, or I and W once, for this stage and microbatch.
 static void judge_backward(const ad_table_index *index, int32_t s, int32_t m, ad_table_faults *faults) {
   ad_table_spot whole = ad_table_find(index, AD_ACTION_B, s, m), inputs = ad_table_find(index, AD_ACTION_I, s, m),
                 weights = ad_table_find(index, AD_ACTION_W, s, m);

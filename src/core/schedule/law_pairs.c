@@ -1,4 +1,4 @@
-/* Transfers: what is sent is received, and in the order in which it was sent. */
+/* The laws of transfers: what is sent is received, and in the order in which it was sent. */
 #include <stdlib.h>
 
 #include "base/memory.h"
@@ -15,8 +15,9 @@ static ad_action transfer(ad_action_kind kind, int32_t stage, int32_t peer, int3
   return (ad_action){kind, stage, m, peer - stage};
 }
 
-/* ---- each has its other end ---- */
+/* ---- each transfer has its other end ---- */
 
+/* Judges that a value or gradient that must travel over edge e is sent and received. */
 static void judge_one(const ad_table_index *index, size_t e, const direction *way, int32_t m, ad_table_faults *faults) {
   ad_stage_edge edge = ad_table_edge(index->table, e);
   int is_back = way == &back;
@@ -40,6 +41,7 @@ static void judge_one(const ad_table_index *index, size_t e, const direction *wa
                       ad_action_print(&receive, text, sizeof text), index->rank_of[to]);
 }
 
+/* A fault if a transfer goes over an edge on which nothing travels, or no gradient comes back. */
 static void judge_stays(const ad_table_index *index, size_t e, ad_action_kind kind, int32_t m,
                         ad_table_faults *faults) {
   ad_table_spot at = ad_table_find_transfer(index, kind, e, m);
@@ -65,6 +67,7 @@ static void judge_edge(const ad_table_index *index, size_t e, int32_t m, ad_tabl
 
 /* ---- waits ---- */
 
+/* Judges that every send is waited for; asked only if the table has any WAIT_SEND. */
 static void judge_waits(const ad_table_index *index, ad_action_kind wait, ad_action_kind send,
                         ad_table_faults *faults) {
   for (size_t e = 0; e < index->edges; e++) {
@@ -87,7 +90,7 @@ static int has_waits(const ad_table_index *index) {
   return 0;
 }
 
-/* ---- one order on each edge ---- */
+/* ---- one order of sends and receives on each edge ---- */
 
 static int by_place(const void *a, const void *b) {
   const ad_table_spot *x = a, *y = b;
@@ -100,6 +103,7 @@ static void list_order(const ad_table_index *index, ad_action_kind kind, size_t 
   qsort(order, count, sizeof *order, by_place);
 }
 
+/* Judges that what edge e sends and receives in one direction has one order of microbatches. */
 static void judge_order(const ad_table_index *index, const direction *way, size_t e, ad_table_spot *sent,
                         ad_table_spot *received, ad_table_faults *faults) {
   list_order(index, way->send, e, sent);

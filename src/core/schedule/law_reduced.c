@@ -1,19 +1,19 @@
-/* Reductions: each stage's last one stands behind every addend of its gradient, none after it, and none is under way at
- * the end. */
+/* The laws of reductions: each stage's last one stands after every addend of its gradient and before none, and no
+ * reduction is under way at the end. */
 #include "base/memory.h"
 #include "schedule/laws.h"
 
-/* Of one stage. */
+/* What is known of the reductions of one stage. */
 typedef struct reduction {
-  int32_t last_at;    /* one more than the place of its last REDUCE; 0: it did not come yet */
-  int32_t pending_at; /* the same of one that is not waited for */
-  int waits;          /* it has a WAIT_REDUCE somewhere */
+  int32_t last_at;    /* one more than the place of its last REDUCE; 0: none was seen yet */
+  int32_t pending_at; /* one more than the place of a REDUCE that is not waited for; 0: there is none */
+  int waits;          /* 1: the stage has a WAIT_REDUCE somewhere */
 } reduction;
 
 typedef struct reductions {
   const ad_table_index *index;
   reduction *of_stage;
-  char *was; /* of each stage and microbatch: it had its REDUCE */
+  char *was; /* for each stage and microbatch: 1: its REDUCE was seen */
   ad_table_faults *faults;
 } reductions;
 
@@ -26,7 +26,7 @@ static void judge_addend(const reductions *all, ad_table_spot at, const ad_actio
                       action->stage, own->last_at - 1);
 }
 
-/* A reduction of one microbatch: its addend is there, and was in no reduction yet. */
+/* Judges the reduction of one microbatch: its addend stands before it, and was in no earlier reduction. */
 static void judge_each(const reductions *all, ad_table_spot at, const ad_action *action) {
   int32_t s = action->stage, m = action->microbatch;
   ad_table_spot addend = ad_table_find(all->index, AD_ACTION_B, s, m);
@@ -71,6 +71,7 @@ static void judge(const reductions *all, ad_table_spot at) {
                       action->stage);
 }
 
+/* Judges at the end of the lists: the stage was reduced, and its last reduction is not under way. */
 static void judge_stage(const reductions *all, int32_t s, int waits) {
   const reduction *own = &all->of_stage[s];
   int32_t rank = all->index->rank_of[s];
@@ -84,7 +85,7 @@ static void judge_stage(const reductions *all, int32_t s, int waits) {
                       "it is under way at the end; put %dWAIT_REDUCE behind it", s);
 }
 
-/* Returns whether any reduction of the table is waited for. */
+/* Notes which stages have a WAIT_REDUCE. Returns 1 if any stage has. */
 static int find_waits(const reductions *all) {
   const ad_table *table = all->index->table;
   int any = 0;

@@ -1,4 +1,4 @@
-/* Which laws are asked in which order: what one finds may be no table for the next. */
+/* The order in which the laws are asked: a table that breaks one law may make no sense for the next. */
 #include "schedule/laws.h"
 
 #include "base/error.h"

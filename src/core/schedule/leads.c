@@ -1,5 +1,6 @@
-/* The order of a program's phases: a microbatch goes forward through all phases and back, and whoever gives something
- * to another rank is a microbatch ahead of it, so that both work at once. On one rank it is accumulation. */
+/* The order of a program's phases: a microbatch goes forward through all phases and back, and a stage that hands its
+ * value to another rank is a microbatch ahead of that rank, so that both work at once. On one rank this order is
+ * gradient accumulation. */
 #include "schedule/generate.h"
 
 #include "base/error.h"
@@ -7,10 +8,11 @@
 
 typedef struct lead_order {
   const int32_t *rank_of;
-  int32_t *lead; /* of each stage: how many microbatches it is ahead of what comes last */
+  int32_t *lead; /* for each stage: how many microbatches it is ahead of the last stages */
   int32_t stages, microbatches, most;
 } lead_order;
 
+/* Sets the lead of a stage: at least that of the stages it hands to, and one more where those lie on another rank. */
 static void find_lead(const ad_table *table, lead_order *order, int32_t stage) {
   for (size_t e = 0; e < ad_table_edge_count(table); e++) {
     ad_stage_edge edge = ad_table_edge(table, e);
@@ -21,6 +23,7 @@ static void find_lead(const ad_table *table, lead_order *order, int32_t stage) {
   if (order->most < order->lead[stage]) order->most = order->lead[stage];
 }
 
+/* Puts the forwards of all stages, each by its lead ahead of microbatch m, then the backwards of microbatch m. */
 static ad_status put_microbatch(ad_table *table, const lead_order *order, int32_t m) {
   for (int32_t s = 0; s < order->stages; s++) {
     int32_t own = m + order->lead[s];
@@ -39,12 +42,12 @@ static ad_status put_order(ad_table *table, lead_order *order) {
 static ad_status check(const ad_table *table, const int32_t *rank_of, int32_t stages, int32_t microbatches) {
   ad_table_shape shape = {sizeof shape, stages, microbatches, table->ranks};
   AD_TRY(ad_table_check_shape(&shape));
-  if (table->action_count) return ad_fail(AD_INVALID, "the table has actions; leads are the order of an empty one");
+  if (table->action_count) return ad_fail(AD_INVALID, "the table has actions already; this order is for an empty one");
   if (table->edge_count && table->stages > stages)
-    return ad_fail(AD_INVALID, "stage %d was connected, but there are %d", table->stages - 1, stages);
+    return ad_fail(AD_INVALID, "stage %d is connected, but there are only %d stages", table->stages - 1, stages);
   for (int32_t s = 0; s < stages; s++)
     if (rank_of[s] < 0 || rank_of[s] >= table->ranks)
-      return ad_fail(AD_INVALID, "stage %d lies on one of the ranks 0 to %d, not on %d", s, table->ranks - 1,
+      return ad_fail(AD_INVALID, "stage %d must lie on one of the ranks 0 to %d, not on %d", s, table->ranks - 1,
                      rank_of[s]);
   return AD_OK;
 }
@@ -54,7 +57,7 @@ ad_status ad_table_add_leads(ad_table *table, const int32_t *rank_of, int32_t st
   AD_TRY(check(table, rank_of, stages, microbatches));
   lead_order order = {rank_of, NULL, stages, microbatches, 0};
   AD_TRY(ad_new((size_t)stages, &order.lead));
-  table->stages = stages; /* of the chain, where no edge was said */
+  table->stages = stages; /* the length of the chain, if no edge was given */
   ad_status status = put_order(table, &order);
   ad_release(order.lead);
   return status;

@@ -1,4 +1,4 @@
-/* Lowering: which passes run, and lists that they write. */
+/* Lowers a table: chooses the passes that run, and has the lists that they write. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -33,12 +33,14 @@ static const struct {
               {AD_TABLE_REDUCTIONS, "reductions"},
               {AD_TABLE_END, "the end of a step"}};
 
+/* AD_INVALID unless the parts exist, the table has none of them yet, and it has room for their actions. */
 static ad_status check_parts(const ad_table *table, unsigned parts) {
   unsigned known = AD_TABLE_TRANSFERS | AD_TABLE_GATHERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (parts & ~known) return ad_fail(AD_INVALID, "%#x are no parts that can be inserted", parts & ~known);
   for (size_t i = 0; i < sizeof passes / sizeof *passes; i++)
     if (parts & table->parts & passes[i].part)
-      return ad_fail(AD_INVALID, "the table has %s already; leave that pass out, or begin with its compute",
+      return ad_fail(AD_INVALID,
+                     "the table has %s already; leave that pass out, or lower a table that has compute alone",
                      passes[i].name);
   if (table->action_count > AD_TABLE_ACTIONS_MAX / 8)
     return ad_fail(AD_INVALID, "a table of %zu actions is too large to be lowered; %d are the most",
@@ -46,7 +48,8 @@ static ad_status check_parts(const ad_table *table, unsigned parts) {
   return AD_OK;
 }
 
-/* Waits after what they wait for, and before the end, so that nothing is under way there. */
+/* Runs the passes. Waits are inserted after what they wait for, and before the end of the step, so that nothing is
+ * under way there. */
 static ad_status run_passes(ad_table *table, const ad_table_lowering *options) {
   unsigned parts = options->parts;
   if (parts & AD_TABLE_TRANSFERS) AD_TRY(ad_table_insert_transfers(table));
@@ -56,7 +59,7 @@ static ad_status run_passes(ad_table *table, const ad_table_lowering *options) {
   return parts & AD_TABLE_END ? ad_table_insert_end(table) : AD_OK;
 }
 
-/* The lowered lists, and the old ones to whom they are given back. */
+/* Exchanges the two tables' contents. */
 static void exchange(ad_table *table, ad_table *lowered) {
   ad_table old = *table;
   *table = *lowered;

@@ -1,4 +1,4 @@
-/* The order that a table must keep, as pairs of actions. */
+/* The order that a table must keep, as pairs of actions: an action, and one that it needs. */
 #include "schedule/needs.h"
 
 static const ad_table_spot nowhere = {-1, -1};
@@ -13,14 +13,14 @@ ad_table_spot ad_table_other_end(const ad_table_index *index, const ad_action *a
   return ad_table_find_transfer(index, others[action->kind], edge, action->microbatch);
 }
 
-/* Of a WAIT_SEND: the SEND. */
+/* The SEND that a WAIT_SEND waits for. */
 static ad_table_spot waited_for(const ad_table_index *index, const ad_action *action) {
   ad_action_kind sent = action->kind == AD_ACTION_WAIT_SEND_F ? AD_ACTION_SEND_F : AD_ACTION_SEND_B;
   size_t edge = ad_table_edge_of(index->table, action);
   return edge == SIZE_MAX ? nowhere : ad_table_find_transfer(index, sent, edge, action->microbatch);
 }
 
-/* What stands on the action's own rank and belongs to its own stage, or to its transfer. */
+/* What an action needs within its own stage, or, if it is a transfer, of its transfer. */
 static ad_table_spot own_need(const ad_table_index *index, const ad_action *action) {
   int32_t stage = action->stage, m = action->microbatch;
   switch (action->kind) {
@@ -43,13 +43,13 @@ static ad_table_spot own_need(const ad_table_index *index, const ad_action *acti
   }
 }
 
-/* The value that comes over an edge. */
+/* The action that brings the value of an edge to the rank of the edge's second stage. */
 static ad_table_spot value_over(const ad_table_index *index, size_t e, int32_t m) {
   return ad_table_edge_travels(index, e) ? ad_table_find_transfer(index, AD_ACTION_RECV_F, e, m)
                                          : ad_table_find(index, AD_ACTION_F, ad_table_edge(index->table, e).from, m);
 }
 
-/* The gradient that comes back over it; nowhere: none does. */
+/* The action that brings the gradient of an edge to the rank of its first stage; nowhere: no gradient comes back. */
 static ad_table_spot gradient_over(const ad_table_index *index, size_t e, int32_t m) {
   ad_stage_edge edge = ad_table_edge(index->table, e);
   if (edge.way == AD_STAGE_ONE_WAY) return nowhere;

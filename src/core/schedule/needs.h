@@ -1,4 +1,4 @@
-/* What an action needs: the actions that must have ended before it begins. */
+/* What an action needs: the actions that must have ended before it begins, given one after another. */
 #ifndef SCHEDULE_NEEDS_H
 #define SCHEDULE_NEEDS_H
 #include "schedule/index.h"
@@ -6,15 +6,15 @@
 typedef struct ad_table_needs {
   const ad_table_index *index;
   const ad_action *action;
-  size_t at, end; /* among the edges that end at its stage, or begin there */
-  int is_begun;   /* what it needs of its own stage was said */
+  size_t at, end; /* the edges to or from its stage that are still to look at */
+  int is_begun;   /* the need within its own stage was given */
 } ad_table_needs;
 
 ad_table_needs ad_table_needs_of(const ad_table_index *index, ad_table_spot at);
-/* The next of them; 0: there is no more. What stands nowhere is passed over. */
+/* Gives the next action that is needed; 0: there is no more. Actions that the table lacks are left out. */
 int ad_table_needs_next(ad_table_needs *needs, ad_table_spot *out);
 
-/* Of a SEND its RECV, of a RECV its SEND, of a WAIT_SEND its RECV. */
+/* The other end of a transfer: of a SEND its RECV, of a RECV its SEND, of a WAIT_SEND its RECV. */
 ad_table_spot ad_table_other_end(const ad_table_index *index, const ad_action *action);
 
 #endif

@@ -1,20 +1,19 @@
-/* The pass that inserts transfers. A SEND stands right behind what gives the value; its RECV stands on the other rank
- * before the first action that, in the time of the default costs, begins no earlier than that ended. Both take their
- * place by one order of all transfers, time first, so no rank waits in a circle even where a SEND waits for its RECV.
- */
+/* The pass that inserts transfers. A SEND stands right after the action that computes the value. Its RECV stands on
+ * the other rank before the first action that, with the default costs, begins when the value is there or later. All
+ * transfers are placed in one order, by time, so no rank waits in a circle even where a SEND waits for its RECV. */
 #include <stdlib.h>
 
 #include "base/memory.h"
 #include "schedule/passes.h"
 #include "schedule/times.h"
 
-/* One end of a transfer: it stands on `rank` before the action that has this place now. */
+/* One end of a transfer: it is put into the list of `rank` before the action that has place `before` now. */
 typedef struct arrival {
   ad_action action;
   int32_t rank;
   size_t before;
   double time;
-  size_t number; /* of the transfer: both its ends have the same */
+  size_t number; /* number of the transfer: its two ends have the same */
 } arrival;
 
 typedef struct arrivals {
@@ -23,7 +22,7 @@ typedef struct arrivals {
   const ad_table_times_of *times;
 } arrivals;
 
-/* The place of the rank's first action that begins at `time` or later. */
+/* The place of the first action of `rank` that begins at `time` or later. */
 static size_t place_at(const ad_table_times_of *times, int32_t rank, double time) {
   size_t low = 0, high = times->index.table->rows[rank].count;
   const double *begin = times->run.begin + times->index.first[rank];
@@ -37,6 +36,7 @@ static size_t place_at(const ad_table_times_of *times, int32_t rank, double time
   return low;
 }
 
+/* Adds both ends of a transfer of what the action at `giver` computes. */
 static void add(arrivals *all, ad_table_spot giver, ad_action_kind send, ad_action_kind receive, int32_t from,
                 int32_t to) {
   const ad_table_index *index = &all->times->index;
@@ -75,7 +75,7 @@ static ad_status find_all(arrivals *all) {
   return AD_OK;
 }
 
-/* Writes the rank's list anew; *at goes through the arrivals. */
+/* Writes the rank's list anew, with the transfers in their places; *at goes through `all`. */
 static ad_status merge(ad_table *table, int32_t rank, const arrivals *all, size_t *at) {
   const ad_table_row *row = &table->rows[rank];
   ad_table_list list = {0};

@@ -1,25 +1,26 @@
-/* The pass that inserts waits. A value that was sent is waited for behind the B or I of its own microbatch, whose
- * gradient came back because it had arrived, so that the wait costs nothing; other sends at the end of the list. A
- * reduction is waited for before the rank's next one, or at the end of the list. */
+/* The pass that inserts waits. The send of a value is waited for after the B or I of its own microbatch: the gradient
+ * came back because the value had arrived, so that this wait costs nothing. Other sends are waited for at the end of
+ * the list, and a reduction before the rank's next one, or at the end of the list. */
 #include "base/memory.h"
 #include "schedule/index.h"
 #include "schedule/passes.h"
 
 typedef struct waiting {
   const ad_table_index *index;
-  unsigned parts; /* whose waits are inserted */
-  int is_reducing;
+  unsigned parts;  /* the parts whose waits are inserted */
+  int is_reducing; /* 1: a reduction is under way */
   int32_t reduced; /* the stage whose reduction is under way */
   ad_table_list list;
 } waiting;
 
+/* Puts the wait for the reduction that is under way. */
 static void put_reduction(waiting *to) {
   ad_action wait = {.kind = AD_ACTION_WAIT_REDUCE, .stage = to->reduced};
   if (to->is_reducing) ad_table_list_add(&to->list, &wait);
   to->is_reducing = 0;
 }
 
-/* Puts the waits for values that the stage sent of this microbatch and whose gradient is there. */
+/* Puts the waits for the values that the stage has sent for this microbatch, if their gradients have come back. */
 static void put_values(waiting *to, const ad_action *backward) {
   int32_t s = backward->stage;
   for (size_t e = to->index->out_first[s]; e < to->index->out_first[s + 1]; e++) {
@@ -29,7 +30,7 @@ static void put_values(waiting *to, const ad_action *backward) {
   }
 }
 
-/* Where this is a send of which no gradient comes back. */
+/* Puts the wait for a send from which no gradient comes back. */
 static void put_other(waiting *to, const ad_action *send) {
   const ad_table *table = to->index->table;
   ad_action wait = *send;

@@ -1,28 +1,31 @@
-/* The passes that lower a table, each in a file of its own. The table holds before and after; a pass changes it only
- * where it does not fail. */
+/* The passes that lower a table: each inserts one kind of actions, and has a file of its own. The table keeps all laws
+ * before and after. A pass that fails may leave some lists unchanged, so ad_table_lower runs passes on a copy. */
 #ifndef SCHEDULE_PASSES_H
 #define SCHEDULE_PASSES_H
 #include "schedule/table.h"
 
-/* SEND behind what gives a value or a gradient, RECV on the other rank before what begins later. */
+/* Inserts a SEND after the action that computes a value or a gradient, and a RECV on the other rank, before the
+ * actions that begin later. */
 AD_CHECKED ad_status ad_table_insert_transfers(ad_table *table);
-/* GATHER before a stage's first use, RELEASE behind its last one; at most `most` stages at once, 0 for any number. */
+/* Inserts GATHER before a stage's first use and RELEASE after its last one; at most `most` stages are gathered on a
+ * rank at once, 0: any number. */
 AD_CHECKED ad_status ad_table_insert_gathers(ad_table *table, int32_t most);
-/* REDUCE behind a stage's last addend and the sends that follow it; with `each` one behind every other addend too. */
+/* Inserts a REDUCE after a stage's last addend and the sends that follow it; with `each`, one after every other
+ * addend too. */
 AD_CHECKED ad_status ad_table_insert_reductions(ad_table *table, int each);
-/* WAIT_SEND and WAIT_REDUCE of all that these parts have; the table has none of them yet. */
+/* Inserts WAIT_SEND and WAIT_REDUCE for all sends and reductions, as `parts` says; the table has no such waits yet. */
 AD_CHECKED ad_status ad_table_insert_waits(ad_table *table, unsigned parts);
-/* SUMS, NORM and the updates at the end of each list. */
+/* Adds SUMS, NORM and the updates at the end of each list. */
 AD_CHECKED ad_status ad_table_insert_end(ad_table *table);
 
-/* A list that is being written anew. */
+/* A rank's list that a pass writes anew. */
 typedef struct ad_table_list {
   ad_action *actions;
   size_t count, capacity;
-  ad_status status; /* of the first that had no memory: the others are not there */
+  ad_status status; /* AD_MEMORY since an action found no memory; later ones are not added */
 } ad_table_list;
 void ad_table_list_add(ad_table_list *list, const ad_action *action);
-/* Puts the list in the place of the rank's; or, where it has no memory, gives it back and returns AD_MEMORY. */
+/* Makes the list that of the rank. Where the list had no memory, frees it and returns AD_MEMORY. */
 AD_CHECKED ad_status ad_table_list_give(ad_table_list *list, ad_table *table, int32_t rank);
 
 #endif

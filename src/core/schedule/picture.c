@@ -1,4 +1,4 @@
-/* A table as an SVG picture: ranks as rows, actions over time in tones, transfers as thin lines. */
+/* Draws a table as an SVG picture: ranks as rows, actions over time in tones, transfers as thin lines. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,8 @@ typedef struct picture {
   const ad_table_judged *judged;
   ad_table_drawing drawing;
   double scale;  /* pixels for one unit of time */
-  int digit;     /* the width of one in a box */
-  int left, top; /* of the rows */
+  int digit;     /* width of a digit in a box, in pixels */
+  int left, top; /* where the rows begin, in pixels */
 } picture;
 
 static int x_of(const picture *of, double time) { return of->left + (int)lround(time * of->scale); }
@@ -27,7 +27,7 @@ static int y_of(const picture *of, int32_t rank) { return of->top + rank * ROW; 
 
 enum { NAME_MAX = 64 };
 
-/* "rank 3"; of several ranks of a world "ranks 6 to 11". Returns buffer. */
+/* Writes "rank 3", or "ranks 6 to 11" if a row stands for several ranks of the world. Returns buffer. */
 static const char *row_name(const picture *of, int32_t row, char buffer[NAME_MAX]) {
   long long ranks = of->drawing.ranks_per_row, first = row * ranks;
   if (ranks > 1)
@@ -45,7 +45,8 @@ static int names_width(const picture *of) {
 
 /* ---- size ---- */
 
-/* What has room for its number: the shortest, but of times that differ much an eighth of the longest. */
+/* The time of the shortest action whose box must have room for its number: the shortest of all, but at least an eighth
+ * of the longest. */
 static double shortest(const ad_table_judged *judged) {
   const ad_table *table = judged->table;
   double least = INFINITY, most = 0;
@@ -72,7 +73,7 @@ static double scale_of(const picture *of) {
 
 /* ---- actions ---- */
 
-/* Stages of one rank in two tones each, in turns. */
+/* The tone of an action: the stages of one rank take two tones of each kind in turns. */
 static const char *tone_of(const ad_table *table, const ad_action *action) {
   static const char *const tones[AD_ACTION_COUNT][2] = {[AD_ACTION_F] = {"cell g0", "cell g6"},
                                                         [AD_ACTION_B] = {"cell g1", "cell g5"},
@@ -103,7 +104,7 @@ static void draw_rows(const picture *of, FILE *file) {
 
 /* ---- transfers ---- */
 
-/* From the end of what gives to the beginning of what takes. */
+/* Draws a line from the end of the action that computes a value to the beginning of the one that uses it. */
 static void draw_transfer(const picture *of, ad_table_spot giver, ad_table_spot taker, FILE *file) {
   const ad_table_times_of *times = &of->judged->times;
   int down = taker.rank > giver.rank;
@@ -124,7 +125,7 @@ static void draw_edge(const picture *of, size_t e, FILE *file) {
   }
 }
 
-/* ---- the whole ---- */
+/* ---- the picture ---- */
 
 static int has_kind(const ad_table *table, ad_action_kind kind) {
   for (int32_t r = 0; r < table->ranks; r++)
@@ -133,6 +134,7 @@ static int has_kind(const ad_table *table, ad_action_kind kind) {
   return 0;
 }
 
+/* Draws a box and a name for each kind of action that the table has. */
 static void draw_legend(const picture *of, FILE *file) {
   static const struct {
     ad_action_kind kind;
@@ -188,7 +190,7 @@ static picture picture_of(const ad_table_judged *judged, const ad_table_drawing 
   return of;
 }
 
-/* Caller frees with free(). */
+/* Gives the picture as a text, which the caller frees with free(). */
 static ad_status print(const picture *of, char **out) {
   char *text = NULL;
   size_t size = 0;

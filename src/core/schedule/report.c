@@ -1,4 +1,4 @@
-/* What is said of a table, as one JSON document. */
+/* Reports on a table as one JSON document. */
 #include "schedule/report.h"
 
 #include <jansson.h>
@@ -39,6 +39,7 @@ static json_t *parts_of(unsigned parts) {
 
 static json_t *or_null(int32_t number) { return number < 0 ? json_null() : json_integer(number); }
 
+/* The faults as a JSON list. */
 static json_t *faults_of(const ad_table_faults *faults) {
   json_t *list = json_array();
   for (size_t i = 0; i < faults->count && i < AD_TABLE_FAULTS_MAX; i++) {
@@ -71,6 +72,7 @@ static int add_worth(json_t *document, const ad_table_judged *judged) {
   return failed;
 }
 
+/* The report as JSON: sizes, parts, faults and, if the table keeps all laws, what it is worth. */
 static json_t *document_of(const ad_table_judged *judged) {
   const ad_table *table = judged->table;
   json_t *document = json_pack("{s:i, s:i, s:i, s:I, s:o, s:b, s:I, s:o}", "ranks", table->ranks, "stages",

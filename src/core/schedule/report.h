@@ -1,4 +1,4 @@
-/* A table judged and measured, for those that tell it. */
+/* A table that is judged by the laws and measured, for all that reports on it. */
 #ifndef SCHEDULE_REPORT_H
 #define SCHEDULE_REPORT_H
 #include "schedule/times.h"
@@ -7,12 +7,12 @@ typedef struct ad_table_judged {
   const ad_table *table;
   ad_table_options options;
   ad_table_faults faults;
-  int holds;
-  ad_table_times_of times; /* where it holds */
-  ad_table_worth worth;    /* the same */
+  int holds;               /* 1: the table keeps all laws */
+  ad_table_times_of times; /* if the table keeps all laws */
+  ad_table_worth worth;    /* if the table keeps all laws */
 } ad_table_judged;
 
-/* AD_INVALID only for options that are wrong. Release with ad_table_judged_destroy. */
+/* Judges and measures a table. AD_INVALID only for options that are wrong. Release with ad_table_judged_destroy. */
 AD_CHECKED ad_status ad_table_judged_create(const ad_table *table, const ad_table_options *options,
                                             ad_table_judged *out);
 void ad_table_judged_destroy(ad_table_judged *judged);

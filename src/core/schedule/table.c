@@ -1,4 +1,4 @@
-/* Tables: making, filling, reading. */
+/* Schedule tables: makes, fills and reads them. */
 #include "schedule/table.h"
 
 #include <string.h>
@@ -39,32 +39,36 @@ static ad_status check_kind(const ad_action *action) {
   return ad_fail(AD_INVALID, "%d is no kind of action; kinds are 0 to %d", (int)action->kind, AD_ACTION_COUNT - 1);
 }
 
+/* AD_INVALID unless the action names a microbatch if its kind does, and none if its kind does not. */
 static ad_status check_microbatch(const ad_action *action, const char *name) {
   switch (ad_action_record_of(action->kind)->names) {
     case AD_NAMES_MICROBATCH:
       if (action->microbatch >= 0 && action->microbatch < AD_TABLE_CELLS_MAX) return AD_OK;
-      return ad_fail(AD_INVALID, "%s of stage %d is of a microbatch, 0 to %d, not %d", name, action->stage,
+      return ad_fail(AD_INVALID, "%s of stage %d needs a microbatch from 0 to %d, not %d", name, action->stage,
                      AD_TABLE_CELLS_MAX - 1, action->microbatch);
     case AD_NAMES_MAYBE:
       if (action->microbatch >= -1 && action->microbatch < AD_TABLE_CELLS_MAX) return AD_OK;
-      return ad_fail(AD_INVALID, "%s of stage %d is of a microbatch, or of the last one as -1, not of %d", name,
+      return ad_fail(AD_INVALID, "%s of stage %d needs a microbatch, or -1 as the stage's last reduction, not %d", name,
                      action->stage, action->microbatch);
     default:
       if (!action->microbatch) return AD_OK;
-      return ad_fail(AD_INVALID, "%s is of no microbatch: its field is 0, not %d", name, action->microbatch);
+      return ad_fail(AD_INVALID, "%s names no microbatch: its `microbatch` must be 0, not %d", name,
+                     action->microbatch);
   }
 }
 
 static ad_status check_stage(const ad_action *action, const char *name) {
   int has = ad_action_record_of(action->kind)->names != AD_NAMES_NOTHING;
   if (action->stage >= 0 && action->stage < (has ? AD_TABLE_STAGES_MAX : 1)) return AD_OK;
-  return has ? ad_fail(AD_INVALID, "%s is of a stage, 0 to %d, not %d", name, AD_TABLE_STAGES_MAX - 1, action->stage)
-             : ad_fail(AD_INVALID, "%s is of no stage: its field is 0, not %d", name, action->stage);
+  return has ? ad_fail(AD_INVALID, "%s needs a stage from 0 to %d, not %d", name, AD_TABLE_STAGES_MAX - 1,
+                       action->stage)
+             : ad_fail(AD_INVALID, "%s names no stage: its `stage` must be 0, not %d", name, action->stage);
 }
 
 static ad_status check_hop(const ad_action *action, const char *name) {
   if (!ad_action_is_transfer(action->kind))
-    return action->hop ? ad_fail(AD_INVALID, "%s goes nowhere: its hop is 0, not %d", name, action->hop) : AD_OK;
+    return action->hop ? ad_fail(AD_INVALID, "%s is no transfer: its `hop` must be 0, not %d", name, action->hop)
+                       : AD_OK;
   if (action->hop < -AD_TABLE_STAGES_MAX || action->hop > AD_TABLE_STAGES_MAX)
     return ad_fail(AD_INVALID, "%s of stage %d hops over %d stages", name, action->stage, action->hop);
   int32_t peer = ad_action_peer(action);
@@ -74,11 +78,13 @@ static ad_status check_hop(const ad_action *action, const char *name) {
 
 static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
+/* AD_INVALID if there are more (stage, microbatch) or (edge, microbatch) pairs than a table takes. */
 static ad_status check_cells(int32_t stages, int32_t microbatches, size_t edges) {
   int64_t most = larger(stages, (int32_t)edges);
   if (most * microbatches <= AD_TABLE_CELLS_MAX) return AD_OK;
-  return ad_fail(AD_INVALID, "%d stages of %d microbatches are more than a table takes, which is %d of both together",
-                 stages, microbatches, AD_TABLE_CELLS_MAX);
+  return ad_fail(AD_INVALID,
+                 "%d stages with %d microbatches each are more than a table takes: their product is %d at most", stages,
+                 microbatches, AD_TABLE_CELLS_MAX);
 }
 
 static ad_status make_row_room(ad_table_row *row) {
@@ -179,7 +185,7 @@ static int is_before(const ad_stage_edge *edge, int32_t from, int32_t to) {
   return edge->from < from || (edge->from == from && edge->to < to);
 }
 
-/* Where it stands, or would: they are sorted. */
+/* The place of the edge in the sorted list, or the place where it would stand. */
 static size_t place_of_edge(const ad_table *table, int32_t from, int32_t to) {
   size_t low = 0, high = table->edge_count;
   while (low < high) {
@@ -199,7 +205,7 @@ size_t ad_table_find_edge(const ad_table *table, int32_t from, int32_t to) {
   return is_there ? at : SIZE_MAX;
 }
 
-/* A value comes from its edge's first stage, a gradient from its last. */
+/* A value is sent from its edge's first stage, a gradient from the edge's second. */
 size_t ad_table_edge_of(const ad_table *table, const ad_action *action) {
   int32_t peer = ad_action_peer(action);
   int is_first = ad_action_goes_back(action->kind) == ad_action_is_receive(action->kind);
@@ -209,11 +215,11 @@ size_t ad_table_edge_of(const ad_table *table, const ad_action *action) {
 ad_status ad_table_connect(ad_table *table, int32_t from, int32_t to, ad_stage_way way) {
   AD_NEED(table);
   if (from < 0 || to <= from || to >= AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "a stage hands its value to a later one: %d cannot to %d", from, to);
+    return ad_fail(AD_INVALID, "a stage hands its value to a later stage: stage %d cannot to stage %d", from, to);
   if (way != AD_STAGE_BOTH_WAYS && way != AD_STAGE_ONE_WAY)
     return ad_fail(AD_INVALID, "%d is no way between stages", (int)way);
   if (table->edge_count && ad_table_find_edge(table, from, to) != SIZE_MAX)
-    return ad_fail(AD_INVALID, "that stage %d hands to stage %d was said before", from, to);
+    return ad_fail(AD_INVALID, "stages %d and %d are connected already", from, to);
   if (table->edge_count == AD_TABLE_STAGES_MAX)
     return ad_fail(AD_INVALID, "a table has at most %d pairs of stages", AD_TABLE_STAGES_MAX);
   AD_TRY(check_cells(larger(table->stages, to + 1), table->microbatches, table->edge_count + 1));

@@ -1,8 +1,9 @@
-/* A table as the files of this folder see it. */
+/* A schedule table as the files of this folder see it: for each rank a list of actions. */
 #ifndef SCHEDULE_TABLE_H
 #define SCHEDULE_TABLE_H
 #include "addend/schedule.h"
 
+/* The list of one rank. */
 typedef struct ad_table_row {
   ad_action *actions;
   size_t count, capacity;
@@ -16,27 +17,27 @@ typedef struct ad_stage_edge {
 
 struct ad_table {
   ad_table_row *rows;
-  ad_stage_edge *edges; /* those that were said, sorted; none: the stages are a chain */
+  ad_stage_edge *edges; /* those that were given, sorted; none: the stages are a chain */
   size_t edge_count, action_count;
   int32_t ranks, stages, microbatches;
   unsigned parts;
 };
 
-/* What a kind of action is. */
+/* What is known of a kind of action. */
 typedef struct ad_action_record {
-  const char *name, *torch_name; /* torch_name NULL: PyTorch has none */
+  const char *name, *torch_name; /* torch_name NULL: PyTorch has no such action */
   ad_table_part part;
   ad_action_names names;
 } ad_action_record;
 const ad_action_record *ad_action_record_of(ad_action_kind kind);
 
 int ad_action_is_transfer(ad_action_kind kind);
-int ad_action_goes_back(ad_action_kind kind);   /* of a transfer: it carries a gradient */
-int ad_action_is_receive(ad_action_kind kind);  /* of a transfer: `stage` is where it arrives */
-int ad_action_is_addend(ad_action_kind kind);   /* it leaves an addend of the weights' gradient: B, W */
-int ad_action_is_backward(ad_action_kind kind); /* it gives the inputs' gradient: B, I */
+int ad_action_goes_back(ad_action_kind kind);   /* 1: this transfer carries a gradient */
+int ad_action_is_receive(ad_action_kind kind);  /* 1: this transfer arrives at its `stage` */
+int ad_action_is_addend(ad_action_kind kind);   /* 1: this action leaves an addend of the weights' gradient: B, W */
+int ad_action_is_backward(ad_action_kind kind); /* 1: this action gives the inputs' gradient: B, I */
 
-/* Edges, said or of the chain: their number, and the one of this number. */
+/* How many edges a table has, given ones or those of the chain; and the edge of a number. */
 size_t ad_table_edge_count(const ad_table *table);
 ad_stage_edge ad_table_edge(const ad_table *table, size_t edge);
 /* The number of the edge between two stages; SIZE_MAX: there is none. */
@@ -44,13 +45,13 @@ size_t ad_table_find_edge(const ad_table *table, int32_t from, int32_t to);
 /* The edge that a transfer goes over; SIZE_MAX: there is none. */
 size_t ad_table_edge_of(const ad_table *table, const ad_action *action);
 
-/* Puts `actions`, an array of `count` that the table takes over, in the place of the rank's. */
+/* Makes `actions`, an array of `count` that the table takes, the rank's list. */
 void ad_table_take_row(ad_table *table, int32_t rank, ad_action *actions, size_t count);
 AD_CHECKED ad_status ad_table_copy(const ad_table *table, ad_table **out);
-/* ad_table_add of a compute action, for generators. */
+/* Adds a compute action, as ad_table_add does, for generators. */
 AD_CHECKED ad_status ad_table_put(ad_table *table, int32_t rank, ad_action_kind kind, int32_t stage,
                                   int32_t microbatch);
-/* AD_INVALID unless stages, microbatches and ranks are numbers that a table takes. */
+/* AD_INVALID unless stages, microbatches and ranks are in the limits of a table. */
 AD_CHECKED ad_status ad_table_check_shape(const ad_table_shape *shape);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a table costs: times, bubble, what ranks hold. */
+/* Measures a table: times, bubble, what ranks hold. */
 #include "schedule/times.h"
 
 #include <math.h>
@@ -13,31 +13,32 @@
 
 static ad_status check_cost(const char *what, double cost) {
   if (cost >= 0 && cost <= 1e12) return AD_OK;
-  return ad_fail(AD_INVALID, "the cost of %s is above 0, and 1e12 at most, not %g", what, cost);
+  return ad_fail(AD_INVALID, "the cost of %s must be above 0 and at most 1e12, not %g", what, cost);
 }
 
 static ad_status check_stages(const ad_table *table, const ad_table_costs *costs) {
   if (costs->stage_count == (size_t)table->stages) return AD_OK;
-  return ad_fail(AD_INVALID, "there are costs of %zu stages, and the table has %d", costs->stage_count, table->stages);
+  return ad_fail(AD_INVALID, "costs are given for %zu stages, but the table has %d", costs->stage_count, table->stages);
 }
 
 static ad_status check_of_action(const ad_table_costs *costs, const ad_action *action) {
   double cost = ad_table_cost_of(costs, action);
   char text[AD_ACTION_TEXT_MAX];
   if (action->kind > AD_ACTION_W || (cost > 0 && cost <= 1e12)) return AD_OK;
-  return ad_fail(AD_INVALID, "the cost of %s is above 0, and 1e12 at most, not %g",
+  return ad_fail(AD_INVALID, "the cost of %s must be above 0 and at most 1e12, not %g",
                  ad_action_print(action, text, sizeof text), cost);
 }
 
 static ad_status check_of_actions(const ad_table *table, const ad_table_costs *costs) {
   if (costs->microbatch_count != (size_t)table->microbatches)
-    return ad_fail(AD_INVALID, "there are costs of %zu microbatches, and the table has %d", costs->microbatch_count,
+    return ad_fail(AD_INVALID, "costs are given for %zu microbatches, but the table has %d", costs->microbatch_count,
                    table->microbatches);
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++) AD_TRY(check_of_action(costs, &table->rows[r].actions[i]));
   return AD_OK;
 }
 
+/* AD_INVALID unless all costs are positive and not too large, and there are as many as the table needs. */
 static ad_status check_costs(const ad_table *table, const ad_table_costs *costs) {
   AD_TRY(check_cost("F", costs->f));
   AD_TRY(check_cost("B", costs->b));
@@ -48,7 +49,8 @@ static ad_status check_costs(const ad_table *table, const ad_table_costs *costs)
   if (costs->of_action) return check_of_actions(table, costs);
   for (size_t s = 0; costs->of_stage && s < costs->stage_count; s++)
     if (!(costs->of_stage[s] > 0 && costs->of_stage[s] <= 1e12))
-      return ad_fail(AD_INVALID, "the cost of stage %zu is above 0, and 1e12 at most, not %g", s, costs->of_stage[s]);
+      return ad_fail(AD_INVALID, "the cost of stage %zu must be above 0 and at most 1e12, not %g", s,
+                     costs->of_stage[s]);
   return AD_OK;
 }
 
@@ -84,7 +86,7 @@ void ad_table_times_destroy(ad_table_times_of *times) {
   ad_table_index_destroy(&times->index);
 }
 
-/* ---- worth ---- */
+/* ---- worth: makespan, bubble, what ranks hold ---- */
 
 ad_table_rank_worth ad_table_rank_worth_of(const ad_table_times_of *times, int32_t rank) {
   const ad_table_row *row = &times->index.table->rows[rank];

@@ -1,24 +1,26 @@
-/* A table that holds, with its times. */
+/* The times of a table that keeps all laws: when each action begins and ends. */
 #ifndef SCHEDULE_TIMES_H
 #define SCHEDULE_TIMES_H
 #include "schedule/execute.h"
 
 typedef struct ad_table_times_of {
   ad_table_index index;
-  ad_execution run; /* transfers beside the compute */
+  ad_execution run; /* with transfers that overlap compute */
   ad_table_costs costs;
 } ad_table_times_of;
 
-/* What a rank does in a step. */
+/* What a rank does and holds in a step. */
 typedef struct ad_table_rank_worth {
+  /* Time in which the rank computes. */
   double busy;
-  int32_t in_flight, deferred; /* at most */
+  int32_t in_flight, deferred; /* the most activations in flight; the most operands that wait for W */
 } ad_table_rank_worth;
 
-/* The options with their defaults, and the costs. AD_INVALID: a cost that is none. */
+/* Takes the options and the costs, with their defaults. AD_INVALID: a cost is negative, no number, or too large. */
 AD_CHECKED ad_status ad_table_take_options(const ad_table *table, const ad_table_options *given,
                                            ad_table_options *options, ad_table_costs *costs);
-/* AD_INVALID with the sentence of the law that is broken. Release with ad_table_times_destroy. */
+/* Judges a table and times it. AD_INVALID with the sentence of the law that is broken. Release with
+ * ad_table_times_destroy. */
 AD_CHECKED ad_status ad_table_times_create(const ad_table *table, const ad_table_options *given,
                                            ad_table_times_of *out);
 void ad_table_times_destroy(ad_table_times_of *times);

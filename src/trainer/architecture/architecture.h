@@ -1,50 +1,52 @@
-/* Architectures of Hugging Face Transformers that addend's programs compute, as tables: what the keys of a config.json
- * mean for a recipe, and where the values of a parameter stand in the files. Both are read in both directions. */
+/* The architectures of Hugging Face Transformers that addend's programs compute, as tables: what each key of a
+ * config.json means for a recipe, and which tensors of the files have the values of a parameter. Import and export read
+ * the same tables. */
 #ifndef ARCHITECTURE_ARCHITECTURE_H
 #define ARCHITECTURE_ARCHITECTURE_H
 #include <stddef.h>
 
-/* What becomes of a key of config.json. */
+/* What addend does with a key of config.json. */
 typedef enum ad_config_use {
-  AD_CONFIG_GIVES,  /* its value is that of a recipe's key */
-  AD_CONFIG_MUST,   /* it has one value, which is what addend computes */
-  AD_CONFIG_EACH,   /* the same of each element of its list */
-  AD_CONFIG_PASSED, /* it changes no number */
-  AD_CONFIG_ROTARY, /* one of those that model.rotary_base and model.rotary_scaling are made of */
-  AD_CONFIG_BIAS    /* one of those that model.bias is made of */
+  AD_CONFIG_GIVES,  /* the key's value becomes that of a recipe's key */
+  AD_CONFIG_MUST,   /* the key must have the one value that addend computes */
+  AD_CONFIG_EACH,   /* each element of the key's list must have that one value */
+  AD_CONFIG_PASSED, /* the key is ignored, since it changes no number */
+  AD_CONFIG_ROTARY, /* the key is a part of model.rotary_base and model.rotary_scaling; see rotary.c */
+  AD_CONFIG_BIAS    /* the key is a part of model.bias */
 } ad_config_use;
 
-/* Values are written as JSON. */
+/* One key of config.json. Values are written as JSON. */
 typedef struct ad_config_row {
-  const char *key; /* "num_experts|num_local_experts": either will do, the first is written */
+  const char *key; /* "num_experts|num_local_experts": either name is read, the first is written */
   ad_config_use use;
-  const char *gives;  /* the recipe's key */
-  const char *must;   /* the one value */
-  const char *absent; /* what Transformers takes where the key is missing or null; NULL: nothing that could differ, and
-                         of AD_CONFIG_GIVES: it must be there */
+  const char *gives; /* the recipe's key (AD_CONFIG_GIVES) */
+  const char *must;  /* the only value (AD_CONFIG_MUST, AD_CONFIG_EACH) */
+  /* The value that Transformers takes where the key is missing or null. NULL: the key must be there (AD_CONFIG_GIVES),
+   * or its lack makes no difference (other uses). */
+  const char *absent;
 } ad_config_row;
 
-/* What an architecture has that no key of its config.json says. */
+/* A value of a recipe's key that holds for an architecture, though no key of its config.json says so. */
 typedef struct ad_architecture_fact {
-  const char *key, *value; /* of the recipe */
+  const char *key, *value; /* the recipe's key, and its value */
 } ad_architecture_fact;
 
 /* One parameter of addend's and the tensor with its values. '#' stands for the number of the block, '@' for that of an
- * expert: the matrices of all experts, joined along a first dimension, are one parameter. */
+ * expert: the matrices of all experts, joined along a new first dimension, are one parameter. */
 typedef struct ad_tensor_row {
   const char *param;  /* "blocks.#.attn.wq" */
   const char *tensor; /* "model.layers.#.self_attn.q_proj.weight" */
-  int is_turned;      /* the tensor's matrix is [out, in], the parameter's [in, out] */
+  int is_turned;      /* 1: the tensor's matrix is [out, in], the parameter's [in, out] */
 } ad_tensor_row;
 
 enum { AD_ARCHITECTURE_PARTS = 4 };
-/* Lists end with an element of zeros; of each there may be several. */
+/* One architecture. Lists end with an element of zeros; `config` and `tensors` have several lists each. */
 typedef struct ad_architecture {
-  const char *name;                     /* "LlamaForCausalLM": in `architectures` of config.json */
+  const char *name;                     /* "LlamaForCausalLM", as in `architectures` of config.json */
   const char *model_type;               /* "llama" */
-  const char *kind;                     /* of addend's program */
-  const char *rotary_base;              /* the slowest rotation where config.json has none, as JSON */
-  int has_attention_bias, has_mlp_bias; /* config.json says whether there are biases */
+  const char *kind;                     /* the model.kind of addend's program */
+  const char *rotary_base;              /* the base of the rotary frequencies where config.json has none, as JSON */
+  int has_attention_bias, has_mlp_bias; /* 1: config.json says whether there are biases */
   const ad_architecture_fact *facts;
   const ad_config_row *config[AD_ARCHITECTURE_PARTS];
   const ad_tensor_row *tensors[AD_ARCHITECTURE_PARTS];
@@ -52,13 +54,13 @@ typedef struct ad_architecture {
 
 /* The families, each in a file of its own. */
 extern const ad_architecture ad_llama, ad_mistral, ad_qwen2, ad_qwen3, ad_mixtral, ad_qwen3_moe;
-/* What they share. */
+/* Tables that the families share. */
 extern const ad_config_row ad_config_of_decoders[], ad_config_passed[];
 extern const ad_tensor_row ad_tensors_of_decoders[], ad_tensors_of_mlp[];
 
-/* In the order in which an export tries them; NULL at the end. */
+/* All architectures, in the order in which an export tries them; NULL at the end. */
 const ad_architecture *const *ad_architectures(void);
-const ad_architecture *ad_architecture_find(const char *name); /* NULL: there is none */
+const ad_architecture *ad_architecture_find(const char *name); /* NULL: there is no such architecture */
 const char *ad_architectures_known(char *buffer, size_t size); /* "LlamaForCausalLM, ... or ..."; returns buffer */
 
 #endif

@@ -1,5 +1,5 @@
-/* Reading a config.json key by key of the tables. Nothing that it says is passed over unless a table says that it may
- * be. */
+/* Reads a config.json key by key of the tables. A key that no table has is refused, so that nothing it asks for is
+ * ignored by accident. */
 #include "architecture/config.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@
 
 enum { WORDS = 512, SHOWN = 120, KEY_SIZE = 128 };
 
-/* ---- what is collected ---- */
+/* ---- values and refusals ---- */
 
 ad_status ad_config_give(ad_config *to, const char *key, const char *from, const char *text) {
   if (to->count == AD_CONFIG_VALUES_MAX)
@@ -62,7 +62,8 @@ int ad_config_equal(const json_t *a, const json_t *b) {
 
 static json_t *parse_own(const char *json) { return json_loads(json, JSON_DECODE_ANY, NULL); }
 
-/* The first of a row's names that config.json has; "" if it has none, and *value is NULL. */
+/* Finds the first of a row's names that config.json has. If it has none, *value is NULL and the row's names are
+ * returned. */
 static const char *find_key(const json_t *config, const ad_config_row *row, const json_t **value) {
   for (const char *at = row->key; *at; at += strcspn(at, "|"), at += *at == '|') {
     char name[KEY_SIZE];
@@ -74,6 +75,7 @@ static const char *find_key(const json_t *config, const ad_config_row *row, cons
   return row->key;
 }
 
+/* 1: `key` is one of the row's names. */
 static int row_has(const ad_config_row *row, const char *key) {
   size_t length = strlen(key);
   for (const char *at = row->key; *at; at += strcspn(at, "|"), at += *at == '|')
@@ -95,6 +97,7 @@ static const char *print_value(const json_t *value, char *buffer, size_t size) {
   return buffer;
 }
 
+/* Gives a recipe's key the value that config.json has, or the one that Transformers takes where it has none. */
 static ad_status give(const json_t *config, const ad_config_row *row, ad_config *to) {
   char text[SHOWN];
   const json_t *value;
@@ -109,7 +112,7 @@ static ad_status give(const json_t *config, const ad_config_row *row, ad_config 
   return ad_config_give(to, row->gives, row->key, print_value(value, text, sizeof text));
 }
 
-/* Where the key is missing, Transformers takes the absent value. */
+/* Refuses a value other than the only one. Where the key is missing, Transformers takes the absent value. */
 static ad_status judge(const json_t *config, const ad_config_row *row, ad_config *to) {
   const json_t *value;
   json_t *must = parse_own(row->must), *absent = row->absent ? parse_own(row->absent) : NULL;
@@ -124,6 +127,7 @@ static ad_status judge(const json_t *config, const ad_config_row *row, ad_config
   return status;
 }
 
+/* Refuses a list with an element other than the only one. */
 static ad_status judge_each(const json_t *config, const ad_config_row *row, ad_config *to) {
   const json_t *value;
   json_t *must = parse_own(row->must), *element;
@@ -155,7 +159,7 @@ static ad_status take_rows(const json_t *config, ad_config *to) {
   return AD_OK;
 }
 
-/* ---- what no single key says ---- */
+/* ---- what several keys say together, or none ---- */
 
 static ad_status take_facts(ad_config *to) {
   for (const ad_architecture_fact *fact = to->architecture->facts; fact->key; fact++)
@@ -163,6 +167,7 @@ static ad_status take_facts(ad_config *to) {
   return AD_OK;
 }
 
+/* Reads a flag; *out is 0 where it is missing. Refuses a value that is no flag if the architecture has the key. */
 static ad_status take_flag(const json_t *config, const char *key, int is_known, int *out, ad_config *to) {
   const json_t *value = json_object_get(config, key);
   *out = json_is_true(value);
@@ -188,13 +193,14 @@ static int is_known(const ad_architecture *a, const char *key) {
   return 0;
 }
 
-/* Asks for nothing. */
+/* 1: the value asks for nothing: null, false, or an empty list or object. */
 static int is_off(const json_t *value) {
   int is_empty =
       (json_is_array(value) && !json_array_size(value)) || (json_is_object(value) && !json_object_size(value));
   return json_is_null(value) || json_is_false(value) || is_empty;
 }
 
+/* Refuses every key that no table has, unless its value asks for nothing. */
 static ad_status refuse_unknown(const json_t *config, ad_config *to) {
   const char *key;
   json_t *value;
@@ -208,7 +214,7 @@ static ad_status refuse_unknown(const json_t *config, ad_config *to) {
   return AD_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the document ---- */
 
 static ad_status find_architecture(const json_t *config, const char *path, const ad_architecture **out) {
   char known[256], shown[SHOWN];

@@ -1,4 +1,4 @@
-/* A config.json, as Transformers writes it beside a model's weights, read as values of a recipe's keys. */
+/* Reads a config.json, as Transformers writes it beside a model's weights, as values of a recipe's keys. */
 #ifndef ARCHITECTURE_CONFIG_H
 #define ARCHITECTURE_CONFIG_H
 #include <jansson.h>
@@ -9,24 +9,26 @@ enum { AD_CONFIG_VALUES_MAX = 40, AD_CONFIG_BYTES_MAX = 1 << 20 };
 
 /* The value of one key of a recipe. */
 typedef struct ad_config_value {
-  const char *key;  /* of the recipe: "model.heads" */
+  const char *key;  /* the recipe's key: "model.heads" */
   const char *from; /* the key of config.json that gives it, or the architecture's name */
-  char *text;       /* in YAML */
+  char *text;       /* the value as YAML */
 } ad_config_value;
 
 typedef struct ad_config {
   const ad_architecture *architecture;
   ad_config_value values[AD_CONFIG_VALUES_MAX];
   size_t count;
-  char **refused; /* what it asks for that is not computed, a sentence each: "hidden_act: must be ..." */
+  char **refused; /* what config.json asks for and addend does not compute, a sentence each: "hidden_act: must be
+                   * ..." */
   size_t refused_count;
   int64_t positions; /* max_position_embeddings: how long sequences were in training; 0: it does not say */
 } ad_config;
 
-/* AD_INVALID, naming `path`: it is no JSON object, or its architecture is none that is known. Other keys that ask for
- * something else than addend computes are in out->refused. Release with ad_config_release. */
+/* Reads a config.json. AD_INVALID, naming `path`: it is no JSON object, or its architecture is not known. Keys that ask
+ * for something else than addend computes are no error here; they are in out->refused. Release with ad_config_release.
+ */
 ad_status ad_config_parse(const char *text, size_t size, const char *path, ad_config *out) AD_CHECKED;
-/* The same from a file; AD_IO where it cannot be read. */
+/* Reads a config.json from a file; AD_IO where that cannot be read. */
 ad_status ad_config_read(const char *path, ad_config *out) AD_CHECKED;
 void ad_config_release(ad_config *config);
 

@@ -1,23 +1,23 @@
-/* What the files that read a config.json hand to each other. */
+/* What the files that read a config.json (config.c, rotary.c) use of each other. */
 #ifndef ARCHITECTURE_CONFIG_BUILD_H
 #define ARCHITECTURE_CONFIG_BUILD_H
 #include "architecture/config.h"
 
-/* Adds a value of a recipe's key; the text is copied. */
+/* Adds a value for a recipe's key; the text is copied. */
 ad_status ad_config_give(ad_config *to, const char *key, const char *from, const char *text) AD_CHECKED;
-/* Adds a sentence about a key of config.json. */
+/* Adds a sentence on why a key of config.json is refused. */
 ad_status ad_config_refuse(ad_config *to, const char *key, const char *format, ...) AD_PRINTF(3, 4) AD_CHECKED;
-/* "must be \"silu\", is \"gelu\"", of values as JSON. */
+/* Refuses a value: "must be \"silu\", is \"gelu\"", both as JSON. */
 ad_status ad_config_refuse_value(ad_config *to, const char *key, const char *must, const json_t *is) AD_CHECKED;
-/* Both are numbers of one value, or the same JSON. */
+/* 1: both are numbers of one value, or the same JSON. */
 int ad_config_equal(const json_t *a, const json_t *b);
-/* Its value as JSON in one line, cut where it is long; returns buffer. */
+/* Prints a value as JSON in one line, cut where it is long; returns buffer. */
 const char *ad_config_print(const json_t *value, char *buffer, size_t size);
-/* A number in as few digits as tell it from others; returns buffer. */
+/* Prints a number in as few digits as distinguish it from other doubles; returns buffer. */
 enum { AD_CONFIG_NUMBER = 40 };
 const char *ad_config_number(double value, char buffer[AD_CONFIG_NUMBER]);
 
-/* rotary.c: from rope_theta with rope_scaling, or rope_parameters. */
+/* In rotary.c: takes rope_theta with rope_scaling, or rope_parameters. */
 ad_status ad_config_take_rotary(const json_t *config, ad_config *to) AD_CHECKED;
 
 #endif

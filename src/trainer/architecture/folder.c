@@ -1,4 +1,4 @@
-/* Finding a model's files in its folder, and saying what to do where they are others. */
+/* Finds a model's files in its folder, and says what to do if it has other files. */
 #include "architecture/folder.h"
 
 #include <dirent.h>
@@ -26,13 +26,15 @@ static int ends(const char *name, const char *end) {
   return length >= tail && !strcmp(name + length - tail, end);
 }
 
+/* 1: a file of weights as Meta distributes them. */
 static int is_metas(const char *name) { return begins(name, "consolidated.") && ends(name, ".pth"); }
 
+/* 1: a file of weights in Python's pickle format. */
 static int is_pickled(const char *name) {
   return ends(name, ".bin") || ends(name, ".pt") || ends(name, ".pth") || ends(name, ".bin.index.json");
 }
 
-/* The first name in the folder that is one of these, "" where none is. */
+/* The first name in the folder for which `is_one` is 1; "": there is none. */
 static void find_one(const char *path, int (*is_one)(const char *name), char *out, size_t size) {
   DIR *folder = opendir(path);
   *out = 0;
@@ -42,6 +44,7 @@ static void find_one(const char *path, int (*is_one)(const char *name), char *ou
   closedir(folder);
 }
 
+/* Says why a folder without a config.json cannot be read. */
 static ad_status refuse_config(const char *folder) {
   char name[256];
   find_one(folder, is_metas, name, sizeof name);
@@ -60,6 +63,7 @@ ad_status ad_pretrained_config(const char *folder, char **path, ad_config *out) 
   return errno == EACCES ? ad_fail(AD_IO, "%s: %s", folder, strerror(EACCES)) : refuse_config(folder);
 }
 
+/* Says why a folder without safetensors cannot be read. */
 static ad_status refuse_weights(const char *folder) {
   char name[256];
   find_one(folder, is_pickled, name, sizeof name);
@@ -83,7 +87,7 @@ ad_status ad_pretrained_weights(const char *folder, ad_weights **out) {
   return status;
 }
 
-/* ---- what stands beside them ---- */
+/* ---- files beside the weights ---- */
 
 const char *const ad_pretrained_files[AD_PRETRAINED_FILES] = {"config.json",
                                                               "generation_config.json",
@@ -115,6 +119,7 @@ static ad_status copy_bytes(const char *path, const char *to) {
   return status;
 }
 
+/* Copies one file into the folder `to`, if it exists. */
 static ad_status copy_file(const char *folder, const char *name, const char *to) {
   char *from_path, *to_path;
   if (!has(folder, name)) return AD_OK;

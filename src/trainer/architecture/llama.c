@@ -1,4 +1,4 @@
-/* Llama, and Mistral as it is without a sliding window. */
+/* Llama, and Mistral without a sliding window. */
 #include "architecture/architecture.h"
 
 static const ad_architecture_fact facts[] = {{"model.qk_norm", "false"}, {0}};

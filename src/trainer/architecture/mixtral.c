@@ -1,4 +1,4 @@
-/* Mixtral: experts in the place of each MLP, the scores of those that are chosen normalised. */
+/* Mixtral: a mixture of experts in the place of each MLP; the scores of the chosen experts are normalised. */
 #include "architecture/architecture.h"
 
 static const ad_architecture_fact facts[] = {{"model.qk_norm", "false"},

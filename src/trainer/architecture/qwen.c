@@ -1,7 +1,7 @@
-/* The dense Qwens: the second has biases on queries, keys and values, the third norms on queries and keys. */
+/* The dense Qwen models: Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and keys. */
 #include "architecture/architecture.h"
 
-/* Both have these. Windows are off: their width and first layer then change nothing. */
+/* Keys of both. Sliding windows must be off; then their width and first layer change nothing. */
 static const ad_config_row qwen[] = {{"use_sliding_window", AD_CONFIG_MUST, NULL, "false", NULL},
                                      {"sliding_window", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                      {"max_window_layers", AD_CONFIG_PASSED, NULL, NULL, NULL},

@@ -1,4 +1,4 @@
-/* Qwen3 with experts in the place of each MLP. */
+/* Qwen3 with a mixture of experts in the place of each MLP. */
 #include "architecture/architecture.h"
 
 static const ad_architecture_fact facts[] = {{"model.qk_norm", "true"},
@@ -7,7 +7,7 @@ static const ad_architecture_fact facts[] = {{"model.qk_norm", "true"},
                                              {"model.shared_experts", "0"},
                                              {0}};
 
-/* The width of an MLP is that of layers without experts, of which there are none. */
+/* intermediate_size is the width of layers without experts; there are none, so it is ignored. */
 static const ad_config_row qwen3_moe[] = {
     {"num_key_value_heads", AD_CONFIG_GIVES, "model.kv_heads", NULL, NULL},
     {"head_dim", AD_CONFIG_GIVES, "model.head_dim", NULL, "0"},

@@ -1,4 +1,4 @@
-/* From a parameter to its tensors and back. */
+/* Maps parameters to tensors of files of weights, and reads and writes their values. */
 #include "architecture/tensors.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 /* ---- finding ---- */
 
-/* The number of the block where `param` is the row's; 0 for one that has no block, -1 where it is another parameter. */
+/* The number of the block if `param` fits the row's pattern; 0 for a pattern without a block, -1 if it does not fit. */
 static int64_t match(const char *pattern, const char *param) {
   const char *mark = strchr(pattern, '#');
   size_t before = mark ? (size_t)(mark - pattern) : strlen(pattern);
@@ -36,6 +36,7 @@ static ad_shape shape_of(const ad_tensor_source *source, const ad_shape *whole) 
   return (ad_shape){2, {shape.dim[1], shape.dim[0]}};
 }
 
+/* Sets the tensor's name, with the number of the block in the place of '#'. */
 static void set_pattern(ad_tensor_source *source, const char *tensor, int64_t block) {
   const char *mark = strchr(tensor, '#');
   if (mark)
@@ -92,7 +93,8 @@ static int64_t size_of(const ad_part *part, int dim) {
   return size;
 }
 
-/* The spans of the part in [in, out], each pair of them a block of the tensor [out, in]. */
+/* Reads a part of a parameter [in, out] from a transposed tensor [out, in]. Each pair of the part's spans is one block.
+ */
 static void read_turned(const ad_safetensor *tensor, const ad_part *mine, ad_dtype dtype, char *out) {
   int64_t width = size_of(mine, 1), row = 0;
   for (int a = 0; a < mine->count[0]; a++) {
@@ -122,7 +124,7 @@ static void take_whole(const ad_shape *shape, ad_part *out) {
   }
 }
 
-/* As it is: in the file's dtype first, unless that is the one that is wanted. */
+/* Reads a part of a tensor that is not transposed: first in the file's dtype, unless that is the wanted one. */
 static ad_status read_plain(const ad_safetensor *tensor, const ad_part *mine, ad_dtype dtype, char *out) {
   ad_part whole;
   char *part = out;
@@ -135,7 +137,7 @@ static ad_status read_plain(const ad_safetensor *tensor, const ad_part *mine, ad
   return AD_OK;
 }
 
-/* The part without the first dimension. */
+/* Sets *out to the part without its first dimension. */
 static void drop_first(const ad_part *part, ad_part *out) {
   out->ndim = part->ndim - 1;
   for (int dim = 0; dim < out->ndim; dim++) {
@@ -144,6 +146,7 @@ static void drop_first(const ad_part *part, ad_part *out) {
   }
 }
 
+/* Reads the part `mine` of tensor number i. */
 static ad_status read_one(const ad_tensor_source *source, const ad_weights *weights, int64_t i, const ad_part *mine,
                           ad_dtype dtype, char *out) {
   char name[AD_TENSOR_NAME_SIZE];
@@ -154,6 +157,7 @@ static ad_status read_one(const ad_tensor_source *source, const ad_weights *weig
   return AD_OK;
 }
 
+/* Reads a part of a parameter that joins the matrices of experts, one expert after another. */
 static ad_status read_joined(const ad_tensor_source *source, const ad_weights *weights, const ad_part *mine,
                              ad_dtype dtype, char *out) {
   ad_part matrix = {0};

@@ -1,5 +1,5 @@
-/* Where the values of a parameter stand in files of weights: in addend's own names, one tensor as it is, or in those of
- * an architecture, turned, and for experts as one matrix each. */
+/* Where files of weights have the values of a parameter: under addend's own name in one tensor as it is, or under the
+ * names of an architecture, where it may be transposed, and where each expert has a matrix of its own. */
 #ifndef ARCHITECTURE_TENSORS_H
 #define ARCHITECTURE_TENSORS_H
 #include "addend/data.h"
@@ -11,9 +11,10 @@ enum { AD_TENSOR_NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
 
 typedef struct ad_tensor_source {
   char pattern[AD_TENSOR_NAME_SIZE]; /* name of the tensor; '@' in it stands for the number of the expert */
+  /* is_turned: tensors are transposed; is_joined: each expert has its own tensor */
   int is_turned, is_joined;
-  int64_t count;  /* of tensors: of a joined one as many as experts, else 1 */
-  ad_shape shape; /* of each tensor */
+  int64_t count;  /* how many tensors: as many as experts if is_joined, else 1 */
+  ad_shape shape; /* the shape of each tensor */
 } ad_tensor_source;
 
 /* Finds where the parameter with this name and shape stands; architecture NULL: addend's own names. Returns 0 where the
@@ -23,15 +24,15 @@ int ad_tensor_source_find(const ad_architecture *architecture, const char *param
 /* The name of tensor number i; returns buffer. */
 const char *ad_tensor_source_name(const ad_tensor_source *source, int64_t i, char buffer[AD_TENSOR_NAME_SIZE]);
 
-/* A tensor that no parameter takes and that changes nothing: frequencies of rotation that older files hold, and the
- * head of a tied model that repeats the embedding bit for bit. */
+/* 1: no parameter takes this tensor, and it changes nothing: rotary frequencies that older files hold, and the head of
+ * a tied model that repeats the embedding bit for bit. */
 int ad_tensor_is_idle(const ad_architecture *architecture, const ad_weights *weights, const ad_safetensor *tensor);
 
-/* Copies the part `mine` of the parameter, converted to `dtype`, from tensors that are there in their shapes
- * (ad_params_check_weights); reads no others of the files' pages than those that hold it. */
+/* Copies the part `mine` of the parameter, converted to `dtype`, from tensors that exist in their right shapes
+ * (ad_params_check_weights). Reads only the files' pages that hold the part. */
 ad_status ad_tensor_source_read(const ad_tensor_source *source, const ad_weights *weights, const ad_part *mine,
                                 ad_dtype dtype, void *out) AD_CHECKED;
-/* The other direction: tensor number i of the whole parameter, in the dtype `to`. */
+/* Writes tensor number i of the parameter `param`, which is whole, in the dtype `to`. */
 void ad_tensor_source_write(const ad_tensor_source *source, int64_t i, const void *param, ad_dtype dtype, ad_dtype to,
                             void *out);
 

@@ -1,12 +1,12 @@
-/* The transposed copy: a tile is turned in a buffer that stays in the nearest cache, then each of its rows is converted
- * to where it belongs. */
+/* Transposed copies: a tile is transposed in a buffer that stays in the first-level cache, then each of its rows is
+ * converted and written where it belongs. */
 #include "architecture/turn.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* Rows of the buffer are a little longer than a tile: a power of two would put a whole column into few lines of the
- * cache. */
+/* Rows of the buffer are a little longer than a tile: with a power of two, a whole column would fall into few cache
+ * lines. */
 enum { TILE = 64, ROW = TILE + 4 };
 
 #define DEFINE_TILE(bits)                                                                                      \

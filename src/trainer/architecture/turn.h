@@ -6,14 +6,15 @@
 
 /* A block of a matrix, `rows` by `columns` elements. */
 typedef struct ad_turned_block {
-  const char *from; /* its first element; need not be aligned for the dtype */
+  const char *from; /* its first element, which need not be aligned for the dtype */
   int64_t from_row; /* elements from one row to the next */
-  char *to;         /* its first element, [columns, rows] */
+  char *to;         /* the first element of the transposed block, [columns, rows] */
   int64_t to_row;
-  int64_t rows, columns; /* of `from` */
+  int64_t rows, columns; /* size of the block `from` */
 } ad_turned_block;
 
-/* to[j][i] = from[i][j], converted: a tile at a time, so that both are read and written in whole cache lines. */
+/* Writes to[j][i] = from[i][j], converted, one tile at a time, so that both are read and written in whole cache lines.
+ */
 void ad_turn(const ad_turned_block *block, ad_dtype from, ad_dtype to);
 
 #endif

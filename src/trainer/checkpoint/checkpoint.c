@@ -1,5 +1,5 @@
-/* Saving checkpoints beside the training: what each rank's thread does, and how the ranks move on together. What is
- * written is in checkpoint_snapshot.c and checkpoint_index.c, in which order names change in checkpoint_folder.c. */
+/* Saves checkpoints while training goes on: what each rank's thread does, and how the ranks move on together. What is
+ * written is in checkpoint_snapshot.c and checkpoint_index.c, the order of renames in checkpoint_folder.c. */
 #include "addend/checkpoint.h"
 
 #include <pthread.h>
@@ -18,17 +18,18 @@
 #include "files/file.h"
 #include "base/unfinished.h"
 
-/* Every rank writes its shard; when all have, the first rank writes the index and puts the folder in place. */
+/* What a checkpoint under way is doing: every rank writes its shard; then the first rank writes the index and gives the
+ * folder its name. */
 typedef enum phase { IDLE, SHARDS, INDEX } phase;
 
 struct ad_checkpointer {
   ad_comm *comm;
   ad_group group; /* all ranks of the mesh */
   char *folder;
-  char token[AD_TOKEN_SIZE]; /* in the names of unfinished ones, the same on all ranks */
+  char token[AD_TOKEN_SIZE]; /* in the names of unfinished checkpoints, the same on all ranks */
   int64_t keep, step;
   phase phase;
-  int runs; /* 1: the thread was started and is to be joined */
+  int runs; /* 1: the thread was started and must be joined */
   pthread_t thread;
   atomic_int done;
   ad_snapshot snapshot;
@@ -43,6 +44,7 @@ static int is_first(const ad_checkpointer *c) { return ad_group_index(&c->group,
 
 /* ---- in the thread ---- */
 
+/* Makes the folder, and writes this rank's shard if it has any pieces. */
 static ad_status write_shard_in(ad_checkpointer *c, const char *folder) {
   char name[AD_SHARD_NAME_SIZE], *path;
   ad_shard_name(ad_comm_rank(c->comm), name, sizeof name);
@@ -62,6 +64,7 @@ static ad_status write_shard(ad_checkpointer *c) {
   return status;
 }
 
+/* Writes the index and gives the complete checkpoint its name. */
 static ad_status write_index_in(ad_checkpointer *c, const char *folder) {
   char *path;
   AD_TRY(ad_path_in(folder, "index.json", &path));
@@ -77,7 +80,7 @@ static ad_status write_index(ad_checkpointer *c) {
   AD_TRY(ad_checkpoint_path(c->folder, c->step, c->token, &folder));
   ad_status status = write_index_in(c, folder);
   ad_release(folder);
-  // That old checkpoints cannot be removed is a warning, since the new one is complete.
+  // If old checkpoints cannot be removed, that is a warning, since the new one is complete.
   if (!status && ad_checkpoint_remove_older(c->folder, c->step, c->keep))
     snprintf(c->warning, sizeof c->warning, "%s", ad_last_error());
   return status;
@@ -108,8 +111,8 @@ static void join_thread(ad_checkpointer *c) {
   c->runs = 0;
 }
 
-// Begins the next phase. A rank that takes no part, or whose thread cannot start, is done at once; in the second case
-// with an error, on which all ranks then agree.
+// Begins the next phase. A rank that takes no part in it is done at once. So is a rank whose thread cannot start, with
+// an error on which all ranks then agree.
 static void begin_phase(ad_checkpointer *c, phase next, int takes_part) {
   c->phase = next;
   atomic_store(&c->done, 1);
@@ -146,8 +149,8 @@ static void copy_message(char *message, size_t size, const char *before) {
   snprintf(message, size, "%s%s", before, ad_last_error());
 }
 
-// Says what was done, not what was meant to be: the removal may have failed too. All ranks call it, when none of them
-// writes any more.
+// Gives up the checkpoint: the error says what was removed in fact, since the removal may have failed too. All ranks
+// call this, when none of them writes any more.
 static ad_status give_up(ad_checkpointer *c, ad_status status) {
   char message[AD_MESSAGE_MAX], removal[AD_MESSAGE_MAX / 2] = "what there was of it was removed";
   copy_message(message, sizeof message, "");
@@ -158,6 +161,7 @@ static ad_status give_up(ad_checkpointer *c, ad_status status) {
                  (long long)c->step, message, removal, c->folder);
 }
 
+// Gathers the sizes and checksums of all ranks' files, and adds them to the first rank's index.
 static ad_status gather_sums(ad_checkpointer *c, ad_file_sum *sums) {
   int64_t own[2] = {c->sum.bytes, (int64_t)c->sum.checksum};
   _Static_assert(sizeof own == sizeof *sums, "a file's sum travels as two numbers");
@@ -181,6 +185,7 @@ static ad_status complete_index(ad_checkpointer *c) {
   return status;
 }
 
+// Ends the phase on all ranks, and begins the next one or completes the checkpoint.
 static ad_status advance(ad_checkpointer *c) {
   ad_status status = agree_on_phase(c);
   if (status) return give_up(c, status);
@@ -195,6 +200,7 @@ static ad_status advance(ad_checkpointer *c) {
   return AD_OK;
 }
 
+// *done: 1 if the threads of all ranks are done.
 static ad_status all_done(ad_checkpointer *c, int32_t *done) {
   *done = atomic_load(&c->done);
   ad_collective reduce = {.size = sizeof reduce,
@@ -248,7 +254,7 @@ ad_status ad_checkpointer_save(ad_checkpointer *c, const ad_checkpoint_state *gi
   return AD_OK;
 }
 
-/* ---- making and unmaking ---- */
+/* ---- creating and destroying ---- */
 
 static ad_status prepare_folder(const ad_checkpointer *c) {
   if (!is_first(c)) return AD_OK;
@@ -257,7 +263,7 @@ static ad_status prepare_folder(const ad_checkpointer *c) {
   return ad_checkpoint_clean(c->folder);
 }
 
-/* The first rank draws, for all. */
+/* Draws the token on the first rank, and gives it to all. */
 static ad_status draw_token(ad_checkpointer *c) {
   int64_t bits = is_first(c) ? ad_token_bits() : 0;
   AD_TRY(ad_share_first(c->comm, &c->group, &bits, 1, AD_HERE));

@@ -1,4 +1,4 @@
-/* Names of checkpoints and the order of renames and removals: whenever the machine stops, a folder with the name of a
+/* Names of checkpoints, and the order of renames and removals: whenever the machine stops, a folder with the name of a
  * complete checkpoint is complete. What a checkpoint holds is decided elsewhere. */
 #include "checkpoint/checkpoint_folder.h"
 
@@ -26,6 +26,7 @@ static int64_t step_of(const char *name) {
   return step >= 0 && !strcmp(name, again) ? step : -1;
 }
 
+// Inserts a step into the list, newest first; if the list is full, the oldest step is dropped.
 static int insert(int64_t steps[AD_CHECKPOINTS_LISTED], int count, int64_t step) {
   int at = count;
   while (at > 0 && steps[at - 1] < step) at--;
@@ -62,6 +63,7 @@ ad_status ad_checkpoint_path(const char *folder, int64_t step, const char *token
 
 /* ---- removing ---- */
 
+/* 1: the name of a rank's file, complete or unfinished. */
 static int is_shard(const char *name) {
   static const char before[] = "rank-";
   if (strncmp(name, before, sizeof before - 1) != 0) return 0;
@@ -70,13 +72,13 @@ static int is_shard(const char *name) {
   return rest > rank && (!strcmp(rest, ".safetensors") || ad_is_unfinished(rest, ".safetensors"));
 }
 
-/* Those of a checkpoint, written or half written. */
+/* 1: the name of a file of a checkpoint, complete or unfinished. */
 static int is_own_file(const char *name) {
   static const char index[] = "index.json";
   return is_shard(name) || !strcmp(name, index) || ad_is_unfinished(name, index);
 }
 
-/* What somebody else put into a checkpoint stays, under a name that no checkpoint gets. */
+/* Keeps files that somebody else put into a checkpoint: renames the folder to a name that no checkpoint gets. */
 static ad_status keep_others(const char *path) {
   char token[AD_TOKEN_SIZE], *name;
   size_t size = strlen(path) + sizeof token + sizeof "..others";
@@ -120,7 +122,7 @@ static ad_status move_folder(const char *from, const char *to) {
   return ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
-/* "FOLDER/step-N.old.tmp": what bore a complete checkpoint's name and is to be removed. */
+/* Makes the path "FOLDER/step-N.old.tmp", of a checkpoint that has lost its name and is to be removed. */
 static ad_status leaving_path(const char *folder, int64_t step, char **out) {
   char name[NAME_SIZE];
   snprintf(name, sizeof name, "%s%lld.old.tmp", prefix, (long long)step);
@@ -135,7 +137,7 @@ static ad_status remove_leaving(const char *folder, int64_t step) {
   return status;
 }
 
-/* A checkpoint loses its name at once and only then its files; one that is not there will do. */
+/* Renames a checkpoint, so that it loses its name at once and its files only later. It is no error if there is none. */
 static ad_status set_aside(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL;
   ad_status status = remove_leaving(folder, step);
@@ -148,7 +150,7 @@ static ad_status set_aside(const char *folder, int64_t step) {
   return status;
 }
 
-/* Undoes set_aside, where there was one to set aside. */
+/* Undoes set_aside, if there was a checkpoint to set aside. */
 static void put_back(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL;
   if (!ad_checkpoint_path(folder, step, NULL, &complete) && !leaving_path(folder, step, &leaving) &&
@@ -158,7 +160,7 @@ static void put_back(const char *folder, int64_t step) {
   ad_release(leaving);
 }
 
-/* The new one has the name, for good. */
+/* Renames the new checkpoint, and returns when that is on disk. */
 static ad_status move_in(const char *folder, const char *written, const char *complete) {
   AD_TRY(move_folder(written, complete));
   ad_status status = ad_folder_sync(folder);
@@ -166,7 +168,7 @@ static ad_status move_in(const char *folder, const char *written, const char *co
   return status;
 }
 
-/* Where it cannot have the name, the one of the same step gets it back. */
+/* Gives the new checkpoint its name; if that fails, the earlier one of the same step gets its name back. */
 static ad_status exchange(const char *folder, int64_t step, const char *written, const char *complete) {
   char message[AD_MESSAGE_MAX];
   AD_TRY(set_aside(folder, step));

@@ -1,4 +1,4 @@
-/* The folder that checkpoints stand in: names, what is there, and putting a new one in place. */
+/* The folder in which checkpoints stand: their names, which of them exist, and giving a new one its name. */
 #ifndef CHECKPOINT_CHECKPOINT_FOLDER_H
 #define CHECKPOINT_CHECKPOINT_FOLDER_H
 #include <stdint.h>
@@ -6,21 +6,22 @@
 
 enum { AD_CHECKPOINTS_LISTED = 64 };
 
-/* Steps of the complete checkpoints, newest first, at most AD_CHECKPOINTS_LISTED; returns how many. A folder that is
- * not there has none. */
+/* Lists the steps of the complete checkpoints, newest first, at most AD_CHECKPOINTS_LISTED; returns how many. A folder
+ * that does not exist has none. */
 int ad_checkpoint_steps(const char *folder, int64_t steps[AD_CHECKPOINTS_LISTED]);
-/* "FOLDER/step-N"; with a token "FOLDER/step-N.TOKEN.tmp", which is not complete. Release with ad_release. */
+/* Makes the path "FOLDER/step-N" or, with a token, "FOLDER/step-N.TOKEN.tmp", the path of a checkpoint that is not
+ * complete. Release with ad_release. */
 AD_CHECKED ad_status ad_checkpoint_path(const char *folder, int64_t step, const char *token, char **out);
-/* Removes every step-*.tmp, a link itself and not what it leads to. */
+/* Removes every step-*.tmp; of a link it removes the link and not what the link leads to. */
 AD_CHECKED ad_status ad_checkpoint_clean(const char *folder);
-/* Gives step-N.TOKEN.tmp its name; one that has it makes way, and is there as step-N.old.tmp until remove_older.
- * Returns when that is on disk. */
+/* Gives step-N.TOKEN.tmp the name step-N. An earlier checkpoint with that name is renamed to step-N.old.tmp, where it
+ * stays until ad_checkpoint_remove_older. Returns when the change is on disk. */
 AD_CHECKED ad_status ad_checkpoint_place(const char *folder, int64_t step, const char *token);
-/* Removes what made way for `step`, and those older than the last `keep` up to it; later ones (an unusable one that was
- * passed over) stay. */
+/* Removes step-N.old.tmp of `step`, and all checkpoints older than the last `keep` ones up to `step`. Later checkpoints
+ * (unusable ones that were passed over) stay. */
 AD_CHECKED ad_status ad_checkpoint_remove_older(const char *folder, int64_t step, int64_t keep);
 
-/* Steps of the newest complete checkpoint in the folder, usable or not; -1: there is none. Local. */
+/* The step of the newest complete checkpoint in the folder, usable or not; -1: there is none. Local to this rank. */
 int64_t ad_checkpoint_newest(const char *folder);
 
 #endif

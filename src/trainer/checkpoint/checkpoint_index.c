@@ -1,4 +1,4 @@
-/* Making and writing a checkpoint's index. Reading it is in checkpoint_index_read.c. */
+/* Makes and writes a checkpoint's index. Reading an index is in checkpoint_index_read.c. */
 #include "checkpoint/checkpoint_index.h"
 
 #include <stdio.h>
@@ -21,6 +21,7 @@ void ad_shard_name(int64_t rank, char *buffer, size_t size) {
   snprintf(buffer, size, "rank-%lld.safetensors", (long long)rank);
 }
 
+/* The spans of a part, as a list of [first, count] for each dimension. */
 static json_t *describe_spans(const ad_part *part) {
   json_t *dims = json_array();
   for (int dim = 0; dim < part->ndim; dim++) {
@@ -40,7 +41,7 @@ static json_t *describe_shape(const ad_shape *shape) {
   return dims;
 }
 
-/* `files[i]`: the number of member i's file, -1 while it has none. */
+/* Describes the pieces of a value. files[i]: the number of member i's file, -1 if it has none. */
 static json_t *describe_pieces(const ad_group *group, const ad_array *array, const int64_t *files) {
   json_t *pieces = json_array();
   for (int64_t i = 0; i < ad_group_size(group); i++) {
@@ -60,6 +61,7 @@ static int writes_any(const ad_checkpoint_state *state, int64_t rank) {
   return 0;
 }
 
+/* Describes the files, and sets files[i] to the number of member i's file, or -1 if that rank writes none. */
 static json_t *describe_files(const ad_group *group, const ad_checkpoint_state *state, int64_t *files) {
   json_t *list = json_array();
   for (int64_t i = 0; i < ad_group_size(group); i++) {
@@ -73,6 +75,7 @@ static json_t *describe_files(const ad_group *group, const ad_checkpoint_state *
   return list;
 }
 
+/* Describes each value: its dtype, shape, layout, and the pieces with the files that have them. */
 static json_t *describe_values(const ad_group *group, const ad_checkpoint_state *state, const int64_t *files) {
   json_t *values = json_object();
   for (size_t i = 0; i < state->value_count; i++) {
@@ -130,6 +133,7 @@ ad_status ad_index_add_sums(json_t *index, const ad_file_sum *sums) {
   return failed ? ad_fail(AD_MEMORY, "no memory for a checkpoint's index") : AD_OK;
 }
 
+/* Writes the index behind its checksum. */
 static ad_status write_text(ad_output *output, const char *text) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   snprintf(first, sizeof first, AD_CHECKPOINT_FIRST, (unsigned long long)ad_checksum(text, strlen(text), 0));

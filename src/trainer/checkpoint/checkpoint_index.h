@@ -6,41 +6,44 @@
 #include "array/part.h"
 #include "files/output.h"
 
-/* 1 if `rank` writes a piece of this value: it holds a part of it, and is the first of the ranks that hold that part.
- */
+/* 1 if `rank` writes a piece of this value: it holds a part of the value, and is the first of the ranks that hold this
+ * part. */
 int ad_piece_is_written(const ad_array *array, int64_t rank);
-/* "rank-R.safetensors" */
+/* Prints the name of a rank's file: "rank-R.safetensors". */
 void ad_shard_name(int64_t rank, char *buffer, size_t size);
 
 /* ---- writing ---- */
 
-/* Makes the index, but for the files' sizes and checksums, which are not known yet. Which rank writes what follows from
- * the layouts. Release with json_decref. */
+/* Makes the index, without the files' sizes and checksums, which are not known yet. The layouts say which rank writes
+ * which piece. Release with json_decref. */
 AD_CHECKED ad_status ad_index_describe(const ad_group *group, const ad_checkpoint_state *state, json_t **out);
-/* Adds the files' sizes and checksums; sums[i] is of the file of member i of the group. */
+/* Adds the files' sizes and checksums; sums[i] belongs to the file of member i of the group. */
 AD_CHECKED ad_status ad_index_add_sums(json_t *index, const ad_file_sum *sums);
-/* Returns when it is on disk. */
+/* Writes the index to `path`; returns when it is on disk. */
 AD_CHECKED ad_status ad_index_write(const json_t *index, const char *path);
 
 /* ---- reading ---- */
 
-/* AD_IO if it is missing, garbled or of another version. Release with json_decref. */
+/* Reads an index. AD_IO if the file is missing, garbled or of another version. Release with json_decref. */
 AD_CHECKED ad_status ad_index_read(const char *path, json_t **out);
 size_t ad_index_file_count(const json_t *index);
-/* File number i of the index. Its name is a plain one, which cannot lead out of the folder; AD_IO for another. */
+/* Gives file number i of the index. Its name is a plain one, which cannot lead out of the folder; AD_IO for any other.
+ */
 AD_CHECKED ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_file_sum *out);
-/* AD_INVALID names what the checkpoint lacks, has in addition or has in another shape. */
+/* Compares the index with a state. AD_INVALID names values that the checkpoint lacks, has in addition, or has in
+ * another shape. */
 AD_CHECKED ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state);
-/* AD_IO unless it says of itself that it was written after `step` steps, as its folder's name does. */
+/* AD_IO unless the index says that it was written after `step` steps, as its folder's name does. */
 AD_CHECKED ad_status ad_index_check_step(const json_t *index, int64_t step);
-/* AD_IO unless it says as many ranks as the mesh that it names has. */
+/* AD_IO unless the index says as many ranks as the mesh has that it names. */
 AD_CHECKED ad_status ad_index_check_ranks(const json_t *index);
-/* AD_IO unless a value has this dtype, as the file says. */
+/* AD_IO unless the index gives this value the dtype that its file has. */
 AD_CHECKED ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype dtype);
-/* What state->judge says of the index's facts. */
+/* Asks state->judge about the facts in the index, and returns its answer. */
 AD_CHECKED ad_status ad_index_judge(const json_t *index, const ad_checkpoint_state *state);
+/* Sets the state's step and numbers from the index. */
 AD_CHECKED ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state);
-/* The list of a value's pieces, and what one of them is: which elements, in which file. */
+/* The list of a value's pieces; and which elements one of the pieces has, and in which file. */
 const json_t *ad_index_pieces(const json_t *index, const char *name);
 AD_CHECKED ad_status ad_index_piece(const json_t *index, const json_t *piece, const ad_shape *shape, ad_part *part,
                                     size_t *file);

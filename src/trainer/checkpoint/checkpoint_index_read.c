@@ -1,4 +1,4 @@
-/* Reading a checkpoint's index. It is checked by its checksum, and then like any file from somewhere else. */
+/* Reads a checkpoint's index. After its checksum, every number in it is checked as in a file from anywhere. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,7 @@ enum { INDEX_BYTES_MAX = 1 << 30 };
 
 /* ---- the file ---- */
 
+// Checks the text against the checksum in its first bytes.
 static ad_status check_text(const char *path, const char *text, int64_t size) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   size_t head = AD_CHECKPOINT_FIRST_BYTES;
@@ -67,7 +68,7 @@ ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_fil
   return AD_OK;
 }
 
-/* ---- what the checkpoint has, what is wanted ---- */
+/* ---- what the checkpoint has, and what the state wants ---- */
 
 static const json_t *value_of(const json_t *index, const char *name) {
   return json_object_get(json_object_get(index, "values"), name);
@@ -190,7 +191,8 @@ const json_t *ad_index_pieces(const json_t *index, const char *name) {
   return json_object_get(value_of(index, name), "pieces");
 }
 
-// Ascending, apart, inside the dimension.
+// Reads the spans of one dimension. They must ascend, must not overlap, and must fit the dimension. Returns 0 if they
+// do not.
 static int read_spans(const json_t *list, int64_t size, ad_part *part, int dim) {
   int64_t end = 0;
   size_t count = json_array_size(list);

@@ -1,5 +1,5 @@
-/* Loading checkpoints: finding one that is whole, and reading the slices that a rank's parts need from whichever files
- * hold them. */
+/* Loads checkpoints: finds the newest one that is complete and undamaged, and reads the elements that a rank needs from
+ * whichever files hold them. */
 #include <stdio.h>
 #include "addend/checkpoint.h"
 #include "addend/safetensors.h"
@@ -19,13 +19,13 @@ typedef struct loading {
   ad_comm *comm;
   ad_group group;
   ad_checkpoint_state *state;
-  char *folder; /* of one checkpoint */
-  int64_t step; /* by the folder's name */
+  char *folder; /* of the checkpoint that is tried */
+  int64_t step; /* as the folder's name says */
   json_t *index;
   ad_safetensors **files; /* by their number in the index; NULL: not opened yet */
 } loading;
 
-/* ---- one checkpoint: whole or not ---- */
+/* ---- whether one checkpoint is complete and undamaged ---- */
 
 static ad_status read_index(loading *l) {
   char *path;
@@ -46,7 +46,7 @@ static ad_status verify_file(const loading *l, size_t i) {
   return status;
 }
 
-// Verifies this rank's share of the files; each file is read by one rank.
+// Checks the index, and the checksums of this rank's share of the files; each file is read by one rank.
 static ad_status verify_share(loading *l) {
   AD_TRY(read_index(l));
   AD_TRY(ad_index_check_step(l->index, l->step));
@@ -56,8 +56,9 @@ static ad_status verify_share(loading *l) {
   return AD_OK;
 }
 
-/* ---- reading slices ---- */
+/* ---- reading pieces ---- */
 
+// Gives file number i of the index, and opens it if it is not open yet.
 static ad_status open_file(loading *l, size_t i, const ad_safetensors **out) {
   const char *name;
   ad_file_sum sum;
@@ -73,7 +74,7 @@ static ad_status open_file(loading *l, size_t i, const ad_safetensors **out) {
   return AD_OK;
 }
 
-// Copies a region out of the file and then, converted to the array's dtype, into the array.
+// Copies a region out of the file, converts it to the array's dtype, and copies it into the array.
 static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_safetensor *tensor, const ad_part *piece,
                                 const ad_part *region) {
   size_t numel = ad_part_numel(region), element = ad_dtype_size(tensor->dtype);
@@ -90,6 +91,7 @@ static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_s
   return status;
 }
 
+// Checks that the file has the piece that the index says, in a dtype that the array can take.
 static ad_status check_tensor(const loading *l, const char *name, const ad_safetensor *tensor, const ad_part *piece,
                               const ad_array *array) {
   if (!tensor || (size_t)ad_shape_numel(&tensor->shape) != ad_part_numel(piece))
@@ -100,13 +102,14 @@ static ad_status check_tensor(const loading *l, const char *name, const ad_safet
                  ad_dtype_name(array->dtype));
 }
 
-/* What this rank's part of a value has got so far. */
+/* How much of this rank's part of a value has been read. */
 typedef struct filling {
   ad_part mine;
-  ad_part *taken; /* regions, none of which shares an element with another */
+  ad_part *taken; /* regions that were read; no two share an element */
   size_t count, numel;
 } filling;
 
+// Notes a region that is read; AD_IO if some of its elements were read before.
 static ad_status take_region(const loading *l, const char *name, filling *f, const ad_part *region) {
   for (size_t i = 0; i < f->count; i++) {
     ad_part common;
@@ -120,6 +123,7 @@ static ad_status take_region(const loading *l, const char *name, filling *f, con
   return AD_OK;
 }
 
+// Reads what one piece of the value has of this rank's part.
 static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const json_t *entry, filling *f) {
   ad_array *array = value->array;
   ad_part piece, region;
@@ -138,6 +142,7 @@ static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const 
   return AD_OK;
 }
 
+// Reads this rank's part from all pieces; AD_IO if they do not have every element of it.
 static ad_status read_pieces(loading *l, const ad_checkpoint_value *value, const json_t *pieces, filling *f) {
   for (size_t i = 0; i < json_array_size(pieces); i++) AD_TRY(read_piece(l, value, json_array_get(pieces, i), f));
   if (f->numel == ad_part_numel(&f->mine)) return AD_OK;
@@ -169,6 +174,7 @@ static void close_files(loading *l) {
   l->files = NULL;
 }
 
+// Judges the facts, compares values, reads numbers and then values.
 static ad_status read_state(loading *l) {
   ad_status status = ad_index_judge(l->index, l->state);
   if (!status) status = ad_index_match(l->index, l->state);
@@ -179,9 +185,9 @@ static ad_status read_state(loading *l) {
   return status;
 }
 
-/* ---- the newest that is whole ---- */
+/* ---- the newest usable checkpoint ---- */
 
-// Verifies one checkpoint and reads it; AD_IO if it is damaged. All ranks call it.
+// Checks one checkpoint and reads it; AD_IO if it is damaged. All ranks call this.
 static ad_status try_checkpoint(loading *l) {
   ad_status status = ad_agree(l->comm, &l->group, verify_share(l), AD_HERE);
   if (!status) status = ad_agree(l->comm, &l->group, read_state(l), AD_HERE);
@@ -192,6 +198,7 @@ static ad_status try_checkpoint(loading *l) {
 
 static int is_first(const loading *l) { return ad_group_index(&l->group, ad_comm_rank(l->comm)) == 0; }
 
+// Notes why a checkpoint is not usable.
 static void pass_over(const loading *l, int is_last, ad_text *reasons) {
   ad_text_add(reasons, "; step %lld: %s", (long long)l->step, ad_last_error());
   if (is_first(l))
@@ -199,6 +206,7 @@ static void pass_over(const loading *l, int is_last, ad_text *reasons) {
            is_last ? "" : ", the one before it is tried", ad_last_error());
 }
 
+// Tries the checkpoints in order until one is read, or fails for another reason than damage.
 static ad_status try_steps(loading *l, const char *folder, const int64_t *steps, int64_t count) {
   char reasons[AD_MESSAGE_MAX - 256] = "";
   ad_text text = ad_text_on(reasons, sizeof reasons);
@@ -213,7 +221,7 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
   return ad_fail_alike(AD_IO, "no usable checkpoint is in %s%s", folder, count ? reasons : ": there is none at all");
 }
 
-// The first rank looks into the folder and tells the others what is there.
+// The first rank lists the checkpoints of the folder, and gives the list to the others.
 static ad_status find_steps(loading *l, const char *folder, int64_t *steps, int64_t *count) {
   int64_t found[AD_CHECKPOINTS_LISTED + 1] = {0};
   if (is_first(l)) found[AD_CHECKPOINTS_LISTED] = ad_checkpoint_steps(folder, found);

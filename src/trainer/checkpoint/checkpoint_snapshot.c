@@ -1,4 +1,4 @@
-/* Copying the pieces that a rank writes, and writing them to its file. When that happens is decided elsewhere. */
+/* Copies the pieces that a rank writes, and writes them to its file. When that happens is decided elsewhere. */
 #include "checkpoint/checkpoint_snapshot.h"
 
 #include <stdio.h>
@@ -25,6 +25,7 @@ ad_status ad_checkpoint_check_state(const ad_checkpoint_state *state) {
   return AD_OK;
 }
 
+// AD_TYPE for a value with a scale, or with a layout of which no rank has the value (P, V).
 static ad_status check_value(const ad_comm *comm, const ad_checkpoint_value *value) {
   const ad_layout *layout = &value->array->layout;
   ad_axes pending = ad_layout_axes_of(layout, AD_P), varying = ad_layout_axes_of(layout, AD_V);
@@ -70,7 +71,7 @@ static ad_status add_pieces_of_size(ad_snapshot *snapshot, const ad_comm *comm, 
   return AD_OK;
 }
 
-// Wider dtypes first keeps every tensor of the file aligned.
+// Lists this rank's pieces, wider dtypes first: that keeps every tensor of the file aligned.
 static ad_status list_pieces(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state) {
   AD_TRY(ad_new(state->value_count, &snapshot->pieces));
   for (size_t bytes = sizeof(double); bytes; bytes /= 2) AD_TRY(add_pieces_of_size(snapshot, comm, state, bytes));

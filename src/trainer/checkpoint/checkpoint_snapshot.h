@@ -1,4 +1,4 @@
-/* The pieces of values that this rank writes, copied so that training can go on. */
+/* A copy of the pieces of values that this rank writes, so that training can go on while they are written. */
 #ifndef CHECKPOINT_CHECKPOINT_SNAPSHOT_H
 #define CHECKPOINT_CHECKPOINT_SNAPSHOT_H
 #include "addend/checkpoint.h"
@@ -11,14 +11,15 @@ typedef struct ad_snapshot {
   size_t bytes;
 } ad_snapshot;
 
-/* AD_INVALID, naming the place in the list, unless every value and number of a caller's state is there. */
+/* AD_INVALID, naming the place in the list, unless every value and number of a caller's state is complete. */
 AD_CHECKED ad_status ad_checkpoint_check_state(const ad_checkpoint_state *state);
-/* Replaces what it held. AD_TYPE for a value that is P or V. */
+/* Copies this rank's pieces of the state in the place of an earlier copy. AD_TYPE for a value that is P or V on some
+ * axis. */
 AD_CHECKED ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state);
-/* The memory it will take on this rank. */
+/* Bytes of memory that the snapshot takes on this rank. */
 size_t ad_snapshot_bytes(const ad_comm *comm, const ad_checkpoint_state *state);
 void ad_snapshot_clear(ad_snapshot *snapshot);
-/* Returns when the file is on disk. */
+/* Writes the pieces to a file; returns when the file is on disk. */
 AD_CHECKED ad_status ad_snapshot_write(const ad_snapshot *snapshot, const char *path, int64_t step, int64_t *bytes,
                                        uint64_t *checksum);
 

@@ -1,4 +1,4 @@
-/* Reading a font once into outlines, and one outline at a size and a weight. */
+/* Reads a font once into outlines, and gives one outline at a size and a weight. */
 #include "data/font.h"
 
 #include <math.h>
@@ -9,13 +9,15 @@
 #include "files/file.h"
 #include "addend/safetensors.h"
 
-/* Loads into the face's slot. A space may be blank; an outline for everything else. 0: the font does not have it. */
+/* Loads a character into the face's glyph slot. Returns 0 if the font lacks it: only the space may be blank, every
+ * other character must have an outline. */
 static int load_character(FT_Face face, int character) {
   FT_UInt glyph = FT_Get_Char_Index(face, (FT_ULong)character);
   if (!glyph || FT_Load_Glyph(face, glyph, FT_LOAD_NO_SCALE)) return 0;
   return face->glyph->format == FT_GLYPH_FORMAT_OUTLINE && (character == ' ' || face->glyph->outline.n_points > 0);
 }
 
+/* Copies the outline in the glyph slot to place i of the font. */
 static ad_status keep_outline(FT_Library library, FT_GlyphSlot slot, int i, ad_font *font) {
   const FT_Outline *outline = &slot->outline;
   if (FT_Outline_New(library, (FT_UInt)outline->n_points, outline->n_contours, &font->outlines[i]) ||
@@ -26,6 +28,7 @@ static ad_status keep_outline(FT_Library library, FT_GlyphSlot slot, int i, ad_f
   return AD_OK;
 }
 
+/* Copies the outlines of all printable characters; AD_IO names those that the font lacks. */
 static ad_status keep_outlines(FT_Library library, FT_Face face, ad_font *font) {
   char lacking[64];
   ad_text list = ad_text_on(lacking, sizeof lacking);
@@ -79,7 +82,7 @@ void ad_font_clear(FT_Library library, ad_font *font) {
   *font = (ad_font){0};
 }
 
-/* Strokes grow to the right and upwards, so the next character moves on by as much. */
+/* Bold strokes grow to the right and upwards, so the next character moves on by as much. */
 FT_Outline ad_font_character(const ad_font *font, uint8_t character, const ad_font_style *style, FT_Vector *points,
                              FT_Pos *advance) {
   int i = character - AD_PRINTABLE_FIRST;

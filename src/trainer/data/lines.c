@@ -1,5 +1,5 @@
-/* Lines of a text, each drawn in a font: which characters, in which font, size, weight and at which angle. How outlines
- * become pixels is in typeset.c. */
+/* Lines of a text, each drawn in a font: chooses characters, font, size, weight and angle of each line. typeset.c turns
+ * outlines into pixels. */
 #include "addend/data.h"
 
 #include <math.h>
@@ -10,14 +10,14 @@
 #include "data/font.h"
 #include "data/typeset.h"
 
-/* 26.6 pixels. The margin keeps what rounding to 1/64 moves inside the picture. */
+/* In 26.6 pixels. The margin keeps the ink inside the picture when coordinates are rounded to 1/64. */
 enum { PIXEL = 64, MARGIN = PIXEL / 2 };
 
-/* A text from which lines are cut: printable ASCII, with single spaces. */
+/* A text from which lines are cut: printable ASCII characters, with single spaces. */
 typedef struct part {
   uint8_t *characters;
   int64_t size;
-  uint64_t stream; /* of lines' seeds */
+  uint64_t stream; /* the stream of random numbers that gives each line its seed */
 } part;
 
 typedef struct range {
@@ -25,6 +25,7 @@ typedef struct range {
 } range;
 
 struct ad_line_data {
+  /* in characters and pixels */
   int64_t chars, height, width;
   range sizes, weights;
   double rotation, noise;
@@ -33,8 +34,8 @@ struct ad_line_data {
   int64_t text_bytes;
   uint64_t text_checksum;
   FT_Library library;
-  ad_font *fonts; /* the held-out one last */
-  size_t font_count, train_font_count;
+  ad_font *fonts;                      /* the held-out font is the last one */
+  size_t font_count, train_font_count; /* train_font_count: without the held-out font */
   ad_typeset set;
 };
 
@@ -43,7 +44,7 @@ struct ad_line_data {
 enum { LARGEST_SIDE = 4096 };
 static const range SIZES = {1, LARGEST_SIDE}, WEIGHTS = {-0.1, 0.2};
 
-/* Two numbers in order, inside the limits. */
+/* Takes two numbers in order, which must lie inside the limits. */
 static ad_status take_range(const char *name, const double *given, size_t count, const range *limits, range *out) {
   if (count != 2 || !(given[0] >= limits->least && given[0] <= given[1] && given[1] <= limits->most))
     return ad_fail(AD_INVALID, "%s must be two numbers, the least and the most, from %g to %g", name, limits->least,
@@ -62,6 +63,7 @@ static ad_status check_number(const char *name, double value, double most) {
   return ad_fail(AD_INVALID, "%s must be from 0 to %g, is %g", name, most, value);
 }
 
+/* Checks the options and takes those that are numbers. */
 static ad_status take_options(const ad_line_options *options, ad_line_data *lines) {
   AD_TRY(check_integer("chars", options->chars));
   AD_TRY(check_integer("height", options->height));
@@ -84,7 +86,8 @@ static ad_status take_options(const ad_line_options *options, ad_line_data *line
 
 static int is_visible(uint8_t byte) { return byte > ' ' && byte <= AD_PRINTABLE_LAST; }
 
-/* Every run of spaces and of bytes that cannot be drawn becomes one space. Returns how many characters there are. */
+/* Copies the bytes; every run of spaces and of bytes that cannot be drawn becomes one space. Returns the number of
+ * characters. */
 static int64_t collapse(const uint8_t *bytes, int64_t size, uint8_t *out) {
   int64_t count = 0;
   for (int64_t i = 0; i < size; i++) {
@@ -96,6 +99,7 @@ static int64_t collapse(const uint8_t *bytes, int64_t size, uint8_t *out) {
   return count;
 }
 
+/* Takes the characters of one part of the text; AD_INVALID if they are too few for a line. */
 static ad_status take_part(const ad_text_data *text, int held_out, const char *what, int64_t chars, part *out) {
   int64_t size;
   const uint8_t *bytes = ad_text_data_part(text, held_out ? AD_HELD_OUT_PART : AD_TRAINING_PART, &size);
@@ -106,6 +110,7 @@ static ad_status take_part(const ad_text_data *text, int held_out, const char *w
                  (long long)out->size, (long long)chars, (long long)chars + 1);
 }
 
+/* Reads the text and takes the characters of its training part and its held-out part. */
 static ad_status take_text(const ad_line_options *options, ad_line_data *lines) {
   ad_text_data *text;
   AD_TRY(ad_text_data_open((const char *const *)options->text, options->text_count, options->chars, options->held_out,
@@ -122,7 +127,7 @@ static ad_status take_text(const ad_line_options *options, ad_line_data *lines) 
 
 /* ---- fonts ---- */
 
-/* What the lines' rotation leaves of the width to the text itself. */
+/* How much of the picture's width the text can take, so that it fits when its line is rotated. */
 static FT_Pos room_along(const ad_line_data *lines) {
   double across = (double)lines->height * sin(lines->rotation * M_PI / 180);
   return (FT_Pos)(((double)lines->width - across) * PIXEL) - 2 * MARGIN;
@@ -130,7 +135,8 @@ static FT_Pos room_along(const ad_line_data *lines) {
 
 static FT_Pos room_across(const ad_line_data *lines) { return (FT_Pos)lines->height * PIXEL - 2 * MARGIN; }
 
-/* The box that holds each character at the largest size and weight: as high as all of them, as wide as the widest. */
+/* Measures the box that holds each character at the largest size and weight: as high as all of them, as wide as the
+ * widest. */
 static ad_status measure(const ad_line_data *lines, const ad_font *font, FT_Pos *width, FT_Pos *height) {
   const ad_font_style largest = {lines->sizes.most, lines->weights.most};
   ad_typeset set;
@@ -149,7 +155,7 @@ static ad_status measure(const ad_line_data *lines, const ad_font *font, FT_Pos 
   return AD_OK;
 }
 
-/* The size at which `needed` pixels would be `room`, in tenths. */
+/* The size at which characters that need `needed` pixels would need only `room`, rounded down to tenths. */
 static double fitting(double size, FT_Pos needed, FT_Pos room) {
   return floor(10 * size * (double)room / (double)needed) / 10;
 }
@@ -177,6 +183,7 @@ static ad_status take_font(const ad_line_data *lines, const char *path, ad_font 
   return status ? ad_fail_in(status, "%s", path) : AD_OK;
 }
 
+/* Reads the fonts; the held-out font must be none of those that are trained on. */
 static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines) {
   if (!options->font_count) return ad_fail(AD_INVALID, "no font is named: give the path of one (fonts)");
   lines->train_font_count = options->font_count;
@@ -205,7 +212,7 @@ static ad_status make_set(ad_line_data *lines) {
   return ad_typeset_create((size_t)lines->chars, points, &lines->set);
 }
 
-/* ---- open ---- */
+/* ---- opening ---- */
 
 static ad_status fill(const ad_line_options *options, ad_line_data *lines) {
   AD_TRY(take_options(options, lines));
@@ -265,14 +272,14 @@ uint64_t ad_line_data_font_checksum(const ad_line_data *lines) {
 
 /* ---- a line ---- */
 
-/* Streams of a line's own seed. */
+/* The streams of random numbers of a line's own seed. */
 enum { START, LENGTH, FONT, SIZE, WEIGHT, ANGLE, LEFT, BOTTOM, NOISE };
 
 static double between(uint64_t seed, uint64_t stream, range from) {
   return from.least + (from.most - from.least) * ad_random_uniform(seed, stream, 0);
 }
 
-/* Where the line begins and how many characters it may have: from half of them, rounded up, to all. */
+/* Chooses where the line begins and how many characters it may have: from half of `chars`, rounded up, to `chars`. */
 static const uint8_t *cut_line(const part *from, uint64_t seed, int64_t chars, int64_t *count) {
   int64_t least = (chars + 1) / 2;
   const uint8_t *start = from->characters + ad_random_below(seed, START, 0, from->size - chars);
@@ -280,7 +287,7 @@ static const uint8_t *cut_line(const part *from, uint64_t seed, int64_t chars, i
   return *start == ' ' ? start + 1 : start;
 }
 
-/* As many degrees as leave the line in the picture: across / along is what the angle's sine may be at most. */
+/* Draws an angle that leaves the line inside the picture: the angle's sine may be at most across / along. */
 static double draw_angle(const ad_line_data *lines, uint64_t seed) {
   const FT_BBox *box = &lines->set.box;
   double across = (double)(room_across(lines) - (box->yMax - box->yMin)), along = (double)(box->xMax - box->xMin);
@@ -288,7 +295,7 @@ static double draw_angle(const ad_line_data *lines, uint64_t seed) {
   return between(seed, ANGLE, (range){-most, most});
 }
 
-/* A place in the picture: any height, and half an em at most from the left. */
+/* Moves the line to a random place in the picture: at any height, and at most half an em from the left. */
 static void draw_place(ad_line_data *lines, uint64_t seed, double size) {
   const FT_BBox *box = &lines->set.box;
   double across = (double)(room_across(lines) - (box->yMax - box->yMin));

@@ -1,5 +1,5 @@
-/* Reading .npy files (NumPy Enhancement Proposal 1, formats 1.0 to 3.0). Every number of a header is checked before
- * anything is found by it. */
+/* Reads .npy files (NumPy Enhancement Proposal 1, formats 1.0 to 3.0). Every number of a header is checked before it is
+ * used to find anything. */
 #include "data/npy.h"
 
 #include <errno.h>
@@ -10,9 +10,9 @@
 #include <unistd.h>
 #include "base/error.h"
 
-enum { MAGIC = 6, VERSION = 2, HEADER_MAX = 10000, WORD = 32, DIMS = 32 }; /* HEADER_MAX: that of numpy.load */
+enum { MAGIC = 6, VERSION = 2, HEADER_MAX = 10000, WORD = 32, DIMS = 32 }; /* HEADER_MAX: the limit of numpy.load */
 
-/* The text of a header, and how far it was read. */
+/* The text of a header with its place of reading, and the values read from it. */
 typedef struct header {
   const char *path, *at, *end;
   char descr[WORD];
@@ -25,12 +25,13 @@ static ad_status no_npy(const char *path, const char *what) {
   return ad_fail(AD_INVALID, "%s: no .npy file: %s; write it with numpy.save or addend.tokens", path, what);
 }
 
-/* ---- a Python literal: {'descr': '<u2', 'fortran_order': False, 'shape': (3,), } ---- */
+/* ---- the header, a Python literal: {'descr': '<u2', 'fortran_order': False, 'shape': (3,), } ---- */
 
 static void skip_spaces(header *h) {
   while (h->at < h->end && (*h->at == ' ' || *h->at == '\n' || *h->at == '\t' || *h->at == '\r')) h->at++;
 }
 
+/* Takes `text` if it comes next, after spaces; 1: it did. */
 static int take(header *h, const char *text) {
   size_t length = strlen(text);
   skip_spaces(h);
@@ -39,6 +40,7 @@ static int take(header *h, const char *text) {
   return 1;
 }
 
+/* Takes a string in quotes; 0: there is none, or it is too long. */
 static int take_text(header *h, char word[WORD]) {
   skip_spaces(h);
   if (h->at == h->end || (*h->at != '\'' && *h->at != '"')) return 0;
@@ -55,7 +57,7 @@ static int take_number(header *h, int64_t *out) {
   const char *first = h->at;
   for (*out = 0; h->at < h->end && *h->at >= '0' && *h->at <= '9'; h->at++)
     if (__builtin_mul_overflow(*out, 10, out) || __builtin_add_overflow(*out, *h->at - '0', out)) return 0;
-  if (h->at < h->end && *h->at == 'L') h->at++;  // as Python 2 wrote it
+  if (h->at < h->end && *h->at == 'L') h->at++;  // Python 2 wrote an L behind long numbers
   return h->at > first && *first != 'L';
 }
 
@@ -64,7 +66,9 @@ static int take_shape(header *h) {
   while (!take(h, ")")) {
     if (h->dim_count == DIMS || !take_number(h, &h->dims[h->dim_count])) return 0;
     h->dim_count++;
-    if (!take(h, ",") && !(h->dim_count > 1 && h->at < h->end && *h->at == ')')) return 0;  // (3) is no tuple
+    if (!take(h, ",") && !(h->dim_count > 1 && h->at < h->end && *h->at == ')'))
+      return 0;  // (3) is a number, not a
+                 // tuple
   }
   return 1;
 }
@@ -74,7 +78,7 @@ static int take_order(header *h) {
   return h->is_fortran || take(h, "False");
 }
 
-/* One entry; *seen: those that were there before. */
+/* Takes one entry of the dictionary; *seen has a bit for each key that was there before. */
 static int take_entry(header *h, unsigned *seen) {
   static const char *const keys[] = {"descr", "fortran_order", "shape"};
   char key[WORD];
@@ -98,7 +102,7 @@ static int take_all(header *h) {
   return seen == 7 && h->at == h->end;
 }
 
-/* ---- what it says ---- */
+/* ---- what the header says ---- */
 
 static const char *types_of(int widths) {
   return widths == 1 ? "uint8" : widths == 6 ? "uint16 or uint32" : "unsigned";
@@ -128,6 +132,7 @@ static ad_status check_shape(const header *h) {
   return h->dims[0] ? AD_OK : ad_fail(AD_INVALID, "%s: holds no element: give a longer file or leave it out", h->path);
 }
 
+/* Checks that as many bytes follow the header as it says. */
 static ad_status check_size(const header *h, int width, size_t bytes) {
   int64_t needed;
   if (!__builtin_mul_overflow(h->dims[0], (int64_t)width, &needed) && (size_t)needed == bytes) return AD_OK;
@@ -136,9 +141,9 @@ static ad_status check_size(const header *h, int width, size_t bytes) {
                  bytes / (size_t)width < (size_t)h->dims[0] ? "it is cut short" : "there is more behind the array");
 }
 
-/* ---- the whole ---- */
+/* ---- files ---- */
 
-/* How long the header is, and where it begins. */
+/* Finds where the header begins and how long it is. */
 static ad_status find_header(const unsigned char *bytes, size_t size, const char *path, header *out) {
   size_t first = MAGIC + VERSION, length = 0;
   if (size < first || memcmp(bytes, "\x93NUMPY", MAGIC) != 0) return no_npy(path, "it does not begin as one");
@@ -229,8 +234,8 @@ uint32_t ad_npy_at(const ad_npy *npy, int64_t i) {
   return npy->width == 1 ? load_1(npy->data, i) : npy->width == 2 ? load_2(npy->data, i) : load_4(npy->data, i);
 }
 
-/* Whether a run of elements has one from `bound` on: the comparisons are or-ed, so that the loop has no way out and
- * becomes vector instructions. */
+/* Returns whether a run of elements has one that is `bound` or more. The results of the comparisons are or-ed, so that
+ * the loop has no early exit and becomes vector instructions. */
 #define HAS_FROM(width, type)                                                                  \
   static int has_from_##width(const unsigned char *data, int64_t count, uint32_t bound) {      \
     type found = 0, least = (type)bound;                                                       \
@@ -243,7 +248,7 @@ HAS_FROM(4, uint32_t)
 
 static int has_from(const ad_npy *npy, int64_t first, int64_t count, uint32_t bound) {
   const unsigned char *data = npy->data + first * npy->width;
-  if (npy->width < 4 && bound >> 8 * npy->width) return 0; /* no element is so large */
+  if (npy->width < 4 && bound >> 8 * npy->width) return 0; /* no element can be so large */
   return npy->width == 1   ? has_from_1(data, count, bound)
          : npy->width == 2 ? has_from_2(data, count, bound)
                            : has_from_4(data, count, bound);

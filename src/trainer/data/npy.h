@@ -1,4 +1,4 @@
-/* Files of numpy.save: one array of unsigned integers, mapped. */
+/* Files of numpy.save with one array of unsigned integers, mapped into memory. */
 #ifndef DATA_NPY_H
 #define DATA_NPY_H
 #include <stddef.h>
@@ -6,25 +6,26 @@
 #include "addend/status.h"
 
 typedef struct ad_npy {
-  const unsigned char *data; /* little endian, at any address; NULL: no file */
+  const unsigned char *data; /* the elements, little endian, at any address; NULL: no file */
   int64_t count;
   int width; /* bytes of an element: 1, 2 or 4 */
+  /* what munmap takes; NULL: the bytes are borrowed */
   void *mapping;
   size_t mapped;
 } ad_npy;
 
-/* Maps the file, whose elements must be of one of the `widths` (1 | 2 | 4, added up). AD_IO: it cannot be read;
- * AD_INVALID: it is no .npy file of one dimension of unsigned integers, in C order and little endian, or is cut short.
- * *out is unchanged on failure. */
+/* Maps the file, whose elements must have one of the `widths` (1 | 2 | 4, added up) in bytes. AD_IO: the file cannot be
+ * read; AD_INVALID: it is no .npy file of one dimension of unsigned integers, in C order and little endian, or is cut
+ * short. *out is unchanged on failure. */
 ad_status ad_npy_open(const char *path, int widths, ad_npy *out) AD_CHECKED;
-/* The same of a file whose bytes are in memory, which are borrowed. */
+/* Reads a file whose bytes are in memory; they are borrowed. */
 ad_status ad_npy_parse(const void *bytes, size_t size, const char *path, int widths, ad_npy *out) AD_CHECKED;
 void ad_npy_close(ad_npy *npy);
-int64_t ad_npy_bytes(const ad_npy *npy); /* of its elements */
+int64_t ad_npy_bytes(const ad_npy *npy); /* bytes of all elements */
 uint32_t ad_npy_at(const ad_npy *npy, int64_t i);
-/* The first of [first, first + count) that is `bound` or more; first + count: none is. */
+/* The index of the first element of [first, first + count) that is `bound` or more; first + count: there is none. */
 int64_t ad_npy_first_from(const ad_npy *npy, int64_t first, int64_t count, uint32_t bound);
-/* It will be read from its first page to its last. */
+/* Tells the kernel that the file will be read from its first page to its last. */
 void ad_npy_read_ahead(const ad_npy *npy);
 /* Gives the memory of the mapped pages back; they are read again when they are touched. */
 void ad_npy_forget(const ad_npy *npy);

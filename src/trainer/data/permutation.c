@@ -9,13 +9,13 @@ enum { ROUNDS = 8 };
 
 /* The smallest number whose square is n or more. */
 static int64_t root_above(int64_t n) {
-  int64_t root = (int64_t)sqrt((double)n);  // may be off by one either way
+  int64_t root = (int64_t)sqrt((double)n);  // rounding may put it off by one, up or down
   while (root > 1 && (root - 1) * (root - 1) >= n) root--;
   while (root * root < n) root++;
   return root;
 }
 
-/* A permutation of [0, a * b). */
+/* A permutation of [0, a * b): the Feistel network, with x as the pair (x / b, x % b). */
 static int64_t network(uint64_t key, int64_t a, int64_t b, int64_t x) {
   int64_t left = x / b, right = x % b;
   for (uint64_t round = 0; round < ROUNDS; round += 2) {
@@ -25,7 +25,7 @@ static int64_t network(uint64_t key, int64_t a, int64_t b, int64_t x) {
   return left * b + right;
 }
 
-/* Whoever leaves [0, n) walks on along its cycle until it is back: that ends, since i itself lies on it. */
+/* A number outside [0, n) is permuted again until it is inside: that ends, since i itself lies on its cycle. */
 int64_t ad_permuted(uint64_t key, int64_t n, int64_t i) {
   int64_t a = root_above(n), b = (n + a - 1) / a, x = i;
   do x = network(key, a, b, x);

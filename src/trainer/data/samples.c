@@ -1,4 +1,4 @@
-/* Which samples a step reads, and the rows that they fill, whatever they are taken from. */
+/* Chooses which samples a step reads, and fills the rows of its batch with them, whether they are bytes or tokens. */
 #include "data/text.h"
 
 #include <math.h>
@@ -48,29 +48,33 @@ void ad_text_data_close(ad_text_data *text) {
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* From one number of a set to the next, in windows. */
+/* How many windows lie from one number of a fixed set of samples to the next: near the golden ratio, and without a
+ * divisor in common with `windows`, so that all windows are reached. */
 static int64_t stride_of(int64_t windows) {
   int64_t stride = (int64_t)ceil(golden_ratio * (double)windows);
   while (common_divisor(stride, windows) != 1) stride++;
   return stride;
 }
 
-/* The sample in a row of a step's batch. */
+/* The sample that stands in one row of a step's batch. */
 typedef struct sample {
   int64_t place;
-  int64_t valid; /* tokens that count: the first ones */
+  int64_t valid; /* the first tokens, which count as targets */
 } sample;
 
+/* How many tokens of a sample count. */
 static int64_t valid_of(const ad_batch_options *options, uint64_t index, int64_t seq) {
   if (!options->valid_count) return seq;
   return (int64_t)llround(options->valid[index % options->valid_count] * (double)seq);
 }
 
+/* The sample of a row that is drawn at random, by the global index alone. */
 static sample drawn(const ad_text_data *text, const ad_text_part *part, const ad_batch_options *options, uint64_t index,
                     int64_t row) {
   return (sample){text->source->draw(text, part, options->seed, index), valid_of(options, (uint64_t)row, text->seq)};
 }
 
+/* The sample of a row if samples come from a fixed set; beyond the set rows do not count, unless it wraps. */
 static sample of_set(const ad_text_data *text, int64_t windows, const ad_batch_options *options, uint64_t index,
                      int64_t stride) {
   uint64_t number = index % (uint64_t)options->set;
@@ -79,6 +83,7 @@ static sample of_set(const ad_text_data *text, int64_t windows, const ad_batch_o
   return (sample){text->source->window(text, window), counts ? valid_of(options, number, text->seq) : 0};
 }
 
+/* The positions that the options name, by default all. */
 static ad_wanted wanted_of(const ad_batch_options *options, const ad_span *all) {
   ad_wanted from = {options->spans, options->span_count, 0};
   if (!options->spans) from = (ad_wanted){all, 1, 0};
@@ -102,6 +107,7 @@ static void fill_nothing(int64_t n, int32_t *tokens, int32_t *targets) {
   }
 }
 
+/* Fills `rows` of the step's batch with their samples, at the wanted positions. */
 static ad_status fill_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, ad_span rows,
                            const ad_wanted *positions, int32_t *tokens, int32_t *targets, int64_t *counted) {
   const ad_text_part *part = &text->parts[options->held_out != 0];

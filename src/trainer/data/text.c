@@ -1,5 +1,5 @@
-/* Text as training data: bytes of files, cut into samples at random places that depend on the global sample index
- * alone. */
+/* Training data of bytes: files are cut into samples at random places, which depend on the global sample index alone.
+ */
 #include "data/text.h"
 
 #include <string.h>
@@ -15,6 +15,7 @@ static ad_status check_part(const char *what, int64_t size, int64_t seq) {
                  what, (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
 }
 
+/* AD_INVALID or AD_IO unless the training part and the held-out part each have a sample. */
 static ad_status check_sizes(const ad_file_list *files, int64_t seq, double held_out) {
   int64_t train = 0, validation = 0;
   for (size_t i = 0; i < files->count; i++) {
@@ -27,6 +28,7 @@ static ad_status check_sizes(const ad_file_list *files, int64_t seq, double held
   return held_out > 0 ? check_part("the text held out for validation", validation, seq) : AD_OK;
 }
 
+/* Lists the files and checks that each part has enough bytes. */
 static ad_status find_files(const char *const *paths, size_t count, int64_t seq, double held_out, ad_file_list *files) {
   if (!count) return ad_fail(AD_INVALID, "no text is named: give a file or a folder");
   AD_TRY(ad_text_check_numbers(seq, held_out));
@@ -56,7 +58,8 @@ ad_status ad_text_path_check(const char *path) {
   return status;
 }
 
-/* Appends the front or the back of a file to the text; the sizes were fixed when the files were listed. */
+/* Reads a file: its front goes to the training part, its back to the held-out part. Sizes were fixed when the files
+ * were listed. */
 static ad_status load_file(const ad_file_entry *file, double held_out, uint8_t *train, uint8_t *validation,
                            uint64_t *checksum) {
   char *data;
@@ -90,6 +93,7 @@ static void measure_files(const ad_file_list *files, double held_out, ad_text_da
   text->parts[AD_HELD_OUT_PART] = part_of_size(held, text->seq, "data held out");
 }
 
+/* Reads all files into one buffer: their fronts into the training part, their backs into the held-out part. */
 static ad_status load_files(const ad_file_list *files, double held_out, ad_text_data *text) {
   AD_TRY(ad_new((size_t)text->byte_count, &text->bytes));
   uint8_t *train = text->bytes, *validation = text->bytes + text->parts[AD_TRAINING_PART].size;
@@ -138,7 +142,7 @@ static void tally(const ad_text_data *text, const ad_text_part *part, int64_t *c
   for (int64_t i = 0; part->bytes && i < part->size; i++) counts[part->bytes[i]]++;
 }
 
-static void checksums(ad_text_data *text) {} /* made while it was read */
+static void checksums(ad_text_data *text) {} /* they are made while the files are read */
 
 static const ad_text_source source = {draw, window_at, fill, tally, checksums};
 

@@ -1,5 +1,5 @@
-/* Tokens as training data: files of token ids that stay where they are, mapped, and whose windows are read in an order
- * that a permutation gives. */
+/* Training data of tokens: files of token ids stay where they are, mapped, and their windows are read in an order that
+ * a permutation gives. */
 #include <string.h>
 #include "addend/random.h"
 #include "base/clock.h"
@@ -11,15 +11,16 @@
 
 enum { TOKEN_WIDTHS = 2 | 4, MASK_WIDTHS = 1 };
 
-/* ---- whether files can be used ---- */
+/* ---- checking files ---- */
 
-/* Files that are read from their first element to their last, of which something is said now and then. */
+/* A check that reads files from their first element to their last, and logs now and then how far it is. */
 typedef struct look {
-  int64_t vocabulary; /* 0: they are masks */
-  const char *path;   /* of the one under way */
-  double told;        /* when something was said last */
+  int64_t vocabulary; /* tokens must be below it; 0: the files are masks */
+  const char *path;   /* path of the file that is being read */
+  double told;        /* when progress was logged last */
 } look;
 
+/* Logs how much of the file is read, at most every few seconds. */
 static void tell(look *l, const ad_npy *npy, int64_t done) {
   enum { SECONDS = 5 };
   double now = ad_seconds();
@@ -29,7 +30,7 @@ static void tell(look *l, const ad_npy *npy, int64_t done) {
          (long long)(ad_npy_bytes(npy) >> 20));
 }
 
-/* The first element that is `bound` or more; the file's count: none is. Reads every page once. */
+/* The index of the first element that is `bound` or more; the file's count: there is none. Reads every page once. */
 static int64_t first_from(look *l, const ad_npy *npy, uint32_t bound) {
   int64_t chunk = (1 << 26) / npy->width;
   ad_npy_read_ahead(npy);
@@ -106,7 +107,7 @@ static int64_t draw(const ad_text_data *text, const ad_text_part *part, uint64_t
 
 static int64_t window_at(const ad_text_data *text, int64_t number) { return number; }
 
-/* The file's run that has the window: the last one that does not begin after it. */
+/* The run that has the window: the last one that does not begin after it. */
 static const ad_token_run *run_of(const ad_text_part *part, int64_t window) {
   size_t low = 0, high = part->run_count;
   while (high - low > 1) {
@@ -119,6 +120,8 @@ static const ad_token_run *run_of(const ad_text_part *part, int64_t window) {
   return &part->runs[low];
 }
 
+/* Copies the tokens at the wanted positions of the window that begins at token `first`; AD_INVALID: one is too large.
+ */
 static ad_status fill_tokens(const ad_text_data *text, const ad_token_file *file, int64_t first,
                              const ad_wanted *positions, int32_t *tokens) {
   for (size_t i = 0; i < positions->count; i++) {
@@ -147,7 +150,7 @@ static int64_t count_targets(const ad_token_file *file, int64_t first, int64_t v
   return counted;
 }
 
-/* A target is the token after its position, wherever it lies in the same file. */
+/* Fills the targets: the token after each position, which may lie in the next window of the same file. */
 static ad_status fill_targets(const ad_text_data *text, const ad_token_file *file, int64_t first, int64_t valid,
                               const ad_wanted *positions, int32_t *targets) {
   AD_TRY(fill_tokens(text, file, first + 1, positions, targets));
@@ -168,7 +171,7 @@ static ad_status fill(const ad_text_data *text, const ad_text_part *part, int64_
   return targets ? fill_targets(text, run->file, first, valid, positions, targets) : AD_OK;
 }
 
-/* The tokens of all windows of the part, and the target behind the last one of each file. */
+/* Counts the tokens of all windows of the part, and of each file's last target. */
 static void tally(const ad_text_data *text, const ad_text_part *part, int64_t *tallied) {
   for (size_t r = 0; r < part->run_count; r++) {
     const ad_token_run *run = &part->runs[r];
@@ -187,7 +190,7 @@ static void add_to_sum(const ad_npy *npy, uint64_t *sum) {
   ad_npy_forget(npy);
 }
 
-/* Made when they are asked for, which a run without checkpoints does not do: that reads every file. */
+/* Makes the checksums when they are asked for, since that reads every file; a run without checkpoints does not ask. */
 static void checksums(ad_text_data *text) {
   for (size_t i = 0; i < text->file_count && !text->is_summed; i++) {
     add_to_sum(&text->files[i].tokens, &text->checksum);
@@ -200,6 +203,7 @@ static const ad_text_source source = {draw, window_at, fill, tally, checksums};
 
 /* ---- opening ---- */
 
+/* Adds the windows that a file has in a part; a file that is too short for one adds none. */
 static void add_run(ad_text_part *part, const ad_token_file *file, ad_span tokens, int64_t seq) {
   part->size += tokens.count;
   if (tokens.count <= seq) return;
@@ -207,6 +211,7 @@ static void add_run(ad_text_part *part, const ad_token_file *file, ad_span token
   part->windows += (tokens.count - 1) / seq;
 }
 
+/* Divides the files into the training part and the held-out part, which has the end of each file. */
 static ad_status make_parts(ad_text_data *text, double held_out) {
   static const char *const streams[] = {"tokens", "tokens held out"};
   for (int of = 0; of < 2; of++) {
@@ -243,6 +248,7 @@ static ad_status open_mask(const char *path, ad_token_file *file) {
                  (long long)file->mask.count, file->path, (long long)file->tokens.count);
 }
 
+/* Maps all files of tokens and their masks, and divides them into parts. */
 static ad_status open_files(const ad_token_options *options, ad_text_data *text) {
   AD_TRY(ad_new(options->count, &text->files));
   text->file_count = options->count;

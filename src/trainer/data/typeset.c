@@ -1,4 +1,4 @@
-/* A line of outlines: set, turned, moved, drawn. */
+/* Sets, turns, moves and draws a line of outlines. */
 #include "data/typeset.h"
 
 #include <limits.h>
@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
+/* The box of no outline: every outline makes it larger. */
 static const FT_BBox NOTHING = {LONG_MAX, LONG_MAX, LONG_MIN, LONG_MIN};
 
 ad_status ad_typeset_create(size_t room, size_t stride, ad_typeset *out) {
@@ -26,6 +27,7 @@ void ad_typeset_destroy(ad_typeset *set) {
   *set = (ad_typeset){0};
 }
 
+/* The smallest box that holds `box` and the outline. */
 static FT_BBox around(const FT_BBox *box, const FT_Outline *outline) {
   FT_BBox own;
   if (!outline->n_points) return *box;
@@ -56,7 +58,7 @@ void ad_typeset_line(ad_typeset *set, const ad_font *font, const ad_font_style *
   drop_spaces(set);
 }
 
-/* FreeType's own sine and cosine, in fixed point: the same on every machine. */
+/* Turns with FreeType's own sine and cosine, in fixed point, which are the same on every machine. */
 void ad_typeset_turn(ad_typeset *set, double degrees) {
   FT_Vector unit;
   FT_Vector_Unit(&unit, lround(degrees * 65536));
@@ -73,12 +75,13 @@ void ad_typeset_move(ad_typeset *set, FT_Pos x, FT_Pos y) {
   set->box = (FT_BBox){set->box.xMin + x, set->box.yMin + y, set->box.xMax + x, set->box.yMax + y};
 }
 
+/* Where add_spans draws. */
 typedef struct canvas {
   float *picture;
   int64_t height, width;
 } canvas;
 
-/* Where two characters share a pixel, each covers a part of it. */
+/* Adds the ink of one row. In a pixel that two characters share, each adds the part that it covers. */
 static void add_spans(int y, int count, const FT_Span *spans, void *user) {
   const canvas *to = user;
   float *row = to->picture + (to->height - 1 - y) * to->width;

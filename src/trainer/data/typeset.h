@@ -1,29 +1,29 @@
-/* Characters set side by side, turned, moved and drawn: arithmetic on outlines in 26.6 pixels, y upwards. Which
- * characters and in which font is decided in lines.c. */
+/* Sets characters side by side, turns, moves and draws them: arithmetic on outlines in 26.6 pixels, y upwards. lines.c
+ * decides which characters are set, and in which font. */
 #ifndef DATA_TYPESET_H
 #define DATA_TYPESET_H
 #include "data/font.h"
 
 typedef struct ad_typeset {
-  FT_Outline *outlines; /* of the characters that are set */
-  FT_Vector *points;    /* of all outlines, `stride` of each */
-  size_t stride, room;  /* room: the most characters */
+  FT_Outline *outlines; /* outlines of the characters that are set */
+  FT_Vector *points;    /* points of all outlines, `stride` for each */
+  size_t stride, room;  /* room: how many characters fit */
   size_t count;         /* how many are set */
-  FT_BBox box;          /* around all of them */
+  FT_BBox box;          /* the box around all characters */
 } ad_typeset;
 
-/* Room for `room` characters of at most `stride` points. */
+/* Makes room for `room` characters of at most `stride` points each. */
 AD_CHECKED ad_status ad_typeset_create(size_t room, size_t stride, ad_typeset *out);
-void ad_typeset_destroy(ad_typeset *set); /* one that is all zero is allowed */
+void ad_typeset_destroy(ad_typeset *set); /* a set that is all zero is allowed */
 
-/* Sets as many of the characters as a box of that width holds, the first at the origin and no space at the end. Kerning
- * is left out. */
+/* Sets as many of the characters as fit into `width`, the first one at the origin; spaces at the end are dropped.
+ * Kerning is left out. */
 void ad_typeset_line(ad_typeset *set, const ad_font *font, const ad_font_style *style, const uint8_t *characters,
                      size_t count, FT_Pos width);
-void ad_typeset_turn(ad_typeset *set, double degrees); /* counterclockwise about the origin */
+void ad_typeset_turn(ad_typeset *set, double degrees); /* counterclockwise around the origin */
 void ad_typeset_move(ad_typeset *set, FT_Pos x, FT_Pos y);
-/* Adds ink, from 0 to 1, to the picture [height, width], whose lower left corner is the origin; what is outside is cut.
- */
+/* Adds ink, from 0 to 1, to the picture [height, width], whose lower left corner is the origin; ink outside the picture
+ * is dropped. */
 AD_CHECKED ad_status ad_typeset_draw(const ad_typeset *set, FT_Library library, int64_t height, int64_t width,
                                      float *picture);
 

@@ -1,4 +1,4 @@
-/* Opening the files of weights, and finding a tensor in them. */
+/* Opens files of weights, one file or an index with its files, and finds tensors in them. */
 #include "data/weights.h"
 
 #include <stdlib.h>
@@ -17,11 +17,11 @@ struct ad_weights {
   size_t count;
 };
 
-/* An index and its files on their way to be opened. */
+/* An index and its files while they are opened. */
 typedef struct opening {
-  const char *path;    /* of the index */
+  const char *path;    /* path of the index */
   json_t *map;         /* from tensors to names of files */
-  const char **names;  /* of the files, sorted; the map's */
+  const char **names;  /* names of the files, sorted; the map owns them */
   ad_weights *weights; /* the files, in that order */
 } opening;
 
@@ -29,7 +29,7 @@ typedef struct opening {
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-/* Each name once. */
+/* Lists the names of the index's files, sorted, each once. */
 static ad_status list_files(opening *o, size_t *out) {
   const char *tensor;
   json_t *file;
@@ -45,7 +45,7 @@ static ad_status list_files(opening *o, size_t *out) {
   return AD_OK;
 }
 
-/* The index may be a link; its files are looked for where the link is. */
+/* Opens a file that the index names. The index may be a link; its files are looked for beside the link. */
 static ad_status open_beside(const char *index, const char *name, ad_safetensors **out) {
   char *folder, *path;
   AD_TRY(ad_copy_string(index, &folder));
@@ -59,7 +59,7 @@ static ad_status open_beside(const char *index, const char *name, ad_safetensors
   return status;
 }
 
-/* Every file that cannot be used is told. */
+/* Opens all files of the index. The error names every file that cannot be used. */
 static ad_status open_files(opening *o) {
   char words[WORDS] = "";
   ad_text text = ad_text_on(words, sizeof words);
@@ -76,8 +76,9 @@ static ad_status open_files(opening *o) {
   return first ? ad_fail(first, "%s: %s", o->path, words) : AD_OK;
 }
 
-/* ---- what the index says against what they hold ---- */
+/* ---- comparing the index with its files ---- */
 
+/* Adds the tensors that the index lists and that their files lack. */
 static void list_lacking(const opening *o, ad_text *text) {
   const char *tensor;
   json_t *file;
@@ -90,6 +91,7 @@ static void list_lacking(const opening *o, ad_text *text) {
   }
 }
 
+/* Adds the tensors that the files hold and that the index does not list. */
 static void list_unlisted(const opening *o, ad_text *text) {
   size_t count = 0;
   for (size_t i = 0; i < o->weights->count; i++) {

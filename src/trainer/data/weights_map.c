@@ -1,4 +1,4 @@
-/* Reading the map of an index of weights. The files that it names are opened elsewhere. */
+/* Reads the map of an index of weights. The files that it names are opened in weights.c. */
 #include "base/error.h"
 #include "files/file.h"
 #include "data/weights.h"

@@ -1,4 +1,4 @@
-/* An export from its first question to the last file: what the run is, which architecture, which tensors. */
+/* Exports a run: reads what the run is, finds its architecture and its tensors, and writes the files. */
 #include "addend/export.h"
 
 #include <jansson.h>
@@ -25,7 +25,7 @@ static const int64_t usual_shard = 5000000000;
 typedef struct exporting {
   const char *run;
   ad_export_options options;
-  json_t *provenance; /* run.json */
+  json_t *provenance; /* what run.json says */
   ad_recipe *recipe;
   ad_paper paper;
   ad_program_params params;
@@ -45,7 +45,7 @@ static ad_status read_recipe(exporting *e) {
   return ad_recipe_parse(text, "run.json", NULL, 0, &e->recipe);
 }
 
-/* That of model.from, whose files the run has kept. */
+/* The architecture of model.from, whose config.json the run has kept. */
 static ad_status read_architecture(exporting *e) {
   ad_config config = {0};
   char *path = NULL;
@@ -60,6 +60,7 @@ static ad_status find_architecture(exporting *e) {
   return e->recipe->from ? read_architecture(e) : ad_express_find(e->recipe, &e->architecture);
 }
 
+/* AD_INVALID if the model has states besides parameters, for which no architecture has a place. */
 static ad_status check_states(const exporting *e) {
   for (size_t m = 0; m < ad_program_module_count(e->paper.program); m++) {
     const ad_module_spec *module = ad_program_module(e->paper.program, m);
@@ -70,6 +71,7 @@ static ad_status check_states(const exporting *e) {
   return AD_OK;
 }
 
+/* Reads the run: its recipe, its architecture, its parameters. */
 static ad_status look_at_run(exporting *e) {
   AD_TRY(read_recipe(e));
   AD_TRY(ad_paper_open(e->recipe, &e->paper));
@@ -80,7 +82,8 @@ static ad_status look_at_run(exporting *e) {
 
 /* ---- the tensors ---- */
 
-/* As it was read, or as the run keeps it. */
+/* The dtype in which a tensor is written: the one asked for, the one in which it was read, or that of the run's
+ * parameters. */
 static ad_dtype dtype_of(const exporting *e, const char *tensor, const ad_param_spec *param) {
   const json_t *from = json_object_get(e->provenance, "from");
   const char *name = json_string_value(json_object_get(json_object_get(from, "other_dtypes"), tensor));
@@ -105,7 +108,7 @@ static ad_status find_source(const exporting *e, size_t param, ad_tensor_source 
   return ad_fail(AD_INVALID, "%s: %s has no place for %s", e->run, e->architecture->name, spec->name);
 }
 
-/* Wider dtypes stand first, so that every tensor is aligned; else in the order of the model. */
+/* Sorts by dtype, wider ones first, so that every tensor is aligned; then in the order of the model. */
 static int by_width(const void *a, const void *b) {
   const ad_export_tensor *x = a, *y = b;
   size_t x_size = ad_dtype_size(x->dtype), y_size = ad_dtype_size(y->dtype);
@@ -114,6 +117,7 @@ static int by_width(const void *a, const void *b) {
   return x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
+/* Lists the tensors that the parameters are written as, in the order in which files have them. */
 static ad_status list_tensors(exporting *e) {
   ad_tensor_source source;
   size_t count = 0;
@@ -156,7 +160,7 @@ static ad_status write_config(const char *folder, json_t *config) {
   return status;
 }
 
-/* The one that was read says another dtype now. */
+/* Changes the dtype that the copied config.json names. */
 static ad_status change_dtype(const exporting *e, const char *folder) {
   char *path;
   json_t *config = NULL;
@@ -186,7 +190,7 @@ static ad_status write_rest(const exporting *e, const char *folder) {
   return e->options.dtype ? change_dtype(e, folder) : AD_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the export ---- */
 
 static ad_status write_folder(exporting *e, const char *folder) {
   int64_t shard = e->options.shard_bytes ? e->options.shard_bytes : usual_shard;
@@ -201,6 +205,7 @@ static ad_status write_all(exporting *e, const char *folder) {
   return ad_export_end(&place, status);
 }
 
+/* Reads the run, lists its tensors, and writes them. */
 static ad_status export_run(exporting *e, const char *folder) {
   AD_TRY(look_at_run(e));
   int is_finished = json_object_get(e->provenance, "finished") != NULL;

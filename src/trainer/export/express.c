@@ -1,4 +1,4 @@
-/* From a recipe's keys to an architecture and its config.json: the tables that are read for model.from, in the other
+/* Turns a recipe's keys into an architecture and its config.json: reads the tables of model.from in the other
  * direction. */
 #include "export/express.h"
 
@@ -13,13 +13,13 @@
 
 enum { VALUE = 256, WORDS = 1024 };
 
-/* A recipe with its keys. */
+/* A recipe, and the schema of its keys. */
 typedef struct asking {
   const ad_recipe *recipe;
   ad_schema schema;
 } asking;
 
-/* A key's value as YAML; "" where it has none. */
+/* Prints a key's value as YAML; "" if it has none. */
 static ad_status value_of(const asking *a, const char *key, char value[VALUE]) {
   const ad_schema_entry *entry = ad_schema_find(&a->schema, key);
   char *text;
@@ -47,13 +47,14 @@ static int bias_is_expressed(const ad_architecture *architecture, const char *bi
   return needs_attention <= architecture->has_attention_bias && needs_mlp <= architecture->has_mlp_bias;
 }
 
-/* Transformers' Llama wants that, whatever the width of a head. */
+/* 1: heads divide d_model. Transformers' Llama needs that, even if config.json gives the size of a head. */
 static int heads_divide(const asking *a) {
   int64_t heads = number_of(a, "model.heads");
   return heads && number_of(a, "model.d_model") % heads == 0;
 }
 
-/* What it does not compute: "model.qk_norm true"; "" where it computes all. */
+/* Finds something that the recipe wants and the architecture does not compute: "model.qk_norm true"; "": there is
+ * nothing. */
 static ad_status find_other(const asking *a, const ad_architecture *architecture, char other[2 * VALUE]) {
   char value[VALUE];
   *other = 0;
@@ -68,6 +69,7 @@ static ad_status find_other(const asking *a, const ad_architecture *architecture
   return AD_OK;
 }
 
+/* Finds the first architecture that computes all that the recipe says. AD_INVALID: what each one lacks. */
 static ad_status find(const asking *a, const ad_architecture **out) {
   char words[WORDS] = "", other[2 * VALUE];
   ad_text text = ad_text_on(words, sizeof words);
@@ -95,7 +97,7 @@ const char *ad_express_dtype(ad_dtype dtype) {
   return dtype == AD_F64 ? "float64" : dtype == AD_F32 ? "float32" : dtype == AD_F16 ? "float16" : "bfloat16";
 }
 
-/* What 0 stands for where a recipe leaves a size to others. */
+/* The size that 0 stands for in a recipe's key. */
 static int64_t usual_size(const asking *a, const char *key) {
   int64_t heads = number_of(a, "model.heads");
   if (!strcmp(key, "model.kv_heads")) return heads;
@@ -116,7 +118,7 @@ static ad_status add_given(const asking *a, const ad_config_row *row, json_t *co
 
 static double element(const json_t *list, size_t i) { return json_number_value(json_array_get(list, i)); }
 
-/* The rotation as older versions write it; newer ones read both. */
+/* Writes the rotary keys as older versions of Transformers do; newer versions read both. */
 static ad_status add_rotary(const asking *a, json_t *config) {
   char base[VALUE], scaling[VALUE];
   AD_TRY(value_of(a, "model.rotary_base", base));
@@ -150,7 +152,7 @@ static ad_status add_row(const asking *a, const ad_config_row *row, json_t *conf
   return AD_OK;
 }
 
-/* Bytes have no token that texts begin or end with. */
+/* Writes the keys that name the model. Training on bytes has no tokens that texts begin or end with. */
 static void add_head(const asking *a, const ad_architecture *architecture, ad_dtype dtype, json_t *config) {
   json_object_set_new(config, "architectures", json_pack("[s]", architecture->name));
   json_object_set_new(config, "model_type", json_string(architecture->model_type));

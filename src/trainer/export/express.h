@@ -1,16 +1,17 @@
-/* Which architecture computes what a recipe's keys say, and the config.json that says it. */
+/* Finds the architecture that computes what a recipe's keys say, and writes its config.json. */
 #ifndef EXPORT_EXPRESS_H
 #define EXPORT_EXPRESS_H
 #include <jansson.h>
 #include "addend/recipe.h"
 #include "architecture/architecture.h"
 
-/* AD_INVALID where there is none, with the key that each cannot express. */
+/* Finds an architecture that computes the recipe's model. AD_INVALID if there is none, with the key that each one
+ * cannot express. */
 ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) AD_CHECKED;
-/* The config.json of the recipe's model, of tensors in `dtype`. Release with json_decref. */
+/* Makes the config.json of the recipe's model, with tensors in `dtype`. Release with json_decref. */
 ad_status ad_express_config(const ad_recipe *recipe, const ad_architecture *architecture, ad_dtype dtype,
                             json_t **out) AD_CHECKED;
-/* "bfloat16": as config.json names it. */
+/* The name of a dtype in config.json: "bfloat16". */
 const char *ad_express_dtype(ad_dtype dtype);
 
 #endif

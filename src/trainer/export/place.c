@@ -1,4 +1,4 @@
-/* Where an export goes, and what makes way for it. */
+/* Decides where an export is written, and what may be replaced by it. */
 #include "export/place.h"
 
 #include <dirent.h>
@@ -12,7 +12,7 @@
 #include "base/unfinished.h"
 #include "files/file.h"
 
-/* ---- what is there ---- */
+/* ---- what the folder has now ---- */
 
 static int is_exported(const char *name) {
   size_t length = strlen(name);
@@ -22,7 +22,7 @@ static int is_exported(const char *name) {
                                         !strcmp(name, "model.safetensors.index.json"));
 }
 
-/* The first name in it that is no export's, or with `any` the first name; "" where there is none. */
+/* The first name in the folder that is no file of an export, or with `any` the first name; "": there is none. */
 static ad_status find_name(const char *path, int any, char *out, size_t size) {
   DIR *folder = opendir(path);
   *out = 0;
@@ -34,6 +34,7 @@ static ad_status find_name(const char *path, int any, char *out, size_t size) {
   return AD_OK;
 }
 
+/* AD_INVALID if the folder exists and may not be replaced. */
 static ad_status check_free(const char *folder, int overwrite) {
   struct stat found;
   char name[256];
@@ -50,7 +51,7 @@ static ad_status check_free(const char *folder, int overwrite) {
                : AD_OK;
 }
 
-/* ---- the names ---- */
+/* ---- temporary names ---- */
 
 static ad_status add_ending(const char *folder, const char *token, const char *ending, char **out) {
   size_t size = strlen(folder) + strlen(token) + strlen(ending) + 2;
@@ -87,7 +88,7 @@ ad_status ad_export_begin(const char *folder, int overwrite, ad_export_place *ou
   return status;
 }
 
-/* ---- giving it its name ---- */
+/* ---- giving the folder its name ---- */
 
 static ad_status rename_folder(const char *from, const char *to) {
   return rename(from, to) ? ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno)) : AD_OK;
@@ -103,7 +104,8 @@ static ad_status sync_parent(const char *folder) {
   return status;
 }
 
-/* An empty folder makes way by itself; one with an export is there until the new one is. */
+/* Gives the folder its name. An empty folder is replaced by rename itself; one with an earlier export is renamed first,
+ * and removed when the new one is there. */
 static ad_status take_name(const ad_export_place *place) {
   AD_TRY(ad_folder_sync(place->written));
   if (!rename(place->written, place->folder)) return sync_parent(place->folder);

@@ -1,4 +1,4 @@
-/* Opening a sampler: which of the two kinds of folder it is, its recipe, its values. */
+/* Opens a sampler: finds out which kind of folder it is given, and reads the recipe and the values. */
 #include "addend/sample.h"
 
 #include <jansson.h>
@@ -21,7 +21,8 @@
 
 /* ---- the recipe ---- */
 
-/* What config.json says, as a recipe. Its other keys are there because a recipe needs them; a sampler reads none. */
+/* Prints a recipe for the model that config.json describes. Its data, mesh and train keys are there because a recipe
+ * needs them; a sampler uses none. */
 static void print_recipe(const ad_config *config, FILE *to) {
   fprintf(to, "name: sample\nmesh: \"dp_shard=1\"\nmodel:\n  kind: %s\n", config->architecture->kind);
   for (size_t i = 0; i < config->count; i++)
@@ -29,6 +30,7 @@ static void print_recipe(const ad_config *config, FILE *to) {
   fprintf(to, "data: {tokens: [none.npy], seq: 2}\ntrain: {global_batch: 1, steps: 1, lr: 1}\n");
 }
 
+/* Makes a recipe of config.json. AD_INVALID: config.json asks for something that addend does not compute. */
 static ad_status parse_config(const ad_config *config, const char *path, ad_recipe **out) {
   char *text = NULL;
   size_t size;
@@ -48,7 +50,7 @@ static ad_status recipe_of_run(const char *run, const json_t *provenance, ad_rec
   return ad_recipe_parse(text, "run.json", NULL, 0, out);
 }
 
-/* The sampler takes the recipe over; without a sampler the recipe is released. */
+/* Makes a sampler that owns the recipe; if that fails, the recipe is released. */
 static ad_status create_owning(ad_recipe *recipe, const ad_sampler_options *options, ad_sampler **out) {
   ad_status status = ad_sampler_create(recipe, options, out);
   if (status)
@@ -117,6 +119,7 @@ static ad_status read_values(const ad_sample_model *model, const char *run, cons
   return AD_OK;
 }
 
+/* Loads the states of the model's module from a checkpoint. */
 static ad_status load_states(const ad_sample_model *model, const char *folder, char (*names)[AD_PROGRAM_NAME_SIZE],
                              ad_checkpoint_value *list) {
   const ad_module_spec *module = ad_program_module(model->program, 0);
@@ -128,7 +131,7 @@ static ad_status load_states(const ad_sample_model *model, const char *folder, c
   return ad_checkpoint_load(model->comm, module->mesh, folder, &state);
 }
 
-/* Weights have no states: they are a checkpoint's. */
+/* Finds the run's checkpoints. States are in no file of weights, only in a checkpoint. */
 static ad_status find_checkpoints(const ad_sample_model *model, const char *run, char **folder) {
   AD_TRY(ad_path_in(run, "checkpoints", folder));
   if (ad_checkpoint_newest(*folder) >= 0) return AD_OK;
@@ -139,6 +142,7 @@ static ad_status find_checkpoints(const ad_sample_model *model, const char *run,
                  run, module->name, module->states[0].name);
 }
 
+/* Loads the states of the model, if it has any. */
 static ad_status read_states(const ad_sample_model *model, const char *run) {
   char(*names)[AD_PROGRAM_NAME_SIZE] = NULL, *folder = NULL;
   ad_checkpoint_value *list = NULL;
@@ -170,7 +174,7 @@ static ad_status open_run(const char *run, const ad_sampler_options *options, ad
   return status;
 }
 
-/* ---- either ---- */
+/* ---- a folder of either kind ---- */
 
 static int has(const char *folder, const char *name) {
   char *path;
@@ -180,7 +184,7 @@ static int has(const char *folder, const char *name) {
   return is_there;
 }
 
-/* No file of an exported model says that its tokens are bytes: 256 tokens without a tokenizer are taken for them. */
+/* No file of an exported model says that its tokens are bytes: 256 tokens without a tokenizer are taken for bytes. */
 static void look_for_bytes(const char *from, ad_sampler *sampler) {
   if (ad_sampler_vocabulary(sampler) == AD_BYTE_TOKENS && !has(from, "tokenizer.json")) sampler->are_bytes = 1;
 }

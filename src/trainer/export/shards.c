@@ -1,4 +1,4 @@
-/* Cutting a list of tensors into files, and the index that joins them. */
+/* Divides a list of tensors among files, and writes the files and the index that joins them. */
 #include "export/shards.h"
 
 #include <jansson.h>
@@ -18,8 +18,8 @@ typedef struct sharding {
   ad_export_fill *fill;
   void *context;
   int64_t files, bytes;
-  void *memory; /* for the largest tensor */
-  json_t *map;  /* of the index */
+  void *memory; /* room for the largest tensor */
+  json_t *map;  /* the index's map from tensors to files */
 } sharding;
 
 static int64_t bytes_of(const ad_export_tensor *tensor) {
@@ -48,8 +48,9 @@ static ad_status make_memory(sharding *s) {
   return AD_OK;
 }
 
-/* ---- one file ---- */
+/* ---- writing one file ---- */
 
+/* Creates the file of tensors [first, end), with the header that Transformers expects. */
 static ad_status create_writer(const sharding *s, const char *path, size_t first, size_t end,
                                ad_safetensors_writer **out) {
   static const char *const metadata[] = {"format", "pt", NULL};
@@ -82,7 +83,7 @@ static ad_status write_file(const sharding *s, const char *name, size_t first, s
   return status;
 }
 
-/* ---- all of them ---- */
+/* ---- writing all files ---- */
 
 static ad_status write_files(sharding *s) {
   char name[NAME_SIZE] = "model.safetensors";

@@ -1,4 +1,5 @@
-/* Weights are mapped, and read as they are written out. A checkpoint lies in pieces and is gathered in memory. */
+/* Opens a run's values. Weights are mapped into memory, and read as they are written out. A checkpoint lies in pieces
+ * and is gathered in memory. */
 #include "export/values.h"
 
 #include <stdio.h>
@@ -11,7 +12,7 @@
 
 enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE + sizeof "value." };
 
-/* ---- of a checkpoint ---- */
+/* ---- values of a checkpoint ---- */
 
 static ad_status make_array(const ad_mesh *mesh, const ad_param_spec *param, ad_array *out) {
   *out = (ad_array){.dtype = param->contract.param,
@@ -46,6 +47,7 @@ static ad_status load_into(const char *folder, const ad_param_spec *params, cons
   return load_listed(folder, values, list);
 }
 
+/* Makes arrays for all parameters, and loads them from a checkpoint. */
 static ad_status load(const char *folder, const ad_param_spec *params, size_t count, ad_export_values *out) {
   char(*names)[NAME_SIZE] = NULL;
   ad_checkpoint_value *list = NULL;
@@ -58,14 +60,15 @@ static ad_status load(const char *folder, const ad_param_spec *params, size_t co
   return status;
 }
 
-/* ---- of either ---- */
+/* ---- weights or a checkpoint ---- */
 
 static ad_status open_weights(const char *path, const ad_param_spec *params, size_t count, ad_export_values *out) {
   AD_TRY(ad_weights_open(path, &out->weights));
   return ad_params_check_weights(params, count, out->weights);
 }
 
-/* Weights beside a checkpoint are an earlier training's where the run was killed since. */
+/* Opens the weights if they are those of the finished run, or if there is no checkpoint; else the checkpoint. If a run
+ * was resumed and then killed, the weights beside its checkpoint are those of the earlier training. */
 static ad_status open_either(const char *run, const char *weights, const char *checkpoints, int is_finished,
                              const ad_param_spec *params, size_t count, ad_export_values *out) {
   int has_weights = !access(weights, F_OK), has_checkpoint = ad_checkpoint_newest(checkpoints) >= 0;

@@ -1,4 +1,4 @@
-/* A run's parameters whole, from its weights or from a checkpoint. */
+/* Reads a run's whole parameters, from its weights or from a checkpoint. */
 #ifndef EXPORT_VALUES_H
 #define EXPORT_VALUES_H
 #include "addend/data.h"
@@ -6,17 +6,17 @@
 #include "recipe/paper.h"
 
 typedef struct ad_export_values {
-  ad_weights *weights; /* NULL: a checkpoint's */
-  ad_array *arrays;    /* of a checkpoint: each parameter */
+  ad_weights *weights; /* the run's weights; NULL: the values are a checkpoint's */
+  ad_array *arrays;    /* if they are a checkpoint's: the parameters */
   size_t count;
   ad_mesh *mesh;
 } ad_export_values;
 
-/* `params`: of the whole program, by the names that it gives them. */
+/* Opens the values of a run. `params`: those of the whole program, with the names that it gives them. */
 ad_status ad_export_values_open(const char *run, int is_finished, const ad_param_spec *params, size_t count,
                                 ad_export_values *out) AD_CHECKED;
 void ad_export_values_close(ad_export_values *values);
-/* All of parameter number i; *dtype is that of the elements. */
+/* All elements of parameter number i; *dtype is their dtype. */
 const void *ad_export_value(const ad_export_values *values, const ad_param_spec *params, size_t i, ad_dtype *dtype);
 
 #endif

@@ -1,11 +1,12 @@
-/* Making a recipe's meshes and views as small as one process. */
+/* Makes a copy of a recipe in which meshes and views have one rank. */
 #include "recipe/alone.h"
 
 #include <string.h>
 #include "base/memory.h"
 #include "base/text.h"
 
-/* "block=2 dp_replicate=3 cp=2" -> "block=2 dp_replicate=1 cp=1": types, names and modules stay what they are. */
+/* Gives all axes but block size 1: "block=2 dp_replicate=3 cp=2" becomes "block=2 dp_replicate=1 cp=1". Types, names
+ * and modules stay the same. */
 static ad_status shrink(const char *text, char **out) {
   ad_mesh *mesh;
   char buffer[256];
@@ -30,13 +31,13 @@ static ad_status shrink_meshes(const ad_recipe *recipe, ad_recipe *alone) {
   return AD_OK;
 }
 
-/* Where the program's key number `key` has its text; NULL if it is no view. */
+/* Where the options have the text of the program's key number `key`; NULL if that key is no view. */
 static char **view_at(const ad_recipe *recipe, size_t key) {
   const ad_key *of = &recipe->program->keys[key];
   return of->kind == AD_KEY_VIEW ? (char **)((char *)recipe->options + of->offset) : NULL;
 }
 
-/* The program's options, with the views of its mesh as small as that. */
+/* Copies the program's options, and gives the views of its mesh one rank as well. */
 static ad_status shrink_views(const ad_recipe *recipe, ad_recipe *alone) {
   const ad_program_kind *program = recipe->program;
   AD_TRY(ad_new_bytes(1, program->options_size, &alone->options));
@@ -52,7 +53,7 @@ static ad_status shrink_views(const ad_recipe *recipe, ad_recipe *alone) {
   return AD_OK;
 }
 
-static char colocated[] = AD_COLOCATED; /* one rank has all modules */
+static char colocated[] = AD_COLOCATED; /* the one rank has all modules */
 
 ad_status ad_alone_create(const ad_recipe *recipe, ad_recipe *out) {
   *out = *recipe;

@@ -1,10 +1,11 @@
-/* Given keys beside their defaults. How a value is printed is known in print.c. */
+/* Compares the given keys with their defaults. Values are printed by print.c. */
 #include "recipe/changes.h"
 
 #include <string.h>
 #include "base/memory.h"
 #include "recipe/schema.h"
 
+/* Adds a key, unless its value is the default. */
 static ad_status add(const ad_recipe *recipe, const ad_schema *schema, const char *path, ad_recipe_changes *out) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);
   ad_recipe_change *change = &out->list[out->count];

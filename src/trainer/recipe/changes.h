@@ -1,11 +1,11 @@
-/* What a recipe says otherwise than it would be without it. */
+/* The keys that a recipe gives values other than their defaults. */
 #ifndef RECIPE_CHANGES_H
 #define RECIPE_CHANGES_H
 #include "addend/recipe.h"
 
 typedef struct ad_recipe_change {
-  char *key;            /* its path */
-  char *value;          /* YAML in one line */
+  char *key;            /* its path, as "train.lr" */
+  char *value;          /* its value as YAML in one line */
   const char *fallback; /* its default; NULL: it has none */
 } ad_recipe_change;
 
@@ -14,7 +14,7 @@ typedef struct ad_recipe_changes {
   size_t count;
 } ad_recipe_changes;
 
-/* The keys that the file or --set gives, without those that have their default all the same. */
+/* Lists the keys that the file or --set gives, without those whose value is the default all the same. */
 ad_status ad_recipe_changes_list(const ad_recipe *recipe, ad_recipe_changes *out) AD_CHECKED;
 void ad_recipe_changes_release(ad_recipe_changes *changes);
 

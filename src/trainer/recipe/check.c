@@ -1,5 +1,5 @@
-/* What several keys say together: of a recipe here, of a program by its own record. Ranges of single values are in the
- * schema. */
+/* Checks what several keys say together: keys of every recipe here, those of a program by its own record. Ranges of
+ * single values are in the schema. */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,8 @@
 
 enum { PATH_SIZE = 256, NAME_SIZE = 256 };
 
-/* Every key of these was read: only then do they mean something together. A section is read where all its keys are. */
+/* 1: all these keys were read without errors; only then can they be judged together. The path of a section stands for
+ * all its keys. */
 static int are_read(const ad_reading *r, const char *const *paths, size_t path_count) {
   for (size_t i = 0; i < path_count; i++) {
     size_t length = strlen(paths[i]);
@@ -82,7 +83,7 @@ static void check_warmup(ad_reading *r) {
           warmup, steps, steps, warmup);
 }
 
-/* The key that most likely made a contract wrong. */
+/* The path of the key that most likely made a contract wrong. */
 static const char *contract_path(const ad_reading *r) {
   static const char *const paths[] = {"precision.accumulate", "precision.reduce", "precision.grad"};
   for (int i = 0; i < 3; i++)
@@ -90,6 +91,7 @@ static const char *contract_path(const ad_reading *r) {
   return "precision";
 }
 
+/* Checks the contract of precision, and the contracts with each override. */
 static void check_contracts(ad_reading *r) {
   if (!ARE_READ(r, "precision.param", "precision.grad", "precision.reduce", "precision.accumulate", "precision.compute",
                 "precision.overrides"))
@@ -117,7 +119,7 @@ static void check_compute(ad_reading *r) {
           ad_dtype_name(residual));
 }
 
-/* ---- what a program says ---- */
+/* ---- what the program complains of ---- */
 
 /* The place of an element of a list, which may stand on a line of its own. */
 static ad_recipe_place place_of(const ad_reading *r, const char *path, size_t index) {
@@ -129,18 +131,19 @@ static ad_recipe_place place_of(const ad_reading *r, const char *path, size_t in
   return element ? element->place : node->place;
 }
 
-/* The place of "data.text[1]" is that of the element, of "data.text" that of the key. */
+/* The place of a key that a program names: for "data.text[1]" that of the element, for "data.text" that of the key. */
 static ad_recipe_place take_place(const ad_reading *r, const char *key, char path[PATH_SIZE]) {
   ad_text text = ad_text_on(path, PATH_SIZE);
   ad_text_add(&text, "%.*s", (int)strcspn(key, "["), key);
   return key[text.used] ? place_of(r, path, strtoul(key + text.used + 1, NULL, 10)) : ad_reading_place(r, path);
 }
 
+/* Takes a complaint of the program or of another check as an error of the recipe. */
 static void complain(void *context, const char *key, ad_status status, const char *message) {
   ad_reading *r = context;
   char path[PATH_SIZE];
   ad_recipe_place place = take_place(r, key, path);
-  if (!ARE_READ(r, path)) return; /* told already */
+  if (!ARE_READ(r, path)) return; /* an error was added when the key was read */
   if (status == AD_MEMORY)
     r->errors.status = AD_MEMORY;
   else if (status == AD_IO)
@@ -159,7 +162,7 @@ static int some_param_matches(const ad_program *program, const char *pattern) {
   return 0;
 }
 
-/* "embedding.weight to final.norm.weight": enough to see how names are made. */
+/* Prints "embedding.weight to final.norm.weight", which is enough to see how names are made. */
 static const char *some_names(const ad_program *program, char *buffer, size_t size) {
   char first[NAME_SIZE] = "", last[NAME_SIZE] = "";
   for (size_t m = 0; m < ad_program_module_count(program); m++) {
@@ -182,21 +185,23 @@ static void check_patterns(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* An error of the recipe, unless memory is out. */
+/* Adds the last error to the recipe's errors, unless it is AD_MEMORY, which is returned. */
 static ad_status take_failure(ad_reading *r, const char *path, ad_status status) {
   if (status == AD_MEMORY) return status;
   WRONG(r, path, "%s", ad_last_error());
   return AD_OK;
 }
 
-/* A whole printed recipe has every key: one with its default asks for nothing. */
+/* 1: the recipe gives this key a value other than its default. A printed recipe has every key; one with its default
+ * asks for nothing. */
 static int asks(const ad_reading *r, const ad_schema_entry *entry) {
   int64_t value;
   memcpy(&value, ad_schema_base(entry, r->recipe) + entry->key.offset, sizeof value);
   return r->nodes[entry - r->schema.entries] && value && value != strtoll(entry->key.fallback, NULL, 10);
 }
 
-/* What a recipe asks of the held-out set is wrong where there is none: it would be passed over in silence. */
+/* Adds an error for each key that asks for an evaluation on held-out data if there is none, since it would be ignored.
+ */
 static void check_evaluated(ad_reading *r, const ad_program *program) {
   static const char *const paths[] = {"evaluate.samples", "evaluate.every", "evaluate.lines"};
   int has_key = ad_schema_find(&r->schema, "data.held_out") != NULL;
@@ -209,8 +214,8 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* The program itself knows best; it is made when all else is right. Each override is right alone then, but several of
- * them may match one parameter. */
+/* Makes the program, since it knows best what is wrong; only if there are no errors so far. Each override is right
+ * alone then, but several of them may match one parameter. */
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   ad_program *program;
   if (r->errors.status) return AD_OK;
@@ -224,7 +229,7 @@ static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   return status;
 }
 
-/* What the program says itself. */
+/* Checks views and prompts, and lets the program check its own options. */
 static void check_rules(ad_reading *r, const ad_program_setting *setting, const ad_mesh *const *meshes,
                         const ad_complaints *to) {
   const ad_program_kind *program = r->recipe->program;
@@ -233,14 +238,14 @@ static void check_rules(ad_reading *r, const ad_program_setting *setting, const 
   if (ARE_READ(r, "evaluate", "model.vocabulary", "data")) ad_prompts_check(r->recipe, to);
 }
 
-/* The mesh of the first stage; a single rank stands for one that cannot be made, which was told. */
+/* Makes the mesh of the first stage. If it cannot be made, which has an error already, a single rank stands for it. */
 static ad_status make_stage(ad_reading *r, const ad_mesh *mesh, ad_mesh **out) {
   if (!ad_mesh_create_stage(mesh, 0, out)) return AD_OK;
   r->wrong[ad_schema_find(&r->schema, "mesh") - r->schema.entries] = 1;
   return ad_mesh_create("", out);
 }
 
-/* The same of a program that has stages. */
+/* Checks the schedule of a program that has stages, then the program's rules on the mesh of one stage. */
 static ad_status check_stages(ad_reading *r, ad_program_setting *setting, const ad_mesh *mesh,
                               const ad_complaints *to) {
   ad_mesh *stage;
@@ -251,6 +256,7 @@ static ad_status check_stages(ad_reading *r, ad_program_setting *setting, const 
   return AD_OK;
 }
 
+/* Lets the program that the recipe names check its options, then makes it on engine dry. */
 static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   ad_comm *comm;
   ad_status status = AD_OK;
@@ -267,9 +273,10 @@ static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   return status;
 }
 
-/* ---- meshes ---- */
+/* ---- meshes of the modules ---- */
 
-/* A mesh that cannot be made is replaced by one of a single rank, of which nothing is to be said. */
+/* Makes a module's mesh. A mesh that cannot be made gets an error and is replaced by a single rank, so that checks can
+ * go on. */
 static ad_status make_mesh(ad_reading *r, size_t entry, size_t module, int64_t first, ad_mesh **out) {
   const char *text = r->recipe->meshes[module].text;
   ad_status status = r->wrong[entry] ? AD_INVALID : ad_mesh_create_pool(text, first, out);
@@ -279,6 +286,7 @@ static ad_status make_mesh(ad_reading *r, size_t entry, size_t module, int64_t f
   return ad_mesh_create_pool("", first, out);
 }
 
+/* Makes the meshes of all modules, one behind the other if their ranks are disjoint. */
 static ad_status make_meshes(ad_reading *r, ad_mesh **meshes) {
   size_t module = 0;
   int64_t first = 0;
@@ -310,7 +318,7 @@ static ad_status check_meshes(ad_reading *r) {
   return status;
 }
 
-/* ---- the whole ---- */
+/* ---- all checks ---- */
 
 ad_status ad_reading_check(ad_reading *r) {
   check_name(r);

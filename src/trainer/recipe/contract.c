@@ -1,4 +1,4 @@
-/* What a recipe says of one parameter, and the meshes and the program that it names. */
+/* What a recipe says of each parameter, of its meshes, and of its program. */
 #include "recipe/contract.h"
 
 #include <fnmatch.h>
@@ -67,7 +67,7 @@ const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t si
   return buffer;
 }
 
-/* Blocks of modules that share their ranks share them too. */
+/* The ranks of a module's mesh. If modules share their ranks, their blocks share them too. */
 static int64_t ranks_of(const ad_recipe *recipe, const ad_mesh *mesh) {
   int shared = recipe->mesh_count > 1 && !ad_recipe_is_disjoint(recipe);
   return ad_mesh_size(mesh) / (shared ? ad_mesh_axis_size(mesh, AD_BLOCK) : 1);
@@ -149,6 +149,7 @@ ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dty
   return status;
 }
 
+/* Gives one parameter its storage and its contract. */
 static ad_status specify(const ad_recipe *recipe, ad_program *program, size_t module, size_t param, ad_dtype dtype) {
   char name[256];
   ad_param_spec *spec = ad_program_param(program, module, param);

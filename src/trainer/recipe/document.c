@@ -1,4 +1,4 @@
-/* A YAML document as a tree with places, made from libyaml's. What the keys mean is not known here. */
+/* Makes a tree with places from libyaml's document. What the keys mean is not known here. */
 #include "recipe/document.h"
 
 #include <stdio.h>
@@ -7,16 +7,20 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-enum { DEPTH_MAX = 32, NODES_MAX = 4000 };  // an alias may repeat what it names, again and again
+enum {
+  DEPTH_MAX = 32,
+  NODES_MAX = 4000
+};  // limits of a tree: an alias may repeat the node that it names again and
+    // again
 
 static const char too_deep[] = "is nested too deeply or too large for a recipe";
 
 typedef struct builder {
   yaml_document_t *yaml;
-  ad_recipe_place place; /* of the document */
+  ad_recipe_place place; /* where the document stands */
   ad_recipe_errors *errors;
   int nodes;
-  int wrong; /* there is no tree, or only a part of one */
+  int wrong; /* 1: there is no tree, or only a part of one */
 } builder;
 
 void ad_node_destroy(ad_node *node) {
@@ -99,6 +103,7 @@ static ad_status build_list(builder *b, const yaml_node_t *from, int depth, ad_n
   return AD_OK;
 }
 
+/* Makes the node of a pair in a map; a key that is no name, or is given twice, is an error. */
 static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth, ad_node *map, ad_node **out) {
   const yaml_node_t *key = yaml_document_get_node(b->yaml, pair->key);
   int64_t line = (int64_t)key->start_mark.line + 1;
@@ -117,10 +122,11 @@ static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth,
     return AD_OK;
   }
   AD_TRY(build(b, pair->value, depth + 1, out));
-  (*out)->place = place_of(b, key);  // a value may start on a later line than its key
+  (*out)->place = place_of(b, key);  // the place is that of the key; a value may start on a later line
   return ad_copy_string(name, &(*out)->key);
 }
 
+/* Makes the nodes of a map's pairs. */
 static ad_status build_map(builder *b, const yaml_node_t *from, int depth, ad_node *node) {
   for (yaml_node_pair_t *pair = from->data.mapping.pairs.start; pair < from->data.mapping.pairs.top; pair++) {
     ad_node *child = NULL;
@@ -139,6 +145,7 @@ static ad_status fill(builder *b, const yaml_node_t *from, int depth, ad_node *n
   return from->type == YAML_SEQUENCE_NODE ? build_list(b, from, depth, node) : build_map(b, from, depth, node);
 }
 
+/* Makes the node `index` of libyaml's document, with all nodes below it. */
 static ad_status build(builder *b, int index, int depth, ad_node **out) {
   static const ad_node_kind kinds[] = {
       [YAML_SCALAR_NODE] = AD_NODE_SCALAR, [YAML_SEQUENCE_NODE] = AD_NODE_LIST, [YAML_MAPPING_NODE] = AD_NODE_MAP};
@@ -156,22 +163,22 @@ static ad_status build(builder *b, int index, int depth, ad_node **out) {
   return fill(b, from, depth, node);
 }
 
-/* ---- before the tree is made ---- */
+/* ---- limiting the depth before the tree is made ---- */
 
-/* Lists and mappings that are open after the event. */
+/* How many more lists and mappings are open after the event than before it. */
 static int opened_by(const yaml_event_t *event) {
   int opens = event->type == YAML_SEQUENCE_START_EVENT || event->type == YAML_MAPPING_START_EVENT;
   int closes = event->type == YAML_SEQUENCE_END_EVENT || event->type == YAML_MAPPING_END_EVENT;
   return opens - closes;
 }
 
-/* Reads events up to the end, the first error, or a nesting that no recipe has; returns the line of that, or 0. */
+/* Reads events up to the end, the first error, or a nesting that is too deep. Returns the line of the latter, or 0. */
 static int64_t line_too_deep(yaml_parser_t *parser) {
   int64_t line = 0;
   int open = 0, ended = 0;
   while (!line && !ended) {
     yaml_event_t event;
-    if (!yaml_parser_parse(parser, &event)) return 0;  // told when the tree is made
+    if (!yaml_parser_parse(parser, &event)) return 0;  // the error is added when the tree is made
     open += opened_by(&event);
     if (open > DEPTH_MAX + 1) line = (int64_t)event.start_mark.line + 1;
     ended = event.type == YAML_STREAM_END_EVENT || event.type == YAML_NO_EVENT;
@@ -187,8 +194,8 @@ static ad_status open_parser(yaml_parser_t *parser, const char *text, size_t siz
   return AD_OK;
 }
 
-/* For each token libyaml looks through all open brackets, so that its time grows with the square of their number: it is
- * stopped before. */
+/* Refuses a document that is nested too deeply, before libyaml makes a tree of it: for each token libyaml looks through
+ * all open brackets, so that its time grows with the square of their number. */
 static ad_status refuse_depth(builder *b, const char *text, size_t size) {
   yaml_parser_t parser;
   AD_TRY(open_parser(&parser, text, size, b->place.origin));
@@ -200,23 +207,23 @@ static ad_status refuse_depth(builder *b, const char *text, size_t size) {
   return AD_OK;
 }
 
-/* What some editors put in front of UTF-8. */
+/* The length of the byte order mark that some editors put in front of UTF-8. */
 static size_t byte_order_mark(const char *text, size_t size) {
   return size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
 
-/* ---- making it ---- */
+/* ---- making the tree ---- */
 
 static const char *hint_for(const char *problem) {
   if (strstr(problem, "UTF-8")) return " (a recipe is text in UTF-8)";
   return strstr(problem, "cannot start any token") ? " (indent with spaces, not with tabs)" : "";
 }
 
-/* The parser's own words, and where. */
+/* Adds the parser's error, in its own words, with the line. */
 static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t size, builder *b) {
   if (parser->error == YAML_MEMORY_ERROR) return ad_fail(AD_MEMORY, "no memory to read %s", b->place.origin);
   int64_t line = (int64_t)parser->problem_mark.line + 1;
-  if (parser->error == YAML_READER_ERROR) {  // has an offset instead
+  if (parser->error == YAML_READER_ERROR) {  // this kind of error has an offset instead of a line
     line = 1;
     for (size_t i = 0; i < size && i < parser->problem_offset; i++) line += text[i] == '\n';
   }
@@ -228,6 +235,7 @@ static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t 
   return AD_OK;
 }
 
+/* Makes the tree; an empty document becomes an empty scalar. */
 static ad_status build_root(builder *b, ad_node **out) {
   ad_node *root = NULL;
   ad_status status;
@@ -259,7 +267,7 @@ static ad_status refuse_second(yaml_parser_t *parser, const char *text, size_t s
 static ad_status parse(yaml_parser_t *parser, const char *text, size_t size, builder *b, ad_node **out) {
   if (!yaml_parser_load(parser, b->yaml)) return not_yaml(parser, text, size, b);
   ad_status status = build_root(b, out);
-  // libyaml may not be asked for more after a stream without any document.
+  // After a stream without any document, libyaml must not be asked for another one.
   if (!status && yaml_document_get_root_node(b->yaml)) status = refuse_second(parser, text, size, b);
   yaml_document_delete(b->yaml);
   return status;

@@ -1,11 +1,11 @@
-/* Collecting everything that is wrong with a recipe, so that it is reported at once, each error with its place. */
+/* Collects everything that is wrong with a recipe, each error with its place, so that all is reported at once. */
 #ifndef RECIPE_ERRORS_H
 #define RECIPE_ERRORS_H
 #include <stddef.h>
 #include <stdint.h>
 #include "addend/status.h"
 
-/* Where a value was written. */
+/* Where a value was written: a file and line, or an option --set. */
 typedef struct ad_recipe_place {
   const char *origin; /* name of the file, or "--set PATH"; borrowed */
   int order;          /* 0: the file; i: the i-th --set */
@@ -19,19 +19,20 @@ typedef struct ad_recipe_error {
 } ad_recipe_error;
 
 typedef struct ad_recipe_errors {
-  ad_recipe_error *entries; /* in the order of their places */
+  ad_recipe_error *entries; /* sorted by their places */
   size_t count, capacity;
-  size_t unlisted;  /* more than are worth listing */
-  ad_status status; /* of the first error; AD_MEMORY if one could not be kept */
+  size_t unlisted;  /* how many errors were left out of the list */
+  ad_status status; /* status of the first error; AD_MEMORY if an error could not be kept */
 } ad_recipe_errors;
 
-/* Adds "origin:line: path: message"; the path is left out where it is "" or the one that --set named. */
+/* Adds the error "origin:line: path: message"; the path is left out where it is "", or where --set named it. */
 void ad_recipe_errors_add(ad_recipe_errors *errors, ad_recipe_place place, const char *path, const char *format, ...)
     AD_PRINTF(4, 5);
-/* The same for a file that cannot be used: AD_IO, unless there are errors in the recipe itself. */
+/* Adds an error about a file that cannot be used. The report's status is then AD_IO, unless the recipe itself has
+ * errors. */
 void ad_recipe_errors_add_io(ad_recipe_errors *errors, ad_recipe_place place, const char *path, const char *format, ...)
     AD_PRINTF(4, 5);
-/* AD_OK if there are none; otherwise records all of them as the last error. */
+/* AD_OK if there are no errors; otherwise makes one message of them, as the last error, and returns its status. */
 AD_CHECKED ad_status ad_recipe_errors_report(const ad_recipe_errors *errors);
 void ad_recipe_errors_clear(ad_recipe_errors *errors);
 

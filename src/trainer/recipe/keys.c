@@ -1,4 +1,4 @@
-/* What --set may name: the keys of recipes of every kind as one list, which completes what a person types. */
+/* Lists the keys that --set may name, of recipes of every kind, for the completion of what a person types. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,18 +8,19 @@
 
 typedef struct key_list {
   FILE *file;
-  char *text; /* of what is flushed */
+  char *text; /* what was flushed to `file` */
   size_t size;
 } key_list;
 
-/* Each line ends, so a path that was added stands between two line ends, or first. */
+/* 1: the list has this line. Each line ends with a line end, so a path stands between two of them, or first. */
 static int has(const key_list *list, const char *line) {
   const char *found = list->text ? strstr(list->text, line) : NULL;
   while (found && found != list->text && found[-1] != '\n') found = strstr(found + 1, line);
   return found != NULL;
 }
 
-/* Of the keys of maps in a list, --set takes the list. */
+/* Adds a path, unless it is there. For keys of maps in a list, --set takes the whole list, so the list's path is added.
+ */
 static void add_path(key_list *list, const char *path) {
   char line[256];
   size_t length = ad_schema_list_length(path);

@@ -1,4 +1,4 @@
-/* Which names a recipe may have, and the one that it gets from its file. */
+/* Decides which names a recipe may have, and makes a name from the file's name. */
 #include "recipe/name.h"
 
 #include <ctype.h>
@@ -7,7 +7,8 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* The character of several bytes in UTF-8 that begins here; 0 where none does. *bytes: how many it has, at least 1. */
+/* The character of several bytes in UTF-8 that begins here; 0 if there is none. *bytes: how many bytes it has, at least
+ * 1. */
 static uint32_t character_at(const char *text, size_t *bytes) {
   const unsigned char *at = (const unsigned char *)text;
   size_t more = at[0] >= 0xf0 ? 3 : at[0] >= 0xe0 ? 2 : at[0] >= 0xc0 ? 1 : 0, taken = 0;
@@ -19,8 +20,8 @@ static uint32_t character_at(const char *text, size_t *bytes) {
   return code;
 }
 
-/* Control characters, spaces, marks that turn the direction of text, and what no text has: a terminal would obey them,
- * and a reader not see them. */
+/* 1: an invisible character: control characters, spaces, marks that turn the direction of text, and codes that no text
+ * has. A terminal would obey them, and a reader would not see them. */
 static int is_unseen(uint32_t code) {
   static const uint32_t ranges[][2] = {{0x80, 0xa0},     {0xad, 0xad},     {0x1680, 0x1680},   {0x180e, 0x180e},
                                        {0x2000, 0x200f}, {0x2028, 0x202f}, {0x205f, 0x206f},   {0x3000, 0x3000},
@@ -30,8 +31,8 @@ static int is_unseen(uint32_t code) {
   return 0;
 }
 
-/* How many bytes the character here has if names take it, else 0. The locale is C while a recipe is read: only ASCII is
- * alphanumeric. */
+/* The number of bytes of the character here if a name may have it, else 0. The locale is C while a recipe is read, so
+ * only ASCII characters are alphanumeric. */
 static size_t taken_at(const char *text) {
   size_t bytes;
   if ((unsigned char)*text < 0x80) return isalnum((unsigned char)*text) || (*text && strchr("._-", *text));
@@ -47,7 +48,8 @@ int ad_name_is_good(const char *name) {
   return !*at;
 }
 
-/* A file may be named by any bytes; jansson, which writes the name into documents, takes valid UTF-8 only. */
+/* 1: the text is valid UTF-8. A file may be named by any bytes, but jansson, which writes the name into documents,
+ * takes UTF-8 only. */
 static int is_utf8(const char *text) {
   json_t *value = json_string(text);
   int valid = value != NULL;
@@ -55,7 +57,7 @@ static int is_utf8(const char *text) {
   return valid;
 }
 
-/* Not in the middle of a character. */
+/* Cuts a name that is too long, but not in the middle of a character. */
 static void shorten(char *name) {
   size_t length = strlen(name);
   if (length <= AD_NAME_BYTES) return;
@@ -64,7 +66,7 @@ static void shorten(char *name) {
   name[length] = 0;
 }
 
-/* Each run of what no name takes becomes one '-'; in front there is none. */
+/* Replaces each run of characters that no name may have by one '-'; at the start such a run is dropped. */
 static void replace_others(char *name, int keeps_above_ascii) {
   char *to = name;
   for (const char *from = name; *from;) {

@@ -1,4 +1,4 @@
-/* Opening a recipe's program on paper. */
+/* Makes a recipe's program on engine dry. */
 #include "recipe/paper.h"
 #include "program/program.h"
 #include "recipe/recipe.h"

@@ -1,5 +1,5 @@
-/* model.from: what a model's config.json says becomes values of the recipe's keys, as if they stood there. What both
- * say must agree. */
+/* model.from: the values in a model's config.json become values of the recipe's keys, as if they stood there. If the
+ * recipe gives such a key too, both must agree. */
 #include <stdlib.h>
 #include <string.h>
 #include "architecture/folder.h"
@@ -11,7 +11,7 @@ static const char from[] = "model.from";
 
 static ad_recipe_place place_of_config(const ad_reading *r) { return (ad_recipe_place){r->config_path, 0, 0}; }
 
-/* ---- reading it ---- */
+/* ---- errors about config.json ---- */
 
 static void tell_refused(ad_reading *r) {
   for (size_t i = 0; i < r->config.refused_count; i++)
@@ -28,9 +28,9 @@ static ad_status tell_unusable(ad_reading *r, ad_status status) {
   return ad_recipe_errors_report(&r->errors);
 }
 
-/* ---- putting it into the tree ---- */
+/* ---- putting values into the tree ---- */
 
-/* A value as a tree. Lines are those of config.json, which are not known. */
+/* Makes a node of a value of config.json. It gets no line, since the lines of config.json are not known. */
 static ad_status parse(ad_reading *r, const char *text, ad_node **out) {
   AD_TRY(ad_document_parse(text, strlen(text), place_of_config(r), &r->errors, out));
   if (*out) (*out)->place.line = 0;
@@ -46,6 +46,7 @@ static ad_status put(ad_reading *r, ad_node *model, const char *name, const char
   return status;
 }
 
+/* 1: both nodes are the same text or the same number, or lists of such. */
 static int are_equal(const ad_node *a, const ad_node *b) {
   if (a->kind != b->kind || a->kind == AD_NODE_MAP) return 0;
   if (a->kind == AD_NODE_SCALAR) {
@@ -59,6 +60,7 @@ static int are_equal(const ad_node *a, const ad_node *b) {
   return !x && !y;
 }
 
+/* Adds an error if the recipe gives a key another value than config.json does. */
 static ad_status compare(ad_reading *r, const ad_node *given, const ad_config_value *value) {
   ad_node *node;
   AD_TRY(parse(r, value->text, &node));
@@ -73,6 +75,7 @@ static ad_status compare(ad_reading *r, const ad_node *given, const ad_config_va
 
 static const char *name_in_model(const ad_config_value *value) { return strchr(value->key, '.') + 1; }
 
+/* Puts a value of config.json into the tree, or compares it with the recipe's. */
 static ad_status take(ad_reading *r, ad_node *model, const ad_config_value *value) {
   const ad_node *given = ad_node_find(model, name_in_model(value));
   if (given) return compare(r, given, value);
@@ -92,7 +95,7 @@ static void warn_of_length(const ad_reading *r) {
       seq->place.origin, length, r->config_path, (long long)r->config.positions);
 }
 
-/* ---- the whole ---- */
+/* ---- reading model.from ---- */
 
 ad_status ad_reading_open_pretrained(ad_reading *r) {
   ad_node *model = ad_node_find(r->root, "model"), *node = ad_node_find(model, "from");
@@ -108,7 +111,7 @@ ad_status ad_reading_fill_pretrained(ad_reading *r) {
   ad_node *model = ad_node_find(r->root, "model");
   const ad_architecture *architecture = r->config.architecture;
   if (!architecture || !r->schema.program || strcmp(r->schema.program->name, architecture->kind) != 0) return AD_OK;
-  if (!ad_node_find(model, "kind")) AD_TRY(put(r, model, "kind", architecture->kind));  // a --set has replaced all
+  if (!ad_node_find(model, "kind")) AD_TRY(put(r, model, "kind", architecture->kind));  // a --set replaced `model`
   for (size_t i = 0; i < r->config.count; i++) AD_TRY(take(r, model, &r->config.values[i]));
   warn_of_length(r);
   return AD_OK;

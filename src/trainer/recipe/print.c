@@ -1,4 +1,4 @@
-/* A recipe as YAML: every key of the schema with its value. libyaml's emitter decides about quotes. */
+/* Prints a recipe as YAML: every key of the schema with its value. libyaml's emitter decides about quotes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,8 @@
 
 #define LEFT_OUT "left out"
 
-/* Node numbers are libyaml's: 0 when memory is out, which every function here hands on. */
+/* The state of printing. Nodes are libyaml's numbers; 0 means that memory is out, and every function here passes it on.
+ */
 typedef struct printer {
   yaml_document_t yaml;
   const ad_recipe *recipe;
@@ -31,7 +32,7 @@ static int put(printer *p, int map, int key, int value) {
   return map && key && value ? yaml_document_append_mapping_pair(&p->yaml, map, key, value) : 0;
 }
 
-/* The shortest decimal that reads back as the same number. */
+/* Adds a number as the shortest decimal that reads back as the same number. */
 static int add_number(printer *p, double value) {
   char buffer[40];
   int whole = value == floor(value) && fabs(value) < 1e6;
@@ -57,7 +58,7 @@ static int raw_of(const ad_key *key, const char *base) {
   return key->kind == AD_KEY_GRADIENT && *(const int *)(base + key->second);
 }
 
-/* The value at `at`, an element of a list or a field of `base`. */
+/* Adds the value at `at`, which is an element of a list or a field of `base`. */
 static int add_value(printer *p, const ad_key *key, const char *base, const void *at) {
   switch (key->kind) {
     case AD_KEY_INTEGER:
@@ -87,7 +88,7 @@ static int add_list(printer *p, const ad_key *key, const char *base) {
   return list;
 }
 
-/* The keys that the override gives. */
+/* Adds a map of the keys that the override gives. */
 static int add_override(printer *p, const ad_recipe_override *override) {
   const char *base = (const char *)&override->contract - offsetof(ad_recipe, precision.contract);
   int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
@@ -110,7 +111,7 @@ static int add_overrides(printer *p) {
   return map;
 }
 
-/* A text that was left out and has no default. */
+/* 1: the key is a text that was left out and has no default. */
 static int is_left_out(const ad_key *key, const char *base) {
   return ad_key_is_text(key) && !key->list && !*(char *const *)(base + key->offset);
 }
@@ -137,7 +138,7 @@ static int open_section(printer *p, const char *name, int root, sections *open) 
   return put(p, above, add_scalar(p, name, 0), map);
 }
 
-/* The map that a key stands in. */
+/* The map in which a key stands; sections above it are opened as needed. */
 static int section_of(printer *p, const ad_key *key, int root, sections *open) {
   const char *from = key->path;
   int depth = 0;
@@ -152,7 +153,7 @@ static int section_of(printer *p, const ad_key *key, int root, sections *open) {
   return map_above(open, root);
 }
 
-/* A list of maps; `first` is the number of the first key of theirs, which follow each other. */
+/* How many keys the maps of a list have; `first` is the number of the first one, and the others follow it. */
 static size_t keys_of_list(const printer *p, size_t first) {
   size_t length = ad_schema_list_length(p->schema.entries[first].key.path), count = 1;
   while (first + count < p->schema.count &&
@@ -162,6 +163,7 @@ static size_t keys_of_list(const printer *p, size_t first) {
   return count;
 }
 
+/* Adds one map of a list of maps: element number `element` of each key's list. */
 static int add_map_of_list(printer *p, size_t first, size_t keys, size_t element) {
   int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
   for (size_t i = first; map && i < first + keys; i++) {
@@ -174,6 +176,7 @@ static int add_map_of_list(printer *p, size_t first, size_t keys, size_t element
   return map;
 }
 
+/* Adds a list of maps whose values stand in one list for each key. */
 static int add_maps(printer *p, size_t first, size_t keys) {
   const ad_key *key = &p->schema.entries[first].key;
   size_t count = *(const size_t *)(ad_schema_base(&p->schema.entries[first], p->recipe) + key->second);
@@ -192,6 +195,7 @@ static int build_list(printer *p, size_t first, size_t keys, int root) {
   return put(p, root, add_scalar(p, name, 0), add_maps(p, first, keys));
 }
 
+/* Adds the whole recipe: every key in its section. */
 static int build(printer *p) {
   sections open = {.depth = 0};
   int root = add_map(p, YAML_BLOCK_MAPPING_STYLE);
@@ -231,7 +235,7 @@ static int write_bytes(void *context, unsigned char *bytes, size_t count) {
   return 1;
 }
 
-/* yaml_emitter_dump takes the document's content, even where it fails. */
+/* Writes the document. yaml_emitter_dump takes over the document's content, even where it fails. */
 static int write_document(yaml_document_t *yaml, output *out) {
   yaml_emitter_t emitter;
   if (!yaml_emitter_initialize(&emitter)) {
@@ -246,7 +250,7 @@ static int write_document(yaml_document_t *yaml, output *out) {
   return good;
 }
 
-/* ---- one key ---- */
+/* ---- printing one key ---- */
 
 static int print_key(printer *p, const ad_schema_entry *entry, output *out) {
   if (!yaml_document_initialize(&p->yaml, NULL, NULL, NULL, 1, 1)) return 0;
@@ -267,12 +271,12 @@ ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, 
     ad_release(text.text);
     return ad_fail(AD_MEMORY, "no memory to print %s", entry->key.path);
   }
-  text.text[strcspn(text.text, "\n")] = 0;  // libyaml ends a document that is one value with a line of dots
+  text.text[strcspn(text.text, "\n")] = 0;  // libyaml ends a document of one value with a line of dots
   *out = text.text;
   return AD_OK;
 }
 
-/* ---- a printed value ---- */
+/* ---- comparing printed values ---- */
 
 static int same_number(const char *a, const char *b) {
   ad_locale before = ad_locale_enter();
@@ -293,7 +297,7 @@ int ad_key_is_default(const ad_key *key, const char *value) {
   return !strcmp(value, LEFT_OUT) || !strcmp(value, "[]") || !strcmp(value, "{}");
 }
 
-/* ---- all keys ---- */
+/* ---- printing all keys ---- */
 
 static int print(printer *p, output *out) {
   if (!yaml_document_initialize(&p->yaml, NULL, NULL, NULL, 1, 1)) return 0;

@@ -1,4 +1,4 @@
-/* Reading prompts: bytes of text, numbers of tokens. Texts for a tokenizer are encoded where there is one. */
+/* Reads prompts that are bytes of text or numbers of tokens. Texts that need a tokenizer are encoded elsewhere. */
 #include "recipe/prompts.h"
 
 #include <errno.h>
@@ -52,7 +52,7 @@ static void take_bytes(const char *text, ad_prompt *out) {
   for (; *text; text++) out->tokens[out->count++] = (unsigned char)*text;
 }
 
-/* A number that no token can have is the largest there is. */
+/* Reads numbers of tokens. A number that no token can have becomes INT32_MAX, which is refused later. */
 static void take_numbers(const char *text, ad_prompt *out) {
   for (text += strspn(text, separators); *text; text += strspn(text, separators)) {
     char *end;
@@ -75,6 +75,7 @@ ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) 
 
 /* ---- the tokenizer ---- */
 
+/* Releases *path and sets it to NULL if there is no such file. */
 static ad_status keep_if_there(ad_status status, char **path) {
   if (status || !*path || !access(*path, R_OK)) return status;
   ad_release(*path);

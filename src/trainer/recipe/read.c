@@ -1,5 +1,5 @@
-/* From the tree of nodes to the structures of the recipe and of its program, key by key of the schema. What several
- * keys say together is judged in check.c. */
+/* Reads the tree of nodes into the structures of the recipe and of its program, key by key of the schema. What several
+ * keys say together is checked in check.c. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { PATH_SIZE = 256, WORDS_SIZE = 96 };
 
-/* What was written, for "must be ..., is ...". */
+/* Describes what was written, for the message "must be ..., is ...". */
 static const char *words_of(const ad_node *node, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   if (node->kind == AD_NODE_LIST) return "a list";
@@ -28,7 +28,7 @@ static void must_be(ad_reading *r, const ad_node *node, const char *path, const 
   ad_recipe_errors_add(&r->errors, node->place, path, "must be %s, is %s", what, words_of(node, words, sizeof words));
 }
 
-/* ---- values of one kind; each returns 1, or adds an error ---- */
+/* ---- values of one kind: each function returns 1, or adds an error and returns 0 ---- */
 
 static int within(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, double value) {
   char words[AD_KEY_WORDS_SIZE];
@@ -37,7 +37,8 @@ static int within(ad_reading *r, const ad_key *key, const ad_node *node, const c
   return 0;
 }
 
-/* Decimal digits, a point and an exponent: strtod alone would take hexadecimal, "inf" and leading spaces too. */
+/* 1: the text has only digits, signs and, for a fraction, a point and an exponent: strtod alone would take hexadecimal,
+ * "inf" and leading spaces too. */
 static int is_number(const char *text, int fraction) {
   size_t allowed = strspn(text, fraction ? "+-0123456789.eE" : "+-0123456789");
   return *text && !text[allowed];
@@ -84,7 +85,7 @@ static int read_number(ad_reading *r, const ad_key *key, const ad_node *node, co
   return 1;
 }
 
-/* "none, qkv or all" */
+/* Prints "none, qkv or all". */
 static const char *list_words(const char *const *words, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (size_t i = 0; words[i]; i++) ad_text_add(&text, "%s%s", !i ? "" : words[i + 1] ? ", " : " or ", words[i]);
@@ -115,7 +116,7 @@ static int read_boolean(ad_reading *r, const ad_key *key, const ad_node *node, c
   return 1;
 }
 
-/* What is given in quotes and holds nothing. */
+/* Adds an error for a text that is given in quotes and is empty. */
 static void tell_empty(ad_reading *r, const ad_key *key, const ad_node *node, const char *path) {
   char help[256];
   ad_recipe_errors_add(&r->errors, node->place, path, "is an empty text: %s", ad_key_help(key, help, sizeof help));
@@ -142,7 +143,7 @@ static int takes_dtype(const ad_key *key, ad_dtype dtype) {
   return ad_dtype_is_float(dtype) && (!key->dtypes || key->dtypes & AD_DTYPE_BIT(dtype));
 }
 
-/* "auto, f64 or f32": what this key takes here. */
+/* Prints the dtypes that this key takes, with the word that stands for 0: "auto, f64 or f32". */
 static const char *dtypes_of(const ad_key *key, const char *word, char *buffer, size_t size) {
   ad_text choices = ad_text_on(buffer, size);
   int left = 0;
@@ -155,8 +156,8 @@ static const char *dtypes_of(const ad_key *key, const char *word, char *buffer, 
   return buffer;
 }
 
-/* A floating dtype, or the word that stands for 0 (in an override there is none: what is left out is as in precision).
- */
+/* Reads a floating dtype, or the word that stands for 0. In an override there is no such word: a dtype that is left out
+ * is that of precision. */
 static int read_dtype(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, const char *word,
                       void *out) {
   ad_dtype dtype = 0;
@@ -186,7 +187,7 @@ static int read_sync(ad_reading *r, const ad_node *node, const char *path, void 
   return 0;
 }
 
-/* One value of the key's kind into `out`, which lies in a recipe or in a list. */
+/* Reads one value of the key's kind into `out`, which lies in a recipe or in a list. */
 static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
   switch (key->kind) {
     case AD_KEY_INTEGER:
@@ -209,7 +210,7 @@ static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, con
 
 /* ---- lists ---- */
 
-/* Elements are read in place, so that a text that was copied before an error belongs to the list already. */
+/* Reads the elements of a list in place, so that a text that was copied before an error belongs to the list already. */
 static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first, char *elements, size_t count) {
   int good = 1;
   size_t i = 0;
@@ -218,7 +219,7 @@ static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first,
   return good;
 }
 
-/* A single value counts as a list of one. */
+/* Reads a list; a single value counts as a list of one. */
 static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node, char *base, int *good) {
   size_t count = node->kind == AD_NODE_LIST ? ad_node_child_count(node) : 1;
   const ad_node *first = node->kind == AD_NODE_LIST ? node->children : node;
@@ -266,7 +267,7 @@ static void tell_unknown(ad_reading *r, const ad_node *node, const char *section
 
 static void tell_unknown_in(ad_reading *r, const ad_node *map, const char *section);
 
-/* Of a list of maps each. */
+/* Adds errors for unknown keys in each map of a list. */
 static void tell_unknown_in_list(ad_reading *r, const ad_node *list, const char *path) {
   char section[PATH_SIZE];
   ad_text text = ad_text_on(section, sizeof section);
@@ -283,6 +284,8 @@ static void tell_unknown_in_list(ad_reading *r, const ad_node *list, const char 
   }
 }
 
+/* Judges a key by the schema: a known key is read later, a section or list of maps is looked into, any other is an
+ * error. */
 static void judge_key(ad_reading *r, const ad_node *node, const char *section) {
   char path[PATH_SIZE];
   ad_text text = ad_text_on(path, sizeof path);
@@ -312,7 +315,7 @@ static void override_path(const char *pattern, const char *name, char *buffer) {
   if (name) ad_path_add(&text, name);
 }
 
-/* The key of `precision` that `name` means inside an override. */
+/* The key of `precision` that `name` stands for inside an override; NULL: there is none. */
 static const ad_key *contract_key(const ad_reading *r, const char *name) {
   char path[PATH_SIZE];
   ad_text text = ad_text_on(path, sizeof path);
@@ -322,6 +325,7 @@ static const ad_key *contract_key(const ad_reading *r, const char *name) {
   return entry && ad_key_is_contract(entry) ? &entry->key : NULL;
 }
 
+/* Reads one key of an override into its contract. */
 static int read_override_value(ad_reading *r, const ad_node *node, const char *pattern, ad_contract *contract) {
   char path[PATH_SIZE];
   override_path(pattern, node->key, path);
@@ -336,6 +340,7 @@ static int read_override_value(ad_reading *r, const ad_node *node, const char *p
   return read_dtype(r, key, node, path, NULL, out);
 }
 
+/* Reads an override: its pattern, and the contract of parameters that match. */
 static int read_override(ad_reading *r, const ad_node *node, ad_recipe_override *out) {
   char path[PATH_SIZE];
   override_path(node->key, NULL, path);
@@ -376,7 +381,8 @@ static int read_from_map(ad_reading *r, const ad_key *key, const ad_node *map, v
   return 0;
 }
 
-/* One key of every map, as a list. What is no list of maps was told already. */
+/* Reads one key of every map in a list, as a list of values. If the node is no list of maps, an error was added
+ * already. */
 static ad_status read_column(ad_reading *r, const ad_key *key, const ad_node *list, char *base, int *good) {
   size_t count = list->kind == AD_NODE_LIST ? ad_node_child_count(list) : 0, i = 0;
   *good = count > 0;
@@ -392,7 +398,7 @@ static ad_status read_column(ad_reading *r, const ad_key *key, const ad_node *li
   return AD_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- all keys ---- */
 
 static const ad_node *find_node(const ad_node *root, const char *path) {
   const char *dot = strchr(path, '.');
@@ -416,6 +422,7 @@ ad_recipe_place ad_reading_place(const ad_reading *reading, const char *path) {
   return node ? node->place : nowhere;
 }
 
+/* Reads the value of a key from its node into the recipe; *good: it could be read. */
 static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_node *node, int *good) {
   const ad_key *key = &entry->key;
   char *base = ad_schema_base(entry, r->recipe);
@@ -429,7 +436,7 @@ static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_
   return AD_OK;
 }
 
-/* A section that is no mapping was told of already; its keys are not missing as well. */
+/* 1: the key's section is no mapping. That has an error already, so the key is not called missing as well. */
 static int section_is_wrong(const ad_reading *r, const ad_key *key) {
   char section[PATH_SIZE];
   ad_text text = ad_text_on(section, sizeof section);
@@ -445,11 +452,12 @@ static void tell_missing(ad_reading *r, const ad_key *key) {
                          ad_key_help(key, help, sizeof help));
 }
 
-/* Several meshes, of a program that is not known. */
+/* 1: several meshes are given, and the program that would have them is not known. */
 static int cannot_be_judged(const ad_reading *r, const ad_schema_entry *entry, const ad_node *node) {
   return !r->schema.program && entry->home == AD_HOME_MESHES && node && node->kind == AD_NODE_MAP;
 }
 
+/* Reads a key's node or, if it has none, its default; a key without either is an error. */
 static ad_status fill_key(ad_reading *r, const ad_schema_entry *entry, const ad_node *node, int *good) {
   const ad_key *key = &entry->key;
   *good = !cannot_be_judged(r, entry, node);
@@ -468,7 +476,7 @@ static ad_status fill_key(ad_reading *r, const ad_schema_entry *entry, const ad_
   return read_key(r, entry, &written, good);
 }
 
-/* What the values are read into. */
+/* Makes room for the values: options and meshes of the recipe. */
 static ad_status make_room(ad_reading *r) {
   ad_recipe *recipe = r->recipe;
   const ad_program_kind *program = recipe->program;
@@ -483,7 +491,7 @@ static ad_status make_room(ad_reading *r) {
   return AD_OK;
 }
 
-/* Of a key of maps in a list: the list. */
+/* The node of a key; for a key of maps in a list, the node of the list. */
 static const ad_node *node_of(const ad_reading *r, const char *path) {
   char list[PATH_SIZE];
   ad_text text = ad_text_on(list, sizeof list);

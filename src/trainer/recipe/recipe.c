@@ -1,4 +1,4 @@
-/* Reading a recipe from its first byte to the structure: the order of the work, and what belongs to a recipe. */
+/* Reads a recipe from its first byte to the structure: the order of the work, and what a recipe owns. */
 #include "addend/recipe.h"
 
 #include <stdio.h>
@@ -17,8 +17,8 @@ typedef struct source {
   size_t size;
   const char *const *sets;
   size_t set_count;
-  int with_files;  /* check those that the recipe names */
-  int with_values; /* and the values in those of model.from */
+  int with_files;  /* 1: check the files that the recipe names */
+  int with_values; /* 1: check the values in the files of model.from too */
 } source;
 
 static void release_texts(char **texts, size_t count) {
@@ -41,13 +41,13 @@ int ad_recipe_gives(const ad_recipe *recipe, const char *key) {
   return 0;
 }
 
-/* "recipes/gpt-text.yaml" is named gpt-text. */
+/* Names a recipe without a name after its file: "recipes/gpt-text.yaml" becomes gpt-text. */
 static ad_status name_after_file(ad_recipe *recipe) {
   return recipe->name ? AD_OK : ad_name_of_file(recipe->path, &recipe->name);
 }
 
-/* What microbatches before the last do where the recipe does not say: with gradients cut (ZeRO-2 and 3) each leaves
- * only a shard of its sum behind; without, nothing moves before the last. */
+/* The sync of microbatches before the last one if the recipe does not say it: with ZeRO-2 and 3, where gradients are
+ * sharded, each leaves only a shard of its sum; otherwise nothing moves before the last microbatch. */
 static ad_sync usual_sync(const ad_recipe *recipe) { return recipe->shard.zero >= 2 ? AD_SYNC_SHARD : AD_SYNC_NONE; }
 
 static ad_status complete_sync(ad_recipe *recipe) {
@@ -59,7 +59,7 @@ static ad_status complete_sync(ad_recipe *recipe) {
   return AD_OK;
 }
 
-/* "--set train.steps" of "train.steps=5": the origin of what it says wrong. */
+/* The origin of errors of a --set: "--set train.steps" for "train.steps=5". */
 static ad_status origin_of_set(const char *set, char **out) {
   size_t size = strlen(set) + sizeof "--set ";
   AD_TRY(ad_new(size, out));
@@ -75,8 +75,8 @@ static ad_status apply_sets(ad_reading *r, const source *from, char *const *orig
   return AD_OK;
 }
 
-/* Only those of --set that name the program: which keys the others may name depends on it. All are applied in their
- * order later, so what is wrong is told there. */
+/* Applies only those --set that name the program, since the keys that the others may name depend on it. All are applied
+ * in their order later, so errors are dropped here and added there. */
 static ad_status apply_sets_of_kind(ad_reading *r, const source *from, char **origins) {
   ad_recipe_errors kept = r->errors;
   ad_status status = AD_OK;
@@ -90,6 +90,7 @@ static ad_status apply_sets_of_kind(ad_reading *r, const source *from, char **or
   return status;
 }
 
+/* Finds the program that the recipe, --set or model.from names, and makes its schema. */
 static ad_status find_program(ad_reading *r, const source *from, char **origins) {
   AD_TRY(apply_sets_of_kind(r, from, origins));
   if (from->with_files) AD_TRY(ad_reading_open_pretrained(r));
@@ -98,7 +99,7 @@ static ad_status find_program(ad_reading *r, const source *from, char **origins)
   return ad_schema_create(r->recipe->program, &r->schema);
 }
 
-/* A recipe may be empty where --set says everything. */
+/* Makes an empty recipe an empty map, since --set may say everything. */
 static ad_status make_root_a_map(ad_reading *r) {
   if (r->root->kind == AD_NODE_MAP) return AD_OK;
   if (!ad_node_is_empty(r->root)) {
@@ -123,6 +124,7 @@ static ad_status list_given(const ad_reading *r) {
   return AD_OK;
 }
 
+/* Reads the tree, applies --set, and fills, completes and checks the recipe. */
 static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(ad_document_parse(from->text, from->size, (ad_recipe_place){from->path, 0, 0}, &r->errors, &r->root));
   if (!r->root) return ad_recipe_errors_report(&r->errors);

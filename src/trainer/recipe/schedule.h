@@ -3,8 +3,8 @@
 #define RECIPE_SCHEDULE_H
 #include "addend/recipe.h"
 
-/* Complains of a schedule that is none, that does not fit the mesh, and of a mesh that has no stages. *stages: how many
- * there are; 0: that is not known. */
+/* Complains of an unknown schedule, of one that does not fit the mesh, and of a mesh that cannot be divided into
+ * stages. *stages: the number of stages; 0: it is not known. */
 void ad_recipe_check_schedule(const ad_recipe *recipe, const ad_mesh *mesh, const ad_complaints *to, int64_t *stages);
 
 #endif

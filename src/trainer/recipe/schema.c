@@ -1,4 +1,4 @@
-/* The keys of a recipe: those that every recipe has, merged with those of its program; finding one of them, also by a
+/* The keys of a recipe: those that every recipe has, merged with those of its program; and finding a key, also by a
  * wrong name. */
 #include "recipe/schema.h"
 
@@ -20,14 +20,14 @@
 
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
 
-/* Where the keys of a program go in between. */
+/* Common keys, between which the keys of a program are inserted. */
 enum { NAME, KIND, FROM, WEIGHTS, MESH, PLACEMENT };
 
 static const ad_key common[] = {
     [NAME] = {"name", AD_KEY_TEXT, .offset = AT(name), .fallback = "",
               .help = "names the folder runs/NAME; left out: the file's name"},
 
-    [KIND] = {"model.kind", AD_KEY_TEXT, .offset = AT(kind)}, /* its help: the kinds that there are */
+    [KIND] = {"model.kind", AD_KEY_TEXT, .offset = AT(kind)}, /* its help lists the kinds that exist */
     [FROM] = {"model.from", AD_KEY_TEXT, .offset = AT(from), .fallback = "",
               .help = "the folder of a model as Hugging Face Transformers saves it: its config.json gives the keys of "
                       "model that are left out, its safetensors the initial values"},
@@ -132,7 +132,7 @@ enum { COMMON_COUNT = sizeof common / sizeof *common };
 
 /* ---- merging ---- */
 
-/* 0: the path is a name alone. */
+/* The length of the path's section; 0: the path is a name alone. */
 static size_t section_length(const char *path) { return strchr(path, '.') ? strcspn(path, ".") : 0; }
 
 static int is_in_section_of(const char *path, const char *other) {
@@ -140,8 +140,8 @@ static int is_in_section_of(const char *path, const char *other) {
   return length && section_length(path) == length && !strncmp(path, other, length);
 }
 
-/* The common key that a key of a program stands after: the last of its section, but before model.weights. Sections of
- * the program's own stand before `mesh`. */
+/* The common key behind which a key of a program is inserted: the last one of its section; a key of `model` stands
+ * before model.weights, sections of the program's own before `mesh`. */
 static size_t predecessor_of(const ad_key *key) {
   size_t found = WEIGHTS;
   if (is_in_section_of(key->path, common[KIND].path)) return KIND;
@@ -154,7 +154,7 @@ static void add(ad_schema *schema, const ad_key *key, ad_key_home home) {
   schema->entries[schema->count++] = (ad_schema_entry){.key = *key, .home = home};
 }
 
-/* "mesh", or "mesh.MODULE" for each module where there are several. */
+/* Adds "mesh", or "mesh.MODULE" for each module if there are several. */
 static ad_status add_meshes(ad_schema *schema) {
   size_t count = ad_schema_mesh_count(schema->program);
   for (size_t i = 0; i < count; i++) {
@@ -171,6 +171,7 @@ static ad_status add_meshes(ad_schema *schema) {
   return AD_OK;
 }
 
+/* Adds the program's keys that are inserted behind common key number `predecessor`. */
 static ad_status add_own(ad_schema *schema, size_t predecessor) {
   const ad_program_kind *program = schema->program;
   for (size_t i = 0; program && i < program->key_count; i++) {
@@ -187,7 +188,7 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
 
 static int is_of_prompts(const char *path) { return !strncmp(path, "evaluate.prompt", strlen("evaluate.prompt")); }
 
-/* Of a program that is not known all are taken. */
+/* 1: recipes of this program have common key number i. If no program is known, they have all of them. */
 static int is_wanted(const ad_schema *schema, size_t i) {
   if (i == PLACEMENT) return ad_schema_mesh_count(schema->program) > 1;
   if (is_of_prompts(common[i].path)) return !schema->program || ad_is_text_decoder(schema->program);
@@ -337,7 +338,7 @@ void ad_path_add(ad_text *path, const char *name) {
 
 enum { NAME_MAX_COMPARED = AD_NAME_COMPARED_MAX };
 
-/* Part `level` (0: the section, 1: the key in it) of a path; "" if it has none. */
+/* Part `level` (0: the section, 1: the key in it) of a path; "" if the path has no such part. */
 static void part_of(const char *path, int level, char out[NAME_MAX_COMPARED]) {
   const char *dot = strchr(path, '.');
   size_t length = dot ? (size_t)(dot - path) : strlen(path);
@@ -347,6 +348,7 @@ static void part_of(const char *path, int level, char out[NAME_MAX_COMPARED]) {
     snprintf(out, NAME_MAX_COMPARED, "%.*s", (int)length, path);
 }
 
+/* The best guess so far at what a wrong name means. */
 typedef struct guess {
   char path[2 * NAME_MAX_COMPARED];
   int cost;
@@ -358,7 +360,7 @@ static void consider(guess *best, const char *path, int cost) {
   best->cost = cost;
 }
 
-/* The nearest name: in the same section, of a section, or, at the price of a letter, in another section. */
+/* The nearest name: a key in the same section or, with one more letter of distance, in another; or a section. */
 static guess nearest(const ad_schema *schema, const char *section, const char *unknown) {
   guess best = {"", ad_name_distance_max(unknown) + 1};
   for (size_t i = 0; i < schema->count; i++) {
@@ -373,6 +375,7 @@ static guess nearest(const ad_schema *schema, const char *section, const char *u
   return best;
 }
 
+/* Adds the names that `section` has. */
 static void list_known(const ad_schema *schema, const char *section, ad_text *out) {
   char outer[NAME_MAX_COMPARED], inner[NAME_MAX_COMPARED], before[NAME_MAX_COMPARED] = "";
   ad_text_add(out, "known here are");

@@ -1,4 +1,4 @@
-/* --set PATH=VALUE: a value written on the command line takes the place of a node of the tree. */
+/* --set PATH=VALUE: puts a value from the command line into the tree, in the place of a node. */
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -12,7 +12,8 @@ typedef struct set_path {
   int count;
 } set_path;
 
-/* Reads one part up to a dot or the end; returns what follows it, or NULL if it is too long or a quote stays open. */
+/* Reads one part of a path, up to a dot or the end; returns what follows it, or NULL if it is too long or a quote stays
+ * open. */
 static const char *take_part(const char *text, const char *end, char out[PART_SIZE]) {
   int quoted = text < end && *text == '"';
   const char *first = text + quoted;
@@ -35,7 +36,7 @@ static int take_path(const char *text, const char *end, set_path *out) {
   return 0;
 }
 
-/* What the schema knows by the first `count` parts: a key, a section, or something below precision.overrides. */
+/* 1: the schema knows the path of the first `count` parts: a key, a section, or something below precision.overrides. */
 static int is_known(const ad_reading *r, const set_path *path, int count) {
   char joined[PATH_SIZE];
   ad_text text = ad_text_on(joined, sizeof joined);
@@ -48,6 +49,7 @@ static int is_known(const ad_reading *r, const set_path *path, int count) {
   return count <= 2 || entry->key.kind == AD_KEY_OVERRIDES;
 }
 
+/* Adds an error for a path that the schema does not have, with a hint. */
 static void tell_unknown(ad_reading *r, ad_recipe_place place, const set_path *path) {
   char hint[512], whole[PATH_SIZE];
   ad_text text = ad_text_on(hint, sizeof hint), joined = ad_text_on(whole, sizeof whole);
@@ -64,8 +66,8 @@ static void tell_unknown(ad_reading *r, ad_recipe_place place, const set_path *p
   ad_recipe_errors_add(&r->errors, place, "", "unknown key; %s", hint);
 }
 
-/* The map under `key`, made where nothing or an empty value stands. NULL: something else stands there, of which reading
- * will tell. */
+/* Gives the map under `key`, and makes one if nothing or an empty value stands there. NULL: something else stands
+ * there, of which reading will complain. */
 static ad_status map_under(ad_node *map, const char *key, ad_recipe_place place, ad_node **out) {
   ad_node *child = ad_node_find(map, key);
   *out = NULL;
@@ -82,7 +84,7 @@ static ad_status map_under(ad_node *map, const char *key, ad_recipe_place place,
   return status;
 }
 
-/* Takes the value only on success. */
+/* Puts a value into the tree; *taken: 1 if the tree owns it now. */
 static ad_status put(ad_reading *r, const set_path *path, ad_recipe_place place, ad_node *value, int *taken) {
   ad_node *map = r->root;
   for (int i = 0; map && i + 1 < path->count; i++) AD_TRY(map_under(map, path->part[i], place, &map));
@@ -95,6 +97,7 @@ static ad_status put(ad_reading *r, const set_path *path, ad_recipe_place place,
   return AD_OK;
 }
 
+/* The first '=' outside of quotes. */
 static const char *equals_sign(const char *set) {
   int quoted = 0;
   for (; *set && (quoted || *set != '='); set++) quoted ^= *set == '"';
@@ -110,6 +113,7 @@ static ad_status put_value(ad_reading *r, const set_path *path, ad_recipe_place 
   return status;
 }
 
+/* 1: the path is model, model.kind or model.from, so it may name the program. */
 static int names_kind(const set_path *path) {
   const char *key = path->count == 2 ? path->part[1] : "kind";
   return !strcmp(path->part[0], "model") && path->count <= 2 && (!strcmp(key, "kind") || !strcmp(key, "from"));

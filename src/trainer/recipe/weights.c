@@ -1,5 +1,5 @@
-/* A recipe's weights before any rank starts: their form, their fit to the model, their values. Ranks read them in
- * train/. */
+/* Checks a recipe's weights before any rank starts: the form of the files, their fit to the model, their values. Ranks
+ * read weights in train/. */
 #include "recipe/weights.h"
 
 #include "architecture/folder.h"
@@ -28,7 +28,7 @@ void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *arc
                              const ad_complaints *to) {
   ad_weights *weights = NULL;
   const ad_safetensors *file;
-  if (!recipe->from == !recipe->weights) return; /* none, or both, which was told */
+  if (!recipe->from == !recipe->weights) return; /* neither, or both, which has an error already */
   tell(recipe, open_files(recipe, &weights), to);
   if (weights && asked.fit) tell(recipe, check_fit(recipe, architecture, weights), to);
   for (size_t i = 0; asked.values && (file = ad_weights_file(weights, i)); i++)

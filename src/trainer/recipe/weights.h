@@ -1,16 +1,16 @@
-/* What can be said of a recipe's model.weights before any rank starts. */
+/* Checks a recipe's model.weights, or the weights of model.from, before any rank starts. */
 #ifndef RECIPE_WEIGHTS_H
 #define RECIPE_WEIGHTS_H
 #include "addend/recipe.h"
 #include "architecture/architecture.h"
 
 typedef struct ad_weights_asked {
-  int fit;    /* whether the tensors are the program's: the rest of the recipe is right */
-  int values; /* whether their values are finite, which reads the files once, whole */
+  int fit;    /* 1: check that the tensors are the program's parameters; the rest of the recipe is right */
+  int values; /* 1: check that all values are finite, which reads each file once from start to end */
 } ad_weights_asked;
 /* Checks model.weights, or model.from with the architecture that its config.json names; does nothing where the recipe
- * has neither. Complains of files that cannot be used, of values in them that are not finite and, where the rest of the
- * recipe is right, of tensors that are not the program's parameters. Reads the files once, whole. */
+ * has neither. Complains of files that cannot be used and, as asked, of tensors that are not the program's parameters,
+ * and of values that are not finite. */
 void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *architecture, ad_weights_asked asked,
                              const ad_complaints *to);
 

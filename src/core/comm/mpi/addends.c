@@ -1,6 +1,7 @@
-/* The addends of sums that span nodes, on their way to those who add them up. Member k sums slice k. Of its own node it
- * takes every addend: from the shared file, or by message. Of another node it takes the sum of each part of the tree
- * that one of that node's members formed for it, and the addends themselves where there is no such part. */
+/* Collects the addends of sums that span nodes at the members that add them up. Member k sums slice k. From its own
+ * node it takes every addend: from the shared file, or by message. From another node it takes, for each part of the
+ * tree that lies there, the sum that one of that node's members formed, and the addends themselves where no such sum is
+ * formed. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/move.h"
@@ -11,7 +12,7 @@ static const mpi_routes *routes_of(const mpi_call *c) { return &c->channel->rout
 static uint32_t reader(const mpi_call *c, uint32_t i, uint32_t k) { return ad_mpi_reader(routes_of(c), c->call, i, k); }
 static int is_near(const mpi_call *c, uint32_t i) { return ad_mpi_same_node(routes_of(c), i, c->channel->index); }
 
-/* 1 if what comes from member i is the sum of its part of the tree, or nothing, since another member sends that. */
+/* 1 if member i's addends come as part of a sum, which i or another member of its part of the tree sends. */
 static int gives_sum(const mpi_call *c, uint32_t i) {
   return !is_near(c, i) && ad_mpi_sums_first(routes_of(c), c->call, i);
 }
@@ -22,21 +23,24 @@ static size_t sum_bytes(const ad_call *call, uint32_t k) {
   return elements_of(call, k) * ad_dtype_size(call->reducing.accumulate);
 }
 
-/* What an area in `space` takes: each begins at a cache line. */
+/* The size of an area in `space`: each area begins at a cache line. */
 static size_t padded(size_t bytes) { return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE; }
 
-/* ---- room ---- */
+/* ---- memory for addends and partial sums ---- */
 
+/* 1: this rank sums its part of the tree for member k, which is on another node. */
 static int forms_partial(const mpi_call *c, uint32_t k) {
   uint32_t own = c->channel->index;
   return k != own && reader(c, own, k) == own && ad_mpi_in_part(c->call, k).bytes;
 }
 
+/* Memory for the partial sum of slice k, and for the addends that go into it. */
 static size_t partial_bytes(const mpi_call *c, uint32_t k) {
   uint32_t addends = routes_of(c)->places[c->channel->index].count;
   return padded(sum_bytes(c->call, k)) + addends * padded(ad_mpi_in_part(c->call, k).bytes);
 }
 
+/* Memory for what member i sends for this rank's own slice. */
 static size_t own_bytes(const mpi_call *c, uint32_t i) {
   uint32_t own = c->channel->index;
   if (!gives_sum(c, i)) return padded(ad_mpi_in_part(c->call, own).bytes);
@@ -74,8 +78,9 @@ ad_status ad_mpi_reserve_addends(mpi_call *c) {
   return AD_OK;
 }
 
-/* ---- giving and getting: what goes from one member to another by message goes slice by slice ---- */
+/* ---- sending and receiving: what goes from one member to another by message goes slice by slice ---- */
 
+/* Sends the addends of this rank that member i reads, or waits until i has read them in the file. */
 static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < c->channel->members; k++) {
@@ -88,8 +93,7 @@ static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   }
 }
 
-/* The slice that this rank sums, as it lies in the inputs. A broadcast's lie as its outputs do, which all members
- * have. */
+/* Where slice k lies in the inputs. The addends of a broadcast lie as its outputs do, which all members have. */
 static mpi_span slice_in_input(const ad_call *call, uint32_t k, const char **input) {
   int casts = call->op == AD_BROADCAST;
   *input = casts ? call->out : call->in;
@@ -105,17 +109,21 @@ static const char *in_file(const mpi_world *world, const mpi_call *c, uint32_t i
   return (const char *)ad_shm_at(world->shm, told->in) + (slice.at - input);
 }
 
+/* Where member i's addends of a partial sum are received. */
 static char *room_for(const mpi_call *c, const mpi_partial *partial, uint32_t i) {
   uint32_t number = i - routes_of(c)->places[c->channel->index].first;
   return partial->received + number * padded(ad_mpi_in_part(c->call, partial->slice).bytes);
 }
 
+/* Starts to receive member i's addends of a partial sum, unless they lie in the file. */
 static void get_for_partial(mpi_world *world, mpi_call *c, const mpi_partial *partial, uint32_t i) {
   mpi_span to = {room_for(c, partial, i), ad_mpi_in_part(c->call, partial->slice).bytes};
   if (reader(c, i, partial->slice) != c->channel->index || in_file(world, c, i, partial->slice)) return;
   ad_mpi_add_request(c, ad_mpi_receive(world, c, i, PHASE_ADDENDS, to));
 }
 
+/* Finds member i's addends of this rank's slice in the file, or starts to receive them, or the sum that they are part
+ * of. */
 static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
   const ad_call *call = c->call;
   const char *input;
@@ -131,6 +139,7 @@ static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
   member->receiving = ad_mpi_receive(world, c, i, PHASE_ADDENDS, to);
 }
 
+/* Starts to receive from member i, slice by slice, for this rank's own slice and for the partial sums that it forms. */
 static void get_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   uint32_t n = 0;
   for (uint32_t k = 0; k < c->channel->members; k++) {
@@ -150,6 +159,7 @@ void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c) {
 
 /* ---- adding up ---- */
 
+/* Adds up a partial sum and sends it to the member whose slice it is part of. */
 static void add_up_partial(mpi_world *world, mpi_call *c, const mpi_partial *partial) {
   const ad_call *call = c->call;
   const mpi_place *place = &routes_of(c)->places[c->channel->index];
@@ -202,7 +212,7 @@ void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes) {
   if (bytes) ad_reduce(&out, 1, sources, count, &how, bytes / call->out_element);
 }
 
-/* ---- who has read what ---- */
+/* ---- receipts for addends that were read ---- */
 
 /* 1 if this rank reads addends of member i, for its own slice or for another's. */
 static int reads(const mpi_call *c, uint32_t i) {

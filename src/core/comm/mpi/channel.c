@@ -1,4 +1,5 @@
-/* The calls of groups that span nodes: told to every member by mail, and matched with what the members tell. */
+/* The calls of groups that span nodes: this rank tells its calls to every member by mail, and matches the members'
+ * calls. */
 #include "comm/mpi/channel.h"
 
 #include <string.h>
@@ -9,6 +10,7 @@
 
 /* ---- channels ---- */
 
+// Prepares the channel of a group that spans nodes: its routes, and room for calls that members tell early.
 static ad_status prepare_spanning(mpi_world *world, mpi_channel *channel) {
   uint32_t node_of[SHM_RANKS_MAX];
   for (uint32_t i = 0; i < channel->members; i++) node_of[i] = world->node_of[ad_shape_rank(&channel->shape, i)];
@@ -32,6 +34,7 @@ static ad_status keep_ranks(mpi_channel *channel) {
   return AD_OK;
 }
 
+// Makes the channel of a group, and finds out whether its members are all on this node.
 static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
   mpi_channel *channel;
   AD_TRY(ad_new(1, &channel));
@@ -60,7 +63,7 @@ static mpi_channel *find_channel(const mpi_world *world, const ad_group_shape *s
   return channel;
 }
 
-// What members told of a list before this rank called on it.
+// Takes in the calls on a list that members told before this rank made its first call on it.
 static void take_unknown(mpi_world *world, uint64_t list) {
   size_t left = 0, count = world->unknown_count;
   world->unknown_count = 0;
@@ -103,6 +106,7 @@ void ad_mpi_channels_free(mpi_world *world) {
   ad_release(world->unknown);
 }
 
+// Where a call is kept that a member told before this rank made its own.
 static mail_call **early_place(const mpi_channel *channel, uint64_t sequence, uint32_t member) {
   return &channel->early[sequence % MPI_CALLS * channel->members + member];
 }
@@ -129,7 +133,8 @@ static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
-// Sender and receiver both find the mismatch and must say the same, whoever is first.
+// Reports a block of an all_to_all on whose size the two sides disagree. Both sides find the mismatch and must say the
+// same, whichever is first.
 static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *sender, uint64_t sent,
                            const mail_call *receiver, uint64_t received) {
   char words[AD_MESSAGE_MAX];
@@ -140,6 +145,7 @@ static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call 
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
+// Compares the sizes of the blocks that this rank and member k send each other in an all_to_all.
 static void match_elements(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told) {
   const ad_call *call = c->call;
   const mail_call *own = c->members[call->index].told;
@@ -153,7 +159,7 @@ static void match_elements(mpi_world *world, const mpi_call *c, uint32_t k, cons
 
 /* ---- the messages of an exchange ---- */
 
-// Number n of this rank's messages to (or from) member k: 0 if there are fewer.
+// Finds number n of this rank's messages to (or from) member k. Returns 0 if there are fewer.
 static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail_message *out) {
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
@@ -164,6 +170,7 @@ static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail
   return 0;
 }
 
+// Finds number n of the messages that a member told. Returns 0 if there are fewer.
 static int find_told(const mail_call *told, int sends, uint32_t n, mail_message *out) {
   const mail_message *table = (const mail_message *)(told + 1);
   for (uint32_t i = 0; i < told->entries; i++) {
@@ -178,7 +185,7 @@ static ad_told_message told_message(const mail_call *told, int exists, const mai
   return (ad_told_message){told->head.from, exists, (ad_dtype)message->dtype, message->bytes, told->site};
 }
 
-// Number n of the messages in one direction: 0 on a mismatch, -1 when neither side has one.
+// Compares number n of the messages in one direction: 1: the two sides match; 0: they do not; -1: neither side has one.
 static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *told, int to_this,
                          uint32_t n) {
   mail_message own_message = {0}, its_message = {0};
@@ -204,6 +211,7 @@ static void match_messages(mpi_world *world, const mpi_call *c, uint32_t k, cons
   }
 }
 
+// Compares the call of member k with this rank's own. A mismatch becomes the world's error.
 static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *told) {
   const ad_call *call = c->call;
   if (!ad_signature_equal(&told->signature, &c->members[c->channel->index].told->signature)) {
@@ -218,6 +226,7 @@ static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *to
 
 /* ---- telling ---- */
 
+// Fills in what a call's mail says to every member.
 static void describe(mpi_world *world, const mpi_call *c, mail_call *out) {
   const ad_call *call = c->call;
   out->head = (mail){MAIL_CALL, world->rank};
@@ -258,6 +267,7 @@ static void tell_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_
   if (entries != table) ad_release(entries);
 }
 
+// Tells the call to member k, with the values for it if they are few.
 static void tell_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *told) {
   const ad_call *call = c->call;
   mpi_span values = {0};
@@ -283,6 +293,7 @@ static void tell_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_ca
                    values.bytes);
 }
 
+// Notes the call of member k, and compares it with this rank's.
 static void take(mpi_world *world, mpi_call *c, uint32_t k, mail_call *told) {
   c->members[k].told = told;
   c->arrived++;
@@ -310,7 +321,7 @@ ad_status ad_mpi_tell(mpi_world *world, mpi_call *c) {
   return AD_OK;
 }
 
-/* ---- being told ---- */
+/* ---- calls that other members tell ---- */
 
 mpi_call *ad_mpi_find_call(mpi_world *world, uint32_t tag) {
   mpi_call *c = world->first;
@@ -330,12 +341,14 @@ static uint32_t member_of(const mpi_channel *channel, uint32_t rank) {
   return k;
 }
 
+// Keeps a call on a list on which this rank has made no call yet.
 static ad_status keep_unknown(mpi_world *world, mail_call *told) {
   AD_TRY(ad_grow(&world->unknown, world->unknown_count, world->unknown_count + 1));
   world->unknown[world->unknown_count++] = told;
   return AD_OK;
 }
 
+// Finds or makes the channel of a call that a member told. NULL in *out: the call was kept for later.
 static ad_status channel_of_told(mpi_world *world, mail_call *told, mpi_channel **out) {
   mpi_channel *last = world->last_channel;
   *out = find_channel(world, &told->shape);

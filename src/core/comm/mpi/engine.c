@@ -1,5 +1,5 @@
-/* Engine mpi as the table of functions that comm.c calls: groups on one node go to engine shm, the others are driven
- * from told over matched to complete. */
+/* Engine mpi as the table of functions that comm.c calls. Groups on one node go to engine shm; calls of the other
+ * groups are told, matched and completed here. */
 #include "comm/mpi/engine.h"
 
 #include <time.h>
@@ -17,11 +17,11 @@
 #include "mesh/group.h"
 
 enum {
-  EXIT_OF_THE_STUCK = 1,
+  EXIT_OF_THE_STUCK = 1,         // exit status of ranks that do not notice an error
   MPI_GRACE_MILLISECONDS = 2000  // from an error to the end of ranks that do not notice it
 };
 
-// After an error callers use their buffers again, so that MPI must not touch them any more.
+// Gives up all calls after an error: callers use their buffers again, so MPI must not touch them any more.
 static void give_up(mpi_world *world) {
   if (world->gave_up) return;
   world->gave_up = 1;
@@ -31,7 +31,7 @@ static void give_up(mpi_world *world) {
   if (world->nodes > 1) ad_mpi_abandon_transfers(world);
 }
 
-// Every status passes here: the first error is told to the other nodes before the caller learns it.
+// Every status passes here: the first error is sent to the other nodes before the caller learns of it.
 static ad_status settled(mpi_world *world, ad_status status) {
   if (!ad_shm_failed(world->shm)) return status;
   ad_mpi_tell_error(world);
@@ -45,6 +45,7 @@ static ad_status mpi_health(void *engine_world) {
   return settled(world, ad_shm_failed(world->shm) ? ad_shm_error(world->shm->control) : AD_OK);
 }
 
+// Notes the call as this rank's last, for the watchdog.
 static void record_last(mpi_world *world, const ad_call *call) {
   shm_record *record = &world->shm->records[world->rank];
   record->last_op = (uint32_t)call->op;
@@ -53,6 +54,7 @@ static void record_last(mpi_world *world, const ad_call *call) {
   atomic_fetch_add_explicit(&record->calls, 1, memory_order_release);
 }
 
+// Starts a call of a group that spans nodes.
 static ad_status post_spanning(mpi_world *world, mpi_channel *channel, ad_call *call) {
   mpi_call *c = &world->calls[__builtin_ctzll(world->free_calls)];
   c->call = c->asked = call;
@@ -126,7 +128,7 @@ static ad_status mpi_alloc(void *engine_world, size_t bytes, void **out) {
 
 static void mpi_free(void *engine_world, void *memory) { ad_shm_free(((mpi_world *)engine_world)->shm, memory); }
 
-/* ---- memory of several ranks ---- */
+/* ---- memory that several ranks hold ---- */
 
 static ad_status mpi_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
   return ad_shm_share(((mpi_world *)world)->shm, bytes, holders, token, out);
@@ -138,6 +140,7 @@ static ad_status mpi_attach(void *world, size_t bytes, const ad_shared_token *to
 
 /* ---- leaving ---- */
 
+// Tells all ranks that this one leaves.
 static void tell_leaving(mpi_world *world) {
   atomic_store(&world->shm->records[world->rank].state, SHM_LEFT);
   ad_shm_wake_all(world->shm->control);
@@ -147,7 +150,8 @@ static void tell_leaving(mpi_world *world) {
   ad_mpi_flush(world);
 }
 
-// MPI ends in all ranks together, so this rank waits until all leave. After an error, ranks that do not are ended.
+// MPI ends in all ranks together, so this rank waits until all leave. After an error, ranks that do not leave in time
+// are killed.
 static void wait_for_others(mpi_world *world) {
   const struct timespec nap = {.tv_nsec = 100000};
   int64_t failed_at = 0;
@@ -160,7 +164,7 @@ static void wait_for_others(mpi_world *world) {
     ad_watchdog_look(world->shm->dog);
     nanosleep(&nap, NULL);
   }
-  ad_mpi_progress(world);  // sees the end of what others have received
+  ad_mpi_progress(world);  // sees that others have received what this rank sent
 }
 
 static void free_calls(mpi_world *world) {
@@ -184,7 +188,7 @@ static void mpi_close(void *engine_world) {
   ad_mpi_free_mail(world);
   ad_mpi_channels_free(world);
   ad_engine_shm.close(world->shm);
-  // With requests that were given up, MPI's own end would wait for ever.
+  // With requests that were given up, MPI_Finalize would wait for ever.
   if (!world->has_stray_requests) world->transport->close();
   ad_release(world->node_of);
   ad_release(world->left);

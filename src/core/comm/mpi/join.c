@@ -1,4 +1,4 @@
-/* Joining a world that an MPI launcher started: its ranks meet by MPI, and share memory as comm/node.h has it. */
+/* Joins a world that an MPI launcher started: its ranks meet by MPI, and share memory on their nodes (comm/node.h). */
 #include "comm/mpi/join.h"
 
 #include <string.h>
@@ -16,6 +16,7 @@ static ad_status all_gather(void *context, const void *own, size_t bytes, void *
   return AD_OK;
 }
 
+// Meets the other ranks, finds out who is on which node, and joins this node's memory file.
 static ad_status join_nodes(mpi_world *world) {
   ad_meeting meeting = {world->rank, world->ranks, world, all_gather};
   ad_nodes nodes;
@@ -38,6 +39,7 @@ static ad_status join(mpi_world *world) {
   return join_nodes(world);
 }
 
+// Loads an MPI and joins its job.
 static ad_status enter(mpi_world *world) {
   ad_mpi_place place;
   AD_TRY(ad_mpi_load(&world->transport));
@@ -68,7 +70,7 @@ ad_status ad_mpi_open(ad_comm **out) {
     return status;
   }
   if (world->nodes > 1) {
-    world->shm->sleep_longest = 200000;  // other nodes cannot wake it
+    world->shm->sleep_longest = 200000;  // nanoseconds: ranks of other nodes cannot wake this one
     ad_mpi_transfers_begin(world);
   }
   return ad_comm_create(&ad_engine_mpi, world, world->rank, world->ranks, out);

@@ -14,7 +14,8 @@ ad_status ad_mpi_open(ad_comm **out) AD_CHECKED;
 ad_status ad_mpi_load(const ad_mpi_transport **out) AD_CHECKED;
 /* Whether an MPI launcher started this process as a rank. */
 int ad_mpi_launched(void);
-/* AD_INVALID if the launcher started several ranks and MPI, of another make, sees only this one. */
+/* AD_INVALID if the launcher started several ranks, but this MPI, of another make than the launcher, sees only this
+ * one. */
 ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) AD_CHECKED;
 
 #endif

@@ -1,4 +1,5 @@
-/* Which launcher started this process, and the module that speaks its MPI. MPI itself is not called here. */
+/* Finds out which launcher started this process, and loads the module that speaks its MPI. MPI itself is not called
+ * here. */
 #include "comm/mpi/join.h"
 
 #include <dlfcn.h>
@@ -14,7 +15,7 @@ typedef struct launcher {
   const char *variable, *and_variable;
   const char *ranks;  // the variable that says how many it started
   const char *module;
-  const char *words;
+  const char *words;  // what messages call the launcher
 } launcher;
 
 static const launcher launchers[] = {
@@ -29,7 +30,7 @@ static const launcher *find_launcher(void) {
   return NULL;
 }
 
-// srun without PMI: the tasks cannot find each other, and each would train on its own.
+// 1: srun started this task without PMI: the tasks cannot find each other, and each would train on its own.
 static int is_bare_srun(void) {
   const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
   return getenv("SLURM_PROCID") && tasks && atol(tasks) > 1;
@@ -61,7 +62,8 @@ static void add_place(places *p, const char *folder, const char *below, const ch
   if (length > 0 && length < PATH_MAX) p->count++;
 }
 
-// Beside the file that holds this code, beside the program, and in the library folder that belongs to either.
+// Adds the places of a module that belong to a file (the one that holds this code, or the program): the file's folder,
+// and the library folders beside it.
 static void add_places(places *p, const char *file, const char *module) {
   char path[PATH_MAX];
   if (!file || !realpath(file, path)) return;
@@ -79,8 +81,9 @@ static void find_places(const char *module, places *out) {
   add_places(out, "/proc/self/exe", module);
 }
 
+// Loads a module and takes its table, which must be of this version.
 static ad_status load_file(const char *path, const ad_mpi_transport **out) {
-  // Global: Open MPI loads parts of itself that expect its names there.
+  // RTLD_GLOBAL: Open MPI loads parts of itself that expect its names to be visible to all.
   void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (!library) return ad_fail(AD_SYSTEM, "the MPI module %s could not be loaded: %s", path, dlerror());
   const ad_mpi_transport *table = dlsym(library, AD_MPI_TRANSPORT_SYMBOL);

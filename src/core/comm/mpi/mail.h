@@ -10,6 +10,7 @@ typedef struct mpi_world mpi_world;
 
 enum { MAIL_INLINE = 8192 };  // bytes for one member that travel with the call itself
 
+/* The kinds of mail. Each is described at its struct below. */
 typedef enum mail_kind {
   MAIL_CALL,
   MAIL_RECEIPT,
@@ -21,29 +22,30 @@ typedef enum mail_kind {
   MAIL_QUERY
 } mail_kind;
 
-/* The start of every mail. */
+/* The start of every mail: its mail_kind, and the rank that sent it. */
 typedef struct mail {
   uint32_t kind, from;
 } mail;
 
-/* A call, as its caller tells it to one other member. Behind it: an exchange's table, then values. */
+/* A call, as its caller tells it to one other member. In the mail an exchange's table of messages follows, then values.
+ */
 typedef struct mail_call {
   mail head;
   ad_group_shape shape;
   ad_axes axes;
   uint64_t sequence, number;
   ad_signature signature;
-  uint64_t in;  // of a sum: offset in the node's file of the caller's input; 0: it lies elsewhere
-  uint64_t
-      out;  // offset in the file of the caller's output, of an all_to_all of the receiver's block there; 0: elsewhere
+  uint64_t in;  // for a sum: offset of the caller's input in the node's file; 0: the input is not there
+  // Offset in the node's file of the caller's output or, in an all_to_all, of the receiver's block there; 0: elsewhere.
+  uint64_t out;
   uint64_t elements, expects;  // all_to_all: elements that the caller sends to the receiver, and expects from it
-  uint32_t tag;                // of the messages in which large values follow
-  uint32_t entries;            // exchange: messages between the two, in the table
+  uint32_t tag;                // the first message tag of the call, under which large values follow
+  uint32_t entries;            // exchange: how many messages between the two ranks the table has
   uint64_t values;             // bytes of the values in this mail
   char site[AD_SITE_MAX];
 } mail_call;
 
-/* The call, for messages. */
+/* Describes the call, for error messages. */
 static inline ad_told_call ad_mpi_told_call(const mail_call *told) {
   return (ad_told_call){&told->signature, told->axes, &told->shape, told->site, told->number};
 }
@@ -56,30 +58,31 @@ typedef struct mail_message {
 
 typedef enum mpi_receipt { RECEIPT_READ, RECEIPT_WRITTEN, RECEIPTS } mpi_receipt;
 
-/* The sender has read all that it needs of this rank's addends in the file, or written a block or slice into its output
- * there. */
+/* Says that the sender has read all that it needs of the receiver's addends in the file, or has written a block or
+ * slice into the receiver's output there. */
 typedef struct mail_receipt {
   mail head;
   uint32_t tag, what;
 } mail_receipt;
 
-/* A message of one rank to another. Behind it its bytes, if they are few. */
+/* A message of one rank to another (one side of an ad_transfer). Its bytes follow if they are few. */
 typedef struct mail_message_to {
   mail head;
   uint64_t group;  // identity of the list; 0: the world
   int64_t tag;
   uint64_t bytes;
-  uint64_t number;              // of the sender's large messages; 0: the bytes are in this mail
+  uint64_t number;              // counts the sender's large messages; 0: the bytes are in this mail
   uint32_t message_tag, dtype;  // the tag under which the bytes move when they are asked for
   char site[AD_SITE_MAX];
 } mail_message_to;
 
-/* The receiver asks for the bytes of a large message. */
+/* Asks the sender of a large message for its bytes. */
 typedef struct mail_request {
   mail head;
   uint64_t number;
 } mail_request;
 
+/* The error of the world, for ranks of other nodes. */
 typedef struct mail_error {
   mail head;
   int32_t rank;
@@ -87,36 +90,37 @@ typedef struct mail_error {
   char text[AD_MESSAGE_MAX];
 } mail_error;
 
+/* Says that the sender leaves the world. */
 typedef struct mail_left {
   mail head;
-  uint32_t gave_up;  // calls that were under way
+  uint32_t gave_up;  // 1: calls of the sender were under way
 } mail_left;
 
-/* Looks for a circle of waits. The sender waits for the receiver to make a call; some rank waits for the sender,
- * another for that one, and so on back to `origin`, which began the search. If it comes home to `origin`, they form a
- * circle. */
+/* Looks for a circle of waits. The sender waits for the receiver to make a call or send a message; some rank waits for
+ * the sender, another one for that rank, and so on back to `origin`, which began the search. If the search comes back
+ * to `origin`, these ranks form a circle. */
 typedef struct mail_search {
   mail head;
   uint32_t origin;
-  uint64_t number;  // of the search, among the origin's
-  // The group and the number of the call that the sender waits for; or of a message the number, among all that the
-  // receiver sent to the sender.
+  uint64_t number;  // counts the origin's searches
+  // What the sender waits for: the group and the sequence number of a call or, if is_message, a message after the first
+  // `sequence` ones that the receiver sent to the sender.
   int is_message;
   ad_group_shape shape;
   uint64_t sequence;
-  char text[AD_MESSAGE_MAX];  // the waits so far, for the message
+  char text[AD_MESSAGE_MAX];  // the waits so far, for the error message
 } mail_search;
 
 /* Asks whether the receiver can go on, for `origin`, which receives from any source; or answers that it cannot. */
 typedef struct mail_query {
   mail head;
   uint32_t origin, is_answer;
-  uint64_t number;            // of the query, among the origin's
-  char text[AD_MESSAGE_MAX];  // of an answer: the waits that it stands for
+  uint64_t number;            // counts the origin's queries
+  char text[AD_MESSAGE_MAX];  // in an answer: the waits that it stands for
 } mail_query;
 
-/* Sends one mail: a copy of head, table and values, one after another. If it cannot be sent, the world gets an error.
- */
+/* Sends one mail: a copy of head, table and values, one after another. If it cannot be sent, that becomes the world's
+ * error. */
 void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t head_bytes, const void *table,
                       size_t table_bytes, const void *values, size_t value_bytes);
 /* Frees mail that was sent. */

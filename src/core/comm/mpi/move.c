@@ -1,6 +1,6 @@
-/* The values of calls that span nodes, from the start of a call to its end. A sum: its value is cut into slices, one
- * for each member; addends are collected (addends.c), summed, and the results distributed (results.c). Everything else:
- * each member gives each its block. */
+/* Moves the values of calls that span nodes. The value of a sum is cut into slices, one for each member; addends are
+ * collected (addends.c), summed, and the results distributed (results.c). In all other operations each member sends
+ * every other member its block. */
 #include "comm/mpi/move.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static void copy(void *to, const void *from, size_t bytes) {
   if (bytes && to != from) memcpy(to, from, bytes);
 }
 
-/* ---- room ---- */
+/* ---- memory of a call ---- */
 
 ad_status ad_mpi_reserve(mpi_call *c) {
   const ad_call *call = c->call;
@@ -36,13 +36,14 @@ ad_status ad_mpi_reserve(mpi_call *c) {
 
 /* ---- exchange ---- */
 
-// Number n of this rank's messages to itself, as sent.
+// Finds number n of the messages that this rank sends to itself.
 static const ad_message *own_send(const ad_call *call, uint32_t n) {
   size_t i = 0;
   for (;; i++)
     if (call->messages[i].send && call->messages[i].peer == call->index && n-- == 0) return &call->messages[i];
 }
 
+// Receives a message: from this rank itself, from the sender's mail if its messages are few bytes, or from MPI.
 static void receive_message(mpi_world *world, mpi_call *c, const ad_message *message, uint32_t own, size_t *taken) {
   uint32_t k = (uint32_t)message->peer;
   mpi_span to = {message->receive, message->count * c->call->element};
@@ -64,6 +65,7 @@ static void receive_message(mpi_world *world, mpi_call *c, const ad_message *mes
   }
 }
 
+// Counts this rank's messages to itself, those sent or those received.
 static int has_own_messages(const ad_call *call, int sends, uint32_t *out) {
   *out = 0;
   for (size_t i = 0; i < call->message_count; i++)
@@ -71,6 +73,7 @@ static int has_own_messages(const ad_call *call, int sends, uint32_t *out) {
   return *out != 0;
 }
 
+// Starts to send and receive the messages of an exchange that did not come with the calls' mail.
 static void begin_exchange(mpi_world *world, mpi_call *c) {
   const ad_call *call = c->call;
   size_t taken[SHM_RANKS_MAX] = {0};
@@ -79,7 +82,8 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
   has_own_messages(call, 0, &received);
   if (sent != received) {
     ad_mpi_raise(world, AD_MISMATCH,
-                 "collectives do not match: an exchange's messages from a rank to itself do not pair");
+                 "collectives do not match: in an exchange, a rank sends and receives different numbers of messages to "
+                 "and from itself");
     return;
   }
   for (size_t i = 0; i < call->message_count; i++) {
@@ -95,9 +99,9 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
   c->unasked = 0;
 }
 
-/* ---- the whole ---- */
+/* ---- carrying a call to its end ---- */
 
-// A call whose values came with the mail: all of them are here.
+// Completes a call whose values came with the mail, so that all of them are here.
 static void finish_small(const mpi_call *c) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < call->members; k++)
@@ -108,7 +112,7 @@ static void finish_small(const mpi_call *c) {
     ad_mpi_add_up(c, call->out, call->out_bytes);
 }
 
-// The slice that this rank makes for all.
+// Computes the slice that this rank gives to all members.
 static void make_slice(const mpi_call *c) {
   const ad_call *call = c->call;
   mpi_span own = call->op == AD_REDUCE_SCATTER ? ad_mpi_span(call->out, 1, 0, call->out_bytes)
@@ -137,6 +141,7 @@ static void forget(mpi_call *c) {
   }
 }
 
+// Carries the call as far as is possible now; 1: it is complete.
 static int moved(mpi_world *world, mpi_call *c) {
   if (c->stage == STAGE_TOLD) {
     if (ad_mpi_is_small(c->call)) return finish_small(c), 1;

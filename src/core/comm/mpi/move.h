@@ -11,24 +11,25 @@ int ad_mpi_move(mpi_world *world, mpi_call *c);
 /* Gives up all requests of the call. */
 void ad_mpi_abandon(mpi_world *world, mpi_call *c);
 
-/* ---- addends.c: a broadcast is a sum with the addends of one member ---- */
+/* ---- addends.c: collecting addends; a broadcast is a sum with the addends of one member ---- */
 
 ad_status ad_mpi_reserve_addends(mpi_call *c) AD_CHECKED;
+/* Starts to send this rank's addends to the members that sum them, and to receive what this rank sums. */
 void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c);
 /* 1: this rank's partial sums for members of other nodes are on their way. */
 int ad_mpi_has_sent_partials(mpi_world *world, mpi_call *c);
-/* 1: all that this rank sums is here. */
+/* 1: all addends that this rank sums have come. */
 int ad_mpi_has_collected(mpi_world *world, mpi_call *c);
-/* Adds up what is here of this rank's slice, or of the whole of a small call. */
+/* Adds up the addends of this rank's slice, or of the whole value of a small call, into `out`. */
 void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes);
-/* Tells the members whose addends were read in the file. */
+/* Tells the members whose addends this rank has read in the file that it has. */
 void ad_mpi_say_what_is_read(mpi_world *world, const mpi_call *c);
 
 /* ---- results.c ---- */
 
-/* Gives what this rank has for others. */
+/* Starts to send this rank's slice, or its blocks, to the members that need them. */
 void ad_mpi_begin_distributing(mpi_world *world, mpi_call *c);
-/* Asks for what others have for this rank, as far as it can be received now. */
+/* Starts to receive the slices or blocks of others that can be received now. */
 void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c);
 /* 1: this rank has all that it needs, and nobody needs anything of it. */
 int ad_mpi_has_distributed(mpi_world *world, mpi_call *c);

@@ -1,12 +1,13 @@
-/* Calls with segments between nodes: their blocks lie in the whole in several runs, and messages are one run each. Such
- * a call is moved as another one, whose blocks lie one after another in memory of the engine. */
+/* Moves calls with segments between nodes. A block of such a call lies in several runs of the whole value, but a
+ * message is one run. So such a call is moved as another one, whose blocks lie one after another in memory of the
+ * engine. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/move.h"
 
 static size_t starts_bytes(const ad_call *call) { return (call->members + 1) * sizeof(size_t); }
 
-/* Copies every run of every member's block between the whole and the blocks. */
+/* Copies every run of every member's block between its place in the whole value and the blocks in `blocks`. */
 static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blocks) {
   size_t element = call->element, run, in_whole;
   for (uint32_t k = 0; k < call->members; k++) {
@@ -17,6 +18,7 @@ static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blo
   }
 }
 
+/* Makes the packed call one with counts, whose blocks lie in memory behind `starts`. */
 static void describe_blocks(mpi_call *c, size_t *starts) {
   ad_call *packed = &c->packed;
   starts[0] = 0;

@@ -1,5 +1,5 @@
-/* What moves on whenever a rank is inside a call: it acts on the mail that is there, moves values of its calls, and
- * lets engine shm move those of the node. Other files say what each kind of mail means. */
+/* What happens whenever a rank is inside a call: it acts on mail that has come, moves the values of its calls on, and
+ * lets engine shm do the same on the node. Other files say what each kind of mail means. */
 #include "base/memory.h"
 #include "comm/mpi/channel.h"
 #include "comm/mpi/move.h"
@@ -26,7 +26,7 @@ static void take_left(mpi_world *world, const mail_left *left) {
   world->left[left->head.from] = left->gave_up ? 2 : 1;
 }
 
-// Acts on a mail and frees it, unless it tells of a call or is a message: who acts on it then owns it.
+// Acts on a mail and frees it, unless it is a call or a message, whose memory goes to the function that takes it in.
 static void act(mpi_world *world, unsigned char *bytes) {
   switch (((const mail *)bytes)->kind) {
     case MAIL_CALL:
@@ -57,6 +57,7 @@ static void act(mpi_world *world, unsigned char *bytes) {
   ad_release(bytes);
 }
 
+// Starts to receive a mail if there is one. Returns 1 if a mail is being received.
 static int start_receiving(mpi_world *world) {
   int peer;
   size_t bytes;
@@ -82,6 +83,7 @@ static void progress_mail(mpi_world *world) {
 
 /* ---- calls ---- */
 
+// Moves the values of all calls that span nodes, and takes out those that are complete.
 static void advance(mpi_world *world) {
   for (mpi_call **link = &world->first; *link;) {
     mpi_call *c = *link;

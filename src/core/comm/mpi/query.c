@@ -1,9 +1,10 @@
-/* Whether a rank that receives from any source can still get a message, in a world of several nodes. A search for a
- * circle (search.c) does not tell: one rank is enough to let it go on. So it asks all that could send; a rank that
- * waits itself asks those that it waits for, once for each such query, and answers when all of them have answered. Who
- * does not wait does not answer. If all answers come, all of those ranks wait and none can go on: Chandy, Misra and
- * Haas, "Distributed deadlock detection", ACM TOCS 1 (1983), the algorithm for the OR model. A rank in a collective
- * counts as one that any of the missing members could let go on; so no query is wrong, and some find nothing.
+/* Finds out whether a rank that waits to receive from any source can still get a message, in a world of several nodes.
+ * A search for a circle (search.c) does not tell, since one rank that can send is enough. So the rank asks all ranks
+ * that could send. A rank that waits itself passes the question on to those that it waits for, once for each query, and
+ * answers when all of them have answered. A rank that does not wait does not answer. If all answers come, all of those
+ * ranks wait and none can go on: Chandy, Misra and Haas, "Distributed deadlock detection", ACM TOCS 1 (1983), the
+ * algorithm for the OR model. A rank in a collective counts as one that any of the missing members could let go on; so
+ * no query finds a deadlock that is none, and some find nothing.
  *
  * A message that is on its way makes no query wrong: mail between two ranks comes in order, so what a rank sent before
  * it answered has come before its answer, and what lies in the node's file is looked at before an answer counts. */
@@ -17,9 +18,9 @@
 
 /* What a rank knows of the last query of one origin. */
 struct mpi_query {
-  uint64_t number, wait;  // of the query; this rank's wait in which it was asked
-  uint32_t asker, unanswered;
-  char text[AD_MESSAGE_MAX];  // the waits of those that answered
+  uint64_t number, wait;       // the query's number; the number of this rank's wait in which it was asked
+  uint32_t asker, unanswered;  // the rank that asked; how many answers are missing
+  char text[AD_MESSAGE_MAX];   // the waits of the ranks that answered
 };
 
 // Whether this rank waits for `rank` now.
@@ -38,6 +39,7 @@ static int needs(const mpi_world *world, uint32_t rank) {
   return k < call->members && !ad_shm_has_left(world->shm, rank);
 }
 
+// 1: this rank waits, and has sent all that it could.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if (!call || !call->engine || world->shm->transfers->outbox) return 0;
@@ -45,6 +47,7 @@ static int is_waiting(const mpi_world *world) {
   return (int)call->op == AD_OP_RECEIVE && ad_shm_waits_for_peer(world->shm, call->engine);
 }
 
+// Adds a sentence on what this rank waits for.
 static void add_own_wait(ad_text *text, const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   ad_signature signature = ad_signature_of(call);
@@ -58,6 +61,7 @@ static void add_own_wait(ad_text *text, const mpi_world *world) {
   }
 }
 
+// Asks all ranks that this one waits for, for the query `q` of `origin`.
 static void ask(mpi_world *world, uint32_t origin, struct mpi_query *q) {
   mail_query query = {.head = {MAIL_QUERY, world->rank}, .origin = origin, .number = q->number};
   q->wait = world->waiting.serial;
@@ -76,7 +80,7 @@ static void answer(mpi_world *world, uint32_t to, uint32_t origin, uint64_t numb
 }
 
 static int has_queries(mpi_world *world) {
-  return world->queries || !ad_new(world->ranks, &world->queries);  // the next query may have memory
+  return world->queries || !ad_new(world->ranks, &world->queries);  // no memory now; the next query may have some
 }
 
 void ad_mpi_ask_all(mpi_world *world) {
@@ -96,6 +100,8 @@ static void take_question(mpi_world *world, struct mpi_query *q, const mail_quer
   }
 }
 
+// Called when all ranks that this one asked have answered, so all of them wait: answers the rank that asked this one
+// or, if the query is this rank's own, raises the error.
 static void all_answered(mpi_world *world, struct mpi_query *q, uint32_t origin) {
   char waits[AD_MESSAGE_MAX], words[AD_MESSAGE_MAX];
   ad_text of_waits = ad_text_on(waits, sizeof waits), text = ad_text_on(words, sizeof words);

@@ -1,6 +1,6 @@
-/* Results and blocks, from those who have them to those who need them. Who is on the same node writes into the other's
- * output in the file, if that is where it lies. What is for all goes to each other node once: one member there passes
- * it on to those of its node. */
+/* Distributes results and blocks from the members that have them to those that need them. A member on the same node is
+ * served by writing into its output in the file, if the output lies there. What is for all members goes to each other
+ * node once: one member there passes it on to those of its node. */
 #include <string.h>
 #include "comm/mpi/move.h"
 #include "comm/shm/memory.h"
@@ -20,9 +20,9 @@ static void copy(void *to, const void *from, size_t bytes) {
   if (bytes && to != from) memcpy(to, from, bytes);
 }
 
-/* ---- giving and passing on ---- */
+/* ---- sending and passing on ---- */
 
-/* Where member i, of this node, has in the file what member k gives to it; NULL: elsewhere. */
+/* The place in the file where member i, of this node, gets what member k gives to it; NULL: it is not in the file. */
 static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
   uint64_t out = c->members[i].told->out;
   if (!is_near(c, i) || !out) return NULL;
@@ -31,13 +31,14 @@ static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i
   return start + (ad_mpi_result_of(c->call, k).at - (char *)c->call->out);
 }
 
-/* What member i needs of what member k has for it, as it lies here. */
+/* What member i needs of what member k has for it, as it lies in this rank's buffers. */
 static mpi_span result_for(const ad_call *call, uint32_t i, uint32_t k) {
   if (k == call->index) return ad_mpi_result_for(call, i);
   if (call->op == AD_BROADCAST && i == call->root) return (mpi_span){0};  // the root has the whole value already
   return ad_mpi_result_of(call, k);
 }
 
+/* Gives member i what member k has for it: writes it into i's output in the file, or sends it. */
 static void give(mpi_world *world, mpi_call *c, uint32_t i, uint32_t k) {
   mpi_span from = result_for(c->call, i, k);
   if (!from.bytes || ad_mpi_is_inline(c->call, from.bytes)) return;
@@ -50,6 +51,7 @@ static void give(mpi_world *world, mpi_call *c, uint32_t i, uint32_t k) {
   }
 }
 
+/* 1: this rank passes on to the members of its node what member k gives to all. */
 static int passes_on(const mpi_call *c, uint32_t k) {
   const mpi_place *place = &routes_of(c)->places[c->channel->index];
   for (uint32_t n = 0; n < place->mates_count; n++) {
@@ -67,7 +69,8 @@ static void pass_on(mpi_world *world, mpi_call *c, uint32_t k) {
   }
 }
 
-/* In the order in which those who get it ask: what members have that follow this one, one after another. */
+/* Passes on what has come, in the order in which the receivers ask for it: first from the member that follows this one,
+ * then from the next. Returns 1 when all is passed on. */
 static int has_passed_on(mpi_world *world, mpi_call *c) {
   uint32_t members = c->channel->members;
   for (; c->passed_on < members; c->passed_on++) {
@@ -79,14 +82,14 @@ static int has_passed_on(mpi_world *world, mpi_call *c) {
   return 1;
 }
 
-/* ---- getting ---- */
+/* ---- receiving ---- */
 
 static const char *values_of(const mail_call *told) {
   return (const char *)(told + 1) + told->entries * sizeof(mail_message);
 }
 
-/* Starts to receive member k's block or slice, once this rank's addends of that slice are sent: in place, what comes is
- * written where those lie. 0: they are not. */
+/* Starts to receive member k's block or slice, once this rank's addends of that slice are sent: in an in-place call,
+ * what comes overwrites them. Returns 0 if they are not sent yet. */
 static int ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   mpi_member *member = &c->members[k];
   uint32_t from = giver(c, k, c->channel->index);
@@ -105,7 +108,8 @@ static int ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   return 1;
 }
 
-/* Asks for what `from` gives to this rank, its own first, then what it passes on, in the order in which it does. */
+/* Asks for what member `from` gives to this rank: first its own block or slice, then those that it passes on, in its
+ * order. */
 static void ask(mpi_world *world, mpi_call *c, uint32_t from) {
   uint32_t members = c->channel->members;
   for (uint32_t n = 0; n < members; n++) {
@@ -120,8 +124,9 @@ void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c) {
   for (uint32_t i = 1; i < members && c->unasked; i++) ask(world, c, after(c, c->channel->index, i));
 }
 
-/* ---- the whole ---- */
+/* ---- distributing ---- */
 
+/* Copies this rank's own block to its place in the output. */
 static void keep_own(const ad_call *call) {
   mpi_span from = ad_mpi_result_for(call, call->index), to = ad_mpi_result_from(call, call->index);
   if (call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL) copy(to.at, from.at, from.bytes);

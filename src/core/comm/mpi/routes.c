@@ -1,4 +1,4 @@
-/* Who sums what and who brings what to whom, from where members are. */
+/* Computes from the nodes of the members which member sums what, and which sends what to whom. */
 #include "comm/mpi/routes.h"
 
 #include "base/memory.h"
@@ -11,6 +11,7 @@ static int is_on_one_node(const uint32_t *node_of, uint32_t first, uint32_t coun
   return i == count;
 }
 
+/* Enters for each member the largest part of the tree that has it and lies on one node. */
 static void place_part(const uint32_t *node_of, uint32_t first, uint32_t count, mpi_place *places) {
   if (is_on_one_node(node_of, first, count)) {
     for (uint32_t i = first; i < first + count; i++)
@@ -22,7 +23,7 @@ static void place_part(const uint32_t *node_of, uint32_t first, uint32_t count, 
   place_part(node_of, first + lower, count - lower, places);
 }
 
-/* The members of the node, if `i` is the first of them. */
+/* Lists the members of i's node, if `i` is the first of them. */
 static void list_mates(mpi_routes *routes, uint32_t i, uint32_t *listed) {
   uint32_t start = *listed;
   if (routes->places[i].mates_count) return;

@@ -33,14 +33,15 @@ static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w,
   ad_wait_words(text, world->rank, peer, w->sequence, &told);
 }
 
-// The receive that this rank waits in, if it waits for a certain rank to send; NULL: it does not. One from any source
-// is not followed; see query.c.
+// The receive that this rank waits in, if it waits for a certain rank to send; NULL: it does not. A receive from any
+// source is not followed here; see query.c.
 static const shm_transfer *waited_receive(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if ((int)call->op != AD_OP_RECEIVE || call->peer == AD_ANY_SOURCE) return NULL;
   return ad_shm_waits_for_peer(world->shm, call->engine) ? call->engine : NULL;
 }
 
+// Sends a search to the rank whose message this one waits for.
 static void send_search_for_message(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
   const shm_transfer *t = waited_receive(world);
   if (!t) return;
@@ -84,13 +85,13 @@ static void raise_circle(mpi_world *world, const char *waits) {
   ad_mpi_raise(world, AD_CYCLE, words);
 }
 
-// What the searcher waits for is done, or on its way.
+// 1: what the sender of the search waits for is done, or on its way.
 static int has_done(mpi_world *world, const mail_search *search) {
   if (!search->is_message) return ad_mpi_has_made(world, &search->shape, search->sequence);
   return world->shm->transfers->sent[search->head.from] > search->sequence || world->shm->transfers->outbox;
 }
 
-// Whether this rank's own wait is still one for others.
+// 1: this rank still waits for others.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   return call && call->engine && (!ad_op_is_transfer(call->op) || waited_receive(world));

@@ -1,4 +1,4 @@
-/* Where in this rank's buffers a call has what goes to whom. */
+/* Computes which bytes of this rank's buffers a call sends to, or receives from, which member. */
 #include "comm/mpi/spans.h"
 
 #include "comm/mpi/mail.h"
@@ -17,6 +17,7 @@ mpi_span ad_mpi_span(const void *memory, size_t element, size_t start, size_t co
   return (mpi_span){(char *)(uintptr_t)memory + start * element, count * element};
 }
 
+// Member k's part of `memory`; in a small call the whole value.
 static mpi_span part(const ad_call *call, const void *memory, size_t element, uint32_t k) {
   size_t start = 0, count = ad_shm_part(call, k);
   if (ad_mpi_is_small(call) && is_sliced(call)) return ad_mpi_span(memory, element, 0, call->count);

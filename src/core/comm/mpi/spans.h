@@ -1,4 +1,4 @@
-/* Where in this rank's buffers a call has what goes to whom: arithmetic, without a world. */
+/* Which bytes of this rank's buffers a call sends to, or receives from, which member: arithmetic, without a world. */
 #ifndef COMM_MPI_SPANS_H
 #define COMM_MPI_SPANS_H
 #include "comm/call.h"
@@ -20,10 +20,10 @@ int ad_mpi_has_parts(const ad_call *call);
 int ad_mpi_contributes(const ad_call *call, uint32_t k);
 /* This rank's addends of member k's part. */
 mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k);
-/* The block or slice that this rank gives to member k, and where the one belongs that k gives to this rank. */
+/* The block or slice that this rank gives to member k, and the place of the one that member k gives to this rank. */
 mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k);
-/* Where what member k gives to all lies in the output of any member; ad_mpi_is_for_all is 1. */
+/* The place, in the output of any member, of what member k gives to all; only where ad_mpi_is_for_all is 1. */
 mpi_span ad_mpi_result_of(const ad_call *call, uint32_t k);
 /* 1 if a block or slice of so many bytes travels with the call itself. */
 int ad_mpi_is_inline(const ad_call *call, size_t bytes);

@@ -1,6 +1,7 @@
-/* Messages with values, and receipts. */
+/* Sends and receives the values of calls, and sends receipts. */
 #include "comm/mpi/traffic.h"
 
+// Returns the request. If it is NULL there was no memory for it, which becomes the world's error.
 static void *noted(mpi_world *world, void *request) {
   if (!request) ad_mpi_raise(world, AD_PEER_FAILED, "no memory for a message between nodes");
   return request;

@@ -4,19 +4,20 @@
 #include "comm/mpi/spans.h"
 #include "comm/mpi/world.h"
 
-/* The two messages tags of a call. What goes from one member to another with one of them arrives in order. */
+/* The two message tags of a call. Messages from one member to another with the same tag arrive in order. */
 typedef enum mpi_phase { PHASE_ADDENDS, PHASE_RESULTS } mpi_phase;
 
 /* Start a message to or from member k and return its request; NULL: the world has an error. */
 void *ad_mpi_send(mpi_world *world, const mpi_call *c, uint32_t k, mpi_phase phase, mpi_span from);
 void *ad_mpi_receive(mpi_world *world, const mpi_call *c, uint32_t k, mpi_phase phase, mpi_span to);
-/* Notes a request that all_done waits for. */
+/* Notes a request that ad_mpi_all_done waits for. */
 void ad_mpi_add_request(mpi_call *c, void *request);
 /* 1 if the request is done, or there is none; *request is then NULL. */
 int ad_mpi_is_done(mpi_world *world, void **request);
 int ad_mpi_all_done(mpi_world *world, mpi_call *c);
 /* Gives up all requests of the call; 1 if none of its memory can still be written to. */
 int ad_mpi_cancel_all(mpi_world *world, mpi_call *c);
+/* Tells member k that this rank has read its addends, or written into its output, in the file. */
 void ad_mpi_send_receipt(mpi_world *world, const mpi_call *c, uint32_t k, mpi_receipt what);
 
 #endif

@@ -1,9 +1,9 @@
-/* Transfers of a world of several nodes. Ranks of one node use engine shm's. Between nodes a message comes as mail,
+/* Transfers in a world of several nodes. Ranks of one node use engine shm's. Between nodes a message comes as mail,
  * with its bytes if they are few, and is matched by engine shm like any other (ad_shm_deliver), so that a receive from
- * any source takes messages of all nodes. Many bytes stay with the sender, who gives them a number, until the receiver
- * has matched them and asks for them; then they move as one message of the lane of data. A sender who waits and is not
- * asked for a while copies them into memory of its own and goes on; it serves who asks later until it has left, for
- * which every rank waits for all others. */
+ * any source takes messages of all nodes. If the bytes are many, they stay with the sender until the receiver has
+ * matched the message and asks for them by its number; then they move as one message on the data lane. A sender that
+ * waits, and is not asked for a while, copies the bytes into memory of its own and goes on. It answers later requests
+ * until it has left, and no rank leaves before all do. */
 #include "comm/mpi/transfer.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@
 #include "base/memory.h"
 #include "comm/shm/wait.h"
 
-// In nanoseconds: how long a sender waits to be asked before it copies; between two tries to have memory for a copy;
-// how long bytes may be on their way after their sender has left.
+// Nanoseconds: how long a sender waits to be asked before it copies; between two tries to get memory for a copy; how
+// long bytes may be on their way after their sender has left.
 static const int64_t patience = 1000000, retry_interval = 10000000, data_patience = 1000000000;
 
 /* A matched receive whose bytes are on their way. */
@@ -30,7 +30,7 @@ static void fill(const mpi_world *world, const ad_call *call, mail_message_to *o
   ad_site_write(out->site, call->site);
 }
 
-// What a wait may still look at until the rank goes on.
+// Frees sends that are complete: a wait could look at them until the rank went on.
 static void free_spent(mpi_world *world) {
   while (world->spent) {
     mpi_send *next = world->spent->next;
@@ -39,6 +39,7 @@ static void free_spent(mpi_world *world) {
   }
 }
 
+// Makes the record of a large message, whose bytes stay here until its receiver asks for them.
 static ad_status make_send(mpi_world *world, ad_call *call, mpi_send **out) {
   mpi_send *send;
   free_spent(world);
@@ -53,6 +54,7 @@ static ad_status make_send(mpi_world *world, ad_call *call, mpi_send **out) {
   return AD_OK;
 }
 
+// Sends a message as mail, with its bytes if they are few.
 static ad_status post_send(mpi_world *world, ad_call *call) {
   mail_message_to message;
   mpi_send *send;
@@ -107,7 +109,7 @@ void ad_mpi_progress_transfers(mpi_world *world) {
   }
 }
 
-// The receiver has not asked for a while: the rank goes on with a copy, if there is memory for one.
+// Copies the bytes of a message that its receiver has not asked for, if there is memory, so that the rank can go on.
 static void copy_away(mpi_world *world, mpi_send *send) {
   int64_t now = ad_now();
   if (send->request || now - send->since < patience || now < send->retry) return;
@@ -144,6 +146,7 @@ static mail_message_to *mail_of(const shm_envelope *envelope) {
   return (mail_message_to *)(uintptr_t)envelope->at;  // NOLINT(performance-no-int-to-ptr)
 }
 
+// Starts to receive the bytes of a large message, and asks the sender for them.
 static ad_status ask(mpi_world *world, shm_transfer *t, const mail_message_to *message) {
   bringing *b;
   mail_request asked = {{MAIL_REQUEST, world->rank}, message->number};
@@ -162,6 +165,7 @@ static void forget_mail(shm_transfer *t) {
   t->envelope.at = 0;
 }
 
+// Returns 1 when the bytes of a large message have come.
 static int bring_large(mpi_world *world, shm_transfer *t) {
   const mail_message_to *message = mail_of(&t->envelope);
   if (!t->bringing && ask(world, t, message)) {
@@ -209,7 +213,8 @@ void ad_mpi_transfers_begin(mpi_world *world) {
   world->shm->outside = &world->outside;
 }
 
-// MPI must not touch the memory any more. Where it may all the same, the memory is not freed.
+// Cancels a request, so that MPI does not touch its memory any more. Returns 0 if MPI may do so all the same; then the
+// memory must not be freed.
 static int cancel(mpi_world *world, void *request) {
   if (!request) return 1;
   world->has_stray_requests = 1;

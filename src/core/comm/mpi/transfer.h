@@ -8,27 +8,27 @@
 typedef struct mpi_send {
   shm_transfer side;  // what a wait looks at
   struct mpi_send *next;
-  ad_call *call;  // NULL: its memory was copied, and its rank has gone on
-  uint64_t number;
+  ad_call *call;    // NULL: the bytes were copied, and the call is complete
+  uint64_t number;  // counts this rank's large messages
   uint32_t peer, tag;
   size_t bytes;
-  void *copy;     // owned; NULL: the bytes are where the call has them
-  void *request;  // NULL: the receiver has not asked for it
-  int64_t since, retry;
+  void *copy;            // owned; NULL: the bytes are where the call has them
+  void *request;         // NULL: the receiver has not asked for it
+  int64_t since, retry;  // by ad_now(): when it was posted; when copying is tried again
 } mpi_send;
 
-/* Lets engine shm hand over what comes from other nodes. */
+/* Lets engine shm take in messages that come from other nodes. */
 void ad_mpi_transfers_begin(mpi_world *world);
-/* Gives up what is under way: after an error, or at the end. */
+/* Gives up all transfers under way: after an error, or at the end. */
 void ad_mpi_abandon_transfers(mpi_world *world);
 ad_status ad_mpi_post_transfer(mpi_world *world, ad_call *call) AD_CHECKED;
 /* 1: the transfer is complete, and call->engine is NULL. */
 int ad_mpi_transfer_done(mpi_world *world, ad_call *call);
-/* Whether a transfer of this rank is under way to another node that was not copied. */
+/* Whether this rank has a transfer under way to another node whose bytes were not copied. */
 int ad_mpi_is_sending(const mpi_world *world);
-/* Moves the values of large messages. */
+/* Moves the bytes of large messages on. */
 void ad_mpi_progress_transfers(mpi_world *world);
-/* Act on mail; the first takes its memory. */
+/* Take in mail: a message, whose memory is taken too, and a request for the bytes of a large one. */
 void ad_mpi_take_message(mpi_world *world, mail_message_to *message);
 void ad_mpi_take_request(mpi_world *world, const mail_request *asked);
 

@@ -10,9 +10,10 @@
 enum { AD_MPI_TRANSPORT_VERSION = 1 };
 #define AD_MPI_TRANSPORT_SYMBOL "ad_mpi_transport_table"
 
-/* Messages of one lane are never received on the other. */
+/* Two separate kinds of messages: a message that is sent on one lane is never received on the other. */
 typedef enum ad_mpi_lane { AD_LANE_MAIL, AD_LANE_DATA, AD_LANE_COUNT } ad_mpi_lane;
 
+/* This process's place in the job, and the largest message tag that MPI permits. */
 typedef struct ad_mpi_place {
   int rank, size;
   int tag_max;
@@ -20,7 +21,7 @@ typedef struct ad_mpi_place {
 
 typedef struct ad_mpi_transport {
   uint32_t version;  // AD_MPI_TRANSPORT_VERSION
-  const char *name;  // of the implementation
+  const char *name;  // the name of the MPI implementation
   /* Joins the job; blocks until all ranks have joined. 1, or 0 if MPI was finalized in this process before. */
   int (*open)(ad_mpi_place *out);
   /* Gives every rank the `bytes` of all ranks, in order of rank. All ranks call it; it blocks until they have. */

@@ -12,21 +12,22 @@
 #include "mesh/group.h"
 
 static const uint32_t spins = 200, yields = 500;
-// In nanoseconds: the longest nap; the time between two looks at why a wait does not end; how long values may be on
-// their way after their sender has left; how long mail may be after the world has failed.
+// Nanoseconds: the longest nap; the time between two looks at why a wait does not end; how long values may be on their
+// way after their sender has left; how long a wait goes on for mail after the world has failed.
 static const long nap_longest = 300000;
 static const int64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;
 
 static ad_told_call own_call(const mpi_call *c) { return ad_mpi_told_call(c->members[c->channel->index].told); }
 
-/* ---- leavings ---- */
+/* ---- ranks that left ---- */
 
+// Makes it the world's error that a member which the call needs has left.
 static void look_for_left(mpi_world *world, const mpi_call *c) {
   int64_t waited_for = ad_now() - world->waiting.since;
   for (uint32_t k = 0; k < c->channel->members; k++) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, k);
     const mpi_member *member = &c->members[k];
-    // It may have completed the call before it left: its values may still be on their way.
+    // The member may have completed the call before it left: its values may still be on their way.
     int gave_up = world->left[rank] == 2 && waited_for > data_patience;
     if (!world->left[rank] || (member->told && !gave_up)) continue;
     char words[AD_MESSAGE_MAX];
@@ -39,7 +40,7 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
 
 /* ---- what other processes of the node see ---- */
 
-// Adds "ranks 2,3": members that have not told their call. Where all have, the values are on their way.
+// Adds "ranks 2,3": members that have not told their call. If all have, their values are on their way, and it says so.
 static void add_missing(ad_text *text, const mpi_world *world, const mpi_waited *w) {
   char list[128] = "";
   ad_text ranks = ad_text_on(list, sizeof list);
@@ -49,6 +50,7 @@ static void add_missing(ad_text *text, const mpi_world *world, const mpi_waited 
   ad_text_add(text, count ? "rank%s %s" : "values of others%s%s", count > 1 ? "s" : "", list);
 }
 
+// Shows the other processes of this node what this rank waits for.
 static void show_wait(mpi_world *world) {
   shm_record *record = &world->shm->records[world->rank];
   char words[SHM_WORDS] = "";
@@ -72,6 +74,7 @@ static void hide_wait(mpi_world *world) {
 
 /* ---- waiting ---- */
 
+// In a long wait, finds out from time to time why it does not end.
 static void look(mpi_world *world) {
   mpi_waiting *waiting = &world->waiting;
   int64_t now = ad_now();
@@ -104,6 +107,7 @@ static int is_given_up(const mpi_world *world, int64_t *failed_at) {
   return now - *failed_at > mail_patience;
 }
 
+// Waits for a call of a group that spans nodes.
 static void wait_spanning(mpi_world *world, const ad_call *call) {
   int64_t failed_at = 0;
   for (uint32_t turns = 0; call->engine && !is_given_up(world, &failed_at); turns++) {
@@ -125,6 +129,7 @@ typedef struct local_wait {
   uint32_t turns;
 } local_wait;
 
+// Tells a wait in engine shm whether a call on this node is complete, after moving everything on.
 static int local_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;
@@ -134,6 +139,7 @@ static int local_done(shm_world *shm, void *subject) {
   return 0;
 }
 
+// Tells a wait in engine shm whether a transfer is complete, after moving everything on.
 static int transfer_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;

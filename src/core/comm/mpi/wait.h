@@ -4,7 +4,7 @@
 #include "comm/mpi/world.h"
 #include "mesh/group.h"
 
-/* Until the call is complete or the world has an error. */
+/* Waits until the call is complete or the world has an error. */
 ad_status ad_mpi_wait(mpi_world *world, ad_call *call) AD_CHECKED;
 
 /* ---- search.c ---- */
@@ -17,7 +17,7 @@ typedef struct mpi_waited {
 } mpi_waited;
 
 mpi_waited ad_mpi_waited_call(const mpi_world *world);
-/* Whether the member has not told the call that this rank waits in. */
+/* Whether the member has not yet told the call that this rank waits in. */
 int ad_mpi_is_missing(const mpi_world *world, uint32_t member);
 /* Begins a search for a circle of waits with this rank in it. */
 void ad_mpi_search(mpi_world *world);
@@ -26,13 +26,13 @@ void ad_mpi_follow_search(mpi_world *world, const mail_search *search);
 
 /* ---- query.c ---- */
 
-/* Asks all that could send what this rank, which receives from any source, waits for, whether they can go on. */
+/* For a rank that waits to receive from any source: asks all ranks that could send whether they can go on. */
 void ad_mpi_ask_all(mpi_world *world);
 void ad_mpi_take_query(mpi_world *world, const mail_query *query);
 
 /* ---- progress.c ---- */
 
-/* Moves what can be moved of all calls under way, on the node and between nodes. */
+/* Carries all calls under way as far as is possible now, on the node and between nodes. */
 void ad_mpi_progress(mpi_world *world);
 
 #endif

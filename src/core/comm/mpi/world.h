@@ -38,21 +38,23 @@ enum { MPI_CALLS = 64 };
 typedef struct mpi_channel {
   struct mpi_channel *next;
   ad_group_shape shape;
-  int64_t *ranks;  // of a list: owned
+  int64_t *ranks;  // owned: the ranks of a list
   uint32_t members, index;
   int is_local;            // 1: all members are on one node, and engine shm carries out its calls
-  mpi_routes routes;       // of a group that spans nodes
-  uint64_t next_sequence;  // of this rank's calls, if the group spans nodes
+  mpi_routes routes;       // if the group spans nodes
+  uint64_t next_sequence;  // sequence number of this rank's next call, if the group spans nodes
   mail_call **early;       // [MPI_CALLS][members]: calls that members told before this rank made its own
 } mpi_channel;
 
 /* What a call knows of one member. */
 typedef struct mpi_member {
   mail_call *told;                                 // owned; NULL: not told yet; for this rank itself: its own call
-  const void *addends;                             // of this rank's slice: its own, or the sum of its part of the tree
-  void *sending;                                   // this rank's addends of its slice, to whoever reads them
-  void *receiving, *arriving;                      // its addends; its block or slice
-  uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts
+  const void *addends;                             // addends of this rank's slice: the member's own, or the sum of its
+                                                   // part of the tree
+  void *sending;                                   // request: this rank's addends of the member's slice, sent to the
+                                                   // member that reads them
+  void *receiving, *arriving;                      // requests: the member's addends; its block or slice
+  uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts from the member: that are waited for; that have come
   uint8_t receives_result;                         // 1: its block or slice is asked for, or there is none to ask for
 } mpi_member;
 
@@ -74,7 +76,7 @@ typedef struct mpi_call {
   mpi_channel *channel;
   struct mpi_call *next;
   uint64_t sequence;
-  uint32_t tag, arrived;
+  uint32_t tag, arrived;  // the first of its two message tags; how many members have told the call
   int mismatched;
   mpi_stage stage;
   mpi_member *members;
@@ -98,8 +100,8 @@ typedef struct mpi_outgoing {
 
 /* What this rank waits for now. */
 typedef struct mpi_waiting {
-  uint64_t serial;           // of this rank's waits
-  const ad_call *call;       // NULL: it waits for nothing
+  uint64_t serial;           // counts this rank's waits
+  const ad_call *call;       // the call that is waited for; NULL: none
   uint64_t first_search;     // the first of its searches that was begun in this wait
   int64_t since, next_look;  // by ad_now(); 0: no long wait yet
 } mpi_waiting;
@@ -108,35 +110,36 @@ struct mpi_world {
   const ad_mpi_transport *transport;
   shm_world *shm;
   uint32_t rank, ranks, nodes;
-  uint32_t *node_of;  // of each rank
-  uint8_t *left;      // of each rank: 0, or 1 if it left, 2 if it left with calls under way
+  uint32_t *node_of;  // for each rank: its node
+  uint8_t *left;      // for each rank: 0: present; 1: it left; 2: it left with calls under way
   uint32_t left_count;
   mpi_channel *channels, *last_channel;
   mpi_call calls[MPI_CALLS];
-  uint64_t free_calls;
-  mpi_call *first, **last;
+  uint64_t free_calls;      // bit i: calls[i] is free
+  mpi_call *first, **last;  // calls under way, oldest first
   mpi_outgoing *outbox;
-  unsigned char *incoming;
+  unsigned char *incoming;  // owned: the mail that is being received; NULL: none
   void *incoming_request;
   uint64_t calls_made, sends_made;
   struct mpi_send *sends, *spent;  // large messages for other nodes; those that are complete
   shm_outside outside;
-  mail_call **unknown;  // told of lists that this rank has not called yet
+  mail_call **unknown;  // owned: calls that members told of lists on which this rank has made no call yet
   size_t unknown_count;
-  uint32_t tags;  // how many different tags calls use, two message tags each
-  int told_error, gave_up, has_stray_requests;
+  uint32_t tags;                                // how many different tags calls use, two message tags each
+  int told_error, gave_up, has_stray_requests;  // 1: other nodes know the error; calls were given up; MPI may still
+                                                // hold requests that were given up
   mpi_waiting waiting;
   uint64_t waits;             // begun by this rank
-  struct mpi_query *queries;  // of each origin; NULL: none has come yet
+  struct mpi_query *queries;  // owned: for each origin its last query; NULL: none has come yet
   uint64_t searches;          // begun by this rank
-  uint64_t *followed;         // of each rank: the last search that was followed
+  uint64_t *followed;         // for each rank: number of its last search that was followed
 };
 
 /* Sets the error of the world, unless there is one already. */
 static inline void ad_mpi_raise(mpi_world *world, ad_status status, const char *text) {
   ad_shm_raise(world->shm->control, world->rank, status, status, text);
 }
-/* 1: a call under way of a group that spans nodes; 0: one of engine shm. */
+/* 1: the call is one of a group that spans nodes, and under way; 0: engine shm carries it out. */
 static inline int ad_mpi_is_mine(const mpi_world *world, const ad_call *call) {
   const mpi_call *c = call->engine;
   return c >= world->calls && c < world->calls + MPI_CALLS;

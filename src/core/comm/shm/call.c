@@ -1,4 +1,4 @@
-/* A call in its channel: every member publishes its own and finds out whether all match. No values are reduced or
+/* A call in its channel: every member publishes its own call and finds out whether all match. No values are reduced or
  * copied here, except small inputs into the slot. */
 #include "comm/shm/call.h"
 
@@ -19,6 +19,7 @@ enum {
 
 /* ---- publishing ---- */
 
+// Bytes that this member sends to others.
 static size_t sent_bytes(const ad_call *call) {
   if (call->op != AD_EXCHANGE) return call->in_bytes;
   size_t bytes = 0;
@@ -27,6 +28,7 @@ static size_t sent_bytes(const ad_call *call) {
   return bytes;
 }
 
+// 1: all messages of an exchange that are sent (or that are received) lie in the file.
 static int messages_in_file(const shm_world *world, const ad_call *call, int sends) {
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
@@ -49,7 +51,8 @@ static uint64_t place_output(const shm_world *world, const ad_call *call) {
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
 }
 
-// Into how many pieces the readers of an input cut it. A piece is what one member reads at once, with a system call.
+// The number of pieces into which the readers of an input cut it. A piece is what one member reads at once, with a
+// system call.
 static size_t pieces(const ad_call *call) {
   if (call->op == AD_BROADCAST) return 1;
   if (call->op == AD_ALL_GATHER) return ad_call_parts(call);
@@ -69,6 +72,7 @@ static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t 
 // A call whose inputs are in the slots is complete as soon as all members have published it, but then every member
 // reads all inputs. Measured on 2 to 8 ranks, that pays up to SHM_INLINE_IN_FILE bytes. Where a buffer lies outside the
 // file it pays as long as the input fits into the slot, since it would have to be staged otherwise.
+// Decides where the other members find this member's input.
 static shm_place place_input(const shm_world *world, const ad_call *call, const shm_offer *offer, size_t bytes) {
   int in_file = input_in_file(world, call);
   if (bytes <= (in_file && offer->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
@@ -76,20 +80,22 @@ static shm_place place_input(const shm_world *world, const ad_call *call, const 
   return is_worth_pulling(world, call, bytes) && world->pulls ? SHM_PULLED : SHM_STAGED;
 }
 
-// An input that is to be reduced is pulled into the staging buffer first.
+// 1: the call needs a staging buffer. A pulled input that is reduced is read into the staging buffer first.
 static int needs_staging(const ad_call *call, const shm_offer *offer) {
   return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && ad_op_reduces(call->op));
 }
 
-// `copy`: where the whole input is copied to, if it is.
+// What the offer says of the input's place: an offset in the file or, if the input is pulled, its address. `copy`:
+// where the whole input was copied to, if it was.
 static uint64_t input_at(const shm_world *world, const shm_call *c, shm_place place, const void *copy) {
   if (place == SHM_PULLED) return (uint64_t)(uintptr_t)c->call->in;
   const void *in = place == SHM_INLINE ? copy : place == SHM_STAGED ? c->staging : c->call->in;
   return (uint64_t)((const char *)in - world->base);
 }
 
-// Copies that would pass through staging in one or few rounds: the whole input goes there before the call is published,
-// and the table that is published with it tells everything. Then no member waits for a second word from another.
+// If an operation that only copies would pass its input through staging in one or few rounds, gives a staging buffer
+// for the whole input. It is filled before the call is published, and the table that is published with it tells
+// everything, so that no member waits for a second message.
 static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes, shm_offer *offer, void **out) {
   *out = NULL;
   if (ad_op_reduces(c->call->op) || offer->place != SHM_STAGED || bytes > SHM_STAGING) return AD_OK;
@@ -98,6 +104,7 @@ static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes
   return AD_OK;
 }
 
+// Gives memory for the call's table: in the slot if it fits, else in the file, until the slot is used again.
 static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, void **out) {
   void **kept = &c->channel->tables[c->sequence % SHM_RING];
   if (*kept) ad_shm_free(world, *kept);
@@ -129,6 +136,7 @@ static void publish(const shm_call *c, shm_slot *slot, const shm_offer *offer) {
   atomic_store_explicit(&slot->published, c->sequence + 1, memory_order_release);
 }
 
+// Notes the call as this rank's last, for the watchdog.
 static void record_last(shm_world *world, const shm_call *c) {
   const memory_order relaxed = memory_order_relaxed;
   shm_record *record = &world->records[world->rank];
@@ -137,13 +145,13 @@ static void record_last(shm_world *world, const shm_call *c) {
   atomic_store_explicit(&record->calls, atomic_load_explicit(&record->calls, relaxed) + 1, memory_order_release);
 }
 
-// Bytes that pass through the member's staging buffer if the input is staged: an all_to_all keeps its own block.
+// Bytes that pass through this member's staging buffer if its input is staged: in an all_to_all, all but its own block.
 static size_t stream_bytes(const ad_call *call, size_t sent) {
   if (call->op != AD_ALL_TO_ALL) return sent;
   return sent - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element;
 }
 
-// Puts the input, and the table, to where the other members find them, and says where that is.
+// Puts the input, and the table, where the other members find them, and says in *offer where that is.
 static ad_status make_offer(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, shm_offer *offer) {
   const ad_call *call = c->call;
   size_t table_bytes = ad_shm_table_bytes(call);
@@ -168,7 +176,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   size_t bytes = sent_bytes(call);
   shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};
   AD_TRY(make_offer(world, c, slot, bytes, &offer));
-  slot->chunks = ad_shm_chunks(call);  // of an inline input too: those of other members may lie elsewhere
+  slot->chunks = ad_shm_chunks(call);  // also for an inline input, since other members' inputs may lie elsewhere
   slot->stream = stream_bytes(call, bytes);
   slot->number = call->number;
   slot->axes = call->axes;
@@ -216,6 +224,7 @@ static int tables_match(shm_world *world, const shm_call *c) {
   return 0;
 }
 
+// Chooses how a matched call is carried out.
 static void set_mode(shm_world *world, shm_call *c) {
   c->patience = world->patience;
   if (!c->any_not_inline)
@@ -247,6 +256,7 @@ int ad_shm_match(shm_world *world, shm_call *c) {
   return 1;
 }
 
+// 1: the member has not done what this rank waits for in the call.
 static int is_lacking(const shm_call *c, uint32_t member) {
   if (c->mode == SHM_AHEAD) return atomic_load(&c->channel->consumed[member].calls) <= c->sequence;
   if (!has_published(c, member)) return 1;

@@ -1,16 +1,17 @@
-/* A call under way, from published over matched to consumed. */
+/* A call of this rank while it is under way: published to its group, matched with the others' calls, carried out,
+ * consumed. */
 #ifndef COMM_SHM_CALL_H
 #define COMM_SHM_CALL_H
 #include "comm/shm/channel.h"
 
 /* How a call is carried out. */
 typedef enum shm_mode {
-  SHM_UNMATCHED,  // not decided: not all members have published it
+  SHM_UNMATCHED,  // not decided yet: some members have not published the call
   SHM_ALONE,      // all inputs are in the slots: each member computes its outputs alone
   SHM_CHUNKS,     // all buffers are in the file: members take chunks of the work
-  SHM_ROUNDS,     // some buffers are not: each member does its own part
-  SHM_TRANSFER,   // no collective: the start of a shm_transfer
-  SHM_AHEAD       // no call under way: an old one, which a member must consume before its slot can be used again
+  SHM_ROUNDS,     // some buffers are outside the file: each member does its own part
+  SHM_TRANSFER,   // not a collective, but the first field of a shm_transfer
+  SHM_AHEAD       // an old call, which a member must consume before its slot can be used again
 } shm_mode;
 
 /* A call under way. */
@@ -18,12 +19,12 @@ typedef struct shm_call {
   ad_call *call;
   shm_channel *channel;
   uint64_t sequence;
-  struct shm_call *next;  // of those under way, in order
-  uint32_t seen;          // members whose publication was seen
-  uint32_t complete;      // members whose part was seen done
+  struct shm_call *next;  // the next call under way, in the order of posting
+  uint32_t seen;          // how many members were seen to have published the call
+  uint32_t complete;      // how many members were seen to have done their part
   shm_mode mode;
-  // 1: some member's input is staged, or pulled; some output is not in the file; some input is not inline; some member
-  // has a table.
+  // 1: for some member, the input is staged; the input is pulled; the output is not in the file; the input is not
+  // inline; there is a table.
   uint8_t any_staged, any_pulled, any_elsewhere, any_not_inline, any_table;
   uint8_t past;       // outputs are written past the caches
   uint32_t patience;  // how often this rank still looks whether the others are done before it takes their chunks
@@ -32,8 +33,8 @@ typedef struct shm_call {
   // others; then the next round of staging, of reducing, and of fetching or copying.
   uint32_t rounds, own_rounds, out_rounds;
   uint32_t next_in, next_reduce, next_out;
-  uint8_t started, finished;  // in rounds: this member's part
-  uint32_t next_segment;      // of the copies that need no staging
+  uint8_t started, finished;  // in rounds: whether this member's part is
+  uint32_t next_segment;      // the next segment to copy among those that need no staging
   size_t reduced;             // elements of the own part that are reduced, where inputs are pulled
   int64_t gone_since;         // by ad_now(): when a source's process was first found to be gone; 0: it was not
 } shm_call;
@@ -44,11 +45,13 @@ static inline shm_slot *ad_shm_slot(const shm_call *c, uint32_t member) {
 
 /* Writes the call into its slot and publishes it. */
 ad_status ad_shm_publish(shm_world *world, shm_call *c) AD_CHECKED;
-/* 1 when all members published matching calls; the mode is then set. A mismatch is raised. */
+/* Returns 1 when all members have published matching calls; the mode is then set. A mismatch becomes the world's error.
+ */
 int ad_shm_match(shm_world *world, shm_call *c);
-/* This member needs nothing of the call any more. */
+/* Tells the other members that this one needs nothing of the call any more. */
 void ad_shm_consume(shm_call *c);
-/* The first member, from number `from` on, that has not yet done what this rank waits for in the call; -1: none. */
+/* Finds the first member, from number `from` on, that has not yet done what this rank waits for in the call; -1: none.
+ */
 int64_t ad_shm_lacking(const shm_call *c, uint32_t from);
 
 #endif

@@ -71,6 +71,7 @@ ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry) 
   return shape;
 }
 
+// The place of the group's channel in this rank's hash table, or the free place where it belongs.
 static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shape, uint64_t hash) {
   for (uint64_t i = hash;; i++) {
     shm_channel **place = &world->channels[i % world->channel_slots];
@@ -78,6 +79,7 @@ static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shap
   }
 }
 
+// Makes this rank's hash table of channels larger, so that at most half of its places are used.
 static ad_status grow_table(shm_world *world) {
   shm_channel **old = world->channels;
   uint32_t old_slots = world->channel_slots, slots = old_slots ? 2 * old_slots : 32;
@@ -90,6 +92,7 @@ static ad_status grow_table(shm_world *world) {
   return AD_OK;
 }
 
+// Makes this rank's view of the channel of an entry.
 static ad_status make_channel(const shm_world *world, const ad_call *call, const shm_entry *entry, shm_channel **out) {
   shm_channel *channel;
   AD_TRY(ad_new(1, &channel));
@@ -102,8 +105,9 @@ static ad_status make_channel(const shm_world *world, const ad_call *call, const
   return AD_OK;
 }
 
+// Finds this rank's channel of a list of ranks, or makes it.
 static ad_status find_channel_of_list(shm_world *world, const ad_call *call, shm_channel **out) {
-  shm_list *list = world->control->lists;  // until it is found
+  shm_list *list = world->control->lists;  // replaced when the list's entry is found
   shm_channel *channel = world->lists;
   while (channel && channel->shape.list != call->shape.list) channel = channel->next;
   if (!channel) {
@@ -119,7 +123,7 @@ static ad_status find_channel_of_list(shm_world *world, const ad_call *call, shm
 
 static ad_status add_channel(shm_world *world, const ad_call *call, uint64_t hash, shm_channel **out) {
   shm_channel *channel;
-  shm_entry *entry = world->control->entries;  // until it is found
+  shm_entry *entry = world->control->entries;  // replaced when the group's entry is found
   AD_TRY(grow_table(world));
   AD_TRY(find_entry(world, call, hash, &entry));
   AD_TRY(make_channel(world, call, entry, &channel));

@@ -14,16 +14,17 @@ typedef struct shm_channel {
   shm_slot *slots;
   uint64_t next_sequence;
   uint64_t consumed_by_all;  // calls that all members have consumed, when this rank last looked
-  uint64_t finished;         // bit i: this rank needs nothing more of the call that comes i after its `consumed` one
+  uint64_t finished;         // bit i: this rank needs nothing more of the i-th call after those it has consumed
   void *tables[SHM_RING];    // tables that are too large for the payload; freed when the slot is used again
-  const shm_list *list;      // of a group that is a list: its place in the file
-  struct shm_channel *next;  // of this rank's lists
+  const shm_list *list;      // if the group is a list of ranks: the list's entry in the file
+  struct shm_channel *next;  // the next in this rank's list of channels of such groups
 } shm_channel;
 
 static inline shm_slot *ad_shm_slot_at(const shm_channel *channel, uint32_t member, uint64_t sequence) {
   return &channel->slots[(size_t)member * SHM_RING + sequence % SHM_RING];
 }
 
+/* Finds the channel of the call's group, or makes it. */
 ad_status ad_shm_channel(shm_world *world, const ad_call *call, shm_channel **out) AD_CHECKED;
 void ad_shm_channels_free(shm_world *world);
 /* Whether the slot of the channel's next call is free to be written. */
@@ -37,7 +38,7 @@ static inline int ad_shm_is_over(const shm_channel *channel) {
 static inline uint64_t ad_shm_channel_bytes(uint64_t members) {
   return members * (sizeof(shm_consumed) + SHM_RING * sizeof(shm_slot));
 }
-/* The shape of the entry's group; that of a list borrows what lies in the file. */
+/* The shape of the entry's group. The shape of a list borrows the list's ranks from the file. */
 ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry);
 /* The group whose channel starts at this offset; NULL: there is none. */
 const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel);

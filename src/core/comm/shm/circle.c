@@ -1,6 +1,7 @@
-/* Whether ranks wait for each other, so that none of them can go on. A rank in a call of a group needs every member
- * that has not made it; one in a transfer needs its peer; one that receives from any source needs one of several, so it
- * is stuck only if all of them are. A rank that does not wait, or has something to look at, is not stuck. */
+/* Finds out whether ranks wait for each other, so that none of them can go on. A rank in a call of a group needs every
+ * member that has not made the call; one in a transfer needs its peer; one that receives from any source needs one of
+ * several ranks, so it is stuck only if all of them are. A rank that does not wait, or has something to look at, is not
+ * stuck. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/shm/channel.h"
@@ -39,17 +40,17 @@ static int is_empty(const rank_set *set) {
 /* What a rank waits for in a long wait, as other ranks see it. */
 typedef struct long_wait {
   uint64_t epoch;
-  ad_group_shape shape;   // of a call's group
-  const shm_slot *slots;  // of a call; NULL: a transfer
+  ad_group_shape shape;   // the group of the call
+  const shm_slot *slots;  // the slots of the call's channel; NULL: the rank waits for a transfer
   uint64_t sequence;
-  int needs_one;   // of those it needs; 0: all
-  rank_set needs;  // ranks
+  int needs_one;   // 1: one of the ranks in `needs` is enough; 0: it needs all
+  rank_set needs;  // ranks that the rank waits for
 } long_wait;
 
 typedef struct circle {
-  uint32_t ranks[SHM_RANKS_MAX], count;
-  rank_set stuck, seen;
-  long_wait *waits;  // of each rank in `seen` that waits
+  uint32_t ranks[SHM_RANKS_MAX], count;  // the ranks of the circle, each waiting for the next
+  rank_set stuck, seen;                  // ranks that cannot go on; ranks that were looked at
+  long_wait *waits;                      // owned: for each rank in `seen` that waits, its wait
 } circle;
 
 /* ---- one wait ---- */
@@ -58,6 +59,7 @@ static const shm_slot *slot_in(const long_wait *wait, uint32_t member) {
   return &wait->slots[(size_t)member * SHM_RING + wait->sequence % SHM_RING];
 }
 
+// Notes the members that have not made the call.
 static void look_at_call(const shm_world *world, const shm_entry *group, long_wait *out) {
   const shm_consumed *consumed = ad_shm_at(world, group->channel);
   out->slots = (const shm_slot *)(consumed + group->members);
@@ -67,6 +69,7 @@ static void look_at_call(const shm_world *world, const shm_entry *group, long_wa
       add(&out->needs, (uint32_t)ad_shape_rank(&out->shape, i));
 }
 
+// Notes that the rank needs one of the other members that have not left.
 static void need_any_other(const shm_world *world, uint32_t rank, const ad_group_shape *shape, uint32_t members,
                            long_wait *out) {
   out->needs_one = 1;
@@ -76,7 +79,7 @@ static void need_any_other(const shm_world *world, uint32_t rank, const ad_group
   }
 }
 
-// 0: it needs nobody.
+// Notes whom a rank that waits for a transfer needs. Returns 0 if it needs nobody.
 static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   uint64_t peer = atomic_load(&record->waits_peer), parcel = atomic_load(&record->waits_parcel);
@@ -93,12 +96,12 @@ static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *ou
   return 1;
 }
 
-// It has messages to look at, or to send on.
+// 1: the rank has messages to look at, or messages that wait for room in a queue.
 static int is_busy(const shm_world *world, uint32_t rank) {
   return atomic_load(&world->records[rank].backlog) || !ad_shm_queue_empty(&ad_shm_queues(world->control)[rank]);
 }
 
-// 0 if the rank is in no long wait, or its wait changes while this looks.
+// Reads what a rank waits for. Returns 0 if the rank is in no long wait, or if its wait changes meanwhile.
 static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   *out = (long_wait){.epoch = atomic_load(&record->epoch)};
@@ -114,9 +117,9 @@ static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
   return atomic_load(&record->epoch) == out->epoch;
 }
 
-/* ---- all of them ---- */
+/* ---- all ranks that wait ---- */
 
-// This rank, and all that are waited for from it on: which of them wait.
+// Looks at this rank and at all ranks that are waited for from it on, and notes which of them wait.
 static void look_around(const shm_world *world, circle *found) {
   uint32_t ranks[SHM_RANKS_MAX], count = 0;
   add(&found->seen, world->rank);
@@ -151,14 +154,15 @@ static void find_stuck(const shm_world *world, circle *found) {
   }
 }
 
+// A stuck rank that this rank needs; if there is none, the number of ranks.
 static uint32_t next_of(const shm_world *world, const circle *found, uint32_t rank) {
   uint32_t next = 0;
   while (next < world->ranks && !(has(&found->waits[rank].needs, next) && has(&found->stuck, next))) next++;
   return next;
 }
 
-// From this rank to one that it waits for, and so on. 1: that led back here, and the circle is in *found. 0: others are
-// in it, who will find it too.
+// Goes from this rank to a rank that it waits for, and so on. 1: that led back here, and the circle is in *found. 0:
+// the circle consists of other ranks, which will find it too.
 static int walk(const shm_world *world, circle *found) {
   uint32_t rank = world->rank;
   do {
@@ -169,8 +173,8 @@ static int walk(const shm_world *world, circle *found) {
   return rank == world->rank;
 }
 
-// 1 if all that are stuck are still in the wait in which they were found, with nothing to look at. None of them has
-// then published or sent anything meanwhile, so that what was missing still is.
+// 1 if all stuck ranks are still in the wait in which they were found, with nothing to look at. None of them has then
+// published or sent anything meanwhile, so all of them still wait for the same.
 static int still_waiting(const shm_world *world, const circle *found) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
     if (!has(&found->stuck, rank)) continue;
@@ -181,6 +185,7 @@ static int still_waiting(const shm_world *world, const circle *found) {
 
 /* ---- words ---- */
 
+// Adds a sentence on the wait of number i of the circle's ranks.
 static void add_wait(const shm_world *world, ad_text *text, const circle *found, uint32_t i) {
   uint32_t rank = found->ranks[i], member = 0;
   const long_wait *wait = &found->waits[rank];
@@ -204,7 +209,7 @@ static void raise_circle(shm_world *world, const circle *found) {
 
 void ad_shm_look_for_circle(shm_world *world) {
   circle found = {.count = 0};
-  if (ad_new(world->ranks, &found.waits)) return;  // the next look may have memory
+  if (ad_new(world->ranks, &found.waits)) return;  // no memory now; the next look may have some
   look_around(world, &found);
   find_stuck(world, &found);
   if (has(&found.stuck, world->rank) && walk(world, &found) && still_waiting(world, &found))

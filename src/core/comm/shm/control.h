@@ -1,30 +1,30 @@
-/* Engine shm: ranks are processes of one machine that map one memory file without a name ("the file"). This header is
- * its head: what every rank sees of every other, and of the world. What members of a group tell each other there is in
- * slot.h, this process's own view of it all in world.h. Positions in the file are offsets, since ranks may map it at
- * different addresses.
+/* Engine shm: ranks are processes of one machine that map one memory file without a name ("the file"). This header
+ * describes its head: what every rank sees of every other rank and of the world. What members of a group tell each
+ * other in the file is in slot.h, and this process's own view of everything in world.h. Positions in the file are
+ * offsets, since ranks may map it at different addresses.
  *
- *   file.c     the file: made, mapped
- *   join.c     joined, and opened as a communicator
+ *   file.c     makes and maps the file
+ *   join.c     joins the world, and opens it as a communicator
  *   error.c    the first error of the world
- *   memory.c   each rank's own region of it, for ad_comm_alloc and staging
- *   map.c      mapping what peers made
+ *   memory.c   each rank's own region of the file, for ad_comm_alloc and staging
+ *   map.c      maps pages of memory that peers made
  *   channel.c  a channel for each group, with a ring of slots for every member
- *   call.c     a call in it: published, matched, consumed
+ *   call.c     publishes, matches and consumes a call in its channel
  *   parts.c    who reduces which part
  *   copy.c     what is copied from whom to whom
- *   list.c     the channels of groups that are lists of ranks, used again when they are released
+ *   list.c     the channels of groups that are lists of ranks, used again when the lists are released
  *   release.c  lists that this rank has released
  *   transfer.c messages from one rank to another; see envelope.h
- *   parcel.c   the sender's memory for them
- *   work.c     all buffers in the file: the work is cut into chunks that any member takes
- *   own.c      buffers elsewhere: each member does its own part, by reading its peers' memory or through staging
+ *   parcel.c   the sender's memory for such messages
+ *   work.c     calls with all buffers in the file: the work is cut into chunks that any member takes
+ *   own.c      calls with buffers elsewhere: each member does its part, reading its peers' memory or through staging
  *   pull.c     reading a peer's memory: whether that is possible, and the reading
- *   wake.c     waking who sleeps
+ *   wake.c     wakes ranks that sleep
  *   deaths.c   whether the ranks' processes still run, where no launcher of addend's looks after them
- *   wait.c     spinning, yielding, sleeping, and finding out whether who is waited for has left
+ *   wait.c     spinning, yielding, sleeping, and finding out whether a rank that is waited for has left
  *   left.c     ranks that left
  *   transfer_wait.c  waiting for the other side of a transfer
- *   circle.c   whether ranks wait for each other
+ *   circle.c   whether ranks wait for each other in a circle
  *   engine.c   the engine's table */
 #ifndef COMM_SHM_CONTROL_H
 #define COMM_SHM_CONTROL_H
@@ -56,26 +56,26 @@ typedef struct shm_record {
   _Atomic int32_t pid;
   uint32_t variant;  // the widest kernels it has
   uint32_t trait;    // ad_trait_own
-  // epoch is odd while the rank is in a long wait and has nothing to look at; the next two say for which call of which
-  // channel (0: of a transfer, or of a group that spans nodes; see waits_words).
+  // epoch is odd while the rank is in a long wait and has nothing to look at. The next two fields say which call of
+  // which channel it waits for (channel 0: a transfer, or a call of a group that spans nodes; see waits_words).
   _Atomic uint64_t epoch;
   _Atomic uint64_t waits_channel, waits_sequence;
-  // A transfer that is waited for: the other side's rank + 1, or SHM_ANY_RANK (0: it waits for none); then the offset
-  // of the list that it is to be in, 0: the world; then a send's parcel, 0: it is a receive.
+  // If the rank waits for a transfer: the peer's rank + 1 or SHM_ANY_RANK (0: it waits for no peer); the offset of the
+  // channel of the list that the peer must be in (0: the world); the offset of a send's parcel (0: it is a receive).
   _Atomic uint64_t waits_peer, waits_list, waits_parcel;
   _Atomic uint32_t backlog;  // 1: it has messages for which it found no room yet
-  int32_t exit_status;       // of a rank that left without closing; else 0
-  // A word in the rank's own memory, at this address of its process, for the others to try to read. 0: they may not.
+  int32_t exit_status;       // exit status of a rank that left without closing; else 0
+  // The address in the rank's process of a word that the other ranks try to read, and the word. 0: they may not read.
   uint64_t probe_at, probe_holds;
-  // Calls that the rank has published; of the last one its channel and its place there. For the watchdog.
+  // For the watchdog: how many calls the rank has published; the channel and the sequence number of the last one.
   _Alignas(SHM_LINE) _Atomic uint64_t calls;
   _Atomic uint64_t last_channel, last_sequence;
-  // The last transfer or call that spans nodes (its channel is 0), and in words whom the rank waits for in which call.
+  // The last transfer or call that spans nodes (its channel is 0), and a sentence on what the rank waits for.
   uint32_t last_op;
   char last_site[AD_SITE_MAX], waits_words[SHM_WORDS];
 } shm_record;
 
-/* A group that some rank has called: where its channel is. In a hash table of the file. */
+/* The entry of a group that some rank has called, in a hash table of the file: where the group's channel is. */
 typedef struct shm_entry {
   _Atomic uint32_t state;  // 0 free, 1 being written, 2 written
   uint32_t members;
@@ -83,10 +83,11 @@ typedef struct shm_entry {
   ad_group_shape shape;
 } shm_entry;
 
-/* A group that is a list. Its ranks stand behind its channel. Written under the lock of lists. */
+/* A group that is a list of ranks. They stand in the file behind the group's channel. Written under the lock of lists.
+ */
 typedef struct shm_list {
-  _Atomic uint64_t id;  // of the group; 0: the channel waits for another list of as many ranks
-  uint32_t released;    // members that need it no more
+  _Atomic uint64_t id;  // the group's identity; 0: free, and the channel waits for another list of as many ranks
+  uint32_t released;    // how many members have released the list
   shm_entry entry;
 } shm_list;
 
@@ -94,10 +95,10 @@ typedef struct shm_list {
 typedef struct shm_control {
   uint64_t magic, file_bytes, ranks;
   uint64_t records_start, queues_start, channels_start, channels_bytes, regions_start, region_bytes;
-  uint64_t joining;   // how many ranks join this file: those of this node, if the world has several
+  uint64_t joining;   // how many ranks join this file: those of this node, if the world has several nodes
   uint64_t launcher;  // the process that started the ranks or their parents; 0: each rank's own parent started it
   // One cache line that every call reads and that is hardly ever written.
-  _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0 no, 1 being written, 2 the error below holds
+  _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0: no error; 1: an error is being written; 2: the error below holds
   _Atomic uint32_t sleepers;
   _Alignas(SHM_LINE) _Atomic uint32_t joined;
   _Atomic uint32_t tried, unreadable;          // how many ranks tried to read all others' memory; 1: one could not

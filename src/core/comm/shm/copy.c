@@ -1,5 +1,5 @@
-/* Who copies what to whom: the operations that reduce nothing, as lists of segments for each destination; and the
- * tables in which members tell each other their counts and messages. */
+/* Lists, for each destination, the segments that operations without a reduction copy to it; and compares the tables in
+ * which members tell each other their counts and messages. */
 #include "comm/shm/copy.h"
 
 #include <string.h>
@@ -15,6 +15,7 @@ size_t ad_shm_table_bytes(const ad_call *call) {
   return 0;
 }
 
+// Writes the table of an exchange: for each message its peer, its size, and where its buffer is.
 static void fill_messages(const shm_world *world, const ad_call *call, const shm_offer *offer, shm_message *table) {
   uint64_t stream = 0;
   for (size_t i = 0; i < call->message_count; i++) {
@@ -55,8 +56,8 @@ static const shm_message *messages_of(const shm_world *world, const shm_call *c,
   return ad_shm_at(world, ad_shm_slot(c, member)->offer.table);
 }
 
-// The first entry of a table that is for this peer or a later one, among those that send or among those that receive:
-// entries stand as a call's messages do.
+// Finds the first entry that is for this peer or a later one, among those of a table that send or those that receive: a
+// table is sorted as a call's messages are.
 static uint32_t first_entry(const shm_message *table, uint32_t entries, int sends, uint32_t peer) {
   uint32_t first = 0, end = entries;
   while (first < end) {
@@ -70,7 +71,7 @@ static uint32_t first_entry(const shm_message *table, uint32_t entries, int send
   return first;
 }
 
-// Number n of the messages that `member` sends to (or receives from) `peer`; -1: there are fewer.
+// Finds number n of the messages that `member` sends to (or receives from) `peer`; -1: there are fewer.
 static int64_t find_message(const shm_world *world, const shm_call *c, uint32_t member, uint32_t peer, int sends,
                             uint32_t n) {
   const shm_message *table = messages_of(world, c, member);
@@ -85,6 +86,7 @@ static ad_told_block told_block(const shm_call *c, uint32_t member, uint64_t ele
   return (ad_told_block){ad_shape_rank(shape, member), elements, ad_shm_told_call(ad_shm_slot(c, member), shape)};
 }
 
+// 1: in an all_to_all, every member sends every other as much as that one receives.
 static int starts_match(const shm_world *world, const shm_call *c, ad_text *words) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     for (uint32_t j = 0; j < c->channel->members; j++) {
@@ -99,7 +101,7 @@ static int starts_match(const shm_world *world, const shm_call *c, ad_text *word
   return 1;
 }
 
-// Message number n of a member's table; n < 0: none.
+// Describes message number n of a member's table, for error messages; n < 0: there is none.
 static ad_told_message told_message(const shm_world *world, const shm_call *c, uint32_t member, int64_t n) {
   ad_told_message told = {.rank = ad_shape_rank(&c->channel->shape, member), .site = ad_shm_slot(c, member)->site};
   if (n < 0) return told;
@@ -110,7 +112,8 @@ static ad_told_message told_message(const shm_world *world, const shm_call *c, u
   return told;
 }
 
-// Number n of the messages from i to j: 0 on a mismatch, -1 when neither has one.
+// Compares the two sides of number n of the messages from i to j: 1: they match; 0: they do not; -1: neither side has
+// one.
 static int pair_matches(const shm_world *world, const shm_call *c, uint32_t i, uint32_t j, uint32_t n, ad_text *words) {
   int64_t sent = find_message(world, c, i, j, 1, n), received = find_message(world, c, j, i, 0, n);
   if (sent < 0 && received < 0) return -1;
@@ -139,14 +142,15 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *word
 
 /* ---- segments ---- */
 
-// The address that `at`, of a member's offer or table, stands for; NULL: in staging. An address in the member's process
-// is passed on as it is and must not be followed here.
+// Turns `at`, from a member's offer or table, into an address; NULL: the bytes pass through staging. An address in the
+// member's process is passed on as it is and must not be followed here.
 static const char *place_of(const shm_world *world, const shm_slot *slot, uint64_t at) {
   if (slot->offer.place == SHM_STAGED) return NULL;
   return slot->offer.place == SHM_PULLED ? (const char *)(uintptr_t)at : ad_shm_at(world, at);
 }
 
-// This rank's own buffers have their own addresses, since they need not lie in the file.
+// Where this rank finds a member's input. Its own buffers have their own addresses, since they need not lie in the
+// file.
 static const char *input_of(const shm_world *world, const shm_call *c, uint32_t member) {
   const shm_slot *slot = ad_shm_slot(c, member);
   if (member == c->channel->index) return c->call->in;
@@ -159,8 +163,8 @@ static char *output_of(const shm_world *world, const shm_call *c, uint32_t membe
 
 static const char *plus(const char *start, uint64_t bytes) { return start ? start + bytes : NULL; }
 
-// The stream of an all_to_all has the block of the next member first, then goes round the members, and leaves out the
-// member's own block. So members do not all send to the same one first.
+// The stream of an all_to_all begins with the block for the next member, then goes round the members, and leaves out
+// the sender's own block. So members do not all send to the same one first.
 static shm_segment all_to_all_segment(const shm_world *world, const shm_call *c, uint32_t destination,
                                       uint32_t source) {
   size_t element = c->call->element, equal = c->call->count;
@@ -195,6 +199,7 @@ static shm_segment broadcast_segment(const shm_world *world, const shm_call *c, 
                        .bytes = c->call->out_bytes};
 }
 
+// Segment number n that `destination` receives in an exchange: the message, and the buffers on both sides.
 static shm_segment exchange_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
   const shm_message *table = messages_of(world, c, destination);
   uint32_t entries = ad_shm_slot(c, destination)->offer.entries, at = first_entry(table, entries, 0, 0) + n;
@@ -231,8 +236,9 @@ shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t d
   return segment;
 }
 
-/* ---- the own stream, for staging ---- */
+/* ---- this member's stream, as it goes through staging ---- */
 
+// Copies what one buffer, `from_start` bytes into the stream, has of bytes [start, start + bytes) of the stream.
 static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes, uint64_t start, size_t bytes,
                       char *to) {
   uint64_t first = start > from_start ? start : from_start;
@@ -240,6 +246,7 @@ static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes
   if (first < end) ad_copy_shared(to + (first - start), from + (first - from_start), end - first);
 }
 
+// Copies part of the stream of an exchange, which is all messages that this member sends, one after another.
 static void copy_messages(const ad_call *call, uint64_t start, size_t bytes, char *to) {
   uint64_t at = 0;
   for (size_t i = 0; i < call->message_count; i++) {

@@ -1,5 +1,5 @@
-/* A process is seen to have ended by its descriptor (pidfd_open), which holds though its number is given to another
- * process, and though its parent has not asked for its end yet. */
+/* Sees by a descriptor (pidfd_open) that a process has ended. The descriptor stays valid when the process's number is
+ * given to another process, and also tells of a process whose parent has not collected its exit status yet. */
 #include "comm/shm/deaths.h"
 
 #include <errno.h>
@@ -51,7 +51,7 @@ static void raise_dead(shm_world *world, uint32_t rank, int has_joined) {
 void ad_shm_look_for_dead(shm_world *world) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
     if (!has_ended(world->processes[rank])) continue;
-    // Asked after its end, so that what it did last is seen.
+    // The state is read after the end of the process, so that its last change is seen.
     uint32_t state = atomic_load(&world->records[rank].state);
     if (state == SHM_JOINED || state == SHM_ABSENT) raise_dead(world, rank, state == SHM_JOINED);
   }

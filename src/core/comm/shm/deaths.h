@@ -1,12 +1,12 @@
-/* Ranks that no launcher of addend's started: whether their processes still run. */
+/* Finds out whether the processes of ranks that no launcher of addend's started still run. */
 #ifndef COMM_SHM_DEATHS_H
 #define COMM_SHM_DEATHS_H
 #include "comm/shm/world.h"
 
-/* Watches these processes, one of each rank, from now on. */
+/* Begins to watch `pids`, the process of each rank. */
 ad_status ad_shm_deaths_begin(shm_world *world, const int32_t *pids) AD_CHECKED;
 void ad_shm_deaths_end(shm_world *world);
-/* Makes it the world's error that a rank's process ended without leaving the world. */
+/* Looks at all processes; if one ended without leaving the world, that becomes the world's error. */
 void ad_shm_look_for_dead(shm_world *world);
 
 #endif

@@ -31,11 +31,13 @@ static void take_out(shm_world *world, shm_call **link) {
   if (world->last == &c->next) world->last = link;
 }
 
+// Frees a call's staging buffer and its place.
 static void forget(shm_world *world, shm_call *c) {
   ad_shm_give_staging(world, c->staging);
   world->free_calls |= 1ull << (c - world->calls);
 }
 
+// Carries a call as far as is possible now; 1: it is complete.
 static int advance(shm_world *world, shm_call *c) {
   if (c->mode == SHM_UNMATCHED && !ad_shm_match(world, c)) return 0;
   if (c->mode == SHM_ALONE) return ad_shm_work_alone(world, c);
@@ -58,12 +60,14 @@ void ad_shm_progress(shm_world *world) {
   }
 }
 
+// 1: the call is complete, perhaps after this rank has moved calls on.
 static int call_done(shm_world *world, void *subject) {
   ad_call *call = subject;
   if (call->engine) ad_shm_progress(world);
   return ad_op_is_transfer(call->op) ? ad_shm_transfer_done(world, call) : !call->engine;
 }
 
+// 1: the channel has a free slot for this rank's next call, perhaps after this rank has moved calls on.
 static int ring_free(shm_world *world, void *subject) {
   if (ad_shm_ring_free(subject)) return 1;
   ad_shm_progress(world);
@@ -139,7 +143,7 @@ static void shm_close(void *engine_world) {
   ad_release(world);
 }
 
-// All ranks map the one file.
+// All ranks of the world map the same file, so the ranks of any group share memory.
 static int shm_shares(void *world, const ad_group_shape *shape) { return 1; }
 
 static ad_status shm_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {

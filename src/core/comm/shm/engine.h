@@ -5,7 +5,7 @@
 #include "comm/shm/world.h"
 
 extern const ad_engine ad_engine_shm;
-/* Moves what can be moved of all calls under way. */
+/* Carries all calls under way as far as is possible now. */
 void ad_shm_progress(shm_world *world);
 
 #endif

@@ -41,22 +41,25 @@ typedef enum shm_whereabouts {
   SHM_ELSEWHERE    // from another node: `at` is memory of this process, to be freed, of who brings the message
 } shm_whereabouts;
 
+/* What a sender puts into the receiver's queue for each message. */
 typedef struct shm_envelope {
   uint64_t group;  // identity of the list; 0: the world
   int64_t tag;
   uint64_t bytes, at;
-  uint64_t parcel;  // its offset; 0: the envelope has it all
+  uint64_t parcel;  // offset of the message's parcel; 0: the envelope has all bytes
   uint32_t sender;
   uint8_t where, dtype;
   char site[AD_SITE_MAX];
   unsigned char inlined[SHM_INLINE_MESSAGE];
 } shm_envelope;
 
+/* A place for one envelope in a queue. */
 typedef struct shm_cell {
   _Alignas(SHM_LINE) _Atomic uint64_t published;  // number of the envelope it holds, + 1
   shm_envelope envelope;
 } shm_cell;
 
+/* A rank's queue of envelopes. Any rank puts envelopes in, and only the owner takes them out. */
 typedef struct shm_queue {
   _Alignas(SHM_PAIR) _Atomic uint64_t taken;    // cells that senders have reserved so far
   _Alignas(SHM_PAIR) _Atomic uint64_t drained;  // cells that the owner has emptied so far
@@ -72,6 +75,7 @@ typedef enum shm_parcel_state {
   SHM_WITHDRAWN
 } shm_parcel_state;
 
+/* A piece of the sender's memory in the file, by whose state both sides of a message agree on who copies its bytes. */
 typedef struct shm_parcel {
   _Alignas(SHM_PAIR) _Atomic uint32_t state;  // shm_parcel_state
   uint64_t copy;                              // where the bytes were copied to; holds in state COPIED

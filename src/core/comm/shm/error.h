@@ -5,9 +5,9 @@
 
 /* Sets the error of the world and wakes everybody, unless there is one already. */
 void ad_shm_raise(shm_control *control, uint32_t rank, ad_status status, ad_status cause, const char *text);
-/* Makes this rank's last error that of the world. */
+/* Makes this rank's last error (ad_last_error) the error of the world. */
 void ad_shm_raise_own(shm_world *world, ad_status cause);
-/* Fails with the error of the world. */
+/* Returns the error of the world, which becomes this rank's last error. */
 ad_status ad_shm_error(const shm_control *control);
 
 #endif

@@ -17,7 +17,7 @@
 #define AD_SHM_VERSION AD_VERSION
 #endif
 static const uint64_t page = 4096, huge_page = 2u << 20;
-static const uint64_t mapping_max = 1ull << 44;  // of 2^47 that a process has
+static const uint64_t mapping_max = 1ull << 44;  // bytes, out of 2^47 that a process can address
 
 static uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -30,7 +30,7 @@ static uint64_t magic(void) {
   return ad_random_bits(ad_random_stream("addend " AD_SHM_VERSION), layout, 0);
 }
 
-// `plan` is zero before. With its tables it is too large for a stack.
+// Lays out the file. `plan` is zero before; with its tables it is too large for a stack.
 static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
   plan->magic = magic();
   plan->ranks = plan->joining = ranks;
@@ -96,15 +96,17 @@ void ad_shm_unmake(int fd, shm_control *control) {
   close(fd);
 }
 
+// Reads the head of a file and checks that this version of addend made it.
 static ad_status read_head(int fd, shm_control *head) {
   struct stat file;
   size_t bytes = offsetof(shm_control, failed);
   if (fstat(fd, &file) || pread(fd, head, bytes, 0) != (ssize_t)bytes || head->magic != magic() ||
       head->file_bytes != (uint64_t)file.st_size)
-    return ad_fail(AD_INVALID,
-                   "file descriptor %d is not the memory of a world of this version of addend (" AD_SHM_VERSION
-                   "): if `addend run` or ad_launch made it, that is another version; use one",
-                   fd);
+    return ad_fail(
+        AD_INVALID,
+        "file descriptor %d is not the memory of a world of this version of addend (" AD_SHM_VERSION
+        "): if `addend run` or ad_launch made it, their addend has another version; use one version for both",
+        fd);
   return AD_OK;
 }
 

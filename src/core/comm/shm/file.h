@@ -3,9 +3,9 @@
 #define COMM_SHM_FILE_H
 #include "comm/shm/control.h"
 
-/* Makes the file for `ranks` ranks and maps it; ad_shm_unmake closes *fd and unmaps *out. region_bytes: of each rank's
- * region; 0: as large as the machine's memory. `inherited`: programs that a rank becomes by exec keep the descriptor.
- */
+/* Makes the file for `ranks` ranks and maps it; ad_shm_unmake closes *fd and unmaps *out. region_bytes: the size of
+ * each rank's region; 0: as large as the machine's memory. `inherited` 1: programs that a rank becomes by exec keep the
+ * descriptor. */
 ad_status ad_shm_make(uint32_t ranks, size_t region_bytes, int inherited, int *fd, shm_control **out) AD_CHECKED;
 void ad_shm_unmake(int fd, shm_control *control);
 /* Maps the file of a world that another process made. The caller keeps fd. */

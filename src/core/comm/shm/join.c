@@ -31,7 +31,7 @@ static int all_tried(shm_world *world, void *subject) {
   return atomic_load_explicit(&world->control->tried, memory_order_acquire) == world->control->joining;
 }
 
-// All ranks of a sum must use the same kernels, the widest that all have, and agree on their trait.
+// Chooses the kernels and the trait that all ranks have, since all ranks of a sum must use the same.
 static void agree_on_kernels(const shm_world *world) {
   uint32_t least = ad_kernels_best();
   uint32_t trait = ad_trait_own();
@@ -45,7 +45,7 @@ static void agree_on_kernels(const shm_world *world) {
   ad_trait_choose(trait);
 }
 
-// Adds the cores that this rank may run on; ranks may be bound to one core each.
+// Adds the cores that this rank may run on to those of the world; each rank may be bound to one core.
 static void show_cores(const shm_world *world) {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores)) return;
@@ -53,6 +53,7 @@ static void show_cores(const shm_world *world) {
     if (CPU_ISSET(i, &cores)) atomic_fetch_or(&world->control->cores[i / 64], 1ull << i % 64);
 }
 
+// Lets ranks spin and wait only if there are as many cores as ranks.
 static void choose_patience(shm_world *world) {
   uint32_t count = 0;
   for (int i = 0; i < SHM_CORES_MAX / 64; i++)
@@ -62,6 +63,7 @@ static void choose_patience(shm_world *world) {
   world->patience = world->crowded ? 0 : 40;
 }
 
+// Enters this rank in its record, unless another process has done so.
 static ad_status take_place(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   uint32_t absent = SHM_ABSENT;
@@ -80,6 +82,7 @@ static ad_status take_place(shm_world *world) {
   return AD_OK;
 }
 
+// Joins, then waits until all ranks have joined and have tried to read each other's memory.
 static ad_status join(shm_world *world) {
   AD_TRY(take_place(world));
   ad_status status = ad_shm_wait(world, all_joined, NULL, NULL);
@@ -163,6 +166,7 @@ static ad_status read_number(const char *name, int64_t *out) {
   return AD_OK;
 }
 
+// Maps the file that the launcher left open for this process.
 static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   int64_t inherited = -1, number = -1;
   shm_control *control = NULL;
@@ -202,7 +206,7 @@ ad_status ad_shm_open(ad_comm **out) {
   uint32_t rank = 0;
   shm_control *control = NULL;
   AD_TRY(map_inherited(&fd, &rank, &control));
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // between launcher and rank there may be a shell
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a shell may stand between launcher and rank; its children do not inherit this
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   return open_world(fd, control, rank, out);
 }

@@ -4,8 +4,8 @@
 #include "addend/comm.h"
 #include "comm/shm/world.h"
 
-/* Joins as `rank` and waits for the others. Takes fd and the mapping `control`, also on failure. `pids`: each rank's
- * process, watched from now on by this rank; NULL: whoever started the ranks watches them. */
+/* Joins the world as `rank` and waits for the other ranks. Takes fd and the mapping `control`, also on failure. `pids`:
+ * each rank's process, watched from now on by this rank; NULL: whoever started the ranks watches them. */
 ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t *pids, shm_world **out) AD_CHECKED;
 /* Whether `addend run` or ad_launch started this process as a rank. */
 int ad_shm_launched(void);

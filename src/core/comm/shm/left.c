@@ -1,4 +1,4 @@
-/* Ranks that left the world: whether one has, and the error of those that still need it. */
+/* Whether a rank has left the world, and the error of the ranks that still need it. */
 #include "base/text.h"
 #include "comm/shm/channel.h"
 #include "comm/shm/error.h"

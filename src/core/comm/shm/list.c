@@ -1,8 +1,8 @@
-/* The channels of groups that are lists. The table has one place for each list that is in use, or was; a channel whose
- * list all members have released is cleared and waits for another list of as many ranks. Making and
- * releasing are rare: they look through the table under one lock. A list that nobody has called yet gets its place when
- * a member releases it, so that each list is released by all its members. What a rank keeps of its lists is not here.
- */
+/* The channels of groups that are lists of ranks, in a table that all ranks share. It has one entry for each list that
+ * is in use, or was; when all members have released a list, its channel is cleared and waits for another list of as
+ * many ranks. Making and releasing lists is rare: both look through the table under one lock. A list that nobody has
+ * called yet gets its entry when a member releases it, so that each list is released by all its members. What a rank
+ * keeps of its lists is not here. */
 #include "comm/shm/list.h"
 
 #include <sched.h>
@@ -15,7 +15,7 @@ static ad_status lock(const shm_world *world) {
   uint32_t open = 0;
   while (!atomic_compare_exchange_weak_explicit(&world->control->lists_locked, &open, 1, memory_order_acquire,
                                                 memory_order_relaxed)) {
-    if (ad_shm_failed(world)) return ad_shm_error(world->control);  // whoever has it may have died
+    if (ad_shm_failed(world)) return ad_shm_error(world->control);  // the rank that has the lock may have died
     open = 0;
     sched_yield();
   }
@@ -26,7 +26,7 @@ static void unlock(const shm_world *world) {
   atomic_store_explicit(&world->control->lists_locked, 0, memory_order_release);
 }
 
-/* ---- places ---- */
+/* ---- entries ---- */
 
 ad_status ad_shm_take_channel(const shm_world *world, uint64_t bytes, uint64_t *out) {
   uint64_t used = atomic_fetch_add(&world->control->channels_used, bytes);
@@ -40,7 +40,7 @@ static int64_t *ranks_of(const shm_world *world, const shm_entry *entry) {
   return ad_shm_at(world, entry->channel + ad_shm_channel_bytes(entry->members));
 }
 
-// The list's place, or one that can have it; NULL: there is none.
+// Finds the list's entry, or a free one that the list can have; NULL: there is none.
 static shm_list *find_place(const shm_world *world, const ad_group_shape *shape) {
   shm_control *control = world->control;
   uint32_t used = atomic_load(&control->lists_used);
@@ -54,6 +54,7 @@ static shm_list *find_place(const shm_world *world, const ad_group_shape *shape)
   return free || used == SHM_CHANNELS ? free : &control->lists[used];
 }
 
+// Makes the channel of a new entry, with room for the list's ranks behind it.
 static ad_status make_channel(const shm_world *world, shm_list *list, uint32_t members) {
   shm_control *control = world->control;
   uint64_t list_bytes = (members * sizeof(int64_t) + SHM_PAIR - 1) / SHM_PAIR * SHM_PAIR;
@@ -63,6 +64,7 @@ static ad_status make_channel(const shm_world *world, shm_list *list, uint32_t m
   return AD_OK;
 }
 
+// Gives a free entry to a list.
 static ad_status begin_list(const shm_world *world, shm_list *list, const ad_group_shape *shape) {
   uint32_t members = (uint32_t)ad_shape_members(shape);
   if (!list->entry.channel) AD_TRY(make_channel(world, list, members));
@@ -75,7 +77,7 @@ static ad_status begin_list(const shm_world *world, shm_list *list, const ad_gro
   return AD_OK;
 }
 
-// With the lock held.
+// Finds the list's entry, or makes it. The caller holds the lock.
 static ad_status find_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) {
   shm_list *list = find_place(world, shape);
   if (!list) return ad_fail(AD_MEMORY, "more than %d lists of ranks in one world; release some", SHM_CHANNELS);
@@ -93,8 +95,8 @@ ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, 
 
 /* ---- leaving ---- */
 
-// Nobody looks at the channel any more: every member has released it, and none has a call under way. All have made the
-// same calls, in the first slots of the ring or in all of them.
+// Clears a channel that nobody looks at any more: every member has released the list, and none has a call under way.
+// All members have made the same calls, so they used the first slots of the ring or all of them.
 static void clear_channel(const shm_world *world, shm_list *list) {
   uint32_t members = list->entry.members;
   shm_consumed *consumed = ad_shm_at(world, list->entry.channel);

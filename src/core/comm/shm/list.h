@@ -4,16 +4,17 @@
 #include "comm/shm/channel.h"
 #include "comm/shm/world.h"
 
-/* Memory of the file for a channel; *out is its offset. */
+/* Takes memory of the file for a channel; *out is its offset. */
 ad_status ad_shm_take_channel(const shm_world *world, uint64_t bytes, uint64_t *out) AD_CHECKED;
-/* The list's place in the table that all ranks share, made if there is none. */
+/* Finds the list's entry in the table that all ranks share, or makes it. */
 ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) AD_CHECKED;
-/* The same, and this rank makes no more calls on it. The last member that says so clears the channel. */
+/* Finds the list's entry and notes that this rank makes no more calls on the list. The last member that does so clears
+ * the channel. */
 ad_status ad_shm_leave_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) AD_CHECKED;
 
 /* ---- release.c ---- */
 
-/* The engine's release. */
+/* The engine's `release`: this rank makes no more calls on the list. */
 void ad_shm_release_list(shm_world *world, const ad_group_shape *shape);
 
 #endif

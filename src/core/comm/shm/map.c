@@ -7,8 +7,8 @@
 #include "comm/shm/memory.h"
 #include "comm/shm/parts.h"
 
-static const uint64_t granule =
-    2u << 20;  // what is mapped is remembered in pieces of this size; large blocks start at one
+// What is mapped is remembered in pieces of this size; large blocks start at a multiple of it.
+static const uint64_t granule = 2u << 20;
 
 ad_status ad_shm_map_begin(shm_world *world) {
   return ad_new(world->control->file_bytes / granule / 64 + 1, &world->mapped);
@@ -23,7 +23,8 @@ static int is_first_time(shm_world *world, uint64_t number) {
   return first;
 }
 
-// Where the kernel cannot do it (before Linux 5.14), each page is mapped when it is first read.
+// Maps the pages of part of the file. Where the kernel cannot do it (before Linux 5.14), each page is mapped when it is
+// first read.
 static void map_pages(const shm_world *world, uint64_t start, uint64_t end) {
 #ifdef MADV_POPULATE_READ
   const uint64_t page = 4096;
@@ -37,6 +38,7 @@ void ad_shm_map_shared(const shm_world *world, const void *memory, size_t bytes)
   map_pages(world, start, start + bytes);
 }
 
+// Maps the pages of a large buffer, in pieces that were not mapped before.
 static void map_buffer(shm_world *world, uint64_t start, uint64_t bytes) {
   uint64_t end = start + bytes, next;
   if (bytes < granule || end > world->control->file_bytes) return;

@@ -12,7 +12,7 @@
 #include "base/process.h"
 
 struct shm_block {
-  shm_block *next;  // by address; blocks touch each other
+  shm_block *next;  // the next block by address, which begins where this one ends
   uint64_t start, bytes;
   int used;
   int dirty;  // was used before, so not zero
@@ -22,12 +22,12 @@ struct shm_block {
 struct shm_shared {
   shm_shared *next;
   void *memory;
-  _Atomic uint32_t *holders;  // left; in the file
+  _Atomic uint32_t *holders;  // how many ranks still hold the memory; in the file
   int owned;                  // 1: this rank made it
   int freed;                  // 1: this rank freed it, others may still hold it
 };
 
-static const uint64_t unit = 64, large = 2u << 20;
+static const uint64_t unit = 64, large = 2u << 20;  // bytes: alignment of small blocks, and of large ones
 
 static uint64_t region_start(const shm_world *world) {
   return world->control->regions_start + world->rank * world->control->region_bytes;
@@ -69,6 +69,7 @@ static ad_status promise(shm_world *world, uint64_t bytes) {
   return no_room(bytes, why);
 }
 
+// Makes the pages of a piece of the file; 0: the kernel has no memory for them.
 static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (!madvise(ad_shm_at(world, start), bytes, MADV_POPULATE_WRITE)) return 1;
@@ -132,6 +133,7 @@ static shm_block *find_room(shm_world *world, uint64_t bytes) {
   return NULL;
 }
 
+// Joins free blocks that follow each other.
 static void join_free(shm_world *world) {
   shm_block *block = world->blocks, *next;
   while (block && (next = block->next)) {
@@ -146,6 +148,7 @@ static void join_free(shm_world *world) {
   }
 }
 
+// Cuts a block of `bytes` bytes out of a free one and makes its pages.
 static ad_status take(shm_world *world, uint64_t bytes, shm_block **out) {
   shm_block *block, *rest;
   AD_TRY(first_block(world));
@@ -219,6 +222,7 @@ void ad_shm_free(shm_world *world, void *memory) {
   sweep_shared(world);
 }
 
+// Notes that this rank holds memory that several ranks share.
 static ad_status hold(shm_world *world, void *memory, _Atomic uint32_t *holders, int owned) {
   shm_shared *shared;
   AD_TRY(ad_new(1, &shared));
@@ -268,7 +272,7 @@ void ad_shm_give_staging(shm_world *world, void *staging) {
   if (staging) world->stagings[world->staging_count++] = staging;
 }
 
-// Those that nobody reads any more become free.
+// Frees kept staging buffers that nobody reads any more.
 void ad_shm_look_at_kept(shm_world *world) {
   uint32_t left = 0;
   for (uint32_t i = 0; i < world->kept_count; i++) {

@@ -6,7 +6,7 @@
 #include "comm/shm/world.h"
 
 enum {
-  SHM_STAGE = 128 * 1024,      // bytes of one half of a staging buffer
+  SHM_STAGE = 128 * 1024,      // bytes of one half of a staging buffer; see ad_shm_take_staging
   SHM_STAGING = 4 * SHM_STAGE  // bytes of a staging buffer
 };
 
@@ -17,21 +17,23 @@ void ad_shm_free(shm_world *world, void *memory);
 /* The engine's share and attach; ad_shm_free frees the memory of both. */
 ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
 ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) AD_CHECKED;
-/* Staging buffers, through which values pass that lie outside the file: two halves of SHM_STAGE bytes for inputs, then
- * two for results. */
+/* Staging buffers, through which values pass that lie outside the file: two halves of SHM_STAGE bytes each for inputs,
+ * then two for results. */
 ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
-/* A staging buffer that is kept for the call until all members have consumed it; NULL: too many are kept already. */
+/* Takes a staging buffer and keeps it for the call until all members have consumed it; NULL: too many are kept already.
+ */
 ad_status ad_shm_keep_staging(shm_world *world, const shm_call *c, void **out) AD_CHECKED;
-/* Staging buffers that were kept and that nobody reads any more become free. */
+/* Frees kept staging buffers that nobody reads any more. */
 void ad_shm_look_at_kept(shm_world *world);
+/* Frees what this rank notes of its memory, and lets go of memory that it holds with others. */
 void ad_shm_free_all(shm_world *world);
 
 /* ---- map.c ---- */
 
 ad_status ad_shm_map_begin(shm_world *world) AD_CHECKED;
 void ad_shm_map_end(shm_world *world);
-/* Maps the pages of the large buffers of a matched reduction, of each only the first time. */
+/* Maps the pages of the large buffers of a matched reduction; pages that are mapped already are left out. */
 void ad_shm_map_buffers(shm_world *world, const shm_call *c);
 /* Maps the pages of memory that another rank shared. */
 void ad_shm_map_shared(const shm_world *world, const void *memory, size_t bytes);

@@ -1,7 +1,7 @@
-/* Calls in which each member does its own part: small ones, whose inputs all lie in the slots; and those with buffers
- * outside the file, which are read from the processes that hold them, or pass through staging in rounds. Round p of a
- * member may overwrite what its round p - 2 staged, since two halves take turns. Three counters in each slot say how
- * far its member is: staged, reduced, copied. */
+/* Calls in which each member does its own part. In small ones, all inputs lie in the slots. In others, some buffers lie
+ * outside the file; they are read from the processes that hold them, or pass through staging in rounds. Round p of a
+ * member may overwrite what its round p - 2 staged, since two halves of the staging buffer take turns. Three counters
+ * in each slot say how far its member is: staged, reduced, copied. */
 #include "kernels/kernels.h"
 #include "comm/shm/copy.h"
 #include "comm/shm/error.h"
@@ -15,11 +15,12 @@ enum { SHM_BLOCK = 64 * 1024 };  // bytes of each member's input that are reduce
 
 static shm_slot *own_slot(const shm_call *c) { return ad_shm_slot(c, c->channel->index); }
 
-// The half of a staging buffer that a round uses.
+// The offset of the half of a staging buffer that a round uses.
 static uint64_t half(uint32_t round) { return (round & 1) * (uint64_t)SHM_STAGE; }
 
 /* ---- all inputs in the slots: this member computes its outputs from them at once ---- */
 
+// Reduces the whole value, or this member's block of it, from the inputs in the slots.
 static void reduce_alone(const shm_world *world, const shm_call *c) {
   const ad_call *call = c->call;
   const void *sources[SHM_RANKS_MAX];
@@ -40,7 +41,7 @@ static uint32_t rank_of(const shm_call *c, uint32_t member) {
   return (uint32_t)ad_shape_rank(&c->channel->shape, member);
 }
 
-// 0: the bytes lie in another process and could not be read.
+// Copies a segment. Returns 0 if its bytes lie in another process and could not be read.
 static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segment) {
   // Not compared with `to`: an address in another process may have the same number and be another place.
   if (segment->pulled)
@@ -51,7 +52,7 @@ static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segmen
   return 1;
 }
 
-// Copies all segments that do not pass through staging. 0: one could not be read; it is tried again.
+// Copies all segments that do not pass through staging. Returns 0 if one could not be read; it is tried again.
 static int copy_unstaged(shm_world *world, shm_call *c) {
   uint32_t own = c->channel->index, segments = ad_shm_segments(world, c, own);
   for (; c->next_segment < segments; c->next_segment++) {
@@ -96,12 +97,13 @@ static void advance(shm_world *world, const shm_call *c, _Atomic uint32_t *count
   ad_shm_wake(world, c->channel);
 }
 
-/* ---- copies ---- */
+/* ---- copies in rounds ---- */
 
 static uint32_t stream_rounds(const shm_slot *slot) {
   return slot->offer.place == SHM_STAGED ? divide_up(slot->stream, SHM_STAGE) : 0;
 }
 
+// Stages the next round of this member's stream, when its half of the buffer is free; 0: there is none, or not yet.
 static int stage_stream(shm_world *world, shm_call *c) {
   shm_slot *slot = own_slot(c);
   uint32_t round = c->next_in;
@@ -122,6 +124,7 @@ static void copy_staged(const shm_world *world, const shm_call *c, const shm_seg
   ad_shm_copy_out(c, segment->to + (from - segment->stream), staging + (from - start), to - from);
 }
 
+// Copies what other members staged for this one in the next round; 0: there is none, or not yet.
 static int pull(shm_world *world, shm_call *c) {
   uint32_t round = c->next_out, own = c->channel->index, segments = ad_shm_segments(world, c, own);
   if (round >= c->rounds || !staged_past(c, round)) return 0;
@@ -165,12 +168,13 @@ static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at
   return count - *at < piece(c) ? count - *at : piece(c);
 }
 
-// How many elements of part k, from its element `at` on and not beyond `end`, are neighbours in the whole.
+// How many elements of part k, from its element `at` on and not beyond `end`, are contiguous in the whole value.
 static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_t *whole) {
   size_t n = ad_shm_run(c->call, k, at, whole);
   return n < end - at ? n : end - at;
 }
 
+// Copies this member's addends of the round's piece of part k into its staging buffer.
 static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   size_t at, element = c->call->element, end = piece_at(c, k, round, &at) + at, whole, n;
   char *to = (char *)c->staging + half(round) + k * piece(c) * element;
@@ -180,6 +184,7 @@ static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   }
 }
 
+// Stages this member's addends of the next round, when its half of the buffer is free; 0: there are none, or not yet.
 static int stage_pieces(shm_world *world, shm_call *c) {
   uint32_t round = c->next_in;
   if (round >= c->own_rounds || !reduced_past(c, (int64_t)round - 2)) return 0;
@@ -190,7 +195,7 @@ static int stage_pieces(shm_world *world, shm_call *c) {
 }
 
 // Where `member` has its addends of a run of this rank's part. The run starts `inside` elements into the round's piece,
-// and at element `whole` of the whole.
+// and at element `whole` of the whole value.
 static const void *run_of(const shm_world *world, const shm_call *c, uint32_t member, uint32_t round, size_t inside,
                           size_t whole) {
   const shm_slot *slot = ad_shm_slot(c, member);
@@ -201,7 +206,7 @@ static const void *run_of(const shm_world *world, const shm_call *c, uint32_t me
   return ad_shm_at(world, slot->offer.in + whole * element);
 }
 
-// Where the sum of a run goes: into the outputs that this rank may write, its own first.
+// Lists where the sum of a run is written: to the outputs that this rank can write, its own first.
 static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, size_t whole, void **outs) {
   const ad_call *call = c->call;
   size_t count = 0, element = call->out_element;
@@ -215,7 +220,7 @@ static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, si
   return count;
 }
 
-// Into staging, for the others to fetch.
+// Copies the sum of a run into staging, for members to fetch whose outputs lie outside the file.
 static void stage_sum(const shm_world *world, const shm_call *c, uint32_t round, size_t inside, const void *sum,
                       size_t n) {
   size_t element = c->call->out_element;
@@ -223,6 +228,7 @@ static void stage_sum(const shm_world *world, const shm_call *c, uint32_t round,
     ad_copy_shared(ad_shm_at(world, own_slot(c)->result + half(round) + inside * element), sum, n * element);
 }
 
+// Reduces the round's piece of this rank's part, one contiguous run after another.
 static void reduce_runs(const shm_world *world, const shm_call *c, uint32_t round) {
   const void *sources[SHM_RANKS_MAX];
   void *outs[SHM_RANKS_MAX + 1];
@@ -237,6 +243,7 @@ static void reduce_runs(const shm_world *world, const shm_call *c, uint32_t roun
   }
 }
 
+// Reduces the next round's piece when all have staged it; 0: there is none, or not yet.
 static int reduce_piece(shm_world *world, shm_call *c) {
   uint32_t round = c->next_reduce;
   if (round >= c->rounds || !staged_past(c, round) || !copied_past(c, (int64_t)round - 2)) return 0;
@@ -268,13 +275,13 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
 
 /* ---- a reduce_scatter of inputs that are pulled: no rounds, each member reads what it needs when it needs it ---- */
 
-// Elements that are reduced at a time; the staging buffer has room for so many of each member.
+// How many elements are reduced at a time: the staging buffer has room for so many of each member.
 static size_t block(const shm_call *c) {
   size_t bytes = 4 * (size_t)SHM_STAGE / c->channel->members;
   return (bytes < SHM_BLOCK ? bytes : SHM_BLOCK) / SHM_LINE * SHM_LINE / c->call->element;
 }
 
-// `n` elements of a member's input. NULL: they could not be read.
+// Gives `n` elements of a member's input, read from its process where necessary. NULL: they could not be read.
 static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, size_t whole, size_t n) {
   const shm_slot *slot = ad_shm_slot(c, member);
   size_t element = c->call->element;
@@ -284,6 +291,7 @@ static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, si
   return ad_shm_pull(world, c, rank_of(c, member), slot->offer.in + whole * element, to, n * element) ? to : NULL;
 }
 
+// Reduces this member's part, block after block. Returns 0 if an input could not be read; it is tried again.
 static int reduce_pulled(shm_world *world, shm_call *c) {
   const void *sources[SHM_RANKS_MAX];
   void *outs[SHM_RANKS_MAX + 1];
@@ -304,6 +312,7 @@ static int reduce_in_rounds(shm_world *world, shm_call *c) {
   return c->next_in >= c->own_rounds && c->next_reduce >= c->rounds && c->next_out >= c->out_rounds;
 }
 
+// Counts the rounds of a reduction, and takes a staging buffer if it needs one.
 static ad_status start_reduction(shm_world *world, shm_call *c) {
   shm_slot *slot = own_slot(c);
   if (c->any_pulled) return c->staging ? AD_OK : ad_shm_take_staging(world, &c->staging);
@@ -320,8 +329,9 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
   return AD_OK;
 }
 
-/* ---- copies and reductions ---- */
+/* ---- all calls in rounds ---- */
 
+// Prepares this member's part. Returns 0 if there is no memory for it, which becomes the world's error.
 static int start(shm_world *world, shm_call *c) {
   ad_status status = AD_OK;
   if (ad_op_reduces(c->call->op))

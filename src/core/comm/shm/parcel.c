@@ -1,4 +1,4 @@
-/* Parcels: the sender's memory for a message that is on its way. They are made many at a time and kept. */
+/* Parcels: the sender's memory for messages that are on their way. They are made many at a time and kept. */
 #include <string.h>
 #include "comm/shm/memory.h"
 #include "comm/shm/transfer.h"
@@ -12,7 +12,7 @@ static void put_back(shm_world *world, shm_parcel *parcel) {
   world->transfers->parcels = parcel;
 }
 
-// Parcels whose messages were received become free.
+// Frees the parcels whose messages were received.
 static void look_at_them(shm_world *world) {
   for (shm_parcel **link = &world->transfers->on_the_way; *link;) {
     shm_parcel *parcel = *link;
@@ -25,6 +25,7 @@ static void look_at_them(shm_world *world) {
   }
 }
 
+// Allocates several parcels: gives one, and keeps the others as free ones.
 static ad_status make_parcels(shm_world *world, shm_parcel **out) {
   void *memory;
   AD_TRY(ad_shm_alloc(world, (PARCELS_AT_ONCE + 1) * sizeof(shm_parcel), &memory));

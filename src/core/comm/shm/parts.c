@@ -1,8 +1,9 @@
-/* Who reduces which part of a reduction. */
+/* Computes which member reduces which part of a reduction. */
 #include "comm/shm/parts.h"
 
 #include "comm/shm/control.h"
 
+// Sets the elements [start, end) that member k reduces in an all_reduce.
 static void all_reduce_part(const ad_call *call, uint32_t k, size_t *start, size_t *end) {
   // Cut at cache lines, so that no two members write to one.
   size_t element = call->element < call->out_element ? call->element : call->out_element;

@@ -1,5 +1,5 @@
-/* Reading what lies in a peer's own memory: one copy, no rounds. Whether the ranks of a node may do that is found out
- * by trying when they join. Which bytes a call needs is not decided here. */
+/* Reads bytes in the memory of a peer's process: one copy, no rounds. Whether the ranks of a node may do that is found
+ * out by trying when they join. Which bytes a call needs is not decided here. */
 #include "comm/shm/pull.h"
 
 #include <errno.h>
@@ -19,17 +19,17 @@
 // Bytes read with one system call. The kernel first pins all pages of a read, then copies: reading 4 MiB at once took a
 // fifth longer per byte.
 static const size_t slice = 1u << 20;
-static const int64_t patience =
-    1000000000;  // nanoseconds that the launcher has to report a death before this rank does
+// Nanoseconds that the launcher has to report a death before this rank does.
+static const int64_t patience = 1000000000;
 
 static int staging_is_wanted(void) { return ad_environment_number("ADDEND_STAGING", 0) != 0; }
 
-/* ---- may they? ---- */
+/* ---- whether ranks may read each other's memory ---- */
 
-// Where the Yama security module restricts reading, a process names one process that may read its memory, which then
-// holds for the descendants of that process too. The ranks' launcher, or an MPI launcher's daemon, is an ancestor of
-// all ranks. PR_SET_PTRACER_ANY would open the rank to every process of the user; ranks without a common ancestor use
-// staging instead.
+// Lets one process, and its descendants, read this rank's memory; 0: none. Only where the Yama security module
+// restricts reading is this needed. The ranks' launcher, or an MPI launcher's daemon, is an ancestor of all ranks.
+// PR_SET_PTRACER_ANY would open the rank to every process of the user; ranks without a common ancestor use staging
+// instead.
 static void name_reader(const shm_world *world, pid_t reader) {
 #ifdef PR_SET_PTRACER
   if (world->control->joining > 1 && world->probe) prctl(PR_SET_PTRACER, (unsigned long)reader, 0ul, 0ul, 0ul);
@@ -39,7 +39,8 @@ static void name_reader(const shm_world *world, pid_t reader) {
 void ad_shm_pull_allow(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   if (staging_is_wanted()) return;
-  // In another namespace the pid may be some other process's: the value is one that this is unlikely to hold there.
+  // In another namespace the pid may be some other process's, so the word is one that such a process hardly holds
+  // there.
   world->probe = (uint64_t)ad_now() << 16 | (world->rank + 1);
   record->probe_at = (uint64_t)(uintptr_t)&world->probe;
   record->probe_holds = world->probe;
@@ -112,6 +113,7 @@ static void raise_unreadable(shm_world *world, const shm_call *c, uint32_t rank,
   ad_shm_raise_own(world, status);
 }
 
+// Finds out why a peer's memory could not be read: the peer has left, has died, or its buffer is gone.
 static void explain(shm_world *world, shm_call *c, uint32_t rank, size_t bytes, int error) {
   uint32_t state = atomic_load(&world->records[rank].state);
   if (state == SHM_LEFT)

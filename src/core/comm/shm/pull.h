@@ -1,19 +1,19 @@
-/* Reading what lies in a peer's own memory. */
+/* Reading ("pulling") bytes from the memory of a peer's process. */
 #ifndef COMM_SHM_PULL_H
 #define COMM_SHM_PULL_H
 #include "comm/shm/world.h"
 
-/* Before this rank joins: permits the others to read its memory, and gives them a word on which to try it. */
+/* Called before this rank joins: permits the others to read its memory, and gives them a word on which to try it. */
 void ad_shm_pull_allow(shm_world *world);
-/* When all ranks have joined: tries to read that word of each. When all have tried, ad_shm_pull_decide gives the
- * answer, the same on all ranks, in world->pulls. */
+/* ad_shm_pull_try is called when all ranks have joined: it tries to read that word of each. When all have tried,
+ * ad_shm_pull_decide says in world->pulls, alike on all ranks, whether they can read each other. */
 void ad_shm_pull_try(shm_world *world);
 void ad_shm_pull_decide(shm_world *world);
-/* Takes the permission back. */
+/* Takes back the permission that ad_shm_pull_allow gave. */
 void ad_shm_pull_end(const shm_world *world);
-/* Reads `bytes` at address `from` of the process of rank `rank`, for the call or the transfer `c`. 0: they could not be
- * read. Then either the world has an error, or the process is gone and its death is not reported yet: the caller tries
- * again later. */
+/* Reads `bytes` bytes at address `from` of the process of rank `rank`, for the call or the transfer `c`. Returns 0 if
+ * they could not be read. Then either the world has an error, or the process is gone and its death is not reported yet:
+ * the caller tries again later. */
 int ad_shm_pull(shm_world *world, shm_call *c, uint32_t rank, uint64_t from, void *to, size_t bytes);
 
 #endif

@@ -1,13 +1,11 @@
-/* Lists that this rank needs no more: what it kept for them is kept until all members have released them, and then
- * free.
- */
+/* Releases lists of ranks: what this rank kept for a list is freed when all members have released it. */
 #include "base/memory.h"
 #include "comm/shm/list.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/transfer.h"
 
-// Nothing comes any more for lists that all members have released: what was kept for them is free, and messages that
-// nobody has received are forgotten.
+// Frees what this rank kept for lists that all members have released, and drops messages on them that nobody has
+// received: nothing more comes on such lists.
 static void sweep(shm_world *world) {
   ad_shm_progress_transfers(world);
   ad_shm_look_at_kept(world);
@@ -25,7 +23,7 @@ static void sweep(shm_world *world) {
   }
 }
 
-// This rank's channel of the list; NULL: it has made no call on it.
+// Takes this rank's channel of the list out of its lists; NULL: it has made no call on the list.
 static shm_channel *take_channel(shm_world *world, uint64_t id) {
   shm_channel **link = &world->lists;
   while (*link && (*link)->shape.list != id) link = &(*link)->next;
@@ -35,8 +33,11 @@ static shm_channel *take_channel(shm_world *world, uint64_t id) {
   return channel;
 }
 
+// Keeps the channel of a list that this rank has released until all members have released it.
 static void put_away(shm_world *world, shm_channel *channel, const shm_list *list, uint64_t id) {
-  if (!channel && ad_new(1, &channel)) return;  // messages that nobody receives then stay until the world's end
+  if (!channel && ad_new(1, &channel))
+    return;  // no memory: messages that nobody receives then stay until the world's
+             // end
   channel->shape.list = id;
   channel->list = list;
   channel->next = world->released;
@@ -47,7 +48,7 @@ void ad_shm_release_list(shm_world *world, const ad_group_shape *shape) {
   shm_list *list = NULL;
   shm_channel *channel = take_channel(world, shape->list);
   ad_status status = ad_shm_leave_list(world, shape, &list);
-  // Without a place for it the list was never called, and never will be.
+  // If the list has no entry in the file, no call was ever made on it, and none will be.
   if (!status || channel) put_away(world, channel, status ? channel->list : list, shape->list);
   sweep(world);
 }

@@ -12,25 +12,25 @@ enum {
 
 /* Where the other members find a member's input. */
 typedef enum shm_place {
-  SHM_INLINE,  // copied into the member's slot, or all of it into a staging buffer
-  SHM_SHARED,  // where it is, since it lies in the file
+  SHM_INLINE,  // copied into the member's slot, or as a whole into a staging buffer
+  SHM_SHARED,  // read where it is, since it lies in the file
   SHM_STAGED,  // in the member's staging buffer, piece after piece, in rounds
-  SHM_PULLED   // in the member's own process, whose memory they read
+  SHM_PULLED   // read by the others from the memory of the member's process
 } shm_place;
 
-/* What a member tells the others of its call. Together with `published` it fills one cache line, the only one that
- * everybody has to look at. */
+/* What a member tells the others about its call. Together with `published` it fills one cache line, the only one that
+ * every member has to look at. */
 typedef struct shm_offer {
   ad_signature signature;
-  uint64_t in;     // offset of the input or its staging; pulled: its address in the member's process
-  uint64_t out;    // offset of the output; 0: elsewhere
-  uint64_t table;  // offset of all_to_all's starts or exchange's messages; 0: none
-  uint32_t place;  // shm_place
-  uint32_t entries;
+  uint64_t in;       // offset of the input or its staging buffer; if pulled, the address in the member's process
+  uint64_t out;      // offset of the output; 0: the output is not in the file
+  uint64_t table;    // offset of all_to_all's starts or exchange's messages; 0: none
+  uint32_t place;    // shm_place
+  uint32_t entries;  // messages in an exchange's table
 } shm_offer;
 
-/* One call of one member. The member fills it and sets `published` last; it stays until all members have consumed the
- * call, which means that they need nothing of it any more. */
+/* One call of one member. The member fills the slot and sets `published` last. The slot stays as it is until all
+ * members have consumed the call, which means that they need nothing of it any more. */
 typedef struct shm_slot {
   _Alignas(SHM_PAIR) _Atomic uint64_t published;  // sequence + 1 of the call it holds
   shm_offer offer;
@@ -41,13 +41,14 @@ typedef struct shm_slot {
   // Chunks of the member's part that are done. In a call in rounds: 1 when the member's part is done.
   _Alignas(SHM_PAIR) _Atomic uint32_t done;
   _Atomic uint32_t staged, reduced, copied;  // rounds that the member has finished; see own.c
-  uint32_t chunks;                           // of the member's part
+  uint32_t chunks;                           // how many chunks the member's part has
   uint64_t stream;                           // bytes that pass through the member's staging buffer
   uint64_t result;                           // offset of the staging buffer of reduced pieces
   _Alignas(SHM_LINE) unsigned char payload[SHM_PAYLOAD];
 } shm_slot;
 
-/* A channel in the file: one of these for each member, then the slots, SHM_RING of each member. */
+/* How far a member has consumed the calls of a channel. A channel in the file has one of these for each member, then
+ * SHM_RING slots for each member. */
 typedef struct shm_consumed {
   _Alignas(SHM_PAIR) _Atomic uint64_t calls;  // the member has consumed all calls before this one
 } shm_consumed;
@@ -60,7 +61,7 @@ typedef struct shm_message {
   uint64_t at;  // offset of the buffer; pulled: its address; staged: where the message starts in the stream
 } shm_message;
 
-/* The call that a slot holds, of a group of this shape, for messages. */
+/* The call that a slot of a group of this shape holds, for error messages. */
 static inline ad_told_call ad_shm_told_call(const shm_slot *slot, const ad_group_shape *shape) {
   return (ad_told_call){&slot->offer.signature, slot->axes, shape, slot->site, slot->number};
 }

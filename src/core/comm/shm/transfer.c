@@ -1,4 +1,5 @@
-/* Transfers: posted, matched, moved. What they look like in the file, and the path of one message, is in envelope.h. */
+/* Posts, matches and moves transfers. What they look like in the file, and the path of one message, is in envelope.h.
+ */
 #include "comm/shm/transfer.h"
 
 #include <string.h>
@@ -9,8 +10,8 @@
 #include "comm/shm/pull.h"
 #include "comm/shm/wait.h"
 
-// Nanoseconds that nobody takes a message before its sender, which waits, copies it; until a copy is tried again for
-// which there was no memory.
+// Nanoseconds: how long nobody takes a message before its sender, which waits, copies it; how long until the sender
+// tries again to copy a message for which it had no memory.
 static const int64_t patience = 50000, retry_interval = 10000000;
 
 /* ---- lists ---- */
@@ -68,7 +69,7 @@ static void complete(shm_world *world, shm_transfer *t) {
   forget(world, t);
 }
 
-// What an envelope owns.
+// Frees the memory that an envelope from another node owns.
 static void release_bytes(const shm_envelope *envelope) {
   if (envelope->where == SHM_ELSEWHERE)
     ad_release((void *)(uintptr_t)envelope->at);  // NOLINT(performance-no-int-to-ptr)
@@ -90,7 +91,7 @@ static void free_messages(shm_message_kept *first, int are_kept) {
   }
 }
 
-// Nobody may read this rank's buffers any more.
+// Withdraws the sends that nobody has taken: nobody may read this rank's buffers any more.
 static void withdraw(const shm_transfers *all) {
   for (shm_transfer *t = all->sends; t; t = t->next) {
     uint32_t posted = SHM_POSTED;
@@ -127,7 +128,7 @@ static shm_parcel_state state_of(const shm_parcel *parcel) {
   return (shm_parcel_state)atomic_load_explicit(&parcel->state, memory_order_acquire);
 }
 
-// 0: the queue is full.
+// Puts the envelope of a send into its peer's queue. Returns 0 if the queue is full.
 static int put(shm_world *world, shm_transfer *t) {
   uint32_t to = (uint32_t)t->under.call->peer;
   shm_queue *queue = &ad_shm_queues(world->control)[to];
@@ -145,7 +146,7 @@ static int put(shm_world *world, shm_transfer *t) {
   return 1;
 }
 
-// Puts what finds room, in the order in which it was posted to each rank.
+// Puts the envelopes of sends that find room, for each peer in the order in which they were posted.
 static void empty_outbox(shm_world *world) {
   shm_transfers *all = world->transfers;
   uint8_t is_full[SHM_RANKS_MAX] = {0};
@@ -166,6 +167,7 @@ static void empty_outbox(shm_world *world) {
 
 /* ---- posting a send ---- */
 
+// Decides where the receiver finds the bytes of a message, and copies them there if they are few.
 static ad_status choose_place(shm_world *world, shm_transfer *t) {
   const ad_call *call = t->under.call;
   shm_envelope *envelope = &t->envelope;
@@ -191,6 +193,7 @@ static ad_status choose_place(shm_world *world, shm_transfer *t) {
   return status;
 }
 
+// Fills the envelope of a send, and puts it into the peer's queue or, while that is full, into the outbox.
 static ad_status post_send(shm_world *world, shm_transfer *t) {
   const ad_call *call = t->under.call;
   shm_envelope *envelope = &t->envelope;
@@ -208,12 +211,14 @@ static ad_status post_send(shm_world *world, shm_transfer *t) {
 
 /* ---- a message and its receive ---- */
 
+// 1: the message is one that the receive waits for.
 static int wants(const shm_transfer *receive, const shm_envelope *envelope) {
   const ad_call *call = receive->under.call;
   return call->shape.list == envelope->group && call->tag == envelope->tag &&
          (call->peer == AD_ANY_SOURCE || call->peer == envelope->sender);
 }
 
+// 1: message and receive have the same size and dtype; else that is the world's error.
 static int agrees(shm_world *world, const shm_transfer *t) {
   const ad_call *call = t->under.call;
   const shm_envelope *envelope = &t->envelope;
@@ -229,7 +234,7 @@ static int agrees(shm_world *world, const shm_transfer *t) {
   return 0;
 }
 
-// 0: the bytes could not be read, and the world has an error or will have one.
+// Reads a message where its sender has it. Returns 0 if it could not be read: the world has an error or will have one.
 static int read_posted(shm_world *world, shm_transfer *t) {
   const shm_envelope *envelope = &t->envelope;
   void *to = t->under.call->out;
@@ -247,6 +252,7 @@ static void say_done(shm_world *world, const shm_transfer *t, shm_parcel *parcel
   ad_shm_wake_rank(world, t->envelope.sender);
 }
 
+// Reads the bytes of a message with a parcel. Returns 0 if they cannot be read yet, or at all.
 static int read_parcel(shm_world *world, shm_transfer *t, shm_parcel *parcel) {
   uint32_t posted = SHM_POSTED;
   if (!t->is_mine) t->is_mine = (uint8_t)atomic_compare_exchange_strong(&parcel->state, &posted, SHM_TAKEN);
@@ -262,7 +268,7 @@ static int read_parcel(shm_world *world, shm_transfer *t, shm_parcel *parcel) {
   return 1;
 }
 
-// Brings the bytes of a matched message to where they are wanted. 0: not yet.
+// Brings the bytes of a matched message to the receive's buffer. Returns 0 if that is not possible yet.
 static int bring(shm_world *world, shm_transfer *t) {
   const shm_envelope *envelope = &t->envelope;
   if (ad_shm_failed(world)) return 0;
@@ -277,7 +283,7 @@ static int bring(shm_world *world, shm_transfer *t) {
   return 1;
 }
 
-// A receive, in no list, and the message that is its own.
+// Gives a message to a receive, which is in no list, and completes the receive if the bytes can be read now.
 static void match(shm_world *world, shm_transfer *t, const shm_envelope *envelope) {
   t->envelope = *envelope;
   t->is_matched = 1;
@@ -289,6 +295,7 @@ static void match(shm_world *world, shm_transfer *t, const shm_envelope *envelop
   world->transfers->matched = t;
 }
 
+// Keeps a message until a receive wants it.
 static ad_status keep(shm_world *world, const shm_envelope *envelope, uint32_t bucket) {
   shm_transfers *all = world->transfers;
   shm_message_kept *kept = all->free_messages;
@@ -317,6 +324,7 @@ ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) {
   return keep(world, envelope, bucket);
 }
 
+// Gives the receive the first kept message that it wants, or lets it wait for one.
 static void post_receive(shm_world *world, shm_transfer *t) {
   shm_transfers *all = world->transfers;
   const ad_call *call = t->under.call;
@@ -334,7 +342,7 @@ static void post_receive(shm_world *world, shm_transfer *t) {
   append(&all->receives_end[bucket], t);
 }
 
-// 1: nobody needs the message's parcel any more.
+// Gives up a message that nobody will receive. Returns 1 if nobody needs its parcel any more.
 static int give_up(shm_parcel *parcel) {
   uint32_t state = SHM_POSTED;
   if (atomic_compare_exchange_strong(&parcel->state, &state, SHM_TAKEN) || state == SHM_COPIED)
@@ -360,7 +368,7 @@ void ad_shm_drop_messages(shm_world *world, uint64_t group) {
     }
 }
 
-/* ---- moving on ---- */
+/* ---- moving transfers on ---- */
 
 // An envelope leaves the queue when it is dealt with, so that a rank whose queue is empty has nothing to look at.
 static void empty_queue(shm_world *world) {
@@ -378,6 +386,7 @@ static void empty_queue(shm_world *world) {
   }
 }
 
+// Tries again to bring the bytes of matched messages that could not be read before.
 static void try_matched(shm_world *world) {
   for (shm_transfer **link = &world->transfers->matched; *link;) {
     shm_transfer *t = *link;
@@ -397,6 +406,7 @@ void ad_shm_progress_transfers(shm_world *world) {
   if (world->transfers->matched) try_matched(world);
 }
 
+// Notes the transfer as this rank's last call, for the watchdog.
 static void record_last(const shm_world *world, const ad_call *call) {
   shm_record *record = &world->records[world->rank];
   record->last_op = (uint32_t)call->op;
@@ -423,7 +433,7 @@ ad_status ad_shm_post_transfer(shm_world *world, ad_call *call) {
 
 /* ---- the end of a send ---- */
 
-// Nobody has taken the message for a while: it is copied, if there is memory for it, and its sender goes on.
+// Copies a message that nobody has taken for a while, if there is memory for it, so that its sender can go on.
 static void copy_away(shm_world *world, shm_transfer *t) {
   int64_t now = ad_now();
   if (now - t->since < patience || now < t->retry) return;
@@ -432,6 +442,7 @@ static void copy_away(shm_world *world, shm_transfer *t) {
   if (!status) ad_shm_wake_rank(world, (uint32_t)t->under.call->peer);
 }
 
+// 1: the send is complete: its message is in the envelope, copied, or received.
 static int is_sent(shm_world *world, shm_transfer *t) {
   if (!t->is_put) return 0;
   if (!t->parcel) return 1;

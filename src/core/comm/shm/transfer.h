@@ -8,57 +8,60 @@ enum { SHM_BUCKETS = 64 };
 
 /* One side of a transfer. */
 typedef struct shm_transfer {
-  shm_call under;                       // what a wait for it looks at; its mode is SHM_TRANSFER
-  struct shm_transfer *next;            // in the one list that it stands in
-  shm_envelope envelope;                // a send's own; of a receive that is matched the message's
-  shm_parcel *parcel;                   // a send's; NULL: the envelope has it all
-  int64_t since, retry;                 // a send: by ad_now(), when its envelope was put; when a copy is tried again
+  shm_call under;                       // what a wait looks at: must come first, its mode is SHM_TRANSFER
+  struct shm_transfer *next;            // the next transfer in the list that has this one
+  shm_envelope envelope;                // a send's own envelope; a matched receive's: that of its message
+  shm_parcel *parcel;                   // a send's parcel; NULL: the envelope has all bytes
+  int64_t since, retry;                 // for a send, by ad_now(): when its envelope was put; when copying is retried
   uint8_t is_put, is_matched, is_mine;  // is_mine: the receiver has taken the message
-  void *bringing;                       // of who brings a message from another node
+  void *bringing;                       // engine mpi's record of a message that comes from another node
 } shm_transfer;
 
-/* A message that no receive has wanted yet. */
+/* A message that has come, and that no receive has wanted yet. */
 typedef struct shm_message_kept {
   struct shm_message_kept *next;
   shm_envelope envelope;
 } shm_message_kept;
 
-/* Lists by group and tag, each in order of time. */
+/* This rank's transfers, and messages that wait. Receives and messages are in lists by hash of group and tag, each in
+ * order of time. */
 typedef struct shm_transfers {
   shm_transfer *receives[SHM_BUCKETS], **receives_end[SHM_BUCKETS];
   shm_message_kept *messages[SHM_BUCKETS], **messages_end[SHM_BUCKETS];
   shm_transfer *outbox, **outbox_end;  // sends whose envelopes found the queue full
-  shm_transfer *sends, **sends_end;    // whose envelopes are put, and that are not complete
+  shm_transfer *sends, **sends_end;    // sends whose envelopes are in queues, and that are not complete
   shm_transfer *matched;               // receives whose messages could not be read yet
   shm_transfer *free;
   shm_message_kept *free_messages;
-  shm_parcel *parcels, *on_the_way;  // free; copied, and not received when last looked at
-  uint64_t *sent, *got;              // of each rank: messages that were put for it; that came from it
+  shm_parcel *parcels, *on_the_way;  // free ones; those whose messages were not received when last looked at
+  uint64_t *sent, *got;              // for each rank: messages put into its queue; messages that came from it
 } shm_transfers;
 
 ad_status ad_shm_transfers_begin(shm_world *world) AD_CHECKED;
 /* Gives up what is under way, and frees everything. */
 void ad_shm_transfers_end(shm_world *world);
-/* The engine's post. */
+/* The engine's `post` for one side of a transfer. */
 ad_status ad_shm_post_transfer(shm_world *world, ad_call *call) AD_CHECKED;
-/* Empties the queue and moves what can be moved. */
+/* Takes all envelopes out of this rank's queue, and completes transfers that can be completed. */
 void ad_shm_progress_transfers(shm_world *world);
-/* 1: the call is complete; call->engine is then NULL. A send that nobody takes is copied, after a while. */
+/* Returns 1 if the call is complete; call->engine is then NULL. Copies the bytes of a send that nobody takes for a
+ * while. */
 int ad_shm_transfer_done(shm_world *world, ad_call *call);
-/* A message that came to this rank: its receive, or the messages that wait for one, have it from now on. */
+/* Takes in a message that came to this rank: gives it to the first receive that wants it, or keeps it for a later one.
+ */
 ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) AD_CHECKED;
-/* This rank receives nothing more on the list. */
+/* Drops the messages of a list on which this rank receives nothing more. */
 void ad_shm_drop_messages(shm_world *world, uint64_t group);
 
 /* ---- transfer_wait.c ---- */
 
-/* Whether the other side has done nothing yet, as far as this rank sees. */
+/* Whether the other side of the transfer has done nothing yet, as far as this rank sees. */
 int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t);
 /* Shows the other ranks what this one waits for. */
 void ad_shm_show_transfer(shm_world *world, const shm_call *c);
 /* Makes it the world's error that the other side, without which the call cannot be completed, has left. */
 void ad_shm_look_for_left_peer(shm_world *world, const shm_call *c);
-/* The transfer, for messages; `signature` is room for it. */
+/* Describes the transfer for error messages; `signature` is room for its signature. */
 static inline ad_told_call ad_shm_told_transfer(const shm_transfer *t, ad_signature *signature) {
   const ad_call *call = t->under.call;
   *signature = ad_signature_of(call);
@@ -67,9 +70,9 @@ static inline ad_told_call ad_shm_told_transfer(const shm_transfer *t, ad_signat
 
 /* ---- parcel.c ---- */
 
-/* A parcel in state POSTED. */
+/* Takes a free parcel, in state POSTED. */
 ad_status ad_shm_take_parcel(shm_world *world, shm_parcel **out) AD_CHECKED;
-/* The parcel is on its way, or received: it becomes free when it is. */
+/* Gives up a parcel whose message was copied or received; the parcel becomes free when its message is received. */
 void ad_shm_leave_parcel(shm_world *world, shm_parcel *parcel);
 /* Copies a message into memory of the file. AD_MEMORY: the parcel is as it was. */
 ad_status ad_shm_copy_into_parcel(shm_world *world, shm_parcel *parcel, const void *from, size_t bytes) AD_CHECKED;

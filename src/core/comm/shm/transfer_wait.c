@@ -1,4 +1,4 @@
-/* Waits for the other side of a transfer: what the other ranks see of them, and whether they can end. */
+/* Waits for the other side of a transfer: what the other ranks see of such waits, and whether they can end. */
 #include <string.h>
 #include "comm/shm/envelope.h"
 #include "comm/shm/error.h"
@@ -12,7 +12,8 @@ int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t) {
   return !t->is_put || (t->parcel && atomic_load(&t->parcel->state) == SHM_POSTED);
 }
 
-// Of a list that reaches to other nodes nothing is in this one's file: it is as if all ranks of the world could send.
+// The offset of the channel of the call's list; 0: any rank of the world could send. Nothing of a list that reaches to
+// other nodes is in this node's file, so 0 stands for such a list too.
 static uint64_t list_of(shm_world *world, const ad_call *call) {
   shm_channel *channel;
   if (!call->shape.list || world->outside || ad_shm_channel(world, call, &channel)) return 0;
@@ -43,6 +44,7 @@ void ad_shm_show_transfer(shm_world *world, const shm_call *c) {
                                                                      : (uint64_t)call->peer + 1);
 }
 
+// 1: all other members of the group have left; *one is one of them.
 static int all_others_left(const shm_world *world, const ad_call *call, uint32_t *one) {
   for (uint32_t i = 0; i < call->members; i++) {
     uint32_t rank = (uint32_t)ad_shape_rank(&call->shape, i);
@@ -59,7 +61,7 @@ void ad_shm_look_for_left_peer(shm_world *world, const shm_call *c) {
   uint32_t rank = (uint32_t)call->peer;
   if (!ad_shm_waits_for_peer(world, t)) return;
   if (call->peer == AD_ANY_SOURCE ? !all_others_left(world, call, &rank) : !ad_shm_has_left(world, rank)) return;
-  // Looks again: it may have sent, or received, just before it left.
+  // Looks again: the peer may have sent, or received, just before it left.
   ad_shm_progress_transfers(world);
   if (ad_shm_waits_for_peer(world, t)) ad_shm_raise_left(world, c, rank);
 }

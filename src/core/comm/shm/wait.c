@@ -1,6 +1,6 @@
-/* Waiting: spins, yields, sleeps; and when a wait is long, finds out whether it can end at all: whether a rank that is
- * needed has left, or ranks wait for each other in a circle. Deaths are seen by the launcher, which raises them itself.
- */
+/* Waits: spins, yields, sleeps. When a wait is long, finds out whether it can end at all: whether a rank that is needed
+ * has left, or ranks wait for each other in a circle. Deaths are seen by the launcher, which makes them the world's
+ * error. */
 #include "comm/shm/wait.h"
 
 #include <linux/futex.h>
@@ -23,18 +23,19 @@
 static const uint32_t yields = 200;
 static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
 
-/* ---- why does it not end? ---- */
+/* ---- why a wait does not end ---- */
 
+// Makes it the world's error that a member which the call needs has left.
 static void look_for_left(shm_world *world, const shm_call *c) {
   for (int64_t member = -1; (member = ad_shm_lacking(c, (uint32_t)(member + 1))) >= 0;) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, member);
-    // Looks again whether it lacks anything: it may have done its part just before it left.
+    // Looks again whether the member lacks anything: it may have done its part just before it left.
     if (!ad_shm_has_left(world, rank) || ad_shm_lacking(c, (uint32_t)member) != member) continue;
     ad_shm_raise_left(world, c, rank);
   }
 }
 
-// A rank that left while this one waits for all ranks to join.
+// Makes it the world's error that a rank left while this one waits for all ranks to join.
 static void look_for_absent(shm_world *world) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
     // Looks again whether all have joined: it may have left after that.
@@ -47,7 +48,7 @@ static void look_for_absent(shm_world *world) {
   }
 }
 
-// Ranks that died, where no launcher sees to that; ranks that left though the call needs them.
+// Looks for ranks that died, where no launcher sees to that, and for ranks that left though the call needs them.
 static void look_for_gone(shm_world *world, const shm_call *blocking) {
   if (world->processes) ad_shm_look_for_dead(world);
   if (!blocking)
@@ -65,6 +66,7 @@ void ad_shm_look_in_test(shm_world *world, const shm_call *tested) {
   look_for_gone(world, tested);
 }
 
+// Finds out why a wait does not end.
 static void diagnose(shm_world *world, const shm_call *blocking) {
   if (world->dog) ad_watchdog_look(world->dog);
   look_for_gone(world, blocking);
@@ -80,7 +82,7 @@ typedef struct waiting {
   int is_long;
 } waiting;
 
-// Shows what this rank waits for.
+// Shows the other ranks what this one waits for.
 static void show(shm_world *world, const shm_call *blocking) {
   shm_record *record = &world->records[world->rank];
   if (atomic_load_explicit(&record->epoch, memory_order_relaxed) & 1) return;
@@ -126,6 +128,7 @@ static void pause_once(void) {
 #endif
 }
 
+// One turn of a wait: spins, then yields, then sleeps and sometimes finds out why the wait does not end.
 static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, void *), void *subject,
                       const shm_call *blocking) {
   uint32_t turn = w->turns++;
@@ -137,7 +140,7 @@ static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, vo
     if (!w->is_long)
       enter_long(world, w, blocking);
     else if (blocking)
-      show(world, blocking);  // again, after a pause
+      show(world, blocking);  // again, after ad_shm_pause_long
     sleep_once(world, w, ready, subject);
     int64_t now = ad_now();
     if (now < w->next_check) return;

@@ -4,14 +4,14 @@
 #include "comm/shm/world.h"
 
 /* Waits until ready(world, subject) is true: spins, then yields, then sleeps. ready() itself moves calls on. `blocking`
- * is the call that is waited for; NULL: all ranks' joining. AD_OK, or the error of the world. */
+ * is the call that is waited for; NULL: the wait is for all ranks to join. AD_OK, or the error of the world. */
 ad_status ad_shm_wait(shm_world *world, int (*ready)(shm_world *world, void *subject), void *subject,
                       const shm_call *blocking) AD_CHECKED;
 /* For a rank that tests a call in a loop instead of waiting for it: finds out ten times a second, as a wait does,
  * whether ranks have died or left without which the call cannot be completed. */
 void ad_shm_look_in_test(shm_world *world, const shm_call *tested);
-/* What others may think that this rank waits for is about to change: it has something to look at. Until it sleeps again
- * it is in no long wait. */
+/* Called when what others may think that this rank waits for is about to change, since it has something to look at. For
+ * them this rank is then in no long wait until it sleeps again. */
 static inline void ad_shm_pause_long(const shm_world *world) {
   _Atomic uint64_t *epoch = &world->records[world->rank].epoch;
   if (atomic_load_explicit(epoch, memory_order_relaxed) & 1) atomic_fetch_add(epoch, 1);

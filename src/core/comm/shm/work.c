@@ -12,8 +12,7 @@ static const size_t chunk_min = 32 << 10, chunk_max = 128 << 10, copy_chunk_max 
 
 /* ---- chunks of reductions ---- */
 
-// The size of chunks, of reductions and of copies: about four in each part, but neither tiny nor larger than the
-// caches.
+// Bytes of a chunk of a reduction or a copy: about a quarter of the part, but neither tiny nor larger than the caches.
 static size_t chunk_bytes(size_t part_bytes, size_t most) {
   size_t bytes = (part_bytes / 4 + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
   return bytes < chunk_min ? chunk_min : bytes > most ? most : bytes;
@@ -23,7 +22,7 @@ static size_t reduce_chunk(const ad_call *call, size_t part) {
   return chunk_bytes(part * call->element, chunk_max) / call->element;
 }
 
-// Elements [at, at + n) of part k, which start at `whole` in the whole.
+// Reduces elements [at, at + n) of part k, which start at element `whole` of the whole value.
 static void reduce_run(const shm_world *world, const shm_call *c, uint32_t k, size_t at, size_t whole, size_t n) {
   const ad_call *call = c->call;
   const void *sources[SHM_RANKS_MAX];
@@ -41,6 +40,7 @@ static void reduce_run(const shm_world *world, const shm_call *c, uint32_t k, si
   ad_reduce(outs, out_count, sources, members, &how, n);
 }
 
+// Reduces chunk `number` of part k, one contiguous run after another.
 static void run_reduce_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
   size_t count = ad_shm_part(c->call, k), chunk = reduce_chunk(c->call, count), at = number * chunk, whole, n;
   size_t end = count - at < chunk ? count : at + chunk;
@@ -58,6 +58,7 @@ static uint32_t segment_chunks(size_t bytes) {
   return (uint32_t)((bytes + chunk - 1) / chunk);
 }
 
+// Copies chunk `number` of what member k receives.
 static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
   uint32_t n = 0;
   shm_segment segment = ad_shm_segment(world, c, k, 0);
@@ -76,6 +77,7 @@ static uint32_t reduce_chunks(const ad_call *call) {
   return (uint32_t)((count + chunk - 1) / chunk);
 }
 
+// The number of chunks of what this member receives.
 static uint32_t copy_chunks(const ad_call *call) {
   uint32_t chunks = 0;
   if (call->op == AD_BROADCAST) return segment_chunks(call->out_bytes);
@@ -96,6 +98,7 @@ uint32_t ad_shm_chunks(const ad_call *call) {
 
 /* ---- taking chunks ---- */
 
+// Takes chunks of member k's part, and does their work, until none is left.
 static void work_on(shm_world *world, shm_call *c, uint32_t k) {
   shm_slot *slot = ad_shm_slot(c, k);
   uint32_t chunks = slot->chunks, number, finished = 0;

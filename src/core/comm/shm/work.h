@@ -1,4 +1,5 @@
-/* The work of a call: each moves what can be moved now, and returns 1 when the call is complete for this member. */
+/* Carries out calls: each function moves what can be moved now, and returns 1 when the call is complete for this
+ * member. */
 #ifndef COMM_SHM_WORK_H
 #define COMM_SHM_WORK_H
 #include "comm/shm/world.h"

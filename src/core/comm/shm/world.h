@@ -1,4 +1,4 @@
-/* The world of this process: what it alone keeps of the file, its channels and its calls. */
+/* This process's own view of the world: what it alone keeps about the file, its channels and its calls. */
 #ifndef COMM_SHM_WORLD_H
 #define COMM_SHM_WORLD_H
 #include "comm/shm/call.h"
@@ -19,12 +19,12 @@ typedef struct shm_transfers shm_transfers;
 
 struct shm_transfer;
 
-/* What ranks of other nodes do, for those that wait for them here. */
+/* What engine mpi lets ranks of this node know and get of other nodes. */
 typedef struct shm_outside {
   void *context;
   /* Brings the message of a matched receive. 1: it is complete; 0: not yet, it is asked again. */
   int (*bring)(void *context, struct shm_transfer *t);
-  const uint8_t *left;
+  const uint8_t *left;  // for each rank: not 0 if it has left
 } shm_outside;
 
 struct shm_world {
@@ -35,29 +35,29 @@ struct shm_world {
   uint32_t rank, ranks;
   uint32_t vain_tests;       // calls of shm_test that found nothing complete
   int64_t next_look;         // by ad_now(): when shm_test looks again for ranks that are gone
-  uint32_t spins, patience;  // looks before the first yield; what shm_call's patience starts from
+  uint32_t spins, patience;  // looks before the first yield; the first value of shm_call's `patience`
   int64_t sleep_longest;     // nanoseconds
   shm_channel **channels;    // hash table
   uint32_t channel_slots, channel_count;
   shm_channel *last_channel;
-  shm_channel *lists, *released;  // of groups that are lists; of those that this rank has released
+  shm_channel *lists, *released;  // channels of groups that are lists; of lists that this rank has released
   shm_transfers *transfers;       // owned
   shm_call calls[SHM_RING];
   uint64_t free_calls;                  // bit i: calls[i] is free
-  shm_call *first, **last;              // under way
-  shm_block *blocks;                    // of the own region, in order of address
+  shm_call *first, **last;              // calls under way, oldest first
+  shm_block *blocks;                    // blocks of this rank's region, in order of address
   shm_shared *shared;                   // memory of any region that several ranks hold
   void *stagings[SHM_RING + SHM_KEPT];  // staging buffers that no call uses
   uint32_t staging_count, kept_count;
   shm_kept kept[SHM_KEPT];
   uint64_t *mapped;         // bit i: this rank has mapped the pages of piece i of the file; see map.c
-  uint64_t probe;           // see shm_record
+  uint64_t probe;           // the word that other ranks try to read; see shm_record
   int pulls;                // all ranks of this node can read each other's memory
   int crowded;              // there are more ranks than cores that they may run on
   struct ad_watchdog *dog;  // owned; NULL: the launcher watches
-  // Of a world of several nodes: who brings messages of other nodes, and of each rank whether it has left; else NULL.
+  // In a world of several nodes: brings messages of other nodes, and says of each rank whether it has left; else NULL.
   struct shm_outside *outside;
-  int *processes;  // owned: a descriptor of each rank's process; NULL: others see to deaths. See deaths.h
+  int *processes;  // owned: a pidfd of each rank's process; NULL: the launcher sees to deaths. See deaths.h
 };
 
 static inline void *ad_shm_at(const shm_world *world, uint64_t offset) { return world->base + offset; }

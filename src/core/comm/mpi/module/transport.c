@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include "comm/mpi/transport.h"
 
-enum { PIECE = 1 << 30 };  // bytes; a count is an int
+enum { PIECE = 1 << 30 };  // bytes of a piece; MPI counts are int
 
-/* A message, in pieces. */
+/* A message that is sent or received, in pieces. */
 typedef struct request {
   int pieces, complete;
   MPI_Request each[];
