@@ -228,7 +228,8 @@ static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, 
   }
 }
 
-/* Of how many ranks each wrong part has addends, if that is the same for all; else 0. *all: of how many it should. */
+/* The number of ranks whose addends a wrong part has, if it is the same for all wrong parts, else 0. *all: the number that
+ * it should be. */
 static size_t ranks_in_each(const ad_case *c, size_t *all) {
   size_t has, other, unused;
   count_ranks(c, c->first, &has, all);
