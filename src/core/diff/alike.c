@@ -1,4 +1,5 @@
-/* Finding equal addends by checksum, also where every sum is right: then counts are known as a sum only. */
+/* Finds addends of one sum that are bit-identical, by checksum. How often each of two equal addends was counted cannot
+ * be told, even where the sum is right: only the total of their counts can. */
 #include "diff/alike.h"
 
 #include <math.h>
@@ -11,6 +12,7 @@
 #include "base/roundoff.h"
 #include "addend/safetensors.h"
 
+/* An addend and a checksum of its bytes. `column` is the addend's index in its ad_members. */
 typedef struct ad_mark {
   uint64_t bits;
   size_t column;
@@ -22,18 +24,18 @@ static int by_bits(const void *a, const void *b) {
   return (one->column > other->column) - (one->column < other->column);
 }
 
-/* Fewer bits are the same by chance: one number of bf16 has 8 that mean something. */
+/* An addend with fewer significant bits may equal another one by chance: a single bf16 number has only 8. */
 enum { CHANCE_BITS = 24 };
 
-/* Of little-endian bytes; a zero may have a sign. */
+/* Whether a little-endian floating-point number is +0 or -0. */
 static int is_zero(const unsigned char *element, size_t size) {
   for (size_t i = 0; i + 1 < size; i++)
     if (element[i]) return 0;
   return !(element[size - 1] & 0x7f);
 }
 
-/* Whether it is no accident if another addend is this one's equal. Zeros are all alike, and nobody asks for their
- * count. */
+/* Whether the addend has enough significant bits that an equal addend is no coincidence. Zero addends do not: all zeros
+ * are equal, and how often a zero was counted does not matter. */
 static int says_something(const ad_safetensor *tensor) {
   size_t size = ad_dtype_size(tensor->dtype), numel = tensor->bytes / size;
   double bits = 0, each = -log2(ad_unit_roundoff(tensor->dtype));
@@ -42,9 +44,10 @@ static int says_something(const ad_safetensor *tensor) {
   return bits >= CHANCE_BITS;
 }
 
+/* Addends are first compared by this many bytes; only those that are still equal are read to their end. */
 enum { FIRST_BYTES = 256 };
 
-/* Gives each mark the checksum of its addend's first bytes, `most` at most, and sorts the marks. */
+/* Gives each mark the checksum of at most the first `most` bytes of its addend, then sorts the marks by checksum. */
 static void sum_up(const ad_members *members, ad_mark *marks, size_t count, size_t most) {
   for (size_t i = 0; i < count; i++) {
     const ad_safetensor *tensor = members->columns[marks[i].column].piece.tensor;
@@ -53,7 +56,7 @@ static void sum_up(const ad_members *members, ad_mark *marks, size_t count, size
   qsort(marks, count, sizeof *marks, by_bits);
 }
 
-/* Keeps those of the sorted marks whose checksum another one has as well; returns how many there are. */
+/* Keeps only the sorted marks whose checksum occurs more than once; returns how many marks it kept. */
 static size_t keep_repeated(ad_mark *marks, size_t count) {
   size_t kept = 0;
   for (size_t i = 0, end; i < count; i = end) {
@@ -65,7 +68,8 @@ static size_t keep_repeated(ad_mark *marks, size_t count) {
   return kept;
 }
 
-/* Addends whose first bytes no other one has are not read to their end. */
+/* Makes a mark for each addend that another addend may equal. Two passes: an addend whose first bytes are unique is not
+ * read to its end. */
 static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   *count = 0;
   for (size_t i = 0; i < members->count; i++)
@@ -75,7 +79,7 @@ static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   sum_up(members, marks, *count, SIZE_MAX);
 }
 
-/* The ranks of marks that are alike; how many there are. */
+/* Sets `ranks[r]` for each rank r that holds one of these equal addends; returns the number of distinct ranks. */
 static int64_t take_ranks(const ad_members *members, const ad_mark *marks, size_t count, unsigned char *ranks) {
   int64_t distinct = 0;
   for (size_t i = 0; i < count; i++) {
@@ -86,6 +90,7 @@ static int64_t take_ranks(const ad_members *members, const ad_mark *marks, size_
   return distinct;
 }
 
+/* Adds "ranks 2 and 3 hold the same addend" as a key of `who`. */
 static void note(const ad_parts *parts, const unsigned char *ranks, int64_t distinct, json_t *who) {
   char words[200], key[256];
   ad_dump_ranks_print(&parts->dump->mesh, ranks, words, sizeof words);
@@ -94,6 +99,7 @@ static void note(const ad_parts *parts, const unsigned char *ranks, int64_t dist
   json_object_set_new(who, key, json_true());
 }
 
+/* Sets the cells and ranks of these equal addends. */
 static void note_cells(const ad_parts *parts, const ad_members *members, const ad_mark *marks, size_t count,
                        ad_alike *alike) {
   for (size_t i = 0; i < count; i++) {
@@ -103,6 +109,7 @@ static void note_cells(const ad_parts *parts, const ad_members *members, const a
   }
 }
 
+/* Notes each run of two or more marks with one checksum. */
 static void note_runs(const ad_parts *parts, const ad_members *members, const ad_mark *marks, size_t count,
                       unsigned char *ranks, ad_alike *alike) {
   for (size_t i = 0, end; i < count; i = end) {
@@ -114,6 +121,7 @@ static void note_runs(const ad_parts *parts, const ad_members *members, const ad
   }
 }
 
+/* Finds the equal addends of one set of members. */
 static ad_status find_in(const ad_parts *parts, const ad_members *members, unsigned char *ranks, ad_alike *alike) {
   ad_mark *marks;
   size_t count;

@@ -1,25 +1,27 @@
-/* Addends of one sum that are the same, bit for bit: counts of them cannot be told apart. */
+/* Addends of one sum that are bit-identical: how often each of them was counted cannot be told apart. */
 #ifndef DIFF_ALIKE_H
 #define DIFF_ALIKE_H
 #include <jansson.h>
 #include "diff/part.h"
 
-/* What one parameter's addends are to each other. */
+/* Which addends of one parameter are bit-identical. */
 typedef struct ad_alike {
-  unsigned char *cells; /* [world][microbatches]: 1 for an addend that another one of its sum is equal to */
-  unsigned char *ranks; /* [world]: 1 for those with such an addend */
+  unsigned char *cells; /* [world][microbatches]: 1 where the addend equals another addend of the same sum */
+  unsigned char *ranks; /* [world]: 1 for each rank that holds such an addend */
   json_t *who;          /* "ranks 2 and 3 hold the same addend": one key for each set of equal addends */
 } ad_alike;
 
 ad_status ad_alike_create(const ad_dump *dump, ad_alike *out) AD_CHECKED;
 void ad_alike_destroy(ad_alike *alike);
-/* Finds those of one parameter; what was found of another one is forgotten. */
+/* Finds one parameter's equal addends; `alike` forgets those of the parameter before. */
 ad_status ad_alike_find(const ad_parts *parts, ad_alike *alike) AD_CHECKED;
-/* Writes who holds the same addend, as far as there is room. */
+/* Prints which ranks hold the same addend, at most two sets of them. */
 void ad_alike_print(const ad_alike *alike, char *out, size_t size);
-/* Counts each key of an ad_alike's `who` in `all`. */
+/* Adds 1 to all[key] for each key of an ad_alike's `who`, so that `all` has the number of parameters for each
+ * sentence. */
 void ad_alike_count(const json_t *who, json_t *all);
-/* A message for each of `all`. `params`: of the dump. `allowed`: they are meant to be equal. */
+/* Appends a message for each key of `all`. `params`: the number of parameters in the dump. `allowed`: the user said
+ * that equal addends are meant (--allow-identical), so that no advice is added. */
 void ad_alike_say(const json_t *all, size_t params, int allowed, json_t *messages);
 
 #endif

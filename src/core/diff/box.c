@@ -1,4 +1,4 @@
-/* Arithmetic of boxes and samples. */
+/* Index arithmetic of boxes, and which elements of an array a dump samples. */
 #include "diff/box.h"
 
 ad_box ad_box_whole(const ad_shape *shape) {
@@ -46,14 +46,14 @@ int64_t ad_box_offset(const ad_shape *shape, const ad_box *box, int64_t flat) {
   return offset;
 }
 
-/* FNV-1a of 64 bits. */
+/* 64-bit FNV-1a hash. */
 uint64_t ad_sample_hash(const char *name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
   return hash;
 }
 
-/* The finaliser of splitmix64. */
+/* The finalizer of the splitmix64 random number generator. */
 static uint64_t mix(uint64_t z) {
   z += 0x9e3779b97f4a7c15u;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -74,7 +74,8 @@ int ad_box_is_stretch(const ad_shape *shape, const ad_box *box) {
   return 1;
 }
 
-/* The first k whose element is `flat` or behind it; elements ascend. */
+/* Binary search for the smallest k whose sampled element has a flat index of at least `flat`; sampled elements
+ * ascend. */
 static int64_t first_from(uint64_t hash, int64_t of, int64_t n, int64_t flat) {
   int64_t low = 0, high = of;
   while (low < high) {

@@ -1,4 +1,4 @@
-/* Lists of causes, and how documents and tables say them. */
+/* Lists of causes, their JSON documents, and the sentences that print them. */
 #include "diff/cause.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ void ad_causes_copy(ad_causes *out, const ad_causes *causes) {
   memcpy(out->list, causes->list, (size_t)causes->count * sizeof *causes->list);
 }
 
-/* ---- in documents ---- */
+/* ---- JSON documents of causes ---- */
 
 json_t *ad_cause_document(const char *kind, const char *axes, double factor, const char *text, const char *place) {
   return json_pack("{s:s, s:s, s:o, s:s, s:o}", "kind", kind, "axes", axes, "factor",

@@ -1,6 +1,5 @@
-/* What probably went wrong with a gradient. Several causes may give the same numbers (two axes of one size, one
- * factor): then all of them are listed and none is named as the cause, for a cause that is named is never another
- * one's. */
+/* What probably went wrong with a gradient. Several causes may give the same numbers (two axes of one size give one
+ * factor). Then all of them are listed and none is named as the cause: a cause that is named must never be wrong. */
 #ifndef DIFF_CAUSE_H
 #define DIFF_CAUSE_H
 #include <jansson.h>
@@ -20,43 +19,47 @@ typedef enum ad_cause_kind {
 } ad_cause_kind;
 AD_INTERNAL const char *ad_cause_name(ad_cause_kind kind);
 
-#define AD_MICROBATCHES "microbatches" /* the place of causes that say which */
+#define AD_MICROBATCHES "microbatches" /* `place` of a cause that tells the microbatches concerned in its text */
 
+/* One possible explanation of a wrong gradient. */
 typedef struct ad_cause {
   ad_cause_kind kind;
   ad_axes axes;
-  double factor; /* NaN: none */
+  double factor; /* gradient over expected gradient; NaN: unknown */
   char text[256];
-  char place[64]; /* the bridge, pool or microbatches where it happened; "": none of them */
+  char place[64]; /* the bridge, pool or microbatches where the mistake happened; "": unknown */
 } ad_cause;
 
-/* Those that fit, the simplest first. Lives in memory that processes share. */
-enum { AD_CAUSES = 24 }; /* of 6 axes at most 20 sets have one size; what comes after the last place is left out */
+/* All causes that explain the numbers, the simplest first. Lives in memory that processes share, so it has no
+ * pointers. */
+enum { AD_CAUSES = 24 }; /* 6 axes have at most 20 sets of one size; causes beyond this many are dropped */
 typedef struct ad_causes {
   int count; /* 0: nothing is wrong */
   ad_cause list[AD_CAUSES];
 } ad_causes;
 
-/* Adds one that fits; its text follows as of printf. */
+/* Adds a cause; its text is formatted as by printf. Returns the cause, which is scratch memory if the list is full. */
 AD_INTERNAL ad_cause *ad_causes_add(ad_causes *causes, ad_cause_kind kind, ad_axes axes, double factor,
                                     const char *format, ...) AD_PRINTF(5, 6);
-/* Takes over those that are there, and no other bytes. */
+/* Copies the causes that `causes` has, and none of the unused bytes behind them. */
 AD_INTERNAL void ad_causes_copy(ad_causes *out, const ad_causes *causes);
 
-/* ---- in documents ---- */
+/* ---- JSON documents of causes ---- */
 
-/* One cause as documents have it: {kind, axes, factor, text, place}. `place`: "" becomes null. */
+/* One cause as a JSON object {kind, axes, factor, text, place}. `place` "" and a factor that is not finite become
+ * null. */
 AD_INTERNAL json_t *ad_cause_document(const char *kind, const char *axes, double factor, const char *text,
                                       const char *place);
-/* Sets `cause` and `possible_causes` from an array of documents of causes, which it takes: where there is one it is the
- * `cause`, where there are several `cause` is null and they are the `possible_causes`, which are [] otherwise. */
+/* Sets the keys `cause` and `possible_causes` of a document from an array of cause documents, whose reference it takes.
+ * A single cause becomes `cause`, and `possible_causes` is []. Several become `possible_causes`, and `cause` is
+ * null. */
 AD_INTERNAL void ad_cause_set(json_t *document, json_t *causes);
-/* Whether a document with these keys names one or several. */
+/* Whether a document names a cause or possible causes. */
 AD_INTERNAL int ad_cause_is_told(const json_t *document);
-/* The text of the cause, or "possible causes: ...; ..." with as many as there is room for; "" where nothing is told.
+/* Prints the text of a document's cause, or "possible causes: ...; ..." with as many as fit, or "" where it names none.
  * Returns buffer. */
 AD_INTERNAL const char *ad_cause_print(const json_t *document, char *buffer, size_t size);
-/* The same of an array of documents of causes. */
+/* Prints an array of cause documents in the same way. */
 const char *ad_causes_print(const json_t *causes, char *buffer, size_t size);
 
 #endif

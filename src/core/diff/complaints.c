@@ -1,4 +1,4 @@
-/* Collecting messages. */
+/* Collects error messages, so that a call can report all of them at once. */
 #include "diff/complaints.h"
 
 #include <stdio.h>

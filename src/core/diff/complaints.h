@@ -1,10 +1,13 @@
-/* What is wrong with a call's files, collected so that all of it is said at once. */
+/* Everything that is wrong with the files of one call, collected so that one error message can name all of it. */
 #ifndef DIFF_COMPLAINTS_H
 #define DIFF_COMPLAINTS_H
 #include "base/error.h"
 #include "base/text.h"
 
+/* More messages than these are only counted. */
 enum { AD_COMPLAINTS_SHOWN = 8 };
+/* `worst`: the status to return. AD_IO yields to any other status, so that a file that cannot be read does not hide one
+ * that is wrong. */
 typedef struct ad_complaints {
   size_t count;
   ad_status worst;
@@ -12,9 +15,10 @@ typedef struct ad_complaints {
   size_t used;
 } ad_complaints;
 
-/* Of a call that failed: its message. AD_OK adds nothing. Memory that is lacking is no complaint and comes back. */
+/* Adds the last error message if `status` says that a call failed; AD_OK adds nothing. AD_MEMORY is not collected but
+ * returned, to end the caller. */
 ad_status ad_complaints_add(ad_complaints *complaints, ad_status status) AD_CHECKED;
-/* AD_OK if there are none, else all of them as the message. */
+/* AD_OK if nothing was collected, else fails with all messages, one a line. */
 ad_status ad_complaints_end(const ad_complaints *complaints) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* `addend diff`: a dump, parameter by parameter. */
+/* `addend diff`: judges a dump parameter by parameter and makes the JSON document of what it found. */
 #include "addend/diff.h"
 
 #include <math.h>
@@ -12,29 +12,31 @@
 #include "diff/threads.h"
 #include "files/json.h"
 
+/* The state of one diff of one dump. */
 typedef struct ad_diff_run {
   const ad_diff_options *options;
-  const char *const *references; /* the files of --reference, or that itself */
-  size_t reference_count;        /* 0: none */
-  ad_dump dump, other;           /* other: what --reference names */
-  const ad_dump *reference;      /* NULL: none */
+  const char *const *references; /* the paths of --reference, or of the reference's files for this module */
+  size_t reference_count;        /* 0: no reference was given */
+  ad_dump dump, other;           /* `other`: what --reference names */
+  const ad_dump *reference;      /* NULL: there is no reference */
   json_t *document, *params, *messages, *all_alike;
-  json_t *untried, *unlike, *unequal; /* axes -> names of parameters */
-  json_t *unfitted;                   /* names of parameters */
-  ad_norm_term *norms;                /* by parameter */
-  ad_finding *findings;               /* by parameter: those that were not taken yet */
+  json_t *untried, *unlike, *unequal; /* maps from axes, as text, to names of parameters */
+  json_t *unfitted;                   /* names of parameters whose counts were not fitted */
+  ad_norm_term *norms;                /* one for each parameter */
+  ad_finding *findings;               /* one for each parameter, empty once it was taken */
   ad_known known;
   ad_judge judge;
-  size_t read; /* bytes that are still in memory */
+  size_t read; /* bytes of the files that were read and may still be in memory */
   ad_answer answer;
 } ad_diff_run;
 
-/* Values that are brought into the files as they are needed are needed one parameter after the other. */
+/* A caller that guarantees finite values (`finite`) may bring them into the files only as they are needed, parameter by
+ * parameter: one thread then. */
 static int threads_of(const ad_diff_options *options) { return options->finite ? 1 : options->threads; }
 
-/* ---- what is said of several parameters ---- */
+/* ---- messages about several parameters ---- */
 
-/* What is said once of all parameters that it is true of on the same axes. */
+/* Files the parameter under its axes in `notes`, so that parameters with the same axes share one message. */
 static void note(const ad_dump *dump, const char *name, uint32_t axes, json_t *notes) {
   char key[AD_DUMP_AXES * AD_DUMP_NAME];
   if (!axes) return;
@@ -45,7 +47,7 @@ static void note(const ad_dump *dump, const char *name, uint32_t axes, json_t *n
 
 static const char *first_of(const json_t *names) { return json_string_value(json_array_get(names, 0)); }
 
-/* " and 2 other parameters"; nothing where there is one. */
+/* Prints " and 2 other parameters" for the names after the first; "" if there are none. */
 static const char *print_others(const json_t *names, char *buffer, size_t size) {
   size_t others = json_array_size(names) - 1;
   *buffer = 0;
@@ -53,7 +55,7 @@ static const char *print_others(const json_t *names, char *buffer, size_t size) 
   return buffer;
 }
 
-/* Whether a sum goes over an axis on which the parameter is cut is asked of whole tensors alone. */
+/* A sample cannot tell whether a sum goes over an axis on which its parameter is cut; only whole tensors can. */
 static void say_untried(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -68,7 +70,7 @@ static void say_untried(ad_diff_run *run) {
   }
 }
 
-/* Ranks that should do the same work and do not: what they worked on may be why. */
+/* Replicated ranks that should do the same work have different gradients: perhaps they were fed different batches. */
 static void say_unlike(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -83,7 +85,7 @@ static void say_unlike(ad_diff_run *run) {
   }
 }
 
-/* Values that differ already before the step, of parameters whose sums are wrong too. */
+/* Replicas' parameter values differ before the step already, and the sum is wrong too. */
 static void say_unequal(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -95,7 +97,8 @@ static void say_unequal(ad_diff_run *run) {
   }
 }
 
-/* Fits of many addends take long: what other parameters' counts do not explain is not fitted once that took enough. */
+/* Fitting the counts of many addends takes long, so after some work parameters that no known mistake explains are not
+ * fitted; the user is told. */
 static void say_unfitted(ad_diff_run *run) {
   char others[48];
   if (!json_array_size(run->unfitted)) return;
@@ -105,17 +108,18 @@ static void say_unfitted(ad_diff_run *run) {
                                      first_of(run->unfitted), print_others(run->unfitted, others, sizeof others)));
 }
 
-/* The worst answer that was given is that of the whole. */
+/* The dump's answer is the worst answer of all its parameters. */
 static void answer(ad_diff_run *run, ad_answer own) {
   if (own > run->answer) run->answer = own;
 }
 
-/* ---- one parameter after the other ---- */
+/* ---- judging the parameters, one after the other ---- */
 
-/* Bytes: letting the pages of many files go takes long, and a page that is touched brings 64 KiB of its file along. */
+/* Bytes. Releasing the pages of many files takes long, and touching a page brings 64 KiB of its file into memory: pages
+ * are released after REMEMBERED bytes in all and REMEMBERED_OF_FILE bytes a file were read. */
 enum { REMEMBERED = 64 << 20, REMEMBERED_OF_FILE = 512 << 10 };
 
-/* A parameter is looked at once: what was read of it need not stay in memory. */
+/* Releases the pages of files that were read: each parameter is judged once, so its values are not needed again. */
 static void forget(ad_diff_run *run) {
   const ad_dump *dumps[] = {&run->dump, &run->other};
   if (run->read < REMEMBERED || run->read / REMEMBERED_OF_FILE < run->dump.count) return;
@@ -124,7 +128,7 @@ static void forget(ad_diff_run *run) {
     for (size_t i = 0; i < dumps[d]->count; i++) ad_safetensors_forget(dumps[d]->files[i].tensors);
 }
 
-/* What was found of a parameter, beside what was found of those before it. */
+/* Adds the finding of one parameter to those of the parameters before it, and clears it. */
 static void take(ad_diff_run *run, size_t index) {
   ad_finding *finding = &run->findings[index];
   const char *name = run->dump.params[index].name;
@@ -141,11 +145,13 @@ static void take(ad_diff_run *run, size_t index) {
   ad_finding_clear(finding);
 }
 
+/* Judges one parameter; runs on any thread. */
 static ad_status judge_one(void *context, size_t index) {
   ad_diff_run *run = context;
   return ad_judge_param(&run->judge, index, &run->findings[index]);
 }
 
+/* Takes one parameter's finding and reports progress; called in the order of parameters. */
 static void tell_one(void *context, size_t index) {
   ad_diff_run *run = context;
   const ad_diff_options *options = run->options;
@@ -161,9 +167,9 @@ static ad_status judge_params(ad_diff_run *run) {
   return ad_work_do(&(ad_work){run->dump.param_count, judge_one, tell_one, run}, threads_of(run->options));
 }
 
-/* ---- all of it ---- */
+/* ---- the dump's document and messages ---- */
 
-/* The factor of one on whose addends there is one; NaN for the others. */
+/* The factor between a parameter's sum and what was expected, where it is one number for all its addends; else NaN. */
 static double factor_of(const json_t *param) {
   static const char *const kinds[] = {"right", "averaged", "doubled", "factor"};
   const json_t *factor = json_object_get(param, "factor");
@@ -174,7 +180,8 @@ static double factor_of(const json_t *param) {
   return NAN;
 }
 
-/* Some parameters were scaled otherwise than others: a step would go in another direction, whatever the clip does. */
+/* Warns if parameters were scaled by different factors: an optimizer step then points in another direction, whatever
+ * the clipping does. */
 static void say_factors(ad_diff_run *run) {
   const json_t *param, *first = NULL;
   size_t i;
@@ -191,13 +198,15 @@ static void say_factors(ad_diff_run *run) {
   }
 }
 
+/* Replaces the text of a parameter's document and of its cause. */
 static void rewrite(json_t *param, const char *text) {
   json_object_set_new(param, "text", json_string(text));
   if (json_is_object(json_object_get(param, "cause")))
     json_object_set_new(json_object_get(param, "cause"), "text", json_string(text));
 }
 
-/* One factor on all parameters that is no group's size: a clip does that. Its texts say so. */
+/* If all parameters carry one factor below 1 that is no group's size, gradient clipping is the likely reason, and their
+ * texts say so. */
 static void say_clipped(ad_diff_run *run) {
   json_t *param;
   const json_t *first = json_array_get(run->params, 0);
@@ -217,6 +226,7 @@ static void say_clipped(ad_diff_run *run) {
   json_array_foreach(run->params, i, param) rewrite(param, said);
 }
 
+/* Completes the document with norm, messages and verdict. */
 static void finish(ad_diff_run *run) {
   int norm_holds;
   json_object_set(run->document, "params", run->params);
@@ -227,6 +237,7 @@ static void finish(ad_diff_run *run) {
   json_object_set_new(run->document, "verdict", json_string(ad_answer_name(run->answer)));
 }
 
+/* The reference is what --reference names, else the dump's own file of kind reference, else none. */
 static ad_status open_reference(ad_diff_run *run) {
   if (run->reference_count) {
     AD_TRY(ad_dump_open_reference(run->references, run->reference_count, run->options->threads, &run->other));
@@ -238,6 +249,7 @@ static ad_status open_reference(ad_diff_run *run) {
   return AD_OK;
 }
 
+/* Judges an open dump and makes its document. */
 static ad_status diff_dump(ad_diff_run *run) {
   AD_TRY(open_reference(run));
   run->document = ad_diff_head(&run->dump, run->reference != NULL);
@@ -280,14 +292,15 @@ static void run_end(ad_diff_run *run) {
   ad_dump_close(&run->dump);
 }
 
-/* ---- modules ---- */
+/* ---- dumps of several modules ---- */
 
-/* The worst of what was said before, and of this. */
+/* The worst answer so far, and the document that goes with it. */
 typedef struct ad_said {
   ad_answer answer;
   json_t *document; /* owned */
 } ad_said;
 
+/* Opens a dump's files, judges it and closes it; the document in `said` is the caller's. */
 static ad_status judge_files(const char *const *files, size_t count, const ad_dump_opening *how, ad_diff_run *run,
                              ad_said *said) {
   AD_TRY(ad_dump_open(files, count, run->reference_count > 0, how, &run->dump));
@@ -298,8 +311,8 @@ static ad_status judge_files(const char *const *files, size_t count, const ad_du
   return status;
 }
 
-/* What failed may have failed for a value that is not finite, and others may be too: then all of them are named, as if
- * all values had been looked at first. */
+/* A failed diff may have failed because a value is not finite, and other values may not be finite either. Opening the
+ * dump once more checks all values first and names every one of them; if all are finite, the first failure stands. */
 static ad_status name_values(const char *const *files, size_t count, const ad_diff_run *run, ad_status failed) {
   char message[AD_MESSAGE_MAX];
   ad_dump dump;
@@ -310,7 +323,7 @@ static ad_status name_values(const char *const *files, size_t count, const ad_di
   return ad_fail(failed, "%s", message);
 }
 
-/* Values are looked at as they are judged, and not before that as well. */
+/* Judges files while checking their values for NaN and infinity in the same pass over them. */
 static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_said *said) {
   const ad_diff_options *options = run->options;
   ad_dump_opening how = {options->progress, options->context, options->finite, 1, options->threads};
@@ -318,7 +331,7 @@ static ad_status diff_files(const char *const *files, size_t count, ad_diff_run 
   return !status || status == AD_MEMORY || options->finite ? status : name_values(files, count, run, status);
 }
 
-/* Of a reference of several modules those of this one. */
+/* If the reference has several modules, chooses the files of this one. */
 static ad_status choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
   const ad_dump_module *own = ad_dump_modules_find(references, name);
   if (!references->count) return AD_OK;
@@ -339,6 +352,7 @@ static ad_status diff_module(const ad_dump_module *module, const ad_dump_modules
   return status ? ad_fail_in(status, "module `%s`", module->name) : AD_OK;
 }
 
+/* Judges each module of a folder by itself; the document has one document a module in `modules`. */
 static ad_status diff_modules(const ad_dump_modules *modules, const ad_diff_run *run, ad_said *whole) {
   ad_dump_modules references = {0};
   AD_TRY(ad_dump_modules_list(run->references, run->reference_count, &references));

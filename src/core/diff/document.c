@@ -1,4 +1,4 @@
-/* Making the document. */
+/* Makes the JSON document of a diff from what was judged. */
 #include "diff/document.h"
 
 #include <math.h>
@@ -39,6 +39,7 @@ static const char *print_types(const ad_dump *dump, const ad_dump_param *param, 
   return buffer;
 }
 
+/* The JSON array of the ranks r with ranks[r] set. */
 static json_t *list_of_ranks(const unsigned char *ranks, int64_t world) {
   json_t *list = json_array();
   for (int64_t rank = 0; rank < world; rank++)
@@ -46,6 +47,7 @@ static json_t *list_of_ranks(const unsigned char *ranks, int64_t world) {
   return list;
 }
 
+/* JSON rows [rank][microbatch] of null. */
 static json_t *rows_of_null(const ad_dump *dump) {
   json_t *rows = json_array();
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -60,7 +62,8 @@ static void set_cell(json_t *rows, const ad_piece *piece, json_t *value) {
   json_array_set_new(json_array_get(rows, (size_t)piece->rank), (size_t)piece->microbatch, value);
 }
 
-/* [rank][microbatch], null for an addend that is not there, does not belong, or whose own number is not known. */
+/* JSON rows [rank][microbatch] of values. An addend that is absent, belongs to other members, or whose own count cannot
+ * be known is null. */
 static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const double *values) {
   const ad_members *members = ad_part_members(parts, shown->part);
   json_t *rows = rows_of_null(parts->dump);
@@ -69,7 +72,8 @@ static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const doubl
   return rows;
 }
 
-/* The same of a sum whose equal addends cannot be told apart: the others count once. */
+/* Counts of a right sum with equal addends, as JSON rows [rank][microbatch]: null for addends that equal another one, 1
+ * for all others. */
 static json_t *matrix_of_alike(const ad_parts *parts, const ad_alike *alike) {
   json_t *rows = rows_of_null(parts->dump);
   for (size_t m = 0; m < parts->member_count; m++)
@@ -81,7 +85,7 @@ static json_t *matrix_of_alike(const ad_parts *parts, const ad_alike *alike) {
   return rows;
 }
 
-/* The part that came nearest to its bound, or passed it furthest. */
+/* The part whose residual is largest relative to its bound. */
 static const ad_judged *worst_of(const ad_judged *list, size_t count) {
   const ad_judged *worst = NULL;
   for (size_t i = 0; i < count; i++)
@@ -90,6 +94,7 @@ static const ad_judged *worst_of(const ad_judged *list, size_t count) {
   return worst;
 }
 
+/* The keys that every parameter's document begins with. */
 static json_t *param_head(const ad_dump *dump, const ad_dump_param *param, ad_answer answer, ad_verdict_kind kind) {
   char types[AD_DUMP_AXES * (AD_DUMP_NAME + 8)];
   return json_pack("{s:o, s:I, s:I, s:s, s:f, s:b, s:s, s:s}", "name", ad_json_text(param->name), "numel",
@@ -122,7 +127,7 @@ static json_t *reference_document(const ad_compared *compared) {
   return document;
 }
 
-/* A sum that its addends give and the reference contradicts: what is wrong came before the sum. */
+/* Whether the sum is right by its addends, yet the reference contradicts it: then the addends themselves are wrong. */
 static int is_wrong_before(const ad_verdict *verdict, const ad_compared *compared) {
   return verdict->kind == AD_VERDICT_RIGHT && compared->there && !compared->holds;
 }
@@ -158,7 +163,7 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   return document;
 }
 
-/* Without parts that were looked at. */
+/* Fills in the remaining keys of a parameter whose parts were not looked at. */
 static void set_rest(json_t *document, const char *text, json_t *causes) {
   json_t *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:o, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
                            "bound", "text", ad_json_text(text), "counts", "errors", "reference");

@@ -1,4 +1,4 @@
-/* Opening a dump: every file, then whether they are those of one step on one mesh. */
+/* Opens a dump: reads every file, then checks that all belong to one step on one mesh. */
 #include "diff/dump.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "diff/threads.h"
 #include "files/file.h"
 
-/* ---- which files ---- */
+/* ---- listing the files ---- */
 
 static int is_safetensors(const char *path) {
   static const char ending[] = ".safetensors";
@@ -18,14 +18,14 @@ static int is_safetensors(const char *path) {
   return length >= own && !strcmp(path + length - own, ending);
 }
 
-/* A link may lead to a file that is listed already, so none in a folder is followed; but who put it there for a file is
- * told. */
+/* Warns of a link or special file in a folder, which is skipped: a link may lead to a file that is listed already. A
+ * user who put it there in place of a file must know. */
 void ad_dump_tell_passed(const char *path, const char *what) {
   if (is_safetensors(path))
     ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: name it itself to have it read", path, what);
 }
 
-/* A file is taken whatever its name is; of a folder those that are named as safetensors files are. */
+/* A path that is a file is added whatever its name is; of a folder only the files named *.safetensors are. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) {
   struct stat found;
   size_t kept = list->count, before = kept;
@@ -42,29 +42,31 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
   return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: there is no safetensors file in it", path);
 }
 
-/* A file of the list: its header is read one after the other, for most are like the one before; then its values are
- * looked at. What is wrong is kept until all were looked at. */
+/* A listed file while it is opened. Headers are read one after the other, because most equal the one before; values are
+ * then checked by several threads. Errors are kept until all files were looked at. */
 typedef struct ad_opened {
-  ad_safetensors *tensors; /* NULL: it could not be opened */
+  ad_safetensors *tensors; /* NULL: the file could not be opened */
   ad_dump_kind kind;
   ad_status status;
   char *message; /* NULL: nothing is wrong */
 } ad_opened;
 
+/* The context of the threads that check values. */
 typedef struct ad_opening {
   const ad_dump_opening *how;
   ad_opened *files;
   size_t count;
 } ad_opening;
 
-/* Memory that is lacking comes back. */
+/* Keeps the last error message of a file; AD_MEMORY is returned instead, to end the caller. */
 static ad_status keep(ad_opened *opened, ad_status status) {
   if (!status || status == AD_MEMORY) return status;
   opened->status = status;
   return ad_copy_string(ad_last_error(), &opened->message);
 }
 
-/* `like`: NULL, or the file before it. */
+/* Opens one file. `plain`: without metadata it is a reference. `like`: the file opened before it, or NULL; shared texts
+ * are parsed once. */
 static ad_status open_file(const char *path, int plain, const ad_dump_file *like, ad_opened *opened,
                            ad_dump_file *out) {
   ad_safetensors *tensors;
@@ -86,6 +88,8 @@ static ad_status open_headers(ad_dump *dump, const ad_file_list *list, int plain
   return AD_OK;
 }
 
+/* Checks that one file's values are finite, unless the caller knows it or each parameter checks its own values
+ * later. */
 static ad_status check_one(void *context, size_t index) {
   const ad_opening *opening = context;
   ad_opened *opened = &opening->files[index];
@@ -132,7 +136,7 @@ static ad_status open_listed(ad_dump *dump, const char *const *paths, size_t cou
   return status;
 }
 
-/* ---- the files as one step ---- */
+/* ---- checking that the files belong to one step ---- */
 
 static const ad_dump_file *first_of_a_rank(const ad_dump *dump) {
   for (size_t i = 0; i < dump->count; i++)
@@ -144,7 +148,7 @@ static ad_status differs(const ad_dump_file *file, const char *what, const ad_du
   return ad_fail(AD_INVALID, "%s: its %s is not that of %s: they are of two dumps", file->path, what, first->path);
 }
 
-/* Mesh, step, sample and rank of one file against those of the first. */
+/* Checks that mesh, step and sample of one file equal those of the first, and that its rank is in the mesh. */
 static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const ad_dump_file *first) {
   if (strcmp(file->mesh, first->mesh) != 0)
     return ad_fail(AD_INVALID, "%s: its mesh is \"%.80s\", that of %s is \"%.80s\"", file->path, file->mesh,
@@ -156,6 +160,7 @@ static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const
                  (long long)file->rank, file->mesh, (long long)dump->mesh.world);
 }
 
+/* Sets mesh, step, sample and number of microbatches of the dump, and checks every file against the first. */
 static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
   const ad_dump_file *first = first_of_a_rank(dump);
   if (!first) return ad_complaints_add(complaints, ad_fail(AD_INVALID, "there is no file of kind addend or sum"));
@@ -174,6 +179,7 @@ static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
   return AD_OK;
 }
 
+/* Puts a file into its slot; two files in one slot are an error. */
 static ad_status put(const ad_dump_file **place, const ad_dump_file *file, const char *kind) {
   if (*place)
     return ad_fail(AD_INVALID, "%s: is the %s of rank %lld, and so is %s", file->path, kind, (long long)file->rank,
@@ -196,8 +202,10 @@ static ad_status place_file(ad_dump *dump, const ad_dump_file *file) {
   return put(&dump->addends[file->rank * dump->microbatches + microbatch], file, "addend");
 }
 
+/* Limits on what a dump may claim, so that a wrong number in a file does not ask for all memory. */
 enum { MICROBATCHES_MAX = 1 << 16, ADDENDS_MAX = 1 << 22 };
 
+/* Puts every file into its slot: [rank] for sums, [rank][microbatch] for addends. */
 static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
   size_t world = (size_t)dump->mesh.world;
   if (dump->microbatches > MICROBATCHES_MAX || dump->microbatches * dump->mesh.world > ADDENDS_MAX)
@@ -215,6 +223,7 @@ static ad_status lacks(const char *what, int64_t rank, int64_t microbatch) {
                  (long long)microbatch);
 }
 
+/* Complains about every rank that lacks a sum or an addend file. */
 static ad_status check_ranks(const ad_dump *dump, ad_complaints *complaints) {
   int64_t count = dump->microbatches;
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -226,8 +235,9 @@ static ad_status check_ranks(const ad_dump *dump, ad_complaints *complaints) {
   return AD_OK;
 }
 
-/* ---- positions ---- */
+/* ---- positions of ranks in the mesh ---- */
 
+/* Sets the position of a file's rank, from addend.coord or else from the rank; files of one rank must agree. */
 static ad_status read_position(ad_dump *dump, const ad_dump_file *file) {
   int32_t position[AD_DUMP_AXES] = {0};
   ad_dump_mesh_position(&dump->mesh, file->rank, position);
@@ -241,7 +251,7 @@ static ad_status read_position(ad_dump *dump, const ad_dump_file *file) {
   return AD_OK;
 }
 
-/* Two ranks that stand in one place, found by their row-major numbers. */
+/* Finds two ranks with one position. `taken`: [world], zeros; it is indexed by the row-major number of a position. */
 static ad_status check_positions(const ad_dump *dump, unsigned char *taken) {
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
     int64_t place = 0;
@@ -267,9 +277,10 @@ static ad_status read_positions(ad_dump *dump, ad_complaints *complaints) {
   return status;
 }
 
-/* ---- all of it ---- */
+/* ---- opening and closing a dump ---- */
 
-/* Of what is wrong in one part the later ones would make more of: they are looked at only when it is right. */
+/* Checks in stages, each only if the one before found nothing wrong: a mistake in an early stage would make a later one
+ * complain about its consequences. */
 static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *complaints) {
   if (complaints->count) return AD_OK;
   AD_TRY(check_files(dump, complaints));
@@ -292,11 +303,12 @@ int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes) {
   return key;
 }
 
-/* Gives back the pages that headers were read from. */
+/* Releases the pages that headers were read from. */
 static void forget_headers(const ad_dump *dump) {
   for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
 }
 
+/* Gives out an opened dump, or closes it if anything is wrong. */
 static ad_status end(ad_dump *dump, ad_status status, const ad_complaints *complaints, ad_dump *out) {
   if (!status) status = ad_complaints_end(complaints);
   if (status) {
@@ -317,7 +329,7 @@ ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference
   return end(&dump, status, &complaints, out);
 }
 
-/* Addends of another run are not needed: they are closed. */
+/* Closes the addend files of a dump that serves as a reference: only its sums are needed. */
 static void keep_sums(ad_dump *dump) {
   size_t kept = 0;
   for (size_t i = 0; i < dump->count; i++) {

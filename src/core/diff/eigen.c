@@ -1,6 +1,6 @@
-/* Eigenvectors of a symmetric matrix: reflections bring it to three diagonals, sweeps of rotations those to one (Golub
- * and Van Loan, Matrix Computations, 8.3; the order from the last row to the first is that of EISPACK's tred2 and
- * tql2). Every vector is a row, so that all loops go along memory. */
+/* Eigenvectors of a symmetric matrix: Householder reflections make the matrix tridiagonal, then sweeps of rotations
+ * make it diagonal (Golub and Van Loan, Matrix Computations, 8.3; from the last row to the first, as EISPACK's tred2
+ * and tql2). Every vector is a row, so that all loops run along memory. */
 #include "diff/eigen.h"
 
 #include <float.h>
@@ -11,32 +11,36 @@
 #include "diff/fit_kernel.h"
 
 enum {
-  SWEEPS = 16, /* that are kept and then applied together, while the rows that they touch are in a cache */
-  WIDTH = 128, /* columns that they are applied to at a time */
+  SWEEPS = 16, /* sweeps that are kept and then applied together, while the rows that they touch are in a cache */
+  WIDTH = 128, /* columns that the kept sweeps are applied to at a time */
   GROUP = 8,   /* reflections that are applied together */
-  SWEEPS_A_VALUE = 30
+  SWEEPS_A_VALUE = 30 /* limit: on average an eigenvalue may take this many sweeps */
 };
 
+/* The state of one decomposition. */
 typedef struct ad_eigen_work {
   const fit_kernels *kernels;
-  double *rows; /* n x n */
+  double *rows; /* n x n: the matrix, then reflections, at last the eigenvectors */
   size_t n;
-  double *diagonal, *beside;        /* n; beside[i] couples i and i + 1 */
-  double *factors;                  /* n: of the reflection that was made of a row */
-  double *w, *product;              /* n */
-  double *cosines, *sines;          /* SWEEPS x n */
-  size_t low[SWEEPS], high[SWEEPS]; /* a sweep's rotations k, of rows k and k + 1: low <= k < high */
+  double *diagonal, *beside;        /* n each; beside[i] is the off-diagonal element that couples i and i + 1 */
+  double *factors;                  /* n: factor of the reflection that was made of each row */
+  double *w, *product;              /* n each, scratch: the vector w of the rank-2 update, and the next product */
+  double *cosines, *sines;          /* SWEEPS x n: the rotations of the sweeps that are kept */
+  size_t low[SWEEPS], high[SWEEPS]; /* sweep s has a rotation k, of rows k and k + 1, for low[s] <= k < high[s] */
+  /* number of sweeps that are kept and not applied yet */
   size_t sweeps;
 } ad_eigen_work;
 
 static double *row_of(const ad_eigen_work *work, size_t i) { return work->rows + i * work->n; }
 
-/* ---- to three diagonals ---- */
+/* ---- from the matrix to a tridiagonal one ---- */
 
-/* What is so far below the largest element, which is about 1, is taken for nothing: its square still has all digits. */
+/* A vector with a smaller squared length counts as zero. The largest element of the matrix is about 1, so its square
+ * still has all digits. */
 #define NOTHING_SQUARE 1e-280
 
-/* Makes of x the vector u whose reflection I - factor u u' leaves of x its last element alone, and returns that. */
+/* Replaces x by the vector u whose Householder reflection I - factor u u' maps the old x to a multiple of the last unit
+ * vector; returns that multiple. */
 static double make_reflection(const fit_kernels *kernels, double *x, size_t n, double *factor) {
   double last = x[n - 1], square = kernels->dot(x, x, n - 1);
   x[n - 1] = 1;
@@ -48,7 +52,8 @@ static double make_reflection(const fit_kernels *kernels, double *x, size_t n, d
   return length;
 }
 
-/* product = rows 0..i-1 times u, after what the reflection before owes them was taken away. */
+/* product = (leading i x i block) u. On the way it subtracts from each row the rank-2 update of the reflection
+ * before. */
 static void multiply(ad_eigen_work *work, size_t i, const fit_passing *passing) {
   memset(passing->product, 0, i * sizeof *passing->product);
   for (size_t r = 0; r < i; r++) {
@@ -58,8 +63,8 @@ static void multiply(ad_eigen_work *work, size_t i, const fit_passing *passing) 
   }
 }
 
-/* Both sides' reflection is A - u w' - w u' with w = factor A u - (factor^2 u'A u / 2) u. It is taken away when the
- * next one reads the rows, so that each row passes once for each reflection. */
+/* A reflection applied from both sides is the rank-2 update A - u w' - w u' with w = factor A u - (factor^2 u'A u / 2)
+ * u. The update is subtracted when the next reflection reads the rows, so that each row is read once a reflection. */
 static void to_three_diagonals(ad_eigen_work *work) {
   const fit_kernels *kernels = work->kernels;
   double *w = work->w, *product = work->product;
@@ -80,11 +85,13 @@ static void to_three_diagonals(ad_eigen_work *work) {
   }
 }
 
+/* Applies the reflection I - factor u u' to x. */
 static void reflect(const fit_kernels *kernels, double *x, double factor, const double *u, size_t n) {
   if (factor != 0) kernels->add(x, -factor * kernels->dot(x, u, n), u, n);
 }
 
-/* Reflections first .. end-1, in this order, from the right. Each row is finished before the next. */
+/* Multiplies the rows by reflections first .. end-1 from the right, in this order; finishes each row before the
+ * next. */
 static void reflect_rows(ad_eigen_work *work, const double *vectors, size_t first, size_t end) {
   for (size_t r = 0; r < end; r++) {
     double *row = row_of(work, r);
@@ -93,8 +100,9 @@ static void reflect_rows(ad_eigen_work *work, const double *vectors, size_t firs
   }
 }
 
-/* Multiplies the reflections, each of which stands in its row's lower triangle, in place: the first i rows and columns
- * are the product of the first i. Vectors wait where rotations will be. */
+/* Replaces the reflections, each of which stands in its row's lower triangle, by their product: after step i the first
+ * i rows and columns are the product of the first i reflections. The memory of `cosines`, free until rotations start,
+ * holds the vectors meanwhile. */
 static void multiply_reflections(ad_eigen_work *work) {
   size_t n = work->n;
   for (size_t first = 0, end; first < n; first = end) {
@@ -106,9 +114,10 @@ static void multiply_reflections(ad_eigen_work *work) {
   }
 }
 
-/* ---- to one ---- */
+/* ---- from tridiagonal to diagonal ---- */
 
-/* Applies the sweeps that were kept. All go from the last row to the first, each one row behind the one before it. */
+/* Applies the kept sweeps to columns [begin, begin + width). All sweeps go from the last row to the first, each one row
+ * behind the sweep before it. */
 static void turn_columns(ad_eigen_work *work, size_t begin, size_t width, size_t bottom, size_t top) {
   for (size_t wave = 1; wave < top - bottom + work->sweeps; wave++)
     for (size_t s = 0; s < work->sweeps; s++) {
@@ -119,6 +128,7 @@ static void turn_columns(ad_eigen_work *work, size_t begin, size_t width, size_t
     }
 }
 
+/* Applies the kept sweeps to all columns, WIDTH at a time. */
 static void turn_rows(ad_eigen_work *work) {
   size_t bottom = work->n, top = 0, n = work->n;
   for (size_t s = 0; s < work->sweeps; s++) {
@@ -130,14 +140,14 @@ static void turn_rows(ad_eigen_work *work) {
   work->sweeps = 0;
 }
 
-/* The eigenvalue of the first two rows of a block that is nearer to the first (Wilkinson's shift). */
+/* The eigenvalue of the 2 x 2 block at `diagonal` that is nearer to the block's first element (Wilkinson's shift). */
 static double find_shift(const double *diagonal, double beside) {
   double half = (diagonal[1] - diagonal[0]) / 2;
   return diagonal[0] - beside * (beside / (half + copysign(hypot(half, beside), half)));
 }
 
-/* One implicit step from row `high` to row `low`. `bulge` is the element that a rotation leaves outside the three
- * diagonals, and the next one removes. */
+/* One implicit QL step from row `high` to row `low`. `bulge` is the element that a rotation leaves outside the three
+ * diagonals and that the next rotation removes. */
 static void sweep(ad_eigen_work *work, size_t low, size_t high) {
   double *d = work->diagonal, *e = work->beside;
   double *cosines = work->cosines + work->sweeps * work->n, *sines = work->sines + work->sweeps * work->n;
@@ -157,7 +167,8 @@ static void sweep(ad_eigen_work *work, size_t low, size_t high) {
   if (work->sweeps == SWEEPS) turn_rows(work);
 }
 
-/* Nothing beside its neighbours on the diagonal, or beside the whole matrix, whose largest element was about 1. */
+/* Whether off-diagonal element k is negligible, compared with its neighbours on the diagonal or with the whole matrix,
+ * whose largest element was about 1. */
 static int is_nothing(const ad_eigen_work *work, size_t k) {
   double near = fabs(work->diagonal[k]) + fabs(work->diagonal[k + 1]);
   return fabs(work->beside[k]) <= fmax(DBL_EPSILON * near, DBL_EPSILON * DBL_EPSILON);
@@ -180,7 +191,7 @@ static ad_status to_one_diagonal(ad_eigen_work *work) {
   return AD_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- solving ---- */
 
 static void swap_rows(double *x, double *y, size_t n) {
   for (size_t i = 0; i < n; i++) {
@@ -190,6 +201,7 @@ static void swap_rows(double *x, double *y, size_t n) {
   }
 }
 
+/* Sorts the eigenvalues in ascending order, and their vectors with them (selection sort: n swaps of rows). */
 static void sort(ad_eigen_work *work) {
   for (size_t i = 0; i + 1 < work->n; i++) {
     size_t least = i;
@@ -209,7 +221,7 @@ static ad_status find_vectors(ad_eigen_work *work) {
   return AD_OK;
 }
 
-/* The power of two of the largest element, 0 where all are nothing. Returns 0 if one is not finite. */
+/* *out = the power of two of the largest element, 0 for a zero matrix. Returns 0 if an element is not finite. */
 static int find_exponent(const double *matrix, size_t n, int *out) {
   double most = 0;
   for (size_t i = 0; i < n * n; i++) {

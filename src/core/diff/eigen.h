@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include "addend/status.h"
 
-/* matrix: n x n, symmetric; in its place are n orthonormal eigenvectors, one a row. values: n, ascending, the k-th that
- * of row k. Where the matrix has a value that is not finite, all of them are NaN. AD_NUMBER: an eigenvalue is not
- * found; both are then unusable. */
+/* Replaces the symmetric n x n `matrix` by its orthonormal eigenvectors, one a row, and sets values[k] to the
+ * eigenvalue of row k, ascending. If the matrix has an element that is not finite, all results are NaN. AD_NUMBER: an
+ * eigenvalue was not found; vectors and values are then unusable. */
 ad_status ad_eigen_solve(double *matrix, size_t n, double *values) AD_CHECKED;
 
 #endif

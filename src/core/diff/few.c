@@ -1,5 +1,6 @@
-/* Matching pursuit: what is left of a sum beside what is expected is projected on each addend; the one, or the set of
- * them, that it has most of gets another count, and again what is left is looked at. A step reads addends twice. */
+/* Matching pursuit: finds the few addends whose counts are wrong. It subtracts what is expected from the sum and
+ * projects the remainder on each addend; the addend, or set of addends, with the largest projection gets another count;
+ * repeat. Each step reads the addends twice. */
 #include "diff/few.h"
 
 #include <math.h>
@@ -8,30 +9,35 @@
 #include "diff/fit_kernel.h"
 #include "diff/hypotheses.h"
 
-enum { AT_ONCE = 8 /* addends: their sums do not wait for each other */ };
-enum { AT_MOST = 4 /* steps */, LOOKED_AT = 512 /* elements; what they say is tested on all */ };
+enum { AT_ONCE = 8 /* addends that are summed in one loop: independent sums need not wait for each other */ };
+enum {
+  AT_MOST = 4 /* steps */,
+  LOOKED_AT = 512 /* elements that are searched; the result is tested on all elements */
+};
 
+/* The state of a search. n is the number of addends; `left`, the remainder, is the sum minus addends times counts. */
 typedef struct ad_few {
   const ad_parts *parts;
   const ad_part *part;
   const ad_members *members;
   const double *expected;
   ad_explanation *why;
-  double *counts;          /* n */
-  double *along, *squares; /* n: of each addend with what is left, and with itself */
+  double *counts;          /* n: the counts that are tried now */
+  double *along, *squares; /* n each: products of each addend with the remainder, and with itself */
   double *rounded;         /* n: variances that rounding leaves in `along` */
-  double *left, *sizes;    /* a block */
-  double *addends;         /* AT_ONCE blocks */
-  size_t block;            /* elements: `rows`, at most AD_ROWS */
-  int is_measured;         /* squares and rounded, which no count changes */
-  double *of_sets;         /* 2 * sets */
-  size_t sets, rows;       /* rows: elements that are looked at */
-  double square;           /* of what is left */
-  int differs;             /* for ad_few_differ */
-  double all, all_square;  /* of the sum with all addends as expected, and of these with themselves */
+  double *left, *sizes;    /* a block each: the remainder; sums of squared addends, or scratch */
+  double *addends;         /* AT_ONCE blocks of addends' values */
+  size_t block;            /* elements of a block: `rows`, but at most AD_ROWS */
+  int is_measured;         /* 1: `squares` and `rounded` are known; counts do not change them */
+  double *of_sets;         /* 2 * sets: products of each set of addends with the remainder, and with itself */
+  size_t sets, rows;       /* sets: the most sets of one kind; rows: number of elements that are searched */
+  double square;           /* squared length of the remainder */
+  int differs;             /* result of ad_few_differ */
+  double all, all_square;  /* products of the expected sum of all addends with the actual sum, and with itself */
 } ad_few;
 
-/* A block of what is left: the sum over the expected factor, less the addends by their counts. */
+/* Reads elements [begin, end) of the remainder: the sum over the expected factor, minus the addends times their
+ * counts. */
 static void read_left(ad_few *few, size_t begin, size_t end) {
   const fit_kernels *kernels = ad_fit_kernels();
   ad_part_read_sum(few->parts, few->part, begin, end, few->left);
@@ -46,7 +52,8 @@ static void read_left(ad_few *few, size_t begin, size_t end) {
   few->square += kernels->dot(few->left, few->left, end - begin);
 }
 
-/* Squares some addends in their place, and takes what there is to take of these. */
+/* Adds to `squares` and `rounded` what this block of `count` addends contributes; the addends' values are squared in
+ * place. */
 static void measure(ad_few *few, double share, size_t first, size_t count, size_t n) {
   double sums[AT_ONCE] = {0};
   memcpy(sums, few->squares + first, count * sizeof *sums);
@@ -60,6 +67,7 @@ static void measure(ad_few *few, double share, size_t first, size_t count, size_
   memcpy(few->squares + first, sums, count * sizeof *sums);
 }
 
+/* Adds the products of all addends with the remainder over elements [begin, end). */
 static void project(ad_few *few, double share, size_t begin, size_t end) {
   size_t n = end - begin;
   for (size_t c = 0; c < few->members->count; c += AT_ONCE) {
@@ -73,6 +81,7 @@ static void project(ad_few *few, double share, size_t begin, size_t end) {
   }
 }
 
+/* Computes the remainder for the current counts and its products with all addends. */
 static void look(ad_few *few) {
   size_t n = few->members->count;
   double share = ad_rounding_of(few->parts, few->part).reduce;
@@ -86,7 +95,7 @@ static void look(ad_few *few) {
   few->is_measured = 1;
 }
 
-/* By how much addend c's count is off, if only its is; its error. */
+/* By how much addend c's count is wrong if no other count is; *error: the standard error of that number. */
 static double change_of(const ad_few *few, size_t c, double *error) {
   double rows = (double)few->rows, length = sqrt(few->squares[c]);
   double deviation = sqrt(few->square / fmax(rows, 1));
@@ -94,6 +103,7 @@ static double change_of(const ad_few *few, size_t c, double *error) {
   return few->squares[c] > 0 ? few->along[c] / few->squares[c] : 0;
 }
 
+/* Tests the current counts on the part's first elements, then on all. */
 static ad_status holds(ad_few *few, ad_fitness *out) {
   ad_rounding rounding = ad_rounding_of(few->parts, few->part);
   double expect = few->parts->param->expect;
@@ -101,6 +111,7 @@ static ad_status holds(ad_few *few, ad_fitness *out) {
   return out->holds ? ad_part_test(few->parts, few->part, few->counts, expect, &rounding, out) : AD_OK;
 }
 
+/* If the current counts give the sum, they become the explanation. */
 static ad_status accept_if_holds(ad_few *few) {
   ad_fitness fitness = {0};
   AD_TRY(holds(few, &fitness));
@@ -112,7 +123,7 @@ static ad_status accept_if_holds(ad_few *few) {
   return AD_OK;
 }
 
-/* ---- one factor on all ---- */
+/* ---- one factor on all addends ---- */
 
 static void measure_all(ad_few *few) {
   const fit_kernels *kernels = ad_fit_kernels();
@@ -131,6 +142,7 @@ static void measure_all(ad_few *few) {
   }
 }
 
+/* Tries the sum of all addends with one free factor, first rounded to a simple number, then as fitted. */
 static ad_status try_factor(ad_few *few) {
   measure_all(few);
   double factor = few->all / few->all_square, simple = ad_simple_count(&few->parts->dump->mesh, factor);
@@ -142,11 +154,13 @@ static ad_status try_factor(ad_few *few) {
   return AD_OK;
 }
 
-/* ---- a few ---- */
+/* ---- another count for a few addends ---- */
 
-/* Addends that may count otherwise together: one alone, those of a rank, of a microbatch, of a place on an axis. */
+/* Sets of addends that may share a wrong count: one addend, those of one rank, of one microbatch, of one position on an
+ * axis (OF_PLACE + axis). */
 enum { ONE, OF_RANK, OF_MICROBATCH, OF_PLACE };
 
+/* Which set of this kind addend c belongs to. */
 static size_t key_of(const ad_few *few, int kind, size_t c) {
   const ad_piece *piece = &few->members->columns[c].piece;
   if (kind == ONE) return c;
@@ -155,14 +169,15 @@ static size_t key_of(const ad_few *few, int kind, size_t c) {
   return (size_t)few->parts->dump->position[piece->rank][kind - OF_PLACE];
 }
 
+/* A set of addends and how much their counts, relative to the expected ones, should change. */
 typedef struct ad_set {
   int kind;
   size_t key;
   double change; /* of their counts */
 } ad_set;
 
-/* The set of this kind that what is left has most of, if it has more of it than of `most`, in errors. Addends have
- * little in common, or the next step takes back what they have. */
+/* *out = the set of this kind with the largest projection of the remainder, if it is larger than *most standard errors;
+ * *most is updated. The addends are taken as nearly orthogonal; where they are not, the next step corrects it. */
 static void find_most(ad_few *few, int kind, double *most, ad_set *out) {
   double deviation = sqrt(few->square / fmax((double)few->rows, 1));
   memset(few->of_sets, 0, 2 * few->sets * sizeof *few->of_sets);
@@ -179,7 +194,7 @@ static void find_most(ad_few *few, int kind, double *most, ad_set *out) {
   }
 }
 
-/* The counts of a set of addends become what they seem to be, a simple number where one is near. */
+/* Changes the counts of a set of addends to the fitted ones, rounded to a simple number where one is near. */
 static void change(ad_few *few, const ad_set *set) {
   for (size_t c = 0; c < few->members->count; c++) {
     if (key_of(few, set->kind, c) != set->key) continue;
@@ -189,8 +204,9 @@ static void change(ad_few *few, const ad_set *set) {
   }
 }
 
-enum { CHANCE = 8 }; /* errors */
+enum { CHANCE = 8 }; /* standard errors; a projection below this may be chance */
 
+/* Changes the set that explains most of the remainder, tests, and repeats, AT_MOST times. */
 static ad_status pursue(ad_few *few) {
   for (int step = 0; step < AT_MOST && !few->why->explains; step++) {
     double most = CHANCE;
@@ -204,12 +220,14 @@ static ad_status pursue(ad_few *few) {
   return AD_OK;
 }
 
+/* The largest number of sets that a kind can have. */
 static size_t count_sets(const ad_few *few) {
   size_t n = few->members->count, world = (size_t)few->parts->dump->mesh.world;
   size_t microbatches = (size_t)few->parts->dump->microbatches, most = n > world ? n : world;
   return most > microbatches ? most : microbatches;
 }
 
+/* Runs `what` with scratch memory, starting from the expected counts. */
 static ad_status with_memory(ad_few *few, ad_status (*what)(ad_few *few)) {
   size_t n = few->members->count;
   double *memory;

@@ -1,5 +1,6 @@
-/* Least squares by the addends' Gram matrix. Where all of them can be told apart its inverse is all that is needed;
- * else its eigenvectors: those whose eigenvalue is nothing are the sums of counts that no element can tell. */
+/* Least squares by the addends' Gram matrix. Where all addends are linearly independent, a Cholesky factor and its
+ * inverse suffice. Otherwise the matrix is decomposed into eigenvectors; those with a negligible eigenvalue are the
+ * combinations of counts that no element can tell. */
 #include "diff/fit.h"
 #include "diff/combination.h"
 
@@ -10,10 +11,10 @@
 #include "diff/eigen.h"
 #include "diff/fit_kernel.h"
 
-/* ---- products ---- */
+/* ---- the Gram matrix and the other products ---- */
 
-/* Each addend is rounded on its way. Where a few elements are most of an addend that is no noise that many others even
- * out. */
+/* Adds the variance that rounding of the addends leaves in each addend's product with the sum. If a few elements are
+ * most of an addend, their rounding errors do not average out. */
 static void add_rounded(const double *columns, size_t stride, size_t rows, double share, double *squares,
                         ad_products *out) {
   for (size_t i = 0; i < rows; i++) squares[i] = 0;
@@ -24,7 +25,7 @@ static void add_rounded(const double *columns, size_t stride, size_t rows, doubl
       out->rounded[c] += share * share * columns[i + c * stride] * columns[i + c * stride] * squares[i];
 }
 
-/* The addends and the sum of a part side by side, `stride` elements at a time. */
+/* Adds the products of one part, reading its addends and its sum side by side, `stride` elements at a time. */
 static void add_part(const ad_parts *parts, const ad_part *part, size_t stride, double *columns, double *products,
                      ad_products *out) {
   const ad_members *members = ad_part_members(parts, part);
@@ -41,7 +42,7 @@ static void add_part(const ad_parts *parts, const ad_part *part, size_t stride, 
   }
 }
 
-/* From the upper triangle of (n+1) x (n+1), in whose last column the sum stands. */
+/* Takes the products from the upper triangle of `all`, (n+1) x (n+1), whose last column is the sum's. */
 static void take_products(const double *all, ad_products *out) {
   size_t n = out->n;
   for (size_t j = 0; j < n; j++) {
@@ -67,7 +68,8 @@ ad_status ad_products_from(const double *all, size_t n, size_t rows, ad_products
   return AD_OK;
 }
 
-/* As many as the largest part has: shards may be far smaller than a block. */
+/* How many elements to read at a time: no more than the largest part has, for shards may be far smaller than
+ * AD_ROWS. */
 static size_t rows_at_once(const ad_part *const *list, size_t count) {
   size_t most = 1;
   for (size_t i = 0; i < count; i++)
@@ -75,6 +77,7 @@ static size_t rows_at_once(const ad_part *const *list, size_t count) {
   return most < AD_ROWS ? most : AD_ROWS;
 }
 
+/* Computes the products over all parts of `list`. */
 static ad_status gather(const ad_parts *parts, const ad_part *const *list, size_t count, ad_products *out) {
   size_t n = out->n, stride = rows_at_once(list, count);
   double *columns, *all;
@@ -129,11 +132,13 @@ double ad_products_distance(const ad_products *products, const double *counts, c
   return fmax(distance, 0);
 }
 
-/* ---- the fit ---- */
+/* ---- the fit by eigenvectors ---- */
 
+/* The eigenvectors of the Gram matrix of the addends, which are scaled to length 1. */
 typedef struct ad_eigen {
-  double *vectors, *values; /* of the Gram matrix of the addends brought to length 1 */
-  double *lengths;          /* of the addends; 1 for one that is zero */
+  double *vectors, *values; /* n x n and n */
+  double *lengths;          /* n: lengths of the addends; 1 for an addend that is zero */
+  /* n: right-hand side of the fit, then scratch */
   double *target;
   size_t n;
 } ad_eigen;
@@ -162,9 +167,11 @@ static ad_status eigen_create(const ad_products *products, ad_eigen *eigen) {
   return status == AD_NUMBER ? ad_fail_in(status, "the counts of %zu addends cannot be fitted", n) : status;
 }
 
-/* Eigenvalues of unit addends are 1 where they have nothing in common. What rounding leaves of nothing is far below. */
+/* A smaller eigenvalue counts as 0. The eigenvalues of orthogonal unit addends are 1, and rounding errors are far below
+ * this. */
 #define NOTHING 1e-9
 
+/* Sets fit->counts to the best fit that is nearest to `prior`, and fit->rank to the number of usable eigenvalues. */
 static void solve(const ad_products *products, const ad_eigen *eigen, const double *prior, ad_fit *fit) {
   size_t n = eigen->n;
   ad_products_multiply(products, prior, eigen->target);
@@ -183,6 +190,8 @@ static void solve(const ad_products *products, const ad_eigen *eigen, const doub
   }
 }
 
+/* Sets fit->residual and fit->errors: standard errors, infinite where a negligible eigenvalue has a share in the
+ * count. */
 static void find_errors(const ad_products *products, const ad_eigen *eigen, ad_fit *fit) {
   size_t n = eigen->n, free = products->rows > fit->rank ? products->rows - fit->rank : 1;
   ad_products_multiply(products, fit->counts, eigen->target);
@@ -213,18 +222,22 @@ static ad_status fit_by_vectors(const ad_products *products, const double *prior
   return status;
 }
 
-/* ---- the same where all addends can be told apart ---- */
+/* ---- the fit by Cholesky, where all addends can be told apart ---- */
 
-/* The sum of the inverse's diagonal is at least one over the least eigenvalue: below this none is nothing. */
+/* The trace of the inverse is at least one over the smallest eigenvalue: below this limit no eigenvalue is
+ * negligible. */
 #define APART (1e-2 / NOTHING)
 
-enum { AT_ONCE = 4 }; /* rows: each earlier row that they need is read from far memory once for all of them */
+/* rows that are worked on together, so that each earlier row is read from memory once for all of them */
+enum { AT_ONCE = 4 };
 
+/* The Cholesky factor L of the Gram matrix L L' of the addends scaled to length 1, then its inverse. */
 typedef struct ad_inverse {
-  double *rows;    /* n x n: L, then its inverse, lower triangles; the Gram matrix of the unit addends is L L' */
-  double *lengths; /* n; 1 for an addend that is zero */
+  double *rows;    /* n x n: lower triangles, first of L, then of its inverse */
+  double *lengths; /* n: lengths of the addends; 1 for an addend that is zero */
+  /* n each: right-hand side, then scratch; diagonal of the Gram matrix's inverse */
   double *target, *variances;
-  double *left; /* AT_ONCE x n */
+  double *left; /* AT_ONCE x n, scratch of `invert` */
   size_t n;
 } ad_inverse;
 
@@ -254,7 +267,7 @@ static void inverse_destroy(ad_inverse *inverse) {
 
 static size_t end_of_block(size_t begin, size_t n) { return begin + AT_ONCE < n ? begin + AT_ONCE : n; }
 
-/* Rows become those of L, as far as the earlier row j says. */
+/* Computes element j of rows [begin, end) of L, given row j of L. */
 static void factorize_by(ad_inverse *inverse, size_t j, size_t begin, size_t end) {
   const fit_kernels *kernels = ad_fit_kernels();
   const double *other = inverse->rows + j * inverse->n;
@@ -264,7 +277,7 @@ static void factorize_by(ad_inverse *inverse, size_t j, size_t begin, size_t end
   }
 }
 
-/* 0: row i is too much like earlier ones. */
+/* Computes L's diagonal element i. Returns 0 if addend i is nearly a combination of the addends before it. */
 static int take_pivot(ad_inverse *inverse, size_t i) {
   double *row = inverse->rows + i * inverse->n;
   double pivot = row[i] - ad_fit_kernels()->dot(row, row, i);
@@ -272,7 +285,7 @@ static int take_pivot(ad_inverse *inverse, size_t i) {
   return pivot > NOTHING;
 }
 
-/* The rows become those of L. 0: addends are too much alike. */
+/* Replaces the rows of the Gram matrix by those of L. Returns 0 if an addend is nearly a combination of others. */
 static int factorize(ad_inverse *inverse) {
   size_t n = inverse->n;
   for (size_t begin = 0, end; begin < n; begin = end) {
@@ -286,7 +299,7 @@ static int factorize(ad_inverse *inverse) {
   return 1;
 }
 
-/* Takes row k of the inverse of L away from what is `left` of rows behind it. */
+/* Subtracts the share of row k of L's inverse from the right-hand sides `left` of rows [begin, end). */
 static void invert_by(const ad_inverse *inverse, double *left, size_t k, size_t first, size_t begin, size_t end) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t n = inverse->n;
@@ -294,6 +307,7 @@ static void invert_by(const ad_inverse *inverse, double *left, size_t k, size_t 
     kernels->add(left + (i - first) * n, -inverse->rows[k + i * n], inverse->rows + k * n, k + 1);
 }
 
+/* Finishes row i of L's inverse and adds its squares to the diagonal of the Gram matrix's inverse. */
 static void invert_row(ad_inverse *inverse, const double *left, size_t i) {
   double *row = inverse->rows + i * inverse->n, pivot = row[i];
   for (size_t k = 0; k < i; k++) row[k] = left[k] / pivot;
@@ -301,7 +315,7 @@ static void invert_row(ad_inverse *inverse, const double *left, size_t i) {
   for (size_t k = 0; k <= i; k++) inverse->variances[k] += row[k] * row[k];
 }
 
-/* The inverse of L, and what its columns' squares sum to. Returns the sum of these. */
+/* Replaces L by its inverse and sums the squares of its columns. Returns the trace of the Gram matrix's inverse. */
 static double invert(ad_inverse *inverse) {
   size_t n = inverse->n;
   double all = 0;
@@ -318,6 +332,7 @@ static double invert(ad_inverse *inverse) {
   return all;
 }
 
+/* Sets fit->counts and fit->rank by the inverse. */
 static void solve_apart(const ad_products *products, ad_inverse *inverse, const double *prior, ad_fit *fit) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t n = inverse->n;
@@ -334,6 +349,7 @@ static void solve_apart(const ad_products *products, ad_inverse *inverse, const 
   fit->rank = n - ad_products_zeros(products);
 }
 
+/* Sets fit->residual and fit->errors by the inverse. */
 static void find_errors_apart(const ad_products *products, ad_inverse *inverse, ad_fit *fit) {
   size_t n = inverse->n, free = products->rows > fit->rank ? products->rows - fit->rank : 1;
   ad_products_multiply(products, fit->counts, inverse->target);
@@ -347,7 +363,7 @@ static void find_errors_apart(const ad_products *products, ad_inverse *inverse, 
   }
 }
 
-/* *done: 0 where addends may be too much alike for it. */
+/* Fits by Cholesky. *done = 0 where addends may be too nearly dependent for it. */
 static ad_status fit_apart(const ad_products *products, const double *prior, ad_fit *fit, int *done) {
   ad_inverse inverse = {0};
   ad_status status = inverse_create(products, &inverse);

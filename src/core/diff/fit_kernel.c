@@ -1,4 +1,5 @@
-/* Choosing the variant of the fit's loops: the one that all kernels use. The loops are in fit_kernel_body.h. */
+/* Chooses the variant of the fit's loops for the instruction set that all kernels use. The loops
+ * are in fit_kernel_body.h. */
 #include "diff/fit_kernel.h"
 
 #include "kernels/kernels.h"

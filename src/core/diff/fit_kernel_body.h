@@ -1,13 +1,15 @@
-/* The fit's loops, compiled once per instruction set under the name KERNELS. A sum has eight lanes, added in one order,
- * and the elements that fill no eight lanes are added last; no product is fused. So any register width, and any number
- * of columns that are multiplied at a time (SIDE), gives the same bits. */
+/* The fit's loops, compiled once per instruction set under the name KERNELS. Each sum has eight lanes, which are added
+ * in a fixed order, then the elements that fill no eight lanes; no multiplication is fused with an addition. So any
+ * register width and any number of columns multiplied at a time (SIDE) give the same bits. */
 #include "diff/fit_kernel.h"
 
 enum { LANES = 8, PART = REGISTER / sizeof(double) };
-typedef double part __attribute__((vector_size(REGISTER), aligned(8), may_alias)); /* what a register holds of them */
+/* as many doubles as a register holds */
+typedef double part __attribute__((vector_size(REGISTER), aligned(8), may_alias));
 #define AT(x) (*(const part *)(x))
 #define TO(x) (*(part *)(x))
 
+/* Adds the eight lanes of a sum, in the order that every variant has. */
 static double total(const double *sums) {
   double half[4], quarter[2];
   for (size_t i = 0; i < 4; i++) half[i] = sums[i] + sums[i + 4];
@@ -24,27 +26,29 @@ static double sum_rest(const double *x, const double *y, size_t begin, size_t en
 /* ---- products of columns ---- */
 
 enum {
-  CHUNK = 512,             /* rows at a time: of SIDE columns they stay in the first cache */
-  PANEL = 64 / SIDE * SIDE /* columns at a time: of these they stay in the second */
+  CHUNK = 512,             /* rows at a time: SIDE columns of so many rows stay in the first-level cache */
+  PANEL = 64 / SIDE * SIDE /* columns at a time: so many columns of CHUNK rows stay in the second-level cache */
 };
 
+/* Columns of one chunk of rows. */
 typedef struct gram_columns {
-  const double *first; /* of the chunk */
+  const double *first; /* column 0, at the chunk's first row */
   size_t stride, n, rows;
 } gram_columns;
 
-/* Past the last column stands the last once more, whose products nobody takes. */
+/* Column `index`; beyond the last column the last one again, so that a block is always full. Products with
+ * such a column are not used. */
 static const double *column_of(const gram_columns *columns, size_t index) {
   return columns->first + (index < columns->n ? index : columns->n - 1) * columns->stride;
 }
 
-/* SIDE columns and SIDE columns, and the sums of their products. */
+/* The products of SIDE columns x with SIDE columns y, in lanes. */
 typedef struct gram_square {
   const double *x[SIDE], *y[SIDE];
   double sums[SIDE][SIDE][LANES];
 } gram_square;
 
-/* As many lanes as a register holds, from `lane` on. */
+/* Sums the lanes that one register holds, from `lane` on. */
 static void sum_lanes(gram_square *square, size_t rows, size_t lane) {
   part sums[SIDE][SIDE] = {0};
   for (size_t row = lane; row < rows; row += LANES)
@@ -54,7 +58,7 @@ static void sum_lanes(gram_square *square, size_t rows, size_t lane) {
     for (size_t b = 0; b < SIDE; b++) TO(square->sums[a][b] + lane) = sums[a][b];
 }
 
-/* Columns from i on with those from j on. */
+/* Adds the products of columns i .. i+SIDE-1 with columns j .. j+SIDE-1 to the upper triangle. */
 static void add_square(const gram_columns *columns, size_t i, size_t j, double *out) {
   gram_square square;
   size_t whole = columns->rows / LANES * LANES, n = columns->n;
@@ -69,6 +73,7 @@ static void add_square(const gram_columns *columns, size_t i, size_t j, double *
         out[i + a + (j + b) * n] += total(square.sums[a][b]) + sum_rest(square.x[a], square.y[b], whole, columns->rows);
 }
 
+/* Adds the products of PANEL columns, from `begin` on, with all columns up to theirs. */
 static void add_panel(const gram_columns *chunk, size_t begin, double *out) {
   size_t end = begin + PANEL < chunk->n ? begin + PANEL : chunk->n;
   for (size_t i = 0; i < end; i += SIDE)
@@ -82,7 +87,7 @@ static void gram(const double *columns, size_t stride, size_t n, size_t rows, do
   }
 }
 
-/* ---- rows ---- */
+/* ---- loops over one or two rows ---- */
 
 static double dot(const double *x, const double *y, size_t n) {
   double sums[LANES] = {0};
@@ -104,7 +109,7 @@ static void add_sized(double *restrict y, double *restrict sizes, double factor,
   }
 }
 
-/* What is added to stays in registers while all columns are. */
+/* Adds AD_FIT_COLUMNS columns in one pass, so that y and sizes stay in registers. */
 static void add_sized_columns(double *restrict y, double *restrict sizes, const double *factors, const float *const *x,
                               size_t n) {
   const float *restrict columns[AD_FIT_COLUMNS];

@@ -1,5 +1,5 @@
-/* The document of a dump as commands that GitHub's runners read from a job's output: an annotation for each thing that
- * is said. */
+/* Prints the document of a diff as GitHub Actions workflow commands: one annotation per wrong
+ * parameter, norm or message. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,8 @@
 #include "diff/told.h"
 #include "files/printed.h"
 
-/* As a runner reads it back: '%' and ends of lines, in a title ':' and ',' too. */
+/* Prints text with each character of `special` as %XX, which a runner decodes. '%' and line ends must be escaped,
+ * in a title also ':' and ','. */
 static void print_escaped(FILE *file, const char *text, const char *special) {
   for (; *text; text++) {
     if (strchr(special, *text))
@@ -19,6 +20,7 @@ static void print_escaped(FILE *file, const char *text, const char *special) {
   }
 }
 
+/* Prints one annotation. `level`: "error", "warning" or "notice"; `module` and `label` may be "". */
 static void annotate(FILE *file, const char *level, const char *module, const char *title, const char *label,
                      const char *text) {
   fprintf(file, "::%s title=", level);
@@ -35,6 +37,7 @@ static void annotate(FILE *file, const char *level, const char *module, const ch
   fputc('\n', file);
 }
 
+/* Prints one annotation for each parameter, or group of equal parameters, that is not right. */
 static void annotate_params(FILE *file, const json_t *document, const char *module) {
   json_t *rows = ad_told(json_object_get(document, "params"), 0);
   const json_t *row;

@@ -1,4 +1,5 @@
-/* `addend explain`: a page for each thing that can be told of a gradient. The texts are docs/explain/NAME.md. */
+/* `addend explain`: prints a page about each kind and cause that a diff can name. The texts
+ * are docs/explain/NAME.md. */
 #include "diff/guide.h"
 
 #include <stdio.h>
@@ -17,7 +18,7 @@ static const ad_guide_page *find(const char *name) {
 
 int ad_guide_has(const char *name) { return find(name) != NULL; }
 
-/* Pages that were probably meant: slips of the finger, and names that have the word in them. */
+/* Prints "; did you mean ...?" with the pages whose name is within a few typing errors of `unknown` or contains it. */
 static void print_near(const char *unknown, char *out, size_t size) {
   ad_text text = ad_text_on(out, size);
   *out = 0;
@@ -29,7 +30,7 @@ static void print_near(const char *unknown, char *out, size_t size) {
   ad_text_add(&text, text.used ? "?" : "");
 }
 
-/* "# own_only: each rank's own addend only" without the mark. */
+/* Prints a page's name and its title: of "# own_only: each rank's own addend only" the words after the colon. */
 static void print_title(FILE *file, const ad_guide_page *page) {
   const char *title = page->text + strspn(page->text, "# ");
   const char *colon = strchr(title, ':');
@@ -37,6 +38,7 @@ static void print_title(FILE *file, const ad_guide_page *page) {
   fprintf(file, "  %-28s %.*s\n", page->name, length, colon ? colon + 2 : "");
 }
 
+/* Prints the names and titles of all pages. */
 static ad_status list(char **out) {
   char *text = NULL;
   size_t size = 0;

@@ -1,10 +1,10 @@
-/* From a parameter's tensors to its document. */
+/* Judges one parameter: reads its tensors, finds what its sum holds, and makes its document. */
 #include "diff/judge.h"
 
 #include <string.h>
 #include "base/memory.h"
 
-/* How many of its elements are in no part; 0 too where parts overlap without being copies. */
+/* The number of the parameter's elements that no rank's sum has; 0 also where parts overlap without being copies. */
 static int64_t count_missing(const ad_parts *parts) {
   int64_t missing = parts->param->sample;
   for (size_t i = 0; i < parts->count; i++) {
@@ -16,12 +16,13 @@ static int64_t count_missing(const ad_parts *parts) {
   return missing > 0 ? missing : 0;
 }
 
+/* Appends a message to a finding. */
 static void say(ad_finding *out, json_t *message) {
   if (!out->messages) out->messages = json_array();
   json_array_append_new(out->messages, message);
 }
 
-/* Fewer elements than addends leave counts open. */
+/* Says that a part with no more elements than addends cannot be fitted, if its counts stayed open. */
 static void say_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding *out) {
   const ad_judged *shown = verdict->shown;
   int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
@@ -31,8 +32,8 @@ static void say_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding
                         parts->param->name, shown->part->count, ad_part_members(parts, shown->part)->count));
 }
 
-/* Equal addends may be sums that were made before: that their sum is right says nothing then, unless a reference does.
- */
+/* Turns `right` into `identical_addends`: ranks with identical addends may have dumped sums, not addends, so that a
+ * right sum of them proves nothing unless a reference confirms it. */
 static void doubt(const ad_judge *judge, const ad_alike *alike, const ad_compared *compared, ad_verdict *verdict) {
   char who[AD_VERDICT_TEXT / 2];
   if (verdict->kind != AD_VERDICT_RIGHT || judge->allow_identical || !json_object_size(alike->who)) return;
@@ -43,6 +44,7 @@ static void doubt(const ad_judge *judge, const ad_alike *alike, const ad_compare
   snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as after a sum that was made before", who);
 }
 
+/* Completes the verdict with what equal addends and parameter values say, and makes the finding's document from it. */
 static ad_status say_verdict(const ad_judge *judge, const ad_parts *parts, const ad_judged *list, const ad_alike *alike,
                              const ad_compared *compared, ad_verdict *verdict, ad_finding *out) {
   ad_status status = ad_values_hold(parts, verdict, &out->unequal);
@@ -69,6 +71,7 @@ static ad_status say_parts(const ad_judge *judge, const ad_parts *parts, const a
   return status;
 }
 
+/* Judges every part of the sum, compares it with the reference, and makes the finding. */
 static ad_status judge_parts(const ad_judge *judge, ad_parts *parts, const ad_alike *alike, ad_judged *list,
                              ad_finding *out) {
   ad_compared compared = {0};
@@ -88,6 +91,7 @@ static ad_status judge_summed(const ad_judge *judge, ad_parts *parts, const ad_a
   return status;
 }
 
+/* A sum that lacks elements is wrong without further tests; otherwise its parts are judged. */
 static ad_status judge_alike(const ad_judge *judge, ad_parts *parts, ad_alike *alike, ad_finding *out) {
   int64_t missing = count_missing(parts);
   AD_TRY(ad_alike_find(parts, alike));
@@ -98,6 +102,7 @@ static ad_status judge_alike(const ad_judge *judge, ad_parts *parts, ad_alike *a
   return AD_OK;
 }
 
+/* Measures the norm; judges the parameter unless the dump says that it cannot be judged. */
 static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding *out) {
   ad_alike alike;
   AD_TRY(ad_norm_measure(parts, &out->norm));
@@ -112,6 +117,7 @@ static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding 
   return status;
 }
 
+/* The bytes of all tensors of the parameter that judging it reads. */
 static size_t bytes_of(const ad_parts *parts) {
   size_t bytes = 0;
   for (size_t m = 0; m < parts->member_count; m++)

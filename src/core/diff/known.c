@@ -1,15 +1,17 @@
-/* Keeping counts that explained a part, and trying them on others. */
+/* Keeps the counts that explained a wrong sum, and tries them on the sums of other parameters. */
 #include "diff/known.h"
 
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
 
-/* Multiplications: two to three seconds of one core. */
+/* The limit on the work of fits, in multiplications: two to three seconds of one core. */
 #define WORK 1e10
 
+/* Number of (rank, microbatch) pairs. */
 static size_t cells(const ad_dump *dump) { return (size_t)(dump->mesh.world * dump->microbatches); }
 
+/* The row-major number of a position in the mesh. */
 static int64_t place_of(const ad_dump_mesh *mesh, const int32_t *position) {
   int64_t place = 0;
   for (int axis = 0; axis < mesh->count; axis++) place = place * mesh->size[axis] + position[axis];
@@ -41,12 +43,13 @@ void ad_known_destroy(ad_known *known) {
   *known = (ad_known){0};
 }
 
-/* ---- turns ---- */
+/* ---- taking turns ---- */
 
 static size_t index_of(const ad_known *known, const ad_dump_param *param) {
   return (size_t)(param - known->dump->params);
 }
 
+/* Waits until all parameters before this one have passed. */
 static void wait_for_turn(ad_known *known, const ad_dump_param *param) {
   pthread_mutex_lock(&known->lock);
   while (known->turn < index_of(known, param)) pthread_cond_wait(&known->moved, &known->lock);
@@ -61,7 +64,7 @@ void ad_known_pass(ad_known *known, const ad_dump_param *param) {
   pthread_mutex_unlock(&known->lock);
 }
 
-/* ---- work ---- */
+/* ---- the limit on fits ---- */
 
 int ad_known_affords(ad_known *known, const ad_dump_param *param, ad_known_fit fit, size_t n, size_t rows) {
   double work = (double)n * (double)n * ((double)rows / 2 + (double)n);
@@ -73,9 +76,9 @@ int ad_known_affords(ad_known *known, const ad_dump_param *param, ad_known_fit f
   return 1;
 }
 
-/* ---- counts ---- */
+/* ---- trying the known counts ---- */
 
-/* The rank that lies to `from` as `rank` lies to `holder`. */
+/* The rank that lies relative to `from` as `rank` lies relative to `holder`, axis by axis and cyclic. */
 static int64_t rank_beside(const ad_known *known, int64_t rank, int64_t holder, int64_t from) {
   const ad_dump *dump = known->dump;
   int64_t place = 0;
@@ -88,27 +91,29 @@ static int64_t rank_beside(const ad_known *known, int64_t rank, int64_t holder, 
   return known->rank_at[place];
 }
 
-/* Whether all counts but a few are `usual`; none of them may be NaN. */
+/* Whether at most AD_KNOWN_OTHERS counts differ from `usual` and none is NaN; lists those that differ. */
 static int find_others(ad_known_counts *known, size_t n, double usual) {
   known->usual = usual;
   known->other_count = 0;
   if (isnan(usual)) return 0;
   for (size_t i = 0; i < n; i++) {
-    if (known->counts[i] == usual && signbit(known->counts[i]) == signbit(usual)) continue; /* 0 and -0 are two */
+    if (known->counts[i] == usual && signbit(known->counts[i]) == signbit(usual)) continue; /* 0 and -0 are distinct */
     if (isnan(known->counts[i]) || known->other_count == AD_KNOWN_OTHERS) return 0;
     known->others[known->other_count++] = i;
   }
   return 1;
 }
 
-/* The usual number is looked for in three places: where it is in none of them, counts are taken one by one. */
+/* Looks for a number that nearly all counts have, trying the first, middle and last count. If there is none, the
+ * counts are stored one by one. */
 static void find_usual(ad_known_counts *known, size_t n) {
   const size_t places[] = {0, n / 2, n - 1};
   for (size_t i = 0; i < sizeof places / sizeof *places && !known->is_plain; i++)
     known->is_plain = find_others(known, n, known->counts[places[i]]);
 }
 
-/* take_counts where the addends are all that there are, so that they stand as known counts do. */
+/* take_counts where every rank has an addend of every microbatch, so that addend c has the c-th known count: copies the
+ * usual count and moves the few others. */
 static void take_plain(const ad_known *known, const ad_known_counts *from, size_t n, int64_t holder, double *out) {
   int64_t microbatches = known->dump->microbatches;
   for (size_t c = 0; c < n; c++) out[c] = from->usual;
@@ -118,7 +123,8 @@ static void take_plain(const ad_known *known, const ad_known_counts *from, size_
   }
 }
 
-/* 0: an addend of the part's was none of theirs. */
+/* Sets out[c] to the count that explained another part, moved by the offset between the two parts' holders. Returns 0
+ * if that part had no addend for one of these members. */
 static int take_counts(const ad_known *known, const ad_known_counts *from, const ad_members *members, int64_t holder,
                        double *out) {
   if (from->is_plain && members->count == cells(known->dump))
@@ -132,6 +138,7 @@ static int take_counts(const ad_known *known, const ad_known_counts *from, const
   return 1;
 }
 
+/* Tests counts on a part's first elements, then on all. */
 static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, ad_explanation *why) {
   ad_rounding rounding = ad_rounding_of(parts, part);
   ad_fitness fitness = {0};

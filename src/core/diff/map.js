@@ -1,6 +1,6 @@
-/* Draws the map of a diff from the document in the element #diff: a row for each parameter, in it a cell for each rank and
- * microbatch, coloured by how often that addend was counted. Rows are canvases that are drawn when they come into view, so
- * that hundreds of parameters on hundreds of ranks are there at once. */
+/* Draws the map of a diff from the JSON document in the element #diff. Each parameter has a row, each rank and microbatch a
+ * cell in it, coloured by how often that addend was counted. A row is a canvas that is drawn when it scrolls into view, so
+ * that a page can hold hundreds of parameters on hundreds of ranks. */
 
 const KINDS = {
   right: 'right',
@@ -31,9 +31,9 @@ const list = (value) => (Array.isArray(value) ? value : []);
 const world = (diff) => Math.max(1, Number(diff.world) || 1);
 const microbatches = (diff) => Math.max(1, Number(diff.microbatches) || 1);
 
-/* ---- counts ---- */
+/* ---- counts and their words ---- */
 
-/* What is in document.counts: of one rank and microbatch; 1 throughout where a parameter is right; null: not known. */
+/* How often the addend of a rank and microbatch was counted; 1 if the parameter is right and has no counts; null: not known. */
 function countOf(param, rank, microbatch) {
   if (!Array.isArray(param.counts)) return param.pass ? 1 : null;
   const count = list(param.counts[rank])[microbatch];
@@ -47,7 +47,7 @@ function errorOf(param, rank, microbatch) {
 
 const FRACTIONS = {0.5: '½', 0.25: '¼', 0.125: '⅛', 0.75: '¾', 1.5: '1½'};
 
-/* As short as a cell is: whole numbers and parts of them where a count is one, within what is measured. */
+/* A count, short enough for a cell: an integer or a fraction if it is within 5e-4 of one, else two digits. */
 function countWords(count) {
   if (count === null) return '';
   const near = [...Object.keys(FRACTIONS).map(Number), 1 / 3, 2 / 3, Math.round(count)].find((value) => Math.abs(count - value) < 5e-4);
@@ -57,7 +57,7 @@ function countWords(count) {
   return near === 2 / 3 ? '⅔' : String(near);
 }
 
-/* How far from 1 it stands out: none as much as twice. */
+/* How conspicuous a count is, by its distance from 1; 0 and 2 are equally so. An unknown count is as 1/2. */
 const distance = (count) => (count === null ? 0.5 : Math.abs(count - 1));
 
 /* ---- colours ---- */
@@ -79,7 +79,8 @@ function readPalette() {
   };
 }
 
-/* Halves do not pass for wholes: between 0.99 and 1.01 is once, beside it the colour begins away from the ground's. */
+/* The colour of a count, interpolated between STOPS. A count within 0.01 of 1 has the neutral colour; any other one starts a
+ * step away from it, so that it cannot be mistaken for 1. */
 function colourParts(count) {
   const {stops} = palette;
   if (count < -0.01) return rgb(palette.other);
@@ -109,12 +110,12 @@ function hatch(context) {
   return context.createPattern(tile, 'repeat');
 }
 
-/* ---- one row ---- */
+/* ---- drawing a parameter's row of cells ---- */
 
 const powerOfTwo = (least) => 2 ** Math.max(0, Math.ceil(Math.log2(least)));
 
-/* Where cells are: ranks from left to right, several to a cell where there are more than pixels; microbatches below each
- * other, several to a line where there are more than a line has room for. */
+/* The grid of cells: ranks from left to right, several in a cell if the row is too narrow; microbatches from top to bottom,
+ * several in a line if the row is too low. */
 function measure(diff, width, height) {
   const ranks = world(diff), parts = microbatches(diff);
   const perCell = powerOfTwo(ranks / Math.max(1, Math.floor(width / 2)));
@@ -128,7 +129,7 @@ function rowHeight(param, diff) {
   return param.pass ? Math.min(Math.max(14, 6 * lines), 60) : Math.min(Math.max(22, 15 * lines), 160);
 }
 
-/* The count in a cell that stands out most, and whose it is. */
+/* The most conspicuous count of a cell, with its rank and microbatch. */
 function cellAt(param, grid, column, line) {
   let worst = null;
   for (let rank = column * grid.perCell; rank < Math.min((column + 1) * grid.perCell, grid.ranks); rank++) {
@@ -177,7 +178,7 @@ function drawStrip(strip, diff) {
   if (strip.at) outline(context, strip.at.column * grid.width, strip.at.line * grid.height, grid);
 }
 
-/* Seen on every colour. */
+/* Outlines a cell in two colours, so that the outline shows on any colour. */
 function outline(context, x, y, grid) {
   for (const [colour, thickness] of [[palette.ground, 4], [palette.ink, 2]]) {
     context.strokeStyle = colour;
@@ -186,7 +187,7 @@ function outline(context, x, y, grid) {
   }
 }
 
-/* Ranks above the cells, as many as there is room for. */
+/* Draws the numbers of ranks above the cells, as many as fit. */
 function drawAxis(canvas, diff) {
   const context = prepare(canvas, 16), grid = measure(diff, canvas.clientWidth, 100);
   const room = 10 + 7 * String(grid.ranks - 1).length;
@@ -199,9 +200,9 @@ function drawAxis(canvas, diff) {
   }
 }
 
-/* ---- what the pointer is on ---- */
+/* ---- describing the cell under the pointer ---- */
 
-/* "dp=0 tp=3": row-major, the last axis fastest. */
+/* A rank's position in the mesh, "dp=0 tp=3"; ranks are row-major, the last axis fastest. */
 function coordinates(diff, rank) {
   const axes = String(diff.mesh || '').split(' ').map((axis) => axis.split('=')).filter(([, size]) => Number(size) > 0);
   const words = [];
@@ -232,7 +233,7 @@ function sentence(param) {
   return (text.toLowerCase().startsWith(verdictWords(param)) || !text ? text || verdictWords(param) : `${verdictWords(param)}: ${text}`).replace(/\.$/, '');
 }
 
-/* The pointer and the arrow keys go from cell to cell. */
+/* Describes the cell that the pointer is on, or that the arrow keys moved to. */
 function listen(strip, diff, spoken) {
   const {canvas, param} = strip;
   const drawn = () => {
@@ -266,7 +267,7 @@ function listen(strip, diff, spoken) {
   });
 }
 
-/* ---- rows ---- */
+/* ---- rows of parameters, grouped by verdict ---- */
 
 function aboutWords(param) {
   const reference = param.reference;
@@ -280,20 +281,20 @@ function aboutWords(param) {
   ].filter(Boolean).join(' · ');
 }
 
-/* The sentence without the verdict that it begins with, which stands before it. */
+/* The verdict's text without the kind that it begins with, which the page prints before it. */
 function reasonWords(param) {
   const text = String(param.text || ''), start = `${verdictWords(param)}: `;
   const rest = text.startsWith(start) ? text.slice(start.length) : text === verdictWords(param) ? '' : text;
   return rest && `: ${rest}`;
 }
 
-/* One that is sure, or all that fit. */
+/* The cause, or all possible causes. */
 function causeWords(judged) {
   const causes = judged.cause ? [judged.cause] : list(judged.possible_causes);
   return (causes.length > 1 ? 'possible causes: ' : '') + causes.map((cause) => cause.text).join('; ');
 }
 
-const TOLD_EACH = 3; /* parameters of one verdict, up to which numbers stand below each */
+const TOLD_EACH = 3; /* a group of at most this many parameters shows the numbers of each */
 
 function groupsOf(params) {
   const groups = new Map();
@@ -334,7 +335,7 @@ class CountMap {
     return strip.row;
   }
 
-  /* What went wrong is said once for all parameters of which it is said. */
+  /* A group of parameters with the same verdict, which is printed once. */
   group(params) {
     const [first] = params;
     const verdict = [make('span', {class: isUntold(first) ? 'untold' : 'bad'}, verdictWords(first)), first.axis && [' on ', code(first.axis)], reasonWords(first)];
@@ -357,7 +358,7 @@ class CountMap {
     for (const strip of this.strips) if (strip.isSeen) drawStrip(strip, this.diff);
   }
 
-  /* How many names have the words. */
+  /* Hides the rows whose name lacks one of the words; returns how many rows are left. */
   search(words) {
     const wanted = words.trim().toLowerCase().split(/\s+/);
     let found = 0;
@@ -384,7 +385,7 @@ function normTile(norm) {
   return tile('Norm that the job reported', short(norm.reported), words || `of the sums: ${short(norm.computed)}`, norm.pass ? 'good' : 'bad');
 }
 
-/* What the whole is, in a few words, and how they look. */
+/* The verdict on all parameters in a few words, and the CSS class to show it in. */
 function wholeVerdict(diff, wrong, untold) {
   const of = (some) => `${count(some.length)} of ${count(list(diff.params).length)}`;
   if (wrong.length) return [`${of(wrong)} wrong`, 'bad'];
@@ -448,7 +449,7 @@ function drawMap(diff, wrong, untold, right) {
   return {box, map};
 }
 
-/* A dump has one module, or several with a mesh each. */
+/* The page's part about one module; a dump has one module, or several with a mesh each. */
 function drawDiff(diff, box, {wrong, untold}) {
   const step = isNumber(diff.step) || typeof diff.step === 'string' ? `Step ${diff.step}, mesh ` : 'Mesh ';
   return [

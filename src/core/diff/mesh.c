@@ -1,4 +1,4 @@
-/* Meshes of dumps: parsing, and the arithmetic of ranks on them. */
+/* Meshes of dumps: parses them, and computes ranks and positions on them. */
 #include "diff/mesh.h"
 
 #include <math.h>
@@ -15,7 +15,8 @@ static int is_name(const char *text, size_t length) {
   return 1;
 }
 
-/* One word of a text: its name and its value. NULL: none is left; a word without both: length 0. */
+/* Reads the next word of a text as NAME=VALUE: returns the word, the length of its name, and the value with its length.
+ * A word without '=' has name length 0 and is itself the value. NULL: no word is left. */
 static const char *next_word(const char **text, size_t *name, const char **value, size_t *length) {
   const char *word = *text + strspn(*text, " ");
   size_t all = strcspn(word, " ");
@@ -33,7 +34,7 @@ static int find_axis(const ad_dump_mesh *mesh, const char *name, size_t length) 
   return -1;
 }
 
-/* The number that a word has; -1: none. */
+/* The decimal number of at most 9 digits that the text is; -1: it is none. */
 static int64_t number(const char *text, size_t length) {
   int64_t value = 0;
   if (!length || length > 9) return -1;
@@ -44,6 +45,7 @@ static int64_t number(const char *text, size_t length) {
   return value;
 }
 
+/* Appends one axis to the mesh. */
 static ad_status add_axis(ad_dump_mesh *mesh, const char *word, size_t name, const char *value, size_t length) {
   int64_t size = number(value, length);
   if (mesh->count == AD_DUMP_AXES) return ad_fail(AD_INVALID, "a mesh has at most %d axes", AD_DUMP_AXES);
@@ -143,6 +145,7 @@ int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes) {
   return ranks;
 }
 
+/* Whether the axes have `size` ranks and each of them more than one. */
 static int is_set_of(const ad_dump_mesh *mesh, uint32_t axes, double size) {
   for (int axis = 0; axis < mesh->count; axis++)
     if (axes >> axis & 1 && mesh->size[axis] == 1) return 0;

@@ -1,4 +1,4 @@
-/* Reading the metadata of one file. */
+/* Reads and checks the metadata of one file of a dump. */
 #include "diff/metadata.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static ad_status need(const ad_dump_file *file, const char *key) {
   return text_of(file, key) ? AD_OK : ad_fail(AD_INVALID, "%s: has no %s in its metadata", file->path, key);
 }
 
-/* A whole number of `least` or more; what *out was where the key is not there. */
+/* Reads an integer of at least `least`; leaves *out alone if the file does not have the key. */
 static ad_status read_integer(const ad_dump_file *file, const char *key, int64_t least, int64_t *out) {
   const char *text = text_of(file, key);
   char *end;
@@ -33,6 +33,7 @@ static ad_status read_integer(const ad_dump_file *file, const char *key, int64_t
   return AD_OK;
 }
 
+/* Reads a number above 0, or from 0 on; NaN if the file does not have the key. */
 static ad_status read_positive(const ad_dump_file *file, const char *key, int may_be_zero, double *out) {
   const char *text = text_of(file, key);
   char *end;
@@ -45,20 +46,21 @@ static ad_status read_positive(const ad_dump_file *file, const char *key, int ma
   return AD_OK;
 }
 
-/* What a file says, and the one that it is like. */
+/* A file that is being read, and a file before it that may share parsed metadata with it. */
 typedef struct ad_saying {
-  ad_dump_file *file;
+  ad_dump_file *file;       /* NULL: there is none */
   const ad_dump_file *like; /* NULL: none */
 } ad_saying;
 
-/* What the other file has of this text, if both have it from one header; `place`: in the file. NULL: read it. */
+/* If both files got this metadata text from one shared header: what `like` parsed from it. `place` is the field of
+ * `file` that the text is for; the same field of `like` has it. NULL: the text must be parsed. */
 static json_t *shared(const ad_saying *saying, const char *key, json_t *const *place) {
   const char *base = (const char *)saying->file;
   if (!saying->like || text_of(saying->like, key) != text_of(saying->file, key)) return NULL;
   return *(json_t *const *)(const void *)((const char *)saying->like + ((const char *)place - base));
 }
 
-/* Left alone (NULL) where the key is not there. */
+/* Parses a key's JSON text; leaves *out NULL if the file does not have the key. */
 static ad_status read_json(const ad_saying *saying, const char *key, json_t **out) {
   const ad_dump_file *file = saying->file;
   const char *text = text_of(file, key);
@@ -70,6 +72,7 @@ static ad_status read_json(const ad_saying *saying, const char *key, json_t **ou
   return *out ? AD_OK : ad_fail(AD_INVALID, "%s: %s is no JSON: %s", file->path, key, error.text);
 }
 
+/* Parses a key that must be a JSON object. */
 static ad_status read_map(const ad_saying *saying, const char *key, json_t **out) {
   const ad_dump_file *file = saying->file;
   AD_TRY(read_json(saying, key, out));
@@ -77,7 +80,7 @@ static ad_status read_map(const ad_saying *saying, const char *key, json_t **out
   return AD_OK;
 }
 
-/* A dtype's bare name, or JSON. */
+/* Reads addend.reduce: a dtype's bare name, or a JSON object from patterns to names. */
 static ad_status read_reduce(const ad_saying *saying) {
   ad_dump_file *file = saying->file;
   const char *text = text_of(file, "addend.reduce");
@@ -91,6 +94,7 @@ static int is_factor(const json_t *value) {
   return json_is_number(value) && isfinite(json_number_value(value)) && json_number_value(value) != 0;
 }
 
+/* Reads addend.expect: a factor, or a JSON object from patterns to factors. */
 static ad_status read_expect(const ad_saying *saying) {
   ad_dump_file *file = saying->file;
   static const char key[] = "addend.expect", right[] = "a number that is not 0, or a JSON object of them by pattern";
@@ -103,6 +107,7 @@ static ad_status read_expect(const ad_saying *saying) {
   return AD_OK;
 }
 
+/* Checks that gradients can be summed in the dtype of this name. */
 static ad_status check_wire(const char *name) {
   ad_dtype dtype = 0;
   AD_TRY(ad_dtype_parse(name, &dtype));
@@ -140,6 +145,7 @@ static ad_status read_version(const ad_dump_file *file) {
   return version && strcmp(version, "1") != 0 ? wrong(file, "addend.version", version, "1") : AD_OK;
 }
 
+/* Reads what places a file in the dump: rank, mesh, position and microbatch. A reference has none of these. */
 static ad_status read_place(ad_dump_file *file) {
   if (file->kind == AD_DUMP_REFERENCE) return AD_OK;
   AD_TRY(need(file, "addend.version"));
@@ -157,7 +163,7 @@ static ad_status read_numbers(ad_dump_file *file) {
   AD_TRY(read_integer(file, "addend.sample", 1, &file->sample));
   AD_TRY(read_positive(file, "addend.divisor", 0, &file->divisor));
   AD_TRY(read_positive(file, "addend.norm", 1, &file->norm));
-  if (norm_type && strtod(norm_type, NULL) != 2) file->norm = NAN; /* only the usual norm is judged */
+  if (norm_type && strtod(norm_type, NULL) != 2) file->norm = NAN; /* only the 2-norm is judged */
   return AD_OK;
 }
 

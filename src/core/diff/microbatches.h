@@ -1,12 +1,13 @@
-/* Words for counts that differ from microbatch to microbatch. */
+/* Prints counts that differ from microbatch to microbatch. */
 #ifndef DIFF_MICROBATCHES_H
 #define DIFF_MICROBATCHES_H
 #include <stddef.h>
 #include <stdint.h>
 
-enum { AD_MICROBATCHES_TOLD = 256 }; /* of more their counts are not told one by one */
+enum { AD_MICROBATCHES_TOLD = 256 }; /* the counts of more microbatches are not printed one by one */
 
-/* "microbatch 0 counts 1, microbatches 1 and 2 count 1/4": one item for each count, longer text is cut. */
+/* Prints "microbatch 0 counts 1, microbatches 1 and 2 count 1/4": one item for each distinct count. Text that
+ * does not fit is cut off. */
 void ad_microbatches_print(const double *counts, int64_t microbatches, char *buffer, size_t size);
 
 #endif

@@ -1,18 +1,19 @@
-/* Sorting files by module. */
+/* Sorts the files of a dump by module. */
 #include "diff/modules.h"
 
 #include <string.h>
 #include "base/memory.h"
 #include "diff/dump.h"
 
-/* "00003.sum.safetensors" or "00003.addend.m0.safetensors", as a reducer names its files. */
+/* Whether text, which follows "rank", is like "00003.sum.safetensors" or "00003.addend.m0.safetensors", as
+ * reducers name their files. */
 static int ends_as_own(const char *text) {
   size_t digits = strspn(text, "0123456789");
   return digits && (!strncmp(text + digits, ".sum.", 5) || !strncmp(text + digits, ".addend.", 8));
 }
 
-/* Of "FOLDER/encoder.rank00003.sum.safetensors" the 7 of "encoder", and where it begins; of a file without a module 0;
- * of one that is named otherwise -1. */
+/* The length of the module's name in a path, and in *begin where the name begins: 7 for "encoder" in
+ * "FOLDER/encoder.rank00003.sum.safetensors"; 0 if the name has no module; -1 if it is not a reducer's file name. */
 static int module_of(const char *path, const char **begin) {
   const char *base = strrchr(path, '/');
   *begin = base = base ? base + 1 : path;
@@ -27,6 +28,7 @@ const ad_dump_module *ad_dump_modules_find(const ad_dump_modules *modules, const
   return NULL;
 }
 
+/* Adds a module unless it is listed already. */
 static ad_status add_module(ad_dump_modules *to, const char *begin, int length) {
   char *name;
   AD_TRY(ad_new((size_t)length + 1, &name));
@@ -40,12 +42,14 @@ static ad_status add_module(ad_dump_modules *to, const char *begin, int length) 
   return AD_OK;
 }
 
+/* Whether a file belongs to a module; files that are not named as reducers name theirs belong to every module. */
 static int is_of(const char *path, const ad_dump_module *module) {
   const char *begin;
   int length = module_of(path, &begin);
   return length < 0 || (strlen(module->name) == (size_t)length && !strncmp(module->name, begin, (size_t)length));
 }
 
+/* Lists the module's files. */
 static ad_status fill(const ad_file_list *list, ad_dump_module *module) {
   AD_TRY(ad_new(list->count, &module->files));
   for (size_t i = 0; i < list->count; i++)
@@ -63,7 +67,7 @@ static ad_status sort(ad_dump_modules *modules) {
   return AD_OK;
 }
 
-/* What lies in folders and is not read. */
+/* Warns of the entries of folders that are skipped. */
 static void tell_passed(const char *const *paths, size_t count) {
   ad_file_list list = {.passed = ad_dump_tell_passed};
   for (size_t i = 0; i < count; i++)
@@ -76,7 +80,8 @@ ad_status ad_dump_modules_list(const char *const *paths, size_t count, ad_dump_m
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && !status; i++) status = ad_dump_list(&modules.list, paths[i]);
   int is_whole = !status;
-  if (status == AD_IO || status == AD_INVALID) status = AD_OK; /* who opens all of them says what is missing */
+  /* a missing file or folder is reported when the files are opened */
+  if (status == AD_IO || status == AD_INVALID) status = AD_OK;
   if (is_whole) status = sort(&modules);
   if (modules.count < 2) ad_dump_modules_clear(&modules);
   if (modules.count) tell_passed(paths, count);

@@ -1,5 +1,5 @@
-/* The files of a dump of several modules, each of which has a mesh and sums of its own: by the name that reducers put
- * before "rank" in "encoder.rank00003.sum.safetensors". Files that are named otherwise say nothing of modules. */
+/* Splits a dump of several modules, each with its own mesh and sums, by the name that reducers put before "rank":
+ * "encoder" in "encoder.rank00003.sum.safetensors". Files with other names belong to no module in particular. */
 #ifndef DIFF_MODULES_H
 #define DIFF_MODULES_H
 #include "addend/status.h"
@@ -7,17 +7,18 @@
 
 typedef struct ad_dump_module {
   char *name;
-  const char **files; /* its own, and those that are named otherwise: a reference of all */
+  const char **files; /* the module's files, and all files with other names: a reference may be for all modules */
   size_t count;
 } ad_dump_module;
 
+/* The modules of a dump. */
 typedef struct ad_dump_modules {
   ad_file_list list; /* owns the paths */
   ad_dump_module *modules;
-  size_t count; /* 0: the files are those of one module, or not there */
+  size_t count; /* 0: the files are those of a single module, or cannot be listed */
 } ad_dump_modules;
 
-/* Of the files, and those in the folders. */
+/* Lists the modules of these files, and of the files in these folders. */
 ad_status ad_dump_modules_list(const char *const *paths, size_t count, ad_dump_modules *out) AD_CHECKED;
 void ad_dump_modules_clear(ad_dump_modules *modules);
 const ad_dump_module *ad_dump_modules_find(const ad_dump_modules *modules, const char *name); /* NULL: none */

@@ -1,5 +1,5 @@
-/* Which parameters a reported norm counted how often: copies counted along some axes, or one parameter too often or
- * never, whatever gives the number. */
+/* Finds which parameters the job's reported gradient norm counted how often: every copy along some axes, or one
+ * parameter several times or never, whichever gives the reported number. */
 #include "diff/norm.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "diff/document.h"
 #include "files/json.h"
 
-/* ---- one parameter ---- */
+/* ---- the share of one parameter ---- */
 
 /* Whether a rank that differs from `rank` on this axis alone holds the same box. */
 static int has_copy_along(const ad_parts *parts, const ad_part *part, int64_t rank, int axis) {
@@ -25,6 +25,7 @@ static int has_copy_along(const ad_parts *parts, const ad_part *part, int64_t ra
   return 0;
 }
 
+/* Adds the sums of squares and of fourth powers. */
 static void add_values(const double *values, size_t n, double *square, double *fourth) {
   for (size_t i = 0; i < n; i++) {
     double own = values[i] * values[i];
@@ -33,6 +34,7 @@ static void add_values(const double *values, size_t n, double *square, double *f
   }
 }
 
+/* Sums the squares of every distinct element once (copies of a part are skipped), scaled up from the sample. */
 static void measure(const ad_parts *parts, double *values, ad_norm_term *out) {
   const ad_dump_param *param = parts->param;
   double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1;
@@ -61,15 +63,17 @@ ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
   return AD_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- judging the norm of all parameters ---- */
 
+/* The norm that is judged. */
 typedef struct ad_norm {
   const ad_dump *dump;
   const ad_norm_term *terms;
-  double reported, square, tolerance; /* tolerance: of the square */
+  /* the reported norm; the squared norm of the sums; how far that square may be off */
+  double reported, square, tolerance;
 } ad_norm;
 
-/* The square if copies along `axes` were counted each. */
+/* The squared norm if each copy along `axes` had been counted. */
 static double square_with(const ad_norm *norm, uint32_t axes) {
   double square = 0;
   for (size_t p = 0; p < norm->dump->param_count; p++)
@@ -77,12 +81,14 @@ static double square_with(const ad_norm *norm, uint32_t axes) {
   return square;
 }
 
+/* Whether this squared norm is the reported one, within the tolerance. */
 static int is_reported(const ad_norm *norm, double square) {
   double reported = norm->reported * norm->reported, larger = fmax(square, norm->square);
   return fabs(square - reported) <= norm->tolerance * (norm->square > 0 ? larger / norm->square : 1);
 }
 
-/* Two ranks that report different numbers; -1: all are alike. */
+/* A rank that reports another norm than the ranks before it; -1: all report the same. *reported: the first one's,
+ * NaN if none reports any. */
 static int64_t find_other(const ad_dump *dump, double *reported) {
   *reported = NAN;
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -101,10 +107,11 @@ static void measure_all(ad_norm *norm) {
     norm->square += norm->terms[p].square;
     variance += norm->terms[p].variance;
   }
-  /* What a norm in f32 may be off, and six times what the sample leaves open. */
+  /* 1e-4 for a norm computed in f32, and six standard errors for what the sample leaves open. */
   norm->tolerance = 1e-4 * norm->square + 6 * sqrt(variance);
 }
 
+/* JSON list of the parameters that have copies along `axes`, and how often each was counted. */
 static json_t *counted(const ad_norm *norm, uint32_t axes) {
   json_t *list = json_array();
   for (size_t p = 0; p < norm->dump->param_count; p++) {
@@ -116,12 +123,12 @@ static json_t *counted(const ad_norm *norm, uint32_t axes) {
   return list;
 }
 
-/* What was counted otherwise than once, as far as all causes agree on it. */
+/* The causes found so far. `counted`: the parameters counted other than once, if all causes agree on them, else []. */
 typedef struct ad_norm_causes {
-  json_t *list, *counted; /* counted NULL: none yet */
+  json_t *list, *counted; /* counted NULL: there is no cause yet */
 } ad_norm_causes;
 
-/* Takes `counted`. */
+/* Adds a cause; takes ownership of `counted`. */
 static void add_cause(ad_norm_causes *causes, int doubled, const char *axes, double times, json_t *counted,
                       const char *text) {
   json_array_append_new(causes->list, ad_cause_document(doubled ? "doubled" : "missing", axes, times, text, ""));
@@ -132,7 +139,8 @@ static void add_cause(ad_norm_causes *causes, int doubled, const char *axes, dou
   json_decref(counted);
 }
 
-/* Every set of axes along which counting copies gives the reported norm, the fewest first. */
+/* Adds a cause for every set of axes along which counting each copy gives the reported norm,
+ * sets of fewer axes first. */
 static void add_axes(const ad_norm *norm, ad_norm_causes *causes) {
   uint32_t copied = 0;
   char names[AD_DUMP_AXES * AD_DUMP_NAME], text[AD_DUMP_AXES * AD_DUMP_NAME + 40];
@@ -146,12 +154,13 @@ static void add_axes(const ad_norm *norm, ad_norm_causes *causes) {
     }
 }
 
-/* Every parameter that, counted a whole number of times other than once, gives the reported norm. */
+/* Adds a cause for every parameter that gives the reported norm if it was counted a whole number of times, not once. */
 static void add_params(const ad_norm *norm, ad_norm_causes *causes) {
   double left = norm->reported * norm->reported - norm->square;
   for (size_t p = 0; p < norm->dump->param_count; p++) {
     const char *name = norm->dump->params[p].name;
-    double square = norm->terms[p].square, count = 1 + left / square, whole = round(count) + 0.0; /* no -0 */
+    /* + 0.0 turns -0 into 0 */
+    double square = norm->terms[p].square, count = 1 + left / square, whole = round(count) + 0.0;
     char text[160];
     if (!(square > 2 * norm->tolerance) || whole < 0 || whole == 1 || whole > (double)norm->dump->mesh.world ||
         fabs(count - whole) * square > norm->tolerance)
@@ -162,6 +171,7 @@ static void add_params(const ad_norm *norm, ad_norm_causes *causes) {
   }
 }
 
+/* Finds the causes of a wrong norm and the text that names them. */
 static ad_norm_causes explain(const ad_norm *norm, char *text, size_t size) {
   ad_norm_causes causes = {.list = json_array()};
   double computed = sqrt(norm->square);

@@ -1,4 +1,5 @@
-/* The map: its page with the document. What it looks like is in map.html, map.css and map.js. */
+/* Writes the HTML page of a diff, with its map of parameters and ranks. Its looks are in
+ * map.html, map.css and map.js. */
 #include "files/page.h"
 
 #include "addend/diff.h"

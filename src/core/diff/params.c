@@ -1,5 +1,5 @@
-/* What the files say of each parameter. Where several say it they must agree: a rank that disagrees about a shape or a
- * type would be compared with something else. */
+/* Gathers what a dump's files say of each parameter. Files that say the same thing must agree: a rank that disagrees
+ * about a shape or a type would otherwise be compared with the wrong elements. */
 #include "diff/params.h"
 
 #include <math.h>
@@ -7,12 +7,13 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* ---- names ---- */
+/* ---- names of parameters ---- */
 
 static int by_name(const void *a, const void *b) {
   return strcmp(((const ad_dump_param *)a)->name, ((const ad_dump_param *)b)->name);
 }
 
+/* Adds a parameter unless its name is known. */
 static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t *room) {
   if (json_object_get(known, name)) return AD_OK;
   if (dump->param_count == *room) {
@@ -25,7 +26,8 @@ static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t
   return AD_OK;
 }
 
-/* Whether both have the same tensors and say the same of them: then what was parsed is shared. */
+/* Whether both files have the same tensors and the same metadata about them; equal metadata was parsed once and is
+ * shared, so that comparing pointers is enough. */
 static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
   return before && ad_safetensors_share(file->tensors, before->tensors) && file->types == before->types &&
          file->shapes == before->shapes && file->held == before->held && file->sharding == before->sharding &&
@@ -33,8 +35,9 @@ static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
          file->unjudged == before->unjudged;
 }
 
+/* Marks each file that says the same as the file of its kind before it; such files need not be read again. */
 static void find_repeats(ad_dump *dump) {
-  const ad_dump_file *before[] = {NULL, NULL}; /* AD_DUMP_ADDEND, AD_DUMP_SUM */
+  const ad_dump_file *before[] = {NULL, NULL}; /* the file before, for AD_DUMP_ADDEND and AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {
     ad_dump_file *file = &dump->files[i];
     if (file->kind == AD_DUMP_REFERENCE) continue;
@@ -43,7 +46,7 @@ static void find_repeats(ad_dump *dump) {
   }
 }
 
-/* Those of its tensors, and of what it says nothing can be told of. */
+/* Adds the names of a file's tensors, and of the parameters that it says cannot be judged. */
 static ad_status add_names(ad_dump *dump, const ad_dump_file *file, json_t *known, size_t *room) {
   const char *name;
   json_t *why;
@@ -53,6 +56,7 @@ static ad_status add_names(ad_dump *dump, const ad_dump_file *file, json_t *know
   return AD_OK;
 }
 
+/* Lists the parameters of all files, sorted by name. */
 static ad_status collect_names(ad_dump *dump) {
   json_t *known = json_object();
   size_t room = 0;
@@ -77,6 +81,7 @@ static ad_status wrong(const ad_dump_file *file, const char *key, const char *na
   return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" %s", file->path, key, name, what);
 }
 
+/* Reads `count` integers from 0 on. */
 static ad_status read_sizes(const json_t *list, int count, int64_t *out) {
   for (int i = 0; i < count; i++) {
     const json_t *size = json_array_get(list, (size_t)i);
@@ -86,7 +91,7 @@ static ad_status read_sizes(const json_t *list, int count, int64_t *out) {
   return AD_OK;
 }
 
-/* The shape of the whole as addend.shapes has it; ndim -1 where that is left out. */
+/* Reads the whole's shape from addend.shapes; ndim is -1 where the file does not have it. */
 static ad_status said_shape(const ad_dump_file *file, const char *name, ad_shape *out) {
   const json_t *list = json_object_get(file->shapes, name);
   int64_t numel = 1;
@@ -103,6 +108,7 @@ static ad_status said_shape(const ad_dump_file *file, const char *name, ad_shape
   return AD_OK;
 }
 
+/* Parses R, I or S<dim>. */
 static ad_status read_type(const char *text, size_t length, int ndim, ad_type *out) {
   if (length == 1 && (*text == 'R' || *text == 'I')) return *out = *text == 'R' ? AD_R : AD_I, AD_OK;
   int dim = length == 2 && *text == 'S' ? text[1] - '0' : -1;
@@ -111,6 +117,7 @@ static ad_status read_type(const char *text, size_t length, int ndim, ad_type *o
   return *out = AD_S(dim), AD_OK;
 }
 
+/* Parses "dp_shard=R tp=S0"; an axis that is not named is R. */
 static ad_status parse_types(const ad_dump *dump, const char *text, int ndim, ad_type types[AD_DUMP_AXES]) {
   uint32_t seen = 0;
   memset(types, AD_R, sizeof *types * AD_DUMP_AXES);
@@ -124,7 +131,8 @@ static ad_status parse_types(const ad_dump *dump, const char *text, int ndim, ad
   }
 }
 
-/* *said is set to this file's text, which must be what another file said. */
+/* Sets *said to what this file says of the parameter under `key`; if another file said
+ * something else, that is an error. */
 static ad_status merge_text(const ad_dump_file *file, const json_t *map, const char *key, const char *name,
                             const char **said) {
   const json_t *value = json_object_get(map, name);
@@ -137,8 +145,9 @@ static ad_status merge_text(const ad_dump_file *file, const json_t *map, const c
   return AD_OK;
 }
 
-/* ---- all files on one parameter ---- */
+/* ---- merging what all files say of a parameter ---- */
 
+/* What the files so far say of one parameter; NULL, NaN, 0 and ndim -1 mean nothing yet. */
 typedef struct ad_said {
   const char *types, *partial, *unjudged;
   ad_shape shape;
@@ -172,18 +181,20 @@ static ad_status merge_file(const ad_dump_file *file, const char *name, ad_said 
   AD_TRY(merge_text(file, file->types, "addend.types", name, &said->types));
   if (file->kind == AD_DUMP_SUM) AD_TRY(merge_text(file, file->partial, "addend.partial", name, &said->partial));
   const char *unjudged = json_string_value(json_object_get(file->unjudged, name));
-  if (!said->unjudged) said->unjudged = unjudged; /* ranks may have reasons of their own: the first one's is enough */
+  if (!said->unjudged) said->unjudged = unjudged; /* each rank may give its own reason; the first is enough */
   AD_TRY(merge_shape(file, name, &said->shape));
   return merge_numbers(file, name, said);
 }
 
+/* Whether the parameter is cut along any axis. */
 static int cuts(const ad_dump *dump, const ad_dump_param *param) {
   for (int axis = 0; axis < dump->mesh.count; axis++)
     if (ad_type_is_cut(param->types[axis])) return 1;
   return 0;
 }
 
-/* No file says it: nothing is cut, and each tensor is the whole. */
+/* The shape of a parameter that no file gives a shape for: it is not cut, so that each tensor is the whole and
+ * all must have one shape. */
 static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shape *out) {
   const ad_dump_file *first = NULL;
   char one[160], other[160];
@@ -202,6 +213,7 @@ static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shap
   return AD_OK;
 }
 
+/* Parses the axes of addend.partial into a bit set. */
 static ad_status read_partial(const ad_dump *dump, const char *text, uint32_t *out) {
   char axis[AD_DUMP_NAME];
   while (*text) {
@@ -233,9 +245,11 @@ static int has_tensor(const ad_dump *dump, const char *name) {
   return 0;
 }
 
+/* Completes a parameter from what the files say, with defaults for what they do not say. */
 static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *param) {
   param->shape = said->shape;
-  if (said->unjudged && !has_tensor(dump, param->name)) param->shape = (ad_shape){.ndim = 1}; /* nobody has any of it */
+  /* no file has any element of it */
+  if (said->unjudged && !has_tensor(dump, param->name)) param->shape = (ad_shape){.ndim = 1};
   if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
   AD_TRY(use_types(dump, said, param));
   if (said->shape.ndim < 0 && cuts(dump, param))
@@ -257,7 +271,7 @@ static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
   return use(dump, &said, param);
 }
 
-/* ---- where tensors lie ---- */
+/* ---- boxes of the tensors ---- */
 
 static ad_status box_wrong(const ad_dump_file *file, const ad_dump_param *param, const char *key) {
   char shape[160];
@@ -271,6 +285,7 @@ static int is_inside(const ad_dump_param *param, const ad_box *box) {
   return 1;
 }
 
+/* Reads the box from addend.held: [[first per dimension], [count per dimension]]. */
 static ad_status box_of_held(const ad_dump_file *file, const ad_dump_param *param, const json_t *held, ad_box *out) {
   const json_t *first = json_array_get(held, 0), *count = json_array_get(held, 1);
   size_t ndim = (size_t)param->shape.ndim;
@@ -281,7 +296,7 @@ static ad_status box_of_held(const ad_dump_file *file, const ad_dump_param *para
   return AD_OK;
 }
 
-/* An empty part may be said to begin anywhere. */
+/* Reads the box from DCP_SHARDING_INFO: offsets, and the tensor's shape. An empty tensor may have any offsets. */
 static ad_status box_of_offsets(const ad_dump_file *file, const ad_dump_param *param, const json_t *info,
                                 const ad_safetensor *tensor, ad_box *out) {
   const json_t *offsets = json_object_get(info, "saved_offsets");
@@ -296,7 +311,7 @@ static ad_status box_of_offsets(const ad_dump_file *file, const ad_dump_param *p
   return is_inside(param, out) ? AD_OK : box_wrong(file, param, "DCP_SHARDING_INFO");
 }
 
-/* Axes that cut one dimension: the slower one is the outer one. */
+/* Computes the box from the types. If several axes cut one dimension, the slower axis makes the outer cut. */
 static ad_box box_of_types(const ad_dump *dump, const ad_dump_param *param, int64_t rank) {
   ad_box box = ad_box_whole(&param->shape);
   for (int axis = 0; axis < dump->mesh.count; axis++) {
@@ -309,6 +324,7 @@ static ad_box box_of_types(const ad_dump *dump, const ad_dump_param *param, int6
   return box;
 }
 
+/* The box comes from addend.held, else DCP_SHARDING_INFO, else the types. */
 static ad_status find_box(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file,
                           const ad_safetensor *tensor, ad_box *out) {
   const json_t *held = json_object_get(file->held, param->name), *info = json_object_get(file->sharding, param->name);
@@ -319,6 +335,7 @@ static ad_status find_box(const ad_dump *dump, const ad_dump_param *param, const
   return AD_OK;
 }
 
+/* Whether the tensor has the box's shape, or all of its elements in one dimension. */
 static int has_shape_of(const ad_dump_param *param, const ad_box *box, const ad_safetensor *tensor) {
   int64_t numel = ad_box_numel(&param->shape, box);
   if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == numel) return 1;
@@ -329,6 +346,7 @@ static int has_shape_of(const ad_dump_param *param, const ad_box *box, const ad_
   return 1;
 }
 
+/* Checks that the tensor is of a floating dtype and has as many elements as its box, or the sample in its box. */
 static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *file, const ad_box *box,
                               const ad_safetensor *tensor) {
   char own[160], should[160];
@@ -364,10 +382,10 @@ static ad_status check_piece(const ad_dump *dump, const ad_dump_param *param, co
   return there ? check_tensor(param, file, &piece.box, piece.tensor) : AD_OK;
 }
 
-/* Where nothing is cut a file that repeats another one has the same box, and nothing is wrong with it where nothing was
- * with that. */
+/* Checks the parameter's tensor in every file. If the parameter is not cut, a file that repeats another has the same
+ * box, so it needs no check unless the other one failed. */
 static ad_status check_pieces(const ad_dump *dump, const ad_dump_param *param, ad_complaints *complaints) {
-  int is_cut = cuts(dump, param), failed[] = {0, 0}; /* AD_DUMP_ADDEND, AD_DUMP_SUM */
+  int is_cut = cuts(dump, param), failed[] = {0, 0}; /* `failed`: for AD_DUMP_ADDEND and AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {
     const ad_dump_file *file = &dump->files[i];
     size_t before = complaints->count;

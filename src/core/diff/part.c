@@ -1,4 +1,4 @@
-/* Finding a parameter's parts, and reading their values. */
+/* Splits a parameter's sums into parts, and reads values of parts and addends from the files. */
 #include "diff/part.h"
 
 #include <math.h>
@@ -10,12 +10,13 @@
 #include "base/roundoff.h"
 #include "addend/safetensors.h"
 
-/* ---- members: whose addends are summed ---- */
+/* ---- members: the ranks whose addends are summed together ---- */
 
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank) {
   return ad_dump_key(parts->dump, rank, parts->param->summed);
 }
 
+/* Appends the addend of one rank and microbatch, if the file has it. */
 static ad_status add_column(ad_parts *parts, ad_members *members, int64_t rank, int64_t microbatch) {
   const ad_dump_file *file = parts->dump->addends[rank * parts->dump->microbatches + microbatch];
   ad_column *column = &members->columns[members->count];
@@ -27,7 +28,7 @@ static ad_status add_column(ad_parts *parts, ad_members *members, int64_t rank, 
   return ad_sampled_find(&parts->sampled, parts->param, &column->piece.box, &column->piece.sampled);
 }
 
-/* Of a dump whose values nobody has looked at. */
+/* Checks that a tensor's values are finite, in a dump whose values were not checked when it was opened. */
 static ad_status check_tensor(ad_parts *parts, const ad_safetensor *tensor) {
   size_t numel = (size_t)ad_shape_numel(&tensor->shape);
   if (!parts->dump->unchecked) return AD_OK;
@@ -44,7 +45,7 @@ static ad_status check_columns(ad_parts *parts, const ad_members *members) {
   return AD_OK;
 }
 
-/* Those that are of no part as well. */
+/* Checks the tensors that belong to no part as well; does nothing if all were checked. */
 static ad_status check_others(ad_parts *parts) {
   const ad_dump *dump = parts->dump;
   if (!dump->unchecked || parts->checked == (size_t)(dump->mesh.world * (dump->microbatches + 1))) return AD_OK;
@@ -56,8 +57,8 @@ static ad_status check_others(ad_parts *parts) {
   return AD_OK;
 }
 
-/* Addends that were sums themselves, whose terms the job's sum may add in another order: in all as many as T, of which
- * the largest absolute sum is S, are off by T u S. */
+/* Some addends are sums themselves, whose terms the job may add in another order (addend.inside). With T terms in all
+ * and S the sum of their largest absolute sums, that can change the result by T u S; returns T S. */
 static double inside_of(const ad_parts *parts, const ad_members *members) {
   double terms = 0, size = 0;
   for (size_t i = 0; i < members->count; i++) {
@@ -71,6 +72,7 @@ static double inside_of(const ad_parts *parts, const ad_members *members) {
   return terms * size;
 }
 
+/* The box that all members' addends have; NULL if they differ or there are none. */
 static const ad_box *common_box(const ad_parts *parts, const ad_members *members) {
   for (size_t i = 1; i < members->count; i++)
     if (!ad_box_equal(&parts->param->shape, &members->columns[i].piece.box, &members->columns[0].piece.box))
@@ -92,15 +94,16 @@ void ad_members_measure(const ad_parts *parts, ad_members *members) {
   }
 }
 
-enum { AHEAD = 4 }; /* files */
+enum { AHEAD = 4 }; /* number of files that are fetched ahead */
 
-/* File `at` is searched now, and those behind it soon. */
+/* Prefetches, in three stages, what is needed to search the files after `at`. */
 static void expect_files(const ad_dump_file *const *files, size_t at, size_t count) {
   if (at + 3 * AHEAD < count) __builtin_prefetch(files[at + 3 * AHEAD], 0, 2);
   if (at + 2 * AHEAD < count) ad_safetensors_expect(files[at + 2 * AHEAD]->tensors);
   if (at + AHEAD < count) ad_safetensors_expect_tensors(files[at + AHEAD]->tensors);
 }
 
+/* Lists the addends of all ranks with the members' key. */
 static ad_status fill_members(ad_parts *parts, ad_members *members) {
   const ad_dump *dump = parts->dump;
   size_t all = (size_t)(dump->mesh.world * dump->microbatches);
@@ -119,6 +122,7 @@ static ad_status fill_members(ad_parts *parts, ad_members *members) {
   return AD_OK;
 }
 
+/* Finds, or makes, the members that a rank belongs to. */
 static ad_status find_members(ad_parts *parts, int64_t rank, size_t *out) {
   int64_t key = ad_parts_key(parts, rank);
   for (*out = 0; *out < parts->member_count; ++*out)
@@ -129,9 +133,10 @@ static ad_status find_members(ad_parts *parts, int64_t rank, size_t *out) {
   return fill_members(parts, members);
 }
 
-/* ---- parts ---- */
+/* ---- parts: sums that are the same on several ranks ---- */
 
-/* The rank that has `rank`'s place but for the axes of `partial`, on which it has the place that `index` says. */
+/* The rank with the same position as `rank`, except on the axes of `partial`: there it has the
+ * row-major position `index`. */
 static int64_t rank_beside(const ad_dump *dump, int64_t rank, uint32_t partial, int64_t index) {
   const ad_dump_mesh *mesh = &dump->mesh;
   int32_t place[AD_DUMP_AXES];
@@ -146,7 +151,8 @@ static int64_t rank_beside(const ad_dump *dump, int64_t rank, uint32_t partial, 
   return rank;
 }
 
-/* The tensors that are `rank`'s sum: its own, or, of one that is partial, those of all ranks along these axes. */
+/* Lists the tensors that add up to `rank`'s sum: its own, or, if the sum is partial, those of
+ * all ranks along these axes. */
 static ad_status find_terms(ad_parts *parts, int64_t rank, ad_piece *terms, size_t *count) {
   const ad_dump *dump = parts->dump;
   uint32_t partial = parts->param->partial;
@@ -174,7 +180,8 @@ static uint64_t checksum(const ad_piece *terms, size_t count) {
   return sum;
 }
 
-/* The last ones first: ranks that follow each other mostly hold one. */
+/* Finds a part with the same bits, members and box. It searches from the last part back, since neighbouring ranks
+ * mostly hold the same part. */
 static ad_part *find_part(ad_parts *parts, const ad_part *like) {
   for (size_t i = parts->count; i-- > 0;) {
     ad_part *part = &parts->parts[i];
@@ -189,7 +196,7 @@ static int same_bytes(const ad_safetensor *a, const ad_safetensor *b) {
   return a->dtype == b->dtype && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
 }
 
-/* Whether the tensors have the bytes of the part: what was found of these need not be found again. */
+/* Whether the tensors have the same bytes as the part's: then its checksum and value checks hold for them too. */
 static int repeats(const ad_part *part, const ad_piece *terms, size_t count) {
   if (part->term_count != count) return 0;
   for (size_t i = 0; i < count; i++)
@@ -197,6 +204,7 @@ static int repeats(const ad_part *part, const ad_piece *terms, size_t count) {
   return 1;
 }
 
+/* The checksum of a rank's sum; also checks its values. `before`: the part of a rank before, or NULL. */
 static ad_status find_bits(ad_parts *parts, const ad_part *before, const ad_piece *terms, size_t count, uint64_t *out) {
   if (before && repeats(before, terms, count)) {
     parts->checked += count;
@@ -207,8 +215,8 @@ static ad_status find_bits(ad_parts *parts, const ad_part *before, const ad_piec
   return AD_OK;
 }
 
-/* The part that these tensors are, a new one where there is none; NULL: it is empty. `before`: of another rank; NULL:
- * none. */
+/* Finds the part that these tensors are, or adds it; *out is NULL for an empty box. `before`: the part of a rank
+ * before; NULL: there is none. */
 static ad_status take_part(ad_parts *parts, int64_t rank, const ad_part *before, const ad_piece *terms, size_t count,
                            ad_part **out) {
   ad_part like = {.box = terms[0].box, .sampled = terms[0].sampled};
@@ -228,14 +236,15 @@ static ad_status take_part(ad_parts *parts, int64_t rank, const ad_part *before,
   return AD_OK;
 }
 
-/* Of ranks that hold a partial sum together the first stands for all. */
+/* Whether this rank is the first of those that hold a partial sum together; it stands for all of them. */
 static int leads(const ad_parts *parts, int64_t rank) {
   for (int axis = 0; axis < parts->dump->mesh.count; axis++)
     if (parts->param->partial >> axis & 1 && parts->dump->position[rank][axis]) return 0;
   return 1;
 }
 
-/* All pieces first: while one rank's sum is read, the next rank's is on its way. */
+/* Finds the part of every rank. First locates all tensors, so that the next rank's sum can be prefetched
+ * while one rank's is read. */
 static ad_status take_parts(ad_parts *parts, size_t *counts, ad_part **part_of) {
   ad_piece *terms = parts->terms;
   int64_t world = parts->dump->mesh.world;
@@ -257,6 +266,7 @@ static ad_status take_parts(ad_parts *parts, size_t *counts, ad_part **part_of) 
   return AD_OK;
 }
 
+/* Lists the ranks that hold each part. */
 static void list_holders(ad_parts *parts, ad_part *const *part_of) {
   int64_t *next = parts->holders;
   for (size_t i = 0; i < parts->count; i++) {
@@ -286,7 +296,7 @@ static ad_status find_parts(ad_parts *parts) {
   return status;
 }
 
-/* Every addend must have the elements of the sums that it is an addend of. */
+/* Checks that every addend has all elements of the sums that it belongs to. */
 static ad_status check_cover(const ad_parts *parts) {
   for (size_t i = 0; i < parts->count; i++) {
     const ad_part *part = &parts->parts[i];
@@ -335,11 +345,11 @@ void ad_parts_destroy(ad_parts *parts) {
 
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part) { return &parts->members[part->members]; }
 
-/* ---- reading ---- */
+/* ---- reading values ---- */
 
 enum {
-  LINE = 64 /* bytes that memory gives at once */,
-  EXPECTED = 1 << 14 /* bytes; the processor goes on by itself */
+  LINE = 64 /* bytes of a cache line */,
+  EXPECTED = 1 << 14 /* bytes to prefetch; after them the processor prefetches by itself */
 };
 
 void ad_piece_expect(const ad_piece *piece, size_t elements) {
@@ -350,7 +360,7 @@ void ad_piece_expect(const ad_piece *piece, size_t elements) {
   for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch(data + at, 0, 2);
 }
 
-/* `count` values from element `at` of a tensor on, as f64; a mapped file need not be aligned. */
+/* Reads `count` values from element `at` of a tensor on, as f64. Data in a mapped file need not be aligned. */
 static void read_run(const ad_safetensor *tensor, size_t at, size_t count, double *out) {
   enum { RUN = 512 };
   char aligned[RUN * sizeof(double)] __attribute__((aligned(64)));
@@ -367,8 +377,8 @@ static void read_run(const ad_safetensor *tensor, size_t at, size_t count, doubl
   }
 }
 
-/* Of element number `element` of the inner box, row-major: its number in the outer one; and how many elements from
- * there on follow each other in both. */
+/* The row-major index in the outer box of the inner box's element `element`. *run: how many elements from there on are
+ * contiguous in both boxes. */
 static size_t place_in(const ad_shape *shape, const ad_box *outer, const ad_box *inner, size_t element, size_t *run) {
   size_t place = 0, stride = 1, left = element, same = 1, in_run = 0;
   int continues = 1;
@@ -386,6 +396,7 @@ static size_t place_in(const ad_shape *shape, const ad_box *outer, const ad_box 
   return place;
 }
 
+/* Reads elements [begin, end) of a part that is not sampled. */
 static void read_whole(const ad_shape *shape, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
                        double *out) {
   while (begin < end) {
@@ -397,6 +408,7 @@ static void read_whole(const ad_shape *shape, const ad_part *part, const ad_piec
   }
 }
 
+/* Reads samples [begin, end) of a part, from a tensor whose samples contain the part's. */
 static void read_sampled(const ad_part *part, const ad_piece *piece, size_t begin, size_t end, double *out) {
   const int64_t *wanted = part->sampled->numbers, *there = piece->sampled->numbers;
   if (begin == end) return;

@@ -1,47 +1,52 @@
-/* One parameter's sums and addends: what the ranks' sums have in common is one part, judged once. The memory is that of
- * one parameter: values are read from the files as they are needed. */
+/* The sums and addends of one parameter. Ranks whose sums are identical form one part, which is judged once. Values are
+ * read from the files when needed, so the memory does not depend on the size of the dump. */
 #ifndef DIFF_PART_H
 #define DIFF_PART_H
 #include "diff/sampled.h"
 
-/* The addend of a rank and microbatch. */
+/* The addend of one rank and microbatch. */
 typedef struct ad_column {
   ad_piece piece;
-  double divisor; /* NaN: not said */
+  double divisor; /* number that the rank divided this microbatch's loss by; NaN: not given */
 } ad_column;
 
-/* Ranks whose addends are to be summed: they differ in position on axes of type R alone. */
+/* Ranks whose addends should be summed together: their positions differ on axes of type R only. */
 typedef struct ad_members {
+  /* ad_parts_key of these ranks */
   int64_t key;
-  ad_column *columns; /* those that are there, by rank and microbatch */
-  int32_t *ranks;     /* theirs once more, for loops that need nothing else of them */
+  ad_column *columns; /* the addends that exist, by rank, then microbatch */
+  int32_t *ranks;     /* [count]: rank of each column, for loops that need nothing else */
   size_t count;
-  const ad_box *box;     /* of all of them; NULL: they differ, or there are none */
-  double unit, smallest; /* of the addends' dtypes the largest unit roundoff and the largest smallest number above 0 */
-  double inside;         /* what sums inside of the addends may be off before they are rounded: u times this */
+  const ad_box *box; /* the box of all columns; NULL: they differ, or there are none */
+  /* over the addends' dtypes: the largest unit roundoff, and the largest of their smallest numbers above 0 */
+  double unit, smallest;
+  double inside; /* times u: how far off sums inside the addends may be before they are rounded */
 } ad_members;
 
-/* The same elements with the same bits, on one rank or several of the same members. */
+/* Elements of a sum that have the same bits on one or several ranks; these ranks have the same members. */
 typedef struct ad_part {
   ad_box box;
-  size_t members; /* index */
+  size_t members; /* index in ad_parts' members */
   uint64_t bits;  /* checksum of the values */
-  size_t count;   /* elements */
+  size_t count;   /* number of elements */
+  /* the samples in the box; NULL: not sampled */
   const ad_sampled *sampled;
-  const ad_piece *terms; /* that are added; one, but for a sum that is still partial */
+  const ad_piece *terms; /* tensors that add up to the sum; more than one if the sum is partial */
   size_t term_count;
+  /* the ranks that hold this part */
   int64_t *holders;
   size_t holder_count;
 } ad_part;
 
-/* The first elements of a part's addends, for tests of many counts. */
+/* The first AD_FIRSTS elements of a part's addends: a quick test that rejects most counts. */
 enum { AD_FIRSTS = 8 };
 typedef struct ad_firsts {
   double *values; /* [addend][AD_FIRSTS]; NULL: none were read yet */
-  size_t members; /* whose they are, and in which box */
+  size_t members; /* the members, and with `box` the part, whose elements they are */
   ad_box box;
 } ad_firsts;
 
+/* One parameter with all its members and parts. */
 typedef struct ad_parts {
   const ad_dump *dump;
   const ad_dump_param *param;
@@ -49,32 +54,34 @@ typedef struct ad_parts {
   size_t member_count;
   ad_part *parts;
   size_t count;
-  ad_piece *terms; /* of all parts */
+  ad_piece *terms; /* the terms of all parts, which point into this array */
+  /* the holders of all parts, likewise */
   int64_t *holders;
   ad_sampled_lists sampled;
-  size_t checked; /* tensors whose values were looked at */
-  double *buffer; /* AD_ROWS values */
-  double *rows;   /* 4 * AD_ROWS, for one test at a time */
+  size_t checked; /* number of tensors whose values were checked */
+  double *buffer; /* scratch: AD_ROWS values */
+  double *rows;   /* scratch: 4 * AD_ROWS, for one test at a time */
   ad_firsts *firsts;
 } ad_parts;
 
-enum { AD_ROWS = 4096 }; /* elements that are looked at at once */
+enum { AD_ROWS = 4096 }; /* elements that are processed at a time */
 
-/* AD_INVALID: a sum has elements that an addend of its members lacks; or, of a dump whose values nobody has looked at,
- * that one of the parameter's is not finite. */
+/* Finds the members and parts of a parameter. AD_INVALID: a sum has elements that an addend of its members lacks, or,
+ * in a dump that is `unchecked`, a value of this parameter is not finite. */
 ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_parts *out) AD_CHECKED;
 void ad_parts_destroy(ad_parts *parts);
-/* The first elements of a piece are read soon: brings their bytes nearer. */
+/* Prefetches the first elements of a piece, which will be read soon. */
 void ad_piece_expect(const ad_piece *piece, size_t elements);
-/* Elements [begin, end) of a part, from a tensor whose box contains the part's. */
+/* Reads elements [begin, end) of a part, as f64, from a tensor whose box contains the part's. */
 void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
                   double *out);
-/* The same elements where they lie as they are read, and are aligned floats; else NULL. */
+/* The same elements in place, without a copy, if they are contiguous and aligned floats; else NULL. */
 const float *ad_part_floats(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin);
-/* The same of its sum. At most AD_ROWS elements. */
+/* Reads elements [begin, end) of a part's sum, adding its terms. At most AD_ROWS elements. */
 void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out);
-int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element); /* its index in the whole */
-/* Finds what of the addends' rounding depends on all of them, once they are listed. */
+/* flat index in the whole of a part's element */
+int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element);
+/* Computes the members' fields that depend on all of their addends: box, unit, smallest, inside. */
 void ad_members_measure(const ad_parts *parts, ad_members *members);
 /* The same number for all ranks that differ on axes of type R only. */
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank);

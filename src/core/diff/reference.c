@@ -1,4 +1,4 @@
-/* Comparing with a reference, element by element of the whole. */
+/* Compares a parameter's sums with a reference, element by element. */
 #include "diff/reference.h"
 
 #include <math.h>
@@ -12,8 +12,10 @@
 #include "diff/reweighed.h"
 #include "diff/whole.h"
 
-/* ---- comparison ---- */
+/* ---- the comparison ---- */
 
+/* Sums over the elements: products of the dump's values and the reference's, largest error and largest reference value.
+ * `lacking`: elements that the reference does not have. */
 typedef struct ad_sums {
   double own_own, own_ref, ref_ref, worst, largest;
   size_t lacking;
@@ -38,6 +40,7 @@ static void add_part(const ad_whole *whole, const ad_part *part, double *own, ad
   }
 }
 
+/* The narrowest dtype of the reference and the sums. */
 static ad_dtype narrowest(const ad_whole *whole) {
   ad_dtype dtype = whole->pieces[0].tensor->dtype;
   for (size_t i = 0; i < whole->parts->count; i++) {
@@ -47,10 +50,12 @@ static ad_dtype narrowest(const ad_whole *whole) {
   return dtype;
 }
 
-/* Two runs add in another order all the way through the model, not in the sum alone: a thousand roundings of the
- * largest element, which a mistake in a sum is well beyond; of narrow dtypes one part in thirty-two. */
+/* Largest error allowed, relative to the largest element. Two runs differ in the order of additions
+ * throughout the model, not in this sum alone: 1024 roundings are allowed, which a mistake in a sum far
+ * exceeds; in narrow dtypes at most 1/32. */
 static double bound_of(ad_dtype dtype) { return fmin(fmax(1024 * ad_unit_roundoff(dtype), 1e-12), 0x1p-5); }
 
+/* Appends a cause, with the ratio to the reference as its factor. */
 static void add(ad_compared *out, ad_cause_kind kind, const char *axes, const char *format, ...) AD_PRINTF(4, 5);
 static void add(ad_compared *out, ad_cause_kind kind, const char *axes, const char *format, ...) {
   char text[AD_DUMP_AXES * AD_DUMP_NAME + 160];
@@ -61,7 +66,7 @@ static void add(ad_compared *out, ad_cause_kind kind, const char *axes, const ch
   json_array_append_new(out->causes, ad_cause_document(ad_cause_name(kind), axes, out->ratio, text, ""));
 }
 
-/* Every set of axes whose size the factor or its inverse is. */
+/* Adds a cause for every set of axes whose size is the ratio to the reference, or its inverse. */
 static void add_factor(const ad_parts *parts, ad_compared *out) {
   const ad_dump_mesh *mesh = &parts->dump->mesh;
   char names[AD_DUMP_AXES * AD_DUMP_NAME];
@@ -78,12 +83,13 @@ static void add_factor(const ad_parts *parts, ad_compared *out) {
   if (!count) add(out, AD_CAUSE_UNKNOWN, "", "%.6g times the reference: a factor that is no group's size", out->ratio);
 }
 
+/* Whether the sum is the reference times one positive factor. */
 static int is_proportional(const ad_sums *sums, const ad_compared *out) {
   double left = sums->own_own - out->ratio * sums->own_ref;
   return sums->own_own > 0 && fabs(left) <= fmax(out->bound * out->bound, 1e-10) * sums->own_own && out->ratio > 0;
 }
 
-/* Each microbatch is right but for a factor of its own: then nothing but what it was divided by is wrong. */
+/* If each microbatch is right but for its own factor, only the numbers that losses were divided by are wrong. */
 static ad_status find_reweighed(const ad_whole *whole, ad_compared *out) {
   char words[320];
   AD_TRY(ad_reweighed_find(whole, out->bound, words, sizeof words));

@@ -1,5 +1,5 @@
-/* Least squares of the reference by the microbatches: a column is what all ranks handed in of one, summed as it should
- * be. */
+/* Fits the reference by least squares with one weight per microbatch. A column is the sum over ranks of what they
+ * handed in for one microbatch, as it should have been summed. */
 #include "diff/reweighed.h"
 
 #include <math.h>
@@ -12,15 +12,18 @@
 #include "diff/microbatches.h"
 #include "diff/verdict_case.h"
 
+/* The columns of the fit, AD_ROWS elements at a time. */
 typedef struct ad_columns {
   const ad_whole *whole;
-  size_t n;         /* microbatches; the reference stands behind them */
+  size_t n;         /* number of microbatches; column n is the reference */
   double *values;   /* (n + 1) x AD_ROWS */
   double *addend;   /* AD_ROWS */
-  double *products; /* (n + 1) x (n + 1) */
+  double *products; /* (n + 1) x (n + 1): the columns' scalar products so far */
+  /* elements so far */
   size_t rows;
 } ad_columns;
 
+/* Adds one addend to its microbatch's column. */
 static void add_addend(const ad_columns *columns, const ad_part *part, const ad_column *column, double expected,
                        size_t begin, size_t end) {
   double *out = columns->values + (size_t)column->piece.microbatch * AD_ROWS;
@@ -28,6 +31,7 @@ static void add_addend(const ad_columns *columns, const ad_part *part, const ad_
   for (size_t i = 0; i < end - begin; i++) out[i] += expected * columns->addend[i];
 }
 
+/* Fills all columns for elements [begin, end) of a part and adds their products. */
 static void add_rows(ad_columns *columns, const ad_part *part, const double *expected, size_t begin, size_t end) {
   const ad_parts *parts = columns->whole->parts;
   const ad_members *members = ad_part_members(parts, part);
@@ -58,7 +62,8 @@ static ad_status multiply(ad_columns *columns) {
   return AD_OK;
 }
 
-/* How often each microbatch counts where the reference has it once; 0: the weights are not all known, or are none. */
+/* counts[m] = how often microbatch m counts, if it counts once in the reference. Returns 0 if some weight is unknown or
+ * not positive, or if all are equal. */
 static int invert(const ad_fit *fit, size_t n, double *counts) {
   int differ = 0;
   for (size_t m = 0; m < n; m++) {
@@ -69,6 +74,7 @@ static int invert(const ad_fit *fit, size_t n, double *counts) {
   return differ;
 }
 
+/* Fits the weights; if they give the reference, prints them. */
 static ad_status fit(const ad_columns *columns, double bound, char *buffer, size_t size) {
   double ones[AD_MICROBATCHES_TOLD], counts[AD_MICROBATCHES_TOLD];
   char words[256];
@@ -79,7 +85,7 @@ static ad_status fit(const ad_columns *columns, double bound, char *buffer, size
   ad_status status = ad_fit_create(&products, ones, &fit);
   ad_products_destroy(&products);
   if (status) return status;
-  /* Squares are subtracted from each other: of what is nothing 1e-8 may be left. */
+  /* Squares are subtracted from each other, so that a residual of about 1e-8 may be left of zero. */
   if (fit.rank == columns->n && fit.residual <= fmax(bound, 1e-7) && invert(&fit, columns->n, counts)) {
     ad_microbatches_print(counts, (int64_t)columns->n, words, sizeof words);
     snprintf(buffer, size, "%s times what they do in the reference: divided by counts of their own", words);

@@ -1,9 +1,9 @@
-/* Lists of sampled elements. */
+/* Lists of the samples that lie in a box, one list for each box. */
 #include "diff/sampled.h"
 
 #include "base/memory.h"
 
-/* Lists the elements of the sample that lie in the box. */
+/* Lists the samples in the box. */
 static void fill(const ad_dump_param *param, const ad_box *box, ad_sampled *list) {
   uint64_t hash = ad_sample_hash(param->name);
   int is_stretch = ad_box_is_stretch(&param->shape, box);
@@ -50,7 +50,7 @@ void ad_sampled_clear(ad_sampled_lists *lists) {
   ad_release(lists->lists);
 }
 
-/* The place of number k in the list, or of the first behind it. */
+/* The index in the list of sample k, or of the first sample after it. */
 size_t ad_sample_place(const ad_sampled *list, int64_t k) {
   size_t low = 0, high = list->count;
   while (low < high) {

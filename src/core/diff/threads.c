@@ -1,4 +1,4 @@
-/* Threads that take the next thing that nobody has taken, until there is none. */
+/* Threads that take the next item until all are taken. */
 #include "diff/threads.h"
 
 #include <pthread.h>
@@ -10,18 +10,19 @@
 
 enum { THREADS_MAX = 64 };
 
+/* The state that the threads share. */
 typedef struct ad_crew {
   const ad_work *work;
-  pthread_mutex_t lock; /* of all below */
-  size_t next;          /* the first that nobody has taken */
-  unsigned char *done;  /* by index */
-  ad_status status;     /* of the first that failed */
-  size_t failed;        /* its index; the work's count: none */
+  pthread_mutex_t lock; /* protects the fields below, but not `told` */
+  size_t next;          /* index of the first item that no thread has taken */
+  unsigned char *done;  /* [index]: 1 when done */
+  ad_status status;     /* status of the first item, by index, that failed */
+  size_t failed;        /* index of that item; `count` if none failed */
   char message[AD_MESSAGE_MAX];
-  size_t told; /* of the caller's thread alone */
+  size_t told; /* number of items that were reported; only the caller's thread uses it */
 } ad_crew;
 
-/* 0: nothing is left to be done. */
+/* Takes the next item; returns 0 if none is left or one has failed. */
 static int take(ad_crew *crew, size_t *index) {
   pthread_mutex_lock(&crew->lock);
   int there = crew->next < crew->work->count && !crew->status;
@@ -30,6 +31,7 @@ static int take(ad_crew *crew, size_t *index) {
   return there;
 }
 
+/* Marks an item as done, and keeps its error if no earlier item failed. */
 static void put_back(ad_crew *crew, size_t index, ad_status status) {
   pthread_mutex_lock(&crew->lock);
   crew->done[index] = 1;
@@ -48,12 +50,14 @@ static int is_done(ad_crew *crew, size_t index) {
   return done;
 }
 
+/* Reports all items that are done, in order, on the caller's thread. */
 static void tell(ad_crew *crew) {
   const ad_work *work = crew->work;
   for (; work->told && crew->told < work->count && is_done(crew, crew->told); crew->told++)
     work->told(work->context, crew->told);
 }
 
+/* A helper thread's main function. */
 static void *help(void *argument) {
   ad_crew *crew = argument;
   size_t index;
@@ -61,7 +65,7 @@ static void *help(void *argument) {
   return NULL;
 }
 
-/* As help, and tells what is done. */
+/* What the caller's thread does: the same as help, and reports what is done. */
 static void lead(ad_crew *crew) {
   size_t index;
   while (take(crew, &index)) {
@@ -70,7 +74,8 @@ static void lead(ad_crew *crew) {
   }
 }
 
-/* Returns how many there are: fewer where the system gives no more. Signals stay the program's own threads'. */
+/* Starts at most `count` helper threads; returns how many the system gave. They block all signals, so that signals go
+ * to the program's own threads. */
 static int start(ad_crew *crew, int count, pthread_t *threads) {
   sigset_t all, before;
   int started = 0;

@@ -1,20 +1,21 @@
-/* Work on numbered things by several threads at a time, with the outcome of one thread. */
+/* Does numbered items of work on several threads, with the same outcome as on one thread. */
 #ifndef DIFF_THREADS_H
 #define DIFF_THREADS_H
 #include <stddef.h>
 #include "addend/status.h"
 
+/* What to do for the items 0 .. count-1. */
 typedef struct ad_work {
   size_t count;
-  /* Of thing `index`, on any thread. Things are begun in order: all before it have begun, and each of them ends. */
+  /* Does item `index`, on any thread. Items are begun in order, so that an item may wait for an earlier one. */
   ad_status (*each)(void *context, size_t index);
-  /* On the caller's thread, in order, each after it and all before it are done. NULL: nobody is told. */
+  /* Called on the caller's thread, in order of items, when an item and all before it are done. NULL: not called. */
   void (*told)(void *context, size_t index);
   void *context;
 } ad_work;
 
-/* Does it on `threads` threads at most, the caller's among them; as many as the system gives. Where things fail, none
- * is begun any more, and the first of them in order is what is returned, with its message. */
+/* Does all items on at most `threads` threads, the caller's included. After a failure no further item is begun; returns
+ * the status and message of the failed item with the smallest index. */
 ad_status ad_work_do(const ad_work *work, int threads) AD_CHECKED;
 
 #endif

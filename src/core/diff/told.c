@@ -1,4 +1,4 @@
-/* Putting parameters together of which the same is said, and what there is to read of it. */
+/* Groups parameters that have the same verdict text, and lists the pages of `addend explain` about them. */
 #include "diff/told.h"
 
 #include <ctype.h>
@@ -9,9 +9,9 @@
 
 static int is_right(const json_t *object) { return !strcmp(ad_text_of(object, "verdict"), "right"); }
 
-/* ---- rows ---- */
+/* ---- rows of a table: parameters with the same verdict ---- */
 
-/* The digits of a measured number: it has a point or an exponent; 0: none begins here. */
+/* The length of the measured number, one with a point or an exponent, at the start of text; 0: there is none. */
 static size_t measured_length(const char *text) {
   size_t length = strspn(text, "0123456789.");
   if (!isdigit((unsigned char)*text)) return 0;
@@ -20,7 +20,7 @@ static size_t measured_length(const char *text) {
   return memchr(text, '.', length) ? length : 0;
 }
 
-/* A text without its measured numbers; `any`: whole ones are measured too. */
+/* Copies a text with '#' for each measured number; `any`: also for each integer. */
 static void leave_out_numbers(const char *text, int any, char *out, size_t size) {
   size_t used = 0;
   while (*text && used + 1 < size) {
@@ -33,7 +33,8 @@ static void leave_out_numbers(const char *text, int any, char *out, size_t size)
   out[used] = 0;
 }
 
-/* What parameters of one row have in common. Where a factor was measured its number is a part of that. */
+/* Prints a key that parameters of one row share. If the verdict has a factor, numbers are part of the key; otherwise
+ * measured numbers may differ. */
 static void print_key(const json_t *param, char *key, size_t size) {
   const char *said = ad_text_of(param, "text"), *kind = ad_text_of(param, "kind");
   char text[1024];
@@ -86,8 +87,9 @@ const char *ad_told_label(const json_t *row, char *buffer, size_t size) {
   return buffer;
 }
 
-/* ---- pages ---- */
+/* ---- pages of `addend explain` ---- */
 
+/* Adds a page, if there is one of this name and it is not listed yet. */
 static void add_page(json_t *pages, const char *name) {
   const json_t *page;
   size_t i;

@@ -1,17 +1,17 @@
-/* What is said of a diff's parameters in one line, since the same is true of all of them. */
+/* Groups the parameters of a diff that have the same verdict, so that one line tells of all of them. */
 #ifndef DIFF_TOLD_H
 #define DIFF_TOLD_H
 #include <jansson.h>
 #include <stddef.h>
 
-/* Those of a document's parameters that are not right, as rows {"verdict", "kind", "text", "names", "differ"} in the
- * order of their first parameters; `differ`: their measured numbers do, and the text has the first one's. `alone`: each
- * parameter has a row of its own. The caller's. */
+/* Rows {"verdict", "kind", "text", "names", "differ"} for the parameters that are not right, in order of each row's
+ * first parameter. `differ`: the parameters' measured numbers differ, and the text has those of the first. `alone`: one
+ * row a parameter. The caller owns the list. */
 json_t *ad_told(const json_t *params, int alone);
-/* "head", "2 parameters (a, b)" or "34 parameters (a ... z)". Returns buffer. */
+/* Prints a row's names: "head", "2 parameters (a, b)" or "34 parameters (a ... z)". Returns buffer. */
 const char *ad_told_label(const json_t *row, char *buffer, size_t size);
-/* The names of the pages of `addend explain` that say more of what a document (of modules too) has, each once: a list,
- * the caller's. */
+/* The names of the pages of `addend explain` about the kinds and causes in a document, or in its modules; each once.
+ * The caller owns the list. */
 json_t *ad_told_pages(const json_t *document);
 
 #endif

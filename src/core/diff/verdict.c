@@ -1,5 +1,5 @@
-/* Which verdict it is. A pattern is looked for in all wrong parts together: what one rank's copy lacks says little,
- * what every copy lacks in the same way says what was left out. */
+/* Decides the verdict on a parameter. Patterns are searched in all wrong parts together: what one rank's copy lacks
+ * says little, but what every copy lacks in the same way says which operation was left out. */
 #include "diff/verdict.h"
 
 #include <math.h>
@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "diff/verdict_case.h"
 
+/* Whether two parts have the same counts, within the errors of the fits. */
 static int same_counts(const ad_case *c, const ad_judged *a, const ad_judged *b) {
   if (ad_case_members(c, a)->count != ad_case_members(c, b)->count) return 0;
   for (size_t i = 0; i < ad_case_members(c, a)->count; i++) {
@@ -16,19 +17,21 @@ static int same_counts(const ad_case *c, const ad_judged *a, const ad_judged *b)
   return 1;
 }
 
+/* Whether all wrong parts have the same counts. */
 static int wrong_ones_agree(const ad_case *c) {
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && !same_counts(c, c->first, &c->list[i])) return 0;
   return 1;
 }
 
+/* Whether every wrong part is explained. */
 static int all_explained(const ad_case *c) {
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && !c->list[i].why.explains) return 0;
   return 1;
 }
 
-/* What is said without candidates is the cause. */
+/* A verdict without candidate causes becomes its own cause. */
 static void add_own_cause(ad_case *c) {
   const ad_verdict *out = c->out;
   if (!json_array_size(out->causes)) ad_case_add(c, out->kind, out->axes, out->factor, "", "%s", out->text);
@@ -48,7 +51,7 @@ static void say_unexplained(ad_case *c) {
       c->first->why.fitness.residual, or);
 }
 
-/* What the first wrong part holds if its counts are these; for ad_verdict_clear. */
+/* The verdict on the first wrong part if its counts were `counts`; cleared by ad_verdict_clear. */
 static ad_verdict read_as(const ad_case *c, double *counts) {
   ad_judged judged = *c->first;
   ad_verdict reading = {.ranks = c->out->ranks, .causes = json_array()};
@@ -63,7 +66,7 @@ static ad_verdict read_as(const ad_case *c, double *counts) {
   return reading;
 }
 
-/* Every reading of a sum that has several: all their causes fit. */
+/* Several sets of counts explain the sum: names the verdict of each, and all their causes. */
 static void say_ambiguous(ad_case *c) {
   const ad_explanation *why = &c->first->why;
   const ad_judged *first = c->first;
@@ -89,10 +92,10 @@ static void say_ambiguous(ad_case *c) {
            why->more ? "; or still others" : "");
 }
 
-/* ---- of sums that are in shards, or copies of which some are right: which of them ---- */
+/* ---- naming the shards or copies that a verdict is about ---- */
 
-/* Marks who holds what the verdict is about: `local`, every wrong part, else those that are wrong as the first is.
- * Returns 0 where that is everything. */
+/* Marks the ranks that hold the parts in question: all wrong parts if `local`, else those with the counts of the first
+ * wrong part. Returns 0 if these are all parts. */
 static int mark_shards(const ad_case *c, int local) {
   int others = 0;
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
@@ -105,7 +108,7 @@ static int mark_shards(const ad_case *c, int local) {
   return others;
 }
 
-/* Leaves no rank marked. */
+/* Prints which shards or copies are concerned, "" if all are. Leaves no rank marked. */
 static void print_shards(const ad_case *c, int local, char *out, size_t size) {
   const ad_shape *shape = &c->parts->param->shape;
   ad_box whole = ad_box_whole(shape);
@@ -118,7 +121,8 @@ static void print_shards(const ad_case *c, int local, char *out, size_t size) {
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
 }
 
-/* A verdict that is about some ranks' addends keeps them. */
+/* Appends the shards to the text. Ranks marked for their addends stay marked; if there are
+ * none, the holders are marked. */
 static void add_shards(ad_case *c, int local, const char *shards) {
   size_t used = strlen(c->out->text);
   if (!*shards) return;
@@ -126,14 +130,14 @@ static void add_shards(ad_case *c, int local, const char *shards) {
   if (!memchr(c->out->ranks, 1, (size_t)c->dump->mesh.world)) mark_shards(c, local);
 }
 
-/* Whether that copies differ is all that there is to say: some are right, or each has counts of its own. What one
- * number was counted as is read in several ways, and then those are said. */
+/* Whether "copies differ" is all that can be said: some copies are right, or each has counts of its own. If several
+ * sets of counts explain one copy, those are named instead. */
 static int replicas_are_all(const ad_case *c) {
   if (!ad_case_copies_differ(c)) return 0;
   return ad_case_some_hold(c) || (!wrong_ones_agree(c) && !c->first->why.other_count);
 }
 
-/* What counts of its own members' addends say. */
+/* The verdict by the counts of the part's own members. */
 static void say_own(ad_case *c) {
   char shards[AD_VERDICT_TEXT / 2];
   int local = ad_case_try_local(c);
@@ -154,7 +158,7 @@ static int some_by_group(const ad_case *c) {
   return 0;
 }
 
-/* Where a sum over another group gives it as well. */
+/* Adds the verdict that a sum over another group would explain the part as well, if one does. */
 static void say_groups_too(ad_case *c) {
   char own[AD_VERDICT_TEXT];
   add_own_cause(c);
@@ -169,7 +173,8 @@ static void say_groups_too(ad_case *c) {
            json_string_value(json_object_get(group, "text")));
 }
 
-/* Other parameters came first, and what explains them does not explain this one. */
+/* The verdict `not_fitted`: the limit on fits was used up by other parameters, and their counts
+ * do not explain this one. */
 static void say_unfitted(ad_case *c) {
   ad_case_mark_holders(c, 1);
   ad_case_say(c, AD_VERDICT_NOT_FITTED, 0, NAN);
@@ -185,6 +190,7 @@ static int some_unfitted(const ad_case *c) {
   return 0;
 }
 
+/* The verdict on a parameter with at least one wrong part. */
 static void say_wrong(ad_case *c) {
   int grouped = some_by_group(c);
   c->out->shown = c->first;

@@ -1,11 +1,11 @@
-/* From counts to words: what probably went wrong with a parameter's sum. */
+/* The verdict on a parameter: turns the counts of its addends into a kind, a cause and a sentence. */
 #ifndef DIFF_VERDICT_H
 #define DIFF_VERDICT_H
 #include <jansson.h>
 #include "diff/explain.h"
 
-/* The only list of what a sum may hold: X(code, name). Of `identical` addends only the sum of their counts is known,
- * and it is right; what is neither that nor right is wrong. */
+/* The kinds of verdict: X(code, name). All are wrong but `right`; `identical_addends`, of which only the sum of counts
+ * is known and right; and `not_judged`. */
 #define AD_VERDICT_LIST(X)                                      \
   X(AD_VERDICT_RIGHT, "right")                                  \
   X(AD_VERDICT_AVERAGED, "averaged")                            \
@@ -37,21 +37,25 @@ typedef enum ad_verdict_kind {
 const char *ad_verdict_name(ad_verdict_kind kind);
 
 enum { AD_VERDICT_TEXT = 640 };
+/* The verdict on one parameter. */
 typedef struct ad_verdict {
   ad_verdict_kind kind;
-  uint32_t axes;          /* 0: none, or none that is sure */
-  double factor;          /* measured, on what was expected; NaN: there is no single one */
-  unsigned char *ranks;   /* 1 for those that it is about; the mesh's world of them, the caller's */
-  const ad_judged *shown; /* the part whose counts are shown; NULL: none */
+  uint32_t axes;          /* bit set of the axes concerned; 0: none, or not certain which */
+  double factor;          /* measured factor on the expected sum; NaN: there is no single one */
+  unsigned char *ranks;   /* [world], the caller's: 1 for each rank concerned */
+  const ad_judged *shown; /* the part whose counts the document shows; NULL: none */
   char text[AD_VERDICT_TEXT];
-  json_t *causes; /* documents of those that fit, the simplest first; none: it is right, or cannot be told */
+  /* JSON documents of the causes that fit, the simplest first; empty where the sum is right or cannot be judged */
+  json_t *causes;
 } ad_verdict;
 
-/* `ranks`: world bytes. The verdict is for ad_verdict_clear. */
+/* Finds the verdict. `list`: the judged parts; `ranks`: scratch of world bytes that the verdict keeps. The verdict is
+ * cleared by ad_verdict_clear. */
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out);
 void ad_verdict_clear(ad_verdict *verdict);
-/* verdict_values.c: a right verdict becomes another one where replicas' values differ before the step. *also: the axes
- * along which they do where it was wrong already; else 0. */
+/* Changes the verdict `right` to `replicas_differ` if replicas' parameter values differ before the step
+ * (verdict_values.c). If the verdict was wrong already, it stays, and *also is set to the axes along which the values
+ * differ; else *also is 0. */
 ad_status ad_values_hold(const ad_parts *parts, ad_verdict *verdict, uint32_t *also) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* What the files that find a verdict share. */
+/* Helpers that the files share which find a verdict. */
 #include "diff/verdict_case.h"
 
 #include <math.h>
@@ -39,6 +39,7 @@ void ad_case_say(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor)
   c->out->factor = factor;
 }
 
+/* Appends a cause unless an equal one is listed. */
 static void add_document(ad_case *c, json_t *cause) {
   const json_t *other;
   size_t i;
@@ -65,7 +66,7 @@ void ad_case_add_all(ad_case *c, const json_t *causes) {
   json_array_foreach(causes, i, cause) add_document(c, cause);
 }
 
-/* What all causes have under this key; NULL: they differ. */
+/* The value that all causes have under this key; NULL: they differ. */
 static const char *common(const json_t *causes, const char *key) {
   const json_t *cause, *first = json_object_get(json_array_get(causes, 0), key);
   size_t i;
@@ -73,12 +74,14 @@ static const char *common(const json_t *causes, const char *key) {
   return json_string_value(first);
 }
 
+/* The kind of this name; `not_distinguishable` for NULL. */
 static ad_verdict_kind kind_of(const char *name) {
   for (int kind = 0; kind < AD_VERDICT_COUNT && name; kind++)
     if (!strcmp(ad_verdict_name((ad_verdict_kind)kind), name)) return (ad_verdict_kind)kind;
   return AD_VERDICT_NOT_DISTINGUISHABLE;
 }
 
+/* The bit set of axes that prints as `names`; 0: none. */
 static uint32_t axes_of(const ad_dump_mesh *mesh, const char *names) {
   char buffer[AD_DUMP_AXES * AD_DUMP_NAME];
   for (uint32_t axes = 1; axes < 1u << mesh->count && names; axes++)

@@ -1,10 +1,10 @@
-/* What copies say: ranks that should hold the same sum hold others, or none. */
+/* Verdicts on copies: ranks that should hold the same sum hold different ones, or none. */
 #include <math.h>
 #include "diff/verdict_case.h"
 
 /* ---- copies that differ ---- */
 
-/* Parts of the same elements with other bits. */
+/* Whether two parts have the same elements but different bits. */
 int ad_case_copies_differ(const ad_case *c) {
   for (size_t i = 0; i < c->count; i++)
     for (size_t j = 0; j < i; j++)
@@ -14,7 +14,7 @@ int ad_case_copies_differ(const ad_case *c) {
   return 0;
 }
 
-/* The axes on which two ranks have other places. */
+/* The axes on which the positions of two ranks differ. */
 static uint32_t axes_between(const ad_case *c, int64_t a, int64_t b) {
   uint32_t axes = 0;
   for (int axis = 0; axis < c->dump->mesh.count; axis++)
@@ -22,7 +22,8 @@ static uint32_t axes_between(const ad_case *c, int64_t a, int64_t b) {
   return axes;
 }
 
-/* Of holders of two parts: *beside gets the axes of those that lie beside each other, *any those of all. */
+/* For the holders of two parts: adds to *any the axes on which a pair's positions differ, and to *beside those of pairs
+ * that differ on one axis only. */
 static void take_axes(const ad_case *c, const ad_part *a, const ad_part *b, uint32_t *beside, uint32_t *any) {
   uint32_t all = ad_large_axes(&c->dump->mesh, UINT32_MAX);
   for (size_t i = 0; i < a->holder_count; i++)
@@ -33,7 +34,7 @@ static void take_axes(const ad_case *c, const ad_part *a, const ad_part *b, uint
     }
 }
 
-/* The axes along which copies are not alike. */
+/* The axes along which copies differ: those of direct neighbours if there are any, else all. */
 static uint32_t differing_axes(const ad_case *c) {
   uint32_t beside = 0, any = 0;
   for (size_t i = 0; i < c->count; i++)
@@ -81,6 +82,7 @@ static void say_wrong_copies(ad_case *c, const char *names) {
     snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s, and none is right", names);
 }
 
+/* Writes the verdict that copies differ. */
 void ad_case_say_replicas(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4];
   uint32_t axes = differing_axes(c);
@@ -94,8 +96,9 @@ void ad_case_say_replicas(ad_case *c) {
     say_wrong_copies(c, names);
 }
 
-/* ---- ranks without a sum ---- */
+/* ---- ranks without a copy of the sum ---- */
 
+/* Whether every part is the whole parameter. */
 static int is_whole_everywhere(const ad_case *c) {
   ad_box whole = ad_box_whole(&c->parts->param->shape);
   for (size_t i = 0; i < c->count; i++)
@@ -103,14 +106,14 @@ static int is_whole_everywhere(const ad_case *c) {
   return !c->parts->param->partial;
 }
 
-/* Whether ranks whose addends are to be in this rank's sum have one. */
+/* Whether some rank has a sum of the members that this rank belongs to. */
 static int has_members_with_sum(const ad_case *c, int64_t rank) {
   for (size_t i = 0; i < c->count; i++)
     if (ad_case_members(c, &c->list[i])->key == ad_parts_key(c->parts, rank)) return 1;
   return 0;
 }
 
-/* Of a sum of which each rank has a copy some ranks have none. */
+/* Finds ranks that lack their copy of a replicated sum. */
 int ad_case_try_lacking(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4];
   int lacking = 0;

@@ -1,18 +1,19 @@
-/* What counts say that are alike in all copies: one factor on all addends, or on those of a microbatch or of ranks. */
+/* Verdicts from counts that are the same in all copies: one factor on all addends, or on those of
+ * some microbatches or ranks. */
 #include <math.h>
 #include <string.h>
 #include "diff/cause.h"
 #include "diff/microbatches.h"
 #include "diff/verdict_case.h"
 
-/* Summed axes come first. */
+/* Sets of axes with `size` ranks; sets of axes that should be summed over come first. */
 static size_t axes_of_size(const ad_case *c, double size, uint32_t sets[AD_DUMP_SETS]) {
   return ad_dump_axes_of_size(&c->dump->mesh, size, c->parts->param->summed, sets);
 }
 
-/* ---- one factor on all ---- */
+/* ---- one factor on all addends ---- */
 
-/* The one count of all addends of the part, on the expected ones; NaN if they differ. */
+/* The count, relative to the expected one, that all addends of the part have; NaN if they differ. */
 static double uniform(const ad_case *c, const ad_judged *judged) {
   const ad_members *members = ad_case_members(c, judged);
   double value = NAN;
@@ -24,11 +25,12 @@ static double uniform(const ad_case *c, const ad_judged *judged) {
   return value;
 }
 
-/* Whether this is the number of microbatches, by which sums are divided as well. */
+/* Whether `size` is the number of microbatches, by which a job may divide as well. */
 static int is_microbatches(const ad_case *c, double size) {
   return c->dump->microbatches > 1 && fabs((double)c->dump->microbatches - size) <= 1e-4 * size;
 }
 
+/* Finds what the sum may have been divided by: 1 / factor ranks, or the microbatches. */
 static int try_averaged(ad_case *c, double factor) {
   char names[AD_VERDICT_TEXT / 4], fact[160];
   uint32_t sets[AD_DUMP_SETS];
@@ -43,6 +45,7 @@ static int try_averaged(ad_case *c, double factor) {
   return ad_case_settle(c, factor, fact);
 }
 
+/* Finds over what the sum may have been formed twice or not been divided: `factor` ranks, or the microbatches. */
 static int try_doubled(ad_case *c, double factor) {
   char names[AD_VERDICT_TEXT / 4], fact[80];
   uint32_t sets[AD_DUMP_SETS];
@@ -61,13 +64,15 @@ static int try_doubled(ad_case *c, double factor) {
   return ad_case_settle(c, factor, fact);
 }
 
-/* As loss scales are; small ones are groups' sizes as well. */
+/* Whether the factor is a power of two, as loss scales are, and at least 2^4 or at most 2^-4: smaller powers are
+ * sizes of groups as well. */
 static int is_power_of_two(double factor) {
   enum { LEAST = 4 }; /* 2^4 */
   double power = log2(factor);
   return factor > 0 && fabs(power) >= LEAST && fabs(power - round(power)) < 1e-4;
 }
 
+/* The verdict on a sum with one factor on all addends. */
 static void say_factor(ad_case *c, double factor) {
   if (factor > 0 && (try_averaged(c, factor) || try_doubled(c, factor))) return;
   ad_case_say(c, factor == 0 ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, factor);
@@ -84,9 +89,9 @@ static void say_factor(ad_case *c, double factor) {
              factor);
 }
 
-/* ---- by microbatch ---- */
+/* ---- counts by microbatch ---- */
 
-/* The first addend of this rank or of one behind it: they stand by rank. */
+/* Index of the first addend of this rank or a later one; addends are sorted by rank. */
 static size_t first_from(const ad_members *members, int64_t rank) {
   size_t low = 0, high = members->count;
   while (low < high) {
@@ -99,8 +104,8 @@ static size_t first_from(const ad_members *members, int64_t rank) {
   return low;
 }
 
-/* The one count of the addends of a microbatch (rank -1) or of a rank (microbatch -1); NaN: they differ, or are none.
- */
+/* The count that all addends of a microbatch (rank -1) or of a rank (microbatch -1) have; NaN: they
+ * differ, or there are none. */
 static double count_of(const ad_case *c, int64_t rank, int64_t microbatch) {
   const ad_members *members = ad_case_members(c, c->first);
   double value = NAN;
@@ -116,7 +121,7 @@ static double count_of(const ad_case *c, int64_t rank, int64_t microbatch) {
   return value;
 }
 
-/* 1 if there is a last microbatch with one count and earlier ones with another. */
+/* Returns 1 if the last microbatch has one count and all earlier ones have one count. */
 static int split_microbatches(const ad_case *c, double *earlier, double *last) {
   int64_t count = c->dump->microbatches;
   *last = count_of(c, -1, count - 1);
@@ -126,6 +131,7 @@ static int split_microbatches(const ad_case *c, double *earlier, double *last) {
   return count > 1 && !isnan(*last) && !isnan(*earlier);
 }
 
+/* The last microbatch alone was summed, or the earlier ones were divided once more. */
 static int try_microbatches(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4], fact[80];
   double earlier, last;
@@ -146,7 +152,7 @@ static int try_microbatches(ad_case *c) {
   return ad_case_settle(c, earlier, fact);
 }
 
-/* Every microbatch has a count of its own. */
+/* Each microbatch has a count of its own. */
 static int try_each_microbatch(ad_case *c) {
   char words[AD_VERDICT_TEXT / 2];
   double counts[AD_MICROBATCHES_TOLD];
@@ -161,9 +167,10 @@ static int try_each_microbatch(ad_case *c) {
   return ad_case_settle(c, NAN, "");
 }
 
-/* ---- by rank ---- */
+/* ---- counts by rank ---- */
 
-/* Marks the ranks whose addends all have this count; the others' must be all `other`. */
+/* Marks the ranks whose addends have the count `value`; returns 0 unless all other ranks'
+ * addends have the count `other`. */
 static int mark_ranks(ad_case *c, double value, double other) {
   const ad_members *members = ad_case_members(c, c->first);
   int marked = 0;
@@ -183,7 +190,7 @@ static int mark_ranks(ad_case *c, double value, double other) {
   return marked;
 }
 
-/* The axis of which these are all the members' ranks in some places; 0: none, or more than one. */
+/* The one axis on which the marked ranks are all members in certain positions; 0: none, or more than one. */
 static uint32_t axis_of_marked(const ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   uint32_t axes = 0;
@@ -215,7 +222,7 @@ static void say_counted(ad_case *c, double value) {
            ad_case_ranks(c, ranks, sizeof ranks), value);
 }
 
-/* Two values: nothing and another, or one that is right and another. */
+/* Looks for two values of counts among the ranks: 0 and another, or 1 and another. */
 static int try_ranks(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   int64_t before = -1;
@@ -232,7 +239,7 @@ static int try_ranks(ad_case *c) {
   return 0;
 }
 
-/* All addends of a rank count alike, whatever those of others do. */
+/* Whether all addends of each rank have one count, which may differ between ranks. */
 static int each_rank_has_one(const ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   for (size_t i = 0; i < members->count; i++)
@@ -240,7 +247,6 @@ static int each_rank_has_one(const ad_case *c) {
   return 1;
 }
 
-/* Any other counts: which are missing, else between which they are. */
 /* The counts that the first wrong part was fitted with. */
 typedef struct count_summary {
   double least, most;
@@ -292,14 +298,14 @@ static void say_counts(ad_case *c) {
              all.most);
 }
 
-/* ---- which of them ---- */
+/* ---- divisors: what losses were divided by ---- */
 
 static void widen(double divisor, double *least, double *most) {
   *least = fmin(*least, divisor);
   *most = fmax(*most, divisor);
 }
 
-/* Whether ranks differ in what they divided by in the same microbatch, or only their microbatches do. */
+/* Whether ranks divided the same microbatch by different numbers, and not only different microbatches. */
 static int ranks_divide_differently(const ad_dump *dump) {
   for (int64_t rank = 1; rank < dump->mesh.world; rank++)
     for (int64_t m = 0; m < dump->microbatches; m++)
@@ -318,6 +324,7 @@ static void say_own_count(ad_case *c, double least, double most, double factor) 
            least, most, by_rank && by_microbatch ? " and microbatches" : "");
 }
 
+/* Whether two ranks divided some microbatch by different numbers. */
 static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {
   for (int64_t m = 0; m < dump->microbatches; m++)
     if (dump->addends[a * dump->microbatches + m]->divisor != dump->addends[b * dump->microbatches + m]->divisor)
@@ -325,7 +332,7 @@ static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {
   return 0;
 }
 
-/* Axes that no parameter is summed over, and along which ranks divided by different numbers. */
+/* Axes that no parameter is summed over, yet along which ranks divided by different numbers. */
 static uint32_t axes_of_batches(const ad_dump *dump) {
   uint32_t axes = 0, unsummed = ad_large_axes(&dump->mesh, UINT32_MAX);
   for (size_t p = 0; p < dump->param_count; p++) unsummed &= ~dump->params[p].summed;
@@ -336,7 +343,8 @@ static uint32_t axes_of_batches(const ad_dump *dump) {
   return axes;
 }
 
-/* Ranks along an axis that nothing is summed over work on one batch together, which has one count. */
+/* The verdict that ranks along these axes had different batches: nothing is summed there, so they work on one
+ * batch, which has one count. */
 static void say_other_batches(ad_case *c, uint32_t axes, double least, double most) {
   char names[AD_VERDICT_TEXT / 4];
   ad_case_say(c, AD_VERDICT_OWN_COUNT, axes, 1);
@@ -346,7 +354,7 @@ static void say_other_batches(ad_case *c, uint32_t axes, double least, double mo
            ad_case_axes(c, axes, names, sizeof names), least, most);
 }
 
-/* The sum is right but for the weights: ranks whose addends are not its own divided by other numbers. */
+/* The sum is right but for the weights: ranks outside this sum divided by other numbers. */
 static int try_others_count(ad_case *c) {
   const ad_dump *dump = c->dump;
   double least = INFINITY, most = 0;
@@ -360,7 +368,7 @@ static int try_others_count(ad_case *c) {
   return 1;
 }
 
-/* Each addend was counted alike although each had been divided by a number of its rank's own. */
+/* All addends were counted alike, although each rank had divided by a number of its own. */
 static int try_own_count(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   double least = INFINITY, most = 0, value = uniform(c, c->first);

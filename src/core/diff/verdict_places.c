@@ -1,14 +1,15 @@
-/* What counts say relative to who holds the sum: it was not summed over some axes, or over others. */
+/* Verdicts from counts relative to the rank that holds the sum: it was not summed over some axes, or over others. */
 #include <math.h>
 #include "base/text.h"
 #include "diff/verdict_case.h"
 
-/* ---- the own place only ---- */
+/* ---- sums over the holder's own position only ---- */
 
-/* Which microbatches are right where the others are not: none, the first, the last, or those of which every addend
- * counts once in every wrong part. */
+/* Which microbatches are summed correctly while the others are not: none, the first, the last, or each one whose
+ * addends all count once in every wrong part. */
 typedef enum ad_right { NONE, FIRST, LAST, THOSE_THAT_ARE } ad_right;
 
+/* Whether every addend of the microbatch counts once in every wrong part. */
 static int counts_once(const ad_case *c, int64_t microbatch) {
   for (size_t p = 0; p < c->count; p++) {
     const ad_judged *judged = &c->list[p];
@@ -28,15 +29,15 @@ static int is_right(const ad_case *c, int64_t microbatch, ad_right right) {
                                    : 0;
 }
 
-/* Whether those are others than none, the first and the last alone. */
+/* Whether the microbatches that are right are more than just the first or just the last, or none. */
 static int are_others(const ad_case *c) {
   int64_t count = 0, last = c->dump->microbatches - 1;
   for (int64_t m = 0; m <= last; m++) count += counts_once(c, m);
   return count > 1 || (count == 1 && !counts_once(c, 0) && !counts_once(c, last));
 }
 
-/* Whether each holder's copy has the addends of those in its own place on `axes`, and only those, each *factor times;
- * not in the microbatches that are `right`. */
+/* Whether each holder's copy has exactly the addends of the ranks at its own position on `axes`, each *factor times,
+ * except in the microbatches that are `right`, whose addends count once. */
 static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad_right right, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
   for (size_t h = 0; h < judged->part->holder_count; h++)
@@ -55,6 +56,7 @@ static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad
   return 1;
 }
 
+/* Whether every wrong part is_local with one factor. */
 static int all_local(const ad_case *c, uint32_t axes, ad_right right, double *factor) {
   *factor = NAN;
   for (size_t i = 0; i < c->count; i++)
@@ -62,7 +64,7 @@ static int all_local(const ad_case *c, uint32_t axes, ad_right right, double *fa
   return !isnan(*factor);
 }
 
-/* " in microbatches 1 and 3": those that are not right. */
+/* Prints which microbatches are wrong: " in microbatches 1 and 3". */
 static void print_wrong(const ad_case *c, ad_right right, char *out, size_t size) {
   ad_text text = ad_text_on(out, size);
   int64_t wrong = 0, said = 0;
@@ -81,6 +83,7 @@ static void print_wrong(const ad_case *c, ad_right right, char *out, size_t size
   }
 }
 
+/* Adds the cause that nothing was summed over these axes. */
 static void add_local(ad_case *c, uint32_t axes, ad_right right, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   char names[AD_VERDICT_TEXT / 4], times[64] = "", wrong[AD_VERDICT_TEXT / 4];
@@ -96,7 +99,7 @@ static void add_local(ad_case *c, uint32_t axes, ad_right right, double factor) 
                 names, times);
 }
 
-/* Every set of axes that fits, the fewest axes first. */
+/* Adds a cause for every set of axes that fits, sets of fewer axes first. */
 static void add_locals(ad_case *c, ad_right right, double *factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   for (int count = 1; count <= __builtin_popcount(summed); count++)
@@ -119,9 +122,9 @@ int ad_case_try_local(ad_case *c) {
   return ad_case_settle(c, json_array_size(c->out->causes) > 1 ? NAN : factor, "");
 }
 
-/* ---- another group ---- */
+/* ---- sums over another group ---- */
 
-/* All wrong parts are sums over the same other axes. */
+/* Whether all wrong parts are sums over these axes instead. */
 static int is_group(const ad_case *c, uint32_t axes) {
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && !ad_sets_has(&c->list[i].why.groups, axes)) return 0;
@@ -146,7 +149,7 @@ int ad_case_try_group(ad_case *c) {
   return 1;
 }
 
-/* The addends that a part has, each *factor times; 0: it has all of them, or counts that differ. */
+/* Whether the part lacks some addends and has all others the same number of times, *factor. */
 static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
   size_t lacking = 0;
@@ -164,7 +167,7 @@ static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
   return lacking && !isnan(*factor);
 }
 
-/* Whether some addend of the rank is in the part's sum, or may be. */
+/* Whether an addend of the rank is in the part's sum, or may be; also if the rank has no addend. */
 static int has_any_of(const ad_case *c, const ad_judged *judged, int64_t rank) {
   const ad_members *members = ad_case_members(c, judged);
   int gave = 0;
@@ -177,14 +180,14 @@ static int has_any_of(const ad_case *c, const ad_judged *judged, int64_t rank) {
   return !gave;
 }
 
-/* Whether no holder has addends of other ranks in place of its own. */
+/* Whether every holder's own addends are in the part's sum. */
 static int has_own(const ad_case *c, const ad_judged *judged) {
   for (size_t h = 0; h < judged->part->holder_count; h++)
     if (!has_any_of(c, judged, judged->part->holders[h])) return 0;
   return 1;
 }
 
-/* Whether the microbatch has an addend in a wrong part. */
+/* Whether an addend of the microbatch is in some wrong part. */
 static int is_in_some(const ad_case *c, int64_t microbatch) {
   for (size_t p = 0; p < c->count; p++) {
     const ad_judged *judged = &c->list[p];
@@ -197,7 +200,7 @@ static int is_in_some(const ad_case *c, int64_t microbatch) {
   return 0;
 }
 
-/* " in microbatch 2 alone": where the wrong parts have addends of one microbatch of several. */
+/* Prints ", in microbatch 2 alone" if the wrong parts have addends of one microbatch only, else "". */
 static void print_only_microbatch(const ad_case *c, char *out, size_t size) {
   int64_t count = 0, only = 0;
   *out = 0;
@@ -209,7 +212,7 @@ static void print_only_microbatch(const ad_case *c, char *out, size_t size) {
   if (count == 1 && c->dump->microbatches > 1) snprintf(out, size, ", in microbatch %lld alone", (long long)only);
 }
 
-/* How many ranks' addends a part has, of those that are to be in it. */
+/* *has: of how many ranks the part has addends; *all: of how many it should have them. */
 static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, size_t *all) {
   const ad_members *members = ad_case_members(c, judged);
   int64_t last = -1, last_had = -1;
@@ -225,7 +228,8 @@ static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, 
   }
 }
 
-/* How many ranks' addends each wrong part has, where that is one number for all; else 0. */
+/* The number of ranks whose addends a wrong part has, if it is the same for all wrong parts, else 0. *all: the number that
+ * it should be. */
 static size_t ranks_in_each(const ad_case *c, size_t *all) {
   size_t has, other, unused;
   count_ranks(c, c->first, &has, all);
@@ -244,6 +248,7 @@ static void say_own_alone(ad_case *c, const char *only, double factor) {
            ad_case_axes(c, summed, axes, sizeof axes));
 }
 
+/* The verdict that sums were formed over groups that are too small. */
 static void say_smaller_group(ad_case *c, double factor) {
   size_t all, has = ranks_in_each(c, &all);
   char ranks[64] = "", only[64];
@@ -261,7 +266,8 @@ static void say_smaller_group(ad_case *c, double factor) {
       ranks, only);
 }
 
-/* Each part has the addends of some ranks, and others have those of others: the groups were cut otherwise. */
+/* Each part has the addends of some ranks, and different parts those of different ranks: the
+ * groups were formed wrongly. */
 int ad_case_try_some(ad_case *c) {
   int own = 1;
   double factor, first;

@@ -1,4 +1,5 @@
-/* What the parameters' own values say: replicas that begin a step with other weights stay apart, whatever is summed. */
+/* Verdicts on parameter values: replicas that begin a step with different weights stay
+ * different, whatever is summed. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +7,7 @@
 #include "diff/cause.h"
 #include "diff/verdict.h"
 
-/* A rank's checksum of its values, and the box of them; NULL: it has told none. */
+/* The checksum that a rank gives of its parameter values, and in *piece the box of them; NULL: it gives none. */
 static const char *values_of(const ad_parts *parts, int64_t rank, ad_piece *piece) {
   const ad_dump_file *file = parts->dump->sums[rank];
   const char *values = json_string_value(json_object_get(file->values, parts->param->name));
@@ -15,7 +16,7 @@ static const char *values_of(const ad_parts *parts, int64_t rank, ad_piece *piec
   return values;
 }
 
-/* Whether there is one checksum for all ranks that told any: then no two of them can differ, whatever they hold. */
+/* Whether all ranks that give a checksum give the same one: then no values differ, whatever the ranks hold. */
 static int all_equal(const ad_parts *parts) {
   const char *first = NULL;
   for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
@@ -26,13 +27,14 @@ static int all_equal(const ad_parts *parts) {
   return 1;
 }
 
-/* What a rank tells of its values. `line`: the same for all ranks that differ on one axis only. */
+/* The checksum that one rank gives. `line`: a number that ranks share which differ on one axis only. */
 typedef struct ad_values {
   ad_box box;
   const char *values;
   int64_t rank, line;
 } ad_values;
 
+/* Lists the checksums of all ranks; returns how many there are. */
 static size_t list_told(const ad_parts *parts, ad_values *told) {
   size_t count = 0;
   for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
@@ -43,7 +45,7 @@ static size_t list_told(const ad_parts *parts, ad_values *told) {
   return count;
 }
 
-/* A box is 0 behind its last dimension. */
+/* Orders by box, then rank. Unused dimensions of a box are 0, so that boxes can be compared as bytes. */
 static int by_box(const void *a, const void *b) {
   const ad_values *one = a, *other = b;
   int order = memcmp(&one->box, &other->box, sizeof one->box);
@@ -57,7 +59,7 @@ static int by_line(const void *a, const void *b) {
 
 static int same_values(const ad_values *a, const ad_values *b) { return !strcmp(a->values, b->values); }
 
-/* Whether two of the ranks that differ on this axis only have different values. Sorts the ranks. */
+/* Whether two ranks that differ on this axis only have different values. Reorders `told`. */
 static int differ_beside(const ad_dump *dump, int axis, ad_values *told, size_t count) {
   for (size_t i = 0; i < count; i++) told[i].line = ad_dump_key(dump, told[i].rank, 1u << axis);
   qsort(told, count, sizeof *told, by_line);
@@ -66,19 +68,21 @@ static int differ_beside(const ad_dump *dump, int axis, ad_values *told, size_t 
   return 0;
 }
 
+/* Whether the ranks are not all at one position on the axis. */
 static int lie_apart(const ad_dump *dump, int axis, const ad_values *told, size_t count) {
   for (size_t i = 1; i < count; i++)
     if (dump->position[told[i].rank][axis] != dump->position[told->rank][axis]) return 1;
   return 0;
 }
 
-/* Axes along which values differ: between ranks that lie beside each other, and between any. */
+/* Axes along which values differ: between direct neighbours, and between any two ranks. */
 typedef struct ad_unequal {
   uint32_t beside, any;
 } ad_unequal;
 
-/* For values that are not all the same. Two ranks whose values differ may lie alike on an axis; a third that lies
- * elsewhere on it has other values than one of them: so they differ along every axis on which the ranks lie apart. */
+/* Adds the axes of ranks whose values are not all equal. They differ along every axis on which these ranks have
+ * different positions: if two unequal ranks have the same position there, a third rank elsewhere on the axis
+ * differs from one of them. */
 static void add_axes(const ad_dump *dump, ad_values *told, size_t count, ad_unequal *out) {
   for (int axis = 0; axis < dump->mesh.count; axis++) {
     if (!lie_apart(dump, axis, told, count)) continue;
@@ -87,7 +91,8 @@ static void add_axes(const ad_dump *dump, ad_values *told, size_t count, ad_uneq
   }
 }
 
-/* The ranks that hold the same elements, by rank: marks (unless NULL) those whose values are not the first one's. */
+/* Compares ranks that hold the same elements, sorted by rank. Marks in `ranks`, unless it is NULL, those whose values
+ * differ from the first rank's. */
 static void compare(const ad_dump *dump, ad_values *told, size_t count, unsigned char *ranks, ad_unequal *out) {
   int differ = 0;
   for (size_t i = 1; i < count; i++) {
@@ -98,6 +103,7 @@ static void compare(const ad_dump *dump, ad_values *told, size_t count, unsigned
   if (differ) add_axes(dump, told, count, out);
 }
 
+/* Compares the ranks of each box. */
 static void compare_all(const ad_dump *dump, ad_values *told, size_t count, unsigned char *ranks, ad_unequal *out) {
   qsort(told, count, sizeof *told, by_box);
   for (size_t i = 0, end; i < count; i = end) {
@@ -106,8 +112,8 @@ static void compare_all(const ad_dump *dump, ad_values *told, size_t count, unsi
   }
 }
 
-/* Marks (unless NULL) the ranks whose values are not those of the first rank with the same elements. The axes: those of
- * ranks that lie beside each other, else of all. */
+/* Marks in `ranks`, unless it is NULL, each rank whose values differ from those of the first rank with the same
+ * elements. *axes: the axes along which direct neighbours differ, else along which any ranks do; 0: all are equal. */
 static ad_status mark_unequal(const ad_parts *parts, unsigned char *ranks, uint32_t *axes) {
   ad_unequal unequal = {0};
   ad_values *told;

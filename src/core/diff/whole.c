@@ -1,4 +1,4 @@
-/* Finding a parameter's values in a reference. */
+/* Finds a parameter's values in a reference. */
 #include "diff/whole.h"
 
 #include <math.h>
@@ -7,8 +7,9 @@
 #include "base/memory.h"
 #include "kernels/kernels.h"
 
-/* ---- which tensors have it ---- */
+/* ---- finding the tensors ---- */
 
+/* Takes the parameter's tensor from a file of whole gradients. */
 static ad_status find_plain(const ad_dump *reference, ad_whole *whole) {
   const ad_dump_param *param = whole->parts->param;
   const ad_safetensor *tensor = ad_safetensors_find(reference->reference->tensors, param->name);
@@ -24,6 +25,7 @@ static ad_status find_plain(const ad_dump *reference, ad_whole *whole) {
   return AD_OK;
 }
 
+/* Takes the parameter's sums, in boxes, from another dump. */
 static ad_status find_sums(const ad_dump *reference, ad_whole *whole) {
   const ad_dump_param *own = whole->parts->param, *param = ad_dump_find(reference, own->name);
   if (!param) return AD_OK;
@@ -41,9 +43,10 @@ static ad_status find_sums(const ad_dump *reference, ad_whole *whole) {
   return AD_OK;
 }
 
-/* ---- values ---- */
+/* ---- reading values ---- */
 
-/* Number k of a sample, or the element itself: where the piece has it. */
+/* The index in the piece's tensor of an element, by its sample number k if the reference is
+ * sampled, else by its flat index. */
 static size_t place_of(const ad_whole *whole, const ad_piece *piece, int64_t flat, int64_t k) {
   const ad_shape *shape = &whole->parts->param->shape;
   return whole->param && whole->param->is_sampled ? ad_sample_place(piece->sampled, k)

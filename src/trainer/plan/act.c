@@ -1,4 +1,5 @@
-/* One process acts as one rank of a world of any size, on engine dry, and counts what that rank would hold. */
+/* Acts as one rank of a world of any size, in one process on engine dry (which moves no bytes), and counts the memory
+ * that this rank would hold. */
 #include "base/error.h"
 #include "base/options.h"
 #include "comm/dry.h"
@@ -12,21 +13,21 @@
 #include "train/prompts.h"
 #include "train/run.h"
 
-/* What each rank's process takes before it holds a parameter, on x86-64 Linux: its share of the pages of code that the
- * ranks run (1 MiB), and its own stack, libraries' data, heap and the packing of matrix products (2 MiB). */
+/* Bytes that a rank's process takes before it holds a parameter, on x86-64 Linux: its share of the code pages that all
+ * ranks map (1 MiB), and its own stack, libraries' data, heap and packed blocks of matrix products (2 MiB). */
 static const size_t process_bytes = 3 << 20;
-/* And where oneDNN multiplies, f32 and bf16 with AVX-512: what it relocates of itself, its kernels and their packing;
- * those of bf16 are compiled for each shape, and widened blocks are kept. */
+/* Bytes more if oneDNN multiplies (f32 and bf16 with AVX-512): its relocated data, its kernels and packed blocks. bf16
+ * kernels are compiled for each shape, and blocks that were widened to f32 are kept. */
 static const size_t onednn_bytes = 6 << 20, onednn_bf16_bytes = 6 << 20;
-/* Where checkpoints are written: their writer's thread with its own heap, and the buffer that it reads files back with.
- */
+/* Bytes more if checkpoints are written: the writer thread's heap, and its buffer for reading files back. */
 static const size_t writer_bytes = 2 << 20;
-/* Values of a tape pass to other ranks through staging buffers of half a MiB each (comm/shm/memory.h). A rank keeps one
- * until its readers are through; four at once were found, with no more in them than a tape holds. Buckets need none:
- * they lie where all ranks see them. */
+/* Values on a tape go to other ranks through staging buffers of half a MiB each (comm/shm/memory.h). A rank keeps a
+ * buffer until its readers are done; at most four at once were observed, and together they hold no more than the tape
+ * does. Gradient buckets need no staging: they lie in shared memory. */
 static const size_t staging_bytes = 2 << 20;
 
-/* 1 if values of this rank's tapes pass to others: over a bridge, or along an axis that is not the data's. */
+/* Whether this rank's tapes send values to other ranks: over a bridge, or along an axis that is
+ * not a data-parallel one. */
 static int passes_values(const ad_run *run) {
   if (ad_crossings_bytes(run)) return 1;
   for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
@@ -38,7 +39,7 @@ static int passes_values(const ad_run *run) {
   return 0;
 }
 
-/* By the way that products of a usual size are made. */
+/* Memory of the library that makes this run's matrix products, judged by how a product of usual size is made. */
 static size_t products_bytes(const ad_run *run) {
   ad_products products = ad_products_in_use();
   gemm_product usual = {.values = ad_run_compute_dtype(run), .m = 512, .n = 512, .k = 512};
@@ -47,6 +48,7 @@ static size_t products_bytes(const ad_run *run) {
   return usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes;
 }
 
+/* Memory of the staging buffers. */
 static size_t staged_bytes(const ad_run *run) {
   size_t values = ad_run_tape_bytes(run);
   if (!passes_values(run)) return 0;
@@ -57,6 +59,7 @@ static size_t runtime_bytes(const ad_run *run) {
   return process_bytes + products_bytes(run) + staged_bytes(run) + ad_run_data_bytes(run);
 }
 
+/* The names of the parts of a rank's memory in the plan's document, in the order of its columns. */
 const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",    "buckets",           "grads",
                                                   "optimizer", "activations", "checkpoint",        "runtime",
                                                   "prompts",   "peak",        "activations_worst", "peak_worst"};
@@ -82,6 +85,8 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
   return AD_OK;
 }
 
+/* Refuses a recipe whose shard.window, the number of gradient buckets in memory at once, is
+ * too small for some module. */
 static ad_status check_windows(const ad_run *run) {
   for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
     ad_module *module = ad_run_module(run, i);
@@ -96,6 +101,7 @@ static ad_status check_windows(const ad_run *run) {
   return AD_OK;
 }
 
+/* What acting as a rank needs. `crowd`: see ad_plan_act. */
 typedef struct acting {
   const ad_recipe *recipe;
   int64_t rank;
@@ -103,6 +109,7 @@ typedef struct acting {
   size_t crowd;
 } acting;
 
+/* Creates the run on the dry comm and takes one step of it. */
 static ad_status act_on(ad_comm *comm, const acting *as, ad_run **out) {
   const ad_plan_world *world = as->world;
   ad_run_options options = {
@@ -131,6 +138,7 @@ static ad_status act(const acting *as, ad_comm **comm, ad_run **run) {
   return status;
 }
 
+/* Takes the step again, for ad_repair_say, and keeps nothing of it. */
 static ad_status act_again(void *context) {
   ad_comm *comm;
   ad_run *run;
@@ -147,6 +155,7 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
   return status ? ad_repair_say(status, act_again, &as) : AD_OK;
 }
 
+/* Adds the bytes of one module. */
 static void add_module(ad_module *module, ad_plan_memory *to) {
   const ad_reducer *reducer = ad_module_reducer(module);
   size_t sums = ad_reducer_sum_bytes(reducer);

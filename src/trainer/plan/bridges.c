@@ -1,4 +1,4 @@
-/* What crosses the bridges of a program: arithmetic on what it declares, whichever ranks there are. */
+/* What crosses the bridges of a program, computed from what the program declares about all ranks, not just this one. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "bridge/bridge.h"
@@ -8,25 +8,26 @@
 #include "program/program.h"
 #include "train/run.h"
 
-/* Where there are more ranks on a side, the routes of the first alone are listed. */
+/* If the side of a bridge has more ranks than RANKS_MAX, only its first rank's routes are listed. */
 enum { RANKS_MAX = 64, ROUTES_MAX = 64 };
 
-/* One way over a bridge. */
+/* One direction of a bridge: the value forward, or its gradient backward. */
 typedef struct way {
   const ad_layout *from, *to;
   int64_t rows;
   size_t row_bytes;
-  ad_dtype dtype; /* in which it travels */
-  ad_shape shape; /* of the whole */
-  int alike;      /* each part goes to the rank at the same position */
+  ad_dtype dtype; /* dtype in which the value is sent */
+  ad_shape shape; /* of the whole value */
+  int alike;      /* 1: both sides have like meshes, and each part goes to the rank at the same position */
 } way;
 
-/* Microbatches with as many rows. */
+/* A value that crosses a bridge, in all microbatches in which it has the same number of rows. */
 typedef struct crossing {
   const ad_crossing_spec *spec;
-  ad_layout from, to, back; /* `back`: of the gradient where it arrives */
+  ad_layout from, to, back; /* layouts of the value on both sides; `back`: of the gradient where it arrives */
+  /* rows in a microbatch; number of such microbatches in a step */
   int64_t rows, times;
-  ad_dtype dtypes[2]; /* of the value and its gradient */
+  ad_dtype dtypes[2]; /* of the value, and of its gradient */
 } crossing;
 
 static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
@@ -35,7 +36,7 @@ static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
   return bytes;
 }
 
-/* The value's, or its gradient's. */
+/* The direction of the value, or of its gradient if `backward`. */
 static way way_of(const crossing *c, int backward) {
   way w = {.from = backward ? &c->to : &c->from,
            .to = backward ? &c->back : &c->to,
@@ -48,20 +49,22 @@ static way way_of(const crossing *c, int backward) {
   return w;
 }
 
+/* How many ranks of a side are listed. */
 static int64_t ranks_listed(const ad_layout *side) {
   int64_t ranks = ad_mesh_size(side->mesh);
   return ranks <= RANKS_MAX ? ranks : 1;
 }
 
-/* ---- routes ---- */
+/* ---- routes: who sends which rows to whom ---- */
 
-/* The part that the rank has on this side. */
+/* Bytes of the part that the rank has on this side; 0 if it is not on the side. */
 static json_int_t part_bytes(const way *w, const ad_layout *side, int64_t rank) {
   if (!ad_mesh_has_rank(side->mesh, rank)) return 0;
   ad_shape part = ad_layout_local_shape(side, &w->shape, rank);
   return (json_int_t)ad_shape_numel(&part) * (json_int_t)ad_dtype_size(w->dtype);
 }
 
+/* Adds the one route of a rank on an alike bridge. Returns the number of routes left out: none. */
 static json_int_t add_alike_route(const way *w, int64_t rank, json_t *to) {
   int64_t peer = ad_mesh_first_rank(w->to->mesh) + (rank - ad_mesh_first_rank(w->from->mesh));
   ad_span own = {0, w->rows};
@@ -80,6 +83,7 @@ static json_t *route_document(const way *w, int64_t rank, const ad_route *route)
                    first_row, "rows", (json_int_t)route->count, "bytes", bytes);
 }
 
+/* Adds the routes of a sender, at most ROUTES_MAX. Returns the number of routes left out. */
 static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
   ad_route routes[ROUTES_MAX];
   if (w->alike) return add_alike_route(w, rank, to);
@@ -89,8 +93,8 @@ static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
   return (json_int_t)count - (json_int_t)listed;
 }
 
-/* The bytes of all routes. Every copy of the destination gets all rows; where it is P, one for all positions, unless
- * the sides are alike. */
+/* The bytes of all routes. Every replica on the receiving side gets all rows. Along axes where the value is P (an
+ * addend) there, one rank gets them for all, unless the bridge is alike. */
 static json_int_t bytes_of(const way *w) {
   ad_axes once = ad_layout_cut_axes(w->to) | (w->alike ? 0 : ad_layout_axes_of(w->to, AD_P));
   return w->rows * (json_int_t)w->row_bytes * ad_mesh_size(w->to->mesh) / ad_mesh_ranks_over(w->to->mesh, once);
@@ -106,9 +110,9 @@ static json_t *way_document(way w) {
                    "senders_listed", (json_int_t)listed, "routes_left_out", left_out, "routes", routes);
 }
 
-/* ---- bytes of a rank ---- */
+/* ---- bytes that each rank sends and receives ---- */
 
-/* Of the routes that `find` finds, what goes to or comes from other ranks. */
+/* Adds to *out the bytes of those routes that lead to, or come from, another rank. `find` lists the rank's routes. */
 static ad_status moved_by(size_t (*find)(const ad_layout *, const ad_layout *, int64_t, int64_t, ad_route *, size_t),
                           way w, int64_t rank, json_int_t *out) {
   size_t count = find(w.from, w.to, w.rows, rank, NULL, 0);
@@ -141,8 +145,9 @@ static ad_status add_ranks(const crossing *c, const ad_layout *side, const ad_pl
   return AD_OK;
 }
 
-/* ---- a bridge ---- */
+/* ---- the document of a bridge ---- */
 
+/* The index of the module whose mesh this is. */
 static size_t module_under(const ad_program *program, const ad_mesh *mesh) {
   size_t m = 0;
   while (m + 1 < ad_program_module_count(program) && ad_program_mesh(program, m) != mesh) m++;
@@ -171,7 +176,8 @@ static ad_status add_crossing(const crossing *c, const ad_plan_pools *pools, jso
   return ad_mesh_same_ranks(c->from.mesh, c->to.mesh) ? AD_OK : add_ranks(c, &c->to, pools, ranks);
 }
 
-/* On the same ranks it stays on one tape, in its own dtype. */
+/* The dtype in which the value (or gradient) crosses. A bridge between the same ranks sends nothing, so
+ * it ignores the wire dtype. */
 static ad_dtype dtype_of(const ad_crossing_spec *spec, const ad_program *program, int backward) {
   ad_dtype wire = backward ? spec->gradient_wire : spec->wire;
   return wire && ad_bridge_is_disjoint(spec->bridge) ? wire : ad_crossing_dtype(program, spec, backward);
@@ -184,7 +190,8 @@ static crossing crossing_of(const ad_crossing_spec *spec, const ad_program *prog
   return c;
 }
 
-/* A value that is cut by batch crosses in microbatches of one size, or of two; any other as it is in each of them. */
+/* A value that is cut by batch crosses in microbatches of one or two sizes, each with an entry; any other value crosses
+ * whole in each microbatch. */
 static ad_status add_crossings(const ad_crossing_spec *spec, const ad_plan_pools *pools, json_t *to) {
   const ad_run *run = pools->list[0].run;
   crossing c = crossing_of(spec, ad_run_program(run));

@@ -1,5 +1,5 @@
-/* Plans of one recipe with several values of one key, side by side: what the rank that needs most holds, what ranks
- * move in a step, and of pipelines a row each for what their schedules are worth. */
+/* Compares plans of one recipe with several values of one key: memory of the rank that needs most, bytes that ranks
+ * move in a step, and, for pipelines, a row for each schedule's bubble and memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +9,9 @@
 #include "base/options.h"
 #include "plan/plan.h"
 
-/* ---- one plan ---- */
+/* ---- what is compared of one plan ---- */
 
+/* The entry with the largest integer under `key`. */
 static json_t *largest_by(const json_t *entries, const char *key) {
   json_t *largest = NULL, *entry;
   size_t i;
@@ -19,6 +20,7 @@ static json_t *largest_by(const json_t *entries, const char *key) {
   return largest;
 }
 
+/* Moves with the same values of these keys are added together. */
 static const char *const identities[] = {"what", "op", "axes"};
 enum { IDENTITIES = sizeof identities / sizeof *identities };
 
@@ -28,7 +30,7 @@ static int is_same_move(const json_t *a, const json_t *b) {
   return 1;
 }
 
-/* Adds to the entry of the same move, if there is one. Takes `move` over. */
+/* Adds the bytes to the entry of the same move, or appends an entry. Takes ownership of `move`. */
 static void add_move(json_t *moves, json_t *move) {
   json_t *entry;
   size_t i;
@@ -46,11 +48,12 @@ static json_t *move_of(const char *what, const json_t *step, json_int_t bytes) {
                    "bytes", bytes);
 }
 
-/* A gather brings parameters, whatever else is reduced: gradients. */
+/* What a collective carries: an all_gather brings parameters, everything else reduces gradients. */
 static const char *carried_by(const json_t *step) {
   return strcmp(ad_text_of(step, "op"), "all_gather") ? "gradients" : "parameters";
 }
 
+/* Bytes that a bridge moves in a step, in both directions. */
 static json_int_t sent_over(const json_t *bridge) {
   static const char *const ways[] = {"forward", "backward"};
   json_int_t bytes = 0;
@@ -58,14 +61,14 @@ static json_int_t sent_over(const json_t *bridge) {
   return bytes * ad_integer_of(bridge, "times");
 }
 
-/* The mean over all ranks of the bytes that each rank of an entry's pool moves. */
+/* If each rank of the step's pool moves `bytes`: the mean over all ranks of the world. */
 static json_int_t mean_of(const json_t *plan, const json_t *step, json_int_t bytes) {
   const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)ad_integer_of(step, "pool"));
   json_int_t ranks = ad_integer_of(pool, "ranks"), world = ad_integer_of(plan, "world");
   return ranks == world ? bytes : (json_int_t)((double)bytes * (double)ranks / (double)world);
 }
 
-/* In one step, of one rank: the mean. */
+/* Bytes moved in one step: the mean over the ranks. */
 static json_t *moves_of(const json_t *plan) {
   json_t *moves = json_array();
   const json_t *step, *bridge;
@@ -84,7 +87,8 @@ static json_t *moves_of(const json_t *plan) {
   return moves;
 }
 
-/* What a schedule is worth; `activations`: bytes of the rank that holds most of them. NULL: there is no pipeline. */
+/* What a plan says of its schedule. `activations`: bytes of the rank that holds most of them.
+ * NULL: there is no pipeline. */
 static json_t *schedule_of(const json_t *plan) {
   static const char *const keys[] = {"kind", "stages", "microbatches", "makespan", "bubble", "in_flight", "deferred"};
   const json_t *schedule = json_object_get(plan, "schedule");
@@ -97,7 +101,7 @@ static json_t *schedule_of(const json_t *plan) {
   return kept;
 }
 
-/* Megatron-LM's order has another bubble only where a rank has several stages. */
+/* Says why "interleaved" does not fit a plan, or NULL: with one stage a rank it is the same order as 1f1b. */
 static const char *unfit_of(const json_t *plan) {
   const json_t *schedule = json_object_get(plan, "schedule");
   size_t pools = json_array_size(json_object_get(plan, "pools"));
@@ -120,6 +124,7 @@ static json_t *entry_of(const json_t *plan, const char *value) {
   return entry;
 }
 
+/* Adds the plan of value i, or why the recipe cannot have this value. */
 static ad_status add_plan(const ad_plan_comparison *of, size_t i, json_t *plans) {
   json_t *plan;
   if (of->unfit && of->unfit[i]) {
@@ -134,6 +139,7 @@ static ad_status add_plan(const ad_plan_comparison *of, size_t i, json_t *plans)
   return AD_OK;
 }
 
+/* The recipe's name, from the first value that the recipe can have. */
 static const char *name_of(const ad_plan_comparison *of) {
   size_t i = 0;
   while (i + 1 < of->count && !of->recipes[i]) i++;
@@ -155,7 +161,7 @@ static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
   return status;
 }
 
-/* ---- as a table ---- */
+/* ---- the table ---- */
 
 enum { LABEL = 48, COLUMN = 12 };
 
@@ -164,7 +170,7 @@ static int width_of(const json_t *plan) {
   return width > COLUMN ? width : COLUMN;
 }
 
-/* What one row shows of a plan; NULL: nothing there. */
+/* The number that a row shows of one plan; NULL: the plan has none. */
 typedef const json_t *row_cell(const json_t *plan, const json_t *row);
 
 static void print_row(FILE *file, const char *label, const json_t *plans, row_cell *cell, const json_t *row) {
@@ -216,7 +222,7 @@ static const json_t *bytes_of_move(const json_t *plan, const json_t *row) {
   return NULL;
 }
 
-/* Every move of any plan once, in the order in which plans have them. */
+/* One entry for each move of any plan, in the order in which they first occur. */
 static json_t *rows_of(const json_t *plans) {
   json_t *rows = json_array();
   const json_t *plan, *move;
@@ -226,6 +232,7 @@ static json_t *rows_of(const json_t *plans) {
   return rows;
 }
 
+/* Prints the bytes that ranks move, a row for each move and a column for each plan. */
 static void print_moves(FILE *file, const json_t *plans) {
   json_t *rows = rows_of(plans);
   const json_t *row;
@@ -242,7 +249,7 @@ static void print_moves(FILE *file, const json_t *plans) {
   json_decref(rows);
 }
 
-/* ---- schedules, a row each ---- */
+/* ---- schedules: one row for each plan ---- */
 
 static json_int_t moved_by(const json_t *entry) {
   json_int_t bytes = 0;
@@ -284,7 +291,7 @@ static void print_schedules(FILE *file, const json_t *plans) {
   json_array_foreach(plans, i, entry) print_schedule(file, entry);
 }
 
-/* Those that the recipe can have. */
+/* The plans whose value the recipe can have. */
 static json_t *fitting(const json_t *plans) {
   json_t *list = json_array(), *entry;
   size_t i;

@@ -1,4 +1,4 @@
-/* A plan as the JSON document that users and scripts rely on. Its bytes of memory are in memory.c. */
+/* The plan as a JSON document that users and scripts rely on. memory.c adds the bytes of memory. */
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -10,27 +10,29 @@
 #include "reduce/plan.h"
 #include "train/run.h"
 
-/* One collective of a step: a reduction of a reducer's, or a gather of parameters. */
+/* One collective of a step: a reduction of gradients, or a gather of parameters. */
 typedef struct ad_planned {
-  ad_reduction_plan plan; /* `params` are not read */
+  ad_reduction_plan plan; /* `params` of it is not used */
+  /* "forward", "backward", "step", "every_microbatch" or "last_microbatch" */
   const char *when;
-  int64_t times;       /* in a step */
-  size_t first, count; /* its parameters, among those of all collectives */
-  json_t *step;        /* as the last path has it, which said so many bytes; owned, NULL: none yet */
+  int64_t times;       /* how often in a step */
+  size_t first, count; /* its parameters: a range of ad_collectives' `params` */
+  json_t *step;        /* the step's last document, made for step_bytes bytes, to be shared; owned; NULL: none yet */
   size_t step_bytes;
 } ad_planned;
 
-/* Everything that every rank of a pool calls: gathers of the forward pass, of the backward pass, reductions in launch
- * order, then what follows the update. */
+/* All collectives that each rank of a pool calls, in order: gathers of the forward pass, gathers of the backward pass,
+ * reductions in launch order, gathers after the update. */
 typedef struct ad_collectives {
   ad_planned *list;
   size_t count, capacity;
-  size_t *params; /* of all, one collective after another, numbered as in ad_run_param_at */
+  size_t *params; /* parameters of all collectives, one collective after another, numbered as in ad_run_param_at */
   size_t param_count, param_capacity;
-  size_t *of, *starts;  /* of each parameter, from starts[i] up to starts[i + 1]: the collectives that it is in */
-  ad_contract contract; /* the last one that was said, and its document; owned, NULL: none yet */
+  size_t *of, *starts; /* parameter i is in the collectives of[starts[i]] up to of[starts[i + 1]] */
+  /* the contract that was described last; its document is shared by parameters with the same contract */
+  ad_contract contract;
   json_t *contract_document;
-  size_t pool; /* its number */
+  size_t pool; /* index of the pool */
 } ad_collectives;
 
 static void release(ad_collectives *collectives) {
@@ -42,7 +44,7 @@ static void release(ad_collectives *collectives) {
   ad_release(collectives->starts);
 }
 
-/* ---- listing ---- */
+/* ---- listing the collectives ---- */
 
 static ad_status make_room(size_t **array, size_t count, size_t *capacity) {
   if (count <= *capacity) return AD_OK;
@@ -52,7 +54,8 @@ static ad_status make_room(size_t **array, size_t count, size_t *capacity) {
   return AD_OK;
 }
 
-/* `params`: numbers in a module whose first parameter is number `first`. */
+/* Appends a collective. `params`: its parameters, numbered within a module whose first
+ * parameter has the number `first`. */
 static ad_status add(ad_collectives *to, ad_planned planned, const size_t *params, size_t count, size_t first) {
   if (to->count == to->capacity) {
     size_t capacity = 2 * to->capacity + 64;
@@ -67,7 +70,8 @@ static ad_status add(ad_collectives *to, ad_planned planned, const size_t *param
   return AD_OK;
 }
 
-/* In which microbatches a reduction runs: a reduce_scatter wherever shards are made, the rest where all are. */
+/* In which microbatches a reduction runs: a reduce_scatter wherever train.sync says `shard` or `all`, any other step
+ * only where it says `all`. */
 static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan plan) {
   ad_planned planned = {.plan = plan};
   ad_sync least = plan.move == AD_MOVE_REDUCE_SCATTER ? AD_SYNC_SHARD : AD_SYNC_ALL;
@@ -77,7 +81,7 @@ static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan p
   return planned;
 }
 
-/* Of all modules that lie on this rank, one after another. */
+/* Lists the reductions of all modules that this rank has, one module after another. */
 static ad_status list_reductions(ad_run *run, ad_collectives *to) {
   const ad_program *program = ad_run_program(run);
   for (size_t m = 0, first = 0; m < ad_program_module_count(program); m++) {
@@ -91,12 +95,13 @@ static ad_status list_reductions(ad_run *run, ad_collectives *to) {
   return AD_OK;
 }
 
+/* The axes over which a parameter is gathered: those that cut its storage but not what a rank computes with. */
 static ad_axes gathered_axes(const ad_param_spec *spec) {
   ad_axes cut = ad_layout_cut_axes(&spec->storage) & ~ad_layout_cut_axes(&spec->layout);
   return cut & ad_mesh_large(spec->layout.mesh);
 }
 
-/* What comes together is the part that this rank computes with. */
+/* Adds the gather of one parameter. Its bytes are those of the gathered part, which this rank computes with. */
 static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
   ad_run_param at = ad_run_param_at(run, param);
   const ad_param_spec *spec = at.spec;
@@ -114,6 +119,7 @@ static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t
   return add(to, planned, &param, 1, 0);
 }
 
+/* Lists the gathers: with ZeRO 3 before each use (`after_update` 0), else once after the update (`after_update` 1). */
 static ad_status list_gathers(ad_run *run, ad_collectives *to, int after_update) {
   const ad_recipe *recipe = ad_run_recipe(run);
   size_t count = ad_run_param_count(run);
@@ -125,7 +131,7 @@ static ad_status list_gathers(ad_run *run, ad_collectives *to, int after_update)
   return AD_OK;
 }
 
-/* For each parameter the collectives that it is in, in their order. */
+/* Fills `starts` and `of`: the collectives of each parameter, in their order. */
 static ad_status index_params(size_t count, ad_collectives *to) {
   AD_TRY(ad_new(count + 2, &to->starts));
   AD_TRY(ad_new(to->param_count, &to->of));
@@ -154,7 +160,7 @@ static json_t *step_document(const ad_planned *planned, size_t bytes) {
                    planned->when, "times", (json_int_t)planned->times);
 }
 
-/* Many parameters in a row say the same; they share what says it. */
+/* Returns the same document for consecutive parameters with the same bytes. */
 static json_t *shared_step(ad_planned *planned, size_t bytes) {
   if (planned->step && planned->step_bytes == bytes) return planned->step;
   json_decref(planned->step);
@@ -162,7 +168,7 @@ static json_t *shared_step(ad_planned *planned, size_t bytes) {
   return planned->step = step_document(planned, bytes);
 }
 
-/* The steps of one parameter's path; `bytes` is its own, uncut array. */
+/* The steps of one parameter's path, from gradient to storage layout. The bytes are those of this parameter alone. */
 static json_t *path_document(const ad_param_spec *spec, size_t index, ad_collectives *collectives) {
   json_t *path = json_array();
   for (size_t i = collectives->starts[index]; i < collectives->starts[index + 1]; i++) {
@@ -179,6 +185,7 @@ static json_t *contract_document(const ad_contract *contract) {
                    "accumulate", ad_dtype_name(contract->accumulate));
 }
 
+/* Returns the same document for consecutive parameters with the same contract. */
 static json_t *shared_contract(const ad_contract *contract, ad_collectives *collectives) {
   const ad_contract *last = &collectives->contract;
   int same = collectives->contract_document && last->param == contract->param && last->grad == contract->grad &&
@@ -232,7 +239,7 @@ static ad_status add_collectives(ad_run *run, size_t pool, json_t *params, json_
   return status;
 }
 
-/* What the ranks of each pool do among them. */
+/* Adds the parameters, collectives and transitions of each pool. */
 static ad_status add_pools(const ad_plan_pools *pools, json_t *document) {
   json_t *params = json_array(), *collectives = json_array(), *activations = json_array();
   json_object_set_new(document, "params", params);

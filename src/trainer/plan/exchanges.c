@@ -1,4 +1,4 @@
-/* Bridges of a plan's document as exchanges between parties. */
+/* Groups the bridges of a plan's document into exchanges between parties. */
 #include "plan/exchanges.h"
 
 #include <stdio.h>
@@ -6,13 +6,15 @@
 #include "base/memory.h"
 #include "plan/picture.h"
 
-/* Of more modules those of one name are one party: what they do differs in numbers only. */
+/* If there are more modules than this, modules with the same name are one party: they do the
+ * same, with other numbers. */
 enum { PARTIES_MOST = 8 };
 
 static const char *const ways[] = {"forward", "backward"};
 
-/* ---- parties ---- */
+/* ---- parties: the modules, or all modules of one name ---- */
 
+/* The index of a party, or party_count if there is none. `is_merged`: the pool does not matter. */
 static size_t party_of(const ad_exchanges *x, const char *name, json_int_t pool, int is_merged) {
   size_t i = 0;
   while (i < x->party_count && (strcmp(x->parties[i].name, name) != 0 || (!is_merged && x->parties[i].pool != pool)))
@@ -20,6 +22,7 @@ static size_t party_of(const ad_exchanges *x, const char *name, json_int_t pool,
   return i;
 }
 
+/* Adds a module to its party, which may be new. */
 static void add_party(ad_exchanges *x, const json_t *plan, const json_t *module, int is_merged) {
   const json_t *pool = ad_pool_of(plan, module);
   json_int_t number = ad_integer_of(module, "pool"), ranks = ad_integer_of(pool, "ranks");
@@ -43,6 +46,7 @@ static void find_parties(ad_exchanges *x, const json_t *plan, int is_merged) {
   json_array_foreach(json_object_get(plan, "modules"), i, module) add_party(x, plan, module, is_merged);
 }
 
+/* Numbers the parties that have the same name. */
 static void number_namesakes(ad_exchanges *x) {
   for (size_t i = 0; i < x->party_count; i++)
     for (size_t j = 0; j < x->party_count; j++) {
@@ -52,7 +56,7 @@ static void number_namesakes(ad_exchanges *x) {
     }
 }
 
-/* ---- exchanges ---- */
+/* ---- exchanges: the bridges between two parties ---- */
 
 const char *ad_exchange_dtype(const ad_exchange *exchange, int is_back) {
   return ad_text_of(json_object_get(exchange->first, ways[is_back]), "dtype");
@@ -62,6 +66,7 @@ static const char *layout_of(const json_t *bridge, const char *side) {
   return ad_text_of(json_object_get(bridge, side), "layout");
 }
 
+/* Whether two exchanges have the same parties, layouts and dtypes. */
 static int is_alike(const ad_exchange *a, const ad_exchange *b) {
   return a->from == b->from && a->to == b->to && !strcmp(layout_of(a->first, "from"), layout_of(b->first, "from")) &&
          !strcmp(layout_of(a->first, "to"), layout_of(b->first, "to")) &&
@@ -69,6 +74,7 @@ static int is_alike(const ad_exchange *a, const ad_exchange *b) {
          !strcmp(ad_exchange_dtype(a, 1), ad_exchange_dtype(b, 1));
 }
 
+/* Length of the common prefix of two names that ends with a dot; at most `most`. */
 static size_t common_prefix(const char *a, const char *b, size_t most) {
   size_t same = 0, end = 0;
   for (; same < most && a[same] && a[same] == b[same]; same++)
@@ -76,7 +82,8 @@ static size_t common_prefix(const char *a, const char *b, size_t most) {
   return end;
 }
 
-/* Microbatches of two sizes have two bridges for one value, one after the other. */
+/* Adds a bridge to an exchange. Microbatches of two sizes make two consecutive bridges with one
+ * value, which is counted once. */
 static void add_bridge(ad_exchange *to, const json_t *bridge) {
   const char *site = ad_text_of(bridge, "site"), *first = ad_text_of(to->first, "site");
   if (!to->last) to->prefix = strlen(site);
@@ -105,7 +112,7 @@ static void find_exchanges(ad_exchanges *x, const json_t *plan, int is_merged) {
   }
 }
 
-/* As the parties that give and get are listed. */
+/* Orders exchanges by sender, then receiver. */
 static int is_after(const ad_exchange *a, const ad_exchange *b) {
   return a->from > b->from || (a->from == b->from && a->to > b->to);
 }
@@ -154,7 +161,7 @@ int ad_party_begins_in(const ad_exchanges *exchanges, json_int_t pool) {
   return 0;
 }
 
-/* ---- words ---- */
+/* ---- names of parties and exchanges ---- */
 
 const char *ad_party_text(const ad_party *party, char *buffer, size_t size) {
   if (party->namesakes > 1)

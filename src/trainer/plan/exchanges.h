@@ -1,45 +1,49 @@
-/* What the modules of a plan bring each other, all values of one way together. */
+/* What the modules of a plan send each other: all values between the same two modules are one exchange. */
 #ifndef PLAN_EXCHANGES_H
 #define PLAN_EXCHANGES_H
 #include <jansson.h>
 #include <stdint.h>
 #include "addend/status.h"
 
-/* A module; of very many, all that have its name. */
+/* A module, or, in a plan with very many modules, all that have the same name. */
 typedef struct ad_party {
   const char *name, *mesh;
-  json_int_t pool, first_rank, ranks; /* `pool`: the first one's */
+  json_int_t pool, first_rank, ranks; /* `pool`: that of the first module */
+  /* number of modules */
   size_t modules;
-  size_t number, namesakes; /* the how manieth of as many parties that have its name */
+  size_t number, namesakes; /* this is number `number` of `namesakes` parties with the same name */
 } ad_party;
 
-/* Bridges between the same two parties with the same layouts and dtypes. */
+/* All bridges between the same two parties with the same layouts and dtypes. */
 typedef struct ad_exchange {
+  /* indices of parties */
   size_t from, to;
-  const json_t *first, *last; /* of its bridges */
+  const json_t *first, *last; /* the first and the last of its bridges */
+  /* number of values */
   size_t values;
-  size_t prefix;       /* how much of the first one's name all names begin with, up to a dot */
-  json_int_t bytes[2]; /* in a step; forward, backward */
+  size_t prefix;       /* length of the prefix, up to a dot, that all its values' names share */
+  json_int_t bytes[2]; /* bytes in a step: forward, backward */
 } ad_exchange;
 
+/* All exchanges of a plan. */
 typedef struct ad_exchanges {
   ad_party *parties;
   ad_exchange *list;
   size_t party_count, count;
 } ad_exchanges;
 
-/* They borrow the document. */
+/* Finds the exchanges of a plan's document; they borrow texts from it. */
 ad_status ad_exchanges_of(const json_t *plan, ad_exchanges *out) AD_CHECKED;
 void ad_exchanges_release(ad_exchanges *exchanges);
 
-/* Whether several values are one exchange anywhere; where not, each bridge is worth showing by itself. */
+/* Whether some exchange has several values. If none has, each bridge is worth showing by itself. */
 int ad_exchanges_join_values(const ad_exchanges *exchanges);
-/* Whether a party's first module, or its only one, is in this pool. */
+/* Whether the pool has a party's only or first module. */
 int ad_party_begins_in(const ad_exchanges *exchanges, json_int_t pool);
 
-/* "ci", "blocks 1 of 2". Returns buffer. */
+/* Prints a party's name: "ci", "blocks 1 of 2". Returns buffer. */
 const char *ad_party_text(const ad_party *party, char *buffer, size_t size);
-/* "images", "importances.*, 2 values". Returns buffer. */
+/* Prints an exchange's values: "images", "importances.*, 2 values". Returns buffer. */
 const char *ad_exchange_text(const ad_exchange *exchange, char *buffer, size_t size);
 const char *ad_exchange_dtype(const ad_exchange *exchange, int is_back);
 

@@ -1,5 +1,5 @@
-/* Whether there is the memory that a plan needs, asked before any rank starts: the kernel promises more than it has,
- * and ends some process when it runs out. */
+/* Checks before any rank starts that there is enough memory for what a plan needs: the kernel grants more than it has
+ * and kills processes when memory runs out. */
 #include "plan/fits.h"
 
 #include <inttypes.h>
@@ -30,6 +30,7 @@ ad_status ad_memory_fits(const char *root, const char *what, size_t bytes) {
   return AD_OK;
 }
 
+/* The bytes of all nodes together. */
 static size_t sum_of_nodes(const json_t *document) {
   size_t i, sum = 0;
   json_t *node;

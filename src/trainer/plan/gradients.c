@@ -1,16 +1,19 @@
-/* "gradient_memory" of a plan's document: which gradients share memory, in how many slots, and which stay whole, why. A
- * row stands for the buckets of a module that are reduced alike; those of one window take its slots in turn. */
+/* "gradient_memory" of a plan's document: which gradient buckets share slots of memory, and which are kept whole
+ * and why. A row stands for those buckets of a module that are reduced in the same way; the buckets of one window
+ * take turns in its slots. */
 #include "module/module.h"
 #include "plan/pools.h"
 #include "program/program.h"
 #include "reduce/plan.h"
 #include "train/run.h"
 
+/* A row of the table. */
 typedef struct gradient_row {
-  const ad_reducer *reducer;
-  ad_bucket_plan first; /* of its buckets */
+  const ad_reducer *reducer; /* first of the row's buckets */
+  ad_bucket_plan first;      /* of its buckets */
 } gradient_row;
 
+/* Whether a bucket belongs to the row. */
 static int is_of(const gradient_row *row, const ad_bucket_plan *bucket) {
   const ad_bucket_plan *first = &row->first;
   if (first->window >= 0 || bucket->window >= 0) return first->window == bucket->window;
@@ -27,7 +30,7 @@ static json_t *names_of(const ad_run *run, size_t module, const ad_bucket_plan *
   return names;
 }
 
-/* Buckets that are not sent before others of theirs are begun: what keeps a slot to itself meanwhile. */
+/* Lists buckets that stay open, not yet sent, while later buckets are begun: each needs a slot of its own meanwhile. */
 static json_t *open_buckets(const ad_run *run, size_t module, const gradient_row *row) {
   json_t *open = json_array();
   for (size_t i = 0; i < ad_reducer_bucket_count(row->reducer); i++) {
@@ -40,12 +43,14 @@ static json_t *open_buckets(const ad_run *run, size_t module, const gradient_row
   return open;
 }
 
+/* Whether some microbatch's gradients are not reduced at all (train.sync `none`). */
 static int leaves_unsent(const ad_recipe *recipe) {
   for (size_t m = 0; m < recipe->train.sync_count; m++)
     if (recipe->train.sync[m] == AD_SYNC_NONE) return 1;
   return 0;
 }
 
+/* Why the buckets of a row do not share memory. */
 static const char *why_whole(const ad_recipe *recipe, const ad_bucket_plan *bucket) {
   if (bucket->move != AD_MOVE_REDUCE_SCATTER || !bucket->axes) return "not reduce-scattered";
   if (bucket->lasting) return "added to through the whole backward pass, by uses that lie far apart";
@@ -81,6 +86,7 @@ static json_t *row_document(const ad_run *run, size_t module, const gradient_row
   return document;
 }
 
+/* Whether an earlier bucket has a row that this one belongs to. */
 static int was_said(const ad_reducer *reducer, size_t index) {
   gradient_row row = {reducer, ad_reducer_bucket(reducer, index)};
   for (size_t i = 0; i < index; i++) {

@@ -1,4 +1,4 @@
-/* What the actions of a pipeline took in a run, by its trace. */
+/* Reads from a run's trace how long the actions of a pipeline took. */
 #include <string.h>
 
 #include "base/error.h"
@@ -9,17 +9,19 @@
 #include "plan/schedule.h"
 #include "train/trace.h"
 
-/* A trace has these passes; B is both of the last. */
+/* The passes that a trace records. Action B, the whole backward pass, is BACKWARD and, where there is one, WEIGHTS. */
 enum { FORWARD, BACKWARD, WEIGHTS, KINDS };
 
+/* Sums over a trace, by pass, stage and microbatch. */
 typedef struct measured {
   const char *path;
   int32_t stages, microbatches;
   json_int_t first_step, last_step;
-  double *seconds; /* of each pass, stage and microbatch, of all steps and ranks */
+  double *seconds; /* [pass][stage][microbatch]: sum over all steps and ranks */
+  /* [pass][stage][microbatch]: number of passes in the sum */
   int64_t *times;
-  size_t under_way;    /* where the rank's last forward pass is; SIZE_MAX: none */
-  json_int_t rank;     /* whose that is */
+  size_t under_way;    /* index of the last pass that was read; SIZE_MAX: none */
+  json_int_t rank;     /* rank of that pass */
   double under_way_to; /* its end, in microseconds */
 } measured;
 
@@ -36,11 +38,12 @@ static int is_wait(const json_t *event) {
 
 static double time_of(const json_t *event, const char *key) { return json_number_value(json_object_get(event, key)); }
 
+/* Index of a pass, stage and microbatch. */
 static size_t place_of(const measured *of, int pass, int64_t stage, int64_t microbatch) {
   return (size_t)(((int64_t)pass * of->stages + stage) * of->microbatches + microbatch);
 }
 
-/* ---- reading ---- */
+/* ---- reading the trace ---- */
 
 static ad_status add_pass(measured *to, int pass, const json_t *event) {
   const json_t *of = json_object_get(event, "args");
@@ -59,7 +62,7 @@ static ad_status add_pass(measured *to, int pass, const json_t *event) {
   return AD_OK;
 }
 
-/* Spans stand in the order in which they begin, rank after rank. */
+/* Subtracts a wait for a value from the pass that it lies in. Events are sorted by rank, then by their beginning. */
 static void take_wait(measured *from, const json_t *event) {
   int is_inside = ad_integer_of(event, "pid") == from->rank && time_of(event, "ts") < from->under_way_to;
   if (from->under_way != SIZE_MAX && is_inside) from->seconds[from->under_way] -= 1e-6 * time_of(event, "dur");
@@ -76,7 +79,8 @@ static void find_steps(const json_t *events, measured *of) {
   }
 }
 
-/* The first step touches memory that is new: it counts where there is no other. */
+/* Whether an event counts. The first step is slower, since it touches new memory, and counts
+ * only if it is the only one. */
 static int counts(const measured *of, const json_t *event) {
   return of->first_step == of->last_step || ad_integer_of(json_object_get(event, "args"), "step") != of->first_step;
 }
@@ -95,9 +99,9 @@ static ad_status read_events(const json_t *events, measured *to) {
   return AD_OK;
 }
 
-/* ---- means ---- */
+/* ---- mean time of each action ---- */
 
-/* In nanoseconds at least 1: an action takes some time. */
+/* The mean seconds of a pass; at least 1 ns, because an action must take some time. */
 static double mean_of(const measured *of, int pass, const ad_action *action) {
   size_t at = place_of(of, pass, action->stage, action->microbatch);
   double mean = of->times[at] ? of->seconds[at] / (double)of->times[at] : 0;
@@ -108,6 +112,7 @@ static int is_there(const measured *of, int pass, const ad_action *action) {
   return of->times[place_of(of, pass, action->stage, action->microbatch)] > 0;
 }
 
+/* Seconds of an action F, B, I or W. */
 static double seconds_of(const measured *of, const ad_action *action) {
   static const int passes[] = {
       [AD_ACTION_F] = FORWARD, [AD_ACTION_B] = BACKWARD, [AD_ACTION_I] = BACKWARD, [AD_ACTION_W] = WEIGHTS};
@@ -116,13 +121,14 @@ static double seconds_of(const measured *of, const ad_action *action) {
   return is_both ? seconds + mean_of(of, WEIGHTS, action) : seconds;
 }
 
-/* I and W are told apart in a run that had them. */
+/* Whether the trace has what the action needs. Times of I and W are known only from a run whose schedule had them. */
 static int can_tell(const measured *of, const ad_action *action) {
   if (action->kind == AD_ACTION_F) return is_there(of, FORWARD, action);
   if (action->kind == AD_ACTION_B) return is_there(of, BACKWARD, action);
   return is_there(of, BACKWARD, action) && is_there(of, WEIGHTS, action);
 }
 
+/* Stores the seconds of one action; communication has no times of its own. */
 static ad_status take_action(const measured *of, const ad_action *action, double *of_action) {
   char text[AD_ACTION_TEXT_MAX];
   if (action->kind > AD_ACTION_W) return AD_OK;
@@ -141,7 +147,7 @@ static ad_status take_all(const measured *of, const ad_table *table, double *of_
   return AD_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- measuring a table of actions ---- */
 
 static ad_status measure(const char *path, const ad_table *table, measured *of, double *of_action) {
   json_t *trace;

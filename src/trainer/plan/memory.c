@@ -1,6 +1,6 @@
-/* The memory of every rank and node in a plan. Ranks of one kind hold the same, so that one of each is acted. A world
- * that is listed rank by rank is also looked at rank by rank; of a larger one the kinds are found from its cuts
- * (kinds.c). */
+/* The memory of every rank and node in a plan. Ranks of one kind hold the same bytes, so that acting as one rank of
+ * each kind is enough. In a small world each rank is listed and its kind found by itself; in a large world the kinds
+ * follow from how values are cut (rank_kinds.c). */
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -10,15 +10,16 @@
 #include "program/program.h"
 #include "train/run.h"
 
-enum { LISTED_MAX = 4096 };
+enum { LISTED_MAX = 4096 }; /* worlds of at most this many ranks are listed rank by rank */
 
-/* ---- what ranks hold parts of ---- */
+/* ---- the values that ranks hold parts of ---- */
 
 typedef struct ad_held_list {
   ad_held *list;
   size_t count;
 } ad_held_list;
 
+/* Adds a value unless one of the same shape and layout is listed. */
 static ad_status add_held(ad_held_list *to, ad_held held) {
   for (size_t i = 0; i < to->count; i++) {
     ad_held *known = &to->list[i];
@@ -32,7 +33,7 @@ static ad_status add_held(ad_held_list *to, ad_held held) {
   return AD_OK;
 }
 
-/* Whether there are copies beside what is stored. */
+/* Whether ranks hold gathered or cast copies of a parameter beside what they store. */
 static int has_copies(const ad_run_param *at) {
   if (!ad_layout_equal(&at->spec->layout, &at->spec->storage)) return 1;
   return ad_module_parameters(at->held)->values[at->param]->dtype != at->spec->contract.param;
@@ -64,30 +65,31 @@ static ad_status add_batch(const ad_program *program, ad_held_list *to) {
   return AD_OK;
 }
 
-/* Parameters as their own pool has them. */
+/* Lists all values of which the bytes of a rank are made: parameters, other state, the batch. */
 static ad_status list_held(const ad_plan_pools *pools, int is_written, ad_held_list *out) {
   for (size_t i = 0; i < pools->count; i++) AD_TRY(add_params(pools->list[i].run, is_written, out));
   AD_TRY(add_states(ad_plan_program(pools), is_written, out));
   return add_batch(ad_plan_program(pools), out);
 }
 
-/* ---- memory of each kind ---- */
+/* ---- the memory of each kind of rank ---- */
 
 typedef struct ad_planning {
   const ad_recipe *recipe;
   const ad_plan_world *world;
   const ad_plan_pools *pools;
   ad_held_list held;
-  json_t *ranks, *nodes; /* both lists */
+  json_t *ranks, *nodes; /* the document's lists memory_per_rank and memory_per_node */
 } ad_planning;
 
-/* Ranks of one kind, by their first. */
+/* The ranks of one kind, with the memory of the first. */
 typedef struct ad_acted_kind {
   uint64_t key;
   int64_t first;
   ad_plan_memory memory;
 } ad_acted_kind;
 
+/* The memory of a rank: of a pool's first rank from the run that exists already, else by acting as the rank. */
 static ad_status act(const ad_planning *plan, int64_t rank, size_t crowd, ad_plan_memory *out) {
   ad_comm *comm;
   ad_run *run;
@@ -100,7 +102,8 @@ static ad_status act(const ad_planning *plan, int64_t rank, size_t crowd, ad_pla
   return status;
 }
 
-/* A rank gets rows of others, so that the worst is that each of them has as many tokens as any. */
+/* The worst case for a mixture of experts. A rank gets rows from others, so it is worst if all ranks have as many
+ * tokens as the rank with the most, and all tokens choose this rank's experts. */
 static ad_status act_worst(const ad_planning *plan, ad_acted_kind *kinds, size_t count) {
   size_t crowd = 0;
   for (size_t i = 0; i < count; i++)
@@ -113,7 +116,7 @@ static ad_status act_worst(const ad_planning *plan, ad_acted_kind *kinds, size_t
   return AD_OK;
 }
 
-/* ---- documents ---- */
+/* ---- documents of ranks and nodes ---- */
 
 static json_t *rank_document(const ad_planning *plan, const ad_plan_memory *memory, int64_t rank) {
   json_t *document = json_pack(
@@ -134,21 +137,22 @@ static json_t *node_document(int64_t node, int64_t peak) {
   return json_pack("{s:I, s:I}", "node", (json_int_t)node, "peak", (json_int_t)peak);
 }
 
-/* ---- rank by rank ---- */
+/* ---- small worlds: rank by rank ---- */
 
-/* Rank 0 alone holds what prompts are sampled with; all else is the same on all ranks of a kind. */
+/* Only rank 0 keeps a copy of the parameters for prompts; all else is the same on all ranks of a kind. */
 static ad_plan_memory memory_of_rank(const ad_plan_memory *of_kind, int64_t rank) {
   ad_plan_memory memory = *of_kind;
   if (rank) memory.prompts = 0;
   return memory;
 }
 
-/* Every rank is of one of the kinds. */
+/* The kinds found so far, and the kind of each rank. */
 typedef struct ad_listed_ranks {
   ad_acted_kind *kinds;
-  size_t count, *kind_of; /* of each rank */
+  size_t count, *kind_of; /* kind_of: [rank] */
 } ad_listed_ranks;
 
+/* Finds the kind of a rank; acts as the rank if the kind is new. */
 static ad_status find_kind(const ad_planning *plan, int64_t rank, ad_listed_ranks *to) {
   uint64_t key = ad_rank_key(plan->held.list, plan->held.count, rank, plan->world->ranks_per_node);
   size_t at = 0;
@@ -159,6 +163,7 @@ static ad_status find_kind(const ad_planning *plan, int64_t rank, ad_listed_rank
   return act(plan, rank, 0, &to->kinds[at].memory);
 }
 
+/* Adds a document for each rank and each node. */
 static void document_ranks(const ad_planning *plan, const ad_listed_ranks *listed) {
   const ad_plan_world *world = plan->world;
   int64_t node_peak = 0;
@@ -190,7 +195,7 @@ static ad_status list_ranks(const ad_planning *plan) {
   return status;
 }
 
-/* ---- kind by kind ---- */
+/* ---- large worlds: kind by kind ---- */
 
 static ad_status act_kinds(const ad_planning *plan, const ad_kinds *kinds, ad_acted_kind *acted) {
   for (size_t i = 0; i < ad_kinds_count(kinds); i++) {
@@ -200,7 +205,8 @@ static ad_status act_kinds(const ad_planning *plan, const ad_kinds *kinds, ad_ac
   return act_worst(plan, acted, ad_kinds_count(kinds));
 }
 
-/* The first rank of each kind, with their number; peaks[i] is that of any rank of kind i but rank 0. */
+/* Adds a document for the first rank of each kind, with the number of ranks of the kind. peaks[i]: the peak of each
+ * rank of kind i, but for rank 0's copy for prompts. */
 static void document_kinds(const ad_planning *plan, const ad_kinds *kinds, const ad_acted_kind *acted, size_t *peaks) {
   for (size_t i = 0; i < ad_kinds_count(kinds); i++) {
     json_t *document = rank_document(plan, &acted[i].memory, acted[i].first);
@@ -210,8 +216,8 @@ static void document_kinds(const ad_planning *plan, const ad_kinds *kinds, const
   }
 }
 
-/* The node that needs most, with the number of all. With prompts it is taken for rank 0's node, which then needs as much
- * as the most of any node and rank 0's copy: a bound. */
+/* Adds a document for the node that needs most, with the number of nodes. With prompts this is an upper bound: rank 0's
+ * copy is added to the most that any node needs without it. */
 static ad_status list_node(const ad_planning *plan, const ad_kinds *kinds, const size_t *peaks, size_t prompts) {
   const ad_plan_world *world = plan->world;
   ad_node_peak most;

@@ -1,9 +1,10 @@
-/* The node whose ranks need most together, found from the runs of positions that nodes fall into. */
+/* Finds the node whose ranks need most memory together, from the runs of equal positions that the nodes cover. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "plan/regions.h"
 
-/* The block inside which nodes end; -1 if nodes do not fit the region's blocks. */
+/* The block of axes inside which nodes begin and end; -1 if the blocks' sizes and the
+ * nodes' do not divide each other. */
 static int block_of_nodes(const region *r, int64_t ranks_per_node) {
   if (r->first % ranks_per_node) return -1;
   for (int i = 0; i < r->block_count; i++) {
@@ -15,20 +16,24 @@ static int block_of_nodes(const region *r, int64_t ranks_per_node) {
   return -1;
 }
 
+/* A number of bytes as int64_t, at most INT64_MAX. */
 static int64_t limited(__int128 bytes) { return bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes; }
 
-/* What the nodes of one choice in the slower blocks hold: of_class[c] is what all ranks at one position of class c of
- * the block inside which nodes end hold together. */
+/* A search over the nodes of a region. Blocks slower than `split` are at one choice of classes; of_class[c] is what all
+ * ranks at one position of class c of block `split` hold together. */
 typedef struct node_search {
   const ad_kinds *kinds;
   const region *region;
   const size_t *peaks;
+  /* index of the block inside which nodes begin and end */
   int split;
   __int128 *of_class;
+  /* most bytes of a node so far; that node */
   __int128 most;
   int64_t node;
 } node_search;
 
+/* Keeps a node if it needs more than those before it; of equal nodes the first. */
 static void note(node_search *search, int64_t rank, __int128 bytes) {
   int64_t node = rank / search->kinds->ranks_per_node;
   if (bytes < search->most || (bytes == search->most && node >= search->node)) return;
@@ -36,6 +41,7 @@ static void note(node_search *search, int64_t rank, __int128 bytes) {
   search->node = node;
 }
 
+/* Computes of_class for choice `slow` of the slower blocks, summing over all choices of the faster ones. */
 static void sum_classes(node_search *search, size_t slow) {
   const region *r = search->region;
   size_t classes = (size_t)r->blocks[search->split].positions.classes, fast = 1;
@@ -53,7 +59,8 @@ static void sum_classes(node_search *search, size_t slow) {
   }
 }
 
-/* Nodes inside one run are alike, so that each run has one of them looked at, and each of those that cross its end. */
+/* Nodes that lie within one run of positions are equal, so one of them is looked at, and each node that
+ * crosses the end of a run. */
 static void walk_nodes(node_search *search, int64_t first_rank) {
   const block *b = &search->region->blocks[search->split];
   int64_t per_node = search->kinds->ranks_per_node / b->stride, at = 0;
@@ -79,6 +86,7 @@ static void walk_nodes(node_search *search, int64_t first_rank) {
   }
 }
 
+/* Looks at the nodes of a region, one choice of the slower blocks after another. */
 static ad_status search_region(node_search *search) {
   const region *r = search->region;
   size_t slow = 1;
@@ -102,6 +110,7 @@ static ad_node_peak all_ranks(const ad_kinds *kinds, const size_t *peaks) {
   return (ad_node_peak){0, limited(bytes), 0};
 }
 
+/* An upper bound where nodes do not fit the blocks: a node full of the largest ranks. */
 static ad_node_peak bound(const ad_kinds *kinds, const size_t *peaks) {
   size_t most = 0;
   for (size_t i = 1; i < kinds->count; i++)

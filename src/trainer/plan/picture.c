@@ -1,6 +1,6 @@
-/* A plan as a picture: for each mesh its ranks and, one card for each kind of collective, the groups that it joins. All
- * of it is read from the plan's document. Pools are in picture_pools.c, bridges in picture_bridge.c; where several
- * values go one way exchanges, in picture_exchanges.c, stand in the place of both. */
+/* Draws a plan as an SVG picture: for each mesh its ranks, and a card for each set of axes with the groups over it and
+ * what these do. Everything is read from the plan's document. Pools are drawn by picture_pools.c and bridges by
+ * picture_bridge.c; if several values go the same way, exchanges replace both (picture_exchanges.c). */
 #include "plan/picture.h"
 
 #include <stdlib.h>
@@ -14,41 +14,44 @@
 
 enum {
   CARDS_IN_ROW = 3,
-  OWN_CARDS_IN_ROW = 4, /* where all modules are in one section */
+  OWN_CARDS_IN_ROW = 4, /* if the groups of all modules are in one section */
   GAP = 16,
   CARD_PADDING = 14,
-  CARD_HEAD = 48, /* height of a card's lines above its ranks */
+  CARD_HEAD = 48, /* height of a card's text above its ranks */
   ENTRY_HEIGHT = 38,
   COMMAND_COLUMNS = 132,
   LINE_HEIGHT = 17,
-  AXIS_ROOM = 34, /* left of and above the ranks, for their positions */
+  AXIS_ROOM = 34, /* space left of and above the ranks for their positions */
   HEAD_ROOM = 20,
   ROW_HEIGHT = 24,
   CELL_MOST = 40,
   DIGIT_WIDTH = 7,
-  RANKS_DRAWN = 64, /* of a larger mesh one group is drawn */
+  RANKS_DRAWN = 64, /* of a larger mesh only one group is drawn */
   COLUMNS_WANTED = 8,
   COLUMNS_MOST = 16
 };
 
-/* Collectives that one card shows: they differ in what they carry only. */
+/* Collectives that one card entry shows: the same operation, axes, dtype and time. */
 typedef struct kind {
-  const json_t *first; /* of its collectives, with their mesh and pool */
+  const json_t *first; /* the first of its collectives; has their mesh and pool */
   const char *mesh, *op, *axes, *dtype, *when, *carries;
-  json_int_t pool, bytes, calls; /* in a step */
+  json_int_t pool, bytes, calls; /* bytes and calls: in a step */
 } kind;
 
+/* A picture while it is drawn. */
 typedef struct picture {
   FILE *file;
   const json_t *plan;
   ad_exchanges exchanges;
   kind *kinds;
   size_t kind_count;
+  /* where the next part begins */
   int y;
 } picture;
 
-/* ---- kinds ---- */
+/* ---- kinds of collectives ---- */
 
+/* Whether a kind of collective runs on the mesh of this entry. */
 static int is_on(const kind *k, const json_t *entry) {
   return k->pool == ad_integer_of(entry, "pool") && !strcmp(k->mesh, ad_text_of(entry, "mesh"));
 }
@@ -58,6 +61,7 @@ static int is_alike(const kind *a, const kind *b) {
          !strcmp(a->when, b->when) && !strcmp(a->carries, b->carries);
 }
 
+/* Adds a collective to its kind; groups of one rank are left out. */
 static void add_kind(picture *to, const json_t *step, const char *carries) {
   json_int_t times = ad_integer_of(step, "times");
   kind added = {step,
@@ -80,7 +84,7 @@ static void add_kind(picture *to, const json_t *step, const char *carries) {
   to->kinds[to->kind_count++] = added;
 }
 
-/* The sum that a bridge takes before rows of a gradient go back. */
+/* Whether a transition is the sum that a bridge takes of a gradient before it sends rows back. */
 static int is_of_bridge(const json_t *plan, const json_t *step) {
   const json_t *bridge;
   size_t i;
@@ -101,7 +105,7 @@ static ad_status find_kinds(picture *to) {
   return AD_OK;
 }
 
-/* ---- the ranks of a mesh ---- */
+/* ---- drawing the ranks of a mesh ---- */
 
 int ad_picture_axes(const ad_mesh *mesh, ad_axis axes[AD_AXIS_COUNT]) {
   int count = 0;
@@ -115,22 +119,25 @@ int ad_picture_axes(const ad_mesh *mesh, ad_axis axes[AD_AXIS_COUNT]) {
   return count;
 }
 
-/* The fast axes make the columns and the slow ones the rows, or the other way round where that is wider than high. A
- * single long axis goes on in the next row. */
+/* How the ranks of a mesh are laid out on a card. The fast axes make the columns and the slow ones the
+ * rows; `is_turned`: the other way round, if that is wider than high; `is_wrapped`: one long axis
+ * continues in the next row. */
 typedef struct grid {
   const ad_mesh *mesh;
   ad_axis axes[AD_AXIS_COUNT];
-  int axis_count, slow; /* the slow ones are axes[0] up to axes[slow - 1] */
-  int fast_size;        /* ranks of one row, or of one column where it is turned */
+  int axis_count, slow; /* the slow axes are axes[0] .. axes[slow - 1] */
+  int fast_size;        /* number of ranks along the fast axes */
   int columns, rows, is_turned, is_wrapped;
-  int room; /* the width inside its card */
+  int room; /* width inside the card */
 } grid;
 
+/* Whether the next slower axis, of `size` ranks, can join the columns. */
 static int fits_beside(const grid *g, int size) {
   int64_t ranks = ad_mesh_size(g->mesh);
   return g->slow > 1 && g->fast_size * size <= COLUMNS_WANTED && (int64_t)g->fast_size * g->fast_size < ranks;
 }
 
+/* Decides which axes make the columns. */
 static void choose_fast_axes(grid *g) {
   g->fast_size = 1;
   for (; g->slow; g->slow--) {
@@ -144,7 +151,7 @@ static int card_width(int cards_in_row) {
   return (PICTURE_WIDTH - 2 * PICTURE_MARGIN - (cards_in_row - 1) * GAP) / cards_in_row;
 }
 
-/* As many as have room for their ranks' numbers. */
+/* The most columns that leave room for the ranks' numbers. */
 static int columns_most(const grid *g) {
   int digits = snprintf(NULL, 0, "%lld", (long long)(ad_mesh_first_rank(g->mesh) + ad_mesh_size(g->mesh) - 1));
   int most = g->room / (DIGIT_WIDTH * digits + 4);
@@ -172,7 +179,7 @@ static int64_t first_of(const grid *g) { return ad_mesh_first_rank(g->mesh); }
 static int is_drawn(const grid *g) { return g->rows > 0; }
 static int grid_height(const grid *g) { return is_drawn(g) ? HEAD_ROOM + g->rows * ROW_HEIGHT : ROW_HEIGHT; }
 
-/* "0,1": the positions of a rank on some of the axes. */
+/* Prints a rank's positions on axes [first, end): "0,1". */
 static const char *positions(const grid *g, int first, int end, int64_t rank, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (int i = first; i < end; i++)
@@ -186,7 +193,7 @@ static const char *names(const grid *g, int first, int end, char *buffer, size_t
   return buffer;
 }
 
-/* Where there is one row, or one after another, no position stands beside it. */
+/* Space left of the ranks for positions on the slow axes; none if there are no slow axes. */
 static int axis_room(const grid *g) { return g->slow ? AXIS_ROOM : 0; }
 
 static int cell_width(const grid *g) {
@@ -216,7 +223,7 @@ static void draw_positions(FILE *file, const grid *g, int x, int y) {
   }
 }
 
-/* Groups are numbered by their first ranks. */
+/* The index of a rank's group over the axes; groups are numbered in the order of their first ranks. */
 static int group_number(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   int number = 0;
   int64_t first = ad_mesh_group(mesh, axes, rank).base;
@@ -225,7 +232,7 @@ static int group_number(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   return number;
 }
 
-/* `axes`: whose groups are coloured; 0: none. Cells are numbered from 0 on, whichever rank is the first. */
+/* Draws all ranks of a mesh, coloured by their group over `axes`; 0: all in one colour. */
 static void draw_ranks(FILE *file, const grid *g, ad_axes axes, int x, int y) {
   int width = cell_width(g);
   draw_positions(file, g, x, y);
@@ -240,7 +247,7 @@ static void draw_ranks(FILE *file, const grid *g, ad_axes axes, int x, int y) {
   }
 }
 
-/* The first and the last members of the first group. */
+/* Draws only the first group over the axes, of a mesh that is too large: its first members, dots and its last one. */
 static void draw_one_group(FILE *file, const grid *g, ad_axes axes, int x, int y) {
   char text[AD_GROUPED_MAX];
   ad_group group = ad_mesh_group(g->mesh, axes, first_of(g));
@@ -258,9 +265,9 @@ static void draw_one_group(FILE *file, const grid *g, ad_axes axes, int x, int y
   }
 }
 
-/* ---- cards ---- */
+/* ---- cards: one for each set of axes of a mesh ---- */
 
-/* Number `index` of those that run over the axes of kinds[of] of its mesh; NULL: there are no more. */
+/* The index-th kind that has the mesh and axes of kinds[of]; NULL: there are no more. */
 static const kind *kind_beside(const picture *p, size_t of, size_t index) {
   for (size_t i = 0; i < p->kind_count; i++)
     if (is_on(&p->kinds[i], p->kinds[of].first) && !strcmp(p->kinds[i].axes, p->kinds[of].axes) && !index--)
@@ -270,6 +277,7 @@ static const kind *kind_beside(const picture *p, size_t of, size_t index) {
 
 static int is_first_of_its_card(const picture *p, size_t i) { return kind_beside(p, i, 0) == &p->kinds[i]; }
 
+/* Draws the card that shows a mesh's ranks with their positions. */
 static void draw_mesh_card(FILE *file, const grid *g, int x, int y) {
   char text[128], count[AD_GROUPED_MAX];
   ad_svg_text(file, x, y + 14, "head", "%s ranks", ad_grouped(ad_mesh_size(g->mesh), count));
@@ -287,6 +295,7 @@ static void draw_mesh_card(FILE *file, const grid *g, int x, int y) {
   draw_ranks(file, g, 0, x, y + CARD_HEAD);
 }
 
+/* Prints a word with '_' replaced by spaces. */
 static const char *spoken(const char *when, char *buffer, size_t size) {
   snprintf(buffer, size, "%s", when);
   for (char *c = buffer; *c; c++)
@@ -294,6 +303,7 @@ static const char *spoken(const char *when, char *buffer, size_t size) {
   return buffer;
 }
 
+/* Draws a line of a card: a collective, with its bytes and calls. */
 static void draw_entry(FILE *file, const kind *k, int x, int end, int y) {
   char bytes[AD_GROUPED_MAX], calls[AD_GROUPED_MAX], when[40];
   ad_svg_text(file, x, y, "head", "%s", k->op);
@@ -303,7 +313,7 @@ static void draw_entry(FILE *file, const kind *k, int x, int end, int y) {
               k->calls == 1 ? "" : "s", k->dtype);
 }
 
-/* The groups over the axes of kinds[first], and all that they do. */
+/* Draws the card of the groups over the axes of kinds[first], with all collectives over these axes. */
 static ad_status draw_group_card(const picture *p, const grid *g, size_t first, int x, int y) {
   char groups[AD_GROUPED_MAX], size[AD_GROUPED_MAX];
   const kind *k;
@@ -323,7 +333,7 @@ static ad_status draw_group_card(const picture *p, const grid *g, size_t first, 
   return AD_OK;
 }
 
-/* ---- sections ---- */
+/* ---- sections: one for each mesh ---- */
 
 ad_status ad_picture_mesh(const json_t *plan, const json_t *entry, ad_mesh **out) {
   return ad_mesh_create_pool(ad_text_of(entry, "mesh"), ad_integer_of(ad_pool_of(plan, entry), "first_rank"), out);
@@ -333,7 +343,7 @@ static int is_same_mesh(const json_t *a, const json_t *b) {
   return ad_integer_of(a, "pool") == ad_integer_of(b, "pool") && !strcmp(ad_text_of(a, "mesh"), ad_text_of(b, "mesh"));
 }
 
-/* The names of the modules that lie on this entry's mesh; "" for a view. */
+/* Prints the names of the modules on this entry's mesh; "" if the mesh is a view (other axes for the same ranks). */
 static const char *modules_on(const json_t *plan, const json_t *entry, char *buffer, size_t size) {
   const json_t *module;
   size_t i;
@@ -343,6 +353,7 @@ static const char *modules_on(const json_t *plan, const json_t *entry, char *buf
   return buffer;
 }
 
+/* The most lines that a card of this mesh has. */
 static int most_entries(const picture *p, const json_t *entry) {
   int most = 0;
   for (size_t i = 0; i < p->kind_count; i++)
@@ -351,7 +362,8 @@ static int most_entries(const picture *p, const json_t *entry) {
   return most;
 }
 
-/* All cards of a section have one height. Returns where the inside of number `index` begins. */
+/* Draws the frame of a section's card `index`; all cards of a section have one height. Returns x, and
+ * in *y the top, of its inside. */
 static int begin_card(const picture *p, int index, int in_row, int height, int *y) {
   int width = card_width(in_row), x = PICTURE_MARGIN + index % in_row * (width + GAP);
   *y = p->y + index / in_row * (height + GAP);
@@ -379,7 +391,7 @@ static ad_status draw_cards(picture *to, const json_t *entry, const ad_mesh *mes
   return AD_OK;
 }
 
-/* The mesh of this entry, a module or a collective. */
+/* Draws the section of the mesh that this entry, a module or a collective, is on. */
 static ad_status draw_section(picture *to, const json_t *entry) {
   char on[256];
   ad_mesh *mesh;
@@ -394,7 +406,7 @@ static ad_status draw_section(picture *to, const json_t *entry) {
   return status;
 }
 
-/* Whether the mesh of `entry` is that of one of the first modules, or of the first kinds. */
+/* Whether `entry` is on the mesh of one of the first `modules` modules, or of the first `kinds` kinds. */
 static int is_among(const picture *p, size_t modules, size_t kinds, const json_t *entry) {
   for (size_t i = 0; i < modules; i++)
     if (is_same_mesh(json_array_get(json_object_get(p->plan, "modules"), i), entry)) return 1;
@@ -403,7 +415,7 @@ static int is_among(const picture *p, size_t modules, size_t kinds, const json_t
   return 0;
 }
 
-/* The modules' meshes, then views of them that collectives run on. */
+/* Draws a section for each mesh of a module, then for each view that collectives run on. */
 static ad_status draw_sections(picture *to) {
   const json_t *modules = json_object_get(to->plan, "modules"), *module;
   size_t m;
@@ -413,9 +425,9 @@ static ad_status draw_sections(picture *to) {
   return AD_OK;
 }
 
-/* ---- one section for the groups of all modules ---- */
+/* ---- one section for the groups of all modules, beside exchanges ---- */
 
-/* Of modules that are shown as one party the first stands for all. */
+/* Whether kind i has a card of its own. Of several modules that are one party only the first has cards. */
 static int has_card(const picture *p, size_t i) {
   return is_first_of_its_card(p, i) && ad_party_begins_in(&p->exchanges, p->kinds[i].pool);
 }
@@ -433,7 +445,8 @@ static ad_status most_height(const picture *p, int *height) {
   return AD_OK;
 }
 
-/* Whose ranks they are: all parties there. One with ranks elsewhere too is many modules, of which this is the first. */
+/* Prints whose ranks a kind's groups have: all parties on this mesh. A party with more ranks than the mesh is many
+ * modules, of which this is the first. */
 static const char *parties_on(const picture *p, const kind *k, int64_t ranks, char *buffer, size_t size) {
   char name[128];
   ad_text text = ad_text_on(buffer, size);
@@ -471,7 +484,7 @@ static ad_status draw_own_sums(picture *to) {
   return AD_OK;
 }
 
-/* ---- all ---- */
+/* ---- the whole picture ---- */
 
 static ad_status draw_bridges(picture *to) {
   const json_t *bridge;
@@ -499,7 +512,7 @@ static void draw_note(picture *to) {
   to->y += 16 + PICTURE_MARGIN;
 }
 
-/* A long command goes on in the next line. */
+/* Draws the command that made the picture; a long command continues in the next line. */
 static void draw_command(picture *to, const char *command) {
   while (*command) {
     size_t length = strlen(command), end = length < COMMAND_COLUMNS ? length : COMMAND_COLUMNS;
@@ -541,7 +554,7 @@ static ad_status draw_all(picture *to, const ad_recipe *recipe, const char *comm
   return AD_OK;
 }
 
-/* The height of a picture is known when all of it is drawn. */
+/* Draws into memory first: an SVG begins with its height, which is known only at the end. */
 static ad_status draw(const ad_recipe *recipe, const char *command, const json_t *plan, FILE *file) {
   char *body = NULL;
   size_t size = 0;

@@ -1,4 +1,4 @@
-/* Pools side by side, and below them, bridge after bridge, what goes from one to another and back. */
+/* Draws pools side by side and, below them, what each bridge sends from one pool to another and back. */
 #include "base/text.h"
 #include "plan/picture.h"
 
@@ -11,7 +11,7 @@ static int box_width(const json_t *plan) {
   return room < BOX_WIDTH ? room : BOX_WIDTH;
 }
 
-/* From the left margin to the right one. */
+/* The left edge of a pool's box; the boxes are spread from margin to margin. */
 static int left_of(const json_t *plan, json_int_t pool) {
   int room = PICTURE_WIDTH - 2 * PICTURE_MARGIN - box_width(plan);
   return PICTURE_MARGIN + (int)(room * pool / (json_int_t)(pool_count(plan) - 1));
@@ -19,7 +19,7 @@ static int left_of(const json_t *plan, json_int_t pool) {
 
 static int middle_of(const json_t *plan, json_int_t pool) { return left_of(plan, pool) + box_width(plan) / 2; }
 
-/* "encoder", "dp=2 tp=2": of all modules of the pool. */
+/* Prints this key of all modules of the pool: "encoder", "dp=2 tp=2". */
 static const char *of_modules(const json_t *plan, json_int_t pool, const char *key, char *buffer, size_t size) {
   const json_t *module;
   size_t i;

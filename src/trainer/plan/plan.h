@@ -1,4 +1,4 @@
-/* What a plan holds before it is printed: gathered by acting as ranks on engine dry. */
+/* What a plan consists of before it is printed; it is gathered by acting as ranks on engine dry. */
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
 #include <jansson.h>
@@ -6,42 +6,44 @@
 #include "addend/schedule.h"
 #include "addend/train.h"
 
-/* Bytes of one rank. */
+/* The memory of one rank, in bytes. */
 typedef struct ad_plan_memory {
-  size_t params;      /* values and masters in the storage layout, and state that is no parameter's */
-  size_t gathered;    /* its share of whole copies */
-  size_t buckets;     /* what gradients are written into and travel in */
-  size_t grads;       /* sums that are kept beside the buckets: shards, and partial sums between microbatches */
+  size_t params;      /* parameter values and master weights in their storage layout, and state that is no parameter */
+  size_t gathered;    /* this rank's share of gathered parameters, of which a node has one copy */
+  size_t buckets;     /* memory that gradients are written into and sent from */
+  size_t grads;       /* sums kept beside the buckets: shards, and partial sums between microbatches */
   size_t optimizer;   /* moments */
-  size_t activations; /* what tapes hold at most, gradients on their way and what bridges bring included */
-  size_t checkpoint;  /* the copy that is written while training goes on */
+  size_t activations; /* the most that tapes hold, with gradients on their way back and what bridges bring */
+  size_t checkpoint;  /* the copy that is written to disk while training goes on */
   size_t runtime;     /* text and batch, and what a process takes before it holds anything */
-  size_t prompts;     /* rank 0's whole copy of the parameters that evaluate.prompts are sampled with; else 0 */
-  /* Where tokens choose experts; 0 where none do. `activations` are those of an even choice. */
-  size_t most_routed;       /* tokens that choose at once on this rank */
-  size_t activations_worst; /* where all tokens choose experts of this rank */
+  size_t prompts;     /* rank 0's whole copy of the parameters, with which evaluate.prompts are sampled; else 0 */
+  /* For mixtures of experts, else 0. `activations` assumes that the tokens choose all experts equally often. */
+  size_t most_routed;       /* the most tokens that choose experts at once on this rank */
+  size_t activations_worst; /* activations if all tokens choose experts of this rank */
 } ad_plan_memory;
+/* The sum of all parts. */
 size_t ad_plan_peak(const ad_plan_memory *memory);
-/* What documents call the parts, and their sum. `prompts` is there where the recipe has evaluate.prompts, the last two
- * where tokens choose experts. */
+/* The names of the parts and of their sum in documents. `prompts` exists only for recipes with evaluate.prompts, the
+ * last two only for mixtures of experts. */
 enum { AD_PLAN_PARTS = 12 };
 extern const char *const ad_plan_parts[AD_PLAN_PARTS];
+/* The sum of all parts in the worst case. */
 size_t ad_plan_peak_worst(const ad_plan_memory *memory);
 
-/* Where a plan puts the ranks. */
+/* The world that a plan is made for. */
 typedef struct ad_plan_world {
   int64_t ranks, ranks_per_node; /* at least 1 */
-  ad_dtype dtype;                /* of ad_run_options: 0: as in the recipe */
-  const ad_table *table;         /* the same: that a rank has made which acted before */
+  ad_dtype dtype;                /* as in ad_run_options; 0: as in the recipe */
+  const ad_table *table; /* as in ad_run_options: the table of actions that the first acting rank made; NULL: make it */
 } ad_plan_world;
 ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) AD_CHECKED;
 
-/* Acts as `rank`: creates the run on engine dry and takes one step of it, so that types are checked and bytes counted.
- * `crowd`: 0, or the worst choice of experts (ad_tape_options). */
+/* Acts as `rank`: creates its run on engine dry and takes one step of it, which checks all types and counts bytes.
+ * `crowd`: 0, or as in ad_tape_options for the worst choice of experts. */
 ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world *world, size_t crowd, ad_comm **comm,
                       ad_run **run) AD_CHECKED;
 ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) AD_CHECKED;
-/* The document of `addend plan --json`; *out is given up with json_decref. */
+/* The document of `addend plan --json`; the caller calls json_decref on it. */
 ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *options, json_t **out) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Acting as the first rank of each pool. */
+/* Acts as the first rank of each pool. */
 #include "plan/pools.h"
 
 #include "base/error.h"
@@ -6,12 +6,14 @@
 #include "program/program.h"
 #include "train/run.h"
 
+/* The index of the pool whose first rank is `first`; `count` if there is none. */
 static size_t find_first(const ad_plan_pools *pools, int64_t first) {
   size_t i = 0;
   while (i < pools->count && pools->list[i].first != first) i++;
   return i;
 }
 
+/* Appends a pool and acts as its first rank. */
 static ad_status add_pool(const ad_recipe *recipe, const ad_plan_world *world, int64_t first, ad_plan_pools *to) {
   AD_TRY(ad_grow(&to->list, to->count, to->count + 1));
   ad_plan_pool *pool = &to->list[to->count++];
@@ -28,7 +30,8 @@ ad_plan_world ad_plan_world_after(const ad_plan_pools *pools, const ad_plan_worl
   return after;
 }
 
-/* What the first rank of all knows of the meshes says which others there are, in the order of their ranks. */
+/* Acts as rank 0, whose program knows the meshes of all modules, then as the first rank of each
+ * other pool, in rank order. */
 static ad_status act(const ad_recipe *recipe, const ad_plan_world *world, ad_plan_pools *to) {
   AD_TRY(add_pool(recipe, world, 0, to));
   ad_plan_world after = ad_plan_world_after(to, world);

@@ -1,6 +1,7 @@
-/* Kinds of ranks. The world falls into regions of ranks on which the same meshes lie; a region's ranks are numbered by
- * blocks, sets of neighbouring axes that all its meshes have in common; in each block, positions that hold parts of the
- * same sizes are one class. A kind is then a choice of one class in each block, or several such choices. */
+/* Finds the kinds of ranks. The world is split into regions: ranges of ranks with the same meshes. A region's ranks are
+ * numbered by blocks, sets of neighbouring axes that all its meshes have in common. In each block, positions that hold
+ * parts of the same sizes form one class. So each choice of one class per block is a set of equal ranks, and a kind is
+ * one such choice or several. */
 #include "plan/rank_kinds.h"
 #include <stdlib.h>
 #include "base/error.h"
@@ -10,24 +11,28 @@
 #include "layout/type.h"
 #include "plan/regions.h"
 
-/* ---- one rank ---- */
+/* ---- the kind of one rank ---- */
 
+/* Distance in ranks between the first and the last rank that hold the same part of a value. */
 static int64_t span_of(const ad_held *value) {
   ad_group group =
       ad_mesh_group(value->layout.mesh, ad_layout_same_axes(&value->layout), ad_mesh_first_rank(value->layout.mesh));
   return ad_group_rank(&group, ad_group_size(&group) - 1) - group.base;
 }
 
+/* Whether all ranks that hold the same part as `rank` are on one node. */
 static int is_on_one_node(const ad_held *value, int64_t rank, int64_t ranks_per_node) {
   ad_group group = ad_mesh_group(value->layout.mesh, ad_layout_same_axes(&value->layout), rank);
   int64_t last = ad_group_rank(&group, ad_group_size(&group) - 1);
   return group.base / ranks_per_node == last / ranks_per_node;
 }
 
+/* Whether the rank is the first of those that hold the same part. */
 static int is_first_copy(const ad_held *value, int64_t rank) {
   return ad_mesh_group(value->layout.mesh, ad_layout_same_axes(&value->layout), rank).base == rank;
 }
 
+/* Mixes into the key what decides the rank's bytes of one value. */
 static uint64_t mix_value(uint64_t key, const ad_held *value, int64_t rank, int64_t ranks_per_node) {
   if (!ad_mesh_has_rank(value->layout.mesh, rank)) return ad_random_bits(key, 0, 0);
   ad_shape local = ad_layout_local_shape(&value->layout, &value->shape, rank);
@@ -45,7 +50,7 @@ uint64_t ad_rank_key(const ad_held *values, size_t count, int64_t rank, int64_t 
   return key;
 }
 
-/* ---- regions ---- */
+/* ---- regions: ranges of ranks with the same meshes ---- */
 
 static int by_number(const void *a, const void *b) {
   int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
@@ -60,6 +65,7 @@ static int has_mesh(const region *r, const ad_mesh *mesh) {
   return 0;
 }
 
+/* Lists the meshes of a region. Meshes that overlap only partly are an error. */
 static ad_status list_meshes(const ad_kinds *kinds, region *r) {
   for (size_t i = 0; i < kinds->value_count; i++) {
     const ad_mesh *mesh = kinds->values[i].layout.mesh;
@@ -74,6 +80,7 @@ static ad_status list_meshes(const ad_kinds *kinds, region *r) {
   return AD_OK;
 }
 
+/* Adds a region between each two neighbouring ends. */
 static ad_status add_regions(ad_kinds *kinds, const int64_t *ends, size_t count) {
   AD_TRY(ad_new(count, &kinds->regions));
   for (size_t i = 0; i + 1 < count; i++) {
@@ -85,6 +92,7 @@ static ad_status add_regions(ad_kinds *kinds, const int64_t *ends, size_t count)
   return AD_OK;
 }
 
+/* Splits the world wherever a mesh begins or ends. */
 static ad_status find_regions(ad_kinds *kinds) {
   int64_t *ends;
   size_t count = 0;
@@ -101,9 +109,9 @@ static ad_status find_regions(ad_kinds *kinds) {
   return status;
 }
 
-/* ---- blocks ---- */
+/* ---- blocks: sets of axes that a region's meshes share ---- */
 
-/* Whether groups of neighbouring ranks of this number are those of some axes of the mesh, the fastest ones. */
+/* Whether groups of `ranks` neighbouring ranks are the groups over the fastest axes of the mesh. */
 static int has_boundary(const ad_mesh *mesh, int64_t ranks) {
   ad_axes large = ad_mesh_large(mesh);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -114,13 +122,14 @@ static int has_boundary(const ad_mesh *mesh, int64_t ranks) {
   return ranks == 1;
 }
 
+/* Whether that holds for all meshes of the region. */
 static int is_common(const region *r, int64_t ranks) {
   for (size_t i = 0; i < r->mesh_count; i++)
     if (!has_boundary(r->meshes[i], ranks)) return 0;
   return 1;
 }
 
-/* The strides of the blocks, ascending, and the region's size after them. Returns how many blocks there are. */
+/* Lists the strides of the blocks, ascending, and the region's size behind them. Returns the number of blocks. */
 static int find_boundaries(const region *r, int64_t strides[BLOCKS_MAX + 1]) {
   int64_t all[AD_AXIS_COUNT + 2] = {1, r->size};
   int candidates = 2, count = 0;
@@ -134,8 +143,9 @@ static int find_boundaries(const region *r, int64_t strides[BLOCKS_MAX + 1]) {
   return count - 1;
 }
 
-/* ---- what is cut along an axis ---- */
+/* ---- the cuts along an axis ---- */
 
+/* A list of distinct cuts. */
 typedef struct cuts {
   ad_cut_asked *list;
   size_t count;
@@ -149,8 +159,8 @@ static ad_status add_cut(cuts *to, ad_cut_asked cut) {
   return AD_OK;
 }
 
-/* What can arrive at the next cut of a dimension: floor cuts leave one of two sizes that follow each other, zigzag ones
- * of three. */
+/* The range of sizes that parts have before the next cut of a dimension: a floor cut makes parts of at most two
+ * consecutive sizes, a zigzag cut of at most three. */
 typedef struct sizes {
   int64_t least, most;
 } sizes;
@@ -160,6 +170,8 @@ static sizes after_cut(sizes before, int zigzag, int64_t g) {
   return (sizes){before.least / chunks * per_rank, (before.most + chunks - 1) / chunks * per_rank};
 }
 
+/* Adds the cuts that an axis makes in one dimension of a value, for every size that may
+ * arrive there from outer cuts. */
 static ad_status add_cuts_of(const ad_held *value, int dim, ad_axis axis, cuts *to) {
   const ad_layout *layout = &value->layout;
   sizes arriving = {value->shape.dim[dim], value->shape.dim[dim]};
@@ -173,6 +185,7 @@ static ad_status add_cuts_of(const ad_held *value, int dim, ad_axis axis, cuts *
   return AD_OK;
 }
 
+/* Adds the cuts of all values on the mesh along an axis. *apart: position 0 differs, since it writes checkpoints. */
 static ad_status find_cuts(const ad_kinds *kinds, const ad_mesh *mesh, ad_axis axis, cuts *to, int *apart) {
   for (size_t i = 0; i < kinds->value_count; i++) {
     const ad_held *value = &kinds->values[i];
@@ -183,7 +196,7 @@ static ad_status find_cuts(const ad_kinds *kinds, const ad_mesh *mesh, ad_axis a
   return AD_OK;
 }
 
-/* ---- the positions of a block ---- */
+/* ---- the classes of a block's positions ---- */
 
 static ad_status axis_positions(const ad_kinds *kinds, const ad_mesh *mesh, ad_axis axis, ad_positions *out) {
   cuts list = {0};
@@ -194,7 +207,7 @@ static ad_status axis_positions(const ad_kinds *kinds, const ad_mesh *mesh, ad_a
   return status;
 }
 
-/* The axis whose neighbours are `stride` ranks apart; AD_AXIS_COUNT if there is none. */
+/* The axis whose neighbouring positions are `stride` ranks apart; AD_AXIS_COUNT if there is none. */
 static ad_axis axis_at(const ad_mesh *mesh, int64_t stride) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int is_large = (ad_mesh_large(mesh) & AD_AXES(axis)) != 0;
@@ -203,6 +216,7 @@ static ad_axis axis_at(const ad_mesh *mesh, int64_t stride) {
   return AD_AXIS_COUNT;
 }
 
+/* The positions of one mesh's axes with strides in [stride, end). */
 static ad_status mesh_positions(const ad_kinds *kinds, const ad_mesh *mesh, int64_t stride, int64_t end,
                                 ad_positions *out) {
   ad_positions fast, slow;
@@ -221,6 +235,7 @@ static ad_status mesh_positions(const ad_kinds *kinds, const ad_mesh *mesh, int6
   return AD_OK;
 }
 
+/* The positions of a block, split by the classes of every mesh. */
 static ad_status block_positions(const ad_kinds *kinds, const region *r, int64_t stride, int64_t end,
                                  ad_positions *out) {
   ad_positions all, own;
@@ -237,6 +252,7 @@ static ad_status block_positions(const ad_kinds *kinds, const region *r, int64_t
   return AD_OK;
 }
 
+/* Finds the first position of each class and the number of its positions. */
 static ad_status count_classes(block *b) {
   const ad_positions *positions = &b->positions;
   AD_TRY(ad_new((size_t)positions->classes, &b->first));
@@ -267,7 +283,7 @@ static ad_status find_blocks(const ad_kinds *kinds, region *r) {
   return AD_OK;
 }
 
-/* ---- choices ---- */
+/* ---- choices: one class of each block ---- */
 
 void ad_choice_classes(const region *r, size_t number, int64_t class[BLOCKS_MAX]) {
   for (int i = r->block_count; i-- > 0;) {
@@ -277,6 +293,7 @@ void ad_choice_classes(const region *r, size_t number, int64_t class[BLOCKS_MAX]
   }
 }
 
+/* The first rank of a choice, its number of ranks and its key. */
 static choice choose(const ad_kinds *kinds, const region *r, size_t number) {
   int64_t class[BLOCKS_MAX];
   choice chosen = {.first = r->first, .ranks = 1, .number = r->first_choice + number};
@@ -302,7 +319,7 @@ static ad_status list_choices(ad_kinds *kinds) {
   return AD_OK;
 }
 
-/* ---- kinds ---- */
+/* ---- kinds: choices with the same key ---- */
 
 static int by_key(const void *a, const void *b) {
   const choice *left = a, *right = b;
@@ -317,13 +334,14 @@ static int by_choice(const void *a, const void *b) {
 
 static int by_first(const void *a, const void *b) {
   return by_number(a, b);
-} /* which is an ad_rank_kind's first member */
+} /* `first` is the first member of ad_rank_kind */
 
 static int by_kind(const void *a, const void *b) {
   const ad_rank_kind *left = a, *right = b;
   return (left->key > right->key) - (left->key < right->key);
 }
 
+/* Joins the choices with the same key to kinds. */
 static ad_status gather_kinds(ad_kinds *kinds) {
   qsort(kinds->choices, kinds->choice_count, sizeof *kinds->choices, by_key);
   AD_TRY(ad_new(kinds->choice_count, &kinds->list));
@@ -336,7 +354,7 @@ static ad_status gather_kinds(ad_kinds *kinds) {
   return AD_OK;
 }
 
-/* Kinds in the order of their first ranks, choices by number, each with the number of its kind. */
+/* Sorts kinds by their first ranks and choices by number, and gives each choice the index of its kind. */
 static ad_status number_kinds(ad_kinds *kinds) {
   typedef struct numbered {
     ad_rank_kind kind;
@@ -357,10 +375,10 @@ static ad_status number_kinds(ad_kinds *kinds) {
   return AD_OK;
 }
 
-/* ---- nodes ---- */
+/* ---- copies that are shared on a node ---- */
 
-/* Whether nodes end where the axis does, or where its positions do. Then all groups over the axis, wherever they are,
- * lie on one node or none does. */
+/* Whether nodes end where the axis or its positions do. Then either every group over the axis lies
+ * on one node, or none does. */
 static int fits_nodes(const ad_mesh *mesh, ad_axis axis, int64_t ranks_per_node) {
   int64_t stride = ad_mesh_stride(mesh, axis), whole = stride * ad_mesh_axis_size(mesh, axis);
   int is_outermost = whole == ad_mesh_size(mesh);
@@ -370,7 +388,7 @@ static int fits_nodes(const ad_mesh *mesh, ad_axis axis, int64_t ranks_per_node)
          (ranks_per_node % stride == 0 && (is_outermost || whole % ranks_per_node == 0));
 }
 
-/* Whether copies of the value are shared follows from one rank for all. */
+/* Whether either all ranks share copies of the value on their nodes, or none do. */
 static int shares_alike(const ad_held *value, int64_t ranks_per_node) {
   const ad_mesh *mesh = value->layout.mesh;
   ad_axes axes = ad_layout_same_axes(&value->layout) & ad_mesh_large(mesh);
@@ -381,6 +399,7 @@ static int shares_alike(const ad_held *value, int64_t ranks_per_node) {
   return 1;
 }
 
+/* Refuses nodes on which some ranks would share copies and others would not: a kind would then depend on the node. */
 static ad_status check_shared(const ad_kinds *kinds) {
   for (size_t i = 0; i < kinds->value_count && kinds->ranks_per_node < kinds->ranks; i++) {
     const ad_held *value = &kinds->values[i];
@@ -396,7 +415,7 @@ static ad_status check_shared(const ad_kinds *kinds) {
   return AD_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- finding the kinds ---- */
 
 static ad_status find(ad_kinds *kinds) {
   AD_TRY(check_shared(kinds));

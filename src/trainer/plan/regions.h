@@ -1,4 +1,5 @@
-/* What kinds of ranks are found from: regions, their blocks, and choices of classes. Private to kinds.c and nodes.c. */
+/* How the kinds of ranks are found: regions, their blocks, and choices of classes. Private to
+ * rank_kinds.c and nodes.c. */
 #ifndef PLAN_REGIONS_H
 #define PLAN_REGIONS_H
 #include "plan/rank_kinds.h"
@@ -6,25 +7,28 @@
 
 enum { BLOCKS_MAX = AD_AXIS_COUNT, CHOICES_MAX = 1 << 20 };
 
+/* Neighbouring axes that all meshes of a region have in common. */
 typedef struct block {
-  int64_t stride; /* ranks between neighbouring positions */
+  int64_t stride; /* distance in ranks of neighbouring positions */
   ad_positions positions;
-  int64_t *first, *count; /* of each class: its first position, and how many it has */
+  int64_t *first, *count; /* [class]: its first position; the number of its positions */
 } block;
 
+/* A range of ranks with the same meshes. */
 typedef struct region {
   int64_t first, size;
   const ad_mesh **meshes;
   size_t mesh_count;
-  block blocks[BLOCKS_MAX]; /* slowest first */
+  block blocks[BLOCKS_MAX]; /* the slowest block first */
   int block_count;
-  size_t choices, first_choice; /* their number, and where they stand among those of all regions */
+  size_t choices, first_choice; /* number of choices; index of the first among those of all regions */
 } region;
 
-/* One class in each block of a region. */
+/* A choice of one class in each block of a region: a set of ranks that hold the same. */
 typedef struct choice {
   int64_t first, ranks;
   uint64_t key;
+  /* index among all choices; index of its kind */
   size_t number, kind;
 } choice;
 
@@ -34,13 +38,14 @@ struct ad_kinds {
   int64_t ranks, ranks_per_node;
   region *regions;
   size_t region_count;
-  choice *choices; /* by number */
+  choice *choices; /* sorted by number */
   size_t choice_count;
+  /* the kinds */
   ad_rank_kind *list;
   size_t count;
 };
 
-/* The classes of choice number `number`, which counts up with the class of the fastest block. */
+/* class[i] = the class of block i in choice `number` of the region; the fastest block's class varies fastest. */
 void ad_choice_classes(const region *r, size_t number, int64_t class[BLOCKS_MAX]);
 
 #endif

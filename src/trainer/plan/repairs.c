@@ -1,4 +1,5 @@
-/* Trying repairs: the refused step is taken again on engine dry, with each conversion in turn. */
+/* Tries repairs of a program that types refuse: the refused step is taken again on engine dry with
+ * each conversion in turn. */
 #include "plan/repairs.h"
 
 #include <stdio.h>
@@ -7,22 +8,25 @@
 #include "layout/sentences.h"
 #include "plan/traffic.h"
 
-/* What a search may take: so many conversions whatever they take, the simplest first, and more until the steps that
- * tried them have recorded so many calls. docs/types.md names both numbers. */
+/* Limits on a search, which docs/types.md names. The TRIED_LEAST simplest conversions are always tried; further ones
+ * until the steps that tried them have recorded CALLS_MAX calls. */
 enum { TRIED_LEAST = 64, CALLS_MAX = 100000 };
 
+/* Bytes that the tapes of a step moved between ranks. */
 static size_t bytes_of(const ad_traffic *traffic) {
   size_t bytes = 0;
   for (size_t i = 0; i < traffic->moved_count; i++) bytes += traffic->moved[i].bytes * (size_t)traffic->moved[i].times;
   return bytes;
 }
 
-/* Whether every type holds with a repair, what then moves, and the calls that a step recorded to find out. */
+/* The outcome of a trial: whether all types hold with the repair, bytes that the step then moves,
+ * and calls that it recorded. */
 typedef struct attempt {
   int holds;
   size_t bytes, calls;
 } attempt;
 
+/* Takes the step with one repair. */
 static ad_status try_one(ad_dry_step step, void *context, const ad_repair *repair, attempt *out) {
   ad_traffic traffic = {0};
   ad_mending mending = {.repair = repair};
@@ -37,6 +41,7 @@ static ad_status try_one(ad_dry_step step, void *context, const ad_repair *repai
   return status == AD_MEMORY ? status : listed;
 }
 
+/* Tries the conversions in order and chooses the one that holds and moves the fewest bytes. */
 static ad_status choose(ad_dry_step step, void *context, const ad_repairs *among, ad_repair *out, int *found,
                         size_t *tried) {
   size_t fewest = 0, calls = 0, i;
@@ -55,7 +60,8 @@ static ad_status choose(ad_dry_step step, void *context, const ad_repairs *among
   return AD_OK;
 }
 
-/* Those that state nothing come first, and where one of them holds the others are not asked for. */
+/* The number of conversions that deserve a trial. Those that state nothing come first; once one of them holds, those
+ * that state something are not needed. */
 static size_t asked_for(const ad_repairs *among, const ad_repair *found) {
   size_t count = 0;
   while (count < among->count && (!found || ad_repair_states(&among->list[count]) <= ad_repair_states(found))) count++;
@@ -76,7 +82,7 @@ ad_status ad_repair_find(ad_dry_step step, void *context, ad_repair *out, int *f
   return status;
 }
 
-/* "all 12 tried", "64 of 176 tried"; of none there is nothing to say. */
+/* Prints "all 12 tried" or "64 of 176 tried". */
 static const char *print_tried(const ad_repair_search *search, char *buffer, size_t size) {
   if (search->tried < search->listed)
     snprintf(buffer, size, "%zu of %zu tried", search->tried, search->listed);
@@ -85,7 +91,7 @@ static const char *print_tried(const ad_repair_search *search, char *buffer, siz
   return buffer;
 }
 
-/* What is known of others than the one that was found. */
+/* Prints what is known of the conversions other than the one that was found. */
 static const char *print_others(const ad_repair *found, const ad_repair_search *search, char *buffer, size_t size) {
   if (ad_repair_states(found))
     snprintf(buffer, size, "if what is declared is so");

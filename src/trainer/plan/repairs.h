@@ -1,25 +1,26 @@
-/* The conversion that a refused program lacks, tried before it is said. */
+/* Finds the conversion that a refused program lacks; it is tried before it is suggested. */
 #ifndef PLAN_REPAIRS_H
 #define PLAN_REPAIRS_H
 #include "addend/status.h"
 #include "tensor/repair.h"
 
-/* A step of the program on engine dry; called again it is the same. */
+/* One step of the program on engine dry; every call must do the same. */
 typedef ad_status (*ad_dry_step)(void *context);
 
-/* Conversions that were tried, and how many were to be: those that the refused call itself would take. */
+/* How many conversions were tried, and how many there were: those of the operands of the refused call. */
 typedef struct ad_repair_search {
   size_t tried, listed;
 } ad_repair_search;
 
-/* For a step that is refused. Of the conversions of one operand of the refused call with which every type of a step
- * holds, *out is the one that moves the fewest bytes on tapes, of several the first in the order of ad_repairs; *found
- * is 0 if there is none. One that states nothing is taken before any that states something. All are tried where that
- * is cheap, otherwise the simplest. Types and shapes alone are asked. */
+/* Finds a repair of a refused step: a conversion of one operand of the refused call with which all types of the
+ * step hold. Of several, *out is the one whose step moves the fewest bytes on tapes, of equal ones the first in
+ * the order of ad_repairs. A conversion that states nothing is preferred to one that states something about the
+ * values. *found is 0 if there is none. All conversions are tried if that is cheap, otherwise the simplest.
+ * Only types and shapes are checked. */
 AD_CHECKED ad_status ad_repair_find(ad_dry_step step, void *context, ad_repair *out, int *found,
                                     ad_repair_search *search);
-/* The same, said in place of what the message of the failure guesses; types that do not fit are AD_TYPE, shapes
- * AD_INVALID, and of other failures nothing is said. Returns `refused`, or why it could not be tried. */
+/* Fails with the message of the failure `refused`, in which a repair that was found replaces the guess. Only AD_TYPE
+ * (types do not fit) and AD_INVALID (shapes) are searched. Returns `refused`, or why the search failed. */
 AD_CHECKED ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context);
 
 #endif

@@ -1,4 +1,4 @@
-/* The schedule of a plan for people: a row of each pool. */
+/* Prints the schedule of a plan as a table, one row for each pool. */
 #include "plan/picture.h"
 #include "plan/schedule.h"
 
@@ -33,7 +33,7 @@ static const char *ranks_text(const json_t *pool, char *buffer, size_t size) {
   return buffer;
 }
 
-/* Cut where there are many. */
+/* Prints the pool's stages; cut off if there are many. */
 static const char *stages_text(const json_t *row, char *buffer, size_t size) {
   const json_t *stages = json_object_get(row, "stages"), *stage;
   size_t i, length = 0;

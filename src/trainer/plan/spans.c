@@ -1,5 +1,5 @@
-/* Runs of positions that hold parts of the same sizes. A cut of n elements over g positions changes its size at most 2n
- * times however large g is, so that runs are found from the elements. */
+/* Runs of positions that hold parts of the same sizes. A cut of n elements over g positions changes the part's size at
+ * most 2n times, however large g is, so that runs are found from the elements, not the positions. */
 #include "plan/spans.h"
 #include <stdlib.h>
 #include "base/error.h"
@@ -7,7 +7,7 @@
 #include "addend/random.h"
 #include "layout/nest.h"
 
-static const int64_t RUNS_MAX = 1 << 23; /* 200 MB */
+static const int64_t RUNS_MAX = 1 << 23; /* 200 MB of memory */
 
 void ad_positions_release(ad_positions *positions) {
   ad_release(positions->runs);
@@ -26,8 +26,9 @@ static ad_status too_many(void) {
                  (long long)RUNS_MAX);
 }
 
-/* ---- where sizes may change ---- */
+/* ---- places where sizes may change ---- */
 
+/* A list of positions. */
 typedef struct places {
   int64_t *at;
   size_t count, capacity;
@@ -49,7 +50,8 @@ static ad_status add_every_place(places *list, int64_t size) {
   return AD_OK;
 }
 
-/* With fewer elements than chunks most hold nothing, and the others one. */
+/* A cut with fewer elements than chunks: most chunks hold nothing, and the others one element. Adds where each
+ * of these begins and ends. */
 static ad_status add_holders(places *list, ad_cut_asked cut, int64_t size, int64_t chunks) {
   for (int64_t e = 0; e < cut.n; e++) {
     int64_t chunk = ad_cut_with(cut.n, e, chunks), at = chunk < size ? chunk : chunks - 1 - chunk;
@@ -59,6 +61,7 @@ static ad_status add_holders(places *list, ad_cut_asked cut, int64_t size, int64
   return AD_OK;
 }
 
+/* Adds the positions at which the size of a part may change. */
 static ad_status add_places(places *list, ad_cut_asked cut, int64_t size) {
   int64_t chunks = cut.zigzag ? 2 * size : size;
   if (cut.n % chunks == 0) return AD_OK;
@@ -70,6 +73,7 @@ static int by_number(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
+/* Lists the positions at which the size of any cut's part may change, sorted. */
 static ad_status find_places(int64_t size, const ad_cut_asked *cuts, size_t count, int apart, places *out) {
   AD_TRY(add_place(out, 0));
   AD_TRY(add_place(out, size));
@@ -79,9 +83,9 @@ static ad_status find_places(int64_t size, const ad_cut_asked *cuts, size_t coun
   return AD_OK;
 }
 
-/* ---- classes ---- */
+/* ---- classes of positions ---- */
 
-/* Neighbours of one class become one run, and what told classes apart becomes a number from 0 on. */
+/* Joins neighbouring runs of one class, and renumbers the classes from 0 on. */
 static ad_status number_classes(ad_positions *positions) {
   int64_t *known;
   size_t runs = 0;
@@ -108,6 +112,7 @@ static ad_status number_classes(ad_positions *positions) {
   return AD_OK;
 }
 
+/* Makes a run between each two neighbouring places. Its class is a hash of its parts' sizes until number_classes. */
 static ad_status take_runs(const places *list, int64_t size, const ad_cut_asked *cuts, size_t count, int apart,
                            ad_positions *out) {
   AD_TRY(ad_new(list->count, &out->runs));
@@ -134,19 +139,21 @@ ad_status ad_positions_of(int64_t size, const ad_cut_asked *cuts, size_t count, 
   return status;
 }
 
-/* ---- several axes ---- */
+/* ---- positions on several axes ---- */
 
 static void add_run(ad_positions *to, int64_t count, int64_t class) {
   int64_t first = to->count ? to->runs[to->count - 1].first + to->runs[to->count - 1].count : 0;
   to->runs[to->count++] = (ad_run_of_positions){first, count, class};
 }
 
+/* The number of runs of two nested axes; SIZE_MAX: too many. */
 static size_t nested_runs(const ad_positions *slow, const ad_positions *fast) {
   if (fast->count == 1) return slow->count;
   if (slow->size > RUNS_MAX / (int64_t)fast->count) return SIZE_MAX;
   return (size_t)slow->size * fast->count;
 }
 
+/* The positions of two axes together. */
 static ad_status nest(const ad_positions *slow, const ad_positions *fast, ad_positions *out) {
   size_t runs = nested_runs(slow, fast);
   if (runs == SIZE_MAX) return too_many();
@@ -161,6 +168,7 @@ static ad_status nest(const ad_positions *slow, const ad_positions *fast, ad_pos
   return number_classes(out);
 }
 
+/* The positions split at the ends of both a's and b's runs. */
 static ad_status join(const ad_positions *a, const ad_positions *b, ad_positions *out) {
   AD_TRY(ad_new(a->count + b->count, &out->runs));
   int64_t at = 0;
@@ -175,6 +183,7 @@ static ad_status join(const ad_positions *a, const ad_positions *b, ad_positions
   return number_classes(out);
 }
 
+/* Combines a and b by `how`, and releases them, also on failure. */
 static ad_status combine(ad_status (*how)(const ad_positions *, const ad_positions *, ad_positions *), int64_t size,
                          ad_positions *a, ad_positions *b, ad_positions *out) {
   ad_positions positions = {.size = size};

@@ -1,4 +1,4 @@
-/* A plan as tables for people. */
+/* Prints a plan as tables. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +8,11 @@
 #include "plan/exchanges.h"
 #include "plan/schedule.h"
 
-enum { RANKS_SHOWN = 8, NODES_SHOWN = 8 }; /* ranks of each pool */
+enum { RANKS_SHOWN = 8 /* of each pool */, NODES_SHOWN = 8 };
 
 static double mib(const json_t *object, const char *key) { return (double)ad_integer_of(object, key) / (1 << 20); }
 
-/* A layout without the axes of size 1, on which all types are the same. */
+/* Prints a layout without axes of size 1, on which types make no difference. */
 static const char *short_layout(const ad_mesh *mesh, const char *text, char *out, size_t size) {
   size_t length = 0;
   out[0] = 0;
@@ -31,7 +31,7 @@ static const char *short_layout(const ad_mesh *mesh, const char *text, char *out
 static int is_gather(const json_t *step) { return !strcmp(ad_text_of(step, "op"), ad_move_name(AD_MOVE_ALL_GATHER)); }
 static int is_when(const json_t *step, const char *when) { return !strcmp(ad_text_of(step, "when"), when); }
 
-/* The same values over the same ranks, but for when: a unit is gathered again for its backward. */
+/* Whether a gather repeats `first`: with ZeRO 3 a unit is gathered for forward and again for backward. */
 static int is_again(const json_t *step, const json_t *first) {
   static const char *const keys[] = {"op", "axes", "dtype"};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -45,6 +45,7 @@ static const char *when_of_gather(const json_t *step, const json_t *next) {
   return is_when(step, "step") ? ", after the update" : is_when(step, "forward") ? ", forward" : ", backward";
 }
 
+/* Prints the steps of a parameter's path. */
 static void print_path(FILE *file, const json_t *path) {
   const json_t *step;
   size_t i;
@@ -58,7 +59,7 @@ static void print_path(FILE *file, const json_t *path) {
   fprintf(file, "%s\n", i ? "" : "nothing");
 }
 
-/* `mesh` is kept from parameter to parameter and made again where the next one lies on another. */
+/* Makes the mesh of a parameter, unless *mesh, that of the parameter before, is the same. */
 static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
   const char *text = ad_text_of(param, "mesh");
   if (*mesh && !strcmp(ad_mesh_text(*mesh), text)) return AD_OK;
@@ -67,7 +68,8 @@ static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
   return ad_mesh_create(text, mesh);
 }
 
-/* "f32" where all four dtypes are that; "bf16/bf16/f32/f32" of the parameter, its gradient, what travels, the sums. */
+/* Prints a contract: "f32" if its four dtypes are alike; else "bf16/bf16/f32/f32" for parameter, gradient,
+ * reduction and accumulation. */
 static const char *short_contract(const json_t *contract, char *out, size_t size) {
   static const char *const parts[] = {"param", "grad", "reduce", "accumulate"};
   size_t length = 0;
@@ -87,7 +89,7 @@ static ad_status print_params(FILE *file, const json_t *plan) {
   fprintf(file, "  %-24s %12s  %-28s %-28s %-18s %s\n", "parameter", "elements", "layout", "gradient", "contract",
           "reduced by");
   json_array_foreach(json_object_get(plan, "params"), i, param) {
-    AD_TRY(follow_mesh(param, &mesh)); /* which owns nothing when it fails */
+    AD_TRY(follow_mesh(param, &mesh)); /* on failure *mesh is NULL */
     fprintf(file, "  %-24s %12lld  %-28s %-28s %-18s ", ad_text_of(param, "name"), ad_integer_of(param, "numel"),
             short_layout(mesh, ad_text_of(param, "layout"), layout, sizeof layout),
             short_layout(mesh, ad_text_of(param, "gradient_layout"), gradient, sizeof gradient),
@@ -98,7 +100,7 @@ static ad_status print_params(FILE *file, const json_t *plan) {
   return AD_OK;
 }
 
-/* ---- pools ---- */
+/* ---- pools and stages ---- */
 
 static int has_pools(const json_t *plan) { return json_array_size(json_object_get(plan, "pools")) > 1; }
 static int starts_pool(const json_t *before, const json_t *entry) {
@@ -118,7 +120,7 @@ static void print_stages(FILE *file, const json_t *stages) {
   json_array_foreach(stages, i, stage) fprintf(file, "%s %lld", i ? "," : "", (long long)json_integer_value(stage));
 }
 
-/* What lies in the pool of this entry. */
+/* Prints the modules or stages of the pool that this entry is in. */
 static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
   const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)ad_integer_of(entry, "pool"));
   const json_t *stages = json_object_get(pool, "stages");
@@ -128,7 +130,7 @@ static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
     print_names(file, json_object_get(pool, "modules"));
 }
 
-/* A module, or the stage that it is. Returns buffer. */
+/* Prints the module that an entry names, or its stage in a pipeline. Returns buffer. */
 enum { MODULE_MAX = 80 };
 static const char *module_text(const json_t *entry, char buffer[MODULE_MAX]) {
   if (json_object_get(entry, "stage"))
@@ -138,14 +140,15 @@ static const char *module_text(const json_t *entry, char buffer[MODULE_MAX]) {
   return buffer;
 }
 
-/* ---- launches ---- */
+/* ---- launches: the table of collectives ---- */
 
-/* A row of the table: a reduction, or all that a unit gathers, forward and backward. */
+/* A row of the table: a reduction, or everything that a unit gathers, forward and backward. */
 typedef struct launch {
   const json_t *first;
-  long long bytes; /* each time */
+  long long bytes; /* bytes of each call */
+  /* number of parameters */
   size_t params;
-  int again; /* and backward */
+  int again; /* 1: it runs again in the backward pass */
 } launch;
 
 typedef struct launches {
@@ -158,7 +161,8 @@ static int has_same(const json_t *a, const json_t *b, const char *key) {
   return (!one && !other) || json_equal(one, other);
 }
 
-/* What parameters of one unit gather at one time are several collectives and one row. */
+/* Whether a gather belongs to this row: parameters of one unit are gathered by several
+ * collectives, which are one row. */
 static int is_of_unit(const json_t *step, const launch *of) {
   static const char *const keys[] = {"pool", "module", "stage", "axes", "group_size", "dtype", "bucket", "when"};
   int same = is_gather(step) && is_gather(of->first);
@@ -166,11 +170,13 @@ static int is_of_unit(const json_t *step, const launch *of) {
   return same;
 }
 
+/* Whether the gather repeats the row's in the backward pass. */
 static int is_unit_again(const json_t *step, const launch *of) {
   return is_gather(step) && is_again(step, of->first) && has_same(step, of->first, "pool") &&
          has_same(step, of->first, "module") && has_same(step, of->first, "stage");
 }
 
+/* Adds a collective to its row, which may be new. */
 static void take_step(launches *rows, const json_t *step) {
   size_t params = json_array_size(json_object_get(step, "params"));
   for (size_t i = rows->count; i-- > 0;) {
@@ -208,7 +214,7 @@ static void print_launch(FILE *file, const json_t *plan, const launch *row, size
     fprintf(file, "%zu\n", row->params);
 }
 
-/* Each pool launches its own. */
+/* Prints the rows; each pool numbers its own launches. */
 static ad_status print_collectives(FILE *file, const json_t *plan) {
   launches rows;
   size_t number = 0;
@@ -223,7 +229,7 @@ static ad_status print_collectives(FILE *file, const json_t *plan) {
   return AD_OK;
 }
 
-/* ---- bridges ---- */
+/* ---- bridges and exchanges ---- */
 
 static long long way_bytes(const json_t *rank, const char *way, const char *what) {
   return ad_integer_of(json_object_get(rank, way), what);
@@ -263,7 +269,8 @@ static void print_exchanges(FILE *file, const ad_exchanges *exchanges) {
   }
 }
 
-/* Rank by rank; where several values go one way as exchanges: --json has all ranks then. */
+/* Prints each bridge rank by rank. If several values go the same way, prints exchanges instead;
+ * --json lists the ranks then. */
 static ad_status print_bridges(FILE *file, const json_t *plan) {
   const json_t *bridge;
   size_t i;
@@ -277,7 +284,7 @@ static ad_status print_bridges(FILE *file, const json_t *plan) {
   return AD_OK;
 }
 
-/* ---- memory ---- */
+/* ---- memory of ranks ---- */
 
 static int has_column(const json_t *ranks, int k) {
   return json_object_get(json_array_get(ranks, 0), ad_plan_parts[k]) != NULL;
@@ -315,6 +322,7 @@ static void print_memory(FILE *file, const json_t *plan) {
 
 /* ---- memory that gradients share ---- */
 
+/* Prints a bucket that needs a slot of its own. */
 static void print_open(FILE *file, const json_t *bucket) {
   const json_t *params = json_object_get(bucket, "params");
   size_t count = json_array_size(params);
@@ -324,7 +332,7 @@ static void print_open(FILE *file, const json_t *bucket) {
           ad_integer_of(bucket, "beside"));
 }
 
-/* From ZeRO 2 on, where people ask for it. */
+/* Prints how gradients share memory; only for ZeRO 2 and 3, which make them. */
 static void print_gradients(FILE *file, const json_t *plan) {
   const json_t *row, *bucket;
   size_t i, k;

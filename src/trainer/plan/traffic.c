@@ -1,5 +1,5 @@
-/* Listing what passes the seams, and the document of it. Gradients on their way through a reducer and gathers of
- * parameters are not here: those are planned, not seen (document.c). */
+/* Lists what a step's tapes move between ranks, as it passes the seams, and makes its document. Reductions of gradients
+ * and gathers of parameters are not listed: the plan knows them without running (document.c). */
 #include "plan/traffic.h"
 
 #include <stdio.h>
@@ -9,11 +9,13 @@
 #include "base/memory.h"
 #include "tensor/ring.h"
 
-/* ---- listing ---- */
+/* ---- listing what passes the seams ---- */
 
+/* Whether a transition belongs to a tape; those of reducers and gathers have names. */
 static int is_on_tape(const ad_transit *transit) { return !transit->what && !transit->names; }
 
-/* Of one group together, the mean of all groups where they have parts of the whole: rank 0's part may be empty. */
+/* Bytes that a group brings together; the mean over all groups where these have parts of the value,
+ * since rank 0's may be empty. */
 static size_t group_bytes(const ad_array *in, ad_axes axes) {
   const ad_mesh *mesh = in->layout.mesh;
   ad_axes cut = ad_layout_cut_axes(&in->layout), own = ad_layout_axes_of(&in->layout, AD_V);
@@ -39,6 +41,7 @@ static int is_alike(const ad_moved *a, const ad_moved *b) {
          a->bytes == b->bytes && a->backward == b->backward && !strcmp(a->site, b->site);
 }
 
+/* Counts a move, or appends it if it is new. */
 static void list_moved(ad_traffic *to, ad_moved moved) {
   if (to->status || !moved.axes) return;
   for (size_t i = 0; i < to->moved_count; i++) {
@@ -61,7 +64,8 @@ static void list_transit(void *context, void *passing) {
     list_moved(context, moved_by(pass));
 }
 
-/* Forward the keys and values of the group go around, backward their gradients too. */
+/* Lists a ring of attention. Forward, keys and values go around the group; backward their
+ * gradients go around as well. */
 static void list_ring(void *context, void *passing) {
   const ring_passing *pass = passing;
   const ad_mesh *mesh = pass->k->layout.mesh;
@@ -90,7 +94,7 @@ void ad_traffic_end(ad_traffic *traffic) {
 
 void ad_traffic_release(ad_traffic *traffic) { ad_release(traffic->moved); }
 
-/* ---- documents ---- */
+/* ---- the document ---- */
 
 static json_t *moved_document(const ad_moved *moved, size_t pool) {
   char axes[80];

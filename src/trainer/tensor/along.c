@@ -1,4 +1,4 @@
-/* A dimension and what lies before and after it, and its letter in a rule. */
+/* Helpers of operations along one dimension: an array's sizes around it, and its letter in a rule. */
 #include "tensor/along.h"
 
 along ad_along(const ad_array *array, int dim) {

@@ -1,18 +1,20 @@
-/* Operations along one dimension: the elements of an array as [before, size, after] of it. */
+/* Operations along one dimension see an array as [before, size, after]: what lies before the dimension, the dimension
+ * itself, and what lies after it. */
 #ifndef TENSOR_ALONG_H
 #define TENSOR_ALONG_H
 #include "tensor/operation.h"
 
 typedef struct along {
-  size_t before, size, after; /* local */
+  size_t before, size, after; /* numbers of local elements */
 } along;
 along ad_along(const ad_array *array, int dim);
 
-/* AD_INVALID: operand i has no such dimension. */
+/* Checks that operand i has this dimension; AD_INVALID if not. */
 ad_status ad_check_dim(const ad_tensor *out, int i, int dim) AD_CHECKED;
-/* The letters of a value's dimensions, "abc", without number `without` (-1: all of them). Returns the end. */
+/* Writes one letter for each dimension of a value, "abc", leaving out dimension `without` (-1: none).
+ * Returns the end of the text. */
 char *ad_put_letters(char *to, int ndim, int without);
-/* The one letter of dimension `dim` there. */
+/* The letter that ad_put_letters writes for dimension `dim`. */
 static inline char ad_letter_of(int dim) { return (char)('a' + dim); }
 
 #endif

@@ -1,4 +1,4 @@
-/* Arenas as a list of chunks; the chunks themselves come from memory.h. */
+/* Arenas as lists of chunks; the memory of a chunk comes from base/memory.h. */
 #include "tensor/arena.h"
 
 #include <stdint.h>
@@ -17,9 +17,9 @@ enum { ALIGNMENT = 64 };
 
 typedef struct chunk {
   struct chunk *next, *previous;
-  char *data;              // ALIGNMENT-aligned, inside this allocation
+  char *data;              // aligned to ALIGNMENT, inside this chunk's allocation
   size_t size, used;       // multiples of ALIGNMENT
-  size_t used_in_earlier;  // sum of `used` of the chunks before, while this one is current
+  size_t used_in_earlier;  // sum of `used` of all chunks before this one; set when the chunk becomes the current one
 } chunk;
 
 struct ad_arena {
@@ -27,19 +27,21 @@ struct ad_arena {
   size_t peak;
 };
 
+/* Bytes that are taken now. */
 static size_t in_use(const ad_arena *arena) {
   return arena->current ? arena->current->used_in_earlier + arena->current->used : 0;
 }
 
-// False when the rounded size does not fit in a size_t together with a chunk's head.
+// Rounds up to a multiple of ALIGNMENT. Returns 0 if the result and a chunk's header would not fit in a size_t.
 static int round_up(size_t bytes, size_t *out) {
   if (bytes > SIZE_MAX / 2) return 0;
   *out = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   return 1;
 }
 
-// Under the address sanitizer, memory that nobody has taken may not be touched: neither the padding behind a piece nor
-// a piece that was given back. What was never taken is hidden already, and chunks are large.
+// Gives a chunk's memory behind `used` back. Under the address sanitizer nobody may touch memory that is not
+// taken: the padding behind a piece, or a piece that was given back. Memory that was never taken is poisoned
+// already, and chunks are large.
 static void give_back_to(chunk *c, size_t used) {
   ASAN_POISON_MEMORY_REGION(c->data + used, c->used - used);
   c->used = used;
@@ -96,7 +98,8 @@ void ad_arena_destroy(ad_arena *arena) {
   ad_release(arena);
 }
 
-// A chunk after the current one with room for `size`; the chunks double so that a step opens few of them.
+// Finds or makes a chunk after the current one with room for `size` bytes. Chunks double in size, so
+// that a step opens few of them.
 static ad_status next_chunk(ad_arena *arena, size_t size, chunk **out) {
   chunk *next = arena->current ? arena->current->next : arena->first;
   if (!next || next->size < size) {
@@ -140,8 +143,8 @@ void *ad_arena_take_zeroed(ad_arena *arena, size_t bytes) {
 void ad_arena_reset(ad_arena *arena) {
   ad_arena_rewind(arena, 0);
   if (!arena->first || !arena->first->next) return;
-  // One chunk of the peak size, so that the next step finds all its memory in it. Without memory for it the arena is
-  // empty and takes chunks again as it needs them.
+  // Replaces the chunks by one of the peak size, so that the next step finds all its memory in one chunk. If that
+  // allocation fails, the arena is empty and takes chunks again when it needs them.
   release_chunks(arena);
   chunk *whole;
   if (!new_chunk(arena->peak, &whole)) insert_after_current(arena, whole);

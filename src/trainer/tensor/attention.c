@@ -1,5 +1,5 @@
-/* The arithmetic of attention, a block of rows of one head at a time. Heads are read where they lie in [batch, rows,
- * heads * head_dim]; but those of narrow dtypes are copied, one at a time, to be matrices without gaps. */
+/* The arithmetic of attention, one block of rows of one head at a time. Heads are read in place from [batch, rows,
+ * heads * head_dim]; heads of a narrow dtype are first copied, one at a time, into matrices without gaps. */
 #include "tensor/attention.h"
 
 #include <math.h>
@@ -7,27 +7,29 @@
 #include "array/array.h"
 #include "products/gemm.h"
 
-/* Rows whose scores exist at a time, and the positions that they are of: a block stays in the second cache. What is
- * its own wide dtype takes a part's positions all at once. */
+/* Sizes of a block of scores: BLOCK_ROWS rows by BLOCK_COLUMNS positions fit in the second-level cache. For dtypes that
+ * are not narrow, a block has all positions of the part. */
 enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 512, VECTOR = 32 };
 
-/* One block of rows of one head against one run of columns, of which each row sees the first few, or all. */
+/* One block of rows of one head against one run of columns (positions of k). Each row sees the first few
+ * columns of the run, or all. */
 typedef struct block {
   ad_dtype dtype, wide;
   size_t head_dim;
   size_t width, kv_width;
-  size_t row, rows, row_position; /* the first row: where it is stored, and its position */
-  size_t q_at, kv_at;             /* first element of this head in row 0, and in column 0 of the run */
-  size_t state_at;                /* of row 0 */
-  size_t visible;                 /* as in attention_sizes */
+  size_t row, rows, row_position; /* the block's first row: its index in memory, and its position in the sequence */
+  size_t q_at, kv_at; /* index of this head's first element in row 0 of q, and in the run's column 0 of k and v */
+  size_t state_at;    /* index of row 0 in row_state */
+  size_t visible;     /* as in attention_sizes */
+  /* position of the run's first column */
   int64_t column_position;
-  size_t run, columns; /* columns of the run; that the last row sees */
+  size_t run, columns; /* columns in the run; columns that the block's last row sees */
 } block;
 
-/* The mask: how many positions, from the first on, a row sees. */
+/* The mask: a row sees this many positions, counted from the first. */
 static size_t horizon(const block *at, size_t row) { return at->visible ? at->visible : at->row_position + row + 1; }
 
-/* Those in the run of columns. */
+/* How many columns of the run the row sees. */
 static size_t seen_by(const block *at, size_t row) {
   int64_t seen = (int64_t)horizon(at, row) - at->column_position;
   return seen < 0 ? 0 : (size_t)seen > at->run ? at->run : (size_t)seen;
@@ -53,8 +55,8 @@ static void *scores_row(const block *at, ad_dtype dtype, void *scores, size_t ro
   return element(dtype, scores, row * at->columns);
 }
 
-/* Kernels take whole vectors at a time, and single elements slowly: a row is taken as far as a vector reaches, with
- * scores there whose exponentials are 0. Returns how far that is. */
+/* Kernels handle whole vectors fast and single elements slowly. Fills the row with scores of -infinity, whose
+ * exponentials are 0, up to the end of a vector. Returns the padded length. */
 static size_t pad_scores(const block *at, void *scores, size_t seen) {
   size_t padded = (seen + VECTOR - 1) / VECTOR * VECTOR;
   if (padded > at->columns) padded = at->columns;
@@ -62,17 +64,18 @@ static size_t pad_scores(const block *at, void *scores, size_t seen) {
   return padded;
 }
 
+/* Zeroes a row behind the columns that it sees. */
 static void clear_after(const block *at, void *row, size_t seen) {
   memset(element(at->dtype, row, seen), 0, (at->columns - seen) * ad_dtype_size(at->dtype));
 }
 
-/* Scores or their gradients: one number of each row and column from head_dim of both. */
+/* scores = factor * rows * columns': one number for each row and column, over head_dim. */
 static void products(const block *at, double factor, gemm_operand rows, gemm_operand columns, void *scores) {
   ad_gemm(at->dtype, at->wide, (int64_t)at->rows, (int64_t)at->columns, (int64_t)at->head_dim, factor, rows, columns, 0,
           scores, (int64_t)at->columns);
 }
 
-/* To the rows of `to`, product of a block of scores with some rows. */
+/* to += scores * others, where `to` has `rows` rows and `inner` is the shared dimension. */
 static void add_product(const block *at, size_t rows, size_t inner, gemm_operand scores, gemm_operand others, void *to,
                         size_t stride) {
   ad_gemm(at->dtype, at->wide, (int64_t)rows, (int64_t)at->head_dim, (int64_t)inner, 1, scores, others, 1, to,
@@ -81,14 +84,16 @@ static void add_product(const block *at, size_t rows, size_t inner, gemm_operand
 
 static double score_factor(const block *at) { return 1 / sqrt((double)at->head_dim); }
 
-/* ---- going through the blocks ---- */
+/* ---- iterating over blocks ---- */
 
 typedef void (*block_function)(const block *at, void *context);
 
+/* The local head of k and v that serves head `unit` of q. */
 static size_t kv_head_of(const attention_sizes *size, size_t unit) {
   return (size->first_head + unit % size->heads) / size->sharing - size->first_kv_head;
 }
 
+/* The block of head `unit`, counted over batch and heads, without rows and columns. */
 static block head_of(const attention_sizes *size, ad_dtype dtype, size_t columns, size_t unit) {
   size_t batch = unit / size->heads, head = unit % size->heads, kv_head = kv_head_of(size, unit);
   return (block){.dtype = dtype,
@@ -102,11 +107,12 @@ static block head_of(const attention_sizes *size, ad_dtype dtype, size_t columns
                  .state_at = unit * size->rows.count};
 }
 
+/* The most columns of a run. */
 static size_t most_columns(ad_dtype dtype, size_t columns) {
   return ad_dtype_wide(dtype) == dtype || columns < BLOCK_COLUMNS ? columns : BLOCK_COLUMNS;
 }
 
-/* The runs of columns of which the block sees any. */
+/* Calls `run` for each run of columns of which the block sees any. */
 static void each_run(block at, const positions *columns, block_function run, void *context) {
   for (int i = 0; i < columns->span_count; i++) {
     ad_span span = columns->span[i];
@@ -120,6 +126,7 @@ static void each_run(block at, const positions *columns, block_function run, voi
   }
 }
 
+/* Goes through the rows of one head, block by block. */
 static void each_block(block at, const attention_sizes *size, const positions *columns, block_function run,
                        void *context) {
   size_t stored = 0;
@@ -135,16 +142,18 @@ static void each_block(block at, const attention_sizes *size, const positions *c
   }
 }
 
+/* Goes through all heads. */
 static void each(const attention_sizes *size, ad_dtype dtype, const positions *columns, block_function run,
                  void *context) {
   for (size_t unit = 0; unit < size->batch * size->heads; unit++)
     each_block(head_of(size, dtype, columns->count, unit), size, columns, run, context);
 }
 
-/* ---- a narrow head by itself ---- */
+/* ---- heads of a narrow dtype, one at a time ---- */
 
-/* Libraries multiply narrow matrices two or three times as fast where neither operands nor the result have gaps. So a
- * head's rows are copied to the beginning of the scratch memory, and to what follows it is all heads that there are. */
+/* Libraries multiply narrow matrices two or three times as fast if neither the operands nor the result have
+ * gaps. So the rows of one head are copied to the beginning of the scratch memory, and the functions above see
+ * an attention of one head. */
 
 static attention_sizes one_head(const attention_sizes *all) {
   attention_sizes one = *all;
@@ -158,7 +167,7 @@ static size_t copy_bytes(ad_dtype dtype, size_t rows, size_t head_dim) {
   return ad_padded(rows * head_dim * ad_dtype_size(dtype));
 }
 
-/* Rows of a head that begins at element `first`, to where `next` is, which moves behind them. */
+/* Copies the rows of a head, whose first element is from[first], to *next, and moves *next behind them. */
 static const void *copy_rows(const block *head, const void *from, size_t first, size_t stride, size_t rows,
                              char **next) {
   char *copy = *next;
@@ -184,7 +193,7 @@ static row_state state_of(const block *head, row_state all) {
   return (row_state){element(head->wide, all.maximum, head->state_at), element(head->wide, all.sum, head->state_at)};
 }
 
-/* Sums of a narrow dtype are [batch, heads, rows, head_dim]. NULL of NULL. */
+/* One head's part of the sums of a narrow dtype, which are [batch, heads, rows, head_dim]. NULL stays NULL. */
 static void *head_sums(const block *head, void *sums, size_t first_row) {
   return sums ? element(head->wide, sums, first_row * head->head_dim) : NULL;
 }
@@ -201,13 +210,14 @@ void ad_attention_begin(const attention_forward *at) {
   memset(at->out, 0, at->size.batch * at->size.rows.count * at->size.width * ad_dtype_size(wide));
 }
 
+/* What forward_block needs. */
 typedef struct forward_work {
   const attention_forward *all;
   const attention_part *part;
 } forward_work;
 
-/* Two pieces of scratch memory for scores R, then as many for what products read, which is the same where the dtype is
- * its own wide one. */
+/* Scratch memory holds two blocks of scores in the wide dtype, then, for a narrow dtype, two more blocks in that dtype,
+ * which products read; otherwise products read the first two. */
 static void *scores_at(const block *at, void *scratch, size_t piece) {
   return element(at->wide, scratch, piece * at->rows * at->columns);
 }
@@ -216,8 +226,8 @@ static void *read_at(const block *at, void *scratch, size_t piece) {
   return element(at->dtype, scores_at(at, scratch, 2), piece * at->rows * at->columns);
 }
 
-/* Takes the scores of one row into its maximum and sum, and leaves their exponentials. What earlier parts gave is
- * brought to the new maximum. */
+/* Adds the scores of one row to its running maximum and sum, and leaves their exponentials for the product. What
+ * earlier parts gave is rescaled to the new maximum. */
 static void take_row(const block *at, const attention_forward *all, size_t row) {
   const row_kernels *wide = ad_rows(at->wide);
   void *scores = scores_row(at, at->wide, scores_at(at, all->scratch, 0), row);
@@ -227,7 +237,7 @@ static void take_row(const block *at, const attention_forward *all, size_t row) 
   double before = ad_element(at->wide, all->state.maximum, index), sum = ad_element(at->wide, all->state.sum, index);
   size_t padded = pad_scores(at, scores, seen);
   double largest = fmax(before, wide->max(scores, padded));
-  if (largest == -INFINITY) seen = 0;  // nothing of this part counts
+  if (largest == -INFINITY) seen = 0;  // the row sees nothing of this part
   if (seen) {
     double kept = exp(before - largest);
     if (sum > 0 && kept < 1) wide->put_divided(out, out, 1 / kept, at->head_dim, 0);
@@ -238,6 +248,7 @@ static void take_row(const block *at, const attention_forward *all, size_t row) 
   clear_after(at, exponentials, seen);
 }
 
+/* Scores of the block, their exponentials, and the exponentials times v, added to the result. */
 static void forward_block(const block *at, void *context) {
   const forward_work *work = context;
   const attention_forward *all = work->all;
@@ -253,6 +264,7 @@ static void add_part(const attention_forward *at, const attention_part *part) {
   each(&at->size, at->dtype, &part->columns, forward_block, &work);
 }
 
+/* Adds a part to one head of a narrow dtype. */
 static void add_to_head(const block *head, const attention_forward *all, const attention_part *part) {
   char *next = all->scratch;
   attention_forward one = *all;
@@ -276,6 +288,7 @@ void ad_attention_add(const attention_forward *at, const attention_part *part) {
   }
 }
 
+/* A row of a head in the sums. */
 static void *sums_row(const block *head, void *sums, size_t row) {
   return head->dtype == head->wide ? q_row(head, head->wide, sums, row) : head_sums(head, sums, head->state_at + row);
 }
@@ -294,18 +307,19 @@ void ad_attention_end(const attention_forward *at) {
 
 /* ---- backward ---- */
 
+/* What backward_block needs. */
 typedef struct backward_work {
   const attention_backward *all;
   const attention_part *part;
   void *d_k, *d_v;
 } backward_work;
 
-/* Who sees itself alone, as the first of a causal mask does: whatever its score is, the result is v. Exactly 0, where
- * the terms below would cancel but for their rounding. */
+/* Whether a row sees only itself, as the first row of a causal mask does. Its result is v whatever its score, so its
+ * score's gradient is exactly 0; the terms below would cancel only up to rounding. */
 static int is_alone(const block *at, size_t row) { return horizon(at, row) == 1; }
 
-/* Scores to probabilities p, their gradients dp to the scores' gradients p (dp - sum(p dp)) / sqrt(head_dim). The sum
- * is that of out * d_out over the head. */
+/* Turns scores into probabilities p, and their gradients dp into the scores' gradients p (dp - sum(p dp)) /
+ * sqrt(head_dim). The sum equals that of out * d_out over the head. */
 static void score_gradients(const block *at, const attention_backward *all) {
   const row_kernels *kernels = ad_rows(at->dtype);
   void *scores = scores_at(at, all->scratch, 0), *slopes = scores_at(at, all->scratch, 1);
@@ -324,6 +338,7 @@ static void score_gradients(const block *at, const attention_backward *all) {
   }
 }
 
+/* Recomputes the probabilities of the block and adds its share to d_q, d_k and d_v. */
 static void backward_block(const block *at, void *context) {
   const backward_work *work = context;
   const attention_backward *all = work->all;
@@ -349,6 +364,7 @@ static void back_part(const attention_backward *at, const attention_part *part, 
   each(&at->size, at->dtype, &part->columns, backward_block, &work);
 }
 
+/* Adds a part's gradients for one head of a narrow dtype. */
 static void back_of_head(const block *head, size_t kv_row, const attention_backward *all, const attention_part *part,
                          void *d_k, void *d_v) {
   char *next = all->scratch;

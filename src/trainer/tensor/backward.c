@@ -1,6 +1,6 @@
-/* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves; gives every gradient its
- * memory and hands those of parameters to their reducers as soon as they are complete. In one walk, or in two: the
- * first leaves the gradients of what inputs reach, the second, which may come much later, those of the rest. */
+/* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves. It gives every gradient
+ * its memory and hands those of parameters to their reducers as soon as they are complete. It takes one walk, or two:
+ * the first computes the gradients on paths to inputs, the second, perhaps much later, the others. */
 #include <string.h>
 #include "array/array.h"
 #include "layout/sentences.h"
@@ -9,16 +9,17 @@
 #include "products/gemm.h"
 #include "tensor/tape.h"
 
-/* ---- where gradients go ---- */
+/* ---- the memory of gradients ---- */
 
 static ad_array describe_gradient(const ad_tape *tape, const ad_tensor *tensor) {
   ad_layout dual = ad_layout_dual(&tensor->array.layout);
   return ad_array_describe(tape->comm, tensor->grad_dtype, &tensor->array.shape, &dual);
 }
 
-/* In the last start the gradient of a parameter that no earlier one reached forms in the reducer's own memory, if it
- * has the tape's dtype. Gradients of earlier starts wait on the tape: what stands with the reducer counts; and so does
- * one that arrives in the pass of inputs. *adds stays 0 unless it is done. */
+/* In the last start of backward, the gradient of a parameter that no earlier start reached is formed directly in the
+ * reducer's bucket, if the bucket has the gradient's dtype. Gradients of earlier starts stay on the tape, because the
+ * reducer counts what it holds as complete; so do those that arrive in the pass of inputs. *done: the bucket is used;
+ * *adds: it holds earlier microbatches' sum already. */
 static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *adds, int *done) {
   ad_reducer *reducer = ad_is_parameter(tensor) ? tensor->from->reducer : NULL;
   *done = 0;
@@ -34,6 +35,8 @@ static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *ad
   return AD_OK;
 }
 
+/* Gives a tensor's gradient its memory when its first share is about to arrive. A gradient of an
+ * earlier start is put aside. */
 static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   int done;
   tensor->has_earlier = tensor->has_grad;
@@ -47,8 +50,9 @@ static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   return AD_OK;
 }
 
+/* Fills a slot with the memory of a tensor's gradient, for an operation or a seed to write its share to. */
 static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot) {
-  int is_leaf = !tensor->op;  // whose gradient goes nowhere and adds up over the starts
+  int is_leaf = !tensor->op;  // its gradient goes nowhere and adds up over the starts
   slot->adds = 1;
   slot->dtype = tensor->grad_dtype;
   if (!tensor->takes_shares && !(is_leaf && tensor->has_grad)) AD_TRY(first_gradient(tape, tensor, &slot->adds));
@@ -56,6 +60,7 @@ static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot)
   return AD_OK;
 }
 
+/* Whether operand i is also another operand. */
 static int stands_twice(const ad_tensor *out, int i) {
   for (int j = 0; j < out->operand_count; j++) {
     if (j != i && out->operand[j] == out->operand[i]) return 1;
@@ -63,18 +68,19 @@ static int stands_twice(const ad_tensor *out, int i) {
   return 0;
 }
 
-// The walk is one of inputs, and operands of `out` that none reaches get their gradients later.
+// Whether this is the walk of inputs and some operand of `out` gets its gradient only in the walk of weights.
 static int is_to_wait(const ad_tape *tape, const ad_tensor *out) {
   return tape->walk == WALK_INPUTS && ad_walk_fills(WALK_WEIGHTS, out);
 }
 
-// Operand 0 takes over the memory of the result's gradient, which nobody needs any more.
+// Whether operand 0's gradient takes over the memory of the result's gradient, which nobody needs any more.
 static int takes_over(const ad_tape *tape, const ad_tensor *out, uint64_t filled) {
   const ad_tensor *operand = out->operand[0];
   return out->op->hands_over && filled & 1 && !operand->has_grad && !ad_is_parameter(operand) && !out->is_kept &&
          operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0) && !is_to_wait(tape, out);
 }
 
+/* Gives each operand whose gradient is filled its slot. */
 static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_gradient_slot *slot) {
   if (takes_over(tape, out, filled)) {
     ad_tensor *operand = out->operand[0];
@@ -86,7 +92,7 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
   for (int i = 0; i < out->operand_count; i++) {
     if (slot[i].data || !(filled >> i & 1)) continue;
     AD_TRY(claim(tape, out->operand[i], &slot[i]));
-    // Two slots that are one memory: zeroed, both add, in whatever order the operation fills them.
+    // Two slots have one memory: it is zeroed and both add, in whatever order the operation fills them.
     if (!slot[i].adds && slot[i].data && stands_twice(out, i)) {
       memset(slot[i].data, 0, ad_array_bytes(&out->operand[i]->grad));
       slot[i].adds = 1;
@@ -95,9 +101,9 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
   return AD_OK;
 }
 
-/* ---- the walk ---- */
+/* ---- walking the tape ---- */
 
-// A parameter's gradient is complete.
+// Hands a complete gradient of a parameter to its reducer, or to the caller's function.
 static ad_status hand_over(ad_tape *tape, ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (!from->reducer) {
@@ -111,7 +117,8 @@ static ad_status hand_over(ad_tape *tape, ad_tensor *parameter) {
   return is_spare ? ad_block_give(tape, ad_array_bytes(&parameter->grad), parameter->grad.data) : AD_OK;
 }
 
-// Another share of this gradient is in. In the pass of inputs only a seed is one of a parameter.
+// Counts a share of the gradient as received; after the last one a parameter's gradient is complete. In the pass of
+// inputs only seeds reach parameters, and the gradient waits.
 static ad_status one_use_less(ad_tape *tape, ad_tensor *tensor) {
   if (!tensor->carries || --tensor->uses) return AD_OK;
   int is_due = tape->began_last && tape->walk != WALK_INPUTS;
@@ -128,8 +135,9 @@ static void add_to_earlier(const ad_tensor *out) {
   if (out->grad.data) ad_rows(out->grad.dtype)->put(out->earlier, out->grad.data, 1, ad_array_numel(&out->grad), 1);
 }
 
-// The gradient went on to the operands of the pass of inputs, and stays for the others. A kept one is read meanwhile:
-// as the sum with that of earlier starts.
+// In the pass of inputs: the gradient of `out` was passed to the operands that inputs reach, and is kept
+// for the other operands. If the caller wanted to keep it (ad_keep), it may be read meanwhile: as the sum
+// with that of earlier starts.
 static void wait_for_weights(ad_tensor *out) {
   out->takes_shares = 0;
   out->waits = 1;
@@ -139,7 +147,7 @@ static void wait_for_weights(ad_tensor *out) {
   swap_with_earlier(out);
 }
 
-// The gradient of the start, which waited, went on to the rest of the operands.
+// In the pass of weights: the gradient, which waited, was passed to the remaining operands; its memory is given back.
 static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int handed_over) {
   out->waits = 0;
   if (out->has_earlier) {
@@ -150,7 +158,8 @@ static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int handed_over) {
   return out->is_kept || handed_over ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
 }
 
-// The gradient went on to the operands. A kept one stays, added to that of earlier starts.
+// The gradient was passed to all operands, so that its memory is given back. A gradient that the caller wants to keep
+// stays, added to that of earlier starts.
 static ad_status leave(ad_tape *tape, ad_tensor *out, int handed_over) {
   out->takes_shares = 0;
   if (!out->is_kept) {
@@ -164,6 +173,7 @@ static ad_status leave(ad_tape *tape, ad_tensor *out, int handed_over) {
   return ad_block_give(tape, ad_array_bytes(&out->grad), out->earlier);
 }
 
+/* Calls the operation's backward with its scratch memory and the parameters that it reads. */
 static ad_status call_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot, uint64_t unread) {
   tape_mark mark = ad_tape_mark(tape);
   AD_TRY(ad_tape_take_scratch(tape, out));
@@ -175,6 +185,7 @@ static ad_status call_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
   return status ? status : products;
 }
 
+/* Runs backward of one operation for the operands of this walk. */
 static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
   uint64_t filled = ad_walk_fills(tape->walk, out);
@@ -192,8 +203,8 @@ static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* One start: from several outputs at once, each a loss (its gradient NULL, the seed 1) or a value with the gradient
- * that arrived for it. */
+/* One start of backward, from several outputs at once: each is a loss (gradient NULL, seed 1) or a value with the
+ * gradient that arrived for it. */
 typedef struct start {
   ad_tensor *const *outputs;
   const ad_array *const *gradients; /* NULL: all are losses */
@@ -203,7 +214,7 @@ typedef struct start {
 
 static const ad_array *arriving(const start *from, size_t i) { return from->gradients ? from->gradients[i] : NULL; }
 
-// Counts, for every tensor between the leaves and the outputs, the shares that its gradient will get.
+// Counts for each tensor between the leaves and the outputs how many shares its gradient will get.
 static void count_uses(const ad_tape *tape, const start *from) {
   for (size_t i = 0; i < from->count; i++) from->outputs[i]->uses += from->outputs[i]->carries;  // the seeds
   for (ad_tensor *each = tape->last; each; each = each->previous) {
@@ -212,7 +223,7 @@ static void count_uses(const ad_tape *tape, const start *from) {
   }
 }
 
-// What an earlier start left for a parameter that this last one does not reach.
+// Hands over what earlier starts left for parameters that this last start does not reach.
 static ad_status hand_over_unreached(ad_tape *tape) {
   for (ad_tensor *each = tape->last; each; each = each->previous) {
     if (ad_is_parameter(each) && each->has_grad && !each->uses) AD_TRY(hand_over(tape, each));
@@ -220,7 +231,7 @@ static ad_status hand_over_unreached(ad_tape *tape) {
   return AD_OK;
 }
 
-// Their reducers reduce nothing before the gradients that the pass of weights will hand over.
+// Tells the reducers which gradients the pass of weights will still bring, so that no bucket is reduced before them.
 static void expect_weights(const ad_tape *tape) {
   for (const ad_tensor *each = tape->last; each; each = each->previous) {
     if (!ad_is_parameter(each) || !each->from->reducer || !(each->uses || each->has_grad)) continue;
@@ -228,11 +239,12 @@ static void expect_weights(const ad_tape *tape) {
   }
 }
 
+/* Writes the gradient that backward starts with at output i. */
 static ad_status seed(ad_tape *tape, const start *from, size_t i) {
   ad_tensor *output = from->outputs[i];
   ad_gradient_slot slot = {.data = NULL};
   ad_array arrives = {0};
-  if (arriving(from, i)) arrives = *arriving(from, i);  // may be the output's own, which claiming moves
+  if (arriving(from, i)) arrives = *arriving(from, i);  // it may be the output's own gradient, which claim() moves
   if (output->carries) AD_TRY(claim(tape, output, &slot));
   const row_kernels *rows = ad_rows(output->grad_dtype);
   if (slot.data && arrives.data)
@@ -253,6 +265,7 @@ static ad_status walk(ad_tape *tape, const start *from) {
   return AD_OK;
 }
 
+/* The first of two walks: gradients that inputs depend on. */
 static ad_status walk_inputs(ad_tape *tape, const start *from) {
   AD_TRY(walk(tape, from));
   tape->owes_weights = 1;
@@ -260,6 +273,7 @@ static ad_status walk_inputs(ad_tape *tape, const start *from) {
   return ad_tape_drop(tape);
 }
 
+/* The second of two walks: the remaining gradients. */
 static ad_status walk_weights(ad_tape *tape) {
   AD_TRY(hand_over_unreached(tape));
   for (ad_tensor *each = tape->last; each; each = each->previous) {
@@ -269,8 +283,9 @@ static ad_status walk_weights(ad_tape *tape) {
   return ad_tape_drop(tape);
 }
 
-/* ---- where backward may start ---- */
+/* ---- checks before a start ---- */
 
+/* What to do about a loss of this type. */
 static const char *repair_of(ad_type type) {
   if (type == AD_R)
     return ": every rank holds the same sum" AD_MAY_REPAIR
@@ -313,7 +328,7 @@ static ad_status check_arriving_layout(const ad_layout *grad, const ad_layout *o
       wanted);
 }
 
-// A gradient that arrives for output i must be described as the tape describes its own.
+// Checks that the gradient that arrived for output i has dtype, shape, layout and scale of the tape's own gradient.
 static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i) {
   const ad_array *grad = arriving(from, i), *output = &from->outputs[i]->array;
   const char *site = from->site;
@@ -369,6 +384,7 @@ static ad_status check_start(const ad_tape *tape, const start *from) {
                  from->count ? "the outputs, which are made of constants" : "a start without outputs");
 }
 
+/* Records a failure on the tape and tells the other ranks of it. */
 static ad_status end(ad_tape *tape, ad_status status) {
   if (!status) return AD_OK;
   ad_tape_fail(tape, status);
@@ -395,7 +411,7 @@ ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad
   return end(tape, status);
 }
 
-/* ---- the second pass ---- */
+/* ---- the pass of weights ---- */
 
 static ad_status check_weights(const ad_tape *tape, const char *site) {
   AD_TRY(ad_tape_status(tape));

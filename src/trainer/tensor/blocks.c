@@ -1,6 +1,6 @@
-/* Memory of values and gradients. A tape takes it from its own arena, where gradients that were consumed are used
- * again; or from a pool that several tapes under way share, to which each also gives back the values that no call of
- * backward reads any more. */
+/* The memory of values and gradients. A tape takes it from its own arena, where the memory of consumed
+ * gradients is used again, or from a pool that several tapes share; to a pool it also gives back values that no
+ * further call of backward reads. */
 #include "array/array.h"
 #include "base/memory.h"
 #include "tensor/tape.h"
@@ -16,7 +16,7 @@ size_t ad_memory_peak(const tape_memory *memory, int dry) {
 ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out) {
   void *taken = NULL;
   if (dry) {
-    memory->dry_used += ((bytes ? bytes : 1) + 63) / 64 * 64;  // as the arena would round it
+    memory->dry_used += ((bytes ? bytes : 1) + 63) / 64 * 64;  // rounded as the arena would
     memory->dry_peak = ad_memory_peak(memory, dry);
   } else if (!(taken = ad_arena_take(memory->arena, bytes))) {
     return AD_MEMORY;
@@ -25,8 +25,8 @@ ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out)
   return AD_OK;
 }
 
-// Where memory is shared sizes are rounded up by less than a sixteenth, so that the parts of uneven microbatches, and
-// the rows that experts get, find each other's memory.
+// The size of a block. In shared memory sizes are rounded up by less than 1/16, so that values of slightly different
+// sizes (of uneven microbatches, or the rows of an expert) can use each other's memory.
 static size_t block_size(const tape_memory *memory, size_t bytes) {
   size_t step = 64;
   if (!memory->is_shared) return bytes;
@@ -34,7 +34,7 @@ static size_t block_size(const tape_memory *memory, size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// What the tape has of shared memory goes back at its reset.
+// Notes that the tape now has some of the shared memory, which goes back when the tape is reset.
 static void join(ad_tape *tape) {
   if (!tape->values->is_shared || tape->has_shared) return;
   tape->has_shared = 1;
@@ -73,8 +73,9 @@ ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) {
   return tape->values->is_shared ? ad_block_take(tape, bytes, out) : ad_tape_take(tape, bytes, out);
 }
 
-/* ---- what is still read ---- */
+/* ---- which values backward still reads ---- */
 
+/* Whether this walk leaves a gradient for the operand. */
 static int is_left_by(tape_walk walk, const ad_tensor *operand) {
   return operand->carries && (walk == WALK_WHOLE || (walk == WALK_INPUTS) == operand->reached);
 }
@@ -85,7 +86,7 @@ uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out) {
   return filled;
 }
 
-// Whose memory the value is in.
+// The tensor that owns the memory of this value.
 static ad_tensor *owner_of(ad_tensor *value) {
   while (value->shares_value) value = value->operand[0];
   return value;
@@ -93,11 +94,12 @@ static ad_tensor *owner_of(ad_tensor *value) {
 
 void ad_tape_lend(ad_tensor *value) { owner_of(value)->is_lent = 1; }
 
-// Whether backward is still to be called for it, in the pass of weights.
+// Whether the pass of weights will still call backward of `out`.
 static int is_to_come(const ad_tape *tape, const ad_tensor *out) {
   return tape->owes_weights && out->op && (out->waits || (!out->reached && (out->uses || out->takes_shares)));
 }
 
+/* Marks the values that this call of backward will read. */
 static void need_for(ad_tensor *out) {
   uint64_t unread = ad_operation_unread(out->op, ad_walk_fills(WALK_WEIGHTS, out));
   for (int i = 0; i < out->operand_count; i++)
@@ -112,7 +114,7 @@ static void find_needed(const ad_tape *tape) {
     if (is_to_come(tape, each)) need_for(each);
 }
 
-/* ---- giving back before the reset ---- */
+/* ---- giving memory back before the reset ---- */
 
 static ad_status give_value(ad_tape *tape, ad_tensor *of) {
   if (!of->has_value) return AD_OK;
@@ -140,9 +142,10 @@ ad_status ad_tape_drop(ad_tape *tape) {
   return AD_OK;
 }
 
-/* ---- at the reset ---- */
+/* ---- giving memory back at the reset ---- */
 
-// Of a tape that failed in the middle of a call two gradients may be one memory: it stays out until the pool is empty.
+// Gives a gradient's memory back. If the tape failed in the middle of a call, two gradients may share one memory; so
+// none is given back until the pool is empty.
 static ad_status give_gradient(ad_tape *tape, ad_tensor *of) {
   size_t bytes = ad_array_bytes(&of->grad);
   int has = of->has_grad || of->waits;
@@ -157,7 +160,7 @@ static ad_status give_all_of(ad_tape *tape, ad_tensor *of) {
   return give_gradient(tape, of);
 }
 
-// When no tape has anything of it the pool begins anew.
+// When the last tape has left, the pool's arena is reset.
 static void leave(ad_tape *tape) {
   tape_memory *memory = tape->values;
   tape->has_shared = 0;
@@ -171,7 +174,7 @@ void ad_tape_give_all(ad_tape *tape) {
   if (!tape->has_shared) return;
   ad_status status = AD_OK;
   for (ad_tensor *each = tape->last; each && !status; each = each->previous) status = give_all_of(tape, each);
-  leave(tape);  // without memory for a list of it, what could not be given back is out until then
+  leave(tape);  // without memory for a record, what could not be given back stays taken until the pool is empty
 }
 
 /* ---- pools ---- */

@@ -1,5 +1,5 @@
-/* A limit to what an expert takes: the choices of the tokens with the lowest numbers, those of all ranks counted
- * together. Where a token's number among all does not depend on the mesh, neither does what is dropped. */
+/* A limit on the tokens that an expert takes: it takes the choices of the tokens with the lowest numbers, counted over
+ * all ranks. If a token's number does not depend on the mesh, neither does which tokens are dropped. */
 #include <math.h>
 #include "array/array.h"
 #include "tensor/routing.h"
@@ -10,7 +10,7 @@ static ad_status take(ad_tape *tape, size_t count, int64_t **out) {
   return *out ? AD_OK : AD_MEMORY;
 }
 
-/* ---- numbers of tokens ---- */
+/* ---- numbering the tokens ---- */
 
 enum { SPANS = 16 };
 
@@ -18,8 +18,8 @@ static int spans_of(const ad_tape *tape, const ad_array *array, int dim, ad_span
   return ad_layout_spans(&array->layout, dim, array->shape.dim[dim], ad_comm_rank(tape->comm), spans, SPANS);
 }
 
-/* Of this rank's rows of a batch [samples, seq, ...], in memory one after another: sample * seq + position, those from
- * row `first` on. */
+/* Sets routing->number: for each token of this rank, its number among those of all ranks, sample * seq + position. The
+ * tokens are this rank's rows of a batch [samples, seq, ...], in memory order, from row `first` on. */
 ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, ad_routing *routing, const char *site) {
   ad_span samples[SPANS], positions[SPANS];
   AD_TRY(take(tape, routing->tokens, &routing->number));
@@ -38,15 +38,15 @@ ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, 
                  routing->tokens, first, row);
 }
 
-/* ---- numbers of choices over all ranks ---- */
+/* ---- counting the choices of all ranks ---- */
 
-/* The ranks that have tokens of their own. */
+/* The group of ranks that have different tokens. */
 static ad_group everyone(const ad_tape *tape, const ad_routing *routing) {
   const ad_array *choices = &routing->choices;
   return ad_array_group(tape->comm, choices, ad_layout_axes_of(&choices->layout, AD_V));
 }
 
-/* Over those ranks. On engine dry as if all had what this one has. */
+/* Sums counts over those ranks. On engine dry, as if all ranks had this rank's counts. */
 static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *counts, size_t n, const char *site) {
   ad_group group = everyone(tape, routing);
   for (size_t i = 0; i < n && tape->dry; i++) counts[i] *= ad_group_size(&group);
@@ -63,15 +63,18 @@ static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *c
   return ad_comm_run(tape->comm, &call);
 }
 
-/* ---- where each expert is full ---- */
+/* ---- finding the limit of each expert ---- */
 
-/* Halving would ask the group once for each bit of a number; this many pivots at a time ask a quarter as often. */
+/* Pivots that are counted in one all-reduce. Bisection would take one all-reduce for each bit of a token's number; with
+ * 15 pivots, which divide the range by 16, a quarter as many suffice. */
 enum { PIVOTS = 15 };
 
+/* The search for the limits. */
 typedef struct search {
   int64_t capacity;
-  int64_t *low, *high; /* [experts]: of tokens with numbers below `low` it can take all, of those below `high` not */
-  int64_t *below;      /* [experts, PIVOTS]: how many that chose it have numbers below each pivot */
+  /* [experts]: the expert can take all its tokens with numbers below `low`, but not all with numbers below `high` */
+  int64_t *low, *high;
+  int64_t *below; /* [experts, PIVOTS]: how many tokens that chose the expert have numbers below each pivot */
 } search;
 
 static int64_t pivot(const search *s, size_t expert, int i) {
@@ -87,6 +90,7 @@ static void count_below(const ad_routing *routing, search *s) {
   }
 }
 
+/* Narrows the range of one expert by the counts at its pivots. */
 static void narrow(search *s, size_t expert) {
   int64_t low = s->low[expert], high = s->high[expert];
   for (int p = 0; p < PIVOTS && high == s->high[expert]; p++) {
@@ -100,15 +104,16 @@ static void narrow(search *s, size_t expert) {
   s->high[expert] = high;
 }
 
+/* Whether some expert's limit is not found yet. */
 static int is_open(const ad_routing *routing, const search *s) {
   for (size_t e = 0; e < routing->experts; e++)
     if (s->high[e] - s->low[e] > 1) return 1;
   return 0;
 }
 
-/* All ranks see the same sums, so they ask equally often. */
+/* Finds the limits. All ranks see the same sums, so that they call the same number of all-reduces. */
 static ad_status find_limits(ad_tape *tape, ad_routing *routing, search *s, int64_t tokens, const char *site) {
-  for (size_t e = 0; e < routing->experts; e++) s->high[e] = tokens + 1;  // above every number: an end of the search
+  for (size_t e = 0; e < routing->experts; e++) s->high[e] = tokens + 1;  // one above the largest possible number
   while (is_open(routing, s)) {
     count_below(routing, s);
     AD_TRY(sum_counts(tape, routing, s->below, routing->experts * PIVOTS, site));
@@ -118,7 +123,7 @@ static ad_status find_limits(ad_tape *tape, ad_routing *routing, search *s, int6
   return AD_OK;
 }
 
-/* ---- the limit ---- */
+/* ---- applying the limit ---- */
 
 static ad_status take_memory(ad_tape *tape, const ad_routing *routing, search *s) {
   AD_TRY(take(tape, routing->experts, &s->low));
@@ -126,7 +131,7 @@ static ad_status take_memory(ad_tape *tape, const ad_routing *routing, search *s
   return take(tape, routing->experts * PIVOTS, &s->below);
 }
 
-/* Of all ranks; where a plan asks for the worst, of a crowd on each other rank. */
+/* The choices of all ranks; if a plan asks for the worst case, as if each other rank had `crowd` tokens. */
 static int64_t count_all_choices(const ad_tape *tape, const ad_routing *routing, const search *s) {
   ad_group group = everyone(tape, routing);
   size_t crowd = tape->options.crowd, others = (size_t)ad_group_size(&group) - 1;
@@ -136,7 +141,7 @@ static int64_t count_all_choices(const ad_tape *tape, const ad_routing *routing,
   return sum;
 }
 
-/* Whether some expert was chosen more often than it can take. */
+/* *overflows: whether some expert was chosen more often than its capacity. */
 static ad_status find_capacity(ad_tape *tape, ad_routing *routing, double capacity, search *s, int *overflows,
                                const char *site) {
   for (size_t e = 0; e < routing->experts; e++) s->below[e] = (int64_t)routing->per_expert[e];
@@ -156,7 +161,7 @@ static ad_status limit(ad_tape *tape, ad_routing *routing, double capacity, cons
   AD_TRY(take_memory(tape, routing, &s));
   AD_TRY(ad_routing_number(tape, batch, first, routing, site));
   AD_TRY(find_capacity(tape, routing, capacity, &s, &overflows, site));
-  if (!overflows || tape->options.crowd) return AD_OK;  // at the worst what is dropped are others' choices
+  if (!overflows || tape->options.crowd) return AD_OK;  // in the worst case only other ranks' choices are dropped
   AD_TRY(find_limits(tape, routing, &s, batch->shape.dim[0] * batch->shape.dim[1], site));
   ad_routing_sort(routing);
   return AD_OK;
@@ -171,5 +176,5 @@ void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_t
                          : ad_fail(AD_INVALID, "%s: limit: the batch is %s", site, ad_tape_foreigner(batch));
   if (!status) return;
   ad_tape_fail(tape, status);
-  ad_tape_tell(tape);  // the others may wait in its sums
+  ad_tape_tell(tape);  // other ranks may wait in its all-reduces
 }

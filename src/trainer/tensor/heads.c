@@ -1,4 +1,4 @@
-/* Whose heads and which positions a rank has of [batch, seq, heads * head_dim]. */
+/* Which heads and which positions of [batch, seq, heads * head_dim] a rank has. */
 #include "tensor/heads.h"
 
 #include <inttypes.h>

@@ -1,12 +1,13 @@
-/* Stepping outside the types and back. Code between the two knows local buffers only, so both layouts are stated: the
- * value's and its gradient's. What is stated for the gradient says how the value is used: that type's dual; and the
- * value is brought to it by entries of law 2 that move no bytes. A type whose dual is stated needs none. */
+/* Leaving the types and coming back. Code between ad_to_local and ad_from_local sees only local buffers, so that the
+ * caller states the layout of the value and of its gradient. The stated gradient layout tells how the value is used
+ * (with the dual type), and the value is brought to that type by transitions of law 2 that move no bytes. If the stated
+ * layout is the dual already, no transition is needed. */
 #include "array/array.h"
 #include "layout/sentences.h"
 #include "layout/transition.h"
 #include "tensor/tape.h"
 
-/* The entry that leads from one type to another where no byte moves and every rank keeps its part: a conversion or a
+/* The transition from one type to another that moves no bytes and lets every rank keep its part: a conversion or a
  * declaration. AD_MOVE_COUNT: there is none. */
 static ad_move entry_between(ad_type from, ad_type to) {
   static const ad_move moves[] = {AD_MOVE_CONVERT, AD_MOVE_DECLARE};
@@ -21,7 +22,7 @@ static ad_status refuse(const char *name, const char *site, ad_axis axis, ad_typ
                         ad_type wanted) {
   char is[16], stated[16], dual[16], text[AD_WAY_TEXT_MAX];
   ad_way way = {0};
-  if (value != wanted) way = ad_way_find(value, wanted); /* else what comes back is that already */
+  if (value != wanted) way = ad_way_find(value, wanted); /* if they are equal, nothing has to be converted */
   return ad_fail(AD_TYPE,
                  "%s: %s: the value is %s on `%s`, and its gradient is stated as %s; a gradient of a value that is %s "
                  "is %s, and no conversion that moves no bytes leads to another" AD_MAY_REPAIR
@@ -33,7 +34,8 @@ static ad_status refuse(const char *name, const char *site, ad_axis axis, ad_typ
                  way.count ? ", or " : "", dual);
 }
 
-/* Brings x from its own layout to `to`, axis by axis. `value` and `gradient` are what was stated, for messages. */
+/* Converts x to the layout `to`, axis by axis. `value` and `gradient` are the layouts that the
+ * caller stated, for messages. */
 static ad_tensor *bring(ad_tape *tape, ad_tensor *x, const ad_layout *to, const ad_layout *value,
                         const ad_layout *gradient, const char *name, const char *site) {
   for (int i = 0; i < AD_AXIS_COUNT && ad_tape_owns(tape, x); i++) {
@@ -48,7 +50,8 @@ static ad_tensor *bring(ad_tape *tape, ad_tensor *x, const ad_layout *to, const 
   return x;
 }
 
-/* On axes that the mesh does not name there is one rank and nothing to state: the dual. */
+/* Parses the stated layout of the gradient. On axes that the mesh does not name there is one rank and nothing to state:
+ * the type is the value's dual. */
 static ad_status stated_gradient(const ad_layout *value, const char *text, const char *name, const char *site,
                                  ad_layout *gradient) {
   ad_layout stated, dual = ad_layout_dual(value);
@@ -60,8 +63,9 @@ static ad_status stated_gradient(const ad_layout *value, const char *text, const
   return AD_OK;
 }
 
-/* ---- leaving ---- */
+/* ---- to_local: leaving the types ---- */
 
+/* Refuses a pending sum whose gradient's layout is not stated. */
 static ad_status unstated(const ad_tensor *x, const char *site) {
   ad_axes pending = ad_layout_axes_of(&x->array.layout, AD_P);
   char axes[96];
@@ -90,11 +94,11 @@ ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, con
   if (status) return ad_tape_fail(tape, status);
   ad_layout used = ad_layout_dual(&stated), own = x->array.layout;
   x = bring(tape, x, &used, &own, &stated, "to_local", site);
-  if (ad_tape_owns(tape, x)) ad_tape_lend(x);  // that code may read it until the tape's reset
+  if (ad_tape_owns(tape, x)) ad_tape_lend(x);  // the caller may read it until the tape's reset
   return x;
 }
 
-/* ---- coming back ---- */
+/* ---- from_local: coming back ---- */
 
 static ad_status check_whole(const ad_tensor *x, const ad_array *value, const char *site) {
   char is[96], wanted[96];
@@ -106,8 +110,8 @@ static ad_status check_whole(const ad_tensor *x, const ad_array *value, const ch
                  ad_shape_print(&value->shape, wanted, sizeof wanted));
 }
 
-/* The value as the stated gradient says that it was made: of dual type; where that is V and the value is cut, each
- * rank's part is a whole of its own. */
+/* Describes the value with the type that the stated gradient implies, its dual. If that is V on an axis where the value
+ * is cut, each rank's part counts as a whole value. */
 static ad_status describe_arrival(const ad_tape *tape, const ad_array *value, const ad_layout *stated, const char *site,
                                   ad_array *out) {
   ad_layout made = ad_layout_dual(stated);

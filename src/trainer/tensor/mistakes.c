@@ -1,5 +1,5 @@
-/* The known mistakes of ring attention, of positions on a cut sequence, of experts and of dtypes that are computed in.
- * Nothing here is part of what they do. */
+/* Known mistakes that can be planted in ring attention, in positions on a cut sequence, in experts, and in the dtypes
+ * that are computed in. Nothing here is part of what these operations do. */
 #include "tensor/mistakes.h"
 
 #include "array/array.h"
@@ -12,9 +12,10 @@
 #include "tensor/routing.h"
 #include "tensor/tape.h"
 
+/* Notes that the mistake took effect. */
 static void fire(void *context) { ((ad_mistake_scene *)context)->fired = 1; }
 
-/* One turn too few: the last block of keys is never attended. */
+/* Skips the last turn of the ring: the last block of keys is never attended to. */
 static void leave_last_turn(void *context, void *passing) {
   ring_turn_passing *at = passing;
   if (!at->turn || at->turn + 1 != at->ring->members) return;
@@ -22,7 +23,7 @@ static void leave_last_turn(void *context, void *passing) {
   fire(context);
 }
 
-/* The mask of a block that arrived is made of the own positions. */
+/* Masks a block of keys that arrived by this rank's own positions. */
 static void mask_by_own_positions(void *context, void *passing) {
   ring_turn_passing *at = passing;
   if (!at->is_masked || !at->turn || at->own->count != at->columns->count) return;
@@ -30,13 +31,13 @@ static void mask_by_own_positions(void *context, void *passing) {
   fire(context);
 }
 
-/* What other ranks gathered for a block is overwritten, not added to. */
+/* Overwrites the gradients that other ranks gathered for a block, in place of adding to them. */
 static void forget_gathered(void *context, void *passing) {
   *(int *)passing = 0;
   fire(context);
 }
 
-/* Each rank counts its positions from 0. */
+/* Each rank counts its positions of a cut sequence from 0. */
 static void count_from_zero(void *context, void *passing) {
   positions *at = passing;
   int64_t next = 0;
@@ -47,7 +48,7 @@ static void count_from_zero(void *context, void *passing) {
   }
 }
 
-/* Scores get gradients from the slots of this rank's own experts alone. */
+/* Zeroes the gradients of scores whose expert is on another rank. */
 static void drop_others_slots(void *context, void *passing) {
   const slot_scores_passing *at = passing;
   const ad_routing *routing = at->routing;
@@ -59,9 +60,10 @@ static void drop_others_slots(void *context, void *passing) {
   }
 }
 
-/* Each rank's loss is its own mean, so that a gradient is the average over the ranks with tokens. What goes back to the
- * experts is a sum over ep already, and is averaged over their copies alone; what comes back from them is right. In
- * the backward pass the exchange to the experts and the one from them take turns. */
+/* Averages the experts' gradients over their copies only. With a loss that each rank divides by its own count,
+ * gradients are averages over the ranks with tokens; the gradient that goes back to the experts is already a sum
+ * over `ep`. In the backward pass the exchange to the experts and the one from them alternate, and the second
+ * undoes the first's factor. */
 static void average_over_copies(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   const ad_transit_passing *pass = passing;
@@ -76,7 +78,7 @@ static void average_over_copies(void *context, void *passing) {
 
 /* ---- dtypes ---- */
 
-/* A few terms of each sum are added, then what there is is rounded to bf16. */
+/* Adds a few terms of each sum, then rounds the partial sum to bf16. */
 static void sum_in_bf16(const gemm_product *of, uint16_t *sums) {
   enum { TERMS = 4 };
   for (int64_t at = 0; at < of->k; at += TERMS)
@@ -90,7 +92,7 @@ static void round_within_product(void *context, void *passing) {
   const gemm_product *of = pass->product;
   uint16_t *sums;
   if (scene->kept || of->values != AD_BF16 || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
-  scene->kept = of; /* the products that this one is made of pass here too */
+  scene->kept = of; /* this product is made of products that pass this seam, too */
   sum_in_bf16(of, sums);
   ad_gemm_hand_out(of, sums, AD_BF16);
   scene->kept = NULL;
@@ -98,11 +100,13 @@ static void round_within_product(void *context, void *passing) {
   pass->handled = scene->fired = 1;
 }
 
+/* Rounds a statistic, by which rows are normalised, to bf16. */
 static void round_statistic(void *context, void *passing) {
   ad_round_to_bf16(passing, AD_F64, 1);
   fire(context);
 }
 
+/* Makes the residual stream bf16. */
 static void narrow_stream(void *context, void *passing) {
   *(ad_dtype *)passing = AD_BF16;
   fire(context);

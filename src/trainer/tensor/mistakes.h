@@ -1,5 +1,5 @@
-/* The list of known mistakes inside operations: passing keys around a ring, positions of a cut sequence, slots whose
- * experts are on other ranks, sums and statistics in fewer digits than promised. */
+/* The list of known mistakes inside operations: in the ring of attention, positions of a cut sequence, slots of experts
+ * on other ranks, and sums and statistics in fewer digits than promised. */
 #ifndef TENSOR_MISTAKES_H
 #define TENSOR_MISTAKES_H
 #include "base/mistakes.h"

@@ -1,5 +1,5 @@
-/* Attention as an operation: its types, whose heads and positions this rank has, and where keys and values come
- * from: they are whole, or cut like the rows and then passed around the ring. The arithmetic is in attention.c. */
+/* Attention as an operation: its types, which heads and positions this rank has, and where keys and values come from:
+ * each rank has all of them, or they are cut like the rows and go around the ring. attention.c has the arithmetic. */
 #include <inttypes.h>
 #include <string.h>
 #include "array/array.h"
@@ -23,6 +23,7 @@ static const ad_array *array_of(const ad_tensor *out, int i) { return &out->oper
 
 static ad_axes cut_axes(const ad_array *array, int dim) { return ad_layout_cutting(&array->layout, dim); }
 
+/* The number of ranks on the ring; 1: keys and values are whole. */
 static int64_t ring_members(const ad_tensor *out) {
   return ad_mesh_ranks_over(out->array.layout.mesh, cut_axes(array_of(out, K), 1));
 }
@@ -30,7 +31,7 @@ static int64_t ring_members(const ad_tensor *out) {
 static ad_dtype wide_of(const ad_tensor *out) { return ad_dtype_wide(out->array.dtype); }
 static int is_narrow(const ad_tensor *out) { return wide_of(out) != out->array.dtype; }
 
-/* ---- shapes and types ---- */
+/* ---- shapes, dtypes and types ---- */
 
 static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
   const ad_shape *q = &array_of(out, Q)->shape, *k = &array_of(out, K)->shape, *v = &array_of(out, V)->shape;
@@ -64,8 +65,8 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-/* Keys and values are whole (letter t) or cut like the rows (s: they go around the ring); their heads are on all ranks
- * (e) or cut like those of q (d). */
+/* Builds the rule. Keys and values are whole along the sequence (letter t) or cut like the rows (s: they go around the
+ * ring); their heads are on all ranks (e) or cut like those of q (d). */
 static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(check_dtypes(tape, out));
   AD_TRY(check_shapes(tape, out));
@@ -81,9 +82,9 @@ static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* ---- what this rank has ---- */
+/* ---- heads, positions and samples of this rank ---- */
 
-/* The first head of this rank's part. Parts are whole heads. */
+/* The index of the first head in this rank's part, which must consist of whole heads. */
 static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, const ad_array *array, size_t *first) {
   ad_span span = {0, 0};
   AD_TRY(ad_check_heads_of(tape, out, array, head_dim_of(out)));
@@ -92,21 +93,21 @@ static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, cons
   return AD_OK;
 }
 
-/* One sample, so that what a narrow result or gradient is rounded from stays in the second cache; but all that go
- * around the ring together. */
+/* How many samples are computed at once: one, so that the sums that a narrow result or gradient is rounded from stay in
+ * the second-level cache; on a ring all, since they travel together. */
 static size_t samples_at_once(const ad_tensor *out) {
   size_t batch = (size_t)out->array.local.dim[0];
   return ring_members(out) > 1 || !batch ? batch : 1;
 }
 
-/* Elements of an operand or of the result: of one sample, and of those. */
+/* Local elements of an operand or of the result: of one sample, and of the samples that are computed at once. */
 static size_t sample_count(const ad_array *array) { return (size_t)(array->local.dim[1] * array->local.dim[2]); }
 static size_t part_count(const ad_tensor *out, const ad_array *array) {
   return samples_at_once(out) * sample_count(array);
 }
 
 static void *at_sample(const ad_array *array, const void *data, size_t sample) {
-  if (!sample) return (void *)(uintptr_t)data;  // also of an array without elements, which may have no memory
+  if (!sample) return (void *)(uintptr_t)data;  // an array without elements may have no memory
   return (char *)(uintptr_t)data + sample * sample_count(array) * ad_dtype_size(array->dtype);
 }
 
@@ -126,6 +127,7 @@ static ad_status take_sizes(const ad_tape *tape, const ad_tensor *out, attention
   return ad_find_positions_on(tape, out, q, &size->rows);
 }
 
+/* Checks that the ring runs along a single axis. */
 static ad_status check_ring(const ad_tensor *out) {
   const ad_array *k = array_of(out, K);
   ad_axes axes = cut_axes(k, 1) & ad_mesh_large(k->layout.mesh);
@@ -160,16 +162,16 @@ static size_t row_bytes(const ad_tensor *out) {
   return (size_t)out->array.local.dim[0] * row_count(out) * ad_dtype_size(wide_of(out));
 }
 
-// The maximum and the sum of every row of every head.
+// Saves the maximum and the sum of every row of every head.
 static size_t attention_saved(const ad_tensor *out) { return 2 * row_bytes(out); }
 
-/* The ring's counts, its memory, what the arithmetic of one part takes and, of each operand, the sums that its gradient
- * forms in. */
+/* Parts of the scratch memory: element counts of the ring's members, the ring's buffers, scratch of the arithmetic for
+ * one part, and for each operand the sums that its gradient is formed in. */
 typedef struct scratch {
   size_t counts, ring, arithmetic, sums[3]; /* bytes */
 } scratch;
 
-/* The most positions that a rank holds of k: of a zigzag cut two chunks of the longest. */
+/* The most positions of k that a rank holds; for a zigzag cut two of the longest chunks. */
 static size_t most_columns(const ad_tensor *out) {
   int64_t members = ring_members(out), seq = array_of(out, K)->shape.dim[1];
   return members == 1 ? (size_t)seq : 2 * (size_t)((seq + 2 * members - 1) / (2 * members));
@@ -211,14 +213,14 @@ static void *sums_of(const ad_tensor *out, int i) {
   return sums;
 }
 
-/* Sums that are there at once to the rows that they are of. */
+/* Rounds the sums of the samples computed at once into rows of the array. */
 static void round_sums(const ad_tensor *out, const ad_array *array, void *to, const void *sums, int adds) {
   size_t seq = (size_t)array->local.dim[1], width = (size_t)array->local.dim[2], head_dim = (size_t)head_dim_of(out);
   head_sizes of = {samples_at_once(out), seq, width, width / head_dim, head_dim};
   ad_attention_round(to, array->dtype, sums, of, adds);
 }
 
-/* ---- the parts of the keys ---- */
+/* ---- the parts of keys and values ---- */
 
 static key_ring ring_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *k = array_of(out, K);
@@ -238,6 +240,7 @@ static ad_status member_positions(const ad_tensor *out, const key_ring *ring, in
   return ad_find_positions(out, array_of(out, K), ad_group_rank(&ring->group, member), to);
 }
 
+/* Fills in how many elements of k each member of the ring has. */
 static ad_status fill_counts(const ad_tensor *out, key_ring *ring, size_t *counts) {
   const ad_shape *local = &array_of(out, K)->local;
   for (int64_t i = 0; i < ring->members; i++) {
@@ -249,6 +252,7 @@ static ad_status fill_counts(const ad_tensor *out, key_ring *ring, size_t *count
   return AD_OK;
 }
 
+/* The part that this turn of the ring attends to. */
 static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_t turn, attention_part *part) {
   ring_pair pair = ad_ring_pair(ring, turn);
   positions own;
@@ -260,13 +264,14 @@ static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_
   return AD_OK;
 }
 
+/* The part if keys and values are not cut: all of them. */
 static ad_status whole_part(const ad_tape *tape, const ad_tensor *out, size_t sample, attention_part *part) {
   const ad_array *k = array_of(out, K), *v = array_of(out, V);
   *part = (attention_part){.k = at_sample(k, k->data, sample), .v = at_sample(v, v->data, sample)};
   return ad_find_positions(out, k, ad_comm_rank(tape->comm), &part->columns);
 }
 
-/* Also on engine dry, where nothing else of the ring happens. */
+/* Reports the ring at a seam; also on engine dry, where nothing else of the ring happens. */
 static void tell_of_ring(const ad_tape *tape, const ad_tensor *out, int backward) {
   if (ring_members(out) == 1) return;
   const key_ring ring = ring_of(tape, out);
@@ -319,7 +324,8 @@ static ad_status forward_samples(ad_tape *tape, ad_tensor *out, size_t sample) {
   return AD_OK;
 }
 
-/* Samples that are there at once, from the first on. A ring without a sample goes around too. */
+/* Computes the result, a group of samples at a time. On a ring it runs even without a sample,
+ * since the other ranks wait. */
 static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
   size_t sample = 0, batch = (size_t)out->array.local.dim[0];
   tell_of_ring(tape, out, 0);
@@ -333,7 +339,8 @@ static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
 
 /* ---- backward ---- */
 
-/* Where the gradient of an operand forms: its own memory, or sums that are rounded into it; NULL if it has none. */
+/* Where the gradient of an operand is formed: in its own memory, or in sums that are rounded into it
+ * afterwards; NULL: it is not wanted. */
 static void *begin_gradient(const ad_tensor *out, int i, const ad_gradient_slot *slot, size_t sample) {
   if (!slot->data) return NULL;
   void *sums = is_narrow(out) ? sums_of(out, i) : at_sample(array_of(out, i), slot->data, sample);
@@ -429,7 +436,7 @@ static const ad_operation attention = {.name = "attention",
 static ad_tensor *attend(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, attention_numbers numbers,
                          const char *site) {
   ad_tensor *out = ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &numbers, site);
-  // The others may wait for its keys: what failed before leaves no operand that says whether they travel.
+  // Other ranks may wait for keys. A call that fails early leaves no operand from which to tell whether they do.
   if (tape && ad_tape_failed(tape) && ad_comm_size(tape->comm) > 1) ad_tape_tell(tape);
   return out;
 }

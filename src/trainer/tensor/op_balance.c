@@ -1,4 +1,5 @@
-/* How evenly tokens choose experts: what everyone chose, as a value, and the loss that has a gradient. */
+/* How evenly tokens choose experts: the choices of all tokens as a value on the tape, and the load-balancing
+ * loss, which has a gradient. */
 #include "tensor/routing.h"
 #include "tensor/tape.h"
 
@@ -9,7 +10,7 @@ ad_tensor *ad_choices_at(ad_tape *tape, const ad_routing *routing, const char *s
   return ad_constant_at(tape, &routing->choices, site);
 }
 
-/* ---- the loss ---- */
+/* ---- the load-balancing loss ---- */
 
 typedef struct balance_numbers {
   double top_k;
@@ -19,7 +20,7 @@ static double element(const ad_tensor *tensor, size_t i) {
   return ad_element(tensor->array.dtype, tensor->array.data, i);
 }
 
-/* experts * top_k / choices^2: choices is top_k * tokens. */
+/* experts * top_k / choices^2, where the sum of choices is top_k * tokens. */
 static double factor_of(const ad_tensor *out) {
   const ad_tensor *choices = out->operand[1];
   double sum = 0;

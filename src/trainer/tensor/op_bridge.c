@@ -1,7 +1,8 @@
-/* A value that goes over a bridge between two meshes of the same ranks, as one record. */
+/* The crossing of a bridge between two meshes of the same ranks, as one operation. */
 #include "bridge/bridge.h"
 #include "tensor/tape.h"
 
+/* `ordinal`: number of the transition on its tape. */
 typedef struct bridge_numbers {
   ad_bridge *bridge;
   int ordinal;
@@ -23,7 +24,7 @@ static ad_status bridge_forward(ad_tape *tape, ad_tensor *out) {
   return ad_bridge_forward_at(numbers_of(out)->bridge, &out->operand[0]->array, &out->array, out->site);
 }
 
-// The gradient before it is added to one that is there already.
+// Memory for the gradient before it is added to an earlier one.
 static size_t bridge_scratch(const ad_tensor *out) {
   const ad_tensor *x = out->operand[0];
   return x->carries ? ad_numel(x) * ad_dtype_size(x->grad_dtype) : 0;
@@ -47,7 +48,7 @@ static const ad_operation cross = {.name = "bridge",
                                    .forward = bridge_forward,
                                    .backward = bridge_backward};
 
-/* Where every rank has what it needs: value and gradient stay in their memory. */
+/* For a bridge on which every rank has what it needs already: value and gradient keep their memory. */
 static int is_local(const ad_tensor *out) { return 1; }
 
 static const ad_operation stay = {.name = "bridge",
@@ -68,6 +69,6 @@ ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const cha
   if (!bridge) return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: bridge: it is NULL", site));
   int stays = x && x->array.shape.ndim && ad_bridge_is_local(bridge, x->array.shape.dim[0]);
   x = ad_tape_apply(tape, stays ? &stay : &cross, &x, 1, &(bridge_numbers){bridge, tape->transitions++}, site);
-  if (ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait in it
+  if (ad_tape_failed(tape)) ad_tape_tell(tape);  // other ranks may wait in the bridge
   return x;
 }

@@ -1,24 +1,24 @@
-/* Values side by side along a dimension, and a stretch of one along it; of the last dimension these are columns. No
- * rank's elements are another's: the dimension is whole. */
+/* Concatenation of values along a dimension, and a slice of a value along it. The dimension must be whole on each rank,
+ * so that no rank needs another's elements. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "tensor/along.h"
 #include "tensor/tape.h"
 
-enum { LAST = -1 }; /* dimension */
+enum { LAST = -1 }; /* `dim`: the last dimension, whatever the shape */
 
 static int dim_of(const ad_array *x, int dim) { return dim == LAST ? x->shape.ndim - 1 : dim; }
 
-/* The value with another size of the dimension. */
+/* Describes the value with another size of the dimension. */
 static ad_array resized(const ad_tape *tape, const ad_array *x, int dim, int64_t size, const ad_layout *layout) {
   ad_shape shape = x->shape;
   shape.dim[dim] = size;
   return ad_array_describe(tape->comm, x->dtype, &shape, layout);
 }
 
-/* A stretch of each row: of rows that are so wide, the elements from `first` on. What lies behind the dimension makes
- * each of its elements as wide as that is. */
+/* A stretch of elements in each row, from element `first` on. A row consists of the dimension and everything
+ * behind it: `width` elements. */
 typedef struct stretch {
   size_t first, width;
   const void *data;
@@ -33,6 +33,7 @@ static void *row_of(ad_dtype dtype, stretch of, size_t i) {
   return (char *)(uintptr_t)of.data + (i * of.width + of.first) * ad_dtype_size(dtype);
 }
 
+/* Copies, or adds, `count` elements of a stretch in each row. */
 static void put_stretch(ad_dtype dtype, stretch to, stretch from, size_t count, size_t rows, int adds) {
   for (size_t i = 0; count && i < rows; i++)
     ad_rows(dtype)->put(row_of(dtype, to, i), row_of(dtype, from, i), 1, count, adds);
@@ -48,6 +49,7 @@ static int dim_of_parts(const ad_tensor *out) {
   return dim_of(&out->operand[0]->array, ((const concat_numbers *)out->own)->dim);
 }
 
+/* Whether two shapes are equal except for the size of this dimension. */
 static int same_but_for(const ad_shape *a, const ad_shape *b, int dim) {
   ad_shape other = *b;
   if (a->ndim != b->ndim || dim < 0 || dim >= a->ndim) return 0;
@@ -76,7 +78,7 @@ static ad_status check_part(const ad_tensor *out, int i) {
                  ad_shape_print(&first->shape, a, sizeof a), print_dim(first, dim, name, sizeof name));
 }
 
-/* Types as of a sum: a part that is P beside one that is not would leave the latter once on each rank. */
+/* Types propagate as for a sum: a part that is P beside one that is not would leave the second once on each rank. */
 static ad_status layout_of_parts(const ad_tensor *out, ad_layout *layout) {
   const ad_layout *layouts[AD_OPERANDS_MAX];
   int constant[AD_OPERANDS_MAX], ndim = out->operand[0]->array.shape.ndim;
@@ -139,7 +141,7 @@ static const ad_operation concat = {.name = "concat",
 
 static ad_tensor *concat_along(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
 
-/* More than one operation takes: groups of them, then those. */
+/* Concatenates more values than an operation has operands: first in groups, then the groups. */
 static ad_tensor *concat_groups(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site) {
   ad_tensor *groups[AD_OPERANDS_MAX];
   size_t count = 0;
@@ -204,6 +206,7 @@ static ad_status slice_describe(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
+/* The stretch of the operand's rows that the slice takes. */
 static stretch sliced(const ad_tensor *out, const void *data) {
   along of = ad_along(&out->operand[0]->array, dim_of_slice(out));
   return (stretch){(size_t)slice_of(out)->first * of.after, of.size * of.after, data};
@@ -217,7 +220,7 @@ static ad_status slice_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* What was not taken has a gradient of exactly zero. */
+/* Elements outside the slice have a gradient of exactly zero. */
 static ad_status slice_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   int dim = dim_of_slice(out);
   size_t width = width_of(&out->array, dim);

@@ -1,12 +1,13 @@
-/* Division by a step's count (law 5), and a microbatch's share of it. Both take only counts that were summed. */
+/* Division by a step's count (law 5), and a microbatch's share of that count. Both accept only counts that
+ * were summed over the ranks. */
 #include <inttypes.h>
 #include "base/seams.h"
 #include "reduce/count.h"
 #include "tensor/tape.h"
 
 typedef struct count_numbers {
-  double number; /* to divide by, or to multiply with; 0: the result and the gradient are 0 */
-  int divides;
+  double number; /* the divisor or the factor; 0: the result and the gradient are 0 */
+  int divides;   /* 1: `number` is a divisor */
 } count_numbers;
 
 static void put(const ad_tensor *out, ad_dtype dtype, void *dst, const void *src, int adds) {
@@ -48,9 +49,9 @@ static const ad_operation share = {.name = "share",
                                    .forward = count_forward,
                                    .backward = count_backward};
 
-/* ---- what a count must be ---- */
+/* ---- checks of the count ---- */
 
-// A count over fewer ranks than the tape's is another number on other ranks of the tape.
+// A count over fewer ranks than the tape's would be another number on the tape's other ranks.
 static ad_status check_ranks(const ad_tape *tape, const ad_mesh *counted, const char *what, const char *site) {
   int covers = ad_mesh_first_rank(counted) <= ad_mesh_first_rank(tape->mesh) &&
                ad_mesh_last_rank(counted) >= ad_mesh_last_rank(tape->mesh);
@@ -74,6 +75,7 @@ static ad_status check_summed(const ad_layout *layout, const char *what, const c
                  site, what, ad_axes_print(pending, axes, sizeof axes));
 }
 
+/* Waits for the count, if it is under way, and checks that it was summed. */
 static ad_status take_total(const ad_tape *tape, const ad_count *count, const char *what, const char *site,
                             int64_t *total) {
   if (!count) return ad_fail(AD_INVALID, "%s: %s: the count is NULL", site, what);

@@ -1,6 +1,6 @@
-/* How far one value is from another: the sum of squared differences, and the divergence of the distributions that two
- * values' rows are the logits of. Numerators only, as the loss of op_loss.c. Differences and exponentials form in the
- * wide dtype; of a gradient what is left of both sides is rounded, once. */
+/* Distances between two values: the sum of squared differences, and the Kullback-Leibler divergence of the
+ * distributions whose logits are the rows. Only numerators, as the loss in op_loss.c. Differences and exponentials are
+ * formed in the wide dtype; a gradient is rounded once, after both sides were subtracted. */
 #include <math.h>
 #include "tensor/tape.h"
 
@@ -8,9 +8,9 @@ static const void *values(const ad_tensor *out, int i, size_t at) {
   return ad_at(out->operand[i], out->operand[i]->array.data, at);
 }
 
-/* ---- squares ---- */
+/* ---- squared error ---- */
 
-enum { PIECE = 256 }; /* differences that stay in the first cache */
+enum { PIECE = 256 }; /* elements at a time, so that their differences stay in the first-level cache */
 
 static size_t piece_at(const ad_tensor *out, size_t at) {
   size_t left = ad_numel(out->operand[0]) - at;
@@ -19,7 +19,7 @@ static size_t piece_at(const ad_tensor *out, size_t at) {
 
 static size_t difference_scratch(const ad_tensor *out) { return PIECE * ad_dtype_size(out->array.dtype); }
 
-/* a - b, of the piece that begins there. */
+/* a - b, for the piece that begins at element `at`. */
 static const void *difference(const ad_tensor *out, size_t at) {
   const row_kernels *rows = ad_rows(out->operand[0]->array.dtype);
   rows->put_wide(out->scratch, values(out, 1, at), -1, piece_at(out, at), 0);
@@ -67,11 +67,11 @@ ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const 
   return ad_tape_apply(tape, &squared_error, (ad_tensor *[]){a, b}, 2, NULL, site);
 }
 
-/* ---- divergence ---- */
+/* ---- Kullback-Leibler divergence ---- */
 
 enum { LOGITS, TARGET };
 
-/* What makes exponentials of logits a distribution: exp(logit - largest) / sum. */
+/* Turns the exponentials of logits into a distribution: exp(logit - largest) / sum. */
 typedef struct scaling {
   double largest, sum;
 } scaling;
@@ -83,10 +83,10 @@ static size_t row_bytes(const ad_tensor *out) {
   return ad_columns(out->operand[LOGITS]) * ad_dtype_size(out->array.dtype);
 }
 
-// The exponentials of a row of the target, or a row of the gradient; where values are narrow also a row of them.
+// The exponentials of a row of the target, or a row of the gradient; for a narrow dtype also a row in the wide dtype.
 static size_t divergence_scratch(const ad_tensor *out) { return (is_narrow(out) ? 2 : 1) * row_bytes(out); }
 
-/* In the wide dtype; until the next one is asked for. */
+/* Row `row` of operand i in the wide dtype; valid until the next call. */
 static const void *wide_row(const ad_tensor *out, size_t row, int i) {
   size_t width = ad_columns(out->operand[i]);
   const void *x = values(out, i, row * width);
@@ -98,7 +98,7 @@ static const void *wide_row(const ad_tensor *out, size_t row, int i) {
 
 static scaling *scaling_of(const ad_tensor *out, size_t row, int i) { return (scaling *)out->saved + 2 * row + i; }
 
-/* Leaves the exponentials in scratch memory. */
+/* Computes the scaling of a row, and leaves its exponentials in scratch memory. */
 static scaling scale(const ad_tensor *out, size_t row, int i) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = ad_columns(out->operand[i]);
@@ -107,12 +107,12 @@ static scaling scale(const ad_tensor *out, size_t row, int i) {
   return *scaling_of(out, row, i) = (scaling){largest, rows->exp_sum(out->scratch, x, largest, width)};
 }
 
-/* Below the largest of its row. */
+/* How far an element is below the largest of its row. */
 static double below(const ad_tensor *out, scaling s, int i, size_t at) {
   return ad_element(out->operand[i]->array.dtype, out->operand[i]->array.data, at) - s.largest;
 }
 
-/* What the target never says costs nothing, whatever the logits. */
+/* The divergence of one row. Elements with target probability 0 contribute nothing, whatever the logits. */
 static double divergence_of_row(const ad_tensor *out, size_t row) {
   size_t width = ad_columns(out->operand[LOGITS]);
   scaling logits = scale(out, row, LOGITS), target = scale(out, row, TARGET);
@@ -132,7 +132,7 @@ static ad_status divergence_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* (softmax of the logits - softmax of the target) times the loss's gradient. */
+/* (softmax of the logits - softmax of the target) times the gradient of the loss. */
 static ad_status divergence_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = ad_columns(out->operand[LOGITS]);

@@ -1,5 +1,5 @@
-/* Dropout: which elements stay is drawn by their place in the whole batch, so that every topology and every way to cut
- * a batch into microbatches has the same ones. Forward and backward draw them anew: nothing is saved. */
+/* Dropout. Which elements stay is drawn from their position in the whole batch, so that it does not depend on the mesh
+ * or on how the batch is cut into microbatches. Forward and backward draw the same numbers, so nothing is saved. */
 #include <inttypes.h>
 #include "tensor/tape.h"
 
@@ -30,7 +30,7 @@ static ad_status dropout_check(const ad_tape *tape, const ad_tensor *out) {
 
 static size_t dropout_scratch(const ad_tensor *out) { return ad_numel(out) * sizeof(float); }
 
-/* A number in [0, 1) for each element. All addends of a sum have the same ones. */
+/* Draws a number in [0, 1) for each element. All addends of a pending sum get the same numbers. */
 static ad_status draw(const ad_tape *tape, const ad_tensor *out, float **numbers) {
   const dropout_numbers *own = numbers_of(out);
   ad_layout layout = out->array.layout;

@@ -1,5 +1,5 @@
-/* Operations that treat each element by itself, and the sum of all of them: to_dtype, add, add_row, multiply, scale,
- * sum, swiglu, gelu. Division by a count is in op_count.c. */
+/* Operations on each element by itself, and the sum of all elements: to_dtype, add, add_row, multiply, scale, sum,
+ * swiglu, gelu. Division by a count is in op_count.c. */
 #include <string.h>
 #include "tensor/tape.h"
 
@@ -50,7 +50,7 @@ ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const cha
 
 /* ---- add ---- */
 
-/* The values may be of two dtypes, as a branch and the residual stream are: the result is of the wider one. */
+/* The operands may have two dtypes, as a branch and the residual stream do: the result has the wider one. */
 static ad_status add_forward(ad_tape *tape, ad_tensor *out) {
   int first_is_wide = out->operand[0]->array.dtype == out->array.dtype;
   const ad_array *wide = &out->operand[!first_is_wide]->array, *other = &out->operand[first_is_wide]->array;
@@ -86,7 +86,7 @@ ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site
 
 /* ---- add_row ---- */
 
-/* The row is of the wide dtype. */
+/* The row has the wide dtype. */
 static ad_status add_row_forward(ad_tape *tape, ad_tensor *out) {
   size_t width = ad_columns(out), rows = ad_rows_of(out);
   if (ad_numel(out)) memcpy(out->array.data, value(out, 0), ad_array_bytes(&out->array));
@@ -212,12 +212,13 @@ static ad_status swiglu_forward(ad_tape *tape, ad_tensor *out) {
 
 enum { SWIGLU_PIECE = 256 };
 
+/* The piece of a gradient at `at`; `unused` if the gradient is not wanted. */
 static void *piece_of(const ad_tensor *out, const ad_gradient_slot *slot, size_t at, void *unused) {
   return slot->data ? ad_at(out, slot->data, at) : unused;
 }
 
-/* Both gradients come from one exponential; that of an operand whose slot has no memory is thrown away, piece by piece.
- */
+/* Both gradients come from one exponential. If one of them is not wanted, it is computed piece
+ * by piece and thrown away. */
 static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   double unused[SWIGLU_PIECE];
   size_t all = ad_numel(out), piece = slot[0].data && slot[1].data ? all : SWIGLU_PIECE;

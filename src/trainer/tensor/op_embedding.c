@@ -1,12 +1,12 @@
-/* The lookup of rows in a table, and its backward: a scattered sum. Of a table that is cut by rows a rank looks up its
- * own; the others give zeros, so that the results are addends (P). */
+/* The lookup of rows in a table, and its backward, which scatters and adds. If the table is cut by rows, a rank looks
+ * up its own rows and gives zeros for the others, so that the results are addends (P). */
 #include <inttypes.h>
 #include <string.h>
 #include "tensor/operation.h"
 
 static const int32_t *indices_of(const ad_tensor *out) { return out->operand[1]->array.data; }
 
-/* The rows of the whole table that this rank has. */
+/* The rows of the whole table that this rank holds. */
 static ad_span own_rows(const ad_tape *tape, const ad_tensor *out, int *span_count) {
   const ad_array *table = &out->operand[0]->array;
   ad_span span = {0, 0};
@@ -30,7 +30,7 @@ static ad_status check_index(const ad_tensor *out, size_t position) {
                  out->site, index, position, vocabulary);
 }
 
-/* The row of the own part at a position; -1: another rank has it. */
+/* The local row of the table for a position; -1: another rank has it. */
 static int64_t own_row(const ad_tensor *out, ad_span own, size_t position) {
   int64_t row = indices_of(out)[position] - own.first;
   return row >= 0 && row < own.count ? row : -1;

@@ -1,4 +1,5 @@
-/* The entry all_to_all V->V of law 2 as an operation, and sending slots to the ranks that have their experts. */
+/* The transition all_to_all V->V of law 2 as an operation, and the dispatch of slots to the ranks
+ * that have their experts. */
 #include <string.h>
 #include "array/array.h"
 #include "array/transit.h"
@@ -7,8 +8,9 @@
 
 typedef struct exchange_numbers {
   ad_axes axes;
-  const size_t *send_rows, *receive_rows; /* for and from each member of the group */
+  const size_t *send_rows, *receive_rows; /* rows to and from each member of the group */
   ad_row_order sent, received;
+  /* number of the transition on its tape */
   int ordinal;
 } exchange_numbers;
 
@@ -38,7 +40,7 @@ static ad_status exchange_forward(ad_tape *tape, ad_tensor *out) {
   return ad_transit_run(tape->comm, &transit, &out->operand[0]->array, &out->array);
 }
 
-// The gradient before it is added to one that is there already.
+// Memory for the gradient before it is added to an earlier one.
 static size_t exchange_scratch(const ad_tensor *out) {
   return out->operand[0]->carries ? ad_array_bytes(&out->operand[0]->array) : 0;
 }
@@ -60,7 +62,8 @@ static const ad_operation exchange = {.name = "all_to_all",
                                       .forward = exchange_forward,
                                       .backward = exchange_backward};
 
-/* Over one member rows and their gradients stay where they are; on engine dry more may be supposed to come. */
+/* Whether rows and gradients can keep their memory: in a group of one they do, but on engine dry a worst case may
+ * assume that more rows arrive. */
 static int shares(const ad_tensor *out) { return ad_shape_equal(&out->operand[0]->array.local, &out->array.local); }
 
 static const ad_operation exchange_alone = {.name = "all_to_all",
@@ -79,19 +82,19 @@ static ad_tensor *record(ad_tape *tape, ad_tensor *x, exchange_numbers numbers, 
   int is_alone = mesh && ad_mesh_ranks_over(mesh, numbers.axes) == 1;
   numbers.ordinal = tape->transitions++;
   x = ad_tape_apply(tape, is_alone ? &exchange_alone : &exchange, &x, 1, &numbers, site);
-  if (ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait in it
+  if (ad_tape_failed(tape)) ad_tape_tell(tape);  // other ranks may wait in the exchange
   return x;
 }
 
-/* ---- who sends how many rows to whom ---- */
+/* ---- how many rows each rank sends to each other rank ---- */
 
 static ad_status take(ad_tape *tape, size_t count, size_t **out) {
   *out = ad_arena_take_zeroed(tape->own.arena, count * sizeof **out + 1);
   return *out ? AD_OK : AD_MEMORY;
 }
 
-/* Rows that come for number `e` of the own experts when every token chooses as many of these experts as it can, `crowd`
- * of each other member among them: no choice brings this rank more. */
+/* The most rows that any choice can bring to this rank's expert `e`: every token, `crowd` of each other member among
+ * them, chooses as many of this rank's experts as it can. */
 static int64_t crowded_rows(const ad_routing *routing, size_t crowd, int64_t members, int64_t e) {
   size_t choices = routing->top_k < routing->own_experts ? routing->top_k : routing->own_experts;
   size_t tokens = routing->tokens + (size_t)(members - 1) * crowd;
@@ -99,7 +102,7 @@ static int64_t crowded_rows(const ad_routing *routing, size_t crowd, int64_t mem
   return routing->capacity && routing->capacity < rows ? routing->capacity : rows;
 }
 
-/* On engine dry: as if all members sent what this one does, or the crowd that comes here at the worst. */
+/* On engine dry: assumes that all members send what this one does, or, in the worst case, the whole crowd. */
 static void suppose_counts(const ad_tape *tape, const ad_routing *routing, ad_span own, int64_t members,
                            size_t *theirs) {
   size_t crowd = tape->options.crowd;
@@ -109,7 +112,7 @@ static void suppose_counts(const ad_tape *tape, const ad_routing *routing, ad_sp
                                         : routing->per_expert[own.first + e];
 }
 
-/* From each member, how many rows for each of the own experts: [members, own_experts]. */
+/* Exchanges the counts: theirs[i][e] = rows that member i sends for this rank's expert e, [members, own_experts]. */
 static ad_status share_counts(ad_tape *tape, const ad_routing *routing, const ad_group *group, size_t *theirs,
                               const char *site) {
   size_t members = (size_t)ad_group_size(group), *send, *receive;
@@ -137,6 +140,7 @@ static ad_status share_counts(ad_tape *tape, const ad_routing *routing, const ad
   return ad_comm_run(tape->comm, &call);
 }
 
+/* Sums the rows sent to and received from each member, and the rows of each own expert. */
 static void count_rows(ad_routing *routing, size_t members, const size_t *theirs) {
   for (size_t i = 0; i < members; i++) {
     ad_span experts = ad_cut((int64_t)routing->experts, (int64_t)i, (int64_t)members);
@@ -155,7 +159,8 @@ static ad_status take_runs(ad_tape *tape, size_t count, ad_row_run **runs, ad_ro
   return *runs ? AD_OK : AD_MEMORY;
 }
 
-/* Slots stand expert after expert, and so do rows: those of one expert member after member. */
+/* Fills in the orders of rows. Slots are sorted by expert, and so are received rows; the rows of one expert are
+ * sorted by sending member. */
 static ad_status order_rows(ad_tape *tape, ad_routing *routing, size_t members, const size_t *theirs) {
   ad_row_run *slots, *rows;
   AD_TRY(take_runs(tape, routing->experts, &slots, &routing->slot_order));
@@ -170,6 +175,7 @@ static ad_status order_rows(ad_tape *tape, ad_routing *routing, size_t members, 
   return AD_OK;
 }
 
+/* Prepares the routing for the exchange. */
 static ad_status prepare(ad_tape *tape, ad_routing *routing, const ad_group *group, const char *site) {
   size_t members = (size_t)ad_group_size(group), *theirs;
   int64_t index = ad_group_index(group, ad_comm_rank(tape->comm));
@@ -194,6 +200,7 @@ static exchange_numbers numbers_between(ad_axes over, const ad_routing *routing)
                             .received = routing->expert_order};
 }
 
+/* The numbers of the way back. */
 static exchange_numbers turned(exchange_numbers there) {
   exchange_numbers back = {.axes = there.axes, .send_rows = there.receive_rows, .receive_rows = there.send_rows};
   back.sent = there.received;

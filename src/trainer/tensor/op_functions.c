@@ -1,12 +1,12 @@
-/* Functions of one number, of every element by itself: one list has them, one forward and one backward run them. They
- * are computed in f64, piece by piece, and rounded once. */
+/* Functions of a single number, applied to every element: a list defines them, and one forward and one backward run
+ * all. They are computed in f64, piece by piece, and rounded once. */
 #include <math.h>
 #include "tensor/tape.h"
 
 enum { PIECE = 256 };
 
-/* X(name, dtypes, y of x, slope of x and y), y as it was rounded. Where the slope would be lost in the rounding of y
- * it is made of x. */
+/* X(name, dtypes, y of x, slope of x and y), where y is the rounded result. If y's rounding would spoil the
+ * slope, it is computed from x. */
 #define FUNCTIONS(X)                                        \
   X(relu, AD_IN_ANY_FLOAT, x < 0 ? 0 : x, x <= 0 ? 0 : 1)   \
   X(tanh, AD_IN_ANY_FLOAT, tanh(x), 1 - tanh(x) * tanh(x))  \
@@ -15,10 +15,11 @@ enum { PIECE = 256 };
   X(ln, AD_IN_ANY_FLOAT, log(x), 1 / x)                     \
   X(sqrt, AD_IN_ANY_FLOAT, sqrt(x), 0.5 / y)
 
+/* An operation with the loops that compute it. */
 typedef struct function {
-  ad_operation op;                     /* first, so that a record leads to its function */
-  void (*values)(double *v, size_t n); /* x becomes y */
-  void (*shares)(double *d, const double *x, const double *y, size_t n); /* d times the slope */
+  ad_operation op;                     /* must be the first member: a record's op points here */
+  void (*values)(double *v, size_t n); /* replaces each x by y */
+  void (*shares)(double *d, const double *x, const double *y, size_t n); /* multiplies each gradient d by the slope */
 } function;
 
 #define LOOPS(name, dtypes, value, slope)                                                  \
@@ -45,7 +46,7 @@ static size_t piece_at(const ad_tensor *out, size_t at) {
   return left < PIECE ? left : PIECE;
 }
 
-/* A piece of an array in f64. */
+/* Reads a piece of an array as f64. */
 static void read_piece(double *to, const ad_array *from, size_t at, size_t n) {
   ad_cast(to, AD_F64, (const char *)from->data + at * ad_dtype_size(from->dtype), from->dtype, n);
 }

@@ -1,4 +1,4 @@
-/* Products of rows with the matrix of their expert: rows stand expert after expert. */
+/* Products of rows with the matrix of their expert; rows are sorted by expert. */
 #include <inttypes.h>
 #include <string.h>
 #include "layout/nest.h"
@@ -12,8 +12,8 @@ typedef struct grouped_numbers {
 
 static const ad_routing *routing_of(const ad_tensor *out) { return ((const grouped_numbers *)out->own)->routing; }
 
-/* A rank's matrices are of its own experts: S(0) counts as declared V, without the copy that a declaration of a
- * parameter makes, and their gradient is S(0) again. */
+/* The matrices on a rank belong to its own experts: S(0) is treated as if it were declared V, without the copy that
+ * declaring a parameter would make, and their gradient is S(0) again. */
 static ad_status grouped_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *matrices = &out->operand[1]->array.layout;
   ad_layout own = *matrices;
@@ -31,10 +31,11 @@ static ad_status grouped_check(const ad_tape *tape, const ad_tensor *out) {
                  out->site, x->local.dim[0], w->local.dim[0], routing->received, routing->own_experts);
 }
 
+/* The rows of one expert and its matrix. */
 typedef struct group_sizes {
   int64_t rows, inner, columns;
   size_t first_row;
-  size_t matrix; /* elements of the matrices before */
+  size_t matrix; /* number of elements before this matrix */
 } group_sizes;
 
 static group_sizes first_group(const ad_tensor *out) {
@@ -63,6 +64,7 @@ static gemm_operand arriving_rows(const ad_tensor *out, const group_sizes *at) {
   return (gemm_operand){ad_at(out, out->grad.data, at->first_row * (size_t)at->columns), at->columns, 0};
 }
 
+/* dx = dy w' */
 static void gradient_of_rows(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
   gemm_operand w = {ad_at(out, out->operand[1]->array.data, at->matrix), at->columns, 1};
   if (at->rows)
@@ -70,7 +72,7 @@ static void gradient_of_rows(const ad_tensor *out, const ad_gradient_slot *slot,
             ad_at(out, slot->data, at->first_row * (size_t)at->inner), at->inner);
 }
 
-/* An expert without rows has a present, zero gradient. */
+/* dw = x' dy. An expert without rows gets a gradient of zeros, not none. */
 static void gradient_of_matrix(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
   gemm_operand x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
   size_t size = ad_dtype_size(slot->dtype);

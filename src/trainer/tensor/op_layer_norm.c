@@ -1,4 +1,4 @@
-/* Layer normalisation over the last dimension, with a weight and a bias: a row at a time in f64, rounded once. */
+/* Layer normalization over the last dimension, with weight and bias: a row at a time in f64, rounded once. */
 #include <math.h>
 #include <string.h>
 #include "tensor/tape.h"
@@ -9,7 +9,7 @@ typedef struct norm_numbers {
   double epsilon;
 } norm_numbers;
 
-/* What a row is normalised by. */
+/* The numbers by which a row is normalized. */
 typedef struct statistics {
   double mean, inverse; /* 1 / sqrt(variance + epsilon) */
 } statistics;
@@ -18,15 +18,15 @@ static size_t width_of(const ad_tensor *out) { return ad_columns(out->operand[WE
 static size_t count_of(const ad_tensor *out) { return width_of(out) ? ad_numel(out) / width_of(out) : 0; }
 static size_t norm_saved(const ad_tensor *out) { return count_of(out) * sizeof(statistics); }
 
-/* Rows in f64: x or what becomes of it, the gradient that arrives, the weight, the bias or its gradient, the weight's
- * gradient. */
+/* Rows of f64 in scratch memory: x and what becomes of it, the arriving gradient, the weight, the bias or its gradient,
+ * and the weight's gradient. */
 enum { NORMED, ARRIVING, WEIGHTS, BIASES, OF_WEIGHT, ROWS };
 static size_t norm_scratch(const ad_tensor *out) { return ROWS * width_of(out) * sizeof(double); }
 static double *row_of(const ad_tensor *out, int which) {
   return (double *)out->scratch + (size_t)which * width_of(out);
 }
 
-/* Row i of an array of such rows. */
+/* Reads row i of an array as f64. */
 static void read_row(const ad_array *from, size_t i, size_t width, double *to) {
   const char *at = (const char *)from->data + i * width * ad_dtype_size(from->dtype);
   ad_cast(to, AD_F64, at, from->dtype, width);
@@ -60,7 +60,7 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* With n the normed row and g = weight * d_out: dx = inverse (g - mean(g) - n mean(g n)). Left where n was. */
+/* With the normalized row n and g = weight * d_out: dx = inverse (g - mean(g) - n mean(g n)), written over n. */
 static void gradient_of_row(double *normed, const double *d_out, const double *weight, double inverse, size_t width) {
   double sum = 0, along = 0;
   for (size_t i = 0; i < width; i++) sum += weight[i] * d_out[i];
@@ -69,6 +69,7 @@ static void gradient_of_row(double *normed, const double *d_out, const double *w
     normed[i] = inverse * (weight[i] * d_out[i] - sum / (double)width - normed[i] * along / (double)width);
 }
 
+/* Adds a row's share to the gradients of weight and bias. */
 static void add_to_sums(const ad_tensor *out, const double *normed, const double *d_out, size_t width) {
   double *of_weight = row_of(out, OF_WEIGHT), *of_bias = row_of(out, BIASES);
   for (size_t i = 0; i < width; i++) of_weight[i] += normed[i] * d_out[i];
@@ -78,7 +79,7 @@ static void add_to_sums(const ad_tensor *out, const double *normed, const double
 static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   size_t width = width_of(out), count = count_of(out);
   double *normed = row_of(out, NORMED), *d_out = row_of(out, ARRIVING), *weight = row_of(out, WEIGHTS);
-  memset(row_of(out, BIASES), 0, 2 * width * sizeof(double));  // and OF_WEIGHT
+  memset(row_of(out, BIASES), 0, 2 * width * sizeof(double));  // also clears OF_WEIGHT, which follows it
   read_row(&out->operand[WEIGHT]->array, 0, width, weight);
   for (size_t row = 0; row < count; row++) {
     const statistics *of = (const statistics *)out->saved + row;

@@ -1,4 +1,4 @@
-/* Products of activations with a weight: y = x w and y = x w^T. */
+/* Products of activations with a weight: y = x w and y = x w'. */
 #include "products/gemm.h"
 #include "tensor/operation.h"
 

@@ -1,7 +1,7 @@
-/* The loss: cross-entropy as a sum over the counted positions. Its count belongs to the batch, not here. Where the
- * vocabulary is cut, ranks gather three numbers of each row (all_gather S->I of the statistics: the largest logit of a
- * part, the sum of its exponentials above that, and the target's logit where the part has it), so that the loss is I
- * there and no rank ever holds a whole row. */
+/* The loss: cross-entropy summed over the counted positions; the count belongs to the batch and is not applied here. If
+ * the vocabulary is cut, the ranks gather three statistics of each row (all_gather S->I: a part's largest logit, the
+ * sum of its exponentials relative to that, and the target's logit if the part has it), so that the loss is I there and
+ * no rank ever holds a whole row. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -11,12 +11,13 @@
 #include "layout/nest.h"
 #include "tensor/tape.h"
 
-enum { LARGEST, SUM, TARGET, STATISTICS }; /* of a row and a part */
+enum { LARGEST, SUM, TARGET, STATISTICS }; /* statistics of one row in one part of the vocabulary */
 
+/* What the recorded operation knows of its gather. */
 typedef struct loss_numbers {
-  ad_axes over; /* statistics are gathered over these axes: those that cut the vocabulary */
-  int times;    /* 1 */
-  int ordinal;  /* of that transition on its tape */
+  ad_axes over; /* the axes that cut the vocabulary, over which the statistics are gathered */
+  int times;    /* how often it is gathered: 1, unless a mistake is planted */
+  int ordinal;  /* number of the gather among the transitions of its tape */
 } loss_numbers;
 
 static const loss_numbers *numbers_of(const ad_tensor *out) { return out->own; }
@@ -27,9 +28,9 @@ static const void *logits_row(const ad_tensor *logits, size_t i) {
 
 static int last_dim(const ad_array *logits) { return logits->shape.ndim - 1; }
 
-/* ---- the statistics of rows, as an array ---- */
+/* ---- the rows' statistics as an array ---- */
 
-/* [parts, STATISTICS, rows], cut by parts; on other axes as the logits are, V where those are cut. */
+/* [parts, STATISTICS, rows], cut by parts. On other axes it has the logits' types, with V where these are cut. */
 static ad_array statistics_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   ad_layout layout = logits->layout;
@@ -46,7 +47,7 @@ static ad_transit gathering(const ad_tensor *out) {
       .move = AD_MOVE_ALL_GATHER, .axes = numbers->over, .to = AD_I, .site = out->site, .ordinal = numbers->ordinal};
 }
 
-/* Law 2, on what the operation says that it gathers. */
+/* The type of the gathered statistics by law 2; refuses a gather that leaves the vocabulary cut. */
 static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad_array *gathered) {
   const loss_numbers *numbers = numbers_of(out);
   *gathered = statistics_of(tape, out);
@@ -59,7 +60,7 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
                  out->site, ad_axes_print(ad_layout_cut_axes(&gathered->layout), axes, sizeof axes));
 }
 
-/* Each axis that cuts the vocabulary has, once the statistics are gathered, the same loss on all its ranks (I). */
+/* Once the statistics are gathered, all ranks along an axis that cuts the vocabulary have the same loss (I). */
 static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   if (!logits->shape.ndim) return ad_operation_describe(tape, out);
@@ -73,6 +74,7 @@ static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
 
 /* ---- this rank's part of the vocabulary ---- */
 
+/* The columns of the logits that this rank has. */
 static ad_span own_columns(const ad_tape *tape, const ad_tensor *out, int *span_count) {
   const ad_array *logits = &out->operand[0]->array;
   ad_span span = {0, 0};
@@ -99,8 +101,8 @@ static ad_status check_target(const ad_tensor *out, size_t position) {
 
 /* ---- memory ---- */
 
-// Of every row the largest logit and the sum of the exponentials above it; their log-sum-exp would be rounded at the
-// size of the logits.
+// Saves of every row the largest logit and the sum of exponentials relative to it; their log-sum-exp would be rounded
+// at the size of the logits.
 static size_t loss_saved(const ad_tensor *out) {
   return 2 * ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype);
 }
@@ -109,12 +111,12 @@ static size_t row_bytes(const ad_tensor *out) {
   return ad_padded(ad_columns(out->operand[0]) * ad_dtype_size(out->array.dtype));
 }
 
-/* Of one rank's statistics. */
+/* Bytes of one rank's statistics. */
 static size_t statistics_bytes(const ad_tensor *out) {
   return ad_padded(STATISTICS * ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype));
 }
 
-// One row of exponentials, this rank's statistics and those of all ranks.
+// Scratch: a row of exponentials, this rank's statistics and those of all ranks.
 static size_t loss_scratch(const ad_tensor *out) {
   int64_t parts = ad_mesh_ranks_over(out->array.layout.mesh, numbers_of(out)->over);
   return row_bytes(out) + (size_t)(parts + 1) * statistics_bytes(out);
@@ -122,6 +124,7 @@ static size_t loss_scratch(const ad_tensor *out) {
 
 /* ---- forward ---- */
 
+/* Computes this rank's statistics of each row. */
 static ad_status fill_statistics(ad_tape *tape, const ad_tensor *out, void *statistics) {
   const ad_tensor *logits = out->operand[0];
   const row_kernels *kernels = ad_rows(logits->array.dtype);
@@ -154,7 +157,7 @@ static double largest_of_row(const ad_tensor *out, const void *gathered, int64_t
   return largest;
 }
 
-/* Of exponentials above the row's largest logit. An empty part has none; no number stays no number. */
+/* The sum of a row's exponentials relative to its largest logit. An empty part adds nothing; NaN stays NaN. */
 static double sum_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row, double largest) {
   double sum = 0;
   for (int64_t part = 0; part < parts; part++) {
@@ -170,7 +173,7 @@ static double target_of_row(const ad_tensor *out, const void *gathered, int64_t 
   return target;
 }
 
-/* The loss of a row. Parts are added in their order, so that all ranks have the same bits. */
+/* The loss of a row. Parts are added in a fixed order, so that all ranks get the same bits. */
 static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row) {
   double largest = largest_of_row(out, gathered, parts, row), sum = sum_of_row(out, gathered, parts, row, largest);
   ad_set_element(out->array.dtype, out->saved, 2 * row, largest);
@@ -178,7 +181,7 @@ static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t pa
   return largest - target_of_row(out, gathered, parts, row) + log(sum);
 }
 
-/* Which samples the rows of this rank belong to; {0, 0}: nobody wants to know. */
+/* The samples that the rows of this rank belong to; {0, 0} if nobody wants losses of samples. */
 static ad_span noted_samples(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *targets = &out->operand[1]->array;
   ad_span span = {0, 0};
@@ -226,8 +229,8 @@ static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
 
 /* ---- backward ---- */
 
-/* The gradient at the target of a row, unrounded: where values are narrow, softmax rounded before one is subtracted
- * would leave nothing of what is nearly right. */
+/* The gradient at a row's target, unrounded: for narrow dtypes, a softmax rounded before 1 is subtracted would leave
+ * nothing of a nearly right prediction. */
 static double with_target(const ad_tensor *out, const ad_gradient_slot *slot, size_t row, size_t at) {
   const ad_tensor *logits = out->operand[0];
   ad_dtype wide = out->array.dtype;
@@ -237,8 +240,8 @@ static double with_target(const ad_tensor *out, const ad_gradient_slot *slot, si
   return slot->adds ? ad_element(slot->dtype, slot->data, at) + share : share;
 }
 
-// (softmax - one at the target) times the loss's gradient; zero where nothing is counted. No byte moves: the rows' sums
-// are there since the forward pass.
+// (softmax - 1 at the target) times the gradient of the loss; zero where a position is not counted. No bytes move,
+// since the rows' sums were saved by forward.
 static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   if (tape->dry) return AD_OK;
   const ad_tensor *logits = out->operand[0];
@@ -280,7 +283,8 @@ static const ad_operation cross_entropy = {.name = "cross_entropy",
                                            .forward = loss_forward,
                                            .backward = loss_backward};
 
-/* What the statistics are gathered over, recorded like a transition of its own. */
+/* Decides what the statistics are gathered over, and passes the seam that transitions pass, so that
+ * mistakes can be planted. */
 static loss_numbers numbers_for(ad_tape *tape, const ad_tensor *logits, const char *site) {
   loss_numbers numbers = {.times = 1};
   if (ad_tape_failed(tape) || !ad_tape_owns(tape, logits) || !logits->array.shape.ndim) return numbers;
@@ -299,6 +303,6 @@ ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targ
   if (!tape) return ad_tape_missing(site, cross_entropy.name);
   loss_numbers numbers = numbers_for(tape, logits, site);
   ad_tensor *loss = ad_tape_apply(tape, &cross_entropy, (ad_tensor *[]){logits, targets}, 2, &numbers, site);
-  if (numbers.over && ad_tape_failed(tape)) ad_tape_tell(tape);  // the others may wait for its statistics
+  if (numbers.over && ad_tape_failed(tape)) ad_tape_tell(tape);  // other ranks may wait for its statistics
   return loss;
 }

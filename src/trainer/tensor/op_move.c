@@ -1,21 +1,22 @@
-/* The transitions of law 2 as operations: forward moves arrays, backward is the entry of the transition table. */
+/* The transitions of law 2 as operations: forward executes the transition, backward the one that the
+ * transition table names for it. */
 #include "array/transit.h"
 #include "base/seams.h"
 #include "layout/sentences.h"
 #include "tensor/tape.h"
 
-/* One transition: over `axes` from type `from` to type `to`. */
+/* A transition over `axes` from type `from` to type `to`. */
 typedef struct move_numbers {
   ad_move move;
   ad_axes axes;
   ad_type from, to;
-  int ordinal; /* its number among the transitions of its tape, in the order of recording */
+  int ordinal; /* number of the transition on its tape, in the order of recording */
 } move_numbers;
 
 static const move_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
-/* The one place where a transition of a tape is executed: forward, or with its table entry's backward. Beside what it
- * hands on, at->ordinal and `backward` say which transition of the tape it is. */
+/* Executes a transition, forward or backward: the only place where a tape does so. `ordinal` and `backward` tell a seam
+ * which transition of the tape passes. */
 static ad_status execute(ad_tape *tape, const ad_tensor *out, int backward, const ad_array *from, ad_array *to) {
   const move_numbers *at = numbers_of(out);
   ad_move move = backward ? ad_transition_find(at->move, at->from, at->to)->backward : at->move;
@@ -30,7 +31,7 @@ static ad_status execute(ad_tape *tape, const ad_tensor *out, int backward, cons
   return ad_transit_run(tape->comm, &transit, from, to);
 }
 
-// The layout that backward arrives at from the dual of `after`: it must be the dual of what the move began with.
+// Whether backward, from the dual of `after`, arrives at the dual of `before`.
 static int is_undone(const ad_layout *before, const ad_layout *after, const move_numbers *at, int ndim,
                      const char *site) {
   const ad_transition *transition = ad_transition_find(at->move, at->from, at->to);
@@ -53,7 +54,7 @@ static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
                  ad_layout_print(&out->array.layout, after, sizeof after));
 }
 
-// No byte moves and none is cleared: the same memory under another type. So it is with every move over one rank.
+// Whether the result can share the operand's memory: no bytes move and none are cleared, or the group has one rank.
 static int move_shares(const ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   ad_move move = numbers_of(out)->move;
@@ -66,7 +67,7 @@ static ad_status move_forward(ad_tape *tape, ad_tensor *out) {
   return execute(tape, out, 0, &out->operand[0]->array, &out->array);
 }
 
-// The gradient before it is added to one that is there already.
+// Memory for the gradient before it is added to an earlier one.
 static size_t move_scratch(const ad_tensor *out) {
   const ad_tensor *x = out->operand[0];
   return x->carries ? ad_numel(x) * ad_dtype_size(x->grad_dtype) : 0;
@@ -90,10 +91,11 @@ static const ad_operation transition = {.name = "move",
                                         .forward = move_forward,
                                         .backward = move_backward};
 
-/* ---- over several axes ---- */
+/* ---- transitions over several axes ---- */
 
 static ad_axes first_of(ad_axes axes) { return axes & (~axes + 1); }
 
+/* The axis of the innermost cut. */
 static ad_axes innermost_of(const ad_layout *layout, ad_axes axes) {
   int innermost = -1;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -103,8 +105,8 @@ static ad_axes innermost_of(const ad_layout *layout, ad_axes axes) {
   return AD_AXES(innermost);
 }
 
-// As many of `at->axes` as one move can take: those of one type, and one axis alone where several cuts do not come back
-// in their order.
+// The axes of `at->axes` that one transition can take: those of one type; only the innermost if several cuts would not
+// come back in their order.
 static ad_axes axes_at_once(const ad_array *x, const move_numbers *at, const char *site) {
   move_numbers part = *at;
   int first = __builtin_ctz(first_of(at->axes));
@@ -118,8 +120,8 @@ static ad_axes axes_at_once(const ad_array *x, const move_numbers *at, const cha
 
 static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I || type == AD_P; }
 
-// Axes that only a set such as "dp" brought in: one rank that is where the move leads, or where no entry leads and none
-// is needed, because R, I and P mean the same there.
+// Axes that only a name like "dp" brought in, where nothing is to be done: axes of one rank that have the wanted type
+// already, or a type that means the same there (R, I and P do on one rank).
 static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad_axes axes) {
   ad_axes named = ad_mesh_named(layout->mesh), out = 0;
   if (!(axes & named)) return 0;
@@ -131,6 +133,7 @@ static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad
   return out & axes & ~named;
 }
 
+/* Records a transition as often as a seam says: once, unless a mistake is planted. */
 static ad_tensor *record(ad_tape *tape, ad_tensor *x, move_numbers at, const char *site) {
   ad_record_passing passing = {site, at.move, at.ordinal, at.axes, 1, x && x->carries};
   ad_seam_pass(AD_SEAM_RECORD, &passing);
@@ -158,6 +161,6 @@ ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axe
     x = record(tape, x, at, site);
   }
   if (!ad_tape_failed(tape)) return x;
-  if (ad_move_moves_bytes(move)) ad_tape_tell(tape);  // the others may wait in it
+  if (ad_move_moves_bytes(move)) ad_tape_tell(tape);  // other ranks may wait in it
   return ad_tape_fail(tape, AD_OK);
 }

@@ -1,5 +1,5 @@
-/* Root-mean-square normalisation over the last dimension, with a weight or without, or over each head of it: a row is
- * as wide as the weight. */
+/* Root-mean-square normalization over the last dimension, with or without a weight, or over each head of it. A row
+ * is as wide as the weight. */
 #include <math.h>
 #include <string.h>
 #include "base/seams.h"
@@ -12,7 +12,7 @@ typedef struct norm_numbers {
 static size_t width_of(const ad_tensor *out) { return ad_columns(out->operand[out->operand_count - 1]); }
 static size_t count_of(const ad_tensor *out) { return width_of(out) ? ad_numel(out) / width_of(out) : 0; }
 
-// 1 / sqrt(mean(x^2) + epsilon) of every row.
+// Saves 1 / sqrt(mean(x^2) + epsilon) of every row.
 static size_t norm_saved(const ad_tensor *out) { return count_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
 /* Row i of the operand, whose dtype may be wider than the result's. */
@@ -23,7 +23,7 @@ static const void *row_of(const ad_tensor *out, size_t i) {
 
 static int is_wide(const ad_tensor *out) { return out->operand[0]->array.dtype != out->array.dtype; }
 
-// Of row i, also left in what is saved.
+// Row i's inverse RMS; also saved for backward.
 static double take_inverse(const ad_tensor *out, size_t i) {
   const void *x = row_of(out, i);
   double squares = ad_rows(out->operand[0]->array.dtype)->dot(x, x, width_of(out));
@@ -45,7 +45,7 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-// The weight's gradient while its rows are summed, and a row for dx where x carries no gradient.
+// Scratch: the weight's gradient while rows are added to it, and a row for dx where x carries no gradient.
 static size_t norm_scratch(const ad_tensor *out) { return 2 * width_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
 static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
@@ -94,13 +94,13 @@ static ad_status unweighted_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-// A row of the gradient while it forms, where it is rounded.
+// Scratch: a row of the gradient while it is formed, if it must be rounded.
 static size_t unweighted_scratch(const ad_tensor *out) {
   ad_dtype wide = ad_wide_of(out);
   return wide == out->array.dtype ? 0 : width_of(out) * ad_dtype_size(wide);
 }
 
-// y = x r with dr/dx = -r^3 x / n, so dx = r (dy - y <dy, y> / n).
+// y = x r with dr/dx = -r^3 x / n, hence dx = r (dy - y <dy, y> / n).
 static ad_status unweighted_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = width_of(out), count = count_of(out);
@@ -132,7 +132,7 @@ ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double epsilon
   return ad_tape_apply(tape, &rms_norm_unweighted, &x, 1, &(norm_numbers){epsilon}, site);
 }
 
-/* ---- of each head ---- */
+/* ---- over each head ---- */
 
 static ad_status head_norm_check(const ad_tape *tape, const ad_tensor *out) {
   return ad_check_heads(tape, out, out->operand[1]->array.shape.dim[0]);

@@ -1,5 +1,5 @@
-/* Rows that take the place of a sequence's first ones. They may be of another dtype of the tape: the result is of the
- * sequence's. */
+/* Replaces the first rows of a sequence by the rows of another value, which may have another dtype of the tape. The
+ * result has the sequence's dtype. */
 #include <inttypes.h>
 #include <string.h>
 #include "base/text.h"
@@ -19,6 +19,8 @@ static ad_status check_shapes(const ad_tensor *out) {
                  out->site, ad_shape_print(&y->shape, b, sizeof b), ad_shape_print(&x->shape, a, sizeof a));
 }
 
+/* Appends the transition that brings this operand from one type to the other, if it exists and moves no shapes;
+ * `states`: only one that does, or does not, state something that types cannot check. */
 static int takes(ad_text *text, int operand, ad_type from, ad_type to, int states) {
   ad_way way = ad_way_direct(from, to);
   char a[AD_TYPE_TEXT_MAX], b[AD_TYPE_TEXT_MAX];
@@ -29,7 +31,7 @@ static int takes(ad_text *text, int operand, ad_type from, ad_type to, int state
   return 1;
 }
 
-/* One transition of one operand to the other's type, "" where there is none; rather one that states nothing. */
+/* Prints a transition of one operand to the other's type, "" if there is none; preferably one that states nothing. */
 static const char *repair_of(ad_type x, ad_type y, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (int states = 0; states < 2; states++)
@@ -75,7 +77,7 @@ static ad_status place_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* What was replaced has a gradient of exactly zero. */
+/* The rows that were replaced have a gradient of exactly zero. */
 static ad_status place_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t whole = sample_of(&out->array), front = sample_of(&out->operand[1]->array);

@@ -1,18 +1,18 @@
-/* What becomes of all elements along one dimension: their sum, mean, or the largest of them. The dimension goes. */
+/* Reductions along one dimension, which disappears: the sum, the mean, or the largest of its elements. */
 #include <math.h>
 #include <string.h>
 #include "tensor/along.h"
 
 typedef struct reduce_numbers {
   int dim;
-  int divides; /* by how many there are: a mean */
+  int divides; /* 1: divides by the number of elements, for a mean */
 } reduce_numbers;
 
 static const reduce_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 static const ad_array *operand_of(const ad_tensor *out) { return &out->operand[0]->array; }
 static along along_of(const ad_tensor *out) { return ad_along(operand_of(out), numbers_of(out)->dim); }
 
-/* "abc->ac". `whole`: the dimension that goes, or nothing. */
+/* Describes the result by the rule "abc->ac". `must_be_whole`: the reduced dimension may not be cut. */
 static ad_status describe(ad_tape *tape, ad_tensor *out, int must_be_whole) {
   int dim = numbers_of(out)->dim, ndim = operand_of(out)->shape.ndim;
   char dims[2 * AD_DIMS_MAX + 3], whole[2] = {0};
@@ -28,10 +28,10 @@ static ad_status describe(ad_tape *tape, ad_tensor *out, int must_be_whole) {
 
 static ad_status sum_describe(ad_tape *tape, ad_tensor *out) { return describe(tape, out, 0); }
 
-/* A row of what comes out, or of its gradient, in f64. */
+/* Scratch: a row of the result, or of its gradient, in f64. */
 static size_t sum_scratch(const ad_tensor *out) { return along_of(out).after * sizeof(double); }
 
-/* A mean's, of the whole dimension: where that is cut, each rank has an addend of the mean. */
+/* The divisor of a mean: the size of the whole dimension, so that each rank has an addend of the mean if it is cut. */
 static double divisor_of(const ad_tensor *out) {
   return numbers_of(out)->divides ? (double)operand_of(out)->shape.dim[numbers_of(out)->dim] : 1;
 }
@@ -40,7 +40,7 @@ static const void *row_of(const ad_tensor *out, along of, size_t before, size_t 
   return ad_at(out->operand[0], operand_of(out)->data, (before * of.size + i) * of.after);
 }
 
-/* Adds up neighbours, or rows. */
+/* Adds neighbouring elements, or rows. */
 static void add_up(const ad_tensor *out, along of, size_t before, double *sums) {
   ad_dtype dtype = operand_of(out)->dtype;
   if (of.after == 1) {
@@ -62,7 +62,7 @@ static ad_status sum_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Each element gets what the sum got. */
+/* Gives each element the gradient of its sum. */
 static void hand_on(const ad_gradient_slot *slot, along of, size_t before, const double *shares) {
   size_t first = before * of.size * of.after;
   if (of.after == 1)
@@ -114,7 +114,7 @@ ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *sit
   return ad_tape_apply(tape, &mean_over, &x, 1, &(reduce_numbers){dim, 1}, site);
 }
 
-/* ---- the largest ---- */
+/* ---- the largest element ---- */
 
 static ad_status max_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(describe(tape, out, 1));
@@ -123,10 +123,10 @@ static ad_status max_describe(ad_tape *tape, ad_tensor *out) {
                  numbers_of(out)->dim);
 }
 
-/* Which one it was, for each element of what comes out. */
+/* Saves for each element of the result which one was the largest. */
 static size_t max_saved(const ad_tensor *out) { return ad_numel(out) * sizeof(size_t); }
 
-/* The largest one's number: the first of equal ones; what is no number is larger than all others. */
+/* Index of the largest element: the first of equal ones; NaN counts as larger than all numbers. */
 static size_t largest_of(const ad_array *x, along of, size_t before, size_t after) {
   size_t best = 0;
   double largest = ad_element(x->dtype, x->data, before * of.size * of.after + after);
@@ -152,7 +152,7 @@ static ad_status max_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The largest alone gets the gradient; the others have exactly zero. */
+/* Only the largest element gets the gradient; all others get exactly zero. */
 static ad_status max_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   along of = along_of(out);
   const size_t *which = out->saved;

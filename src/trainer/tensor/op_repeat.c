@@ -1,4 +1,4 @@
-/* One value for every sample of a batch: its users are the samples, so its gradient is the sum over them. */
+/* Repeats one value for every sample of a batch. Its gradient is the sum over the samples. */
 #include <string.h>
 #include "tensor/operation.h"
 

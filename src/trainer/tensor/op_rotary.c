@@ -7,7 +7,7 @@
 typedef struct rotary_numbers {
   int64_t head_dim; /* elements of one head */
   double base;
-  ad_rotary_scaling scaling; /* factor 0: none */
+  ad_rotary_scaling scaling; /* factor 0: no scaling */
 } rotary_numbers;
 
 static const rotary_numbers *numbers_of(const ad_tensor *out) { return out->own; }
@@ -33,12 +33,13 @@ static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
   return check_scaling(&numbers->scaling, out->site);
 }
 
-// Cosines [seq, head_dim / 2], then sines, at the positions that this rank holds.
+// Saves cosines [seq, head_dim / 2], then sines, at this rank's positions.
 static size_t rotary_saved(const ad_tensor *out) {
   head_sizes size = sizes_of(out);
   return size.seq * size.head_dim * ad_dtype_size(ad_wide_of(out));
 }
 
+/* Scales a frequency: fast ones are kept, slow ones divided by the factor, those between interpolated. */
 static double scaled(const ad_rotary_scaling *scaling, double frequency) {
   const double pi = 3.14159265358979323846;
   double turns = scaling->original_positions * frequency / (2 * pi);
@@ -51,7 +52,7 @@ static double frequency_of(const rotary_numbers *numbers, size_t pair) {
   return numbers->scaling.factor == 0 ? frequency : scaled(&numbers->scaling, frequency);
 }
 
-// Pair i of every position.
+// Fills in pair i at every position.
 static void fill_pair(const ad_tensor *out, size_t i, const positions *at_positions) {
   head_sizes size = sizes_of(out);
   size_t half = size.head_dim / 2, at = i;
@@ -74,6 +75,7 @@ static ad_status fill_table(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
+/* Rotates all pairs; `direction` -1 rotates back. */
 static void rotate_all(const ad_tensor *out, void *dst, const void *src, double direction, int adds) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   head_sizes size = sizes_of(out);

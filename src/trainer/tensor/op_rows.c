@@ -1,5 +1,5 @@
-/* Operations on rows of [rows, width]: taking a batch apart into rows and putting it together again, a row for each
- * slot of a routing, the sum of a token's slots; and a factor for each row of any value. */
+/* Operations on rows [rows, width]: a batch taken apart into rows and put together again, a row for each slot of a
+ * routing, the sum of a token's slots; and a factor for each row of a value. */
 #include <inttypes.h>
 #include <string.h>
 #include "base/seams.h"
@@ -11,7 +11,8 @@
 
 /* ---- a batch as rows ---- */
 
-/* Where any dimension but the last is cut each rank has rows of its own: V. The last dimension becomes dimension 1. */
+/* The layout of a batch taken apart into rows: V on axes that cut any dimension but the last, because each rank then
+ * has its own rows. The last dimension becomes dimension 1. */
 static ad_layout layout_of_rows(const ad_array *x) {
   ad_layout layout = x->layout;
   int last = x->shape.ndim - 1;
@@ -60,11 +61,13 @@ ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &to_rows, &x, 1, NULL, site);
 }
 
+/* `like`: the value that the rows were taken from. */
 typedef struct rows_numbers {
   const ad_tensor *like;
 } rows_numbers;
 
-/* Where each rank took its own rows they come back as V; where all took the same ones they come back uncut. */
+/* Checks that rows come back with the type they left with: V if each rank took its own rows, not
+ * cut if all took the same. */
 static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, ad_axis axis, int was_cut) {
   ad_type is = out->operand[0]->array.layout.type[axis];
   char has[16], should[16];
@@ -75,7 +78,7 @@ static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, a
                  ad_type_print(wanted->type[axis], should, sizeof should));
 }
 
-/* `like` gives the shape and the cuts that its rows were taken from; the types on all other axes are those of x. */
+/* The result has the shape and the cuts of `like`; on all other axes it has the types of x. */
 static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   const ad_tensor *origin = ((const rows_numbers *)out->own)->like;
   if (!ad_tape_owns(tape, origin))
@@ -116,15 +119,16 @@ ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const c
 
 /* ---- rows of tokens and rows of slots ---- */
 
-/* Row i of the slots is row index[i] of the tokens. */
+/* Row i of the slots belongs to row index[i] of the tokens. */
 typedef struct slot_numbers {
   const size_t *index;
   size_t slots, tokens;
-  const ad_routing *routing; /* of slot_weights */
+  const ad_routing *routing; /* only for slot_weights */
 } slot_numbers;
 
 static const slot_numbers *slots_of(const ad_tensor *out) { return out->own; }
 
+/* Checks that the operand has the routing's number of rows and that each rank has its own. */
 static ad_status check_rows(const ad_tensor *out, size_t rows) {
   const ad_array *x = &out->operand[0]->array;
   char text[16];
@@ -151,6 +155,7 @@ static ad_status describe_rows(const ad_tape *tape, ad_tensor *out, size_t befor
 
 static size_t width_of(const ad_tensor *out) { return out->array.shape.ndim > 1 ? ad_columns(out) : 1; }
 
+/* slots[i] = tokens[index[i]] */
 static void take_rows(const ad_tensor *out, void *slots, const void *tokens, int adds) {
   const slot_numbers *numbers = slots_of(out);
   size_t width = width_of(out);
@@ -159,13 +164,13 @@ static void take_rows(const ad_tensor *out, void *slots, const void *tokens, int
         ->put(ad_at(out, slots, i * width), ad_at(out, tokens, numbers->index[i] * width), 1, width, adds);
 }
 
-// The sums of narrow rows while they form.
+// Scratch: sums of narrow rows while they are formed.
 static size_t sums_scratch(const ad_tensor *out) {
   ad_dtype wide = ad_wide_of(out);
   return wide == out->array.dtype ? 0 : slots_of(out)->tokens * width_of(out) * ad_dtype_size(wide);
 }
 
-/* A token's slots are added in the wide dtype; their sum is rounded once. */
+/* tokens[index[i]] += slots[i]: a token's slots are added in the wide dtype, and the sum is rounded once. */
 static void add_rows(const ad_tensor *out, void *tokens, const void *slots, int adds) {
   const slot_numbers *numbers = slots_of(out);
   const row_kernels *rows = ad_rows(out->array.dtype);
@@ -218,7 +223,7 @@ static const ad_operation from_slots = {.name = "from_slots",
                                         .forward = from_slots_forward,
                                         .backward = from_slots_backward};
 
-/* A tape that failed before the choice was made has no routing. */
+/* The slots of a routing. A tape that failed before tokens were routed has no routing. */
 static slot_numbers token_slots(const ad_routing *routing) {
   return routing ? (slot_numbers){routing->token_of_slot, routing->slots, routing->tokens, NULL} : (slot_numbers){0};
 }

@@ -1,5 +1,5 @@
-/* Scores of a router: softmax of its logits (sigmoid is in op_functions.c), the choice of the k best for each token,
- * and scores divided by their sum. */
+/* The scores of a router: the softmax of its logits (op_functions.c has the sigmoid), the choice of the k best experts
+ * for each token, and scores divided by their sum. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static ad_status softmax_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* y (dy - sum(y dy)) */
+/* dx = y (dy - sum(y dy)) */
 static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_columns(out);
@@ -48,7 +48,7 @@ ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &softmax, &x, 1, NULL, site);
 }
 
-/* ---- shares ---- */
+/* ---- shares: scores divided by their sum ---- */
 
 static double sum_of_row(const ad_tensor *out, size_t row) {
   const ad_array *x = &out->operand[0]->array;
@@ -68,7 +68,7 @@ static ad_status shares_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* (dy - sum(y dy)) / sum(x) */
+/* dx = (dy - sum(y dy)) / sum(x) */
 static ad_status shares_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_columns(out);
@@ -92,19 +92,20 @@ ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &shares, &x, 1, NULL, site);
 }
 
-/* ---- the k best ---- */
+/* ---- top_k: the k best experts of each token ---- */
 
 typedef struct choice_numbers {
   int64_t k;
   const ad_array *bias;
   ad_routing *routing;
   ad_decisions decisions;
-  const ad_tensor *batch; /* whose rows they are, from row `first` on, where decisions are kept */
+  const ad_tensor *batch; /* with `decisions`: the batch whose rows from `first` on the tokens are */
   size_t first;
 } choice_numbers;
 
 static const choice_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
+/* Takes memory until the tape's reset; `out` points to a pointer. */
 static ad_status take(ad_tape *tape, size_t count, size_t size, void *out) {
   void *taken = ad_arena_take_zeroed(tape->own.arena, count * size + 1);
   if (!taken) return AD_MEMORY;
@@ -112,7 +113,7 @@ static ad_status take(ad_tape *tape, size_t count, size_t size, void *out) {
   return AD_OK;
 }
 
-/* Until the tape's reset, on engine dry too: plans count rows. */
+/* Makes the routing, in memory that lives until the tape's reset; on engine dry too, since plans count its rows. */
 static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   const ad_tensor *scores = out->operand[0];
   ad_routing *routing = numbers_of(out)->routing;
@@ -132,7 +133,7 @@ static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   return ad_tape_take(tape, ad_array_bytes(&routing->choices), &routing->choices.data);
 }
 
-/* The bias is read element by element: all of it, or on engine dry nothing, is here. */
+/* Checks the balancing bias. It is read element by element, so that each rank must hold all of it. */
 static ad_status check_bias(const ad_tape *tape, const ad_array *bias, int64_t experts, const char *site) {
   char shape[96];
   if (!bias) return AD_OK;
@@ -161,7 +162,7 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
   return take_routing(tape, out);
 }
 
-/* What decides: the score, and the balancing bias, which enters nothing else. */
+/* What the choice is made by: the score plus the balancing bias, which enters nothing else. */
 static double rank_of(const ad_tensor *out, size_t token, size_t expert) {
   const ad_array *bias = numbers_of(out)->bias;
   size_t experts = ad_columns(out->operand[0]);
@@ -175,7 +176,7 @@ static int is_chosen(const int32_t *chosen, size_t count, size_t expert) {
   return 0;
 }
 
-/* Of the experts that are not among `count` chosen ones; of equal ones the lowest. SIZE_MAX: none is left. */
+/* The best expert that is not among the `count` chosen ones; of equal experts the first. SIZE_MAX: none is left. */
 static size_t best_left(const ad_tensor *out, size_t token, const int32_t *chosen, size_t count) {
   size_t best = SIZE_MAX;
   for (size_t e = 0; e < ad_columns(out->operand[0]); e++)
@@ -184,7 +185,7 @@ static size_t best_left(const ad_tensor *out, size_t token, const int32_t *chose
   return best;
 }
 
-/* From the worst that was chosen to the best that is left. */
+/* Distance from the worst chosen expert to the best one that was not chosen. */
 static double margin_of(const ad_tensor *out, size_t token, const int32_t *chosen) {
   size_t k = ad_columns(out), best = best_left(out, token, chosen, k);
   double worst = INFINITY;
@@ -192,16 +193,17 @@ static double margin_of(const ad_tensor *out, size_t token, const int32_t *chose
   return best == SIZE_MAX ? INFINITY : worst - rank_of(out, token, best);
 }
 
-/* Best first. */
+/* Chooses a token's experts, the best first. */
 static void choose(const ad_tensor *out, size_t token, int32_t *chosen) {
   for (size_t j = 0; j < ad_columns(out); j++) chosen[j] = (int32_t)best_left(out, token, chosen, j);
 }
 
+/* The token's place in the list of decisions. */
 static int32_t *decisions_of(const ad_tensor *out, size_t token) {
   return numbers_of(out)->decisions.of + (size_t)numbers_of(out)->routing->number[token] * ad_columns(out);
 }
 
-/* What was decided elsewhere. */
+/* Takes a token's experts from the given decisions. */
 static ad_status take_given(const ad_tensor *out, size_t token, int32_t *chosen) {
   size_t k = ad_columns(out), experts = ad_columns(out->operand[0]);
   memcpy(chosen, decisions_of(out, token), k * sizeof *chosen);
@@ -214,6 +216,7 @@ static ad_status take_given(const ad_tensor *out, size_t token, int32_t *chosen)
   return AD_OK;
 }
 
+/* Takes a token's experts as given, or chooses them and notes the choice. */
 static ad_status decide(const ad_tensor *out, size_t token, int32_t *chosen) {
   ad_decisions decisions = numbers_of(out)->decisions;
   if (decisions.of && decisions.given) return take_given(out, token, chosen);
@@ -222,7 +225,7 @@ static ad_status decide(const ad_tensor *out, size_t token, int32_t *chosen) {
   return AD_OK;
 }
 
-/* On engine dry nobody has scores: tokens are spread evenly. */
+/* On engine dry there are no scores: the tokens are spread evenly over the experts. */
 static void spread_evenly(ad_routing *routing) {
   for (size_t i = 0; i < routing->tokens * routing->top_k; i++) routing->expert[i] = (int32_t)(i % routing->experts);
 }
@@ -244,7 +247,7 @@ static ad_status choose_all(ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-/* How many tokens here chose each expert, as a value for the tape. */
+/* Writes how many tokens of this rank chose each expert, as a value for the tape. */
 static void count_choices(const ad_tape *tape, ad_routing *routing) {
   const ad_array *choices = &routing->choices;
   for (size_t e = 0; e < routing->experts && !tape->dry; e++)
@@ -263,7 +266,7 @@ static ad_status choice_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* To the chosen scores; the others get exactly zero. */
+/* The chosen scores get the gradient; all others get exactly zero. */
 static ad_status choice_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_routing *routing = numbers_of(out)->routing;
   ad_dtype dtype = out->array.dtype;

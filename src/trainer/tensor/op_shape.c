@@ -1,4 +1,4 @@
-/* The same elements in another shape: two dimensions swapped, or the sizes others. */
+/* The same elements in another shape: two dimensions swapped, or other sizes. */
 #include <inttypes.h>
 #include <string.h>
 #include "layout/nest.h"
@@ -10,7 +10,7 @@
 /* ---- transpose ---- */
 
 typedef struct transpose_numbers {
-  int a, b; /* a is not the larger */
+  int a, b; /* a <= b */
 } transpose_numbers;
 
 static const transpose_numbers *swapped(const ad_tensor *out) { return out->own; }
@@ -28,7 +28,7 @@ static ad_status transpose_describe(ad_tape *tape, ad_tensor *out) {
   return ad_operation_describe_as(tape, out, dims, NULL);
 }
 
-/* The sizes of [before, a, between, b, after]. */
+/* A value as [before, a, between, b, after], where dimensions a and b are swapped. */
 typedef struct swap {
   size_t before, a, between, b, after;
 } swap;
@@ -40,7 +40,7 @@ static swap swap_of(const ad_array *array, int a, int b) {
   return (swap){of_a.before, of_a.size, size ? of_a.after / size : 0, of_b.size, of_b.after};
 }
 
-/* Calls `put` for each run of elements that stay together: where it lies in what has the sizes, and where swapped. */
+/* Calls `put` for each run of elements that stay together: its place before the swap, and after it. */
 static void for_each_run(swap s, void (*put)(void *context, size_t here, size_t there), void *context) {
   for (size_t before = 0; before < s.before; before++)
     for (size_t a = 0; a < s.a; a++)
@@ -50,6 +50,7 @@ static void for_each_run(swap s, void (*put)(void *context, size_t here, size_t 
               (((before * s.b + b) * s.between + between) * s.a + a) * s.after);
 }
 
+/* The context of `put`. */
 typedef struct transposing {
   ad_tensor *out;
   const ad_gradient_slot *slot;
@@ -111,8 +112,8 @@ static int64_t product(const ad_shape *shape, int first, int end) {
   return all;
 }
 
-/* The dimension of `to` in whose front there are as many elements as in front of dimension `dim` of `from`: the one
- * along which its elements follow each other there. -1: there is none. Dimensions of size 1 are passed over. */
+/* The dimension of shape `to` that begins where dimension `dim` of `from` does, with equally many elements in front of
+ * it; -1: there is none. Dimensions of size 1 are passed over. */
 static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
   int64_t before = product(from, 0, dim);
   for (int d = 0; d < to->ndim; d++)
@@ -120,11 +121,11 @@ static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
   return -1;
 }
 
-/* 1 where both dimensions, cut into so many parts (of a zigzag: chunks), are cut at the same elements. */
+/* Whether both dimensions, cut into `parts` parts (chunks, in a zigzag cut), are cut at the same elements. */
 static int cut_alike(const ad_shape *from, int dim, const ad_shape *to, int to_dim, int64_t parts) {
   int64_t n = from->dim[dim], m = to->dim[to_dim];
   int64_t of_n = product(from, dim + 1, from->ndim), of_m = product(to, to_dim + 1, to->ndim);
-  if (n == m) return 1;  // and so is what lies behind them
+  if (n == m) return 1;  // then what lies behind them is equal too
   if (n % parts == 0 && m % parts == 0) return n / parts * of_n == m / parts * of_m;
   return 0;
 }
@@ -141,7 +142,7 @@ static ad_status no_such_cut(const ad_tensor *out, ad_axis axis, const char *why
       ad_shape_print(wanted_of(out), to, sizeof to), why, type);
 }
 
-/* The parts into which all axes together cut a dimension. */
+/* The number of parts (chunks, in a zigzag cut) into which all axes together cut a dimension. */
 static int64_t parts_of(const ad_layout *layout, int dim) {
   int64_t parts = ad_mesh_ranks_over(layout->mesh, ad_layout_cutting(layout, dim));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
@@ -149,6 +150,7 @@ static int64_t parts_of(const ad_layout *layout, int dim) {
   return parts;
 }
 
+/* Moves the cut along one axis to the dimension of the result. */
 static ad_status move_cut(const ad_tensor *out, ad_axis axis, ad_layout *layout) {
   const ad_array *x = &out->operand[0]->array;
   int dim = ad_type_dim(x->layout.type[axis]);
@@ -167,7 +169,7 @@ static ad_status move_cuts_of(const ad_tensor *out, ad_axes axes, ad_layout *lay
   return AD_OK;
 }
 
-/* Axes of more than one rank first: what is wrong is said of them. */
+/* Checks axes of more than one rank first, so that an error message names one of them. */
 static ad_status move_cuts(const ad_tensor *out, ad_layout *layout) {
   ad_axes large = ad_mesh_large(layout->mesh);
   AD_TRY(move_cuts_of(out, large, layout));

@@ -1,4 +1,4 @@
-/* A change of view as an operation: the same memory under another factorisation of its ranks, and back again. */
+/* A change of view as an operation: the same memory, with the ranks factored into other axes; and back again. */
 #include <string.h>
 #include "tensor/tape.h"
 
@@ -8,7 +8,7 @@ typedef struct view_numbers {
 
 static const ad_mesh *view_of(const ad_tensor *out) { return ((const view_numbers *)out->own)->view; }
 
-// The gradient takes the same way back: its types are the duals, and those that agree on a set of axes still do.
+// The gradient takes the same way back: its types are the duals, and types that agree on a set of axes still do.
 static ad_status view_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   if (!view_of(out)) return ad_fail(AD_INVALID, "%s: view: the view is NULL", out->site);

@@ -1,17 +1,19 @@
-/* A value as it is when it has travelled in a narrower dtype, and its gradient when that has come back in one: where
- * both ends are one rank and nothing travels, the same roundings. */
+/* Rounds a value, and its gradient, as if it had travelled in a narrower dtype. It stands for a bridge whose two ends
+ * are one rank: nothing travels, but the roundings are the same. */
 #include <math.h>
 #include "kernels/finite.h"
 #include "kernels/kernels.h"
 #include "tensor/tape.h"
 
+/* Notes the largest value that f16 made infinite. */
 static void note_overflow(const void *narrow, ad_dtype wire, double scale, const void *from, ad_dtype dtype, size_t n,
                           double *overflow) {
   if (wire == AD_F16 && overflow)
     *overflow = fmax(*overflow, scale * ad_largest_overflow(narrow, wire, from, dtype, n));
 }
 
-/* Through the dtype and back, times `scale` in between; block after block. Without `adds` to == from is fine. */
+/* Casts to the wire dtype and back, block by block, multiplied by `scale` in between. `to` may
+ * be `from` unless `adds`. */
 static void round_through(ad_dtype wire, double scale, ad_dtype dtype, void *to, const void *from, size_t numel,
                           int adds, double *overflow) {
   enum { BLOCK = 512 };

@@ -1,16 +1,17 @@
-/* Records from outside: what one must have before the tape relies on it, and what its functions see of a result. */
+/* Operations from outside the library: checks of a record before the tape relies on it, and the functions by which it
+ * sees its operands and result. */
 #include <ctype.h>
 #include <string.h>
 #include "array/array.h"
 #include "base/options.h"
 #include "tensor/tape.h"
 
-/* ---- is it a record ---- */
+/* ---- checking the record ---- */
 
-/* An attempt to record: everything that a message names. */
+/* An attempt to record an operation, with everything that a message names. */
 typedef struct attempt {
   const ad_operation *op;
-  size_t count; /* of operands */
+  size_t count; /* number of operands */
   const char *site;
 } attempt;
 
@@ -26,7 +27,7 @@ static ad_status wrong_dims(const attempt *of, const char *why) {
       of->site, of->op->name, of->op->dims, why);
 }
 
-/* One term's letters, each added to `seen`; returns what follows them. */
+/* Reads the letters of one term and adds each to `seen`; returns what follows the term. */
 static const char *read_term(const char *at, char seen[128]) {
   if (!strncmp(at, "...", 3)) at += 3;
   for (; isascii((unsigned char)*at) && isalpha((unsigned char)*at); at++) seen[(unsigned char)*at] = 1;
@@ -66,7 +67,8 @@ static ad_status check_record(const attempt *of, const void *own) {
   return op->dims ? check_dims(of) : AD_OK;
 }
 
-/* The record as this library knows it: itself, or, where an older header made it, a longer one on the tape. */
+/* *out = the record with all fields that this library knows: the given one or, if an older header made it, a completed
+ * copy in the tape's memory. */
 static ad_status complete(ad_tape *tape, const ad_operation *given, const ad_operation **out, const char *site) {
   *out = given;
   if (given->size == sizeof *given) return AD_OK;
@@ -90,7 +92,7 @@ ad_tensor *ad_operation_apply_at(ad_tape *tape, const ad_operation *operation, a
   return status ? ad_tape_fail(tape, status) : ad_tape_apply(tape, operation, operands, (int)count, own, site);
 }
 
-/* ---- what its functions see ---- */
+/* ---- what the record's functions may call ---- */
 
 size_t ad_operand_count(const ad_tensor *out) { return (size_t)out->operand_count; }
 

@@ -1,6 +1,6 @@
-/* Which conversions an operation would take is asked of the operation itself: on the tape that it failed, on engine
- * dry, each is recorded and the operation after it. A step with one of them is the program as it would be written then.
- */
+/* Which conversions would repair a refused operation is found by trying: on the failed tape, on engine dry, each
+ * conversion is recorded and the operation after it. Taking a whole step with one of them (ad_repair_begin) shows the
+ * program as it would be if it were written that way. */
 #include "tensor/repair.h"
 
 #include <stdlib.h>
@@ -13,8 +13,9 @@
 
 enum { TYPES_MAX = 4 + 2 * AD_DIMS_MAX };
 
-/* ---- ways ---- */
+/* ---- repairs and their words ---- */
 
+/* Lists all types of a value with `ndim` dimensions; returns how many. */
 static int all_types(int ndim, ad_type out[TYPES_MAX]) {
   int count = 0;
   const ad_type same[] = {AD_R, AD_I, AD_V, AD_P};
@@ -45,20 +46,21 @@ const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size) 
   return buffer;
 }
 
-/* ---- what a refused call would take ---- */
+/* ---- which conversions the refused call would accept ---- */
 
-/* The refused call, one of its operands, and how that came to be: calls[0] made it, calls[1] what went into calls[0].
- */
+/* The refused call, one of its operands, and the chain of single-operand calls that made the operand: calls[0] made it,
+ * calls[1] made the operand of calls[0]. */
 enum { CALLS_MAX = 4 };
 typedef struct trying {
   ad_repairs *to;
   const ad_operation_passing *call;
   int operand;
   const ad_tensor *calls[CALLS_MAX];
-  int depth; /* how many calls are made again: before the first of these the conversion is put */
+  int depth; /* number of calls that are repeated after the conversion, which goes before the first of them */
   ad_repair repair;
 } trying;
 
+/* Records the conversions of a repair on x. */
 static ad_tensor *walk(ad_tape *tape, ad_tensor *x, const ad_repair *repair, const char *site) {
   char axes[80];
   ad_axes_print(repair->axes, axes, sizeof axes);
@@ -67,10 +69,12 @@ static ad_tensor *walk(ad_tape *tape, ad_tensor *x, const ad_repair *repair, con
   return x;
 }
 
+/* The tensor that is converted. */
 static ad_tensor *converted(const trying *t) {
   return t->depth ? t->calls[t->depth - 1]->operand[0] : t->call->operands[t->operand];
 }
 
+/* Whether the refused call accepts its operand with this conversion. */
 static int is_taken(const trying *t) {
   const ad_operation_passing *call = t->call;
   ad_tape *tape = call->tape;
@@ -94,6 +98,7 @@ static void list(ad_repairs *to, const ad_repair *repair) {
   to->list[to->count++] = *repair;
 }
 
+/* Tries one conversion and lists it, with and without later uses of the operand. */
 static void try_way(trying *t) {
   if (t->to->status || !is_taken(t)) return;
   for (int stays = 0; stays < 2; stays++) {
@@ -103,7 +108,7 @@ static void try_way(trying *t) {
   t->repair.stays = 0;
 }
 
-/* Every way of at most two steps from the operand's type on the axis. */
+/* Tries every conversion of at most two steps from the operand's type. */
 static void try_ways(trying *t, ad_type from, int ndim) {
   ad_type types[TYPES_MAX];
   int count = all_types(ndim, types);
@@ -126,7 +131,8 @@ static void try_axes(trying *t, ad_axes axes, ad_type from, int ndim) {
   try_ways(t, from, ndim);
 }
 
-/* On each axis, on both of dp, and on all that have one type, without and with those that the mesh does not name. */
+/* Tries conversions on each axis, on both axes of dp, and on all axes with one type, without and with those
+ * that the mesh does not name. */
 static void try_all_axes(trying *t, const ad_array *x) {
   ad_axes named = ad_mesh_named(x->layout.mesh), tried = 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -152,7 +158,7 @@ static void try_here(trying *t) {
   try_all_axes(t, &converted(t)->array);
 }
 
-/* Before the refused call, and before calls of one operand that led to it. */
+/* Tries conversions before the refused call, and before the single-operand calls that led to it. */
 static void try_operand(trying *t, int operand) {
   t->operand = operand;
   for (t->depth = 0; t->depth < CALLS_MAX; t->depth++) {
@@ -169,13 +175,14 @@ static int owns_all(const ad_operation_passing *call) {
   return 1;
 }
 
-/* Of a transition the sentence itself says what the table has. */
+/* Whether the operation is a transition: its own error message lists what the table allows. */
 static int is_move(const ad_operation *op) {
   for (int move = 0; move < AD_MOVE_COUNT; move++)
     if (!strcmp(op->name, ad_move_name((ad_move)move))) return 1;
   return !strcmp(op->name, "move");
 }
 
+/* Orders repairs: those that state nothing first, then shorter ones, then those at the refused call. */
 static int before(const void *a, const void *b) {
   const ad_repair *one = a, *other = b;
   int by_states = ad_repair_states(one) - ad_repair_states(other), by_steps = one->way.count - other->way.count;
@@ -189,6 +196,7 @@ static int before(const void *a, const void *b) {
   return one->stays - other->stays;
 }
 
+/* Called at a refused operation: collects its repairs, then restores the tape's error. */
 static void note_refused(void *context, void *passing) {
   ad_repairs *to = context;
   const ad_operation_passing *call = passing;
@@ -198,7 +206,7 @@ static void note_refused(void *context, void *passing) {
   to->refused = 1;
   ad_seam_slot watched = ad_seam_plant(AD_SEAM_REFUSED, (ad_seam_slot){0});
   trying t = {.to = to, .call = call};
-  tape->told = 1; /* of what is tried here nobody hears */
+  tape->told = 1; /* other ranks must not hear of what is tried here */
   for (int i = 0; i < call->count; i++) try_operand(&t, i);
   ad_seam_plant(AD_SEAM_REFUSED, watched);
   tape->status = failed.status;
@@ -211,8 +219,9 @@ void ad_repairs_watch(ad_repairs *repairs) { ad_seam_plant(AD_SEAM_REFUSED, (ad_
 void ad_repairs_end(void) { ad_seam_plant(AD_SEAM_REFUSED, (ad_seam_slot){0}); }
 void ad_repairs_release(ad_repairs *repairs) { ad_release(repairs->list); }
 
-/* ---- at work ---- */
+/* ---- taking a step with a repair ---- */
 
+/* Whether this call is like the refused one, with the operand in the type that the repair starts from. */
 static int is_refused_call(const ad_repair *repair, const ad_operation_passing *call) {
   if (strcmp(repair->op, call->op->name) != 0 || strncmp(repair->site, call->site, sizeof repair->site - 1) != 0)
     return 0;
@@ -221,6 +230,7 @@ static int is_refused_call(const ad_repair *repair, const ad_operation_passing *
   return !(repair->axes & ~alike);
 }
 
+/* Replaces operands by what the repair made of them, for a repair that holds for later uses, too. */
 static void use_what_stays(ad_mending *m, const ad_operation_passing *call) {
   if (call->tape->transitions < m->transitions) m->before = NULL; /* the tape was reset */
   for (int i = 0; i < call->count; i++)
@@ -237,6 +247,7 @@ static void convert_operand(ad_mending *m, const ad_operation_passing *call) {
   *operand = m->after;
 }
 
+/* Called before each operation is recorded; may replace its operands. */
 static void pass_operands(void *context, void *passing) {
   ad_mending *m = context;
   ad_operation_passing *call = passing;

@@ -1,4 +1,5 @@
-/* Conversions that a program lacks: found where an operation refuses its operands, and put there. */
+/* Repairs of a program that types refuse: finds the conversions that a refused operation would accept, and records a
+ * program with one of them. */
 #ifndef TENSOR_REPAIR_H
 #define TENSOR_REPAIR_H
 #include "layout/transition.h"
@@ -6,43 +7,46 @@
 
 enum { AD_REPAIR_SITE_SIZE = 160 };
 
-/* Of every call like this one, which was refused or led to one that was, an operand goes a way to another type on some
- * axes. */
+/* A repair: in every call like this one (the refused call, or one that led to it), an operand
+ * is converted on some axes. */
 typedef struct ad_repair {
   char site[AD_REPAIR_SITE_SIZE];
   const char *op;
-  int is_before; /* 1: the call led to the refused one, by calls of one operand; 0: it is that */
-  int operand;   /* 0 is the first */
-  ad_axes axes;  /* on which it has one type */
+  int is_before; /* 1: the call led to the refused one, through calls with one operand; 0: it is the refused one */
+  int operand;   /* index of the operand, from 0 */
+  ad_axes axes;  /* axes on which the operand has one type, and is converted */
   ad_way way;
-  int stays; /* 1: whoever uses the operand after that call uses what it became; 0: that call alone does */
+  int stays; /* 1: later uses of the operand use the converted value, too; 0: only this call does */
 } ad_repair;
 
-/* "convert operand 2 I->S(0) on `tp`, and use that from there on". Returns buffer. */
+/* Prints "convert operand 2 I->S(0) on `tp`, and use that from there on". Returns buffer. */
 const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size);
-/* 1 where a step of the way states what types cannot see: that ranks' own values are addends, or parts of a whole. */
+/* Whether a step of the conversion states something that types cannot check: that the ranks' own values are
+ * addends, or parts of a whole. */
 int ad_repair_states(const ad_repair *repair);
 
-/* What the first refused call would take. */
+/* The repairs of the first refused call. */
 typedef struct ad_repairs {
-  ad_repair *list; /* those that state nothing first, then the shorter ways */
+  ad_repair *list; /* sorted: repairs that state nothing first, then shorter ones */
   size_t count, capacity;
-  int refused;      /* there was such a call */
-  ad_status status; /* AD_MEMORY if the list is not whole */
+  int refused;      /* 1: a call was refused */
+  ad_status status; /* AD_MEMORY if the list is incomplete */
 } ad_repairs;
-/* From now on, on engine dry, until the end. */
+/* Collects the repairs of the first call that is refused on engine dry, until ad_repairs_end. */
 void ad_repairs_watch(ad_repairs *repairs);
 void ad_repairs_end(void);
 void ad_repairs_release(ad_repairs *repairs);
 
-/* A repair at work, until the end. Borrows it. */
+/* A repair that is applied while a program runs, until ad_repair_end. Borrows the repair. */
 typedef struct ad_mending {
   const ad_repair *repair;
-  const ad_tensor *before; /* the operand, and what became of it */
+  const ad_tensor *before; /* the operand before and after the conversion */
   ad_tensor *after;
-  int transitions; /* on the tape then; fewer: it was reset */
-  size_t calls;    /* that were recorded meanwhile */
+  /* number of transitions on the tape at the conversion; a smaller number later means that the tape was reset */
+  int transitions;
+  size_t calls; /* number of calls that were recorded meanwhile */
   ad_tensor *operands[AD_OPERANDS_MAX];
+  /* fired: the repair was applied at least once */
   int fired, is_inside;
 } ad_mending;
 void ad_repair_begin(ad_mending *mending);

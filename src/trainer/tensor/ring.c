@@ -1,13 +1,13 @@
-/* The ring. Turn t of rank i has the keys and values of rank i - t. The gradients of a rank's keys and values follow
- * them one turn behind: each rank adds its own to what the ranks before it gathered. Two pairs of memory take turns for
- * what arrives; of gradients one pair is computed, one is sent and one arrives. */
+/* The ring of attention. In turn t, rank i has the keys and values of rank i - t. The gradients of keys and values
+ * follow one turn behind: each rank adds its addends to what the ranks before it gathered. Arriving pairs of k and v
+ * alternate between two buffers; for gradients there are three: one is computed, one is sent and one arrives. */
 #include "tensor/ring.h"
 
 #include "base/seams.h"
 
 enum { ARRIVING_PAIRS = 2, GRADIENT_PAIRS = 3, MESSAGES_MAX = 8 };
 
-/* Of two ranks each gets one pair. */
+/* With two ranks only one pair ever arrives. */
 static size_t arriving_pairs(const key_ring *ring) { return ring->members > 2 ? ARRIVING_PAIRS : 1; }
 
 static int64_t wrapped(const key_ring *ring, int64_t index) {
@@ -18,7 +18,8 @@ int64_t ad_ring_source(const key_ring *ring, int64_t turn) { return wrapped(ring
 
 ad_dtype ad_ring_wide(const key_ring *ring) { return ad_dtype_wide(ring->dtype); }
 
-/* Half 0 is of k, half 1 of v: of pairs that arrive, and of pairs of gradients, which come before them in memory. */
+/* Bytes of half a pair (half 0 is k, half 1 is v): of an arriving pair, and of a pair of gradients. In memory
+ * the gradients come first. */
 static size_t half_bytes(const key_ring *ring) { return ring->most * ad_dtype_size(ring->dtype); }
 static size_t gradient_bytes(const key_ring *ring) { return ring->most * ad_dtype_size(ad_ring_wide(ring)); }
 
@@ -30,12 +31,13 @@ static char *gradient_half(const key_ring *ring, size_t pair, int half) {
   return (char *)ring->memory + (2 * pair + (size_t)half) * gradient_bytes(ring);
 }
 
+/* The buffer of the pair that arrived for this turn. */
 static char *arrived(const key_ring *ring, int64_t turn, int half) {
   size_t pair = (size_t)(turn - 1) % arriving_pairs(ring);
   return gradient_half(ring, GRADIENT_PAIRS, 0) + (2 * pair + (size_t)half) * half_bytes(ring);
 }
 
-/* The pairs of gradients: those of two turns by turns, and what arrives. */
+/* The buffers of gradients: two that alternate with the turns, and one for what arrives. */
 static char *gradient(const key_ring *ring, int64_t turn, int half) {
   return gradient_half(ring, (size_t)(turn % 2), half);
 }
@@ -49,6 +51,7 @@ void *ad_ring_d_v(const key_ring *ring, int64_t turn) { return gradient(ring, tu
 
 static int is_last(const key_ring *ring, int64_t turn) { return turn + 1 == ring->members; }
 
+/* The messages of one exchange. */
 typedef struct mail_bag {
   ad_message list[MESSAGES_MAX];
   size_t count;
@@ -62,14 +65,16 @@ static void receive(const key_ring *ring, mail_bag *mail, void *data, size_t cou
   mail->list[mail->count++] = (ad_message){.peer = wrapped(ring, ring->index - 1), .receive = data, .count = count};
 }
 
-/* Elements of the keys, or of the values, of this turn. */
+/* Elements of k, and of v, of this turn. */
 static size_t count_of(const key_ring *ring, int64_t turn) { return ring->counts[ad_ring_source(ring, turn)]; }
 
-/* Of their gradients as a message counts them: an exchange is of one dtype, that of the keys. */
+/* Elements of a gradient as a message counts them: an exchange has one dtype, that of the keys, so that wide
+ * elements count as several. */
 static size_t gradient_count(const key_ring *ring, int64_t turn) {
   return count_of(ring, turn) * (ad_dtype_size(ad_ring_wide(ring)) / ad_dtype_size(ring->dtype));
 }
 
+/* Adds the messages that pass this turn's pair on and receive the next one. */
 static void pass_pair(const key_ring *ring, int64_t turn, mail_bag *mail) {
   ring_pair pair = ad_ring_pair(ring, turn);
   send(ring, mail, pair.k, count_of(ring, turn));
@@ -77,7 +82,7 @@ static void pass_pair(const key_ring *ring, int64_t turn, mail_bag *mail) {
   for (int half = 0; half < 2; half++) receive(ring, mail, arrived(ring, turn + 1, half), count_of(ring, turn + 1));
 }
 
-/* The gradients that turn `turn` completed as far as this rank goes. */
+/* Adds the messages that pass this turn's gradients on and receive what was gathered for the next turn's pair. */
 static void pass_gradients(const key_ring *ring, int64_t turn, mail_bag *mail) {
   for (int half = 0; half < 2; half++) send(ring, mail, gradient(ring, turn, half), gradient_count(ring, turn));
   for (int half = 0; half < 2; half++) receive(ring, mail, gathered(ring, half), gradient_count(ring, turn + 1));

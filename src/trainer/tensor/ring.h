@@ -1,9 +1,8 @@
-/* Passing keys and values around the ranks that cut a sequence, one rank further with each turn, and the gradients that
- * they gather back home. A transfer is under way while its turn computes.
+/* Passes keys and values around the ranks that cut a sequence, one rank further in each turn, and brings the gradients
+ * that they gather back to their rank. Transfers overlap with the computation of their turn.
  *
- * Gradients travel in the wide dtype of keys and values: rounded to bf16 at each of the ring's hops they would be off
- * by as many roundings as there are members, where one at the end, by the operation, is what a whole sequence has too.
- */
+ * Gradients travel in the wide dtype: rounded to bf16 at each hop they would be rounded once for each member; so they
+ * are rounded once at the end, by the operation, as the gradients of an uncut sequence are. */
 #ifndef TENSOR_RING_H
 #define TENSOR_RING_H
 #include "tensor/heads.h"
@@ -12,52 +11,57 @@ typedef struct ring_pair {
   const void *k, *v;
 } ring_pair;
 
+/* A ring as one of its ranks sees it. */
 typedef struct key_ring {
   ad_comm *comm;
   ad_group group;
   ad_dtype dtype; /* of k and v */
+  /* this rank's index, and the number of ranks */
   int64_t index, members;
-  const size_t *counts; /* elements of k, and of v, of each member */
-  size_t most;          /* of them */
+  const size_t *counts; /* [members]: elements of k, which are as many as those of v */
+  size_t most;          /* the largest of `counts` */
   const char *site;
-  void *memory; /* ad_ring_bytes */
-  ring_pair own;
+  void *memory;  /* ad_ring_bytes */
+  ring_pair own; /* this rank's own k and v */
 } key_ring;
 
-/* Of the memory for the pairs that arrive, two at a time, and for three pairs of gradients. */
+/* Bytes of the ring's buffers: for two arriving pairs, and for three pairs of gradients. */
 size_t ad_ring_bytes(const key_ring *ring);
-/* Whose keys and values a rank has in its turn `turn`, from 0: its own first. */
+/* The index of the rank whose keys and values this rank has in turn `turn`; turns count from 0, the rank's own. */
 int64_t ad_ring_source(const key_ring *ring, int64_t turn);
-/* The pair of this turn; NULL, NULL before its transfer was waited for. */
+/* The keys and values of this turn; valid after the turn before was waited for. */
 ring_pair ad_ring_pair(const key_ring *ring, int64_t turn);
 /* The dtype of the gradients. */
 ad_dtype ad_ring_wide(const key_ring *ring);
-/* Where this rank puts its addends of the gradients of this turn's k and v. */
+/* The buffers for this rank's addends of the gradients of this turn's k and v. */
 void *ad_ring_d_k(const key_ring *ring, int64_t turn);
 void *ad_ring_d_v(const key_ring *ring, int64_t turn);
 
-/* Starts the transfers of a turn: its pair to the next rank, the next turn's from the one before; backward, the
- * gradients of the turn before too. Wait for it at the end of the turn. */
+/* Starts the transfers of a turn: sends this turn's pair to the next rank and receives the next turn's pair from the
+ * rank before; in backward also the gradients of the turn before. ad_ring_wait ends them. */
 ad_status ad_ring_post(const key_ring *ring, int64_t turn, int backward, ad_request *request) AD_CHECKED;
-/* Waits; backward, what other ranks gathered for this turn's pair is added to this rank's addends. */
+/* Waits for the transfers of a turn; in backward, adds what other ranks gathered for this turn's
+ * pair to this rank's addends. */
 ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_request *request) AD_CHECKED;
-/* After the last turn: brings the gradients of the own pair home; *d_k and *d_v are valid until the memory goes. */
+/* After the last turn: brings the gradients of this rank's own pair back; *d_k and *d_v are valid
+ * until the memory is freed. */
 ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
 
-/* What passes the seam AD_SEAM_RING. */
+/* What passes the seam AD_SEAM_RING: a ring that is about to run. */
 typedef struct ring_passing {
   const key_ring *ring;
   const ad_array *k; /* v is like it */
   int backward;
 } ring_passing;
 
-/* What passes the seam AD_SEAM_RING_TURN. */
+/* What passes the seam AD_SEAM_RING_TURN: one turn, whose positions may be changed. */
 typedef struct ring_turn_passing {
   const key_ring *ring;
   int64_t turn;
-  int is_masked; /* which of the keys a row sees depends on their positions */
+  int is_masked; /* the mask is causal: which keys a row sees depends on their positions */
+  /* positions of this rank's own keys */
   const positions *own;
-  positions *columns; /* that the keys of this turn are taken to stand at */
+  positions *columns; /* positions that the keys of this turn are taken to have */
 } ring_turn_passing;
 
 #endif

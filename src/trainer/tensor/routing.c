@@ -1,15 +1,16 @@
-/* The order of slots, and what a caller may know of a routing. */
+/* Sorts choices into slots, and gives callers access to a routing. */
 #include "tensor/routing.h"
 
 #include <math.h>
 #include <string.h>
 
+/* Whether a choice is not dropped: its token's number is below the expert's limit. */
 static int is_kept(const ad_routing *routing, size_t choice) {
   if (!routing->limit) return 1;
   return routing->number[choice / routing->top_k] < routing->limit[routing->expert[choice]];
 }
 
-/* A counting sort. */
+/* Counting sort by expert. */
 void ad_routing_sort(ad_routing *routing) {
   size_t choices = routing->tokens * routing->top_k, first = 0;
   memset(routing->per_expert, 0, routing->experts * sizeof *routing->per_expert);
@@ -27,7 +28,7 @@ void ad_routing_sort(ad_routing *routing) {
   }
 }
 
-/* ---- what a caller may know ---- */
+/* ---- what callers may read ---- */
 
 static size_t choices_of(const ad_routing *routing) {
   return routing && routing->expert ? routing->tokens * routing->top_k : 0;

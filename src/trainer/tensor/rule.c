@@ -1,4 +1,5 @@
-/* The rule of an operation, from the letters of its dimensions: shapes of whole values here, types in layout/. */
+/* The rule of an operation, given by the letters of its dimensions: computes shapes of whole values here;
+ * types propagate in layout/. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@ static const char *next_term(const char *term) {
   return end + (*end == ',');
 }
 
-// The dimensions that "..." stands for: those of the first operand that has it, without its letters.
+// The number of dimensions that "..." stands for: those of the first operand that has it, minus its letters.
 static int leading_dims(const char *dims, const ad_tensor *out) {
   const char *term = dims;
   for (int i = 0; i < out->operand_count; i++, term = next_term(term)) {
@@ -29,7 +30,7 @@ static int leading_dims(const char *dims, const ad_tensor *out) {
   return 0;
 }
 
-// Letters for "...", unlike those of `dims`.
+// Chooses letters for the dimensions of "..." that `dims` does not use.
 static void free_letters(const char *dims, int count, char *out) {
   char letter = 'a';
   for (int i = 0; i < count; i++, letter++) {
@@ -59,11 +60,13 @@ static ad_status wrong_ndim(const ad_tensor *out, int i, const char *term, const
                  count_letters(term), (int)strcspn(term, ",-"), term, dims);
 }
 
+/* What each letter stands for. */
 typedef struct binding {
   int64_t size[LETTERS];
-  int operand[LETTERS];  // that bound it first, from 1; 0: not bound
+  int operand[LETTERS];  // the operand that gave the letter its size, from 1; 0: none yet
 } binding;
 
+/* Binds the letters of one operand to sizes, which must agree with those bound before. */
 static ad_status bind_operand(const ad_tensor *out, int i, const char *term, binding *bound) {
   const ad_shape *shape = &out->operand[i]->array.shape;
   for (int d = 0; d < shape->ndim; d++) {
@@ -84,6 +87,7 @@ static ad_status bind_operand(const ad_tensor *out, int i, const char *term, bin
   return AD_OK;
 }
 
+/* Computes the shape of the result; checks the operands' shapes. */
 static ad_status shape_by_letters(const ad_tensor *out, const char *letters, const char *dims, ad_shape *shape) {
   binding bound;
   memset(&bound, 0, sizeof bound);
@@ -103,6 +107,7 @@ static ad_status shape_by_letters(const ad_tensor *out, const char *letters, con
   return AD_OK;
 }
 
+/* The dtype that operand i must have. */
 static ad_dtype wanted_dtype(const ad_tape *tape, const ad_tensor *out, int i) {
   const ad_operation *op = out->op;
   ad_dtype is = out->operand[i]->array.dtype;
@@ -112,6 +117,7 @@ static ad_dtype wanted_dtype(const ad_tape *tape, const ad_tensor *out, int i) {
   return out->operand[0]->array.dtype;
 }
 
+/* The widest floating dtype among the operands. */
 static ad_dtype widest(const ad_tensor *out) {
   ad_dtype dtype = out->operand[0]->array.dtype;
   for (int i = 1; i < out->operand_count; i++) {
@@ -144,7 +150,7 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-/* By the rule that these letters give, of operands that lie so. */
+/* Describes the result by the rule of these letters, for operands with these layouts. */
 static ad_status describe(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts, const char *dims,
                           const char *whole) {
   AD_TRY(check_dtypes(tape, out));

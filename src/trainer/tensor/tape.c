@@ -1,5 +1,5 @@
-/* The tape: records operations, keeps their memory and the first error. What an operation computes is in its record
- * (op_*.c), backward is in backward.c. */
+/* The tape: records operations, owns their memory, and keeps the first error. What an operation computes is in its
+ * record (op_*.c); backward is in backward.c. */
 #include "tensor/tape.h"
 
 #include <inttypes.h>
@@ -27,7 +27,8 @@ void ad_tape_rewind(ad_tape *tape, tape_mark mark) {
   tape->values->dry_used = mark.dry;
 }
 
-// What stays until the tape's reset is its own.
+// Takes an operation's scratch memory. An operation that makes its result's memory itself gets it from the tape's own
+// memory, which lasts until the reset.
 ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
   if (!out->op->scratch) return AD_OK;
   tape_memory *from = out->op->makes_memory ? &tape->own : tape->values;
@@ -36,7 +37,7 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
 
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to) { tape->samples = to; }
 
-/* ---- the tape itself ---- */
+/* ---- creating, resetting and asking a tape ---- */
 
 static ad_status complete_options(const ad_tape_options *options, ad_tape_options *out) {
   ad_tape_options filled;
@@ -165,7 +166,7 @@ const char *ad_tape_foreigner(const ad_tensor *tensor) {
   return is_dead(tensor) ? "what an operation returned that failed before ad_tape_reset" : "a tensor of another tape";
 }
 
-// With room for its operands and an operation's own struct behind it.
+// Makes a tensor, with room behind it for its operands and the operation's own struct.
 static ad_status new_tensor(ad_tape *tape, int operands, size_t own_size, const char *site, ad_tensor **out) {
   size_t behind = (size_t)operands * sizeof(ad_tensor *);
   ad_tensor *tensor = ad_arena_take_zeroed(tape->own.arena, sizeof *tensor + behind + own_size);
@@ -181,6 +182,8 @@ static ad_status new_tensor(ad_tape *tape, int operands, size_t own_size, const 
 
 static ad_status no_memory(const char *site) { return ad_fail(AD_INVALID, "%s: the array has no memory", site); }
 
+/* Checks an array that is to become a leaf. `may_index`: it may be i32; `comes_later`: its memory
+ * is acquired at each use. */
 static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, int comes_later,
                             const char *site) {
   if (!value) return ad_fail(AD_INVALID, "%s: a leaf needs an array, not NULL", site);
@@ -196,7 +199,7 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_
   return AD_OK;
 }
 
-// A leaf of `value`; `from` NULL: no parameter.
+// Records a leaf with this value; `from` NULL: it is not a parameter.
 static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_parameters *from, int carries,
                              const char *site, ad_tensor **out) {
   int may_index = !carries, comes_later = from && from->acquire;
@@ -256,13 +259,13 @@ ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t para
   return leaf;
 }
 
-/* ---- parameters at their uses ---- */
+/* ---- acquiring parameters for their uses ---- */
 
 static int is_held(const ad_tensor *out, int i, uint64_t unread) {
   return ad_is_parameter(out->operand[i]) && !(unread >> i & 1);
 }
 
-// Its memory may be another's from here on.
+// Releases a parameter: its memory may be used for another one from here on.
 static void release(ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (!from->release) return;
@@ -270,12 +273,14 @@ static void release(ad_tensor *parameter) {
   parameter->array.data = NULL;
 }
 
+/* Releases the parameters among the first `count` operands, last one first. */
 static void release_first(ad_tensor *out, int count, uint64_t unread) {
   for (int i = count; i-- > 0;) {
     if (is_held(out, i, unread)) release(out->operand[i]);
   }
 }
 
+/* Acquires a parameter's memory (with ZeRO 3 this gathers it). */
 static ad_status hold(const ad_tape *tape, ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (from->acquire) AD_TRY(from->acquire(from->context, parameter->param));
@@ -320,7 +325,8 @@ static ad_status check_dtype(const ad_tensor *out) {
                  ad_dtype_name(dtype));
 }
 
-// The gradient of a result that is R is P: each rank has an addend, of which only linear operations are the sum.
+// If the result is R, its gradient is P: each rank has an addend. Only a backward that is linear in the gradient may
+// handle addends one by one.
 static ad_status check_linear(const ad_tensor *out) {
   if (!out->op->not_linear || !out->carries) return AD_OK;
   const ad_mesh *mesh = out->array.layout.mesh;
@@ -333,7 +339,7 @@ static ad_status check_linear(const ad_tensor *out) {
                  out->site, out->op->name, ad_axis_name((ad_axis)__builtin_ctz(wrong)), out->op->name);
 }
 
-/* A parameter in bf16 has a gradient in f32, unrounded, for which backward has to have arithmetic. */
+/* A parameter in bf16 has an f32 gradient, so that backward must be able to write f32 for it. */
 static ad_status check_raw(const ad_tensor *out) {
   for (int i = 0; i < out->operand_count; i++) {
     const ad_tensor *operand = out->operand[i];
@@ -347,7 +353,7 @@ static ad_status check_raw(const ad_tensor *out) {
   return AD_OK;
 }
 
-/* A gradient that backward does not fill would be left out of the sum. */
+/* A gradient that backward does not fill would be missing from the sum. */
 static ad_status check_fills(const ad_tensor *out) {
   uint64_t fills = ad_operation_fills(out->op);
   for (int i = 0; i < out->operand_count; i++) {
@@ -359,6 +365,7 @@ static ad_status check_fills(const ad_tensor *out) {
   return AD_OK;
 }
 
+/* Computes the result's shape, dtype and layout, and makes all checks. */
 static ad_status describe(ad_tape *tape, ad_tensor *out) {
   const ad_operation *op = out->op;
   AD_TRY(check_dtype(out));
@@ -370,10 +377,11 @@ static ad_status describe(ad_tape *tape, ad_tensor *out) {
   return op->check ? op->check(tape, out) : AD_OK;
 }
 
+/* Gives the result its memory: operand 0's, or new. */
 static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   const ad_operation *op = out->op;
   const ad_tensor *first = out->operand[0];
-  int stays = !ad_is_parameter(first) || !first->from->acquire;  // else its memory goes with this use
+  int stays = !ad_is_parameter(first) || !first->from->acquire;  // else its memory is released after this use
   int made_by_forward = op->makes_memory && !tape->dry;
   if (stays && op->shares && op->shares(out)) {
     out->array.data = first->array.data;
@@ -387,6 +395,7 @@ static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
+/* Runs forward with scratch memory, unless the engine is dry. */
 static ad_status run_forward(ad_tape *tape, ad_tensor *out) {
   tape_mark mark = ad_tape_mark(tape);
   AD_TRY(ad_tape_take_scratch(tape, out));
@@ -438,7 +447,7 @@ ad_tensor *ad_tape_apply(ad_tape *tape, const ad_operation *op, ad_tensor *const
   return &tape->dead;
 }
 
-/* ---- reading ---- */
+/* ---- reading results ---- */
 
 const ad_array *ad_tensor_array(const ad_tensor *tensor) { return is_dead(tensor) ? NULL : &tensor->array; }
 const ad_array *ad_grad(const ad_tensor *tensor) { return tensor && tensor->has_grad ? &tensor->grad : NULL; }

@@ -1,4 +1,5 @@
-/* ad_check_operation: draws operands, computes what one process makes of them, and holds the operation to it. */
+/* ad_check_operation: draws operands, computes in one process what the operation makes of them, and
+ * compares all else with that. */
 #include "tensor/trial.h"
 
 #include <inttypes.h>
@@ -12,7 +13,7 @@
 #include "addend/random.h"
 
 static const char site[] = "ad_check_operation";
-enum { OF_OPERANDS = 1000, OF_ARRIVING = 2000, ADDENDS = 64 }; /* streams */
+enum { OF_OPERANDS = 1000, OF_ARRIVING = 2000, ADDENDS = 64 }; /* streams of random numbers; ADDENDS: for each value */
 
 ad_status ad_trial_fail(const ad_trial *trial, const char *format, ...) {
   char text[AD_MESSAGE_MAX];
@@ -28,16 +29,16 @@ ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) {
   return ad_tape_create(trial->alone, trial->mesh, &options, out);
 }
 
-/* ---- operands on a rank ---- */
+/* ---- operands on one rank ---- */
 
-/* Which addend of a sum this rank has, and how many there are. */
+/* Which addend of a P value this rank has; *count: how many there are. */
 static size_t addend_of(const ad_layout *layout, int64_t rank, size_t *count) {
   ad_group group = ad_mesh_group(layout->mesh, ad_layout_axes_of(layout, AD_P), rank);
   *count = (size_t)ad_group_size(&group);
   return (size_t)ad_group_index(&group, rank);
 }
 
-/* Addends are drawn, all but the last, which makes the sum right. */
+/* An element of one addend: all addends but the last are random, and the last makes the sum right. */
 static double addend(const ad_trial *trial, double whole, uint64_t stream, size_t element, size_t which, size_t count) {
   if (which + 1 < count) return ad_random_normal(trial->given.seed, stream * ADDENDS + which, element);
   for (size_t i = 0; i + 1 < count; i++) whole -= ad_random_normal(trial->given.seed, stream * ADDENDS + i, element);
@@ -62,6 +63,7 @@ ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *whol
   return AD_OK;
 }
 
+/* Whether operand i holds indices. */
 static int is_index(const ad_trial *trial, size_t i) {
   return trial->op ? trial->op->indices >> i & 1 : trial->given.below && trial->given.below[i] > 0;
 }
@@ -72,6 +74,7 @@ static ad_dtype dtype_of(const ad_trial *trial, const ad_tape *tape, size_t i) {
   return trial->op && trial->op->wide >> i & 1 ? ad_dtype_wide(dtype) : dtype;
 }
 
+/* Records operand i as a constant or an input; `raw` operands also like a parameter, with a wide gradient. */
 static ad_tensor *leaf_of(const ad_trial *trial, ad_tape *tape, size_t i, const ad_array *value) {
   if (!ad_trial_carries(trial, i)) return ad_constant_at(tape, value, site);
   int is_raw = trial->as_parameters && trial->op->raw >> i & 1;
@@ -89,9 +92,9 @@ ad_status ad_trial_record(const ad_trial *trial, ad_tape *tape, const ad_layout 
   return AD_OK;
 }
 
-/* ---- what is drawn ---- */
+/* ---- drawing operands ---- */
 
-/* Numbers that the narrowest dtype has, so that all dtypes compute with the same ones. */
+/* The value rounded to the narrowest dtype of the operation, so that all dtypes compute with the same numbers. */
 static double representable(const ad_trial *trial, double value) {
   unsigned dtypes = trial->op->dtypes ? trial->op->dtypes : AD_IN_F32_F64;
   ad_dtype narrowest = dtypes >> AD_BF16 & 1 ? AD_BF16 : dtypes >> AD_F32 & 1 ? AD_F32 : AD_F64;
@@ -100,6 +103,7 @@ static double representable(const ad_trial *trial, double value) {
   return ad_array_get(&one, 0);
 }
 
+/* Element i of an operand, drawn as the trial says: indices, uniform or normal numbers. */
 static double drawn(const ad_trial *trial, size_t operand, size_t i) {
   const ad_operation_trial *given = &trial->given;
   uint64_t stream = OF_OPERANDS + operand;
@@ -130,9 +134,9 @@ static void make_representable(ad_trial *trial) {
       trial->value[k][i] = representable(trial, trial->value[k][i]);
 }
 
-/* ---- what one process makes of it ---- */
+/* ---- the result of one process ---- */
 
-/* Which record it is; the shape of its result. */
+/* Records the operation once, to learn its record and the shape of its result, and draws the gradient that arrives. */
 static ad_status meet(ad_trial *trial, ad_tape *tape) {
   ad_tried first;
   AD_TRY(ad_trial_record(trial, tape, NULL, &first));
@@ -154,6 +158,7 @@ static void copy_numbers(double *to, const ad_array *from) {
   for (size_t i = 0; from && i < ad_array_numel(from); i++) to[i] = ad_array_get(from, i);
 }
 
+/* Computes the result and all gradients in one process, in f64. */
 static ad_status compute(ad_trial *trial, ad_tape *tape) {
   ad_tried tried;
   ad_tape_reset(tape);
@@ -169,6 +174,7 @@ static ad_status compute(ad_trial *trial, ad_tape *tape) {
   return AD_OK;
 }
 
+/* The five parts of the check. */
 static ad_status run(ad_trial *trial) {
   ad_tape *tape;
   AD_TRY(draw_values(trial));
@@ -215,7 +221,7 @@ static void close_trial(ad_trial *trial) {
   ad_arena_destroy(trial->arena);
 }
 
-/* `fills`: of the record, where it is known before it is recorded. */
+/* Runs the trial. `fills`: the record's, if it is known before it is recorded. */
 static ad_status check(ad_trial_apply apply, const void *context, uint64_t fills, const ad_operation_trial *given) {
   ad_trial trial = {.apply = apply, .context = context};
   AD_TRY(ad_options_take(&trial.given, sizeof trial.given, given, "ad_operation_trial"));

@@ -1,57 +1,62 @@
-/* An operation on trial: drawn operands, what one process makes of them in f64, and the five parts of
- * ad_check_operation. */
+/* The trial of an operation: random operands, what one process makes of them in f64, and the five
+ * parts of ad_check_operation. */
 #ifndef TENSOR_TRIAL_H
 #define TENSOR_TRIAL_H
 #include "tensor/tape.h"
 
-/* Records what is tried on drawn operands: a record, or one of addend's own functions that records one operation. */
+/* Records the operation on trial for operands x: a record, or one of addend's own functions
+ * that record one operation. */
 typedef ad_tensor *(*ad_trial_apply)(ad_tape *tape, ad_tensor *const *x, const void *context);
 
+/* A trial. Arrays are of f64 numbers. */
 typedef struct ad_trial {
   ad_operation_trial given;
   ad_trial_apply apply;
   const void *context;
-  const ad_operation *op; /* what `apply` recorded */
+  const ad_operation *op; /* the record that `apply` used */
   uint64_t constants;     /* bit i: operand i carries no gradient */
-  int as_parameters;      /* gradients of operands that are `raw` are of the wide dtype, as parameters' are */
-  ad_arena *arena;        /* all that follows */
+  int as_parameters;      /* `raw` operands get gradients of the wide dtype, as parameters do */
+  ad_arena *arena;        /* owns everything that follows */
+  /* a communicator and mesh of one rank, with its layout */
   ad_comm *alone;
-  ad_mesh *mesh; /* of one rank */
+  ad_mesh *mesh;
   ad_layout same;
-  double *value[AD_OPERANDS_MAX]; /* whole values, of numbers that the narrowest of the operation's dtypes has */
-  ad_shape shape;                 /* of the result; what follows is one process's, in f64 */
+  /* whole operands; their numbers are representable in the narrowest dtype of the operation */
+  double *value[AD_OPERANDS_MAX];
+  ad_shape shape; /* shape of the result; the fields behind it are one process's results */
   double *result, *arriving, *gradient[AD_OPERANDS_MAX];
 } ad_trial;
 
-/* The operation, recorded once. Until the tape's reset. */
+/* The operation, recorded once on a tape; valid until the tape's reset. */
 typedef struct ad_tried {
   ad_array array[AD_OPERANDS_MAX];
   ad_tensor *x[AD_OPERANDS_MAX], *out;
 } ad_tried;
 
-/* ad_check_operation of what `apply` records. */
+/* ad_check_operation for whatever `apply` records. */
 ad_status ad_check_applied(ad_trial_apply apply, const void *context, const ad_operation_trial *given) AD_CHECKED;
 
+/* The parts of the check: what the record promises; backward against differences of forward; narrow dtypes against f64;
+ * results on several ranks against the types; and further promises of operations that are linear by their types. */
 ad_status ad_trial_promises(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_differences(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_dtypes(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_types(const ad_trial *trial) AD_CHECKED;
-ad_status ad_trial_linear(const ad_trial *trial) AD_CHECKED; /* of what is linear by its types */
+ad_status ad_trial_linear(const ad_trial *trial) AD_CHECKED; /* - */
 
-/* A tape on one rank, on which values are of this dtype. */
+/* Makes a tape of one rank whose values have this dtype. */
 ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) AD_CHECKED;
-/* Operands that lie so (`layouts` NULL: as on one rank), and the operation on them. The tape's own status is that of
- * the operation; this one is AD_MEMORY at most. */
+/* Records operands with these layouts (`layouts` NULL: as on one rank) and the operation on them. The tape's status is
+ * the operation's; the returned one is AD_MEMORY at most. */
 ad_status ad_trial_record(const ad_trial *trial, ad_tape *tape, const ad_layout *layouts, ad_tried *out) AD_CHECKED;
-/* This rank's part of a whole value of f64 numbers. Where it is P the ranks' addends are drawn, by `stream`, and their
- * sum is the value. */
+/* This rank's part of a whole value. If it is P, the ranks' addends are random (from `stream`) and sum to the value. */
 ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *whole, uint64_t stream,
                         ad_array *out) AD_CHECKED;
 static inline int ad_trial_carries(const ad_trial *trial, size_t i) { return !(trial->constants >> i & 1); }
 static inline size_t ad_trial_numel(const ad_trial *trial, size_t i) {
   return (size_t)ad_shape_numel(&trial->given.shapes[i]);
 }
-/* AD_INVALID: the sentence after the operation's name. */
+/* Fails with AD_INVALID; the sentence begins with the operation's name. */
 ad_status ad_trial_fail(const ad_trial *trial, const char *format, ...) AD_PRINTF(2, 3);
 
 #endif

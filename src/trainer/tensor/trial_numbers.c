@@ -1,4 +1,4 @@
-/* Backward against differences of forward, and narrower dtypes against f64. */
+/* Compares backward with differences of forward, and narrow dtypes with f64. */
 #include <math.h>
 #include "tensor/trial.h"
 
@@ -6,9 +6,9 @@ static const char site[] = "ad_check_operation";
 
 static size_t numel_of_result(const ad_trial *trial) { return (size_t)ad_shape_numel(&trial->shape); }
 
-/* ---- differences ---- */
+/* ---- backward against differences of forward ---- */
 
-/* The sum of the result's elements times those of the gradient that arrives. */
+/* The scalar that is differentiated: the sum of the result's elements times those of the arriving gradient. */
 static ad_status loss(const ad_trial *trial, ad_tape *tape, double *out) {
   ad_tried tried;
   ad_tape_reset(tape);
@@ -20,6 +20,7 @@ static ad_status loss(const ad_trial *trial, ad_tape *tape, double *out) {
   return AD_OK;
 }
 
+/* The difference quotient of the loss by one element. */
 static ad_status quotient(const ad_trial *trial, ad_tape *tape, double *element, double *out) {
   double is = *element, step = 1e-5 * fmax(1, fabs(is)), above, below;
   *element = is + step;
@@ -43,8 +44,8 @@ static double size_of_loss(const ad_trial *trial) {
   return size;
 }
 
-/* A quotient errs by its step squared, 1e-10, times a third derivative, and by the rounding of the loss over the step.
- */
+/* Compares each element of a gradient. The quotient errs by its step squared (1e-10) times a third derivative, and by
+ * the rounding of the loss divided by the step. */
 static ad_status differences_of(const ad_trial *trial, ad_tape *tape, size_t k) {
   size_t n = ad_trial_numel(trial, k);
   double most = largest(trial->gradient[k], n), rounding = 1e-10 * size_of_loss(trial);
@@ -71,7 +72,7 @@ ad_status ad_trial_differences(const ad_trial *trial) {
   return status;
 }
 
-/* ---- dtypes ---- */
+/* ---- narrow dtypes against f64 ---- */
 
 static ad_status near_f64(const ad_trial *trial, const ad_array *array, const double *wanted, double bound,
                           const char *what, size_t number) {
@@ -121,7 +122,7 @@ static ad_status check_dtype(const ad_trial *trial, ad_dtype dtype, double share
   return status;
 }
 
-/* Sums of up to some hundred terms, each rounded at 6e-8, and a few roundings at 2^-9 on a way. */
+/* Bounds: sums of some hundred terms, each rounded at 6e-8 (f32), and a few roundings at 2^-9 (bf16). */
 ad_status ad_trial_dtypes(const ad_trial *trial) {
   AD_TRY(check_dtype(trial, AD_F32, 2e-5));
   AD_TRY(check_dtype(trial, AD_BF16, 0.03));

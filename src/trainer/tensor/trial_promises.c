@@ -1,4 +1,4 @@
-/* What a record promises of forward and backward (addend/operation.h), each by calling them. */
+/* Checks what a record promises of forward and backward (addend/operation.h), by calling them. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 enum { POISON = 0xff, KEPT_MAX = AD_OPERANDS_MAX + 3, GUARD = 1 << 12 };
 
-/* Memory that a call must leave as it is. */
+/* Memory that a call must leave unchanged, with a copy to compare it with. */
 typedef struct kept {
   char what[32];
   const void *data;
@@ -23,31 +23,34 @@ typedef struct kept {
   size_t bytes;
 } kept;
 
+/* An operation that is recorded once and called again and again. */
 typedef struct scene {
   const ad_trial *trial;
   ad_tape *tape;
   ad_tensor *out;
-  size_t count;   /* of operands */
-  uint64_t fills; /* those whose gradients backward leaves */
+  size_t count;   /* number of operands */
+  uint64_t fills; /* operands whose gradients backward fills */
   ad_gradient_slot slot[AD_OPERANDS_MAX];
-  void *all[AD_OPERANDS_MAX]; /* their gradients, from one call that filled all */
+  void *all[AD_OPERANDS_MAX]; /* their gradients, from one call that filled all of them */
   kept kept[KEPT_MAX];
   size_t kept_count;
-  int hides;  /* calls for some operands find no value that they do not read */
-  char *said; /* by a child process that failed */
+  int hides;  /* 1: before calls for some operands, values that such a call does not read are overwritten */
+  char *said; /* error message of a child process that failed */
 } scene;
 
 static size_t gradient_bytes(const scene *s, size_t i) { return ad_trial_numel(s->trial, i) * sizeof(double); }
 static int is_filled(const scene *s, size_t i) { return (int)(s->fills >> i & 1); }
 
-/* ---- what must stay ---- */
+/* ---- memory that must not change ---- */
 
+/* Copies the memory as it is now. */
 static ad_status copy_again(const scene *s, kept *of) {
   AD_TRY(ad_tape_take(s->tape, of->bytes, &of->copy));
   if (of->bytes) memcpy(of->copy, of->data, of->bytes);
   return AD_OK;
 }
 
+/* Adds memory that must not change. `what`: its name in messages. */
 static ad_status keep(scene *s, const char *what, const void *data, size_t bytes) {
   kept *of = &s->kept[s->kept_count++];
   *of = (kept){.data = data, .bytes = bytes};
@@ -77,7 +80,7 @@ static ad_status all_stayed(const scene *s, const char *call) {
   return AD_OK;
 }
 
-/* ---- forward, once more ---- */
+/* ---- forward may be called again ---- */
 
 static ad_status call_forward(const scene *s) {
   tape_mark mark = ad_tape_mark(s->tape);
@@ -88,7 +91,7 @@ static ad_status call_forward(const scene *s) {
   return status ? status : products;
 }
 
-/* On one rank an operand is its whole value. */
+/* Checks that forward did not change its operands; on one rank an operand is its whole value. */
 static ad_status operands_are_as_drawn(const scene *s) {
   for (size_t i = 0; i < s->count; i++)
     for (size_t k = 0; k < ad_trial_numel(s->trial, i); k++)
@@ -115,9 +118,9 @@ static ad_status forward_is_repeatable(scene *s) {
   return AD_OK;
 }
 
-/* ---- backward ---- */
+/* ---- backward fills what it promises ---- */
 
-/* Scratch memory, and behind it memory that nobody may write. */
+/* Takes scratch memory, followed by a guard that nobody may write to. */
 static ad_status take_guarded(const scene *s, unsigned char **guard) {
   size_t bytes = s->out->op->scratch ? s->out->op->scratch(s->out) : 0;
   AD_TRY(ad_tape_take(s->tape, bytes + GUARD, &s->out->scratch));
@@ -144,6 +147,7 @@ static ad_status call_backward(const scene *s, const ad_gradient_slot *slot) {
   return status ? status : products;
 }
 
+/* Fills all gradients with a pattern that shows what was not written. */
 static void poison(scene *s) {
   for (size_t i = 0; i < s->count; i++) {
     s->slot[i].adds = 0;
@@ -151,7 +155,7 @@ static void poison(scene *s) {
   }
 }
 
-/* How many of the gradient's elements nobody wrote. */
+/* The number of the gradient's elements that were not written. */
 static size_t unwritten(const scene *s, size_t i) {
   size_t count = 0, n = ad_trial_numel(s->trial, i), bytes = gradient_bytes(s, i) / (n ? n : 1);
   static const unsigned char poisoned[sizeof(double)] = {POISON, POISON, POISON, POISON,
@@ -160,6 +164,7 @@ static size_t unwritten(const scene *s, size_t i) {
   return count;
 }
 
+/* Calls backward for all operands and keeps the gradients for comparison. */
 static ad_status all_slots(scene *s) {
   poison(s);
   AD_TRY(call_backward(s, s->slot));
@@ -192,8 +197,9 @@ static ad_status called_again(scene *s) {
   return all_are_same(s, "promises that it may be called again, but the second call");
 }
 
-/* ---- adding to what is there ---- */
+/* ---- backward adds where it must ---- */
 
+/* The number that an element of a gradient holds before backward adds to it. */
 static double base_of(const scene *s, size_t i, size_t k) {
   return ad_random_normal(s->trial->given.seed, 3000 + i, k);
 }
@@ -221,9 +227,9 @@ static ad_status adds(scene *s) {
   return AD_OK;
 }
 
-/* ---- what the record says besides ---- */
+/* ---- the record's fields `unread` and hands_over ---- */
 
-/* Operands that backward does not read may hold anything. */
+/* Overwrites the operands that backward promises not to read; the gradients must stay the same. */
 static ad_status unread_are_unread(scene *s) {
   for (size_t i = 0; i < s->count; i++) {
     const ad_array *operand = &s->out->operand[i]->array;
@@ -239,7 +245,7 @@ static ad_status unread_are_unread(scene *s) {
   return all_are_same(s, "reads an operand that the record says is unread: without it, it");
 }
 
-/* The gradient that arrived becomes operand 0's. */
+/* Lets the arriving gradient's memory be that of operand 0's gradient. */
 static ad_status hands_over(scene *s) {
   if (!s->out->op->hands_over || !is_filled(s, 0)) return AD_OK;
   void *own = s->slot[0].data;
@@ -253,11 +259,11 @@ static ad_status hands_over(scene *s) {
   return all_are_same(s, "takes over the gradient that arrived, as hands_over says, and then");
 }
 
-/* ---- some slots at a time ---- */
+/* ---- backward for some operands only ---- */
 
 enum { BROKE_PROMISE = 2 };
 
-/* "the slot of operand 2" or "the slots of operands 1, 3". */
+/* Prints "the slot of operand 2" or "the slots of operands 1, 3". */
 static const char *slots_of(const scene *s, uint64_t set, char *buffer, size_t size) {
   int several = (set & (set - 1)) != 0, told = 0;
   ad_text text = ad_text_on(buffer, size);
@@ -267,7 +273,7 @@ static const char *slots_of(const scene *s, uint64_t set, char *buffer, size_t s
   return buffer;
 }
 
-/* What such a call does not read may hold anything. */
+/* Overwrites the values that such a call promises not to read. */
 static void hide_unread(const scene *s, uint64_t set) {
   const ad_tensor *out = s->out;
   uint64_t unread = ad_operation_unread(out->op, set);
@@ -280,6 +286,7 @@ static void hide_unread(const scene *s, uint64_t set) {
     memset(out->array.data, POISON, ad_array_bytes(&out->array));
 }
 
+/* Checks that gradients outside the set were not written. */
 static ad_status others_are_untouched(const scene *s, uint64_t set) {
   char slots[96];
   for (size_t i = 0; i < s->count; i++)
@@ -296,6 +303,8 @@ static ad_status set_is_same(const scene *s, uint64_t set, const char *when) {
   return AD_OK;
 }
 
+/* Calls backward for the operands of a set and compares their gradients. *is_promise: a failure is a broken promise,
+ * not an error of backward's own. */
 static ad_status judge_set(const scene *s, uint64_t set, const ad_gradient_slot *slot, int *is_promise) {
   *is_promise = 0;
   if (s->hides) hide_unread(s, set);
@@ -311,7 +320,7 @@ static ad_status judge_set(const scene *s, uint64_t set, const ad_gradient_slot 
   return set_is_same(s, set, "where the other slots are NULL");
 }
 
-/* In a child process, which may die of it: its own signals, no core, no words. */
+/* Judges a set in a child process, which may crash in backward: with default signals, no core dump and no output. */
 static void set_in_child(const scene *s, uint64_t set, const ad_gradient_slot *slot) {
   static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
   int is_promise;
@@ -322,7 +331,7 @@ static void set_in_child(const scene *s, uint64_t set, const ad_gradient_slot *s
   _exit(status ? is_promise ? BROKE_PROMISE : 1 : 0);
 }
 
-/* A child that neither came to its end nor left the sentence of an error died of the call. */
+/* What the child's end says. A child that neither finished nor left an error message was killed by the call. */
 static ad_status judge_end(const scene *s, uint64_t set, int end) {
   char slots[96];
   slots_of(s, set, slots, sizeof slots);
@@ -337,6 +346,7 @@ static ad_status judge_end(const scene *s, uint64_t set, int end) {
   return AD_OK;
 }
 
+/* Judges a set in a child process. */
 static ad_status set_alone(const scene *s, uint64_t set) {
   ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
   for (size_t i = 0; i < s->count; i++)
@@ -355,7 +365,7 @@ static ad_status try_set(scene *s, uint64_t set) {
   return set_alone(s, set);
 }
 
-/* Of a few operands every set of them; of more each alone, and each left out. */
+/* Judges every set of operands if they are few; else each operand alone, and all but each. */
 static ad_status each_set_alone(scene *s) {
   enum { FEW = 4 };
   uint64_t all = 0;
@@ -370,9 +380,9 @@ static ad_status each_set_alone(scene *s) {
   return AD_OK;
 }
 
-/* ---- the scene ---- */
+/* ---- setting up the operation ---- */
 
-/* Memory that a child process shares. */
+/* Takes memory that a child process shares. */
 static ad_status take_shared(size_t bytes, void **out) {
   void *taken = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (taken == MAP_FAILED) return ad_fail(AD_MEMORY, "ad_check_operation: no memory is left for a gradient");

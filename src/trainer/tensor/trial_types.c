@@ -1,5 +1,5 @@
-/* The rule of types: operands are laid out in all ways that it lets through, on ranks that are played one after another
- * in this process, and what each rank makes must be its part of what one process makes. */
+/* Checks the rule of types: operands are laid out in every way that the rule allows, on ranks that this process plays
+ * one after another. Each rank's result must be its part of one process's result. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,33 +14,36 @@
 static const char site[] = "ad_check_operation";
 
 enum {
-  RANKS = 6,      /* of the largest mesh */
-  WAYS_MAX = 600, /* that are tried on one axis, of all or drawn */
-  PAIRS = 64,     /* on two axes, drawn */
+  RANKS = 6,      /* ranks of the largest mesh */
+  WAYS_MAX = 600, /* ways that are tried on one axis: all, or as many drawn at random */
+  PAIRS = 64,     /* ways that are drawn on two axes */
   TYPES = 3 + 2 * AD_DIMS_MAX,
-  DRAWS = 4000, /* streams */
+  DRAWS = 4000, /* streams of random numbers */
   TEXT = 400
 };
 
+/* A rank that is played. */
 typedef struct player {
-  ad_comm *comm; /* engine dry, whose tape computes all the same */
+  ad_comm *comm; /* engine dry; yet its tape computes */
   ad_tape *tape;
   ad_tried tried;
   ad_array arriving;
-  uint64_t bytes; /* that went through comm before this way was tried */
+  uint64_t bytes; /* bytes that went through comm before the present way was tried */
 } player;
 
+/* A mesh with all its ranks. */
 typedef struct stage {
   const ad_trial *trial;
   ad_mesh *mesh;
-  size_t size; /* ranks */
+  size_t size; /* number of ranks */
   player player[RANKS];
-  player judge; /* on whose tape nothing is computed: what it refuses is no way to lay operands out */
-  int transits; /* of the way that is tried */
+  player judge; /* a dry tape: a way that it refuses is not legal */
+  int transits; /* transitions that ran while the present way was tried */
+  /* the present way */
   ad_layout layout[AD_OPERANDS_MAX];
 } stage;
 
-/* ---- ranks ---- */
+/* ---- the ranks that are played ---- */
 
 static void close_player(player *of) {
   ad_tape_destroy(of->tape);
@@ -70,7 +73,7 @@ static void close_stage(stage *s) {
   ad_mesh_destroy(s->mesh);
 }
 
-/* ---- parts against the whole ---- */
+/* ---- comparing the ranks' parts with one process ---- */
 
 static const char *print_layouts(const stage *s, char *text) {
   size_t used = 0;
@@ -94,7 +97,7 @@ static ad_status differs(const stage *s, const ad_layout *layout, const char *wh
       rank, ad_layout_axes_of(layout, AD_P) ? ", summed over ranks," : "", is, wanted);
 }
 
-/* What one rank has, or where it is P all that have an addend of it together. */
+/* Element i of one rank's part; if it is P, the sum over the ranks that have addends. */
 static double together(const ad_array *const *parts, const ad_group *group, size_t i) {
   double sum = 0;
   for (int64_t k = 0; k < ad_group_size(group); k++) sum += ad_array_get(parts[ad_group_rank(group, k)], i);
@@ -107,6 +110,7 @@ static double largest(const double *numbers, size_t n) {
   return most;
 }
 
+/* Compares a rank's part with its part of the whole value. */
 static ad_status part_is(const stage *s, const ad_array *const *parts, size_t rank, const double *whole,
                          const char *what, size_t number) {
   const ad_array *own = parts[rank];
@@ -149,9 +153,10 @@ static ad_status gradients_are_right(const stage *s) {
   return AD_OK;
 }
 
-/* ---- one way to lay operands out ---- */
+/* ---- trying one way to lay out the operands ---- */
 
-/* Ranks that are played one after another cannot talk to each other: what was made then means nothing. */
+/* Whether ranks communicated. Ranks that are played one after another cannot, so that their
+ * results then mean nothing. */
 static int talked(const stage *s) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < s->size; i++) bytes += ad_comm_bytes(s->player[i].comm) - s->player[i].bytes;
@@ -160,14 +165,15 @@ static int talked(const stage *s) {
 
 static void count_transit(void *context, void *passing) { ++*(int *)context; }
 
-/* An operation that communicates tells the others that it failed, after which a communicator can only be closed. */
+/* An operation that communicates tells the other ranks when it fails, after which the
+ * communicator can only be closed. */
 static ad_status reopen_if_broken(stage *s) {
   if (!ad_comm_health(s->judge.comm)) return AD_OK;
   close_player(&s->judge);
   return open_player(s, 0, &s->judge);
 }
 
-/* Whether the rule, and what the operation checks besides, let this way through. Nothing is computed. */
+/* *legal: whether the rule and the operation's own checks allow the present way. Nothing is computed. */
 static ad_status judge_way(stage *s, int *legal) {
   ad_tape_reset(s->judge.tape);
   AD_TRY(ad_trial_record(s->trial, s->judge.tape, s->layout, &s->judge.tried));
@@ -196,11 +202,12 @@ static ad_status backward_on(const stage *s, player *of) {
   return ad_backward_from_at(of->tape, &of->tried.out, (const ad_array *[]){&of->arriving}, 1, AD_LAST_START, site);
 }
 
-/* Each rank has a value of its own, of which there is no whole. */
+/* Whether each rank has a value of its own (V), of which there is no whole. */
 static int is_varying(const stage *s) {
   return ad_layout_axes_of(&ad_tensor_array(s->player[0].tried.out)->layout, AD_V) != 0;
 }
 
+/* Tries the present way; compares results and gradients with one process if it is legal. */
 static ad_status make_and_compare(stage *s, int *legal) {
   AD_TRY(judge_way(s, legal));
   if (!*legal) return AD_OK;
@@ -221,11 +228,12 @@ static ad_status try_way(stage *s, int *legal) {
 
 /* ---- all ways on one axis ---- */
 
-/* A way: a type for each operand. */
+/* A way to lay out operands on an axis: a type for each operand. */
 typedef struct way {
   ad_type type[AD_OPERANDS_MAX];
 } way;
 
+/* Lists the types that an operand may have; returns how many. */
 static size_t types_of(const ad_trial *trial, size_t operand, ad_type type[TYPES]) {
   size_t count = 0;
   int is_index = (int)(trial->op->indices >> operand & 1);
@@ -239,7 +247,7 @@ static size_t types_of(const ad_trial *trial, size_t operand, ad_type type[TYPES
   return count;
 }
 
-/* Way number `number`; one that is drawn where there are too many. */
+/* The way with this number, or, if there are too many ways, one drawn at random. */
 static way way_of(const ad_trial *trial, uint64_t number, int is_drawn) {
   way out = {{AD_R}};
   for (size_t i = 0; i < trial->given.count; i++) {
@@ -252,6 +260,7 @@ static way way_of(const ad_trial *trial, uint64_t number, int is_drawn) {
   return out;
 }
 
+/* The number of ways, or some number above WAYS_MAX. */
 static uint64_t ways_of(const ad_trial *trial) {
   uint64_t ways = 1;
   for (size_t i = 0; i < trial->given.count && ways <= WAYS_MAX; i++) {
@@ -269,7 +278,7 @@ static void lay_out_nothing(stage *s) {
   for (size_t i = 0; i < s->trial->given.count; i++) s->layout[i] = ad_layout_all(s->mesh, AD_R);
 }
 
-/* Those that are let through are left in `legal`. */
+/* Tries the ways on one axis; *legal lists those that are allowed. */
 static ad_status on_one_axis(const ad_trial *trial, stage *s, way *legal, size_t *legal_count) {
   AD_TRY(open_stage(s, "tp=3"));
   uint64_t ways = ways_of(trial);
@@ -284,6 +293,7 @@ static ad_status on_one_axis(const ad_trial *trial, stage *s, way *legal, size_t
   return AD_OK;
 }
 
+/* Tries pairs of legal ways on two axes. */
 static ad_status on_two_axes(const ad_trial *trial, stage *s, const way *legal, size_t count) {
   AD_TRY(open_stage(s, "dp_shard=2 tp=3"));
   int is_legal;
@@ -298,7 +308,7 @@ static ad_status on_two_axes(const ad_trial *trial, stage *s, const way *legal, 
 }
 
 ad_status ad_trial_types(const ad_trial *trial) {
-  if (trial->op->makes_memory) return AD_OK;  // whose result has a shape of its own on each rank
+  if (trial->op->makes_memory) return AD_OK;  // its result has another shape on each rank
   stage one = {.trial = trial}, two = {.trial = trial};
   size_t count = 0;
   way *legal = ad_arena_take(trial->arena, WAYS_MAX * sizeof *legal);
