@@ -1,4 +1,4 @@
-/* Executing a rank's list of the run's table. */
+/* Executes a rank's list of the run's table. */
 #include "train/execute.h"
 
 #include "base/error.h"
@@ -12,7 +12,7 @@ static size_t modules(const ad_run *run) { return ad_program_module_count(run->p
 
 /* ---- a module's gradients of one microbatch ---- */
 
-/* What all losses that learn are divided by; 0: it is no single number, or not known here. */
+/* What all trained losses are divided by; 0: there is no single such number, or this rank does not know it. */
 static double divisor_of(const ad_run *run) {
   size_t none = ad_program_count_count(run->program), count = none;
   double total = 0;
@@ -35,13 +35,13 @@ static ad_reducer *reducer_of(const ad_run *run, size_t p) {
   return ad_module_reducer(run->modules[ad_program_phase(run->program, p)->module]);
 }
 
-/* How the microbatch is summed that the module begins now. */
+/* How the reducer sums the microbatch that this module begins now. */
 static ad_sync next_sync(const ad_run *run, const ad_module_run *module) {
   if (module->ended + 1 == microbatches(run)) return AD_SYNC_ALL;
   return module->ended < run->recipe->train.sync_count ? run->recipe->train.sync[module->ended] : AD_SYNC_SHARD;
 }
 
-/* Before the first addend of a module's microbatch. */
+/* Begins microbatch m in the reducer of phase p's module, unless an earlier phase of the module began it. */
 static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
   ad_module_run *module = module_of(run, p);
   if (module->open == (int64_t)m) return AD_OK;
@@ -56,7 +56,7 @@ static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
   return ad_reducer_begin_microbatch(reducer_of(run, p), next_sync(run, module));
 }
 
-/* Behind the last addend of the module's last phase. */
+/* Ends the microbatch in the module's reducer, behind the module's last phase. */
 static ad_status close_microbatch(ad_run *run, size_t p) {
   ad_module_run *module = module_of(run, p);
   if (--module->phases_left) return AD_OK;
@@ -79,7 +79,7 @@ static ad_status forward(ad_run *run, ad_step_state *state, const ad_action *act
   return ad_phase_forward(run, state, (size_t)action->stage, (size_t)action->microbatch);
 }
 
-/* Of the microbatch whose I was and whose W was not, where this action has its tape. */
+/* The microbatch whose I was executed and whose W was not, on the tape that this action uses; -1: none. */
 static int64_t *owed_at(const ad_run *run, const ad_action *action) {
   const ad_phase_share *phase = &run->phases[action->stage];
   return &phase->owed[(size_t)action->microbatch % phase->tape_count];
@@ -102,7 +102,7 @@ static ad_status inputs(ad_run *run, ad_step_state *state, const ad_action *acti
   return ad_phase_backward(run, (size_t)action->stage, (size_t)action->microbatch, AD_INPUTS_START);
 }
 
-/* Before an addend. */
+/* Before a phase adds gradients of weights. */
 static ad_status begin_addend(ad_run *run, const ad_step_state *state, const ad_action *action) {
   run->phases[action->stage].back = action->microbatch;
   return state->updates ? open_microbatch(run, (size_t)action->stage, (size_t)action->microbatch) : AD_OK;
@@ -120,7 +120,7 @@ static ad_status weights(ad_run *run, ad_step_state *state, const ad_action *act
   return state->goes_back ? ad_phase_weights(run, (size_t)action->stage, (size_t)action->microbatch) : AD_OK;
 }
 
-/* The phase is over with this microbatch: its tape holds what others still read. */
+/* Ends a phase's microbatch and drops its tape; values that other phases still read stay. */
 static ad_status reduce(ad_run *run, ad_step_state *state, const ad_action *action) {
   size_t p = (size_t)action->stage;
   AD_TRY(check_reduced(run, p, action->microbatch));
@@ -170,7 +170,7 @@ static ad_status (*const acts[AD_ACTION_COUNT])(ad_run *run, ad_step_state *stat
 
 /* ---- the list ---- */
 
-/* What the microbatch had whose place it takes is forgotten. */
+/* Gives microbatch m its place, and forgets what an earlier microbatch in that place had. */
 static void begin_microbatch(const ad_run *run, int32_t m) {
   ad_microbatch_run *at = ad_run_microbatch(run, (size_t)m);
   if (at->number == m) return;
@@ -183,7 +183,7 @@ static void begin_microbatch(const ad_run *run, int32_t m) {
   }
 }
 
-/* What is left of the last pass is forgotten: also the memory that tapes have of the pool. */
+/* Forgets what is left of the last pass, also the memory that tapes have of the pool. */
 static void begin_pass(ad_run *run) {
   for (size_t i = 0; i < run->under_way; i++) run->microbatches[i].number = -1;
   ad_crossings_begin_pass(run);
@@ -199,7 +199,7 @@ static void begin_pass(ad_run *run) {
   }
 }
 
-/* A module that no phase runs on has a sum too: of nothing. */
+/* A module that no phase runs on has a reduction too: a sum of nothing. */
 static ad_status reduce_nothing(const ad_run *run) {
   for (size_t i = 0; i < modules(run); i++) {
     if (!run->modules[i] || run->module_runs[i].phases) continue;
