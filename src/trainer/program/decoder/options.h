@@ -1,15 +1,15 @@
-/* What the decoder computes that gpt, moe and ocr are built on and decompose explains. */
+/* The decoder on which gpt, moe and ocr are built, and which decompose explains: its formulas and options. */
 #ifndef PROGRAM_DECODER_OPTIONS_H
 #define PROGRAM_DECODER_OPTIONS_H
 #include "addend/program.h"
 #include "addend/data.h"
 
-/* Which products have biases; in the order of the words of the key model.bias. */
+/* Which products have biases, in the order of the words of key model.bias. */
 typedef enum ad_bias {
   AD_BIAS_NONE,
   AD_BIAS_QKV,       /* wq, wk, wv, as in Qwen2 */
-  AD_BIAS_ATTENTION, /* and wo, as with attention_bias of Llama */
-  AD_BIAS_MLP,       /* gate, up, down alone */
+  AD_BIAS_ATTENTION, /* those and wo, as with attention_bias of Llama */
+  AD_BIAS_MLP,       /* gate, up and down only */
   AD_BIAS_ALL
 } ad_bias;
 
@@ -67,17 +67,18 @@ typedef enum ad_bias {
  * residual stream on tp is I or, with sequence_parallel, S1: docs/types.md. */
 typedef struct ad_decoder_options {
   int64_t layers, d_model, heads;
-  int tied;                             /* 1, the default of recipes: the head is the embedding */
+  int tied;                             /* 1 (the default of recipes): the head is the embedding */
   double rotary_base;                   /* slowest rotation of the positions */
   int64_t kv_heads;                     /* heads of k and v; 0: as many as of q */
-  int qk_norm;                          /* 1: queries and keys are normalised head by head */
+  int qk_norm;                          /* 1: each head's queries and keys are normalised */
   int bias;                             /* an ad_bias */
-  int sequence_parallel, convert_norms; /* how norms and stream lie on tp */
-  int gather_keys;                      /* 1: over cp keys and values are gathered; 0: they go around the ring */
+  int sequence_parallel, convert_norms; /* the layout of norms and of the stream on tp */
+  int gather_keys;                      /* 1: keys and values are gathered over cp; 0: they go around a ring */
   ad_text_options data;
-  double norm_epsilon;    /* of every norm; above 0 */
+  double norm_epsilon;    /* added in every norm; above 0 */
   int64_t head_dim;       /* elements of a head, even; 0: d_model / heads */
-  int64_t vocabulary;     /* tokens that embedding and head know; 0, in ocr and decompose: AD_VOCABULARY_BYTES */
+  int64_t vocabulary;     /* tokens that embedding and head have; 0 (always in ocr and decompose):
+                           * AD_VOCABULARY_BYTES */
   double *rotary_scaling; /* factor, low_freq_factor, high_freq_factor, original positions; NULL: none */
   size_t rotary_scaling_count;
 } ad_decoder_options;

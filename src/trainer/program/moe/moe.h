@@ -1,4 +1,4 @@
-/* What the program `moe` computes. */
+/* The program `moe`: its formulas and options. */
 #ifndef PROGRAM_MOE_MOE_H
 #define PROGRAM_MOE_MOE_H
 #include "program/decoder/options.h"
@@ -37,18 +37,18 @@ typedef struct ad_moe_options {
   ad_decoder_options decoder;
   int64_t experts, top_k;
   int64_t expert_hidden;    /* width inside an expert */
-  int64_t shared_experts;   /* width inside the shared one; 0: there is none */
+  int64_t shared_experts;   /* width inside the shared expert; 0: there is none */
   int sigmoid;              /* 1: scores are the sigmoid of each logit; 0: the softmax over all experts */
   int score_before_experts; /* 1: the score is a factor of the expert's input; 0: of its output */
   int normalised_scores;    /* 1: a token's chosen scores are divided by their sum */
-  int summed_gate;          /* the router on tp: 1: R, the reducer sums its gradient; 0: I */
-  double capacity;          /* 0: no limit */
-  double balance_loss;      /* 0: there is none */
-  double balance_rate;      /* 0: there is no bias */
-  char *sparse;             /* the view; NULL: no expert parallelism, ep=1 and etp=tp */
+  int summed_gate;          /* layout of the router on tp. 1: R, and the reducer sums its gradient; 0: I */
+  double capacity;          /* choices that an expert takes, over the even share; 0: no limit */
+  double balance_loss;      /* coefficient of that loss; 0: there is none */
+  double balance_rate;      /* step of the bias; 0: there is no bias */
+  char *sparse;             /* the view of experts; NULL: no expert parallelism, ep=1 and etp=tp */
 } ad_moe_options;
 
-/* The kind "moe": modules, phases, loss and count as those of gpt. */
+/* The kind "moe": its modules, phases, loss and count are those of gpt. */
 const ad_program_kind *ad_moe(void);
 
 #endif
