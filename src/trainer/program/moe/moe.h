@@ -14,7 +14,7 @@
  * With a capacity c an expert takes at most ceil(c * choices / experts) of a microbatch's choices, over all ranks, from
  * the tokens that come first in the microbatch. Choices that it does not take are left out of the sum.
  *
- * With balance_rate r experts are chosen by score + bias, where bias is a state [experts] that is 0 at first. After each
+ * With balance_rate r experts are chosen by score + bias, where bias is a state [experts], 0 at first. After each
  * step's update the bias grows by r where an expert was chosen less often than the mean in that step, and falls by r
  * where it was chosen more often.
  *
