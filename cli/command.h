@@ -82,13 +82,13 @@ void ad_cli_wrong(const struct argp_state *state, const char *format, ...) __att
 
 /* Parses the number that `option` takes, at least `least`. */
 int64_t ad_cli_parse_number(const char *argument, const char *option, int64_t least, struct argp_state *state);
-/* Checks the file that `option` names for writing: a new file, or a regular one to be replaced; but none of the files of
- * a run, except `own`, which is the name of what is written. */
+/* Checks the file that `option` names for writing: a new file, or a regular one to be replaced; but none of the files
+ * of a run, except `own`, which is the name of what is written. */
 const char *ad_cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state);
 /* Prints a path: escaped on a terminal, as it is elsewhere. */
 int ad_cli_print_path(const char *path);
-/* Writes text to standard output, and a newline if it ends in none. CLI_UNFINISHED with a message if it cannot; a reader that has
- * closed the pipe (head -1) is no error. */
+/* Writes text to standard output, and a newline if it ends in none. CLI_UNFINISHED with a message if it cannot; a reader
+ * that has closed the pipe (head -1) is no error. */
 int ad_cli_print(const char *text);
 
 /* Another program (the Python package) that starts this one reads the error itself: this environment variable names a
