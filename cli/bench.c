@@ -1,4 +1,4 @@
-/* `addend bench`. */
+/* `addend bench`: its options and its call. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static const struct argp_option options[] = {
      "Collectives up to 1 MiB, the rest on a model of 43 MB or less; few rounds; 2 ranks, errors on 3 too, startup on "
      "32",
      0},
-    {"op", KEY_OP, "NAME", 0, "Only this one: ", /* which there are: see say_ops */
+    {"op", KEY_OP, "NAME", 0, "Only this one: ", /* say_ops adds the names */
      0},
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
@@ -78,7 +78,7 @@ static void parse_op(const char *argument, bench_options *bench, struct argp_sta
   bench->op = argument;
 }
 
-/* The help of --op, with the operations that there are. argp frees what it gets. */
+/* Completes the help of --op with the operations that exist. argp frees what it gets. */
 static char *say_ops(int key, const char *text, void *input) {
   char *help = NULL;
   size_t size;
@@ -97,7 +97,7 @@ static void parse_largest(const char *argument, bench_options *bench, struct arg
     ad_cli_wrong(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
 }
 
-/* "2x3": 2 hosts of 3 ranks; "2": of one. Returns the end of it; NULL: it is no such world. */
+/* Parses "2x3" (2 hosts of 3 ranks) or "2" (2 hosts of 1 rank). Returns the end of it; NULL: `at` is no such world. */
 static const char *parse_world(const char *at, bench_world *out) {
   char *end;
   long hosts = strtol(at, &end, 10), ranks = 1;

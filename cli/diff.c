@@ -1,4 +1,4 @@
-/* `addend diff`. */
+/* `addend diff`: its options and its call. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static int parse_threads(const char *argument, struct argp_state *state) {
   return (int)threads;
 }
 
-/* As many as processors that this process may use. */
+/* The default number of threads: as many as the processors that this process may use, up to THREADS_UNASKED. */
 static int threads_unasked(void) {
   cpu_set_t own;
   int count = sched_getaffinity(0, sizeof own, &own) ? 1 : CPU_COUNT(&own);
@@ -134,7 +134,7 @@ static void progress(void *context, const char *what, int64_t done, int64_t of) 
   ad_cli_progress("diff", done, of, what);
 }
 
-/* What is printed of a document. */
+/* Makes what is printed from the document. */
 static ad_status make(const diff_input *input, const char *json, char **out) {
   ad_text_style style = ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT;
   if (input->format == HTML) return ad_diff_html(json, out);
@@ -152,7 +152,7 @@ static int print(const diff_input *input, const char *json) {
   return printed;
 }
 
-/* What cannot be read is a wrong call here: nothing is written but the answer. */
+/* A file that cannot be read is a wrong call here, since nothing is written but the answer. */
 static int failed(ad_status status) {
   int result = ad_cli_failed(status);
   return status == AD_IO ? CLI_WRONG_CALL : result;

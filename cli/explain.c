@@ -1,4 +1,4 @@
-/* `addend explain`. */
+/* `addend explain`: its call. */
 #include <stdio.h>
 #include <stdlib.h>
 

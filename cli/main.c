@@ -1,4 +1,4 @@
-/* The program `addend`: the core's commands beside the trainer's. */
+/* The program `addend`: the trainer's commands and the core's. */
 #include "cli/command.h"
 
 static const ad_cli_command commands[] = {

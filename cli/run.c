@@ -1,4 +1,4 @@
-/* `addend run`: ranks of a user's own program. */
+/* `addend run`: starts ranks of a user's own program. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static const struct argp_option options[] = {
     {0},
 };
 
-enum { NOT_RUN = 127 }; /* the exit status of a rank whose program could not be started */
+enum { NOT_RUN = 127 }; /* exit status of a rank whose program could not be started */
 
 typedef struct run_input {
   int64_t ranks;
@@ -47,7 +47,7 @@ const struct argp ad_cli_run_argp = {
         "the rank.",
 };
 
-/* Nothing is alone in silence: a program that never joined is told so. */
+/* Warns of processes that never joined: a program that runs alone on each rank should not do so unnoticed. */
 static void tell_alone(const run_input *input, const ad_launch_result *result) {
   if (result->joined == input->ranks) return;
   char program[CLI_MESSAGE];
@@ -60,7 +60,7 @@ static void tell_alone(const run_input *input, const ad_launch_result *result) {
 
 int ad_cli_run(int argc, char **argv) {
   run_input input = {0};
-  signal(SIGPIPE, SIG_DFL); /* programs inherit what is ignored */
+  signal(SIGPIPE, SIG_DFL); /* the user's programs would inherit that it is ignored */
   ad_cli_parse(&ad_cli_run_argp, argc, argv, ARGP_IN_ORDER, &input);
   ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
   ad_launch_result result = {.size = sizeof result};

@@ -1,4 +1,4 @@
-/* `addend schedule`: tables of actions, made, lowered, judged, drawn. */
+/* `addend schedule`: makes, lowers, checks and draws tables of actions. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -55,7 +55,7 @@ static const struct argp_option options[] = {
 enum { STAGE_COSTS_MAX = 4096 };
 
 typedef struct schedule_input {
-  const char *verb, *name; /* "check" and a file, "make" and a schedule */
+  const char *verb, *name; /* "check" and a file, or "make" and a schedule's name */
   ad_table_shape shape;
   ad_table_lowering lowering;
   ad_table_options options;
@@ -73,7 +73,7 @@ static int32_t parse_count(const char *argument, const char *option, struct argp
   return (int32_t)number;
 }
 
-/* A time above 0, or from 0 on; *end is what stands behind it. */
+/* Parses a time above 0 (or 0, if may_be_zero); *end is what follows it. */
 static double parse_time(const char *text, const char *option, int may_be_zero, char **end, struct argp_state *state) {
   errno = 0;
   double time = strtod(text, end);
@@ -219,7 +219,7 @@ const struct argp ad_cli_schedule_argp = {
 
 /* ---- the table ---- */
 
-/* What cannot be read is a wrong call here. */
+/* A file that cannot be read is a wrong call here. */
 static int unread(ad_status status) {
   int result = ad_cli_failed(status);
   return status == AD_IO ? CLI_WRONG_CALL : result;
@@ -236,7 +236,7 @@ static int open_table(const schedule_input *input, ad_table **out) {
   return CLI_HOLDS;
 }
 
-/* The passes whose part the table lacks; a table that breaks a law is judged as it is. */
+/* Runs the lowering passes whose actions the table lacks. A table that breaks a law is judged as it is. */
 static int lower(const schedule_input *input, ad_table *table) {
   ad_table_lowering lowering = input->lowering;
   unsigned parts = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
@@ -282,7 +282,7 @@ static void say_undrawn(const char *path) {
           ad_printable(path, printable, sizeof printable));
 }
 
-/* A table that is wrong has no times, and so no picture. */
+/* Prints the answer and draws the picture. A wrong table has no times, and so no picture. */
 static int answer(const schedule_input *input, const ad_table *table) {
   char *text;
   int holds;

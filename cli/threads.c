@@ -1,12 +1,12 @@
-/* The program `addend` starts OpenBLAS with one thread. Where the trainer is part of it. */
+/* Makes the program `addend` start OpenBLAS with one thread. Part of programs that have the trainer. */
 #include <unistd.h>
 
 enum { VARIABLES_MAX = 4096 };
 
-/* OpenBLAS starts threads as soon as it is loaded, and a process that ends while they start may wait for them for ever;
- * where none can be started (ulimit -u) it interrupts the process. Ranks have one thread each, so this program starts
- * itself anew with one, before any library is initialised: that is what the section is for. setenv does not work yet
- * there, and sanitizers do not either. */
+/* Executes this program again with OPENBLAS_NUM_THREADS=1. OpenBLAS starts threads as soon as it is loaded; a process
+ * that ends while they start may wait for them for ever, and if none can be started (ulimit -u) OpenBLAS interrupts the
+ * process. Ranks have one thread each. This function must run before any library is initialised, which the section
+ * .preinit_array does. setenv does not work that early, nor do sanitizers. */
 __attribute__((no_sanitize("address", "undefined", "thread"))) static void load_without_blas_threads(
     int argc, char **argv, char **environment) {
   static char one_thread[] = "OPENBLAS_NUM_THREADS=1";
@@ -19,7 +19,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) static void load_
     with_it[count] = environment[count];
   }
   with_it[count] = one_thread;
-  execve("/proc/self/exe", argv, with_it); /* returns only where it is not possible */
+  execve("/proc/self/exe", argv, with_it); /* returns only if it fails */
 }
 __attribute__((section(".preinit_array"),
                used)) static void (*const before_libraries)(int, char **, char **) = load_without_blas_threads;

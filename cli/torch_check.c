@@ -1,4 +1,4 @@
-/* `addend torch-check`: a check of PyTorch jobs, which the Python package makes. */
+/* `addend torch-check`: calls the Python package, which checks PyTorch jobs. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ int ad_cli_torch_check(int argc, char **argv) {
     return CLI_WRONG_CALL;
   }
   char *words[WORDS_MAX + 1] = {(char *)python, "-c", (char *)program};
-  memcpy(words + WORDS_BEFORE, argv + 1, (size_t)argc * sizeof *argv); /* with the NULL at their end */
+  memcpy(words + WORDS_BEFORE, argv + 1, (size_t)argc * sizeof *argv); /* with the NULL at the end */
   execvp(python, words);
   fprintf(stderr, "addend torch-check: %s cannot be run: %s\n", python, strerror(errno));
   return CLI_UNFINISHED;

@@ -1,4 +1,4 @@
-/* A program of the core alone, whose caller may want a command of the trainer's. In place of cli/trainer/. */
+/* Stands for cli/trainer/ in a program built without the trainer, whose caller may want one of its commands. */
 #include <stdio.h>
 #include <string.h>
 

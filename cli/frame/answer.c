@@ -1,4 +1,4 @@
-/* What a command answers with: its output, its errors, its exit status. */
+/* Gives a command's answer: its output, its errors, its exit status. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -8,16 +8,17 @@
 
 #include "cli/command.h"
 
-/* Of a pipe. The error of a write that a library made long ago is not known any more, this is. */
+/* Whether the reader of a pipe has closed it. The error of an earlier write, made inside a library, is no longer
+ * known. */
 static int reader_is_gone(void) {
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
   return poll(&output, 1, 0) == 1 && output.revents & POLLERR;
 }
 
-/* Said once: at the end of the process the output is looked at again. */
+/* Reports that standard output cannot be written, once: at the end of the process it is checked again. */
 static int unwritten(int error) {
   static int is_said;
-  if (reader_is_gone()) return CLI_HOLDS; /* it had enough */
+  if (reader_is_gone()) return CLI_HOLDS; /* the reader had enough */
   if (!is_said)
     fprintf(stderr, "addend: standard output cannot be written%s%s\n", error ? ": " : "", error ? strerror(error) : "");
   is_said = 1;

@@ -1,5 +1,5 @@
-/* `addend --completions SHELL`: what completes commands, options and their values in bash, zsh and fish, made from the
- * tables that --help is made from and from the keys of recipes, so that it has what they have. */
+/* `addend --completions SHELL`: prints what completes commands, options and values in bash, zsh and fish. It is made
+ * from the tables of --help and from the keys of recipes. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "cli/command.h"
 
-/* What stands behind an option, or where a command's own arguments stand. */
+/* The kind of value that follows an option, or of a command's own arguments. */
 typedef enum taking { NOTHING, ANYTHING, WORDS, KEYS, FILES, FOLDERS, RECIPES, DUMPS, PAGES, TABLES, PROGRAM } taking;
 
 typedef struct shell {
@@ -15,7 +15,7 @@ typedef struct shell {
   void (*print)(const ad_cli_command *commands, int count, char *keys);
 } shell;
 
-/* ---- what is taken, from the words of --help ---- */
+/* ---- which values are taken, by the words of --help ---- */
 
 static taking taken_by(const ad_cli_command *command, const struct argp_option *option) {
   if (!option->arg || option->flags & OPTION_ARG_OPTIONAL) return NOTHING;
@@ -42,7 +42,7 @@ static void print_words(const ad_cli_command *command, const struct argp_option 
   for (int i = 0; (word = command->words(option->key, i)); i++) printf("%s%s", i ? " " : "", word);
 }
 
-/* The pages of `addend explain`: the first words of its list. */
+/* Prints the names of the pages of `addend explain`: the first word of each line of its list. */
 static void print_pages(void) {
   char *list;
   if (ad_explain(NULL, &list)) return;
@@ -53,8 +53,8 @@ static void print_pages(void) {
   free(list);
 }
 
-/* The first clause of what --help says, for a place between single quotes: `special` characters stand behind a
- * backslash, and `quote` stands for a quote. */
+/* Prints the first clause of an option's help for a place between single quotes: characters in `special` get a
+ * backslash, and `quote` replaces a single quote. */
 static void print_help(const char *help, const char *special, const char *quote) {
   for (const char *c = help; *c && *c != ';'; c++) {
     if (strchr(special, *c)) putchar('\\');
@@ -65,7 +65,7 @@ static void print_help(const char *help, const char *special, const char *quote)
   }
 }
 
-/* What `addend schedule` takes beside files. */
+/* Prints the words that `addend schedule` takes besides files. */
 static void print_schedules(void) {
   const char *name;
   fputs("check make", stdout);
@@ -190,7 +190,8 @@ static void print_zsh_value(const ad_cli_command *command, const struct argp_opt
   if (what == FOLDERS) fputs("_files -/", stdout);
 }
 
-/* A value stands in the next word or behind '='; one that may be left out behind '=' alone. --set may be repeated. */
+/* Prints an option. Its value is the next word or follows '='; an optional value follows '=' only. --set may be
+ * repeated. */
 static void print_zsh_option(const ad_cli_command *command, const struct argp_option *option) {
   int is_optional = option->flags & OPTION_ARG_OPTIONAL;
   const char *repeated = taken_by(command, option) == KEYS ? "*" : "";
@@ -325,8 +326,8 @@ static void print_fish(const ad_cli_command *commands, int count, char *keys) {
 
 /* ---- the call ---- */
 
-/* Commands of another name are completed by functions of another name. In a shell's identifiers only letters, digits
- * and _ are allowed. */
+/* Prints the code for a program of another name, with functions of another name. In a shell's identifiers, characters
+ * other than letters and digits become _. */
 static void print_renamed(const char *text, const char *program) {
   static const char known[] = "addend";
   for (const char *at; (at = strstr(text, known)); text = at + sizeof known - 1) {
@@ -343,7 +344,7 @@ static void print_completions(const shell *of, const ad_cli_command *commands, i
   of->print(commands, count, keys);
 }
 
-/* glibc's stdout is a variable: what is printed on it goes into memory for a while. */
+/* Prints into memory first, so that names can be replaced: in glibc stdout is a variable that can be set. */
 static int print_for(const char *program, const shell *of, const ad_cli_command *commands, int count, char *keys) {
   char *text = NULL;
   size_t size;

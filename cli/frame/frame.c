@@ -1,4 +1,4 @@
-/* `addend COMMAND ...`, or a program of one's own that has its commands: finds the command and hands over. */
+/* `addend COMMAND ...`, or another program with these commands: finds the command and calls it. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static int run_command(const ad_cli_program *program, const ad_cli_command *comm
   return command->run(argc - 1, argv + 1);
 }
 
-/* What was meant, or all commands. */
+/* Reports an unknown command, and names the command that was probably meant, or all commands. */
 static int refuse(const ad_cli_program *program, const char *unknown) {
   ad_cli_command commands[CLI_COMMANDS_MAX];
   const char *names[CLI_COMMANDS_MAX];
@@ -61,14 +61,16 @@ static int refuse(const ad_cli_program *program, const char *unknown) {
   return CLI_WRONG_CALL;
 }
 
-/* argp prints help and ends the process without a look at whether it could be written. */
+/* Checks standard output at the end, since argp prints help and ends the process without looking whether it was
+ * written. */
 static void check_output(void) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return;
   if (ad_cli_print("")) _exit(CLI_UNFINISHED);
 }
 
-/* One of the three that the caller closed would be the next file's, which what is printed would go into. Reading alone:
- * a write there fails as one to a closed descriptor does. */
+/* Opens /dev/null in place of standard descriptors that the caller closed. Otherwise the next file to be opened would
+ * get such a number, and what is printed would go into it. Read-only, so that writing fails as on a closed
+ * descriptor. */
 static void hold_descriptors(void) {
   int fd = open("/dev/null", O_RDONLY);
   while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
@@ -83,7 +85,8 @@ static int has_stack(void) {
   return 0;
 }
 
-/* getopt names an option that it does not know as it was typed, or as a pattern of file names put it there. */
+/* Whether all options are printable: getopt prints an unknown option as it was typed, or as a pattern of file names
+ * gave it. */
 static int has_plain_options(int argc, char **argv) {
   char typed[CLI_MESSAGE];
   for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -114,14 +117,15 @@ static int run(int argc, char **argv, const ad_cli_program *program) {
 int ad_cli_main(int argc, char **argv, const ad_cli_program *program) {
   hold_descriptors();
   if (ad_cli_trainer_part.begin) ad_cli_trainer_part.begin(argv);
-  prctl(PR_SET_NAME, program->name); /* it was started as /proc/self/exe */
+  prctl(PR_SET_NAME, program->name); /* the name was "exe", since the program may have started itself through
+                                      * /proc/self/exe */
   if (getenv(CLI_ERROR_FD)) prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (!has_stack()) return CLI_UNFINISHED;
   atexit(check_output);
   argp_err_exit_status = CLI_WRONG_CALL;
   argp_program_version = version;
-  signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the call that writes it */
-  signal(SIGPIPE, SIG_IGN); /* a reader that has enough (head -1) is no error; see ad_cli_print */
+  signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit is then an error of the call that writes */
+  signal(SIGPIPE, SIG_IGN); /* a closed pipe (head -1) is then no error; see ad_cli_print */
   ad_cli_let_first_rank_speak();
   ad_set_log(ad_cli_log, NULL);
   int status = run(argc, argv, program);

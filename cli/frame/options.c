@@ -1,5 +1,5 @@
-/* The options of a command as a list, values that are wrong, and options that there are not: what was probably meant.
- * All else is argp's. */
+/* Lists the options of a command, reports wrong values, and names the option that was probably meant. All else is
+ * argp's. */
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
@@ -44,9 +44,9 @@ const char *ad_cli_nearest_word(const char *unknown, ad_cli_words *words, int ke
   return ad_nearest_name(unknown, names, count);
 }
 
-/* ---- options that there are not ---- */
+/* ---- unknown options ---- */
 
-/* The same options for getopt, which argp reads calls with. */
+/* The options as getopt takes them; argp reads calls with getopt. */
 typedef struct getopt_tables {
   struct option longs[CLI_OPTIONS_MAX + 1];
   char shorts[3 * CLI_OPTIONS_MAX + 2];
@@ -72,8 +72,8 @@ static getopt_tables tables_of(const ad_cli_option_list *list, unsigned flags) {
   return tables;
 }
 
-/* The first "--name" that is no option, nor the beginning of just one; NULL: there is none. Help ends a call, so what
- * stands behind it is not looked at. `words` are put in another order. */
+/* The first "--name" that is neither an option nor the beginning of exactly one; NULL: there is none. Looks no further
+ * than --help, which ends a call. Reorders `words`. */
 static const char *first_unknown(const getopt_tables *tables, int argc, char **words) {
   int key;
   opterr = optind = 0;
@@ -86,7 +86,8 @@ static const char *first_unknown(const getopt_tables *tables, int argc, char **w
   }
 }
 
-/* Of "stesp=3" the option that is near "stesp". What several begin with is no mistake of a letter: argp lists them. */
+/* The option whose name is near the one typed, such as "steps" for "stesp=3"; NULL: none. A beginning of several
+ * options is no mistyped letter: argp lists them. */
 static const char *nearest_option(const ad_cli_option_list *list, const char *unknown) {
   const char *names[CLI_OPTIONS_MAX];
   char name[64];
@@ -103,7 +104,7 @@ static void refuse_unknown(const struct argp *argp, int argc, char **words, unsi
   getopt_tables tables = tables_of(&list, flags);
   const char *unknown = first_unknown(&tables, argc, words);
   const char *near = unknown ? nearest_option(&list, unknown) : NULL;
-  if (!near) return; /* argp says what is wrong, if something is */
+  if (!near) return; /* argp reports what is wrong, if anything is */
   fprintf(stderr, "%s: unrecognized option '--%s'; did you mean --%s?\n", words[0], unknown, near);
   argp_help(argp, stderr, ARGP_HELP_SEE, words[0]);
   exit(CLI_WRONG_CALL);

@@ -1,12 +1,12 @@
-/* Files that a call names to be written: the rule for them. */
+/* The rule for files that a call names for writing. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "cli/command.h"
 
-/* What else is there would be lost, or would do something that no file does: a device takes the bytes, a pipe without a
- * reader waits for ever. */
+/* Why the path cannot be written as a regular file; NULL: it can. Other things would be lost or would not act like a
+ * file: a device swallows the bytes, and a pipe without a reader waits for ever. */
 static const char *no_file(const char *path) {
   struct stat status;
   if (lstat(path, &status)) return NULL;
@@ -15,7 +15,7 @@ static const char *no_file(const char *path) {
   return S_ISREG(status.st_mode) ? NULL : "no regular file";
 }
 
-/* What a run is made of, and what is made of it. */
+/* Whether a file of this name is part of a run, or is made from one. */
 static int is_of_a_run(const char *name) {
   static const char *const names[] = {"metrics.jsonl", "run.json",    "trace.json", "weights.safetensors",
                                       "check.json",    "report.html", ".lock"};

@@ -1,4 +1,4 @@
-/* What a terminal is told: colours or none, and the progress line. */
+/* Writing to a terminal: whether it takes colours, and the progress line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +8,9 @@
 #include "cli/command.h"
 
 enum { BAR_WIDTH = 24 };
-static const double BAR_SECONDS = 0.05, QUIET_SECONDS = 5; /* between two lines */
+static const double BAR_SECONDS = 0.05, QUIET_SECONDS = 5; /* shortest time between two bars, and between two lines */
 
-/* Seconds of a clock that only goes forward. The library has no public clock, and this is the one place of cli/ that
- * needs one. */
+/* Seconds on a clock that never goes back. The library has no public clock. */
 static double now(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -38,8 +37,8 @@ static void print_bar(const char *label, int64_t done, int64_t of, const char *t
   fflush(stderr);
 }
 
-/* On a terminal the bar is drawn again at most every BAR_SECONDS. Elsewhere a line is printed every QUIET_SECONDS, the
- * first one not at once: short work prints none. */
+/* On a terminal, redraws the bar at most every BAR_SECONDS. Elsewhere, prints a line every QUIET_SECONDS, but not at
+ * once, so that short work prints none. */
 void ad_cli_progress(const char *label, int64_t done, int64_t of, const char *text) {
   static double last;
   int terminal = ad_cli_is_terminal(STDERR_FILENO);
@@ -53,7 +52,7 @@ void ad_cli_progress(const char *label, int64_t done, int64_t of, const char *te
     fprintf(stderr, "%s %lld/%lld%s%s\n", label, (long long)done, (long long)of, *text ? " " : "", text);
 }
 
-/* A rank may have drawn the bar, so that this process cannot know whether there is one. */
+/* Removes the bar, if there is one: another rank may have drawn it, so this process cannot know. */
 void ad_cli_progress_end(void) {
   if (ad_cli_is_terminal(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
 }

@@ -1,12 +1,12 @@
-/* Under mpirun, srun or `addend run` this process already is one of the ranks: it joins them instead of starting some.
- * The first rank speaks for all. */
+/* Under mpirun, srun or `addend run` this process is one of the ranks already: it joins them instead of starting ranks.
+ * Only the first rank prints. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/command.h"
 
-static int own_errors = -1; /* where errors of a rank that does not speak would go; -1: it speaks */
+static int own_errors = -1; /* where this rank's errors go if it is silent; -1: it is not silent */
 static int is_alone;
 
 static const char *rank_in_environment(void) {
@@ -23,7 +23,8 @@ void ad_cli_log(void *context, ad_log_level level, const char *message) {
 
 void ad_cli_ends_alone(void) { is_alone = 1; }
 
-/* Until the launcher ends it, because the first rank has spoken and failed. */
+/* Waits for the launcher to end this process because the first rank failed, so that the first rank's message is not
+ * lost. */
 static void let_first_rank_end(void) {
   enum { SECONDS = 3 };
   if (!is_alone) sleep(SECONDS);

@@ -1,5 +1,5 @@
-/* How this program starts OpenBLAS. What OpenBLAS does it decides as it is loaded, from its environment, so the program
- * starts itself anew where that has to be another one. */
+/* Corrects how OpenBLAS was started. OpenBLAS reads its environment when it is loaded, so if that must change, the
+ * program executes itself again. */
 #include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +29,10 @@ static const char *core_of_machine(void) {
 
 static int has_set(const char *name, const char *value) { return !getenv(name) && setenv(name, value, 1) == 0; }
 
-/* Ranks have one thread each; the program `addend` sees to that before OpenBLAS starts any (cli/threads.c). */
+/* Ranks have one thread each; `addend` itself has seen to that before OpenBLAS started any (cli/threads.c). */
 void ad_cli_correct_blas(char **argv) {
   const char *core = is_before_avx2(openblas_get_corename()) ? core_of_machine() : NULL;
   int is_other = has_set("OPENBLAS_NUM_THREADS", "1");
   if (core) is_other |= has_set("OPENBLAS_CORETYPE", core);
-  if (is_other) execv("/proc/self/exe", argv); /* returns only where it is not possible */
+  if (is_other) execv("/proc/self/exe", argv); /* returns only if it fails */
 }

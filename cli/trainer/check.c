@@ -1,4 +1,4 @@
-/* `addend check`. */
+/* `addend check`: its options and its call. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,7 +117,7 @@ static int deliver(const char *json, const check_input *input) {
 static int check(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json;
-  ad_cli_on_request(SIG_DFL); /* a proof that is stopped leaves nothing to write */
+  ad_cli_on_request(SIG_DFL); /* a proof that is stopped has nothing to write */
   ad_cli_on_checkpoint(SIG_IGN);
   ad_status status = ad_check(recipe, &input->check, &holds, &json);
   ad_cli_progress_end();
@@ -128,7 +128,7 @@ static int check(const ad_recipe *recipe, const check_input *input) {
   return holds ? CLI_HOLDS : CLI_ANSWER_IS_NO;
 }
 
-/* Started by mpirun or srun: the first rank has the document. */
+/* Runs the check as a rank that mpirun, srun or `addend run` started; the first rank has the document. */
 static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json = NULL;

@@ -1,4 +1,4 @@
-/* The trainer's commands. */
+/* The list of the trainer's commands. */
 #include "trainer.h"
 
 static const ad_cli_command commands[] = {

@@ -1,4 +1,4 @@
-/* Prompts by a tokenizer, of which a process has one. */
+/* Turns prompts into tokens and back with one tokenizer process. */
 #include "encoding.h"
 
 #include <stdlib.h>

@@ -1,13 +1,13 @@
-/* Text and tokens of prompts, as ad_train_options asks for them. */
+/* Text to tokens and back for prompts, as ad_train_options wants it. */
 #ifndef CLI_TRAINER_ENCODING_H
 #define CLI_TRAINER_ENCODING_H
 #include "addend/addend.h"
 
-/* ad_train_options.encode and .decode. The first call starts this process's tokenizer; one that cannot be started is
- * told once on standard error. */
+/* The functions for ad_train_options.encode and .decode. The first call starts this process's tokenizer; if it cannot
+ * be started, standard error says so once. */
 ad_status ad_cli_encode(void *context, const char *tokenizer, const char *text, int32_t **tokens, int64_t *count);
 char *ad_cli_decode(void *context, const char *tokenizer, const int32_t *tokens, int64_t count);
-/* Ends it, before ranks start: they share nothing with it. */
+/* Ends the tokenizer, before ranks start: they must not share it. */
 void ad_cli_encoding_end(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Under mpirun, srun or `addend run`: as many ranks as the recipe's mesh has. */
+/* Joins ranks that mpirun, srun or `addend run` started: there must be as many as the recipe's mesh has. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -21,8 +21,7 @@ int ad_cli_join(const ad_recipe *recipe, ad_comm **out) {
   ad_comm *comm;
   ad_status status = ad_comm_open(&comm);
   if (status) {
-    if (status != AD_INVALID)
-      ad_cli_speak();  // a wrong call is seen by all ranks alike, anything else by this one alone
+    if (status != AD_INVALID) ad_cli_speak();  // all ranks see a wrong call alike; other errors are this rank's alone
     return ad_cli_failed(status);
   }
   int failed = fits(comm, recipe);

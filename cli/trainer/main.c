@@ -1,4 +1,4 @@
-/* A program of one's own, as a command that has the trainer's. */
+/* ad_main: makes a program of a user's own a command with the trainer's commands. */
 #include <string.h>
 
 #include "addend/main.h"
@@ -16,7 +16,7 @@ static void print_key(FILE *file, const ad_key *key) {
     fprintf(file, *key->fallback ? " (default %s)\n" : " (default: none)\n", key->fallback);
 }
 
-/* The program's own keys; docs/addend.1 has those of every recipe. */
+/* Prints the program's own keys for --help; docs/addend.1 has the keys of every recipe. */
 static void print_kinds(FILE *file) {
   for (const ad_program_kind *const *kind = own; *kind; kind++) {
     fprintf(file, "\nmodel.kind: %s%s%s\n", (*kind)->name, (*kind)->help ? ", " : "",

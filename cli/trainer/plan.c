@@ -1,4 +1,4 @@
-/* `addend plan`. */
+/* `addend plan`: its options and its call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ typedef struct plan_input {
   ad_cli_recipe_options recipe;
   ad_plan_options options;
   const char *picture;
-  char *compared; /* PATH=VALUE,... */
+  char *compared; /* the argument of --compare */
 } plan_input;
 
 static const struct argp_option options[] = {
@@ -68,7 +68,7 @@ const struct argp ad_cli_plan_argp = {
     .children = ad_cli_recipe_children,
 };
 
-/* What was typed, so that a shell reads it as the same words. Caller frees; NULL: no memory. */
+/* The call as a shell would read it again. The caller frees it; NULL: no memory. */
 static char *command_of(int argc, char **argv) {
   char *text = NULL;
   size_t size;
@@ -106,19 +106,19 @@ static int print(const ad_recipe *recipe, const plan_input *input) {
   return printed;
 }
 
-/* ---- several plans ---- */
+/* ---- --compare: several plans ---- */
 
 enum { PLANS_MAX = 64 };
 
 typedef struct plans {
-  char *sets[PLANS_MAX]; /* PATH=VALUE; ours */
+  char *sets[PLANS_MAX]; /* PATH=VALUE; owned */
   const char *values[PLANS_MAX];
-  ad_recipe *recipes[PLANS_MAX]; /* NULL: it cannot be had */
-  char *unfit[PLANS_MAX];        /* and why; NULL: it can. Ours */
+  ad_recipe *recipes[PLANS_MAX]; /* NULL: there is no plan for this value */
+  char *unfit[PLANS_MAX];        /* why there is no plan, owned; NULL: there is one */
   size_t count;
 } plans;
 
-/* The end of a value: the next comma that stands in no bracket and no quotes. */
+/* The end of a value: the next comma outside of brackets and quotes. */
 static const char *end_of_value(const char *at) {
   int depth = 0;
   char quote = 0;
@@ -129,7 +129,7 @@ static const char *end_of_value(const char *at) {
   return at;
 }
 
-/* `--compare schedule=gpipe,...` is of schedule.kind; the whole section stands in brackets. */
+/* Whether `--compare schedule=gpipe,...` means schedule.kind; values for the whole section are in braces. */
 static int is_kind(const plan_input *input, const char *value) {
   return !strncmp(input->compared, "schedule=", strlen("schedule=")) && *value != '{';
 }
@@ -145,7 +145,7 @@ static int no_memory(const plan_input *input) {
   return CLI_UNFINISHED;
 }
 
-/* PATH=VALUE of the value that begins there. *at: where its own VALUE begins. Caller frees; NULL: no memory. */
+/* Makes PATH=VALUE for the value at `value`; *at: where VALUE begins in it. The caller frees it; NULL: no memory. */
 static char *set_of(const plan_input *input, const char *value, const char **at) {
   size_t length = (size_t)(end_of_value(value) - value), key = strcspn(input->compared, "=");
   const char *below = is_kind(input, value) ? ".kind" : "";
@@ -157,7 +157,7 @@ static char *set_of(const plan_input *input, const char *value, const char **at)
   return set;
 }
 
-/* A schedule that does not fit the recipe is told beside those that do. */
+/* Reads the recipe with a schedule; keeps the error of one that does not fit, to show it beside those that do. */
 static int read_kind(const plan_input *input, const ad_cli_recipe_options *read, plans *to, size_t at) {
   ad_status status = ad_cli_try_recipe(read, &to->recipes[at]);
   if (!status) return CLI_HOLDS;
@@ -181,7 +181,7 @@ static int read_one(const plan_input *input, const char *value, plans *to) {
   return ad_cli_read_recipe(&read, &to->recipes[at]);
 }
 
-/* Where no value can be had, that is an error like any other. */
+/* If no value gives a plan, that is an error like any other. */
 static int check_any(const plans *of) {
   for (size_t i = 0; i < of->count; i++)
     if (of->recipes[i]) return CLI_HOLDS;
@@ -245,7 +245,7 @@ static int plan_one(plan_input *input, const char *command) {
 
 int ad_cli_plan(int argc, char **argv) {
   plan_input input = {.recipe = {.on_paper = 1}, .options = {.size = sizeof input.options}};
-  char *command = command_of(argc, argv); /* before words are put in another order */
+  char *command = command_of(argc, argv); /* before parsing reorders the words */
   ad_cli_parse(&ad_cli_plan_argp, argc, argv, 0, &input);
   int failed = input.compared ? compare(&input) : plan_one(&input, command);
   free(command);

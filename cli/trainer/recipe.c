@@ -1,4 +1,4 @@
-/* What every command that reads a recipe shares: its arguments and its errors. */
+/* Arguments and errors of all commands that read a recipe. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

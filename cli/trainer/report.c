@@ -1,4 +1,4 @@
-/* `addend report`. */
+/* `addend report`: its options and its call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

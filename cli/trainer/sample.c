@@ -1,4 +1,4 @@
-/* `addend sample`. */
+/* `addend sample`: its options and its call. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ const char *ad_cli_sample_word(int key, int index) {
   return key == KEY_DTYPE && index < 3 ? dtypes[index] : NULL;
 }
 
-/* ---- the call ---- */
+/* ---- parsing the call ---- */
 
 static void parse_dtype(const char *argument, sample_input *input, struct argp_state *state) {
   const char *word;
@@ -108,16 +108,16 @@ const struct argp ad_cli_sample_argp = {
         "Exit status: 0 it went on, 2 the call is wrong or there is no such model, 3 could not finish.",
 };
 
-/* ---- tokens ---- */
+/* ---- the prompt as tokens ---- */
 
-/* The sequence: the prompt and what follows it. */
+/* The sequence: the tokens of the prompt and those that follow. */
 typedef struct sequence {
   int32_t *tokens;
   int64_t prompt, count, room;
   ad_cli_tokenizer tokenizer;
   int is_text;    /* a token is a byte */
-  char *told;     /* the text so far, of a tokenizer */
-  double seconds; /* that the tokens after the first took */
+  char *told;     /* with a tokenizer, the text printed so far */
+  double seconds; /* time that the sampled tokens took */
   int ended;      /* the model ended its text */
   int is_mute;    /* the tokenizer gives no text any more */
 } sequence;
@@ -130,7 +130,8 @@ static int add(sequence *s, int64_t token) {
     s->tokens = more;
     s->room = room;
   }
-  int64_t nearest = token < INT32_MIN ? INT32_MIN : token; /* what no token can be stays so */
+  int64_t nearest = token < INT32_MIN ? INT32_MIN : token; /* a number that cannot be a token must stay one that
+                                                            * cannot */
   s->tokens[s->count++] = (int32_t)(nearest > INT32_MAX ? INT32_MAX : nearest);
   return 1;
 }
@@ -188,9 +189,9 @@ static int read_prompt(const sample_input *input, const ad_sampler *sampler, seq
   return whole;
 }
 
-/* ---- telling ---- */
+/* ---- printing ---- */
 
-/* The text of all tokens; NULL: the tokenizer gives none. */
+/* The text of all tokens; NULL: the tokenizer gave none. */
 static char *decoded(sequence *s) {
   json_t *tokens = json_array();
   for (int64_t i = 0; tokens && i < s->count; i++) json_array_append_new(tokens, json_integer(s->tokens[i]));
@@ -201,7 +202,7 @@ static char *decoded(sequence *s) {
   return copy;
 }
 
-/* A character of several tokens is one when the last of them is there: before, decoders put U+FFFD. */
+/* Whether the text ends in U+FFFD: decoders put it in place of a character of which some tokens are still missing. */
 static int is_open(const char *text) {
   size_t length = strlen(text);
   return length >= 3 && !strcmp(text + length - 3, "\xEF\xBF\xBD");
@@ -219,7 +220,7 @@ static void tell_more(sequence *s) {
   s->told = text;
 }
 
-/* What of the sequence is new, from token `first` on. */
+/* Prints what is new in the sequence, from token `first` on. */
 static void tell(sequence *s, int64_t first) {
   if (s->tokenizer.process) tell_more(s);
   for (int64_t i = first; i < s->count && !s->tokenizer.process; i++) {
@@ -231,7 +232,7 @@ static void tell(sequence *s, int64_t first) {
   fflush(stdout);
 }
 
-/* ---- going on ---- */
+/* ---- sampling ---- */
 
 static double now(void) {
   struct timespec time;
@@ -247,7 +248,7 @@ static ad_status next(ad_sampler *sampler, sequence *s) {
   return add(s, token) ? AD_OK : ad_fail(AD_MEMORY, "no memory for %" PRId64 " tokens", s->count);
 }
 
-/* Nobody can read what would follow: the tokenizer or the reader of standard output is gone. */
+/* Whether nobody can read what would follow: the tokenizer or the reader of standard output is gone. */
 static int is_in_vain(const sequence *s) { return s->is_mute || ferror(stdout); }
 
 static int goes_on(const sample_input *input, const sequence *s) {

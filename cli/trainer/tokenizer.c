@@ -1,4 +1,4 @@
-/* Talking to a tokenizer: a line of JSON there, a line back. */
+/* Talks to a tokenizer process: a line of JSON to it, a line of JSON back. */
 #include "tokenizer.h"
 
 #include <errno.h>
@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Its first line says that it is there. A text of C's has no NUL, for which U+FFFD stands. */
+/* The Python program that the process runs. Its first line says whether it is ready. A C string cannot hold NUL, so
+ * U+FFFD replaces it. */
 static const char program[] =
     "import json, signal, sys\n"
     "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
@@ -26,7 +27,7 @@ static const char program[] =
     "    sys.exit()\n"
     "print('null', flush=True)\n"
     "for line in sys.stdin:\n"
-    "    if not line.endswith(chr(10)): break\n" /* who asked was interrupted */
+    "    if not line.endswith(chr(10)): break\n" /* the caller was interrupted */
     "    asked = json.loads(line)\n"
     "    print(json.dumps(own.encode(asked).ids if isinstance(asked, str) else "
     "own.decode(asked).replace(chr(0), chr(0xFFFD))), flush=True)\n";
@@ -89,7 +90,7 @@ int ad_cli_tokenizer_start(const char *file, ad_cli_tokenizer *out) {
 
 json_t *ad_cli_tokenizer_ask(const ad_cli_tokenizer *tokenizer, json_t *question) {
   if (!question) return NULL;
-  /* In ASCII, which Python reads in every locale. */
+  /* in ASCII, which Python reads in every locale */
   int failed = json_dumpf(question, tokenizer->asked, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
   json_decref(question);
   failed |= fputc('\n', tokenizer->asked) == EOF || fflush(tokenizer->asked);

@@ -1,4 +1,4 @@
-/* A tokenizer of Hugging Face's, in a process of Python's that has the package tokenizers. */
+/* A Hugging Face tokenizer, in a Python process that has the package tokenizers. */
 #ifndef CLI_TRAINER_TOKENIZER_H
 #define CLI_TRAINER_TOKENIZER_H
 #include <jansson.h>
@@ -6,16 +6,17 @@
 #include <sys/types.h>
 
 typedef struct ad_cli_tokenizer {
-  pid_t process; /* 0: none is there */
+  pid_t process; /* 0: there is no process */
+  /* lines to the process, lines from it */
   FILE *asked, *answers;
 } ad_cli_tokenizer;
 
-/* Starts Python ($ADDEND_PYTHON, or python3) on the file tokenizer.json. Returns 0 where it cannot be used, with a line
- * on standard error that says why. */
+/* Starts Python ($ADDEND_PYTHON, or python3) with the file tokenizer.json. Returns 0 if it cannot be used, and says why
+ * on standard error. */
 int ad_cli_tokenizer_start(const char *file, ad_cli_tokenizer *out);
 void ad_cli_tokenizer_end(ad_cli_tokenizer *tokenizer);
-/* The answer to a text, a list of tokens, or to a list of tokens, their text; NULL: there was none. `question` is taken
- * over; release the answer with json_decref. */
+/* Asks for the tokens of a text, or for the text of a list of tokens; NULL: no answer. Takes over `question`; release
+ * the answer with json_decref. */
 json_t *ad_cli_tokenizer_ask(const ad_cli_tokenizer *tokenizer, json_t *question);
 
 #endif

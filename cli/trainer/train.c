@@ -1,4 +1,4 @@
-/* `addend train`. */
+/* `addend train`: its options and its call. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum {
   KEY_OVERWRITE,
   KEY_DUMP_STEP,
   FOLDER_SHOWN = 768,
-  PATIENCE_SECONDS = 600 /* to finish a step and write a checkpoint of any size */
+  PATIENCE_SECONDS = 600 /* time to finish a step and write a checkpoint of any size */
 };
 
 static const struct argp_option options[] = {
@@ -77,20 +77,20 @@ const struct argp ad_cli_train_argp = {
     .children = ad_cli_recipe_children,
 };
 
-/* What the first rank's process tells the one that started it; shared memory. */
+/* What the first rank's process tells the process that started it, in shared memory. */
 typedef struct train_story {
-  char what[32], folder[512]; /* the training under way: "train", or what comes before it */
-  int64_t all_steps;          /* of it */
+  char what[32], folder[512]; /* the training under way: "train", or the name of one that comes before it */
+  int64_t all_steps;          /* steps of that training */
   double first_loss, last_loss, tokens_per_second;
-  int64_t first_step, steps; /* taken before, and in all */
-  int stopped;               /* on request, with everything written */
-  ad_evaluation held_out;    /* the last one; without samples: none yet */
+  int64_t first_step, steps; /* steps before this training; steps taken in all */
+  int stopped;               /* it stopped on request, with everything written */
+  ad_evaluation held_out;    /* the last evaluation; samples 0: there was none */
   int64_t held_out_step;
 } train_story;
 
 typedef struct train_job {
   const ad_recipe *recipe;
-  ad_train_options options; /* with the folder */
+  ad_train_options options; /* its folder is set */
   train_story *story;
 } train_job;
 
@@ -138,8 +138,8 @@ static ad_status train_here(ad_comm *comm, const train_job *job) {
 
 static int train_on_rank(ad_comm *comm, void *context) { return train_here(comm, context) != AD_OK; }
 
-/* Ranks are forked with this in place, so that a request before their first step counts too. Asking twice is asking
- * once: the launcher ends ranks at the second request. */
+/* Stops the training on request. Installed before ranks are forked, so that a request before their first step counts. A
+ * second request makes the launcher end the ranks. */
 static void stop_on_request(int signal_number) { ad_train_interrupt(); }
 
 static void checkpoint_on_request(int signal_number) { ad_train_checkpoint(); }
@@ -149,14 +149,14 @@ static void listen_to_requests(void) {
   ad_cli_on_checkpoint(checkpoint_on_request);
 }
 
-/* By this command; those before --resume are not among them. */
+/* Steps that this command took, without those before --resume. */
 static int64_t steps_taken(const train_story *story) { return story->steps - story->first_step; }
 
 static json_t *loss_or_null(const train_story *story, double loss) {
   return steps_taken(story) ? json_real(loss) : json_null();
 }
 
-/* What the program says in a few lines of what was learned: `summary` of the run's result.json. NULL: nothing. */
+/* The lines in which the program says what was learned (`summary` in the run's result.json); NULL: none. */
 static json_t *summary_of(const train_job *job) {
   char path[1024];
   snprintf(path, sizeof path, "%s/result.json", job->options.folder);
@@ -179,7 +179,7 @@ static int print_summary(const train_job *job) {
   return printed;
 }
 
-/* "1.6120 +- 0.0131 (standard error)" */
+/* Prints "1.6120 +- 0.0131 (standard error)". Returns buffer. */
 static const char *held_out_words(const ad_evaluation *held_out, char *buffer, size_t size) {
   int used = snprintf(buffer, size, "%.4f", held_out->loss);
   if (held_out->standard_error >= 0)
@@ -213,7 +213,7 @@ static int print_document(const train_job *job) {
   return printed;
 }
 
-/* For people; JSON has its own escapes. */
+/* The folder with unprintable characters escaped, for people; JSON has its own escapes. */
 static const char *folder_shown(const train_job *job, char buffer[FOLDER_SHOWN]) {
   return ad_printable(job->options.folder, buffer, FOLDER_SHOWN);
 }
@@ -282,7 +282,7 @@ static int launch(train_job *job, int json) {
   return ad_cli_failed(result.status == AD_INVALID ? AD_INVALID : status);
 }
 
-/* Started by mpirun or srun: the first rank has the story. */
+/* Trains as a rank that mpirun, srun or `addend run` started; the first rank prints. */
 static int train_as_rank(train_job *job, int json) {
   ad_comm *comm;
   int result = ad_cli_join(job->recipe, &comm);

@@ -1,4 +1,5 @@
-/* The account of a step: its dump, in a folder for each module that is gone afterwards. */
+/* Writes the account of a step (a dump of every rank's addends and sums, one folder for each module), reads the causes
+ * of wrong gradients from it and removes it again. */
 #include "check/account.h"
 
 #include <dirent.h>
@@ -29,12 +30,12 @@ static void name_folder(const ad_prover *prover, size_t module, char *out, size_
   snprintf(out, size, "%s-%zu", prover->account, module);
 }
 
-/* ---- before the step ---- */
+/* ---- before the step: making the folders ---- */
 
 static const char memory[] = "/dev/shm";
 enum { STALE_SECONDS = 600 };
 
-/* The process that started the ranks; -1: it is no account of this user's. */
+/* Returns the process that started the ranks whose account is at `path`; -1: `path` is no account of this user's. */
 static int owner_of(const char *path, const char *name, struct stat *status) {
   int pid;
   if (sscanf(name, "account-%d-", &pid) != 1 || lstat(path, status) || status->st_uid != geteuid()) return -1;
@@ -45,7 +46,7 @@ static int is_stale(int pid, const struct stat *status) {
   return kill(pid, 0) && errno == ESRCH && time(NULL) - status->st_mtime > STALE_SECONDS;
 }
 
-/* Those of killed processes, and of `pid` all. */
+/* Removes accounts that killed processes left, and all accounts of process `pid`. */
 static void remove_accounts(int pid) {
   DIR *folder = opendir(memory);
   for (struct dirent *entry; folder && (entry = readdir(folder));) {
@@ -61,7 +62,8 @@ static void remove_accounts(int pid) {
 
 void ad_account_remove_left(void) { remove_accounts((int)getpid()); }
 
-/* Every rank's gradients of every microbatch, their sums, and the reference's, at most twice as wide as f32. */
+/* Whether the dump fits in half of the free memory: every rank's gradients of every microbatch, their sums, and the
+ * reference's gradients, at most twice as wide as f32. */
 static int has_room(const ad_prover *prover) {
   struct statvfs room;
   double bytes = 0;
@@ -71,7 +73,8 @@ static int has_room(const ad_prover *prover) {
   return !statvfs(memory, &room) && bytes < (double)room.f_bavail * (double)room.f_frsize / 2;
 }
 
-/* In memory: what is written is read at once and gone. */
+/* Makes the account's folders in memory (/dev/shm): the files are read once, soon after they are written, and removed.
+ * Without room there is no account. */
 static ad_status make_folders(ad_prover *prover) {
   remove_accounts(-1);
   snprintf(prover->account, sizeof prover->account, "%s/account-%d-XXXXXX", memory, (int)getppid());
@@ -87,7 +90,8 @@ static ad_status make_folders(ad_prover *prover) {
   return AD_OK;
 }
 
-/* On another machine it is not there. */
+/* Tells all ranks where the account is. A rank on another machine cannot open the folder: then no rank has an
+ * account. */
 static ad_status share_folder(ad_prover *prover) {
   int64_t words[AD_ACCOUNT_PATH / sizeof(int64_t)];
   memcpy(words, prover->account, sizeof words);
@@ -104,7 +108,8 @@ static ad_status share_folder(ad_prover *prover) {
   return AD_OK;
 }
 
-/* AD_INVALID: no mesh has the axes of all its parameters. */
+/* Asks module m's reducer to dump the step. It refuses with AD_INVALID if no mesh has the axes of all its parameters;
+ * such a module has no account. */
 static ad_status ask(ad_prover *prover, size_t m, int64_t step) {
   ad_module *module = ad_run_module(prover->run, m);
   char folder[AD_ACCOUNT_PATH + 24];
@@ -122,9 +127,9 @@ ad_status ad_account_begin(ad_prover *prover, int64_t step) {
   return AD_OK;
 }
 
-/* ---- after it ---- */
+/* ---- after the step: reading and removing the account ---- */
 
-/* The module's parameters as the reference's file has them. Returns how many. */
+/* Lists the gradients of module m's parameters for the reference's file. Returns how many there are. */
 static size_t list_whole(const ad_prover *prover, size_t m, ad_safetensor *list) {
   size_t count = 0;
   for (size_t i = 0; i < prover->param_count; i++) {
@@ -148,7 +153,8 @@ static ad_status write_list(const char *path, const ad_safetensor *list, size_t 
   return status;
 }
 
-/* One process's gradients beside the ranks': what addends would give with other weights is asked of them. */
+/* Writes one process's gradients beside the ranks', so that the diff can say whether the addends would give them with
+ * other weights. */
 static ad_status write_reference(const ad_prover *prover, size_t m) {
   char path[AD_ACCOUNT_PATH + 48];
   ad_safetensor *list;
@@ -160,6 +166,7 @@ static ad_status write_reference(const ad_prover *prover, size_t m) {
   return status;
 }
 
+/* Runs `addend diff` on module m's dump and gives its wrong parameters of this step the causes that the diff finds. */
 static ad_status read_module(ad_prover *prover, size_t m, int64_t step) {
   char folder[AD_ACCOUNT_PATH + 24], *json = NULL;
   const char *const files[] = {folder};

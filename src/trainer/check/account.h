@@ -1,21 +1,21 @@
-/* Who was counted in a step that does not hold: each rank's addends as it handed them in and the sums as they came out,
- * judged as `addend diff` judges any job's. */
+/* Says who was counted in a step whose proof does not hold: dumps each rank's addends and the sums, and judges them as
+ * `addend diff` judges any job's. */
 #ifndef CHECK_ACCOUNT_H
 #define CHECK_ACCOUNT_H
 #include "check/prover.h"
 
-/* Before a step: every module's reducer will dump it. Collective; where files cannot be shared, or a reducer's meshes
+/* Before a step: asks every module's reducer to dump it. Collective. Where ranks share no files, or a reducer's meshes
  * have no dump, there is no account, and that is no error. */
 ad_status ad_account_begin(ad_prover *prover, int64_t step) AD_CHECKED;
-/* After it. Where `reads`, the first rank gives the parameters of the proof that do not hold in this step the causes
- * that the account has. Collective. */
+/* After the step: if `reads`, the first rank gives each parameter whose gradient is wrong in this step the causes that
+ * the account has. Removes the account. Collective. */
 ad_status ad_account_end(ad_prover *prover, int64_t step, int reads) AD_CHECKED;
 
-/* Where ranks that this process started have ended in the middle of one: nothing of it is left. */
+/* Removes accounts that the ranks of this process left because they ended in the middle of a step. */
 void ad_account_remove_left(void);
 
-/* account_causes.c: what the document of `addend diff` says of one parameter becomes its causes, or that its addends
- * are `accounted`. NULL: there is no account of its module. */
+/* account_causes.c: judges one parameter by the document of `addend diff`: gives it the document's causes, or notes in
+ * `accounted` that its sum is right and its addends are wrong. document NULL: its module has no account. */
 void ad_account_judge(const ad_prover *prover, const json_t *document, size_t index, ad_proof_param *param);
 
 #endif

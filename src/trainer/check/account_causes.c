@@ -1,4 +1,4 @@
-/* From the account of a step to the causes of a proof. */
+/* Turns what the account of a step says of a parameter into the causes that a proof names. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "module/module.h"
 #include "train/run.h"
 
-/* Kinds of an account that are not a proof's own. */
+/* Kinds of causes that only `addend diff` has, and the proof's kind for each. */
 static const struct {
   const char *name;
   ad_cause_kind kind;
@@ -26,7 +26,7 @@ static ad_cause_kind kind_of(const char *name) {
   return AD_CAUSE_UNKNOWN;
 }
 
-/* The axes of `own` that go over the same ranks as these of another view of them; 0: none do. */
+/* The axes of mesh `own` that span the same ranks as `axes` of another view of that mesh; 0: none do. */
 static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
   ad_axes in_own[AD_AXIS_COUNT], in_view[AD_AXIS_COUNT], same = 0, covered = 0;
   int pairs = ad_mesh_common_sets(own, view, in_own, in_view);
@@ -38,7 +38,8 @@ static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
   return covered == axes ? same : 0;
 }
 
-/* Where `text` names exactly these axes, in whatever order, and over how many characters. */
+/* Finds the list of axes in `text` that names exactly these axes, in any order. Returns its start, and its characters
+ * in *length. */
 static const char *find_axes(const char *text, ad_axes axes, size_t *length) {
   char names[80];
   ad_axes named;
@@ -54,6 +55,7 @@ static const char *find_axes(const char *text, ad_axes axes, size_t *length) {
   return NULL;
 }
 
+/* Replaces the axes of a cause, also where its text names them. */
 static void rename_axes(ad_cause *cause, ad_axes to) {
   char text[sizeof cause->text], names[80];
   size_t length;
@@ -65,8 +67,8 @@ static void rename_axes(ad_cause *cause, ad_axes to) {
   memcpy(cause->text, text, sizeof text);
 }
 
-/* A dump calls axes by their names in the first view that has them, and may mix two views. Says them by the parameter's
- * own names: those that are stay. */
+/* A dump calls axes by their names in the first view that has them, and may mix two views. Renames a cause's axes to
+ * those of the parameter's own mesh. */
 static void say_in_own_view(const ad_prover *prover, const ad_run_param *at, ad_cause *cause) {
   const ad_mesh *own = at->spec->layout.mesh;
   ad_axes kept = cause->axes & ad_mesh_large(own), others = cause->axes & ~kept;
@@ -81,8 +83,9 @@ static void say_in_own_view(const ad_prover *prover, const ad_run_param *at, ad_
   }
 }
 
-/* ---- from documents ---- */
+/* ---- reading a diff's document ---- */
 
+/* Adds the cause that one JSON object describes. */
 static void add_cause(const json_t *document, ad_causes *out) {
   const char *kind, *axes, *text, *place = NULL;
   double factor = NAN;
@@ -97,7 +100,7 @@ static void add_cause(const json_t *document, ad_causes *out) {
   snprintf(cause->place, sizeof cause->place, "%s", place ? place : "");
 }
 
-/* What was not done is the sum of the counts. */
+/* Replaces the causes by one: the sum of the counts was left out, so that each rank divided by its own count. */
 static void say_own_count(const ad_prover *prover, ad_causes *causes) {
   for (size_t i = 0; i < prover->places.count; i++) {
     const ad_place *place = &prover->places.list[i];
@@ -112,7 +115,8 @@ static void say_own_count(const ad_prover *prover, ad_causes *causes) {
   }
 }
 
-/* What the sum holds instead of what its types say; none: that, or something that no counts explain. */
+/* Takes the causes of a wrong sum from the diff's judgement of a parameter. There are none if the sum is as its types
+ * say, or if no counts of addends explain it. */
 static void take_causes(const json_t *judged, ad_causes *out) {
   const json_t *cause = json_object_get(judged, "cause"), *several = json_object_get(judged, "possible_causes");
   size_t i;
@@ -137,14 +141,16 @@ static const json_t *find(const json_t *document, const char *name) {
   return NULL;
 }
 
-/* Copies along axes over which nothing is summed differ where what ranks handed in does. */
+/* Whether the sum is that of its addends. Copies along axes that nothing is summed over differ only if what ranks
+ * handed in differs. */
 static int is_sum_of_addends(const json_t *judged, const ad_run_param *at, ad_axes differs) {
   ad_axes reduced = ad_proof_reduced_axes(&at->spec->layout);
   if (is_kind(judged, "right") || is_kind(judged, "identical_addends")) return 1;
   return (is_kind(judged, "own_only") || is_kind(judged, "replicas_differ")) && differs && !(differs & reduced);
 }
 
-/* Each microbatch is the reference's but for a factor of its own: that is the cause, and the sum has no part in it. */
+/* Takes the cause if each microbatch's addends are the reference's but for one factor: the addends are wrong then, and
+ * not the sum. */
 static void take_weights(const json_t *judged, ad_proof_param *param) {
   const json_t *cause = json_object_get(json_object_get(judged, "reference"), "cause");
   const char *place = json_string_value(json_object_get(cause, "place"));
@@ -173,7 +179,7 @@ void ad_account_judge(const ad_prover *prover, const json_t *document, size_t in
   if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);
   if (is_kind(judged, "divided_by_own_count"))
-    say_own_count(prover, &causes); /* whose axes are those of the losses, whatever the parameter's view */
+    say_own_count(prover, &causes); /* names the losses' axes, whatever the parameter's view */
   else
     for (int i = 0; i < causes.count; i++) say_in_own_view(prover, &at, &causes.list[i]);
   if (causes.count) ad_causes_copy(&param->causes, &causes);

@@ -18,6 +18,7 @@ static ad_status create_param(const ad_addends *addends, ad_addend_sums *sums, s
   return ad_array_create(comm, AD_F64, &spec->shape, &whole, &sums->whole[i]);
 }
 
+/* f64 arrays for the sums of one parameter. A rank that does not hold the parameter has an array without memory. */
 static ad_status create_sums(const ad_addends *addends, ad_addend_sums *sums) {
   AD_TRY(ad_new(addends->count, &sums->local));
   AD_TRY(ad_new(addends->count, &sums->whole));
@@ -53,6 +54,7 @@ void ad_addends_destroy(ad_addends *addends) {
 
 static void add_one(void *context, size_t param, const ad_array *addend) {
   enum { BLOCK = 512 };
+  /* Adds one microbatch's addend to the sums, in blocks, with the loss scale taken out. */
   ad_addends *addends = context;
   double *sums = addends->themselves.local[param].data, block[BLOCK], unscale = ldexp(1, -addends->loss_scale);
   double *sizes = addends->sizes.local ? addends->sizes.local[param].data : NULL;

@@ -1,4 +1,4 @@
-/* Counting collectives where they are posted, and comparing two counts. */
+/* Counts a rank's collectives where they are posted, and compares the counts with the plan's. */
 #include "check/calls.h"
 
 #include <inttypes.h>
@@ -49,7 +49,7 @@ static void add(ad_calls *calls, const ad_calls_kind *one) {
   to->bytes += one->bytes;
 }
 
-/* Values of gradients' dtypes over several ranks. */
+/* Only calls with float values over several ranks are counted: those that may carry gradients. */
 static int counts(const ad_call *call) { return call->members > 1 && ad_dtype_is_float(call->dtype); }
 
 static void add_call(void *context, void *passing) {
@@ -72,8 +72,9 @@ void ad_calls_stop(void) { ad_seam_plant(AD_SEAM_CALL, (ad_seam_slot){0}); }
 static void forget(ad_calls *calls) { calls->count = 0; }
 void ad_calls_release(ad_calls *calls) { ad_release(calls->kinds); }
 
-/* ---- the plan ---- */
+/* ---- counting the plan's collectives ---- */
 
+/* Counts a transition that engine dry does not post as the collective that it would be. */
 static void add_transit(void *context, void *passing) {
   const ad_transit_passing *pass = passing;
   ad_axes axes = pass->transit->axes;
@@ -88,6 +89,7 @@ static void add_transit(void *context, void *passing) {
                               .bytes = ad_array_bytes(pass->in) + ad_array_bytes(pass->out)});
 }
 
+/* Takes the step on a second run, on engine dry, and counts its collectives. */
 static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_calls *out) {
   ad_run_options options = run->options;
   ad_run *again;
@@ -96,7 +98,8 @@ static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_cal
   ad_step_report report;
   AD_TRY(ad_run_create(dry, run->recipe, &options, &again));
   ad_calls_watch(out, dry);
-  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){add_transit, out}); /* which are not posted there */
+  ad_seam_plant(AD_SEAM_TRANSIT, (ad_seam_slot){add_transit, out}); /* engine dry posts no collectives for
+                                                                     * transitions */
   ad_status status = ad_run_step(again, step, &report);
   ad_run_destroy(again);
   return status ? status : out->status;
@@ -112,12 +115,12 @@ ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) {
   return status;
 }
 
-/* ---- both ---- */
+/* ---- comparing the two counts ---- */
 
 static const ad_calls_kind none;
 
-/* Of these the plan has rows that are routed, whose number routing decides, and neither keys on a ring nor what crosses
- * bridges. */
+/* Exchanges are compared by their number alone, and only if the plan has one over the same group: it knows that
+ * experts' rows are exchanged, but not how many rows, and it has no exchanges of a ring or of a bridge. */
 static int is_exchange(const ad_calls_kind *kind) { return kind->op == AD_EXCHANGE; }
 
 static int is_equal(const ad_calls_kind *a, const ad_calls_kind *b) {
@@ -179,7 +182,7 @@ int ad_calls_keep_contracts(const ad_run *run, char *text, size_t size) {
   return 1;
 }
 
-/* ---- in a proof ---- */
+/* ---- counting in a proof's step ---- */
 
 ad_status ad_calls_begin(ad_prover *prover, int64_t step) {
   forget(&prover->made);
@@ -189,6 +192,7 @@ ad_status ad_calls_begin(ad_prover *prover, int64_t step) {
   return AD_OK;
 }
 
+/* The first rank whose collectives differ from its plan, told to all ranks; the number of ranks: none. */
 static ad_status first_that_differs(const ad_prover *prover, int equal, int64_t *out) {
   *out = equal ? ad_comm_size(prover->comm) : ad_comm_rank(prover->comm);
   ad_collective call = {
@@ -199,6 +203,7 @@ static ad_status first_that_differs(const ad_prover *prover, int equal, int64_t 
   return ad_comm_run(prover->comm, &call);
 }
 
+/* Notes the first rank's collectives and bytes in the proof. */
 static void note_count(const ad_prover *prover) {
   ad_proof *proof = prover->job->proof;
   for (size_t i = 0; i < prover->made.count; i++) {
@@ -207,7 +212,7 @@ static void note_count(const ad_prover *prover) {
   }
 }
 
-/* As a collective takes it. */
+/* A text as the i32 words in which a broadcast moves it. */
 typedef union words {
   int32_t aligned[AD_CALLS_TEXT / sizeof(int32_t)];
   char text[AD_CALLS_TEXT];

@@ -1,13 +1,14 @@
-/* The F distribution, by the incomplete beta function's continued fraction (DLMF 8.17.22), which converges fast on the
- * side where it is used. */
+/* The F distribution, computed from the continued fraction of the incomplete beta function (DLMF 8.17.22), which
+ * converges fast on the side where it is used. */
 #include "check/chance.h"
 
 #include <math.h>
 
-/* Lentz's way through a continued fraction b0 + a1/(b1 + a2/(b2 + ...)): the next convergent's numerator and
- * denominator, each over the one before. */
+/* Lentz's method for a continued fraction b0 + a1/(b1 + a2/(b2 + ...)) keeps two ratios: the next convergent's
+ * numerator and denominator, each over the one before. Neither may be 0. */
 static double nonzero(double x) { return fabs(x) < 1e-300 ? 1e-300 : x; }
 
+/* Coefficient number n of the continued fraction. */
 static double coefficient(int n, double x, double a, double b) {
   int half = n / 2;
   double m = half;
@@ -28,7 +29,7 @@ static double fraction(double x, double a, double b) {
   return value;
 }
 
-/* x^a y^b / (a B(a, b)), y = 1 - x, over the fraction. */
+/* The regularized incomplete beta function: x^a y^b / (a B(a, b)) over the continued fraction, with y = 1 - x. */
 static double lower_beta(double x, double y, double a, double b) {
   double front = a * log(x) + b * log(y) + lgamma(a + b) - lgamma(a) - lgamma(b) - log(a);
   return exp(front) / fraction(x, a, b);
@@ -44,7 +45,7 @@ double ad_chance_of_ratio(double ratio, double above, double below) {
 
 double ad_ratio_of_chance(double chance, double above, double below) {
   enum { HALVINGS = 60 };
-  double least = -5, most = 5; /* of log2 of the ratio */
+  double least = -5, most = 5; /* bounds of log2(ratio) */
   while (ad_chance_of_ratio(exp2(most), above, below) > chance && most < 2000) most *= 2;
   for (int i = 0; i < HALVINGS; i++) {
     double middle = (least + most) / 2;

@@ -1,4 +1,4 @@
-/* `addend check`: the clean proof, the same in the recipe's own dtypes, then, if asked, planted mistakes. */
+/* `addend check`: the proof in f64, the proof in the recipe's own dtypes, then, if asked, the planted mistakes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static ad_status prove(const ad_recipe *recipe, const ad_check_options *options,
   return status;
 }
 
-/* A proof in f64 says nothing of rounding: a recipe that rounds anywhere is proven under its own dtypes too. */
+/* A proof in f64 says nothing of rounding, so a recipe that rounds anywhere is also proven in its own dtypes. */
 static int proves_own_dtypes(const ad_recipe *recipe, const ad_check_options *options) {
   ad_check_options own = *options;
   own.recipe_dtype = 1;
@@ -40,6 +40,7 @@ static int proves_own_dtypes(const ad_recipe *recipe, const ad_check_options *op
   return is_usual && !ad_proof_is_wide(recipe, &own);
 }
 
+/* The same check in the recipe's own dtypes. */
 static ad_check_options in_own_dtypes(const ad_check_options *options) {
   ad_check_options own = *options;
   own.recipe_dtype = 1;
@@ -117,7 +118,7 @@ static ad_status check_slope(const ad_recipe *recipe) {
   return what ? ad_fail(AD_INVALID, "--directional compares a loss's slope with its gradients: %s", what) : AD_OK;
 }
 
-/* The folder is made before any rank starts: what is wrong with it is known then. */
+/* Makes the dump's folder before any rank starts, so that a folder that cannot be made is reported then. */
 static ad_status take_options(const ad_recipe *recipe, const ad_check_options *options, ad_check_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_check_options"));
   AD_TRY(check_options(out));
@@ -138,9 +139,9 @@ ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int
   return status;
 }
 
-/* ---- on ranks that are there already ---- */
+/* ---- ad_check_on: on ranks that have started already ---- */
 
-// Rank 0 has the numbers; its verdict becomes everyone's.
+// Rank 0 has the numbers; its verdict is told to all ranks.
 static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
   char text[48];
   ad_mesh *world;
@@ -152,7 +153,7 @@ static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
   return status;
 }
 
-/* `own` NULL: not in the recipe's own dtypes. */
+/* Proves on the ranks of `comm`. own NULL: the recipe's own dtypes are not proven. */
 static ad_status check_here(ad_comm *comm, const ad_proof_job *job, ad_proof *own, int *holds, char **json) {
   double start = ad_seconds();
   char *text = NULL;

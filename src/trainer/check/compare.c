@@ -1,4 +1,4 @@
-/* The numbers of a proof: ratio and worst error of a distributed gradient against its reference. */
+/* Compares a distributed gradient with its reference: their ratio and the worst error of an element. */
 #include <math.h>
 
 #include "check/proof.h"

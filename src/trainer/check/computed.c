@@ -1,6 +1,6 @@
-/* A wrong addend leaves no trace of the call that made it wrong, so that no cause is told alone here: there is always
- * the formula between two transitions. What narrows them down is the loss, which only the forward pass makes, and a
- * factor, which only a group of its size makes. */
+/* Names what may have made addends wrong before they were summed. A wrong addend leaves no trace of the call that made
+ * it wrong, so several causes are named: transitions, and always also the formulas between them. Two facts narrow them
+ * down: a wrong loss can only come from the forward pass, and a common factor only from a group of that size. */
 #include "check/computed.h"
 
 #include <math.h>
@@ -8,13 +8,13 @@
 #include <string.h>
 #include "base/text.h"
 
-/* What is looked for in the places. */
+/* What is known of the wrong addends, and the transitions to search. */
 typedef struct search {
   const ad_places *places;
-  int forward;    /* the loss is wrong */
-  double factor;  /* of all wrong parameters; NaN: they have none in common */
-  int weighed;    /* the parameter's microbatches are right but for a factor each: only the count divides them */
-  const char *by; /* the last of the wrong parameters, in the order of the forward pass */
+  int forward;    /* the loss is wrong too: the mistake is in the forward pass */
+  double factor;  /* common to all wrong parameters; NaN: they have none */
+  int weighed;    /* each microbatch is right but for a factor, which only the count can make */
+  const char *by; /* the last wrong parameter in the order of the forward pass, and so the first on the way back */
 } search;
 
 static int is_wrong(const ad_proof_param *param) {
@@ -22,8 +22,9 @@ static int is_wrong(const ad_proof_param *param) {
          param->accounted == AD_NO_ACCOUNT;
 }
 
-/* ---- what narrows them down ---- */
+/* ---- what narrows the candidates down ---- */
 
+/* The factor by which all wrong gradients differ from the reference; NaN: there is no such factor. */
 static double common_factor(const ad_proof *proof) {
   double factor = NAN;
   for (size_t i = 0; i < proof->param_count; i++) {
@@ -46,8 +47,10 @@ int ad_place_is_count(const ad_place *place) {
   return place->phase == AD_PLACE_STEP && !strncmp(place->what, "count", 5);
 }
 
+/* Whether the transition is part of a bridge; other transitions on a tape have a call site, FILE.c:LINE. */
 static int is_of_bridge(const ad_place *place) { return place->phase != AD_PLACE_STEP && !strstr(place->what, ".c:"); }
 
+/* Whether a mistake over this transition's group could make the factor: the group has `factor` or 1/`factor` ranks. */
 static int is_of_size(const ad_place *place, double factor) {
   double ranks = (double)place->ranks;
   return isnan(factor) || fabs(factor - ranks) <= 1e-6 * ranks || fabs(factor * ranks - 1) <= 1e-6;
@@ -63,9 +66,9 @@ static int is_candidate(const search *s, const ad_place *place, double factor) {
          (ad_place_is_count(place) || is_of_size(place, factor));
 }
 
-/* ---- words ---- */
+/* ---- wording the causes ---- */
 
-/* One cause for all candidates like this one: of a bridge, of the count, or over the same axes. */
+/* Transitions that are named in one cause: those of one bridge, those of the count, or those over the same axes. */
 static int is_like(const ad_place *a, const ad_place *b) {
   if (is_of_bridge(a) || is_of_bridge(b)) return is_of_bridge(a) && is_of_bridge(b) && !strcmp(a->what, b->what);
   return axes_of(a) == axes_of(b) && ad_place_is_count(a) == ad_place_is_count(b);
@@ -77,7 +80,8 @@ static int is_first_of_its_like(const search *s, size_t index, double factor) {
   return 1;
 }
 
-/* "reduce_scatter at src/trainer/nn/mlp.c:30, 2 more" */
+/* Prints the first transition and the number of others like it: "reduce_scatter at src/trainer/nn/mlp.c:30 or 2
+ * more". */
 static void print_like(const search *s, size_t first, double factor, ad_text *text) {
   const ad_place *place = &s->places->list[first];
   int more = 0;
@@ -91,7 +95,8 @@ static ad_cause_kind kind_of(double factor) {
   return isnan(factor) ? AD_CAUSE_MISSING : factor < 1 ? AD_CAUSE_AVERAGED : AD_CAUSE_DOUBLED;
 }
 
-/* What is too large by a factor was divided by a count that is too small by it. */
+/* Adds the count as a cause: if gradients are too large by a factor, the count that they are divided by is too small by
+ * it. */
 static void add_count(const ad_place *place, double factor, ad_causes *causes) {
   char names[80];
   const char *did = isnan(factor) ? "left out, or done over others,"
@@ -131,7 +136,8 @@ static size_t add_candidates(const search *s, double factor, ad_causes *causes) 
   return added;
 }
 
-/* A factor that is no transition's size may still be made by one more axis of any. */
+/* Adds all candidates as causes. If no transition's group has the size of the factor, all transitions are candidates:
+ * done over one more axis, any of them can make the factor. */
 static void find(const search *s, ad_causes *causes) {
   if (isnan(s->factor) || !add_candidates(s, s->factor, causes)) add_candidates(s, NAN, causes);
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, s->factor,
@@ -140,8 +146,9 @@ static void find(const search *s, ad_causes *causes) {
                 s->by);
 }
 
-/* What a factor of the whole gradient may be stays possible, for addends are wrong by it as well, and so does that
- * copies are parts of one sum, which may be the sum of something before. Without an account everything does. */
+/* If the account shows wrong addends, causes that were found from the sum alone are removed, but for two that may still
+ * be true: a factor of the whole gradient, which wrong addends have too, and copies that are parts of one sum, which
+ * may be a sum made before. Without an account all causes stay. */
 void ad_computed_explain(const ad_places *places, ad_proof *proof) {
   search s = search_for(places, proof);
   for (size_t i = 0; i < proof->param_count; i++) {

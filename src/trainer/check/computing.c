@@ -1,4 +1,5 @@
-/* One process in the recipe's own dtypes against the same in f64 and against itself, and how far ranks may be off. */
+/* Compares one process in the recipe's own dtypes with the same in f64, from several draws, and derives how far the
+ * ranks' gradients may be off. */
 #include "check/computing.h"
 
 #include <math.h>
@@ -17,21 +18,22 @@ int ad_cuts_formulas(const ad_run *run) {
   return cut != 0;
 }
 
-/* Where formulas are cut, and where what is rounded are the sums themselves, ranks round in places of their own, and
- * everything may be another draw. Where the batch alone is cut and sums are wider than what they are rounded to, ranks
- * round the same values at the same places: what differs are a few that another order of a sum brings to the other
- * side, of which docs/dtypes.md has how much they were. */
+/* If the mesh cuts formulas (tp, cp, ep), or if sums themselves round, ranks round at places of their own, so that
+ * everything may be another draw. If the mesh cuts the batch alone and sums are wider than the dtype that they are
+ * rounded to, ranks round the same values at the same places; only the few values that another order of a sum rounds
+ * the other way differ. docs/dtypes.md has measurements. */
 static ad_latitude latitude_of(const ad_run *run) {
   int rounds_alike = ad_run_compute_dtype(run) == AD_BF16 && !ad_cuts_formulas(run);
   return rounds_alike ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
 }
 
-/* What f32 puts on the other side of a rounding than f64 does arrives a whole step of the wire's dtype away. Of one
- * process's error that is a part, but the values may be others. Of `wires`, what roundings come to in all elements, one
- * such step is sqrt(12 / numel); docs/dtypes.md has how much it was. */
+/* A value that f32 rounds one way and f64 the other arrives a whole step of the wire's dtype away. Allows for such
+ * values a part of `wires` (the norm of all roundings on wires, of one process), since other values may be hit than one
+ * process's. One such step in `numel` elements is sqrt(12 / numel) of `wires`. docs/dtypes.md has measurements. */
 static double turned(double wires, double numel) { return wires * fmax(1.0 / 3, sqrt(12 / numel)); }
 
-/* Gradients, losses and their sum, norms, choices. */
+/* The numbers that a proof judges in a step: gradients, losses and their sum, norms, choices. They share the chance of
+ * a false alarm. */
 static double numbers_in_a_step(const ad_run *run) {
   return (double)ad_run_param_count(run) + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3;
 }
@@ -68,12 +70,13 @@ void ad_computing_destroy(ad_computing *computing) {
   *computing = (ad_computing){0};
 }
 
-/* ---- how draws lie ---- */
+/* ---- the spread of one process's draws ---- */
 
 enum { CONTRASTS = AD_DRAWS - 1 };
 
-/* Sums over the elements of a vector. Contrasts are differences of draws that do not depend on what all share, each of
- * one draw's variance and independent of the others (Helmert). */
+/* Sums over the elements of a vector: of the draws' squares, of their mean's square, and of the products of their
+ * contrasts. A contrast (Helmert's) is a combination of draws without what all draws share; each has one draw's
+ * variance and is independent of the others. */
 typedef struct tally {
   double squares, centre, products[CONTRASTS][CONTRASTS];
 } tally;
@@ -98,7 +101,8 @@ static void add_tally(tally *to, const tally *from, double factor) {
     for (int b = 0; b <= a; b++) to->products[a][b] += factor * from->products[a][b];
 }
 
-/* A vector that varies in n independent directions alike has contrasts whose squared cosines are 1/n in the mean. */
+/* Estimates in how many independent directions the draws vary: contrasts of a vector that varies alike in n directions
+ * have squared cosines of 1/n in the mean. */
 static double freedom_by_angles(const tally *of) {
   double products = 0, squares = 0;
   for (int a = 0; a < CONTRASTS; a++) {
@@ -110,7 +114,7 @@ static double freedom_by_angles(const tally *of) {
   return products > 0 ? squares / products : INFINITY;
 }
 
-/* And squared norms whose variance is 2/n of their squared mean. */
+/* Estimates the same from the contrasts' squared norms, whose variance is 2/n of their squared mean. */
 static double freedom_by_norms(const tally *of) {
   double mean = 0, variance = 0;
   for (int a = 0; a < CONTRASTS; a++) mean += of->products[a][a] / CONTRASTS;
@@ -119,7 +123,7 @@ static double freedom_by_norms(const tally *of) {
   return variance > 0 ? 2 * mean * mean / variance : INFINITY;
 }
 
-/* Both are estimates from few draws: half of the smaller is taken, and never less than one direction. */
+/* Both estimates come from few draws, so half of the smaller one is taken; at least one direction. */
 static double freedom_of(const tally *of) {
   return fmin(fmax(1, fmin(freedom_by_angles(of), freedom_by_norms(of)) / 2), 1e6);
 }
@@ -144,13 +148,16 @@ static tally tally_param(const ad_draws *draws, size_t param, size_t numel) {
   return all;
 }
 
-/* ---- how far ranks may be ---- */
+/* ---- how far ranks may be off ---- */
 
-/* Standard deviations beyond which the distance of one more draw from the mean of all lies with the chance. */
+/* How many standard deviations of a draw the next draw may lie from the mean of all: it lies farther with probability
+ * `chance`. */
 static double deviations(double chance, double freedom) {
   return sqrt(ad_ratio_of_chance(chance, freedom, CONTRASTS * freedom) * (1 + 1.0 / AD_DRAWS));
 }
 
+/* How far from the draws' mean a rank's sum may lie: by `most` standard deviations, and by part `shared` of what draws
+ * share. */
 static double apart_of(const ad_computing *c, const ad_spread *spread, double shared, double most) {
   double drawn = fmin(deviations(c->chance, spread->freedom), most) * spread->between;
   return c->latitude.coarser * hypot(drawn, shared * spread->shared);
@@ -160,13 +167,14 @@ static double param_apart(const ad_computing *c, const ad_spread *spread) {
   return apart_of(c, spread, c->latitude.shared, INFINITY);
 }
 
-/* Where ranks and draws round alike but for a few values, those are few directions, and few draws say little of them:
- * by the quantile alone a mistake would pass beside them. docs/dtypes.md has how far right ranks were. */
+/* The bound for all gradients together has a limit in standard deviations. If ranks and draws round alike except for a
+ * few values, they vary in few directions, of which few draws say little: the quantile alone would be so wide that
+ * mistakes pass. docs/dtypes.md says how far correct ranks were. */
 static double all_apart(const ad_computing *c, const ad_spread *spread) {
   return apart_of(c, spread, c->latitude.shared_all, c->latitude.most_all);
 }
 
-/* From the mean of the draws. */
+/* Distance of the ranks' sum from the mean of the draws. */
 static double distance_to_mean(const ad_draws *draws, size_t param, const double *ref, const double *sum,
                                size_t numel) {
   double squares = 0;
@@ -184,8 +192,8 @@ static double distance(const double *a, const double *b, size_t numel) {
   return sqrt(squares);
 }
 
-/* Each addend, the ranks' and one process's, is rounded once at least. And where f64 computes, nothing is held to be
- * more exact than the proof in f64 promises. */
+/* The least that is allowed: each addend, the ranks' and one process's, is rounded at least once; and where f64
+ * computes, nothing may be asked to be more exact than the bound of the proof in f64. */
 static double least_apart(const ad_computing *c, const ad_run *run, size_t i) {
   double unit = ad_unit_roundoff(ad_dtype_wide(ad_run_compute_dtype(run)));
   return fmax(2 * unit * c->sizes[i], AD_WIDE_BOUND * c->norm[i]);
@@ -215,8 +223,8 @@ static void measure_all(ad_computing *c, const tally *all, double distances, dou
   c->all_apart = all_apart(c, &spread) + sqrt(least);
 }
 
-/* Side by side all gradients count alike: each is taken over what one process is off by in it. What wires and the least
- * roundings allow is allowed there too. */
+/* Measures every parameter, then all gradients together. There each gradient counts alike: it is divided by one
+ * process's error in it, and so is what wires and the least roundings allow. */
 void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference *reference, const ad_addends *ranks) {
   tally all = {0};
   double distances = 0, least = 0, allowed = 0, norms = 0;
@@ -237,7 +245,8 @@ void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference
 
 /* ---- losses ---- */
 
-/* A loss is one number, in which one process may be right by luck, but hardly in all gradients. */
+/* A loss is one number, in which one process may be right by luck, but hardly in all its gradients: so it may also be
+ * off by the relative error that all gradients may have. */
 double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference) {
   tally all = {0};
   double draw[AD_DRAWS];

@@ -1,54 +1,54 @@
-/* What computing in the recipe's own dtypes may put into a gradient, taken from one process that computes in them
- * several times and rounds differently each time; docs/dtypes.md says why. */
+/* Derives how much a gradient may be off because of the recipe's own dtypes: one process computes it several times in
+ * them, each time rounded differently. docs/dtypes.md explains the method. */
 #ifndef CHECK_COMPUTING_H
 #define CHECK_COMPUTING_H
 #include "check/reference.h"
 
-/* Where one process's draws of a vector lie. */
+/* How one process's draws of a vector are spread. */
 typedef struct ad_spread {
-  double error;   /* root mean square of their distances to the vector in f64 */
-  double centre;  /* distance of their mean to it */
-  double between; /* standard deviation of one of them, over all elements */
-  double freedom; /* in how many independent directions they vary, at least */
-  double shared;  /* what all of them are off by alike */
+  double error;   /* root mean square of the draws' distances to the vector in f64 */
+  double centre;  /* distance of the draws' mean to the vector in f64 */
+  double between; /* standard deviation of a draw, over all elements */
+  double freedom; /* the number of independent directions in which draws vary, at least */
+  double shared;  /* norm of the error that all draws share */
 } ad_spread;
 
-/* What ranks may do otherwise than one process: it follows from what their mesh cuts. */
+/* By how much ranks may differ from one process. It depends on what their mesh cuts. */
 typedef struct ad_latitude {
-  double coarser;    /* how many times as coarsely as the draws they may round */
-  double shared;     /* the part of what the draws share that they may have otherwise, in one parameter */
-  double shared_all; /* the same in all gradients together */
-  double most_all;   /* and by at most so many standard deviations of the draws */
+  double coarser;    /* how many times as coarsely as the draws ranks may round */
+  double shared;     /* the part of the draws' shared error by which one parameter's gradient may differ */
+  double shared_all; /* the same for all gradients together */
+  double most_all;   /* the limit for all gradients together, in standard deviations of the draws */
 } ad_latitude;
 
-/* Arrays are numbered as in ad_run_param_at; their numbers are norms over a parameter's elements. */
+/* Arrays have one entry a parameter, numbered as in ad_run_param_at: a norm over its elements. */
 typedef struct ad_computing {
   size_t count;
   ad_latitude latitude;
-  double chance; /* with which one number of a right proof is beyond its bound */
+  double chance; /* the probability that one number of a correct proof exceeds its bound */
   double *norm;  /* of the gradient in f64 */
-  double *wires; /* of what it has from the roundings of wires */
-  double *sizes; /* of the sums of the addends' absolute values */
+  double *wires; /* of what wires' roundings change in it */
+  double *sizes; /* of the sums of its addends' absolute values */
   ad_spread *spread;
   double *distance;               /* from the mean of one process's draws to the sum of the ranks' own addends */
-  double *apart;                  /* how large that may be */
-  double *allowed;                /* how far from the gradient in f64 the ranks' may be, before anything is reduced */
-  double all_distance, all_apart; /* of all gradients side by side, each over one process's error */
-  double relative;                /* what all gradients may be off from f64, over their norm */
+  double *apart;                  /* the bound of that distance */
+  double *allowed;                /* how far the ranks' gradient may be from f64, before it is reduced */
+  double all_distance, all_apart; /* all gradients together, each divided by one process's error in it */
+  double relative;                /* how far all gradients may be off from f64, divided by their norm */
 } ad_computing;
 
-/* Axes cut what each rank computes (tp, cp, ep), not the batch alone. */
+/* Whether axes (tp, cp, ep) cut what each rank computes, and not only the batch. */
 int ad_cuts_formulas(const ad_run *run);
-/* `run` is the distributed one; `steps`: of the proof, whose numbers share the chance of a false alarm. */
+/* `run`: the distributed run; `steps`: the steps of the proof, all whose numbers share the chance of a false alarm. */
 ad_status ad_computing_create(const ad_run *run, int64_t steps, ad_computing *out) AD_CHECKED;
 void ad_computing_destroy(ad_computing *computing);
-/* Of the step that the reference took last, and the ranks' own addends of it. */
+/* Fills the arrays for the step that the reference took last; `ranks`: the ranks' own addends of that step. */
 void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference,
                           const ad_addends *ranks);
-/* How far from the reference's a loss may be; `losses` are the draws'. */
+/* How far a loss may be from the reference's; `losses`: those of the draws. */
 double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference);
 
-/* A right proof is called wrong no more often than this. */
+/* The probability that a correct proof is called wrong, at most. */
 #define AD_FALSE_ALARMS 1e-7
 
 #endif

@@ -1,5 +1,5 @@
-/* Mistakes derived from the program: for each transition that a step executes, what each operator makes of it. The
- * table says which operators mean something for which transition. */
+/* Derives mistakes from the program: for each transition that a step executes, the ways in which it can be done wrongly
+ * (operators). A table says which operators apply to which transitions. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 /* ---- the table ---- */
 
-/* Transitions by what is executed. */
+/* Sets of transitions, one bit a move. */
 enum {
   ALL_REDUCE = 1 << AD_MOVE_ALL_REDUCE,
   REDUCE_SCATTER = 1 << AD_MOVE_REDUCE_SCATTER,
@@ -26,35 +26,36 @@ enum {
   EVERY = MOVES | CONVERT | ONCE | DECLARE
 };
 
-/* For which transitions there is a mutant, and what its result is: planted in execution in the forward pass or in a
- * step, in execution in the backward pass, and in the record. What is in no column is "none": a backward has no record
- * of its own, since law 2 gives it; the types know no average; a gather done twice has another shape. */
+/* The transitions to which each operator applies, with its result: planted in execution (the forward pass or the step;
+ * the backward pass), and planted in the record. Missing entries: a backward pass has no record of its own, since law 2
+ * gives it; the types know no average; a gather done twice has another shape. */
 static const struct {
   unsigned forward, backward, record;
 } table[AD_OPERATOR_COUNT] = {
-    [AD_OPERATOR_LEFT_OUT] = {MOVES, 0, EVERY & ~ONCE}, /* the own part, zeros where others' would be */
-    [AD_OPERATOR_DOUBLED] = {SUMS, SUMS, EVERY},        /* the sum times the ranks of its group */
-    [AD_OPERATOR_AVERAGED] = {SUMS, SUMS, 0},           /* the sum over the ranks of its group */
+    [AD_OPERATOR_LEFT_OUT] = {MOVES, 0, EVERY & ~ONCE}, /* this rank's part, zeros for the others' */
+    [AD_OPERATOR_DOUBLED] = {SUMS, SUMS, EVERY},        /* the sum times the number of ranks */
+    [AD_OPERATOR_AVERAGED] = {SUMS, SUMS, 0},           /* the sum over the number of ranks */
     [AD_OPERATOR_MORE_AXES] = {SUMS, SUMS, EVERY},      /* the sum of a larger group */
     [AD_OPERATOR_FEWER_AXES] = {MOVES & ~TO_ALL, MOVES & ~TO_ALL,
-                                EVERY},            /* the sum, or the parts, of a smaller group */
-    [AD_OPERATOR_OTHER_GROUP] = {MOVES, MOVES, 0}, /* the sum, or the parts, of other ranks */
+                                EVERY},            /* the sum, or the gathered parts, of a smaller group */
+    [AD_OPERATOR_OTHER_GROUP] = {MOVES, MOVES, 0}, /* the sum, or the gathered parts, of other ranks */
     [AD_OPERATOR_BACKWARD_IDENTITY] = {0, ALL_REDUCE, 0},
     [AD_OPERATOR_BACKWARD_LOCAL] = {0, REDUCE_SCATTER | GATHER | TO_ALL, 0},
-    [AD_OPERATOR_FIRST_MICROBATCH_ONLY] = {MOVES, MOVES, 0}, /* later as left out */
-    [AD_OPERATOR_ONCE_EVERYWHERE] = {ONCE, ONCE, ONCE},      /* every rank's copy */
+    [AD_OPERATOR_FIRST_MICROBATCH_ONLY] = {MOVES, MOVES, 0}, /* in later microbatches as left_out */
+    [AD_OPERATOR_ONCE_EVERYWHERE] = {ONCE, ONCE, ONCE},      /* the sum of every rank's copy */
 };
 
-/* ---- one place and one operator ---- */
+/* ---- one transition and one operator ---- */
 
-/* An exchange of rows by counts (V->V). The types do not tell whose rows a rank has, so that there is nothing to write
- * otherwise in the record. */
+/* Whether the operator applies to an exchange of rows by counts (V->V). Types do not say whose rows a rank has, so the
+ * record has nothing to get wrong. */
 static int means_something_of_rows(const ad_place *place, ad_operator op, int in_record) {
   if (in_record) return 0;
   if (op == AD_OPERATOR_FIRST_MICROBATCH_ONLY) return 1;
   return op == (place->phase == AD_PLACE_BACKWARD ? AD_OPERATOR_BACKWARD_LOCAL : AD_OPERATOR_LEFT_OUT);
 }
 
+/* Whether the operator applies to the transition: whether there is such a mistake. */
 static int means_something(const ad_place *place, ad_operator op, int in_record) {
   unsigned bit = 1u << place->move;
   if (place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V) return means_something_of_rows(place, op, in_record);
@@ -62,7 +63,7 @@ static int means_something(const ad_place *place, ad_operator op, int in_record)
   return ((place->phase == AD_PLACE_BACKWARD ? table[op].backward : table[op].forward) & bit) != 0;
 }
 
-/* The axes that the operator goes through, one mutant each; 0: it has none, so there is no mutant. */
+/* The axes for which there is a mistake, one mistake an axis; 1 if the operator takes no axis; 0: there is none. */
 static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
   ad_axes own = place->axes & place->named, others = place->named & ~place->axes;
   switch (op) {
@@ -71,9 +72,9 @@ static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
     case AD_OPERATOR_FEWER_AXES:
       return own & (own - 1) ? own : 0;
     case AD_OPERATOR_OTHER_GROUP: {
-      /* Where the value is pending along the other axis, its later sum makes good for the shear. */
+      /* Along an axis on which the value is pending, the later sum would undo the shear. */
       ad_axes along = place->ranks > 1 ? others & place->large & ~place->pending : 0;
-      return along & (~along + 1); /* one is enough */
+      return along & (~along + 1); /* one axis is enough */
     }
     case AD_OPERATOR_FIRST_MICROBATCH_ONLY:
       return place->times > 1 ? 1 : 0;
@@ -86,7 +87,8 @@ static int has_axis(ad_operator op) {
   return op == AD_OPERATOR_MORE_AXES || op == AD_OPERATOR_FEWER_AXES || op == AD_OPERATOR_OTHER_GROUP;
 }
 
-/* A count that is not summed over the ranks that cut the sequence is each rank's own: the loss is a mean of means. */
+/* Published mistakes about counts. If the count is not summed over the ranks that cut the sequence, each rank has its
+ * own, and the loss is a mean of means. */
 static int catalogue_of_count(ad_operator op, ad_axis axis) {
   if (op == AD_OPERATOR_LEFT_OUT) return 11;
   return op == AD_OPERATOR_FEWER_AXES && axis == AD_CP ? 18 : 0;
@@ -99,7 +101,8 @@ static int is_of_router(const ad_place *place) {
   return (last && !strcmp(last, ".router")) || strstr(place->what, AD_SCORES_BECOME_OWN);
 }
 
-/* The one sum over tp of a router's gradient, on the tape or in its parameter's path, is not made. */
+/* Whether the operator leaves out the one sum over tp of a router's gradient, on the tape or on the parameter's
+ * path. */
 static int takes_router_for_final(const ad_place *place, ad_operator op, ad_axis axis) {
   if (!is_of_router(place)) return 0;
   switch (op) {
@@ -114,23 +117,24 @@ static int takes_router_for_final(const ad_place *place, ad_operator op, ad_axis
   }
 }
 
+/* Numbers of published mistakes in backward passes; 0: none. */
 static int catalogue_of_backward(const ad_place *place, ad_operator op) {
   int over_tp = is_over_tp(place), sums = place->move == AD_MOVE_ALL_REDUCE;
   switch (op) {
-    case AD_OPERATOR_BACKWARD_IDENTITY: /* what all heads used: its gradient is that of the own heads */
+    case AD_OPERATOR_BACKWARD_IDENTITY: /* of all heads' gradients only this rank's heads' is left */
       return over_tp ? 3 : 0;
-    case AD_OPERATOR_BACKWARD_LOCAL: /* of rows by counts: gradients of slots on other ranks */
+    case AD_OPERATOR_BACKWARD_LOCAL: /* for rows by counts: gradients of slots on other ranks are lost */
       return place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V ? 4 : 5;
-    case AD_OPERATOR_AVERAGED: /* ranks of one sequence divided by as if they were data parallel */
+    case AD_OPERATOR_AVERAGED: /* the ranks of one sequence are divided by as if they were data parallel */
       return over_tp && place->move == AD_MOVE_REDUCE_SCATTER ? 14 : 0;
-    case AD_OPERATOR_DOUBLED: /* through a sum inside the parallel region: times its ranks */
+    case AD_OPERATOR_DOUBLED: /* a sum inside the parallel region multiplies the gradient by its ranks */
       return over_tp && sums ? 15 : 0;
     default:
       return 0;
   }
 }
 
-/* Published mistakes that are one operator at one kind of place. */
+/* Numbers of published mistakes that are one operator at one kind of transition; 0: none. */
 static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   int is_count = !strcmp(place->what, "count"), is_norm = !strcmp(place->what, "norm");
   if (place->phase == AD_PLACE_STEP && is_count) return catalogue_of_count(op, axis);
@@ -143,6 +147,7 @@ static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   return op == AD_OPERATOR_AVERAGED ? 9 : op == AD_OPERATOR_LEFT_OUT ? 2 : op == AD_OPERATOR_DOUBLED ? 7 : 0;
 }
 
+/* The ratio of the mistaken gradient to the right one; NaN: it is no one number. */
 static double expected_ratio(const ad_place *place, ad_operator op) {
   if (!place->is_segment || !(SUMS & 1u << place->move)) return NAN;
   if (op == AD_OPERATOR_AVERAGED) return 1 / (double)place->ranks;
@@ -162,6 +167,7 @@ static ad_sabotage mistake_of(const ad_place *place, ad_operator op, ad_axis axi
   return sabotage;
 }
 
+/* Lists the mistakes of one operator at one transition, one for each axis; list NULL: only counts them. */
 static size_t list_operator(const ad_place *place, ad_operator op, int in_record, ad_sabotage *list) {
   size_t count = 0;
   if (!means_something(place, op, in_record)) return 0;
@@ -185,8 +191,10 @@ size_t ad_derived_list(const ad_places *places, ad_sabotage *list) {
   return count;
 }
 
-/* ---- on engine dry ---- */
+/* ---- steps on engine dry ---- */
 
+/* Takes the first step as `rank` on engine dry; lists its transitions in `watching`, plants `planting` (each may be
+ * NULL). */
 static ad_status take_dry_step(const ad_recipe *recipe, int64_t rank, ad_places *watching, ad_planting *planting) {
   ad_comm *comm;
   ad_run *run = NULL;
@@ -214,8 +222,8 @@ static ad_status add_places_of(const ad_recipe *recipe, int64_t rank, ad_places 
   return status;
 }
 
-/* The first rank at each position of a pipeline, which is one rank where there is none. The last comes first: a count
- * that is written otherwise is refused where losses are divided by it. */
+/* Adds the transitions of the first rank of each pipeline stage (one rank if there is no pipeline). The last stage
+ * comes first: it divides losses by counts, so a mistake in a count's record is refused there. */
 static ad_status add_places_of_stages(const ad_recipe *recipe, ad_places *to) {
   ad_mesh *mesh;
   AD_TRY(ad_mesh_create(recipe->meshes[0].text, &mesh));
@@ -225,7 +233,7 @@ static ad_status add_places_of_stages(const ad_recipe *recipe, ad_places *to) {
   return AD_OK;
 }
 
-/* The first ranks of the pools, which are one after another. */
+/* Adds the transitions of the first rank of each pool and of each block in it. Pools' ranks follow one another. */
 static ad_status add_all_places(const ad_recipe *recipe, ad_places *to) {
   int64_t rank = 0;
   for (size_t i = 0; i < recipe->mesh_count; i++) {
@@ -249,9 +257,9 @@ ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) {
   return status;
 }
 
-/* Why the mutant is the same program, types apart; NULL if it is another. */
 static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I; }
 
+/* Why the mistaken program is the same program apart from its types; NULL if it is another. */
 static const char *why_same_program(const ad_planting *planting) {
   const ad_place *place = &planting->place;
   int is_axis = planting->operator_ == AD_OPERATOR_MORE_AXES || planting->operator_ == AD_OPERATOR_FEWER_AXES;
@@ -264,7 +272,7 @@ static const char *why_same_program(const ad_planting *planting) {
   return NULL;
 }
 
-/* A step of the program as a mistake in the record would have it. */
+/* One step of the program with a mistake in the record: the context of take_recorded_step. */
 typedef struct recorded_step {
   const ad_recipe *recipe;
   ad_planting *planting;
@@ -275,7 +283,8 @@ static ad_status take_recorded_step(void *context) {
   return take_dry_step(recorded->recipe, recorded->planting->place.rank, NULL, recorded->planting);
 }
 
-/* A conversion before the mistake would give its place another number. */
+/* Takes the step for a search of repairs. A conversion that is inserted before the mistake renumbers transitions; then
+ * the mistake is not found, and the repair does not count. */
 static ad_status take_mended_step(void *context) {
   const recorded_step *recorded = context;
   AD_TRY(take_recorded_step(context));
@@ -291,10 +300,11 @@ ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_r
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) {
   recorded_step recorded = {recipe, &sabotage->planting};
   ad_status status = take_recorded_step(&recorded);
-  int fired = sabotage->planting.fired; /* trying repairs begins it again and again */
+  int fired = sabotage->planting.fired; /* the search for repairs resets it */
   if (status) status = ad_repair_say(status, take_mended_step, &recorded);
   sabotage->planting.fired = fired;
-  int refused = status == AD_TYPE || (status == AD_INVALID && sabotage->planting.fired); /* by a type, or by a shape */
+  /* refused by a type or by a shape */
+  int refused = status == AD_TYPE || (status == AD_INVALID && sabotage->planting.fired);
   if (status && !refused) return status;
   if (status) {
     sabotage->caught = AD_CAUGHT_TYPE;

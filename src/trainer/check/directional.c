@@ -1,5 +1,5 @@
-/* (L(theta + h d) - L(theta - h d)) / 2h of the distributed loss against <gradient, d>, along one random direction d
- * keyed by global index. Shares no formula with the product but the forward pass. */
+/* The difference quotient (L(theta + h d) - L(theta - h d)) / 2h of the distributed loss against <gradient, d>, along
+ * one random direction d. Elements of d are drawn by global index. Shares only the forward pass with what it proves. */
 #include "check/directional.h"
 
 #include <math.h>
@@ -12,13 +12,13 @@
 
 enum { DIRECTION_SEED = 7 };
 
-/* Where a part's elements lie in the whole value: row-major over the spans of each dimension. */
+/* A rank's part of an array, to find where its elements lie in the whole value. */
 typedef struct ad_walk {
   const ad_array *array;
   int64_t rank;
 } ad_walk;
 
-/* Global row-major index of local element `local`. */
+/* Global row-major index of the element with local row-major index `local`. */
 static int64_t global_index(const ad_walk *walk, int64_t local) {
   const ad_array *array = walk->array;
   int64_t index = 0, stride = 1;
@@ -63,6 +63,7 @@ static ad_status set_values(ad_run *run, const double *saved, double h) {
   return ad_run_refresh(run, AD_VALUES_WRITTEN);
 }
 
+/* The central difference of the loss at steps h and -h along the direction. */
 static ad_status difference_quotient(ad_run *run, const double *saved, double h, double *out) {
   double above, below;
   AD_TRY(set_values(run, saved, h));
@@ -74,6 +75,7 @@ static ad_status difference_quotient(ad_run *run, const double *saved, double h,
   return AD_OK;
 }
 
+/* Whether this rank's elements count: of several ranks with the same elements one counts. */
 static int counts_here(const ad_array *array, int64_t rank) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (!ad_type_is_cut(array->layout.type[axis]) && ad_mesh_position(array->layout.mesh, rank, (ad_axis)axis))
@@ -81,7 +83,7 @@ static int counts_here(const ad_array *array, int64_t rank) {
   return 1;
 }
 
-/* <gradient, d>, every distinct element once, summed over all ranks. */
+/* <gradient, d>, with every distinct element once, summed over all ranks. */
 static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
   int64_t rank = ad_comm_rank(comm);
   double sum = 0;
@@ -108,7 +110,7 @@ static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
 ad_status ad_directional(ad_comm *comm, ad_run *run, ad_proof *proof) {
   double *saved, quotient = 0, slope = 0;
   AD_TRY(save_values(run, &saved));
-  /* Parameters are of size 1/50 to 1; at this step truncation and cancellation are both below the bound. */
+  /* Parameters are of size 1/50 to 1; at h = 1e-6 errors of truncation and cancellation are both below the bound. */
   ad_status status = difference_quotient(run, saved, 1e-6, &quotient);
   ad_release(saved);
   ad_step_report report;

@@ -1,4 +1,5 @@
-/* Findings as the JSON document that users and scripts rely on. A number that is not finite is null. */
+/* Writes what a check found as the JSON document that users and scripts rely on. A number that is not finite becomes
+ * null. */
 #include "check/document.h"
 
 #include <math.h>
@@ -45,10 +46,10 @@ static json_t *params_document(const ad_findings *findings) {
   return params;
 }
 
-/* max, and NaN if one is NaN */
+/* The larger number; NaN if one is NaN. */
 static double worse(double a, double b) { return isnan(a) || isnan(b) ? NAN : fmax(a, b); }
 
-/* Of a proof in which some steps overflowed and were skipped. */
+/* Adds what became of steps that overflowed, if some did and were skipped. */
 static void add_overflow(const ad_overflow *overflow, json_t *document) {
   if (!overflow->skipped) return;
   json_object_set_new(
@@ -67,7 +68,7 @@ static json_t *error_document(double error, double bound) {
   return json_pack("{s:o, s:o}", "rel_err", number(error), "bound", number(bound));
 }
 
-/* What belongs to no parameter and decides as well. */
+/* Adds verdicts that belong to no parameter: replicas, initial values, updates, collectives, states, choices. */
 static void add_facts(const ad_proof *proof, json_t *document) {
   json_object_set_new(document, "replicas_equal", json_boolean(replicas_equal(proof)));
   json_object_set_new(document, "initial_equal", json_boolean(proof->initial_equal));
@@ -182,7 +183,7 @@ static void add_sabotages(const ad_sabotages *sabotages, json_t *document) {
   json_object_set_new(document, "survivors", json_integer((json_int_t)ad_sabotages_survivors(sabotages)));
 }
 
-/* The parameter that comes nearest to what rounding allows. */
+/* The parameter whose error is the largest part of its bound; *share: that part. */
 static const ad_proof_param *nearest(const ad_proof *proof, double *share) {
   const ad_proof_param *worst = &proof->params[0];
   *share = -1;
@@ -197,7 +198,7 @@ static const ad_proof_param *nearest(const ad_proof *proof, double *share) {
   return worst;
 }
 
-/* NaN: a gradient has no direction, and is not that of its reference. */
+/* The smallest cosine of all gradients; NaN if a gradient is zero and its reference is not, or the other way round. */
 static double worst_cosine(const ad_proof *proof) {
   double worst = 1;
   for (size_t i = 0; i < proof->param_count; i++) {
@@ -242,7 +243,7 @@ int ad_findings_hold(const ad_findings *findings) {
   return !sabotages || (!ad_sabotages_survivors(sabotages) && !untried(sabotages));
 }
 
-/* The recipe's node: a text, or one for each module. */
+/* The recipe's mesh: a text, or an object with one text for each module. */
 static json_t *mesh_document(const ad_recipe *recipe) {
   if (recipe->mesh_count == 1) return json_string(recipe->meshes[0].text);
   json_t *meshes = json_object();

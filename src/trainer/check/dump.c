@@ -1,5 +1,5 @@
-/* Writing what a step starts from and its gradients as safetensors. The arrays are brought together on all ranks, one
- * after another; the first rank writes them. */
+/* Writes what a step starts from, and its gradients, as safetensors. Each array is gathered on all ranks in turn; the
+ * first rank writes it. */
 #include "check/dump.h"
 
 #include <stdio.h>
@@ -17,12 +17,12 @@
 enum { NAME_SIZE = 2 * AD_PARAM_NAME_SIZE, TEXT_SIZE = 40 };
 enum { TOLD_MAX = 5 + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX };
 
-/* A list of arrays to write; each rank has its part. */
+/* A list of arrays to write, of which each rank has its part. */
 typedef struct dumped {
   const ad_array **parts;
   ad_safetensor *tensors;
   char (*names)[NAME_SIZE];
-  size_t count, capacity, largest; /* bytes of the largest, whole */
+  size_t count, capacity, largest; /* bytes of the largest array, whole */
 } dumped;
 
 static ad_status append(dumped *list, const char *name, const ad_array *part) {
@@ -82,7 +82,8 @@ static int is_listed(const dumped *list, const char *name) {
 
 typedef const ad_array *(*array_of)(const ad_program *program, size_t index, char *name, size_t size);
 
-/* What several modules have slices of is whole once it is written of one. */
+/* Lists the program's arrays. An array that several modules have slices of is listed once, since it is written
+ * whole. */
 static ad_status list_arrays(const ad_run *run, array_of array_at, dumped *list) {
   const ad_array *array;
   char name[NAME_SIZE];
@@ -91,7 +92,7 @@ static ad_status list_arrays(const ad_run *run, array_of array_at, dumped *list)
   return AD_OK;
 }
 
-/* ---- writing ---- */
+/* ---- writing one file ---- */
 
 static ad_status open_file(const ad_prover *prover, const char *name, dumped *list, const char *const *metadata,
                            ad_safetensors_writer **out) {
@@ -104,7 +105,7 @@ static ad_status open_file(const ad_prover *prover, const char *name, dumped *li
   return status;
 }
 
-/* A rank that could not write still takes part: the others wait for it. */
+/* Gathers and writes the list's arrays. A rank whose writing fails goes on gathering, since the others wait for it. */
 static ad_status write_arrays(ad_prover *prover, const dumped *list, void *memory, ad_safetensors_writer *writer) {
   ad_status written = AD_OK;
   for (size_t i = 0; i < list->count; i++) {
@@ -128,7 +129,7 @@ static ad_status write_list(ad_prover *prover, const char *name, dumped *list, c
   return status;
 }
 
-/* Takes the list. */
+/* Writes the list to the file and releases it. `listed`: the status of making the list. */
 static ad_status dump(ad_prover *prover, const char *name, ad_status listed, dumped *list,
                       const char *const *metadata) {
   ad_status status = listed ? listed : write_list(prover, name, list, metadata);
@@ -143,11 +144,11 @@ static ad_status dump_of_step(ad_prover *prover, int64_t step, const char *what,
   return dump(prover, name, listed, list, metadata);
 }
 
-/* ---- what is told of a step ---- */
+/* ---- a gradients file's metadata: losses, norms, counts ---- */
 
 typedef struct told {
   char names[TOLD_MAX][NAME_SIZE], texts[TOLD_MAX][TEXT_SIZE];
-  const char *pairs[2 * TOLD_MAX + 1]; /* NULL at the end */
+  const char *pairs[2 * TOLD_MAX + 1]; /* names and texts in turn, NULL at the end */
   size_t count;
 } told;
 
@@ -159,7 +160,7 @@ static void tell(told *to, const char *what, const char *of, double value) {
   to->pairs[2 * at + 1] = to->texts[at];
 }
 
-/* Losses and norms also one by one, where there are several. */
+/* Losses and norms are also told one by one if there are several. */
 static void tell_all(const ad_run *run, const ad_step_report *report, told *to) {
   size_t losses = ad_program_loss_count(run->program);
   tell(to, "loss", "", report->loss);
@@ -187,7 +188,7 @@ static ad_status dump_states(ad_prover *prover, int64_t step) {
   return status || list.count ? dump_of_step(prover, step, "states", status, &list, NULL) : AD_OK;
 }
 
-/* They are those of every step. */
+/* Constants are the same in every step. */
 static ad_status dump_constants(ad_prover *prover) {
   dumped list = {0};
   ad_status status = list_arrays(prover->run, ad_program_constant_array, &list);

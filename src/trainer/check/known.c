@@ -1,4 +1,4 @@
-/* The known mistakes that are no transition: their list, and what of a run decides whether each shows. */
+/* Lists the known mistakes that are not a transition done wrongly, and finds which of them a run can show. */
 #include <math.h>
 #include <stdio.h>
 
@@ -40,7 +40,7 @@ size_t ad_known_list(ad_sabotage *list) {
   return count;
 }
 
-/* ---- facts ---- */
+/* ---- facts: what a run has, so that a mistake can show ---- */
 
 static ad_needs facts_of_path(const ad_param_spec *spec) {
   const ad_mesh *mesh = spec->layout.mesh;
@@ -79,7 +79,7 @@ static ad_needs facts_of_computing(const ad_run *run) {
   return facts | AD_NEED_NARROW_PRODUCTS | (residual == AD_BF16 ? 0 : AD_NEED_WIDE_STREAM);
 }
 
-/* In the recipe's own dtypes, whatever the run computes in. */
+/* The facts of a parameter's contract in the recipe's own dtypes, whatever the run computes in. */
 static ad_needs facts_of_contract(const ad_recipe *recipe, const char *name) {
   ad_contract contract;
   ad_needs facts = 0;
@@ -95,7 +95,7 @@ static int64_t counted_in(const ad_run *run, size_t m) {
   return ad_run_count(run, 0) ? ad_count_of(ad_run_count(run, 0), m) : 0;
 }
 
-/* A shard that an earlier microbatch left is pending when the last one's comes. */
+/* Whether the shard that an earlier microbatch reduce-scattered is still pending when the last microbatch comes. */
 static int keeps_shards(const ad_run *run) {
   const ad_recipe *recipe = run->recipe;
   int kept = 0;

@@ -1,6 +1,6 @@
-/* What a proof needs at least: its ranks, as the plan counts them in the proof's dtype; on each of them one whole
- * gradient of every parameter and, where dtypes round, the sums of its addends and of their sizes in f64; and on the
- * first the runs of the reference. Left out is what else the judging takes, which is less. */
+/* Estimates the least memory that a proof needs: that of its ranks, as the plan counts it in the proof's dtype; on each
+ * rank one whole gradient of every parameter and, in dtypes that round, the f64 sums of its addends and of their
+ * absolute values; on the first rank the runs of the reference. What judging takes besides is less and left out. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -15,10 +15,10 @@
 #include "train/run.h"
 
 typedef struct ad_proof_needs {
-  size_t ranks, whole, reference; /* of all ranks together */
+  size_t ranks, whole, reference; /* bytes of all ranks together */
 } ad_proof_needs;
 
-/* A gradient of every parameter, in its own dtype and in f64. */
+/* Bytes of one whole gradient of every parameter, in its own dtype and in f64. */
 typedef struct ad_wholes {
   size_t own, wide;
 } ad_wholes;
@@ -34,7 +34,7 @@ static ad_wholes wholes_of(ad_run *run) {
   return wholes;
 }
 
-/* Acts as one process in this dtype. */
+/* Plans the recipe of one process in this dtype. */
 static ad_status act_alone(const ad_recipe *alone, ad_dtype dtype, ad_plan_memory *out, ad_wholes *wholes) {
   ad_plan_world world = {.ranks = 1, .ranks_per_node = 1, .dtype = dtype};
   ad_comm *comm;
@@ -47,8 +47,8 @@ static ad_status act_alone(const ad_recipe *alone, ad_dtype dtype, ad_plan_memor
   return status;
 }
 
-/* The run in f64; that which is fed, which computes only where the proof's dtype rounds, and then its draws, in f32;
- * and that which runs free. */
+/* Adds the reference's runs: one in f64; one that is fed gradients, which computes only if the proof's dtype rounds,
+ * and then keeps draws in f32; and one that runs free, if there are several steps. */
 static ad_status add_reference(const ad_recipe *alone, const ad_proof_job *job, int64_t ranks, ad_proof_needs *to) {
   ad_plan_memory wide, own;
   ad_wholes wholes, ignored;

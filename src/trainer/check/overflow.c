@@ -1,5 +1,5 @@
-/* Steps that overflow f16 in a proof. A training skips them, all ranks together, and lowers the scale of its loss; so
- * does a proof, which judges the others. */
+/* Counts steps of a proof that overflow f16. Training skips such a step on all ranks and lowers the loss scale; a proof
+ * does so too, and judges the other steps. */
 #include "check/overflow.h"
 
 #include <stdio.h>
@@ -9,7 +9,8 @@
 #include "program/program.h"
 #include "train/run.h"
 
-/* What overflowed on a wire, or the first parameter whose gradient is no finite number; empty: there is none. */
+/* Names the value that overflowed on a wire, or the first parameter whose gradient is not finite; empty: there is
+ * none. */
 static void name_param(const ad_prover *prover, char *out, size_t size) {
   const ad_wire_overflow *wire = ad_run_wire_overflow(prover->run);
   snprintf(out, size, "%s", wire->spec ? wire->spec->value : "");
@@ -33,8 +34,8 @@ void ad_overflow_note(ad_prover *prover, const ad_step_report *report) {
   }
 }
 
-/* The scale at which all steps are taken; *found 0: there is none. What a skipped step leaves is what it began with, so
- * that these are the steps of a proof that begins at that scale. */
+/* Searches the loss scale at which all steps are taken; *found 0: there is none. A skipped step changes nothing but the
+ * scale, so the steps that are then taken are those of a proof that begins at that scale. */
 static ad_status find_scale(ad_prover *prover, int *scale, int *found) {
   ad_run *run = prover->run;
   run->options.quiet = 1;

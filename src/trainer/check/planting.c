@@ -1,6 +1,6 @@
-/* Finding a transition again when it passes, and doing it wrongly. What a rank would hold is computed from the values
- * that every rank of the mesh handed in, so that one piece of arithmetic serves all operators: which ranks are put
- * together, and with what factor. */
+/* Finds a transition again each time it passes, and does it wrongly. What the rank then holds is computed from the
+ * values that all ranks of the mesh handed in, so that one arithmetic serves all operators: they differ in which ranks'
+ * values are put together, and with what factor. */
 #include "check/planting.h"
 
 #include <stdio.h>
@@ -32,9 +32,9 @@ const char *ad_place_print(const ad_place *place, char *buffer, size_t size) {
   return buffer;
 }
 
-/* ---- listing ---- */
+/* ---- listing transitions ---- */
 
-/* The transition as a place; `segment` of a packed array, or -1. */
+/* The transition as a place; segment: the number of the parameter in a packed array, or -1. */
 static ad_place place_of(const ad_comm *comm, const ad_transit *transit, const ad_array *in, int segment) {
   const ad_mesh *mesh = in->layout.mesh;
   int on_tape = !transit->what && !transit->names;
@@ -62,13 +62,15 @@ static int same_place(const ad_place *a, const ad_place *b) {
          a->is_segment == b->is_segment && !strcmp(a->what, b->what);
 }
 
-/* Over axes that no program speaks of there is one rank, and nobody asked for it. */
+/* The place in the list that is the same transition; NULL: it is not listed. */
 static ad_place *find_place(const ad_places *places, const ad_place *place) {
   for (size_t i = places->count; i-- > 0;)
     if (same_place(&places->list[i], place)) return &places->list[i];
   return NULL;
 }
 
+/* Adds the place, or counts one more execution if it is listed. Transitions over axes that no program names are left
+ * out: they have one rank, and nobody asked for them. */
 static void list_place(ad_places *places, ad_place place) {
   if (!(place.axes & place.named)) return;
   ad_place *known = find_place(places, &place);
@@ -114,9 +116,9 @@ void ad_places_release(ad_places *places) {
   *places = (ad_places){0};
 }
 
-/* ---- what every rank handed in ---- */
+/* ---- gathering what every rank handed in ---- */
 
-/* The elements of one array, or of one segment of it, on this rank. */
+/* The elements of an array, or of one segment of it, on this rank. */
 typedef struct stretch {
   size_t start, numel;
 } stretch;
@@ -144,10 +146,11 @@ static void write_values(const ad_array *array, stretch to, const double *values
     ad_cast(data, array->dtype, values, AD_F64, to.numel);
 }
 
+/* What all ranks of the mesh handed in, after gather(). */
 typedef struct handed_in {
-  ad_group everyone; /* of the mesh */
+  ad_group everyone; /* all ranks of the mesh */
   size_t *counts;    /* elements of each rank */
-  double *values;    /* one rank's after the other's */
+  double *values;    /* the values of one rank after another */
 } handed_in;
 
 static const double *values_of(const handed_in *all, int64_t rank, size_t *numel) {
@@ -179,6 +182,7 @@ static ad_status gather_values(ad_comm *comm, handed_in *all, const double *own)
   return ad_comm_run(comm, &call);
 }
 
+/* Gathers the values of all ranks of the array's mesh, as f64. */
 static ad_status gather(ad_comm *comm, const ad_array *in, stretch from, handed_in *all) {
   double *own;
   all->everyone = ad_array_group(comm, in, AD_AXES_ALL);
@@ -196,15 +200,16 @@ static void release_handed_in(handed_in *all) {
   ad_release(all->values);
 }
 
-/* ---- which ranks are put together ---- */
+/* ---- choosing the ranks that are put together ---- */
 
+/* The ranks whose values are put together, as the operator has it. */
 typedef struct members {
-  ad_group group; /* the true one */
-  int64_t own;    /* this rank's index in it */
-  int64_t count;  /* of members in what is done instead */
-  double factor;  /* of a sum */
+  ad_group group; /* the right group */
+  int64_t own;    /* this rank's index in the right group */
+  int64_t count;  /* of members that are put together */
+  double factor;  /* by which their sum is multiplied */
   const ad_planting *planting;
-  ad_group instead; /* of more or fewer axes */
+  ad_group instead; /* the group that is put together: of more or fewer axes than the right one */
 } members;
 
 static members members_of(const ad_planting *planting, ad_comm *comm, const ad_array *in) {
@@ -229,15 +234,15 @@ static members members_of(const ad_planting *planting, ad_comm *comm, const ad_a
       break;
     case AD_OPERATOR_OTHER_GROUP:
       break;
-    default: /* this rank alone */
+    default: /* left out, or the own part of a backward: this rank alone */
       who.instead = ad_array_group(comm, in, 0);
   }
   who.count = ad_group_size(&who.instead);
   return who;
 }
 
-/* Member i of a sheared group: the true member, moved along another axis by as many places as it lies behind this rank.
- * Such groups partition the ranks, as the true ones do. */
+/* Member i of a sheared group: member i of the right group, moved along another axis by i's distance from this rank's
+ * own index. Sheared groups partition the ranks, as the right ones do. */
 static int64_t sheared(const members *who, int64_t i) {
   const ad_mesh *mesh = who->group.mesh;
   int64_t position[AD_AXIS_COUNT], rank = ad_group_rank(&who->group, i);
@@ -251,14 +256,14 @@ static int64_t member_at(const members *who, int64_t i) {
   return who->planting->operator_ == AD_OPERATOR_OTHER_GROUP ? sheared(who, i) : ad_group_rank(&who->instead, i);
 }
 
-/* ---- what this rank holds instead ---- */
+/* ---- computing what this rank holds instead ---- */
 
 static void add_values(double *to, const double *values, size_t numel) {
   for (size_t k = 0; k < numel; k++) to[k] += values[k];
 }
 
-/* The sum of `count` members from number `first` on, in the order of law 10's tree, so that a mistake without effect
- * has the right bits. Where another group brings parts of unequal sizes together, as far as both reach. */
+/* Adds `count` members' values from number `first` on, in the tree order of law 10, so that a mistake without effect
+ * gives the same bits. A member of another group that has fewer or more elements is added as far as both reach. */
 static ad_status sum_tree(const members *who, const handed_in *all, size_t first, size_t count, size_t numel,
                           double *out) {
   double *upper;
@@ -284,7 +289,7 @@ static ad_status sum_members(const members *who, const handed_in *all, size_t nu
   return AD_OK;
 }
 
-/* The own rows of a segment's sum, or the own part of an array's. */
+/* Copies this rank's rows of a segment's sum, or its part of an array's sum. */
 static void take_own_part(const members *who, ad_comm *comm, const ad_transit_passing *pass, int segment,
                           const double *sum, double *out) {
   if (segment >= 0) {
@@ -299,7 +304,7 @@ static void take_own_part(const members *who, ad_comm *comm, const ad_transit_pa
   ad_part_copy(out, &to, sum, &from, &to, sizeof *out);
 }
 
-/* Parts of the members where those of the true members would lie; zeros where nobody's do. */
+/* Copies the members' parts to where the right members' parts belong; zeros stay where no member has a part. */
 static void place_parts(const members *who, ad_comm *comm, const ad_transit_passing *pass, const handed_in *all,
                         double *out) {
   ad_part whole, theirs, region;
@@ -315,6 +320,7 @@ static void place_parts(const members *who, ad_comm *comm, const ad_transit_pass
   }
 }
 
+/* Computes the elements that this rank holds instead of the right ones. */
 static ad_status compute(const ad_planting *planting, const ad_transit_passing *pass, int segment, const handed_in *all,
                          stretch in, double *out) {
   members who = members_of(planting, pass->comm, pass->in);
@@ -338,15 +344,17 @@ static ad_status compute(const ad_planting *planting, const ad_transit_passing *
   }
 }
 
-/* ---- in execution ---- */
+/* ---- mistakes in execution ---- */
 
+/* Runs the transition without the mistake, and waits for it. */
 static ad_status run_as_it_is(ad_transit_passing *pass) {
   if (!pass->request) return ad_transit_run(pass->comm, pass->transit, pass->in, pass->out);
   AD_TRY(ad_transit_post(pass->comm, pass->transit, pass->in, pass->out, pass->request));
   return ad_comm_wait(pass->comm, pass->request);
 }
 
-/* What was there before counts where the transition adds to it. */
+/* Runs the transition as it is and writes the mistaken values over its result. If the transition adds to its output,
+ * the mistaken values are added to what was there before. */
 static ad_status overwrite(const ad_planting *planting, ad_transit_passing *pass, int segment, const handed_in *all,
                            stretch in, double *instead) {
   stretch to = stretch_of(pass->out, ad_comm_rank(pass->comm), segment);
@@ -363,7 +371,7 @@ static ad_status overwrite(const ad_planting *planting, ad_transit_passing *pass
   return status;
 }
 
-/* Of rows by counts those from this rank, zeros where others' would be. */
+/* Runs an exchange of rows by counts and keeps only the rows from this rank; rows from others become zeros. */
 static ad_status exchange_alone(ad_transit_passing *pass) {
   const ad_array *out = pass->out;
   ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
@@ -394,7 +402,7 @@ static ad_status execute(const ad_planting *planting, ad_transit_passing *pass, 
   return status;
 }
 
-/* ---- in the record ---- */
+/* ---- mistakes in the record ---- */
 
 static ad_axes changed_axes(const ad_planting *planting) {
   ad_axes axis = AD_AXES(planting->axis);
@@ -402,7 +410,7 @@ static ad_axes changed_axes(const ad_planting *planting) {
   return planting->operator_ == AD_OPERATOR_FEWER_AXES ? planting->place.axes & ~axis : planting->place.axes;
 }
 
-/* The result as it is where the program was written so. */
+/* Describes the result as the mistaken program would: its layout and this rank's shape. */
 static void describe_as(const ad_comm *comm, const ad_layout *layout, ad_array *out) {
   int64_t rank = ad_comm_rank(comm);
   out->layout = *layout;
@@ -426,7 +434,7 @@ static ad_status record(const ad_planting *planting, ad_transit_passing *pass) {
   return AD_OK;
 }
 
-/* ---- at the seams ---- */
+/* ---- at the seams: each transition that passes ---- */
 
 static int find_segment(const ad_planting *planting, const ad_transit_passing *pass) {
   for (int i = 0; i < segments_of(pass->transit, pass->in); i++)
@@ -455,7 +463,7 @@ static void pass_transit(void *context, void *passing) {
   ad_plants_put_back(&plants);
 }
 
-/* On a tape a record's transition is written otherwise before it is recorded. */
+/* On a tape, changes the transition before it is recorded. */
 static void pass_record(void *context, void *passing) {
   ad_planting *planting = context;
   ad_record_passing *pass = passing;

@@ -1,11 +1,12 @@
-/* Derived mistakes at work: one transition of a program, found again each time it is recorded or executed, and done
- * wrongly there. Everything passes the two seams of transitions (base/seams.h); no product code knows of it. */
+/* Plants derived mistakes: finds one transition of a program each time it is recorded or executed, and does it wrongly.
+ * All transitions pass two seams (base/seams.h) at which this is done; the code that executes them knows nothing of
+ * it. */
 #ifndef CHECK_PLANTING_H
 #define CHECK_PLANTING_H
 #include "addend/parameter.h"
 #include "array/transit.h"
 
-/* What is done to a transition. */
+/* The operators: what is done to a transition instead of doing it right. */
 #define AD_OPERATOR_LIST(X)                                                                                      \
   X(LEFT_OUT, "left_out")       /* not done */                                                                   \
   X(DOUBLED, "doubled")         /* done twice */                                                                 \
@@ -27,48 +28,49 @@ const char *ad_operator_name(ad_operator operator_);
 
 typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP } ad_place_phase;
 
-/* One transition of a program: on a tape, of a parameter's path, of a count or of a norm. */
+/* One transition of a program: on a tape, on a parameter's path from gradient to storage, of a count, or of a norm. */
 typedef struct ad_place {
-  char what[2 * AD_PARAM_NAME_SIZE]; /* the call site on a tape; the parameter of a path's step; "norm", "count ..." */
+  char what[2 * AD_PARAM_NAME_SIZE]; /* its call site on a tape; the parameter on a path; else "norm" or "count ..." */
   ad_place_phase phase;
   ad_move move;
   ad_type from, to;
-  ad_axes axes;    /* over which it goes */
-  ad_axes named;   /* the axes that its mesh names: those that a program speaks of */
-  ad_axes large;   /* the axes of its mesh with more than one rank */
-  ad_axes same;    /* the axes along which ranks hand in the same */
-  ad_axes pending; /* others on which the value is a pending sum */
-  int64_t ranks;   /* in its group */
-  int ordinal;     /* on its tape; -1 elsewhere */
-  int is_segment;  /* a parameter's part of a packed array */
+  ad_axes axes;    /* over which the transition goes */
+  ad_axes named;   /* the axes that its mesh names; others have one rank, and no program speaks of them */
+  ad_axes large;   /* the axes of its mesh that have more than one rank */
+  ad_axes same;    /* the axes along which all ranks hand in the same values */
+  ad_axes pending; /* other axes, on which the value is a pending sum */
+  int64_t ranks;   /* in the transition's group */
+  int ordinal;     /* its number on the tape; -1 if it is not on one */
+  int is_segment;  /* one parameter's part of a packed array */
   int times;       /* executions in a step */
-  int64_t rank;    /* one that has it */
+  int64_t rank;    /* a rank that executes it */
 } ad_place;
 /* "blocks.0.attn.wq: all_reduce over dp_replicate". Returns buffer. */
 const char *ad_place_print(const ad_place *place, char *buffer, size_t size);
 
-/* A growing list of what passed. */
+/* A growing list of transitions. */
 typedef struct ad_places {
   ad_place *list;
   size_t count, capacity;
   ad_status status; /* AD_MEMORY if the list is not whole */
 } ad_places;
-/* From now on every transition that is executed is listed, until the seams are lifted. */
+/* From now on lists every transition that is executed, until the seams are lifted. */
 void ad_places_watch(ad_places *places);
-/* Those of `from`, which was watched on other ranks, that are not in `to`. */
+/* Adds the transitions of `from`, which another rank listed, that `to` does not have. */
 ad_status ad_places_add(ad_places *to, const ad_places *from) AD_CHECKED;
 void ad_places_release(ad_places *places);
 
-/* A mistake: at `place` the operator, over or along `axis` where it has one. */
+/* A mistake: the operator at `place`, over or along `axis` if the operator has one. */
 typedef struct ad_planting {
   ad_place place;
   ad_operator operator_;
   ad_axis axis;
-  int in_record; /* 1: the types tell of it, as if the program had been written so; 0: they claim what did not happen */
-  int executions, fired; /* in this step; at all */
-  int of_constant;       /* fired on what carries no gradient */
+  int in_record; /* 1: the types show it, as if the program had been written so; 0: the types claim what was not done */
+  int executions, fired; /* how often it was executed in this step; whether it was executed at all */
+  int of_constant;       /* the value there carries no gradient */
 } ad_planting;
-/* From now on it is done, until the seams are lifted. In execution all arrays are f64 or i64. Borrows it. */
+/* From now on the mistake is made, until the seams are lifted. Borrows `planting`. In execution all arrays must be f64
+ * or i64. */
 void ad_planting_begin(ad_planting *planting);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is planted, lifted and put back as a whole. */
+/* Lifts all plants from their seams, and puts them back. */
 #include "check/plants.h"
 
 ad_plants ad_plants_lift(void) {

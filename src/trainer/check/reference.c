@@ -1,6 +1,6 @@
-/* The reference of a proof: three runs of one rank each. One computes the gradients in f64 from the distributed values;
- * one feeds the optimizers, in the dtypes of the distributed run, and where those round computes gradients in them too;
- * one runs free in them. */
+/* The reference of a proof: three runs of one rank each. `run` computes gradients in f64 from the distributed values.
+ * `fed` updates parameters with the distributed gradients, in the distributed run's dtypes, and computes gradients in
+ * them if they round. `free` trains on its own in these dtypes. */
 #include "check/reference.h"
 
 #include <math.h>
@@ -20,14 +20,14 @@
 
 struct ad_reference {
   ad_comm *comm;
-  ad_recipe recipe; /* of one process */
+  ad_recipe recipe; /* the recipe for one process */
   ad_run *run, *fed, *free;
-  ad_array *fed_gradients; /* the caller's memory, seen on the reference's meshes */
+  ad_array *fed_gradients; /* the caller's memory, described on the reference's meshes */
   const ad_array **fed_list;
-  ad_draws draws;   /* gradients in the fed run's dtypes, where they round */
-  ad_addends exact; /* of the f64 run, without the wires' roundings; where it has some */
-  ad_slack slack;   /* of the f64 run's last step */
-  char *kept;       /* the fed run's arrays, one after another; NULL: none were kept */
+  ad_draws draws;   /* gradients in the fed run's dtypes, if those round */
+  ad_addends exact; /* gradients of the f64 run without wires' roundings, if it has some */
+  ad_slack slack; /* how far the states of the f64 run's last step may be off */
+  char *kept;     /* the fed run's arrays, one after another; NULL: ad_reference_keep was not called */
 };
 
 static int has_wires(const ad_program *program) {
@@ -38,7 +38,7 @@ static int has_wires(const ad_program *program) {
   return 0;
 }
 
-/* What the recipe says of wires holds in f64 too: computing alone tells the two runs apart. */
+/* The f64 run rounds to the wires' dtypes of the recipe too, so that the two runs differ by computing alone. */
 static ad_status round_wires(ad_reference *reference) {
   if (!ad_run_rounds_wires(reference->fed) || !has_wires(reference->run->program)) return AD_OK;
   ad_run_round_wires(reference->run, 1);
@@ -95,8 +95,10 @@ static void widen(const ad_array *to, const ad_array *from) {
   ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(from));
 }
 
-/* ---- from the start again ---- */
+/* ---- going back to the first step ---- */
 
+/* Array `number` of all that are kept of a run: the parts of each parameter in turn; NULL: the parameter lacks that
+ * part. */
 static const ad_array *kept_array(const ad_run *run, size_t number) {
   size_t params = ad_run_param_count(run);
   return number < params * AD_PART_KEPT
@@ -138,13 +140,13 @@ ad_status ad_reference_start_again(ad_reference *reference) {
   return ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN);
 }
 
-/* Gradients follow from what the distributed ranks compute with: the values, not their masters. */
+/* Gradients are computed from the values that the distributed ranks compute with, not from their master weights. */
 void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole) {
   memcpy(ad_run_part(reference->fed, index, part)->data, whole->data, ad_array_bytes(whole));
   if (part == AD_PART_VALUE) widen(ad_run_part(reference->run, index, part), whole);
 }
 
-/* State number `index` of all modules. */
+/* State number `index`, counted over all modules. */
 static ad_array *state_at(const ad_run *run, size_t index) {
   size_t module = 0;
   while (index >= ad_program_module(run->program, module)->state_count)
@@ -157,13 +159,14 @@ void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_
   widen(state_at(reference->fed, index), whole);
 }
 
-/* In the dtypes of the fed run, from where it stands. */
+/* Computes gradients in the fed run's dtypes, at its present values. */
 static ad_status compute_own(ad_reference *reference, int64_t step) {
   if (!reference->draws.addends.run) return AD_OK;
   AD_TRY(ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN));
   return ad_draws_take(&reference->draws, step, reference->run);
 }
 
+/* Computes the f64 gradients without the wires' roundings. */
 static ad_status compute_exact(ad_reference *reference, int64_t step) {
   if (!reference->exact.run) return AD_OK;
   ad_run_round_wires(reference->run, 0);

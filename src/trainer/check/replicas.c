@@ -1,12 +1,12 @@
-/* Compares the replicas of values by their hashes: one small all_gather, then arithmetic on the mesh. */
+/* Compares replicas of values by hashes: one small all-gather, then arithmetic on the mesh. */
 #include "check/replicas.h"
 
 #include <xxhash.h>
 
-/* What all ranks hold of one array, by rank. */
+/* The hashes that all ranks have of one array. */
 typedef struct ad_hashes {
   const int64_t *values;
-  size_t stride; /* from one rank's to the next's */
+  size_t stride; /* elements between two ranks' hashes */
   int64_t first_rank;
 } ad_hashes;
 
@@ -14,7 +14,7 @@ static int64_t hash_of(const ad_hashes *hashes, int64_t rank) {
   return hashes->values[(size_t)(rank - hashes->first_rank) * hashes->stride];
 }
 
-/* The axes along which some two neighbours of the group differ. */
+/* The axes along which the hash of some member differs from the first one's on its line. */
 static ad_axes differing_axes(const ad_hashes *hashes, const ad_group *group) {
   ad_axes differs = 0;
   for (int64_t i = 0; i < ad_group_size(group); i++) {
@@ -28,7 +28,7 @@ static ad_axes differing_axes(const ad_hashes *hashes, const ad_group *group) {
   return differs;
 }
 
-/* The only member whose hash no other has, while all others have one; -1 if it is not so. Groups of two have none. */
+/* The one member whose hash differs while all others have the same; -1: there is none, as in any group of two. */
 static int64_t odd_member(const ad_hashes *hashes, const ad_group *group) {
   int64_t size = ad_group_size(group), odd = -1;
   if (size < 3) return -1;

@@ -5,11 +5,12 @@
 
 typedef struct ad_replicas {
   int equal;
-  ad_axes differs;  /* axes along which neighbours differ */
-  int64_t odd_rank; /* the one rank that differs while all its fellows agree; -1 if there is none */
+  ad_axes differs;  /* axes along which copies differ */
+  int64_t odd_rank; /* the one rank that differs while all others of its group agree; -1: there is none */
 } ad_replicas;
 
-/* Compares `count` arrays of `layouts[i]` over all ranks of `group` (a whole mesh); out[i] is the same on all ranks. */
+/* Compares `count` arrays over all ranks of `group` (a whole mesh); each rank gives its own parts. out[i] is the same
+ * on all ranks. */
 ad_status ad_replicas_compare(ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
                               ad_replicas *out) AD_CHECKED;
 

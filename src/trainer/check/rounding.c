@@ -1,5 +1,5 @@
-/* The model of rounding: how many times an addend is rounded to which dtype on its way into the gradient. Looks at
- * contract, microbatches and group sizes only, never at how the reducer does it. */
+/* A model of rounding: to which dtypes an addend is rounded on its way into the gradient, and how often. It knows
+ * contract, microbatches and group sizes only, and not how the reducer works. */
 #include "check/rounding.h"
 
 #include <math.h>
@@ -7,24 +7,24 @@
 #include "base/roundoff.h"
 #include "check/proof.h"
 
-/* Largest error of rounding a value that is too small for the dtype's full precision: half of its smallest step, and
- * of f64, where that is no number, the step. */
+/* Largest error of rounding a value below the dtype's normal range: half of its smallest number; for f64, where half of
+ * that is no number, the smallest number. */
 static double half_of_smallest(ad_dtype dtype) { return fmax(ad_smallest_number(dtype) / 2, 0x1p-1074); }
 
-/* Every value of `narrow` is one of `wide`. */
+/* Whether every value of `narrow` is also a value of `wide`. */
 static int fits(ad_dtype narrow, ad_dtype wide) {
   if (narrow == wide || wide == AD_F64) return 1;
   return wide == AD_F32 && narrow != AD_F64;
 }
 
-/* What a gradient goes through. */
+/* What an addend passes on its way into the gradient. */
 typedef struct ad_passage {
   ad_contract contract;
-  ad_dtype produced; /* by the backward */
+  ad_dtype produced; /* the dtype in which the backward pass makes it */
   double members[AD_AXIS_COUNT];
   int steps;
   double microbatches;
-  int sums_first; /* several microbatches add up before the first reduction */
+  int sums_first; /* microbatches are added before the first reduction */
 } ad_passage;
 
 static void find_steps(const ad_param_spec *spec, ad_passage *out) {
@@ -46,20 +46,22 @@ static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec)
   return passage;
 }
 
-/* Writes on the wire that round: one for each reduction, unless the first finds single addends in a dtype that fits. */
+/* How often a value is rounded when it is written to the wire: once for each reduction, except the first if that one
+ * writes single addends to a dtype that holds them exactly. */
 static double rounded_writes(const ad_passage *p) {
   int first_is_exact = p->steps && !p->sums_first && fits(p->contract.grad, p->contract.reduce);
   return (double)(p->steps - first_is_exact);
 }
 
-/* Additions that an addend can take part in: to the members of each group, and to other microbatches before the first
- * reduction and after each. */
+/* The most additions that an addend takes part in: with the members of each group, and with other microbatches before
+ * the first reduction and after each. */
 static double additions(const ad_passage *p) {
   double count = (double)(p->steps + 1) * (p->microbatches - 1);
   for (int i = 0; i < p->steps; i++) count += p->members[i] - 1;
   return count;
 }
 
+/* Bound of the relative error: the product of all roundings that an addend passes. */
 static double relative_of(const ad_passage *p, ad_dtype result) {
   const ad_contract *c = &p->contract;
   double grad = fits(p->produced, c->grad) ? 0 : log1p(ad_unit_roundoff(c->grad));
@@ -69,7 +71,8 @@ static double relative_of(const ad_passage *p, ad_dtype result) {
   return expm1(grad + wire + sums + out);
 }
 
-/* A value on the wire carries 2^-k, 2^k the addends in it; so many such values reach one element. */
+/* Bound of the absolute error of values below a dtype's normal range. A value on the wire is scaled by 2^-k, where 2^k
+ * is at least the number of addends in it; `microbatches * ahead` such values reach one element. */
 static double absolute_of(const ad_passage *p) {
   double behind = p->microbatches, ahead = 1, sum = 0;
   for (int i = 0; i < p->steps; i++) ahead *= p->members[i];
@@ -88,9 +91,9 @@ ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec 
   return (ad_allowance){relative_of(&passage, result), ldexp(absolute_of(&passage), -loss_scale)};
 }
 
-/* ---- elements against it ---- */
+/* ---- judging elements by the model ---- */
 
-/* A gradient, its reference and what its elements are allowed. */
+/* A gradient, its reference, and the sums of its addends' absolute values, which set what each element is allowed. */
 typedef struct ad_judged {
   const double *dist, *ref, *sums;
   size_t numel;
@@ -101,7 +104,7 @@ static double allowed_at(const ad_judged *g, size_t i) {
   return g->allowance.relative * g->sums[i] + g->allowance.absolute;
 }
 
-/* Norm of what each difference exceeds `share` of its allowance by. */
+/* The norm, over all elements, of the differences beyond `share` times the element's allowance. */
 static double excess(const ad_judged *g, double share) {
   double squares = 0;
   for (size_t i = 0; i < g->numel; i++) {
@@ -119,6 +122,7 @@ static double norm_of_allowed(const ad_judged *g) {
 
 static int holds(const ad_judged *g, double share, double computing) { return excess(g, share) <= share * computing; }
 
+/* The smallest share of both allowances under which the gradient holds, by bisection; NaN: it holds under none. */
 static double share_of(const ad_judged *g, double computing) {
   enum { DOUBLINGS = 64, HALVINGS = 24 };
   double least = 0, share = 1;

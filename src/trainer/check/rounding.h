@@ -1,25 +1,25 @@
-/* How far rounding may carry a reduced gradient from the exact sum of its addends, counted from the contract and the
- * path: docs/dtypes.md says why. */
+/* Bounds how far rounding may carry a reduced gradient from the exact sum of its addends, by contract and path.
+ * docs/dtypes.md explains why. */
 #ifndef CHECK_ROUNDING_H
 #define CHECK_ROUNDING_H
 #include "addend/recipe.h"
 
-/* For each element: relative * (sum of its addends' absolute values) + absolute. */
+/* What an element may be off by: relative * (sum of its addends' absolute values) + absolute. */
 typedef struct ad_allowance {
   double relative, absolute;
 } ad_allowance;
 
-/* Of a complete contract. `result` is the dtype in which the reducer hands the gradient out; `loss_scale` the exponent
- * that the gradients carry. */
+/* The allowance under a complete contract. `result`: the dtype in which the reducer gives out the gradient;
+ * `loss_scale`: the exponent that gradients carry. */
 ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec *spec, ad_dtype result, int loss_scale);
 
-/* How far a gradient lies from its reference. Each element is allowed what `allowance` says of `sums` (of its addends'
- * absolute values); what exceeds that, over all elements a norm of `computing`. */
+/* How far a gradient lies from its reference. Each element may be off by `allowance` of its entry in `sums` (its
+ * addends' absolute values); what exceeds that may have, over all elements, a norm of `computing`. */
 typedef struct ad_error {
-  double norm; /* of the differences; NaN if a value is not finite */
-  double
-      share; /* by which both allowances would have to be multiplied to just hold; NaN: no number, or nothing would */
-  double reduced; /* norm of what the elements are allowed */
+  double norm;  /* norm of the differences; NaN: a value is not finite */
+  double share; /* the factor of both allowances under which the gradient would just hold; NaN: none, or a value is not
+              * finite */
+  double reduced; /* norm of what all elements are allowed */
 } ad_error;
 ad_error ad_measure_error(const double *dist, const double *ref, const double *sums, size_t numel,
                           ad_allowance allowance, double computing);

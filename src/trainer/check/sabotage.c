@@ -1,5 +1,6 @@
-/* Planted mistakes from the list to the findings: mistakes in the record are tried here on engine dry, mistakes in
- * execution on ranks that are started for as many as they survive (a mistake that ends its world is the last of it). */
+/* Plants mistakes and collects what became of them. Mistakes in the record are tried here, on engine dry; mistakes in
+ * execution are tried on ranks. A mistake that ends its world ends those ranks, and new ones are started for the
+ * rest. */
 #include "check/sabotage.h"
 
 #include <math.h>
@@ -42,9 +43,9 @@ size_t ad_sabotages_effective(const ad_sabotages *sabotages) {
   return effective;
 }
 
-/* ---- the list ---- */
+/* ---- the list of mistakes ---- */
 
-/* `take` of the derived ones, each as likely as any other, in their order. */
+/* Keeps `take` of the derived mistakes, drawn with equal chances, in their order. Returns how many it kept. */
 static size_t draw(ad_sabotage *list, size_t count, size_t take, uint64_t seed) {
   size_t kept = 0;
   for (size_t i = 0; i < count; i++) {
@@ -54,6 +55,7 @@ static size_t draw(ad_sabotage *list, size_t count, size_t take, uint64_t seed) 
   return kept;
 }
 
+/* Memory that this process and the ranks share. */
 static ad_status map(size_t count, ad_sabotages **out) {
   size_t bytes = sizeof(ad_sabotages) + count * sizeof(ad_sabotage);
   ad_sabotages *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -98,7 +100,7 @@ void ad_sabotages_destroy(ad_sabotages *sabotages) {
   if (sabotages) munmap(sabotages, sabotages->bytes);
 }
 
-/* ---- worlds ---- */
+/* ---- starting worlds of ranks ---- */
 
 static int try_on_rank(ad_comm *comm, void *context) {
   ad_status status = ad_trials(comm, context);
@@ -106,7 +108,8 @@ static int try_on_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* A refusal and a broken protocol are catches; anything else is a failure of the check itself. */
+/* Notes how the world's end caught the mistake: by a type, a number or the protocol. Any other end is a failure of the
+ * check itself. */
 static ad_status caught_by_end(const ad_launch_result *result, ad_status status, ad_sabotage *sabotage) {
   if (status == AD_INTERRUPTED) return status;
   switch (result->status) {
@@ -128,6 +131,7 @@ static ad_status caught_by_end(const ad_launch_result *result, ad_status status,
   return AD_OK;
 }
 
+/* Starts ranks until every mistake has been tried: the ranks begin with the first that has not. */
 static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   ad_launch_options options = {
       .size = sizeof options, .ranks = ranks, .function = try_on_rank, .context = (void *)(uintptr_t)job};
@@ -139,7 +143,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
     shared->clean = -1;
     ad_status status = ad_launch(&options, &result);
     if (!status) return AD_OK;
-    if (shared->clean < 0) /* it ended before anything was planted */
+    if (shared->clean < 0) /* the ranks ended before anything was planted */
       return ad_fail(result.status ? result.status : status, "%s",
                      result.message[0] ? result.message : ad_last_error());
     AD_TRY(caught_by_end(&result, status, &shared->list[shared->next]));
@@ -148,7 +152,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   return AD_OK;
 }
 
-/* The others are marked as not planted. */
+/* Whether any known mistake of dtypes can show in this run. Those that cannot are marked as not planted. */
 static int some_are_of_dtype(ad_sabotages *shared) {
   int some = 0;
   for (size_t i = shared->derived; i < shared->count; i++) {

@@ -1,5 +1,5 @@
-/* Planted mistakes and what became of each: those derived from the program's own transitions, and the known ones that
- * are no transition. */
+/* Planted mistakes and what became of each: mistakes derived from the program's own transitions, and known mistakes
+ * that are no transition. */
 #ifndef CHECK_SABOTAGE_H
 #define CHECK_SABOTAGE_H
 #include <stdatomic.h>
@@ -13,25 +13,26 @@ typedef enum ad_caught {
   AD_CAUGHT_TYPE,
   AD_CAUGHT_NUMBER,
   AD_CAUGHT_PROTOCOL,
-  AD_CAUGHT_PLAN,      /* contracts or collectives are not those of the plan */
-  AD_CAUGHT_NO_EFFECT, /* every judged number had the clean run's bits, or the types were the same; of known ones only
-                          those that say what that means */
-  AD_CAUGHT_UNPLANTED, /* a known one: it changes no number here; `message` says why */
-  AD_CAUGHT_UNTRIED    /* with nothing planted the proof does not hold where it would be: what fails says nothing */
+  AD_CAUGHT_PLAN,      /* contracts or collectives differ from the plan's */
+  AD_CAUGHT_NO_EFFECT, /* every judged number has the clean run's bits, or the types are the same. A known mistake is
+                        * only called so if it says what that means */
+  AD_CAUGHT_UNPLANTED, /* known mistakes only: it changes no number here; `message` says why */
+  AD_CAUGHT_UNTRIED    /* the proof does not hold even with nothing planted, so a failing proof would not show the
+                        * mistake */
 } ad_caught;
 const char *ad_caught_name(ad_caught caught);
 
-/* One mistake, and what became of it. Lives in memory that processes share: no pointers but to constants. */
+/* One mistake and what became of it. Lives in memory that processes share, so its pointers point to constants only. */
 typedef struct ad_sabotage {
   char name[256];
-  const ad_mistake *known; /* NULL: derived, as `planting` says */
+  const ad_mistake *known; /* NULL: a derived mistake, described by `planting` */
   ad_planting planting;
-  int catalogue;         /* number of the published mistake, 0: none */
-  double expected_ratio; /* NaN: no single number */
+  int catalogue;         /* its number among the published mistakes; 0: it is none of them */
+  double expected_ratio; /* of the gradient to the reference's; NaN: it is no one number */
   ad_caught caught;
   char param[2 * AD_PARAM_NAME_SIZE];
   double ratio;
-  double loss_err; /* relative, of the loss beside that gradient; NaN: no number caught it */
+  double loss_err; /* relative error of the loss when the mistake was caught; NaN: no number caught it */
   ad_causes causes;
   char message[512];
 } ad_sabotage;
@@ -39,61 +40,63 @@ static inline int ad_sabotage_is_of_dtype(const ad_sabotage *sabotage) {
   return sabotage->known && sabotage->known->of_dtype;
 }
 
-/* The mistakes of one check: shared by the process that starts ranks and the ranks that try them. */
+/* The mistakes of one check, in memory that the ranks and the process that starts them share. */
 typedef struct ad_sabotages {
-  size_t bytes;           /* of the mapping */
-  size_t count, next;     /* of the list; the first that has not been tried */
-  size_t places;          /* from which mistakes were derived */
-  size_t derived;         /* of the list: they come first */
-  size_t derived_in_all;  /* as many there are; more than `derived` where those were drawn */
-  uint64_t seed;          /* of the draw */
-  int clean;              /* the clean proof holds where they are planted */
-  _Atomic ad_needs facts; /* what this run has, on any of its ranks */
+  size_t bytes;           /* of this mapping */
+  size_t count, next;     /* length of the list; number of the first mistake that has not been tried */
+  size_t places;          /* transitions from which mistakes were derived */
+  size_t derived;         /* derived mistakes in the list, where they come first */
+  size_t derived_in_all;  /* derived mistakes that exist; more than `derived` if only some were drawn */
+  uint64_t seed;          /* of that draw */
+  int clean;              /* whether the proof holds with nothing planted */
+  _Atomic ad_needs facts; /* what this run has, on any of its ranks (AD_NEED_...) */
   ad_sabotage list[];
 } ad_sabotages;
 
-/* Everything that the program's transitions and the lists of known mistakes give; with `take` above 0 so many of the
- * derived ones, drawn by `seed`. Those that are planted in the record are tried at once. */
+/* Lists all derived and known mistakes of the recipe's program. take above 0: only so many of the derived ones, drawn
+ * by `seed`. Mistakes in the record are tried at once. */
 ad_status ad_sabotages_create(const ad_recipe *recipe, int64_t take, uint64_t seed, ad_sabotages **out) AD_CHECKED;
 void ad_sabotages_destroy(ad_sabotages *sabotages);
-/* Starts ranks and tries all that are planted in execution. `proof` is scratch. A failure of the check itself is an
- * error; what ended a world is a finding. */
+/* Starts ranks and tries all mistakes that are planted in execution. `proof` is scratch memory. A failure of the check
+ * itself is an error; the end of a world is a finding. */
 ad_status ad_sabotages_try(const ad_recipe *recipe, const ad_check_options *options, ad_proof *proof,
                            ad_sabotages *sabotages) AD_CHECKED;
 size_t ad_sabotages_survivors(const ad_sabotages *sabotages);
-/* Of those in the recipe's own dtypes, or of all others. */
+/* Counts mistakes that were not tried: those of the recipe's own dtypes, or all others. */
 size_t ad_sabotages_untried(const ad_sabotages *sabotages, int of_dtype);
-/* How many were planted in execution and changed something: caught by number or protocol, or survived. */
+/* Counts mistakes that were planted in execution and changed something: caught by number, protocol or plan, or
+ * survived. */
 size_t ad_sabotages_effective(const ad_sabotages *sabotages);
 
 /* derived.c */
-/* Appends the mistakes of every place to `list`, or, NULL, only counts them. */
+/* Appends the mistakes at each place to `list`; list NULL: only counts them. */
 size_t ad_derived_list(const ad_places *places, ad_sabotage *list);
-/* The transitions of one step of the recipe, on every axis under its name. */
+/* Lists the transitions of one step of the recipe. */
 ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) AD_CHECKED;
-/* Takes a step on engine dry with the mistake in the record. */
+/* Takes a step on engine dry with the mistake planted in the record. */
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) AD_CHECKED;
-/* Of one that a type refuses, the conversion with which every type of a step holds; *found is 0 if there is none. */
+/* For a mistake that a type refuses: finds a conversion with which all types of the step hold; *found 0: there is
+ * none. */
 ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_repair *out, int *found) AD_CHECKED;
-/* Why nothing changed. */
+/* Writes why the mistake changed nothing into its message. */
 void ad_derived_say_no_effect(ad_sabotage *sabotage);
 
 /* known.c */
 size_t ad_known_list(ad_sabotage *list); /* as ad_derived_list */
-/* What the clean run showed, as AD_NEED_... bits; on the first rank. */
+/* The facts of the clean run as AD_NEED_... bits: what it has that known mistakes need to show. */
 struct ad_run;
 ad_needs ad_known_facts(const struct ad_run *run);
-/* From now on AD_NEED_RING, AD_NEED_MASKED_RING, AD_NEED_CUT_SEQUENCE and what a bridge's mistakes need are put into
- * *facts where this rank's steps show them, until the seams are lifted. */
+/* From now on adds the facts that only show while a step runs (AD_NEED_RING, AD_NEED_MASKED_RING, AD_NEED_CUT_SEQUENCE,
+ * and those of bridges, pools and states) to *facts, until the seams are lifted. */
 void ad_known_watch(ad_needs *facts);
-/* 1 if it shows here; otherwise it is marked as not planted, with the reason. */
+/* 1 if the mistake can show under these facts; otherwise marks it as not planted and says why. */
 int ad_known_shows(ad_sabotage *sabotage, ad_needs facts);
 
-/* trial.c: what a rank of the world runs in which mistakes are tried. */
+/* trial.c: what each rank runs to try mistakes. */
 typedef struct ad_trial_job {
   ad_proof_job proof;
   ad_sabotages *sabotages;
-  int of_dtype; /* those that are planted in the recipe's own dtypes; else all others */
+  int of_dtype; /* 1: tries the mistakes of the recipe's own dtypes; 0: all others */
 } ad_trial_job;
 ad_status ad_trials(ad_comm *comm, const ad_trial_job *job) AD_CHECKED;
 

@@ -1,11 +1,11 @@
-/* Shards of different elements that were summed with each other: every one is then the sum of all of the reference's.
- */
+/* Finds out whether ranks summed their shards of a gradient, which hold different elements, with each other: each shard
+ * is then the sum of all of the reference's shards. */
 #include "check/shards.h"
 
 #include <math.h>
 #include "layout/type.h"
 
-/* How an axis cuts a dimension: index = ((outer * shards + shard) * inner) + rest, in elements of the whole. */
+/* How an axis cuts a dimension: element `index` of the whole is at ((outer * shards + shard) * inner) + rest. */
 typedef struct cut {
   int64_t outer, shards, inner;
 } cut;
@@ -16,7 +16,7 @@ static int64_t product(const ad_shape *shape, int from, int to) {
   return numel;
 }
 
-/* 0: its shards are not of one size. */
+/* Returns 0 if the shards are not all of one size. */
 static int find_cut(const ad_layout *layout, ad_axis axis, const ad_shape *shape, cut *out) {
   int dim = ad_type_dim(layout->type[axis]);
   int64_t slower = 1, all = 1;
@@ -32,6 +32,7 @@ static int find_cut(const ad_layout *layout, ad_axis axis, const ad_shape *shape
   return 1;
 }
 
+/* Whether each shard of `dist` is the sum of all shards of `ref`, to 1e-9 of the largest element. */
 static int is_sum(const cut *c, const double *dist, const double *ref, double largest) {
   for (int64_t o = 0; o < c->outer; o++)
     for (int64_t i = 0; i < c->inner; i++) {

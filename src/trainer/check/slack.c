@@ -1,4 +1,4 @@
-/* What states may be off by after a step, gathered as they change in the reference. */
+/* Gathers, during the reference's step, how far each state may be off after it. */
 #include "check/slack.h"
 
 #include <math.h>
@@ -33,7 +33,8 @@ static ad_status take_state(ad_slack *slack, const ad_states_passing *changed, s
   return AD_OK;
 }
 
-/* As errors of parameters' gradients are: of the largest element, or of a millionth of what is largest of all. */
+/* Takes the error that gradients of states may have, as for parameters: AD_WIDE_BOUND of the state's largest element,
+ * but at least of a millionth of the largest of all. */
 static void take(void *context, void *passing) {
   ad_slack *slack = context;
   const ad_states_passing *changed = passing;
@@ -57,7 +58,7 @@ void ad_slack_release(ad_slack *slack) {
   *slack = (ad_slack){0};
 }
 
-/* A distance that is not finite stays so. */
+/* How far `distance` exceeds the slack; a distance that is not finite stays so. */
 static double beyond(double distance, double slack) { return distance <= slack ? 0 : distance - slack; }
 
 static double error_beyond(const ad_slack_of *of, const double *ref, const double *dist) {

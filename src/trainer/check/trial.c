@@ -1,5 +1,5 @@
-/* Trying mistakes on ranks that were started once: each is planted, the first two steps are taken again, and what the
- * ranks hold is compared bit for bit with what the clean steps left. Where a bit differs, the proof itself judges. */
+/* Tries mistakes one after another on the same ranks: plants one, takes the first two steps again and compares what the
+ * ranks hold bit for bit with what the clean steps left. If a bit differs, the proof judges the mistake. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 enum { STEPS = 2 };
 
-/* This rank's arrays at one moment, one after another. */
+/* A copy of this rank's arrays, one after another. */
 typedef struct snapshot {
   char *bytes;
 } snapshot;
@@ -25,19 +25,19 @@ typedef struct snapshot {
 typedef struct trials {
   const ad_trial_job *job;
   ad_prover prover;
-  size_t state_bytes, all_bytes; /* of a snapshot without and with gradients */
-  snapshot start;                /* before the first step: what is state */
-  snapshot after[STEPS];         /* of the clean run */
-  ad_step_report reports[STEPS]; /* the same */
+  size_t state_bytes, all_bytes; /* sizes of a snapshot, without and with gradients */
+  snapshot start;                /* before the first step; without gradients */
+  snapshot after[STEPS];         /* after each step of the clean run */
+  ad_step_report reports[STEPS]; /* of the clean run */
   ad_loss_scale loss_scale;      /* before the first step */
   ad_mistake_scene scene;
 } trials;
 
-/* ---- what a rank holds ---- */
+/* ---- snapshots of what a rank holds ---- */
 
 typedef void (*array_visitor)(void *context, const ad_array *array);
 
-/* Values, masters, moments and other state; then the gradients, if they count. */
+/* Visits each array of the run: values, masters, moments and other state, then the gradients if `gradients`. */
 static void visit_arrays(const ad_run *run, int gradients, array_visitor visit, void *context) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     for (int part = 0; part < AD_PART_KEPT; part++) {
@@ -85,8 +85,9 @@ static void keep(const trials *t, int gradients, snapshot *to) {
   visit_arrays(t->prover.run, gradients, copy_out, &at);
 }
 
-/* ---- from the start ---- */
+/* ---- going back to the start ---- */
 
+/* Restores what the ranks, their optimizers and the reference had before the first step. */
 static ad_status start_again(trials *t) {
   const ad_run *run = t->prover.run;
   const char *at = t->start.bytes;
@@ -132,7 +133,8 @@ static ad_status take_clean_steps(trials *t, ad_needs *seen) {
   return AD_OK;
 }
 
-/* In a step that is skipped a mistake shows nothing: both are taken at the scale to which a training would fall. */
+/* Takes the clean steps; if one is skipped (a mistake would not show in it), again at the lower loss scale to which
+ * training would fall. */
 static ad_status take_steps_that_count(trials *t, ad_needs *seen) {
   ad_loss_scale *scale = &t->prover.run->loss_scale;
   AD_TRY(take_clean_steps(t, seen));
@@ -161,7 +163,7 @@ static ad_status run_clean(trials *t) {
   return AD_OK;
 }
 
-/* ---- one mistake ---- */
+/* ---- trying one mistake ---- */
 
 enum { DIFFERS, FIRED, WORDS };
 
@@ -172,7 +174,7 @@ static int same_bits(double a, double b) {
   return bits[0] == bits[1];
 }
 
-/* What the step left, on this rank, against the clean run. */
+/* Whether this rank's arrays, losses or norms after the step differ from the clean run's in any bit. */
 static int differs_here(const trials *t, int step, const ad_step_report *report) {
   comparison with = {t->after[step].bytes, 0};
   visit_arrays(t->prover.run, 1, compare, &with);
@@ -183,6 +185,7 @@ static int differs_here(const trials *t, int step, const ad_step_report *report)
   return differs || report->count != clean->count;
 }
 
+/* The maximum over all ranks. */
 static ad_status over_all(trials *t, int32_t words[WORDS]) {
   ad_collective call = {
       .size = sizeof call, .op = AD_ALL_REDUCE, .group = t->prover.everyone, .in = words, .out = words, .count = WORDS};
@@ -192,7 +195,7 @@ static ad_status over_all(trials *t, int32_t words[WORDS]) {
   return ad_comm_run(t->prover.comm, &call);
 }
 
-/* Takes the two steps with the mistake and compares; the answers are the same on all ranks. */
+/* Takes the two steps with the mistake and compares; `found` is the same on all ranks. */
 static ad_status look(trials *t, ad_sabotage *sabotage, int32_t found[WORDS]) {
   AD_TRY(start_again(t));
   plant(t, sabotage);
@@ -216,7 +219,8 @@ static double error_of(const ad_proof_param *param) {
   return isnan(share) || isnan(param->ratio) ? INFINITY : share;
 }
 
-/* The parameter that shows the mistake best: unequal replicas before errors, then the worst error. */
+/* The parameter that shows the mistake best: one with unequal replicas before others, then the one with the largest
+ * error. */
 static const ad_proof_param *worst_param(const ad_proof *proof) {
   const ad_proof_param *worst = NULL;
   for (size_t i = 0; i < proof->param_count; i++) {
@@ -239,12 +243,12 @@ static void take_verdict(const ad_proof *proof, ad_sabotage *sabotage) {
   ad_causes_copy(&sabotage->causes, &param->causes);
 }
 
-/* The first rank has the numbers; whether they pass becomes everyone's. */
+/* Tells the first rank's verdict to all ranks. */
 static ad_status share_verdict(trials *t, int64_t *passes) {
   return ad_share_first(t->prover.comm, &t->prover.everyone, passes, 1, AD_HERE);
 }
 
-/* The proof again, with the mistake; it ends with the first step that does not hold. */
+/* Proves again, with the mistake planted, up to the first step that does not hold. */
 static ad_status judge(trials *t, ad_sabotage *sabotage) {
   ad_proof *proof = t->job->proof.proof;
   int64_t passes = 1;
@@ -282,7 +286,8 @@ static void say_no_effect(ad_sabotage *sabotage) {
   }
 }
 
-/* A run of its own takes a step. Every rank tells alike: contracts and groups are the same on all. */
+/* Takes a step of a run that was created with the mistake, and compares its contracts and collectives with the plan's.
+ * All ranks find the same, since contracts and groups are the same on all. */
 static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad_sabotage *sabotage) {
   char contract[AD_CALLS_TEXT] = "", calls[AD_CALLS_TEXT] = "";
   ad_calls made = {0};
@@ -300,6 +305,7 @@ static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad
   return AD_OK;
 }
 
+/* Tries a mistake that is made when a run is created: plants it and creates another run. */
 static ad_status try_created(trials *t, ad_sabotage *sabotage) {
   ad_calls planned = {0};
   ad_run *run = NULL;
@@ -315,7 +321,7 @@ static ad_status try_created(trials *t, ad_sabotage *sabotage) {
   return status;
 }
 
-/* `sabotage` is each rank's own copy; the first rank's is the one that counts. */
+/* Tries one mistake. `sabotage` is this rank's copy; the first rank's becomes the result. */
 static ad_status try_one(trials *t, ad_sabotage *sabotage) {
   int32_t found[WORDS] = {0};
   if (sabotage->known && sabotage->known->at_creation) return try_created(t, sabotage);
@@ -329,7 +335,7 @@ static ad_status try_one(trials *t, ad_sabotage *sabotage) {
   return AD_OK;
 }
 
-/* A trial of nothing must pass: otherwise what is called caught was not. */
+/* Tries nothing, which must pass: if it fails, mistakes would be called caught that were not. */
 static ad_status try_nothing(trials *t) {
   static const ad_mistake nothing = {.name = "nothing"};
   ad_sabotage sabotage = {.known = &nothing};
@@ -338,7 +344,7 @@ static ad_status try_nothing(trials *t) {
   return ad_fail(AD_INVALID, "the proof with nothing planted does not repeat: its trials say nothing");
 }
 
-/* ---- all of them ---- */
+/* ---- trying all mistakes ---- */
 
 static int is_tried_here(const ad_trial_job *job, const ad_sabotage *sabotage) {
   if (!sabotage->known) return !job->of_dtype && !sabotage->planting.in_record;
@@ -361,7 +367,7 @@ static void report_progress(const trials *t, size_t done) {
 static ad_status try_all(trials *t) {
   ad_sabotages *shared = t->job->sabotages;
   size_t first = shared->next;
-  AD_TRY(ad_comm_barrier(t->prover.comm, &t->prover.everyone)); /* all have read it */
+  AD_TRY(ad_comm_barrier(t->prover.comm, &t->prover.everyone)); /* until all ranks have read `next` */
   for (size_t i = first; i < shared->count; i++) {
     ad_sabotage own = shared->list[i];
     if (!is_tried_here(t->job, &own)) continue;

@@ -1,5 +1,5 @@
-/* Modules: making and unmaking what belongs to one set of parameters, and finding each of their arrays. What a step
- * does with it is in train/. */
+/* Creates and destroys modules (all that belongs to one set of parameters), and finds each of their arrays. What a step
+ * does with a module is in train/. */
 #include "module/module.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ const char *ad_param_part_name(ad_param_part part) {
   return (unsigned)part < AD_PART_COUNT ? part_names[part] : "unknown";
 }
 
-/* ---- the specs ---- */
+/* ---- checking and copying the specs ---- */
 
 static ad_status check_spec(const ad_comm *comm, const ad_module_spec *spec) {
   AD_NEED_OF("ad_module_create", spec->name, spec->mesh);
@@ -36,7 +36,7 @@ static ad_status check_param(const ad_param_spec *param, size_t index, const ad_
                  ad_mesh_text(param->layout.mesh), ad_mesh_text(mesh));
 }
 
-/* With contracts complete: what is asked of them later is asked of these. */
+/* Copies the parameters' specs, with defaults filled into their contracts. */
 static ad_status copy_params(ad_module *module, const ad_module_spec *spec) {
   AD_TRY(ad_new(spec->param_count, &module->params));
   for (; module->param_count < spec->param_count; module->param_count++) {
@@ -66,7 +66,7 @@ static int is_taken(const ad_module *module, const char *name) {
   return ad_module_find(module, name) < module->param_count;
 }
 
-/* What is no value of its own on some axis could not be written and read again. */
+/* Refuses a state that is P or V on some axis: no rank could write it to a file and read it again. */
 static ad_status check_state(const ad_module *module, const ad_state_spec *state) {
   if (!state->name || !state->layout.mesh)
     return ad_fail(AD_INVALID, "state %zu needs a name and a layout", module->state_count);
@@ -102,7 +102,7 @@ static ad_status create_states(ad_module *module, const ad_module_spec *spec) {
   return AD_OK;
 }
 
-/* ---- parts ---- */
+/* ---- store, reducer, optimizer ---- */
 
 static ad_status create_store(ad_module *module) {
   ad_store_options options = {.size = sizeof options,
@@ -112,7 +112,7 @@ static ad_status create_store(ad_module *module) {
   return ad_store_create(module->comm, module->params, module->param_count, &options, &module->store);
 }
 
-/* Masters are drawn, so that updates start from all digits; values are what they round to. */
+/* Draws initial values into the masters, so that updates start from all digits; values are rounded from them. */
 static ad_status initialise(ad_module *module) {
   for (size_t i = 0; i < module->param_count; i++) {
     AD_TRY(ad_param_initialise(&module->params[i], module->options.seed, ad_comm_rank(module->comm),
@@ -149,7 +149,7 @@ static ad_status create_optimizer(ad_module *module) {
                          &module->options.optimizer, &module->optimizer);
 }
 
-/* Of the structs inside, an empty one means its defaults. */
+/* In the structs inside the options, a size of 0 means defaults. */
 static ad_status take_options(const ad_module_options *options, ad_module_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_module_options"));
   if (!out->reducer.size) out->reducer.size = sizeof out->reducer;
@@ -172,7 +172,7 @@ static ad_status create_parts(ad_module *module, const ad_module_spec *spec, con
   return create_optimizer(module);
 }
 
-/* Its lists are taken as well, for as long as the module is made from them. */
+/* Creates the module from copies of the spec and of its lists, which may be of an older version of these structs. */
 static ad_status take_spec(ad_module *module, const ad_module_spec *given, const ad_module_options *options) {
   ad_module_spec spec;
   void *params = NULL, *states = NULL;

@@ -1,4 +1,4 @@
-/* A module: its parameters with their storage, whole copies, reducer, optimizer, and state that is no gradient's. */
+/* A module: parameters with their storage, whole copies, reducer and optimizer, and states, which have no gradient. */
 #ifndef MODULE_MODULE_H
 #define MODULE_MODULE_H
 #include "addend/module.h"
@@ -9,8 +9,8 @@ typedef struct ad_module_options {
   size_t size;      /* sizeof(ad_module_options) */
   ad_dtype compute; /* of the whole copies; 0: f32 */
   int releases;     /* 1: whole copies exist only while they are used (ZeRO-3) */
-  int prefetch;     /* units gathered ahead */
-  uint64_t seed;    /* of initial values */
+  int prefetch;     /* how many units are gathered ahead of their use */
+  uint64_t seed;    /* for initial values */
   ad_reducer_options reducer;
   ad_adamw_options optimizer;
 } ad_module_options;
@@ -25,35 +25,35 @@ struct ad_module {
   ad_module_options options;
   const ad_mesh *mesh;
   int is_mirror;
-  ad_param_spec *params; /* with names of their own */
+  ad_param_spec *params; /* copies; they own their names */
   size_t param_count;
   ad_module_state_slot *states;
   size_t state_count;
   ad_store *store;
   ad_reducer *reducer;
   ad_adamw *optimizer;        /* NULL: a mirror */
-  ad_array **masters;         /* what the optimizer updates */
-  const ad_array **computed;  /* what tapes read */
-  const ad_array **gradients; /* what the optimizer is fed */
+  ad_array **masters;         /* one a parameter: what the optimizer updates */
+  const ad_array **computed;  /* one a parameter: what tapes read */
+  const ad_array **gradients; /* one a parameter: what the optimizer gets */
   ad_parameters parameters;
 };
 
-/* ad_module_update with these gradients, one for each parameter, in place of its own reducer's. */
+/* Does what ad_module_update does, but with these gradients, one for each parameter, instead of the reducer's. */
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) AD_CHECKED;
 
-/* Makes everything, with initial values. Collective over the mesh's ranks. Borrows comm and the meshes. The errors of
- * ad_store_create, ad_reducer_create and ad_adamw_create. */
+/* Creates the module with all its parts and initial values. Borrows comm and meshes. Errors are those of
+ * ad_store_create, ad_reducer_create and ad_adamw_create. Collective over the mesh's ranks. */
 AD_CHECKED ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec, const ad_module_options *options,
                                       ad_module **out);
 void ad_module_destroy(ad_module *module); /* NULL allowed */
 const ad_mesh *ad_module_mesh(const ad_module *module);
 size_t ad_module_param_count(const ad_module *module);
-/* The number of the parameter of this name; the count of parameters if there is none. */
+/* The number of the parameter with this name; the count of parameters if there is none. */
 size_t ad_module_find(const ad_module *module, const char *name);
 size_t ad_module_state_count(const ad_module *module);
 ad_array *ad_module_state(ad_module *module, size_t state);
-/* The arrays of a parameter, all of them found by ad_module_part and nowhere else. */
+/* The arrays of a parameter; ad_module_part is the only way to them. */
 #define AD_PARAM_PART_LIST(X)                                                                                   \
   X(AD_PART_VALUE, "value")                 /* storage layout, the contract's param dtype */                    \
   X(AD_PART_MASTER, "master")               /* what the optimizer updates; the value where it is wide enough */ \
@@ -66,22 +66,22 @@ typedef enum ad_param_part {
 #undef AD_PARAM_PART_CODE
       AD_PART_COUNT
 } ad_param_part;
-enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* those before it are state: a checkpoint holds them */
+enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are state: a checkpoint holds them */
 const char *ad_param_part_name(ad_param_part part);
-/* NULL where it has none: a mirror's moments. A master that is the value is the same array. */
+/* NULL: the parameter lacks this part, as a mirror lacks moments. A master that is the value is the same array. */
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part);
-/* The parameters as a tape sees them: whole copies to compute with, gradients to the module's reducer. Owned by the
- * module. */
+/* The parameters for a tape: whole copies to compute with, and the module's reducer for gradients. The module owns
+ * them. */
 const ad_parameters *ad_module_parameters(ad_module *module);
 ad_store *ad_module_store(ad_module *module);
 ad_reducer *ad_module_reducer(ad_module *module);
 ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: a mirror */
-/* *out: some contract has f16 gradients, so that the loss is to be scaled. */
+/* *out: whether some contract has f16 gradients, so that the loss should be scaled. */
 AD_CHECKED ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out);
-/* After values or masters were written: the other follows, and so do the whole copies. Collective.
- */
+/* After masters or values were written: updates the other from them, and the whole copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
-/* AdamW with the reduced gradients times `factor`, then a refresh; a mirror is only refreshed. Collective. */
+/* Updates with AdamW from the reduced gradients times `factor`, then refreshes; a mirror is only refreshed.
+ * Collective. */
 #define ad_module_update(module, lr, factor) ad_module_update_at((module), (lr), (factor), AD_HERE)
 AD_CHECKED ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site);
 

@@ -1,13 +1,13 @@
-/* The attention layer: projections around the attention operation. Over tp the heads are cut, over cp the sequence. */
+/* The attention layer: projections around the attention operation. tp cuts the heads, cp the sequence. */
 #include "addend/layers.h"
 #include "nn/kept.h"
 
-/* Heads of k and v that tp does not divide are on every rank. */
+/* Every rank has all heads of k and v if tp does not divide their number. */
 static ad_cutting cutting_of_kv(const ad_declarations *to, int64_t kv_heads) {
   return kv_heads % ad_mesh_axis_size(to->replicated.mesh, AD_TP) ? AD_CUT_NOTHING : AD_CUT_COLUMNS;
 }
 
-/* One for all heads; each rank's heads leave an addend. */
+/* Declares a norm's weight, which all heads share; each rank's heads leave an addend of its gradient. */
 static size_t declare_head_norm(ad_declarations *to, const char *path, const char *name, int64_t head_dim) {
   ad_param_spec weight = {.size = sizeof weight,
                           .shape = {1, {head_dim}},
@@ -52,13 +52,15 @@ ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, c
   return layer;
 }
 
+/* Applies the head norm, if the layer has one, and rotates by position. */
 static ad_tensor *positioned(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer, size_t norm,
                              ad_tensor *x) {
   if (layer->has_norms) x = ad_head_norm(t, x, params[norm], layer->norm_epsilon);
   return ad_rotary_scaled(t, x, layer->head_dim, layer->rotary_base, &layer->rotary_scaling);
 }
 
-/* For comparison with the ring: every rank of cp has all keys, and leaves addends of their gradient. */
+/* Gathers all keys (or values) on every rank of cp, to compare with the ring. Each rank then leaves an addend of their
+ * gradient. */
 static ad_tensor *gathered(ad_tape *t, const ad_attention_layer *layer, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   int has_cp = array && (ad_mesh_named(array->layout.mesh) & AD_AXES(AD_CP));
@@ -73,7 +75,7 @@ ad_tensor *ad_attention_continue(ad_tape *t, ad_tensor *const *params, const ad_
                                  ad_kept_keys *kept) {
   x = ad_tp_enter(t, x, layer->parallel);                      // R
   ad_tensor *q = ad_linear_forward(t, params, &layer->wq, x);  // S2: heads
-  ad_tensor *k = ad_linear_forward(t, params, &layer->wk, x);  // S2, or R
+  ad_tensor *k = ad_linear_forward(t, params, &layer->wk, x);  // S2, or R if every rank has all heads of k and v
   ad_tensor *v = ad_linear_forward(t, params, &layer->wv, x);
   q = positioned(t, params, layer, layer->q_norm, q);
   k = gathered(t, layer, positioned(t, params, layer, layer->k_norm, k));

@@ -1,4 +1,4 @@
-/* Building a model's list of parameters. */
+/* Builds a model's list of parameters and states. */
 #include "addend/layers.h"
 
 #include <stdio.h>

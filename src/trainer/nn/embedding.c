@@ -1,4 +1,4 @@
-/* The embedding, which may also be the head. */
+/* The embedding layer, which may also serve as the head. */
 #include "addend/layers.h"
 
 ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, const ad_embedding_shape *shape,

@@ -1,5 +1,5 @@
-/* The layer of experts: a router chooses some for each token, their rows go to the ranks that have them and come back.
- * Where the gate is I on tp its scores enter by a conversion whose backward is the sum over tp; where it is R the
+/* The layer of experts (MoE): a router chooses experts for each token, the tokens' rows go to the ranks that have them
+ * and come back. If the router is I on tp, its scores pass a conversion whose backward sums over tp; if it is R, the
  * reducer sums. */
 #include "addend/experts.h"
 
@@ -12,7 +12,7 @@
 
 /* ---- parameters ---- */
 
-/* Tokens are split over tp; otherwise experts are cut over etp, which has the ranks of tp. */
+/* Whether the ranks of tp split the tokens. Otherwise etp, which has the ranks of tp, cuts each expert. */
 static int splits_tokens(const ad_experts_shape *shape) { return ad_mesh_axis_size(shape->view, AD_ETP) == 1; }
 
 static size_t declare_router(ad_declarations *to, const char *path, const ad_experts_shape *shape) {
@@ -27,7 +27,7 @@ static size_t declare_router(ad_declarations *to, const char *path, const ad_exp
   return ad_declare_param(to, path, "router", router);
 }
 
-/* Matrices [experts, in, out]; `cut`: what etp cuts. */
+/* Declares the matrices [experts, in, out] of all experts; `cut`: the type by which etp cuts them. */
 static size_t declare_matrices(ad_declarations *to, const char *path, const char *name, const ad_experts_shape *shape,
                                ad_shape size, ad_type cut, double factor) {
   ad_param_spec matrices = {.size = sizeof matrices,
@@ -62,7 +62,7 @@ static ad_status check_sizes(const char *path, const ad_experts_shape *shape) {
                  path, shape->d_model, shape->hidden, shape->shared_hidden, shape->top_k, shape->experts);
 }
 
-/* Neighbours on tp are neighbours on etp. */
+/* Whether the ranks of etp are the ranks of tp, in the same order. */
 static int etp_is_tp(const ad_mesh *mesh, const ad_mesh *view) {
   ad_axes here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
   int pairs = ad_mesh_common_sets(mesh, view, here, there);
@@ -116,22 +116,23 @@ ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const
   return to->status ? none : declare(to, path, &own);
 }
 
-/* One pass through a layer. */
+/* One forward pass through a layer. */
 typedef struct pass {
   ad_tape *t;
   ad_tensor *const *params;
   const ad_experts_layer *layer;
   ad_tensor *x;     /* [batch, seq, d] */
-  ad_tensor *batch; /* the same where its rows are routed */
+  ad_tensor *batch; /* x on the ranks that route its rows */
   const ad_array *bias;
   ad_decisions decisions;
   ad_routing *routing;
-  ad_tensor *shares; /* softmax of the logits, for the rows that scores were computed of */
+  ad_tensor *shares; /* softmax of the logits of the rows that this rank scored */
 } pass;
 
 /* ---- scores ---- */
 
-/* In the wide dtype: what is nearly equal is told apart, and factors of rows are not rounded. */
+/* Scores [tokens, experts] of these rows, computed in the wide dtype, so that nearly equal scores are told apart and
+ * the rows' factors are not rounded. */
 static ad_tensor *scores_of(pass *at, ad_tensor *rows, ad_tensor *router) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tensor *seen = ad_to_dtype(at->t, rows, ad_dtype_wide(ad_tape_dtype(at->t)));
@@ -143,20 +144,20 @@ static ad_tensor *scores_of(pass *at, ad_tensor *rows, ad_tensor *router) {
 
 #define OF_ROUTER AD_HERE ", " AD_SCORES_BECOME_OWN
 
-/* Of rows that each rank of tp uses for itself: the router is R there, or becomes it. */
+/* Scores of rows that each rank of tp computes for itself. The router is R there, or is converted to it. */
 static ad_tensor *own_scores(pass *at, ad_tensor *rows) {
   ad_tensor *router = at->params[at->layer->router];
   return scores_of(at, rows, at->layer->shape.gate_is_summed ? router : ad_tp_use_at(at->t, router, OF_ROUTER));
 }
 
-/* Whether all ranks of tp compute the same scores, which then enter what each does for itself. */
+/* Whether all ranks of tp compute the same scores first, which then pass to each rank's own rows. */
 static int scores_are_shared(const pass *at) {
   return ad_tp_is_named(at->x) && !at->layer->shape.gate_is_summed && !at->layer->shape.parallel.sequence;
 }
 
-/* ---- balance ---- */
+/* ---- the balance loss ---- */
 
-/* x, of type `from` on some axes, moved there. */
+/* Moves x from type `from` to type `to`, on the axes on which it has type `from`. */
 static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad_type to) {
   const ad_array *array = ad_tensor_array(x);
   if (!array) return x;
@@ -165,15 +166,15 @@ static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad
   return axes ? ad_move_at(t, x, move, ad_axes_print(axes, text, sizeof text), to, AD_HERE) : x;
 }
 
-/* What all ranks' tokens chose, on the mesh of x. */
+/* How often all ranks' tokens chose each expert, on the mesh of x. */
 static ad_tensor *all_choices(pass *at) {
   const ad_array *x = ad_tensor_array(at->x);
   ad_tensor *own = moved(at->t, ad_choices(at->t, at->routing), AD_V, AD_MOVE_DECLARE, AD_P);
   return moved(at->t, ad_view(at->t, own, x ? x->layout.mesh : NULL), AD_P, AD_MOVE_ALL_REDUCE, AD_R);
 }
 
-/* Each rank's rows against everyone's choices: an addend where ranks have rows of their own. Where they have the same,
- * and each its own use of the router, one rank's copy counts. */
+/* The balance loss: this rank's scores against all ranks' choices. It is an addend if ranks have rows of their own; if
+ * the ranks of tp have the same rows and each its own use of the router, one rank's copy counts. */
 static ad_tensor *balance_of(pass *at) {
   ad_tensor *loss = ad_balance(at->t, at->shares, all_choices(at), at->layer->shape.top_k);
   loss = moved(at->t, loss, AD_V, AD_MOVE_DECLARE, AD_P);
@@ -191,7 +192,7 @@ static ad_tensor *products(pass *at, ad_tensor *rows) {
   return ad_grouped_linear(at->t, ad_swiglu(at->t, gate, up), params[at->layer->down], at->routing);  // P
 }
 
-/* Row `first` of the batch is the first that this rank routes. */
+/* Chooses each row's experts. first: the number, in the batch, of the first row that this rank routes. */
 static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tensor *chosen = ad_top_k_kept(at->t, ad_view(at->t, scores, shape->view), shape->top_k, at->bias, at->batch,
@@ -200,8 +201,8 @@ static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
   return shape->normalised_scores ? ad_shares(at->t, chosen) : chosen;
 }
 
-/* rows [tokens, d] and scores [tokens, experts]: V on the view's axes; where experts are cut R on etp, and the result
- * is P there. */
+/* Sends rows [tokens, d] to their experts and combines what comes back, by scores [tokens, experts]. Both are V on the
+ * view's axes. If etp cuts experts, both are R on etp and the result is P there. */
 static ad_tensor *routed(pass *at, ad_tensor *rows, ad_tensor *scores, size_t first) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tape *t = at->t;
@@ -215,20 +216,20 @@ static ad_tensor *routed(pass *at, ad_tensor *rows, ad_tensor *scores, size_t fi
   return ad_from_slots(t, slots, at->routing);
 }
 
-/* The same seen on the mesh of x again. */
+/* The same, seen on the mesh of x again. */
 static ad_tensor *routed_on_mesh(pass *at, ad_tensor *rows, ad_tensor *scores, size_t first) {
   const ad_array *x = ad_tensor_array(at->x);
   return ad_view(at->t, routed(at, rows, scores, first), x ? x->layout.mesh : NULL);
 }
 
-/* ---- the two layouts ---- */
+/* ---- the two layouts: tokens split over tp, or experts cut over etp ---- */
 
-/* Rows [n, k] that all ranks of tp have: each takes some, S0, and calls them its own, V. */
+/* Splits rows [n, k] that all ranks of tp have: S0 on tp. */
 static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows, const char *site) {
   return ad_move_at(t, rows, AD_MOVE_CONVERT, "tp", AD_S(0), site);
 }
 
-/* The first of `rows` that this rank of tp takes. */
+/* The number of the first row that this rank of tp takes. */
 static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   const ad_array *array = ad_tensor_array(rows);
   if (!array) return 0;
@@ -238,14 +239,14 @@ static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   return (size_t)ad_cut(array->local.dim[0], ad_group_index(&group, rank), ad_group_size(&group)).first;
 }
 
-/* The shared experts' sum beside what is whole already. */
+/* Adds the shared experts' output to y, which is already summed over tp. */
 static ad_tensor *with_shared(pass *at, ad_tensor *y) {
   if (!at->layer->shape.shared_hidden) return y;
   return ad_add(at->t, y, ad_mlp_forward(at->t, at->params, &at->layer->shared, at->x));
 }
 
-/* Each rank of tp has the rows that it took. Beside shared experts, whose columns leave an addend on each rank, they
- * are addends too, zero elsewhere, and one sum makes both whole. */
+/* Puts the rows that the ranks of tp took together again. With shared experts, whose cut columns leave an addend on
+ * each rank, these rows become addends too (zero elsewhere), so that one sum over tp makes both whole. */
 static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
   ad_tape *t = at->t;
   if (!at->layer->shape.shared_hidden) return ad_from_rows(t, ad_all_gather(t, split, "tp", AD_I), at->x);
@@ -255,9 +256,10 @@ static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
   return ad_tp_leave(t, ad_add(t, routed, shared), whole);
 }
 
+/* The layer if tokens are split: each rank of tp routes its share of the rows. */
 static ad_tensor *split_forward(pass *at) {
   ad_tape *t = at->t;
-  ad_tensor *whole = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V of a cut sequence
+  ad_tensor *whole = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V if the sequence is cut
   int splits = ad_tp_is_named(at->x) && !at->layer->shape.parallel.sequence;
   ad_tensor *split = splits ? split_rows(t, whole, AD_HERE) : NULL;
   ad_tensor *rows = splits ? ad_to_rows(t, split) : whole;
@@ -268,6 +270,7 @@ static ad_tensor *split_forward(pass *at) {
   return splits ? gather_rows(at, ad_from_rows(t, y, split)) : with_shared(at, ad_from_rows(t, y, at->x));
 }
 
+/* The layer if experts are cut: each rank of tp routes all rows, to its part of every expert. */
 static ad_tensor *cut_forward(pass *at) {
   ad_tape *t = at->t;
   ad_parallel parallel = at->layer->shape.parallel;
@@ -283,7 +286,7 @@ static ad_tensor *cut_forward(pass *at) {
   return ad_tp_leave(t, y, parallel);
 }
 
-/* ---- a call ---- */
+/* ---- checking and making a call ---- */
 
 static ad_status check_call(ad_tensor *const *params, const ad_experts_layer *layer, const ad_tensor *x) {
   char shape[96];

@@ -1,9 +1,9 @@
-/* What the known mistakes of a router are found by. */
+/* The mark by which the known mistakes find a router. */
 #ifndef NN_EXPERTS_H
 #define NN_EXPERTS_H
 
-/* Call sites say this where the scores, or the gate, become each rank's own: the backward there is the sum of the
- * gate's gradient over tp. */
+/* Call sites contain this text where the scores, or the router, become each rank's own. The backward there is the sum
+ * of the router's gradient over tp. */
 #define AD_SCORES_BECOME_OWN "the router's scores"
 
 #endif

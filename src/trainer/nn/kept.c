@@ -1,4 +1,4 @@
-/* Rows of keys and values that grow. */
+/* Keys and values of earlier tokens, which sampling keeps: growing arrays of rows. */
 #include "nn/kept.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static ad_status add(ad_kept_rows *rows, const ad_array *array) {
   return AD_OK;
 }
 
-/* One sequence, of which this rank has all, behind the tokens that are kept. */
+/* Checks that x is one sequence, whole on this rank, and that it continues the tokens whose keys are kept. */
 static ad_status check(const ad_tape *t, const ad_kept_rows *rows, const ad_array *array) {
   if (array->shape.dim[0] != 1 || !ad_shape_equal(&array->shape, &array->local))
     return ad_fail(AD_INVALID,

@@ -1,4 +1,4 @@
-/* Asking for OpenBLAS's memory and threads in its place, since it has no error for those that it cannot have. */
+/* Asks for OpenBLAS's memory and threads before OpenBLAS does, since it does not report that it cannot have them. */
 #include "products/blas.h"
 
 #include <cblas.h>
@@ -10,13 +10,13 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* What a thread maps as it makes its first product: BUFFER_SIZE of OpenBLAS's common_x86_64.h and common_arm64.h. Of
- * it a process takes only the pages that products touch. */
+/* What a thread maps at its first product: BUFFER_SIZE in OpenBLAS's common_x86_64.h and common_arm64.h. The process
+ * takes only those pages that products touch. */
 enum { BUFFER_MIB = 128 };
 
 static _Thread_local int is_prepared;
 
-/* The smallest product that OpenBLAS makes in its own memory, which it keeps for those that follow. */
+/* Makes the smallest product for which OpenBLAS allocates its memory; later products use the same memory. */
 static void make_one(void) {
   double one = 1, square = 0;
   cblas_dsyrk(CblasColMajor, CblasUpper, CblasTrans, 1, 1, 1, &one, 1, 0, &square, 1);
@@ -38,14 +38,14 @@ static ad_status cannot_start(int threads, int reason) {
                  strerror(reason));
 }
 
-/* The others wait for this one to let them end. */
+/* Waits until try_threads lets all threads end. */
 static void *wait_to_end(void *gate) {
   pthread_mutex_lock(gate);
   pthread_mutex_unlock(gate);
   return NULL;
 }
 
-/* Whether so many threads can be there together, before OpenBLAS interrupts a process in which they cannot. */
+/* Whether so many threads can exist at once. OpenBLAS would end the process if they cannot. */
 static ad_status try_threads(int threads) {
   pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
   pthread_t *started;
@@ -71,22 +71,23 @@ static int threads_of_process(void) {
   return count;
 }
 
-/* OpenBLAS may be built without threads or with those of OpenMP, which start later and have an error of their own. */
+/* Whether OpenBLAS has fewer threads than it should. Builds without threads, or with those of OpenMP (started later,
+ * with errors of their own), lack none. */
 static int are_missing(void) {
   int running = threads_of_process();
   return openblas_get_parallel() == OPENBLAS_THREAD && running >= 0 && running < openblas_get_num_threads();
 }
 
-/* Other processes may start threads after the try. */
+/* Starts the threads, and checks afterwards, since other processes may start threads after the try. */
 ad_status ad_blas_start_threads(int threads) {
   if (threads > 1) AD_TRY(try_threads(threads));
   openblas_set_num_threads(threads);
   return are_missing() ? cannot_start(threads, EAGAIN) : AD_OK;
 }
 
-/* ---- its name ---- */
+/* ---- OpenBLAS's name ---- */
 
-/* openblas_get_config() begins with the name and the version. */
+/* openblas_get_config() begins with name and version. */
 const char *ad_blas_name(void) {
   static _Thread_local char name[96];
   const char *config = openblas_get_config();

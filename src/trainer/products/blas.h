@@ -1,17 +1,16 @@
-/* What OpenBLAS needs before its first product. The products themselves are elsewhere. */
+/* Prepares OpenBLAS for its first product. The products themselves are made elsewhere. */
 #ifndef PRODUCTS_BLAS_H
 #define PRODUCTS_BLAS_H
 #include "addend/status.h"
 
-/* Gives OpenBLAS the memory in which it makes this thread's products. `threads`: how many of its own will help, this
- * one included, for which there must be room too. AD_MEMORY where the process may not have it: OpenBLAS itself would
- * ask again for ever. To be called before any of its products; a thread that has it asks for nothing. */
+/* Makes OpenBLAS allocate the memory for this thread's products. `threads`: how many threads will help, this one
+ * included; there must be room for all. AD_MEMORY: the process may not have so much (OpenBLAS itself would retry for
+ * ever). Call it before the thread's first product; later calls do nothing. */
 ad_status ad_blas_prepare(int threads) AD_CHECKED;
-/* Has OpenBLAS make this process's products on so many threads, the caller's included, which it starts at once.
- * AD_SYSTEM where they cannot be started: OpenBLAS itself would give work to those that are missing, and wait for it.
- */
+/* Makes OpenBLAS use so many threads in this process, the caller's included, and starts them. AD_SYSTEM: they cannot be
+ * started (OpenBLAS itself would give work to missing threads and wait for it). */
 ad_status ad_blas_start_threads(int threads) AD_CHECKED;
-/* Such as "OpenBLAS 0.3.21 SkylakeX": its version and the processor whose kernels it took. */
+/* OpenBLAS's version and the processor whose kernels it uses, such as "OpenBLAS 0.3.21 SkylakeX". */
 const char *ad_blas_name(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Which instructions a processor multiplies with, and how fast it is at bf16. */
+/* Finds out which instructions for products a processor has, and how fast its bf16 is. */
 #include "products/cpu.h"
 
 #include <stddef.h>
@@ -7,10 +7,10 @@
 #include <cpuid.h>
 #endif
 
-/* ---- what is there ---- */
+/* ---- which instructions there are ---- */
 
 #if defined(__x86_64__)
-/* Tiles of bf16, and a kernel that saves them. */
+/* Whether there are bf16 tiles (AMX), and an operating system that saves them. */
 static int has_amx(void) {
   unsigned a, b, c, d, saved;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return 0;
@@ -46,27 +46,29 @@ ad_cpu ad_cpu_own(void) {
 ad_cpu ad_cpu_own(void) { return (ad_cpu){.vendor = ""}; }
 #endif
 
-/* ---- what it is worth ---- */
+/* ---- how fast bf16 is ---- */
 
 enum { ANY_MODEL = -1 };
 
-/* How fast the bf16 instructions of AVX-512 are beside those of f32: twice on Zen, half on Intel, as oneDNN's own rates
- * say (docs/performance.md, Matrix products). */
+/* How fast bf16 instructions of AVX-512 are, compared with f32's: twice as fast on Zen, half as fast on Intel, by
+ * oneDNN's own rates (docs/performance.md, Matrix products). */
 static const struct {
   const char *vendor;
   int family, model;
   ad_units bf16;
 } known[] = {
-    {"AuthenticAMD", 0x19, ANY_MODEL, AD_UNITS_FAST_BF16}, /* Zen 4; Zen 3 has the family, not the instructions */
+    {"AuthenticAMD", 0x19, ANY_MODEL, AD_UNITS_FAST_BF16}, /* Zen 4; Zen 3 is of this family, but lacks the
+                                                            * instructions */
     {"AuthenticAMD", 0x1a, ANY_MODEL, AD_UNITS_FAST_BF16}, /* Zen 5 */
     {"GenuineIntel", 6, 0x55, AD_UNITS_AVX512BF16},        /* Cooper Lake */
-    {"GenuineIntel", 6, 0x8f, AD_UNITS_AVX512BF16},        /* Sapphire Rapids, where its matrix units are hidden */
-    {"GenuineIntel", 6, 0xcf, AD_UNITS_AVX512BF16},        /* Emerald Rapids, the same */
+    {"GenuineIntel", 6, 0x8f, AD_UNITS_AVX512BF16},        /* Sapphire Rapids, if its matrix units are hidden */
+    {"GenuineIntel", 6, 0xcf, AD_UNITS_AVX512BF16},        /* Emerald Rapids, if its matrix units are hidden */
     {"GenuineIntel", 6, 0xad, AD_UNITS_AVX512BF16},        /* Granite Rapids */
     {"GenuineIntel", 6, 0xae, AD_UNITS_AVX512BF16},        /* Granite Rapids D */
 };
 
-/* A processor that is not in the table is taken for slow: products in f32 are then as fast as they always were. */
+/* A processor that the table does not know counts as slow: its bf16 products are made in f32, as fast as f32 ever
+ * was. */
 static ad_units worth_of_bf16(const ad_cpu *cpu) {
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (!strcmp(known[i].vendor, cpu->vendor) && known[i].family == cpu->family &&

@@ -1,17 +1,17 @@
-/* The processor of this process, as far as matrix products care. */
+/* What matrix products need to know of this process's processor. */
 #ifndef PRODUCTS_CPU_H
 #define PRODUCTS_CPU_H
 #include "products/products.h"
 
-/* What cpuid says, and which registers the kernel saves. */
+/* What cpuid says, and whether the operating system saves the registers. */
 typedef struct ad_cpu {
-  char vendor[13]; /* "AuthenticAMD", "GenuineIntel"; empty where there is no cpuid */
+  char vendor[13]; /* "AuthenticAMD", "GenuineIntel"; empty: the processor has no cpuid */
   int family, model;
-  int has_avx2, has_avx512, has_avx512bf16, has_amx; /* each with what products need beside it */
+  int has_avx2, has_avx512, has_avx512bf16, has_amx; /* each with the other instructions that products need */
 } ad_cpu;
 
 ad_cpu ad_cpu_own(void);
-/* What its instructions are worth: a table of processors, and for those that it does not know their instructions. */
+/* The instructions by speed: from a table of processors, or for unknown ones from the instructions alone. */
 ad_units ad_cpu_units(const ad_cpu *cpu);
 
 #endif

@@ -1,18 +1,18 @@
-/* Which way makes a product: a table of instructions, dtype and shape, from measurements that docs/performance.md
- * shows. Nothing is timed while a program runs, so that all ranks choose alike and a resumed run has the same bits. */
+/* Chooses how a product is made: by a table of instructions, dtype and shape, from measurements in docs/performance.md.
+ * Nothing is timed while a program runs, so all ranks choose alike and a resumed run has the same bits. */
 #include "products/gemm_ways.h"
 #include "products/ways.h"
 
 typedef struct table_row {
-  ad_units units; /* at least */
+  ad_units units; /* the least instructions that the row is for */
   ad_dtype values;
-  gemm_shape shape; /* GEMM_LARGE: any */
+  gemm_shape shape; /* GEMM_LARGE: any shape */
   gemm_way way;
 } table_row;
 
 /* The first row that fits counts. bf16 instructions without matrix units are twice as fast as f32's on some processors
- * and half as fast on others (cpu.c), where matrices are widened. OpenBLAS is several times as fast on small matrices,
- * which its kernels read where they lie; on larger ones oneDNN is ahead by some tenth with AVX-512, and level with
+ * and half as fast on others (cpu.c); there operands are widened. On small matrices OpenBLAS is several times as fast,
+ * since its kernels do not copy them; on larger ones oneDNN is about a tenth faster with AVX-512, and equal with
  * AVX2. */
 static const table_row table[] = {
     {AD_UNITS_AVX512BF16, AD_BF16, GEMM_VECTOR, GEMM_ONEDNN}, {AD_UNITS_FAST_BF16, AD_BF16, GEMM_LARGE, GEMM_ONEDNN},
@@ -20,7 +20,7 @@ static const table_row table[] = {
     {AD_UNITS_AVX512, AD_F32, GEMM_SMALL, GEMM_BLAS},         {AD_UNITS_AVX512, AD_F32, GEMM_LARGE, GEMM_ONEDNN},
 };
 
-enum { SMALL_PRODUCTS = 1 << 18 }; /* multiplications: 64 x 64 x 64 */
+enum { SMALL_PRODUCTS = 1 << 18 }; /* in multiplications: 64 x 64 x 64 */
 
 static int is_shape(gemm_shape shape, const gemm_product *of) {
   int is_vector = of->m == 1 || of->n == 1;
@@ -37,18 +37,18 @@ static int fits(const table_row *row, const ad_products *with, const gemm_produc
 
 static gemm_way without_onednn(ad_dtype values) { return values == AD_BF16 ? GEMM_WIDEN_BLAS : GEMM_BLAS; }
 
-/* An operand of one row or column that lies with gaps: oneDNN 3.6 reads it as if there were none. */
+/* Whether an operand is one row or column with gaps between elements; oneDNN 3.6 reads it as if it had none. */
 static int has_gaps(const gemm_product *of) {
   return (of->m == 1 && of->a.transposed && of->a.stride > 1) || (of->n == 1 && !of->b.transposed && of->b.stride > 1);
 }
 
-/* Sums of 32 i + 31 terms: oneDNN 2.6 and 2.7 may set the matrix units up for other tiles than they then multiply,
- * which ends the process by SIGILL (its issue 1661; seen for 63 and from 3071 on). */
+/* Whether k is 31 modulo 32. oneDNN 2.6 and 2.7 may then set up matrix units for other tiles than they multiply, which
+ * ends the process with SIGILL (oneDNN's issue 1661; seen for k = 63 and from 3071 on). */
 static int breaks_units(const ad_products *with, const gemm_product *of) {
   return with->units >= AD_UNITS_AMX && of->k % 32 == 31;
 }
 
-/* oneDNN multiplies bf16 from AVX-512 on. */
+/* oneDNN multiplies bf16 only with AVX-512. */
 static int has_bf16(const ad_products *with) { return with->units >= AD_UNITS_AVX512; }
 
 gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product) {

@@ -1,23 +1,24 @@
-/* Products made in pieces along the terms of their sums: the same terms, added in other orders, so that every sum is
- * rounded anew. How far a right gradient may be off is measured with them. */
+/* Makes products in pieces along the summed dimension: the same terms, added in another order, so that every sum is
+ * rounded differently. By them the proof measures how far a right gradient may be off. */
 #ifndef PRODUCTS_GEMM_CUT_H
 #define PRODUCTS_GEMM_CUT_H
 #include "products/gemm_ways.h"
 
-/* The context of ad_gemm_cut: where each product is cut follows from `seed` and from how many were made before. */
+/* The context of ad_gemm_cut. A product is cut at a place that follows from `seed` and from the number of products cut
+ * before. */
 typedef struct gemm_cuts {
   uint64_t seed, made;
-  int rounds_between; /* a piece is rounded to the result's dtype before the next is added, as ranks that hold pieces
-                         do; 0: the sum of the pieces is rounded once */
-  int within;         /* a piece is being made */
+  int rounds_between; /* 1: each piece is rounded to the result's dtype before the next is added, as on ranks that hold
+                       * pieces; 0: the sum of the pieces is rounded once */
+  int within;         /* 1: a piece is being made, which is not cut again */
 } gemm_cuts;
 
-/* A function for AD_SEAM_PRODUCT. A product of fewer than two terms passes, and one for which there is no memory. */
+/* A function for AD_SEAM_PRODUCT. Leaves products alone that have fewer than two terms, or no memory. */
 void ad_gemm_cut(void *context, void *passing);
 
-/* The operand from term `at` of the sums on: columns of a, or rows of b (`in_rows`). */
+/* The operand from term `at` of the sums on: from column `at` of a, or from row `at` of b (`in_rows`). */
 gemm_operand ad_gemm_from_term(gemm_operand of, ad_dtype values, int64_t at, int in_rows);
-/* Sums [m, n] of that dtype into the product's result, added where it adds. */
+/* Writes sums [m, n] of this dtype to the product's result, or adds them if the product adds. */
 void ad_gemm_hand_out(const gemm_product *of, const void *sums, ad_dtype dtype);
 
 #endif

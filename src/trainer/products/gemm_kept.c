@@ -1,4 +1,4 @@
-/* What threads keep for their products: made empty at a thread's first product, released when it ends. */
+/* What each thread keeps between products: empty at its first product, released when the thread ends. */
 #include <pthread.h>
 #include "base/memory.h"
 #include "products/gemm_ways.h"

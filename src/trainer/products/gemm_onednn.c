@@ -1,6 +1,6 @@
-/* Products by oneDNN, of its second or third major version: the only file that includes its header. A product of f32 is
- * one call. One of bf16 is a primitive, which is compiled for its sizes, strides and dtypes; each thread makes it once,
- * finds it in a table from then on, and hands it the memory. */
+/* Products by oneDNN 2 or 3: the only file that includes its header. A product of f32 is one call. A product of bf16 is
+ * a primitive, which is compiled for its sizes, strides and dtypes; each thread compiles it once and keeps it in a
+ * table. */
 #include "products/gemm_ways.h"
 
 #include <inttypes.h>
@@ -24,7 +24,7 @@ uint32_t ad_onednn_version(void) {
   return (uint32_t)(version->major * 10000 + version->minor * 100 + version->patch);
 }
 
-/* ---- what the two versions write differently ---- */
+/* ---- calls that oneDNN 2 and 3 write differently ---- */
 
 #if DNNL_VERSION_MAJOR < 3
 typedef dnnl_memory_desc_t description;
@@ -46,8 +46,8 @@ static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, dnnl_engine_t 
   return status ? status : dnnl_primitive_desc_create(out, &product, attributes, engine, NULL);
 }
 
-/* Output scales would do the same, but 2.6 multiplies by them one number at a time: six times as long a product of
- * attention's scores. */
+/* Multiplies the product by the factor afterwards. An output scale would do the same, but in oneDNN 2.6 it takes one
+ * number at a time: a product of attention's scores takes six times as long. */
 static dnnl_status_t append_factor(dnnl_post_ops_t after, float factor) {
   return dnnl_post_ops_append_eltwise(after, 1, dnnl_eltwise_linear, factor, 0);
 }
@@ -84,8 +84,8 @@ static dnnl_status_t append_sum(dnnl_post_ops_t after) {
 
 /* ---- threads ---- */
 
-/* How many threads oneDNN takes is a setting of OpenMP's in the calling thread. It is set for a call and put back, for
- * what else this program does with OpenMP. */
+/* The number of oneDNN's threads is a setting of OpenMP in the calling thread. It is set for each call and put back,
+ * since the program may use OpenMP itself. */
 #if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP
 static int (*get_threads)(void);
 static void (*set_threads)(int);
@@ -115,7 +115,7 @@ static void give_threads(int before) {}
 #error "this oneDNN cannot be held to one thread: it must be built for OpenMP, a thread pool or no threads"
 #endif
 
-/* ---- the instructions ---- */
+/* ---- instructions ---- */
 
 static dnnl_cpu_isa_t instructions_of(ad_units units) {
   switch (units) {
@@ -133,15 +133,15 @@ static dnnl_cpu_isa_t instructions_of(ad_units units) {
   }
 }
 
-/* What compiling a kernel takes at most, with much to spare: where it cannot have it oneDNN 2.6 crashes. */
+/* The most memory that compiling a kernel takes, generously; without so much, oneDNN 2.6 crashes. */
 enum { KERNEL_MIB = 32 };
 
 static ad_status try_kernel(void) { return ad_memory_try("matrix products by oneDNN", KERNEL_MIB); }
 
-static ad_status no_room; /* for those of f32, which all are compiled with the first product */
+static ad_status no_room; /* whether kernels of f32, all compiled with the first product, have no memory */
 static dnnl_status_t limited;
 
-/* Where this machine has more than every rank. */
+/* Once in a process; limits oneDNN to the instructions that all ranks have. */
 static void prepare(void) {
   ad_units agreed = ad_products_in_use().units;
   find_openmp();
@@ -186,9 +186,9 @@ static ad_status fail(const gemm_product *of, dnnl_status_t status, const char *
 
 static int64_t longer(int64_t stride, int64_t length) { return stride > length ? stride : length; }
 
-/* Inside dnnl_sgemm some kernels for AVX-512 use the stack pointer as one more register, which then points into packed
- * matrices on the heap. The kernel of the operating system would write a signal's frame there: signals wait until the
- * product is made, but for those that an instruction raises itself. */
+/* Blocks signals during dnnl_sgemm. Some of its AVX-512 kernels use the stack pointer as one more register, which then
+ * points into packed matrices on the heap; the operating system would write a signal's frame there. Signals that an
+ * instruction itself raises are not blocked. */
 static void hold_signals(sigset_t *before) {
   static const int raised[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
   sigset_t held;
@@ -197,7 +197,8 @@ static void hold_signals(sigset_t *before) {
   pthread_sigmask(SIG_BLOCK, &held, before);
 }
 
-/* Strides are no shorter than rows, also where there is one row and its stride says nothing. */
+/* Makes the product with strides of at least the row's length, also where there is one row and its stride is not
+ * given. */
 static ad_status multiply_f32(const gemm_product *of) {
   int64_t a_stride = longer(of->a.stride, of->a.transposed ? of->m : of->k);
   int64_t b_stride = longer(of->b.stride, of->b.transposed ? of->k : of->n);
@@ -214,10 +215,10 @@ static ad_status multiply_f32(const gemm_product *of) {
 
 /* ---- primitives and their table ---- */
 
-/* What a primitive is compiled for. All of it is compared, so none of it is padding. */
+/* What a primitive is compiled for. All bytes are compared, so there must be no padding. */
 typedef struct shape_key {
   int64_t m, n, k, strides[3];
-  uint32_t factor; /* its bits */
+  uint32_t factor; /* the bits of the float */
   uint8_t a_transposed, b_transposed, adds, values, result, unused[7];
 } shape_key;
 
@@ -230,8 +231,8 @@ typedef struct entry {
   size_t scratch_bytes;
 } entry;
 
-/* A program has a few hundred shapes. One that keeps having new ones starts over at the most, rather than growing for
- * ever. */
+/* A program has a few hundred shapes. If it keeps having new ones, the table is emptied when it is full, so that it
+ * does not grow for ever. */
 enum { FIRST_PLACES = 64, MOST_PLACES = 8192 };
 
 typedef struct onednn {
@@ -270,7 +271,7 @@ static void clear(entry *of) {
   memset(of, 0, sizeof *of);
 }
 
-/* The entry of this key, or the free place where it belongs. */
+/* The entry with this key, or the free place where it belongs. */
 static entry *find(const onednn *kept, const shape_key *key) {
   size_t at = XXH3_64bits(key, sizeof *key) & (kept->places - 1);
   while (kept->entries[at].primitive && memcmp(&kept->entries[at].key, key, sizeof *key) != 0)
@@ -299,7 +300,7 @@ static ad_status make_room(onednn *kept) {
   return AD_OK;
 }
 
-/* ---- making one ---- */
+/* ---- compiling a primitive ---- */
 
 typedef struct making {
   description of[3]; /* a, b, c */
@@ -322,7 +323,7 @@ static dnnl_status_t describe_operands(making *with, const gemm_product *of) {
   return status ? status : describe_operand(&with->of[C], of->m, of->n, of->result, of->c_stride, 0);
 }
 
-/* factor * sum + c, all of it in f32, then rounded. */
+/* Sets what happens to the sums: factor * sum + c, in f32, then rounded. */
 static dnnl_status_t describe_after(making *with, const gemm_product *of) {
   dnnl_status_t status = dnnl_post_ops_create(&with->after);
   if (!status) status = dnnl_primitive_attr_create(&with->attributes);
@@ -375,7 +376,7 @@ static ad_status make(onednn *kept, const gemm_product *of, const shape_key *key
   return AD_OK;
 }
 
-/* ---- executing one ---- */
+/* ---- executing a primitive ---- */
 
 static dnnl_status_t execute(onednn *kept, const entry *with, const gemm_product *of) {
   void *const data[ARGUMENTS] = {(void *)(uintptr_t)of->a.data, (void *)(uintptr_t)of->b.data, of->c, kept->scratch};

@@ -1,11 +1,11 @@
-/* The ways to make a matrix product, for gemm.c to choose from, and what they keep. */
+/* The ways to make a matrix product, among which gemm.c chooses, and what they keep. */
 #ifndef PRODUCTS_GEMM_WAYS_H
 #define PRODUCTS_GEMM_WAYS_H
 #include <stddef.h>
 #include "products/products.h"
 #include "products/gemm.h"
 
-/* The arguments of ad_gemm. */
+/* A product, with the arguments of ad_gemm. */
 typedef struct gemm_product {
   ad_dtype values, result;
   int64_t m, n, k;
@@ -16,21 +16,21 @@ typedef struct gemm_product {
   int64_t c_stride;
 } gemm_product;
 
-/* What passes AD_SEAM_PRODUCT. */
+/* What passes the seam AD_SEAM_PRODUCT. */
 typedef struct gemm_passing {
   const gemm_product *product;
-  int handled; /* it was made */
+  int handled; /* 1: the seam's function made the product */
 } gemm_passing;
 
-/* What a thread keeps from product to product, until it ends. */
+/* What a thread keeps from one product to the next, until it ends. */
 typedef struct gemm_kept {
-  float *widened;        /* gemm_widen.c */
-  struct onednn *onednn; /* gemm_onednn.c */
+  float *widened;        /* blocks in f32: gemm_widen.c */
+  struct onednn *onednn; /* compiled primitives: gemm_onednn.c */
   ad_status status;
   char message[256];
 } gemm_kept;
 
-/* This thread's own, empty at first. */
+/* What this thread keeps; empty at first. */
 gemm_kept *ad_gemm_kept(void);
 
 typedef enum gemm_way {
@@ -40,23 +40,24 @@ typedef enum gemm_way {
   GEMM_WIDEN_ONEDNN /* bf16: operands are widened to f32, which that library multiplies */
 } gemm_way;
 
-/* What a choice asks of a shape: one row or one column of c; small enough for kernels that read where matrices lie. */
+/* Shapes among which the choice distinguishes: c has one row or one column; matrices are small enough for kernels that
+ * do not copy them; all others. */
 typedef enum gemm_shape { GEMM_VECTOR, GEMM_SMALL, GEMM_LARGE } gemm_shape;
 gemm_shape ad_gemm_shape_of(const gemm_product *product);
 
-/* How this product is made with what all ranks have: gemm_choice.c, which looks at nothing else. */
+/* How this product is made, given what all ranks have; gemm_choice.c. */
 gemm_way ad_gemm_choose(const ad_products *with, const gemm_product *product);
 
 void ad_gemm_blas(const gemm_product *product);
-/* `f32` makes the products of the widened blocks. */
+/* `f32`: the way in which the widened blocks are multiplied. */
 ad_status ad_gemm_widen(gemm_kept *kept, const gemm_product *product, gemm_way f32) AD_CHECKED;
 ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) AD_CHECKED;
-/* The same so many times over with a primitive, f32 too, found once: oneDNN's own rate. */
+/* Makes the product `times` times with one primitive, for f32 too: to measure oneDNN's own rate. */
 ad_status ad_gemm_onednn_repeat(gemm_kept *kept, const gemm_product *product, int times) AD_CHECKED;
 void ad_gemm_onednn_destroy(struct onednn *kept); /* NULL allowed */
-/* How many primitives this thread has made so far; ad_gemm_onednn makes none for products of f32. */
+/* How many primitives this thread has compiled; ad_gemm_onednn needs none for f32. */
 long ad_gemm_onednn_made(const gemm_kept *kept);
-/* The instructions that oneDNN uses in this process, in its words; NULL without it. */
+/* oneDNN's name for the instructions that it uses in this process; NULL without oneDNN. */
 const char *ad_gemm_onednn_instructions(void);
 
 #endif

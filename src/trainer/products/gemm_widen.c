@@ -1,10 +1,10 @@
-/* Products of bf16 by a product of f32: a block of each operand is widened at a time, so that a thread keeps
- * the same memory whatever the sizes are. */
+/* Makes bf16 products by f32 products: widens one block of each operand at a time, so that a thread needs the same
+ * memory for all sizes. */
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "products/gemm_ways.h"
 
-enum { ROWS = 256, COLUMNS = 512, DEPTH = 512 }; /* of a block: 2 MiB in all */
+enum { ROWS = 256, COLUMNS = 512, DEPTH = 512 }; /* the size of a block; 2 MiB for all three */
 enum { A_BLOCK = ROWS * DEPTH, B_BLOCK = DEPTH * COLUMNS, C_BLOCK = ROWS * COLUMNS };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -13,7 +13,7 @@ static char *element(ad_dtype dtype, const void *data, int64_t index) {
   return (char *)(uintptr_t)data + (size_t)index * ad_dtype_size(dtype);
 }
 
-/* rows x columns from (row, column) on, as f32. */
+/* Copies rows x columns elements from (row, column) on into `block`, as f32. */
 static gemm_operand widen(gemm_operand from, int64_t row, int64_t column, int64_t rows, int64_t columns, float *block) {
   int64_t first = from.transposed ? column : row, count = from.transposed ? columns : rows;
   int64_t inner = from.transposed ? row : column, length = from.transposed ? rows : columns;
@@ -35,7 +35,7 @@ typedef struct widening {
   gemm_way f32;
 } widening;
 
-/* One block of c, in f32: all of k, a block at a time. k = 0 has one block, without depth. */
+/* Computes one block of c in f32: adds up all of k, a block at a time. k = 0 has one block of depth 0. */
 static ad_status multiply_block(const widening *by, const gemm_product *all, gemm_product part, int64_t row,
                                 int64_t column) {
   float *memory = by->kept->widened;

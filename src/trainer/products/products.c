@@ -1,4 +1,4 @@
-/* What makes matrix products on this machine, and what the ranks agreed on. */
+/* What makes matrix products on this machine, and what the ranks have agreed on. */
 #include "products/products.h"
 
 #include <stdatomic.h>
@@ -51,14 +51,14 @@ ad_status ad_products_check(void) {
   return find_own(&own);
 }
 
-/* A wish that cannot be met was refused before, by ad_products_check. */
+/* ADDEND_PRODUCTS that cannot be followed was refused before by ad_products_check; here it counts as not set. */
 ad_products ad_products_own(void) {
   ad_products own;
   if (find_own(&own)) own.library = AD_LIBRARY_BY_TABLE, own.ways = 0;
   return own;
 }
 
-/* ---- what all have ---- */
+/* ---- what all ranks have ---- */
 
 ad_products ad_products_common(ad_products a, ad_products b) {
   int same = a.library == b.library && a.ways == b.ways;
@@ -68,7 +68,7 @@ ad_products ad_products_common(ad_products a, ad_products b) {
                        .ways = same ? a.ways : 0};
 }
 
-/* From the lowest bit: 1, units, library, the file's table, oneDNN's version. */
+/* From the lowest bit: a 1 (so that it is never 0), instructions, library, the file's table, oneDNN's version. */
 enum { LIBRARY_AT = 4, WAYS_AT = 6, ONEDNN_AT = WAYS_AT + AD_WAYS_BITS };
 
 uint32_t ad_products_packed(ad_products products) {
@@ -83,7 +83,7 @@ ad_products ad_products_unpacked(uint32_t packed) {
                        .ways = packed >> WAYS_AT & ((1 << AD_WAYS_BITS) - 1)};
 }
 
-static _Atomic uint32_t chosen; /* packed; 0: nobody has asked yet */
+static _Atomic uint32_t chosen; /* packed; 0: not set yet */
 
 ad_products ad_products_in_use(void) {
   uint32_t now = atomic_load_explicit(&chosen, memory_order_relaxed), unset = 0;
@@ -115,7 +115,7 @@ const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]) {
   return buffer;
 }
 
-/* ---- what ranks tell each other ---- */
+/* ---- the trait: what ranks tell each other as they join ---- */
 
 static uint32_t own_trait(void) { return ad_products_packed(ad_products_own()); }
 
@@ -125,7 +125,7 @@ static uint32_t common_trait(uint32_t one, uint32_t other) {
 
 static void choose_trait(uint32_t agreed) { ad_products_choose(ad_products_unpacked(agreed)); }
 
-/* When the library is loaded, so that no rank joins before. */
+/* Offers the trait when the library is loaded, before any rank can join. */
 __attribute__((constructor)) static void offer_trait(void) {
   static const ad_trait trait = {ad_products_check, own_trait, common_trait, choose_trait};
   ad_trait_offer(&trait);

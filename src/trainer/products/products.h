@@ -1,36 +1,37 @@
-/* What makes matrix products: the library oneDNN, which need not be there, and the instructions of the processor. Ranks
- * agree on what every one of them has when they join, as on the vector kernels, so that all choose alike. */
+/* What makes matrix products: a library (OpenBLAS or oneDNN, which may be missing) and the processor's instructions.
+ * When ranks join, they agree on what all of them have, as for the vector kernels, so that all choose alike. */
 #ifndef PRODUCTS_PRODUCTS_H
 #define PRODUCTS_PRODUCTS_H
 #include <stdint.h>
 #include "addend/status.h"
 
-/* The instructions that a product may use, from few to many. */
+/* The instructions that a product may use, in ascending order. */
 typedef enum ad_units {
   AD_UNITS_PLAIN,
   AD_UNITS_AVX2,
   AD_UNITS_AVX512,
-  AD_UNITS_AVX512BF16, /* which are no faster than f32's */
+  AD_UNITS_AVX512BF16, /* with bf16 instructions that are no faster than f32's */
   AD_UNITS_FAST_BF16,  /* the same instructions, twice as fast as f32's */
   AD_UNITS_AMX
 } ad_units;
 const char *ad_units_name(ad_units units);
 
-/* Which library: as the table of gemm_choice.c says, or what ADDEND_PRODUCTS in the environment names: one for all
+/* Which library makes products: by the table of gemm_choice.c, or as ADDEND_PRODUCTS says: one library for all
  * (openblas, onednn), or a file with a table (ways.h). */
 typedef enum ad_library { AD_LIBRARY_BY_TABLE, AD_LIBRARY_OPENBLAS, AD_LIBRARY_ONEDNN, AD_LIBRARY_BY_FILE } ad_library;
 
 typedef struct ad_products {
   ad_units units;
   ad_library library;
-  uint32_t onednn; /* its version: 10000 major + 100 minor + patch; 0 without it */
-  uint32_t ways;   /* the file's table; 0 without one */
+  uint32_t onednn; /* oneDNN's version: 10000 major + 100 minor + patch; 0: no oneDNN */
+  uint32_t ways;   /* the file's table, packed (ways.h); 0: none */
 } ad_products;
 
 ad_products ad_products_own(void); /* what this process has */
-/* What both have: the fewer instructions; oneDNN, and a library or a file's table, only where they are the same. */
+/* What both processes have: the lesser instructions; oneDNN, the library and the file's table only if both have the
+ * same. */
 ad_products ad_products_common(ad_products a, ad_products b);
-/* As one number, never 0, for ranks to tell each other. */
+/* Packed into one number, never 0, for ranks to tell each other. */
 uint32_t ad_products_packed(ad_products products);
 ad_products ad_products_unpacked(uint32_t packed);
 ad_products ad_products_in_use(void);
@@ -38,13 +39,14 @@ void ad_products_choose(ad_products agreed);
 /* AD_INVALID if ADDEND_PRODUCTS names no library and no table, or one that cannot be used here. */
 ad_status ad_products_check(void) AD_CHECKED;
 
-/* 1: products of large matrices of bf16 are made in f32. */
+/* Whether large bf16 products are made in f32. */
 int ad_products_widen(ad_products products);
 enum { AD_PRODUCTS_TEXT = 256 };
-/* All that decides the bits of products in this process: by what they are chosen, instructions, libraries. */
+/* Prints all that decides the bits of products in this process: how they are chosen, instructions, libraries. Returns
+ * buffer. */
 const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]);
 
-/* ad_products.onednn of this process. In the one file that calls oneDNN. */
+/* oneDNN's version in this process, as in ad_products; in the one file that calls oneDNN. */
 uint32_t ad_onednn_version(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* The table in a file: one word for each dtype and shape. */
+/* A table of ways in a file: one word for each dtype and shape. */
 #include "products/ways.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 static const char *const shape_names[] = {"vector", "small", "large"};
 enum { SHAPES = sizeof shape_names / sizeof *shape_names };
 
-/* The words for a dtype's ways; which stands where is the number that its bits hold. */
+/* The words for the ways of each dtype; a word's index is what the table's bits hold. */
 static const struct way_names {
   ad_dtype values;
   int first_bit, bits;
@@ -31,7 +31,7 @@ static const struct way_names {
      {{"onednn", GEMM_ONEDNN}, {"widened_openblas", GEMM_WIDEN_BLAS}, {"widened_onednn", GEMM_WIDEN_ONEDNN}}}};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
-/* ---- bits ---- */
+/* ---- the table as bits ---- */
 
 static int place_of(const struct way_names *names, gemm_shape shape) {
   return names->first_bit + names->bits * (int)shape;

@@ -1,4 +1,5 @@
-/* Batches that a program reads row by row: memory of every microbatch, and which rows of the step's batch are whose. */
+/* Batches that a program reads row by row: allocates memory for each microbatch and finds which rows of the step's
+ * batch this rank reads. */
 #include <stdio.h>
 #include <string.h>
 #include "addend/data.h"
@@ -6,13 +7,14 @@
 #include "base/memory.h"
 #include "program/program.h"
 
+/* The batch of a program. */
 struct ad_batch {
   ad_program_setting setting;
   ad_layout rows;
-  const ad_batch_field *fields; /* the caller's */
+  const ad_batch_field *fields; /* borrowed from the caller */
   size_t field_count;
   ad_array *arrays; /* [microbatches][fields] */
-  int64_t step;     /* that was read last; this and the next */
+  int64_t step;     /* the step that was read last, and from which set */
   ad_held_out held_out;
 };
 
@@ -41,7 +43,7 @@ static ad_status create_arrays(ad_batch *batch) {
   return AD_OK;
 }
 
-/* Dumps know fields by their names. */
+/* Fields must have distinct names, since dumps write them by name. */
 static ad_status check_fields(const ad_batch_field *fields, size_t count) {
   if (!count) return ad_fail(AD_INVALID, "a batch has no field; it needs one at least");
   for (size_t i = 0; i < count; i++) {
@@ -93,7 +95,7 @@ size_t ad_batch_bytes(const ad_batch *batch) {
   return bytes;
 }
 
-/* Samples of the set after its last one are there and do not count. */
+/* Whether a sample counts. The last batch of the held-out set may have samples beyond the set's end, which do not. */
 static int is_counted(const ad_batch *batch, int64_t sample, ad_held_out held_out) {
   return held_out != AD_HELD_OUT_SET || sample < batch->setting.evaluated;
 }
@@ -108,7 +110,7 @@ static ad_status read_microbatch(ad_batch *batch, int64_t step, int64_t m, ad_he
     row.row = (size_t)i;
     row.sample = step * s->global_batch + mine.first + i;
     row.counts = is_counted(batch, row.sample, held_out);
-    if (row.fields->data) AD_TRY(reader->read(reader->own, &row));  // on engine dry there is no memory
+    if (row.fields->data) AD_TRY(reader->read(reader->own, &row));  // on engine dry arrays have no memory
     *counted += row.counts;
   }
   return AD_OK;

@@ -1,5 +1,5 @@
-/* Single values against their keys, and how a program complains. What several values say together is said by each
- * program's own check. */
+/* Checks single values of a program's options by their keys, and passes on complaints. A program's own `check` judges
+ * values together. */
 #include "program/keys.h"
 
 #include <stdarg.h>
@@ -105,7 +105,8 @@ void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_co
   }
 }
 
-/* Writes efsdp=N behind what is slower than the experts' axes; 0 where no N has all ranks, or the text is none. */
+/* Adds efsdp=N to a view that names the experts' axes only, so that it has all ranks of the mesh: before ep and etp,
+ * after dp_replicate. Returns 0 if no N gives all ranks, or if the text is no mesh. */
 static int add_efsdp(const ad_mesh *mesh, const char *text, char *out, size_t size) {
   ad_mesh *own;
   if (ad_mesh_create_pool(text, ad_mesh_first_rank(mesh), &own)) return 0;

@@ -1,4 +1,4 @@
-/* The kinds of programs that recipes know: those of this folder, then those that were registered. */
+/* The kinds of programs that recipes may name: those of this folder, then those that were registered. */
 #include <pthread.h>
 #include <string.h>
 #include "program/gpt/gpt.h"
@@ -55,7 +55,7 @@ static int fits(const ad_program_kind *kind, size_t offset, size_t bytes) {
   return offset <= kind->options_size && bytes <= kind->options_size - offset;
 }
 
-/* What a key fills lies in the options. */
+/* Checks that the bytes that the key fills lie within the options. */
 static ad_status check_key(const ad_program_kind *kind, size_t i) {
   const ad_key *key = &kind->keys[i];
   if (!key->path) return ad_fail(AD_INVALID, "program `%s`: key number %zu has no path", kind->name, i);

@@ -1,4 +1,4 @@
-/* Programs that lie in shared objects of their own. */
+/* Loads programs from shared objects. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
@@ -22,7 +22,8 @@ static ad_status check_version(const char *path, const ad_program_object *object
                  path, version, ad_version());
 }
 
-/* Where it was linked with an archive, its programs would work on parts of a library that nobody else knows. */
+/* Refuses an object that was linked with an archive of the library: its programs would use that copy, and this process
+ * would not know of it. */
 static ad_status check_library(const char *path, const ad_program_object *object) {
   if (object->library == ad_program_register) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -46,7 +47,7 @@ static ad_status take(const char *path, void *library) {
   return AD_OK;
 }
 
-/* Where what the loader maps of a shared object ends; 0 where the file is none, about which the loader has words. */
+/* The offset at which the parts end that the loader maps; 0: the file is no shared object, which dlopen will say. */
 static uint64_t end_of_object(FILE *file) {
   ElfW(Ehdr) head;
   uint64_t end = 0;
@@ -60,7 +61,8 @@ static uint64_t end_of_object(FILE *file) {
   return end;
 }
 
-/* The loader maps what a file says that it has, and touching what it has not ends the process. */
+/* Refuses a file that is shorter than its headers say: the loader would map the missing part, and touching it would end
+ * the process. */
 static ad_status check_whole(const char *path, uint64_t bytes) {
   FILE *file = fopen(path, "re");
   if (!file) return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));
@@ -73,7 +75,7 @@ static ad_status check_whole(const char *path, uint64_t bytes) {
 
 ad_status ad_program_load(const char *path) {
   AD_NEED(path);
-  char here[PATH_SIZE]; /* a name without a slash is not looked for where libraries lie */
+  char here[PATH_SIZE]; /* the path with a slash, since dlopen searches the library path for names without one */
   struct stat file;
   if (access(path, R_OK) || stat(path, &file))
     return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));

@@ -3,7 +3,7 @@
 
 #include "array/array.h"
 
-/* The ranks that share out the samples, where each has as many. */
+/* Whether several ranks share out the samples, each the same number of them. */
 static int is_shared_out(const ad_array *gradient) {
   int64_t ranks = ad_mesh_ranks_over(gradient->layout.mesh, ad_layout_cut_axes(&gradient->layout));
   return ranks > 1 && ad_array_numel(gradient) && gradient->shape.dim[0] % ranks == 0;
@@ -13,7 +13,7 @@ ad_needs ad_program_mistakes_show(const ad_state_passing *at) {
   return is_shared_out(at->gradient) ? AD_NEED_OWN_SOURCES : 0;
 }
 
-/* The gradient of sources that belong to a rank's own samples is summed with those of other ranks' samples. */
+/* Sums the gradient of sources, which belong to a rank's own samples, with the gradients of other ranks' samples. */
 static void sum_over_samples(void *context, void *passing) {
   const ad_state_passing *at = passing;
   const ad_array *gradient = at->gradient;

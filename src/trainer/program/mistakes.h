@@ -5,7 +5,8 @@
 #include "program/states.h"
 
 const ad_mistake *ad_program_mistakes(size_t *count);
-/* AD_NEED_...: which of them change something where this passes AD_SEAM_STATE. */
+/* Which of these mistakes would change something in this state's gradient (a value of AD_SEAM_STATE), as AD_NEED_...
+ * bits. */
 ad_needs ad_program_mistakes_show(const ad_state_passing *passing);
 
 #endif

@@ -1,5 +1,5 @@
-/* A phase of one microbatch, as the program's own function sees it: its tape, parameters, the values that come and go,
- * and its losses. */
+/* One phase's run in a microbatch, as the program's own function sees it: its tape, its parameters, the values that it
+ * takes and gives, and its losses. */
 #include <math.h>
 #include <string.h>
 #include "base/error.h"
@@ -22,8 +22,9 @@ ad_array *ad_phase_state(ad_phase_run *at, size_t state) { return ad_module_stat
 
 static const char no_name[] = "NULL";
 
-/* A crossing's site is the name of what crosses. What came from other ranks: the same on every copy. Users of it leave
- * addends where the bridge says so, unless no gradient is wanted: a constant counts as R or as I. */
+/* Enters a value that came from other ranks on the phase's tape; every copy is the same. If a gradient is wanted, users
+ * of the value leave addends along the axes that the bridge names; a constant counts as R or I. The transition's site
+ * is the value's name. */
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
   const ad_array *array = passed->arrived;
   if (crossing->one_way) return passed->inputs[at->place] = ad_constant(at->tape, array);
@@ -35,8 +36,8 @@ static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const 
   return ad_move_at(at->tape, leaf, AD_MOVE_CONVERT, ad_axes_print(added, axes, sizeof axes), AD_R, crossing->value);
 }
 
-/* What a phase of this rank gave crosses with the roundings of its wire: the same program has the same numbers, within
- * f32, wherever its modules lie. */
+/* Takes a value of another phase of this rank across its bridge, with the roundings of the wire that it would pass to
+ * other ranks: so a program has the same numbers, up to f32's rounding, wherever its modules lie. */
 static ad_tensor *cross(ad_phase_run *at, ad_tensor *leaf, const ad_crossing_spec *crossing) {
   double *overflow = at->overflows ? at->overflows + 2 * (crossing - at->program->crossings) : NULL;
   wire_rounding wire = {crossing->wire, crossing->gradient_wire, ldexp(1, at->wire_scale), overflow};
@@ -44,7 +45,7 @@ static ad_tensor *cross(ad_phase_run *at, ad_tensor *leaf, const ad_crossing_spe
   return ad_cross_at(at->tape, leaf, crossing->bridge, crossing->value);
 }
 
-/* What a phase of this rank gave. */
+/* Enters a value that another phase of this rank gave on the phase's tape. */
 static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad_crossing_spec *crossing) {
   const ad_array *array = ad_tensor_array(passed->output);
   ad_tensor *leaf = passed->output->carries ? ad_input_with(at->tape, array, passed->output->grad_dtype, AD_HERE)
@@ -88,7 +89,8 @@ ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_a
   return AD_OK;
 }
 
-/* Of a value that crosses to other ranks these know dtypes from the crossing alone. */
+/* Checks that a value has the dtypes with which it crosses to other ranks, since those know dtypes from the crossing
+ * alone. */
 static ad_status check_crossing(const ad_phase_run *at, const ad_crossing_spec *crossing, const ad_tensor *value) {
   ad_dtype crosses = ad_crossing_dtype(at->program, crossing, 0),
            gradient = ad_crossing_dtype(at->program, crossing, 1);
@@ -106,7 +108,7 @@ static ad_status check_crossings(const ad_phase_run *at, const char *name, const
   return AD_OK;
 }
 
-/* Whether the phase may give this value now; `found` is the number of its name. */
+/* Checks that the phase may give this value now; `found` is the number of its name. */
 static ad_status check_gift(const ad_phase_run *at, size_t found, const char *name, const ad_tensor *value) {
   const char *phase = phase_of(at)->name;
   if (found == at->program->value_count || !ad_phase_lists(phase_of(at)->gives, name))
@@ -134,7 +136,7 @@ void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value) {
   at->values[found].output = value;
 }
 
-/* Whether `numerator` can be this loss of the microbatch. */
+/* Checks that `numerator` can be this loss of the microbatch. */
 static ad_status check_handed(const ad_phase_run *at, size_t loss, const ad_tensor *numerator) {
   const ad_program *program = at->program;
   const char *phase = phase_of(at)->name;

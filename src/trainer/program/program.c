@@ -1,5 +1,5 @@
-/* Programs on paper: their modules, counts, losses and phases as `create` of a kind adds them, and whether the phases
- * fit together. Running a phase is in phase.c, the kinds that there are in kinds.c. */
+/* Plans programs: collects the modules, counts, losses and phases that a kind's `create` adds, and checks that the
+ * phases fit together. phase.c runs a phase; kinds.c has the kinds. */
 #include "program/program.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "program/keys.h"
 
-/* ---- what a program has ---- */
+/* ---- reading a program ---- */
 
 const ad_program_kind *ad_program_kind_of(const ad_program *program) { return program->kind; }
 const ad_program_setting *ad_program_setting_of(const ad_program *program) { return &program->setting; }
@@ -64,7 +64,7 @@ const char *ad_program_param_name(const ad_program *program, size_t module, size
   return buffer;
 }
 
-/* ---- adding to it ---- */
+/* ---- adding modules, counts and losses ---- */
 
 static void release_module(ad_planned_module *module) {
   for (size_t i = 0; i < module->spec.param_count; i++) ad_release((char *)(uintptr_t)module->params[i].name);
@@ -73,7 +73,7 @@ static void release_module(ad_planned_module *module) {
   ad_release(module->states);
 }
 
-/* Counts go up with each copy, so that a failure leaves nothing behind. */
+/* Copies specs. The count goes up with each copy, so that a failure releases what was copied so far. */
 static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to) {
   void *own;
   AD_TRY(ad_options_take_all(&own, sizeof *to->params, given->params, given->param_count, "ad_param_spec"));
@@ -205,7 +205,7 @@ static const ad_phase *giver_of(const ad_program *program, const char *value) {
   return phase;
 }
 
-/* Both sides of the bridge must be those that the value has. */
+/* The bridge must lead from the mesh of the module that gives the value to the mesh of the module that needs it. */
 static ad_status check_crossing(const ad_program *to, const ad_crossing_spec *spec) {
   if (ad_program_find_value(to, spec->value) == to->value_count)
     return ad_fail(AD_INVALID, "`%s` crosses a bridge, but no phase gives it; add the phase first", spec->value);
@@ -229,7 +229,7 @@ ad_status ad_program_add_crossing(ad_program *to, const ad_crossing_spec *given)
   return AD_OK;
 }
 
-/* On ranks of its own a module has nothing but what is brought to it. */
+/* A phase on other ranks than the giver of a value needs a crossing that brings the value. */
 static ad_status check_brought(const ad_program *to, const ad_phase *phase, const char *need) {
   const ad_phase *giver = giver_of(to, need);
   const ad_mesh *from = to->meshes[giver->module], *at = to->meshes[phase->module];
@@ -239,7 +239,7 @@ static ad_status check_brought(const ad_program *to, const ad_phase *phase, cons
                  phase->name, need, giver->name);
 }
 
-/* What comes from no earlier phase is a mistake in the order: nothing could be on its way yet. */
+/* Every value that a phase needs must come from a phase that was added before. */
 static ad_status check_needs(const ad_program *to, const ad_phase *phase) {
   for (const char *const *need = phase->needs; need && *need; need++) {
     if (ad_program_find_value(to, *need) == to->value_count) {
@@ -281,9 +281,9 @@ ad_status ad_program_add_phase(ad_program *to, const ad_phase *given) {
   return AD_OK;
 }
 
-/* ---- creation ---- */
+/* ---- creating a program ---- */
 
-/* A mesh with blocks is one of each block: as many modules of one name. */
+/* Makes a mesh for each block of a mesh with blocks; each block becomes a module, all with one name. */
 static ad_status add_blocks(ad_program *program, size_t pool) {
   const ad_mesh *mesh = program->pools[pool];
   int64_t blocks = ad_mesh_axis_size(mesh, AD_BLOCK), ranks = ad_mesh_size(mesh) / blocks;
@@ -307,7 +307,7 @@ ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mes
   return AD_OK;
 }
 
-/* A mesh of a pipeline is one of each stage. */
+/* Makes a mesh for each stage of a pipeline. */
 static ad_status add_stages(ad_program *program, size_t pool) {
   const ad_mesh *mesh = program->pools[pool];
   int64_t stages = 0, pp = ad_mesh_axis_size(mesh, AD_PP);
@@ -343,7 +343,7 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
 
 typedef struct mistakes {
   ad_text text;
-  int no_memory; /* that is no mistake of the options */
+  int no_memory; /* 1: memory is out, which is no mistake of the options */
 } mistakes;
 
 static void collect(void *context, const char *key, ad_status status, const char *message) {
@@ -365,7 +365,7 @@ static ad_status check(const ad_program *program) {
   return ad_fail(found.no_memory ? AD_MEMORY : AD_INVALID, "%s", buffer);
 }
 
-/* Modules are those that the kind names, each on its mesh. */
+/* Modules must be those that the kind names, each on its own mesh, in their order. */
 static ad_status check_modules(const ad_program *program) {
   for (size_t i = 0; i < program->mesh_count || i < program->module_count; i++) {
     const char *name = i < program->mesh_count ? ad_program_kind_modules(program->kind)[program->pool_of[i]] : NULL;

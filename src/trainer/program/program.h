@@ -1,10 +1,10 @@
-/* A program's own object, and the run of one of its phases: what the step function (train/) and program.c share. */
+/* A program's object, and the run of one of its phases. Shared by the step function (train/) and program.c. */
 #ifndef PROGRAM_PROGRAM_H
 #define PROGRAM_PROGRAM_H
 #include "addend/program.h"
 #include "module/module.h"
 
-/* A module on paper; the strings and specs are copies. */
+/* A module of a program that is only planned; strings and specs are copies. */
 typedef struct ad_planned_module {
   ad_module_spec spec;
   ad_param_spec *params;
@@ -13,15 +13,15 @@ typedef struct ad_planned_module {
 
 struct ad_program {
   const ad_program_kind *kind;
-  const void *options; /* the caller's */
+  const void *options; /* borrowed from the caller */
   ad_program_setting setting;
-  ad_mesh **pools; /* as the kind lists its modules */
+  ad_mesh **pools; /* one for each module that the kind names */
   size_t pool_count;
-  ad_mesh **meshes; /* of the modules: of each block one */
-  size_t *pool_of;  /* each of them */
+  ad_mesh **meshes; /* one for each module: each block or stage of a pool has one */
+  size_t *pool_of;  /* for each mesh, the number of its pool */
   size_t mesh_count;
-  void *own;       /* of the kind */
-  ad_batch *batch; /* NULL: the kind has its own way */
+  void *own;       /* what the kind's `create` made */
+  ad_batch *batch; /* NULL: the kind reads its batch by its own function */
   ad_planned_module *modules;
   size_t module_count;
   ad_count_spec *counts;
@@ -32,92 +32,96 @@ struct ad_program {
   size_t phase_count;
   ad_crossing_spec *crossings;
   size_t crossing_count;
-  const char **values; /* names of what phases give each other */
+  const char **values; /* names of the values that phases give each other */
   size_t value_count;
 };
 
 enum {
-  AD_VALUES_MAX = 2048,         /* that phases give each other */
-  AD_STAGES_MAX = AD_VALUES_MAX /* of a pipeline: each gives its stream to the next, the first a tied embedding too */
+  AD_VALUES_MAX = 2048,         /* values that phases give each other */
+  AD_STAGES_MAX = AD_VALUES_MAX /* stages of a pipeline: each gives its stream to the next, the first one also a tied
+                                 * embedding */
 };
 
-/* A value on its way from the phase that gives it to those that need it, in one microbatch. */
+/* A value on its way from the phase that gives it to the phases that need it, in one microbatch. */
 typedef struct ad_passed_value {
-  ad_tensor *output;       /* on its giver's tape; NULL: not given yet, or on other ranks */
-  const ad_array *arrived; /* what a bridge brought from other ranks */
-  ad_tensor **inputs;      /* of each phase of this rank the leaf on its tape; NULL: that phase did not ask for it */
-  ad_tensor **needed;      /* what each of them got: the leaf, or what became of it over a bridge */
+  ad_tensor *output;       /* the tensor on the giver's tape; NULL: not given yet, or given on other ranks */
+  const ad_array *arrived; /* the array that a bridge brought from other ranks */
+  ad_tensor **inputs;      /* for each phase of this rank, the leaf on that phase's tape; NULL: the phase did not ask
+                            * for it */
+  ad_tensor **needed;      /* for each phase, the tensor that it got: the leaf, or the leaf after its bridge */
 } ad_passed_value;
 
-/* A loss in one microbatch, or what one of its phases has of it. */
+/* A loss in one microbatch, or one phase's part of it. */
 typedef struct ad_handed_loss {
-  ad_tensor *numerator; /* NULL: not there yet; once the phase has run: divided */
-  ad_tensor *start;     /* what backward starts from */
+  ad_tensor *numerator; /* NULL: not handed in yet; divided once the phase has run */
+  ad_tensor *start;     /* the tensor from which backward starts */
 } ad_handed_loss;
 
 struct ad_phase_run {
   const ad_program *program;
-  size_t phase, place, microbatch; /* place: the phase's among those of this rank */
+  size_t phase, place, microbatch; /* place: the phase's number among this rank's phases */
   int trains;
-  int loss_scale;    /* exponent that the gradients of a step carry */
-  int rounds;        /* crossings round to the dtypes of their wires, whether or not anything travels */
-  int wire_scale;    /* exponent that gradients carry while they are rounded so */
-  double *overflows; /* of each crossing the largest value that its wire made infinite, and of its gradient; NULL */
+  int loss_scale;    /* exponent that a step's gradients carry */
+  int rounds;        /* 1: values that cross are rounded to their wires' dtypes, even within a rank */
+  int wire_scale;    /* exponent that gradients carry while they are rounded to a wire's dtype */
+  double *overflows; /* two for each crossing: the largest value, and gradient, that its wire made infinite; NULL: not
+                      * noted */
   ad_tape *tape;
   ad_module *module;
-  const ad_parameters *parameters; /* the module's, as its tapes see them now */
-  ad_passed_value *values;         /* of the program */
-  ad_handed_loss *losses;          /* that this phase hands in, of the program's */
-  /* Waits until a value from other ranks is here. NULL: none comes from there. */
+  const ad_parameters *parameters; /* the module's, as tapes see them now */
+  ad_passed_value *values;         /* all values of the program */
+  ad_handed_loss *losses;          /* all losses of the program, as this phase hands them in */
+  /* Waits until a value from other ranks has arrived. NULL: no value comes from other ranks. */
   ad_status (*wait)(void *run, size_t value, size_t microbatch);
   void *run;
 };
 
-/* Law 6: the first gradient of several is *sum itself, the others are added to it. */
+/* Adds a gradient to *sum (law 6); the first one becomes *sum itself. */
 ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrived) AD_CHECKED;
-/* Those that the `phases` of this rank left where they needed the value, in the order of backward. */
+/* Sums the gradients that this rank's phases left where they needed the value, in the order of backward. */
 ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_array *sum, int *arrived) AD_CHECKED;
-/* Of what crosses, or of its gradient. */
+/* The dtype in which a value crosses, or (backward) its gradient. */
 ad_dtype ad_crossing_dtype(const ad_program *program, const ad_crossing_spec *crossing, int backward);
-int ad_crossing_is_cut(const ad_crossing_spec *crossing); /* microbatches cut it, as they cut samples */
+int ad_crossing_is_cut(const ad_crossing_spec *crossing); /* whether each microbatch has its own part of the value: it
+                                                           * is cut by samples, and no parameter */
 void ad_batch_destroy(ad_batch *batch);
-/* Array number `index` of the program's batch with its name; NULL after the last. */
+/* Array number `index` of the program's batch, and its name; NULL after the last. */
 const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size);
 const ad_array *ad_program_constant_array(const ad_program *program, size_t index, char *name, size_t size);
 size_t ad_program_data_bytes(const ad_program *program); /* of data and batch on this rank */
-/* The same of a batch; NULL: of none. */
+/* The same for a batch; batch NULL: it has none. */
 const ad_array *ad_batch_list(const ad_batch *batch, size_t index, char *name, size_t size);
 size_t ad_batch_bytes(const ad_batch *batch);
-/* The names of its modules, NULL at the end. */
+/* The names of the kind's modules, NULL at the end. */
 const char *const *ad_program_kind_modules(const ad_program_kind *kind);
-/* AD_INVALID unless the record is one of this library's version. */
+/* AD_INVALID unless the record was built for this library's version. */
 ad_status ad_program_kind_check(const ad_program_kind *kind) AD_CHECKED;
-/* The number of a value; value_count if no phase gives it. */
+/* The number of the value with this name; value_count: no phase gives it. */
 size_t ad_program_find_value(const ad_program *program, const char *name);
-/* That brings the value to the module's phases; NULL: they need none. */
+/* The crossing that brings the value to the module's phases; NULL: they need none. */
 const ad_crossing_spec *ad_program_crossing_of(const ad_program *program, size_t value, size_t module);
-int ad_phase_lists(const char *const *names, const char *name); /* whether the list, which may be NULL, has it */
+int ad_phase_lists(const char *const *names, const char *name); /* whether the list has the name; names may be NULL */
 
-/* The kinds that recipes know, in the order in which they are listed; NULL at the end. */
+/* The kinds that recipes may name, in the order in which help lists them; NULL at the end. */
 const ad_program_kind *const *ad_program_kinds(void);
 const ad_program_kind *ad_program_kind_find(const char *name); /* NULL: there is none */
-/* Makes the program's parts on paper: nothing has memory yet. Checks the options and, when all is there, that every
- * phase needs only what an earlier one gives. AD_INVALID with every mistake, one a line. Owns its meshes; borrows the
- * comm and the options. */
+/* Plans the program's parts; allocates no arrays. Checks the options and, at the end, that each phase needs only what
+ * an earlier one gives. AD_INVALID with all mistakes, one a line. Owns its meshes; borrows comm and options. */
 AD_CHECKED ad_status ad_program_create(const ad_program_kind *kind, const void *options,
                                        const ad_program_setting *setting, ad_program **out);
 void ad_program_destroy(ad_program *program);
 const ad_program_kind *ad_program_kind_of(const ad_program *program);
-void *ad_program_own(const ad_program *program);        /* what create made */
-int ad_program_has_held_out(const ad_program *program); /* some of its data is kept for validation */
-/* Stages of a pipeline on this mesh. AD_INVALID: fewer than pp, which would leave ranks without any. */
+void *ad_program_own(const ad_program *program);        /* what the kind's `create` made */
+int ad_program_has_held_out(const ad_program *program); /* whether some of its data is held out for validation */
+/* The number of a pipeline's stages on this mesh. AD_INVALID: fewer than pp, which would leave ranks without a
+ * stage. */
 ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mesh *mesh, int64_t *out) AD_CHECKED;
-/* 1: names of the whole program are MODULE.NAME; 0: the kind has one module, whose names they are. */
+/* 1: names in the program are MODULE.NAME; 0: the kind has one module, whose names are used as they are. */
 int ad_program_names_modules(const ad_program *program);
-/* A parameter's name in the whole program. Returns buffer. */
+/* A parameter's name in the program. Returns buffer. */
 const char *ad_program_param_name(const ad_program *program, size_t module, size_t param, char *buffer, size_t size);
 size_t ad_program_module_count(const ad_program *program);
-/* Its parameters may be changed in storage and contract until a module is made from it. */
+/* Storage and contract of the parameters may be changed until a module is created from the spec. */
 const ad_module_spec *ad_program_module(const ad_program *program, size_t module);
 ad_param_spec *ad_program_param(ad_program *program, size_t module, size_t param);
 size_t ad_program_count_count(const ad_program *program);

@@ -1,4 +1,4 @@
-/* What passes the seams of states that a program changes by a rule of its own. */
+/* What passes the seams at which a program's states change. */
 #ifndef PROGRAM_STATES_H
 #define PROGRAM_STATES_H
 #include "addend/program.h"

@@ -1,5 +1,5 @@
-/* Whether tensors are the parameters of a model. A tensor that no parameter takes is refused too: it is a sign of
- * another model, or of a name that was written wrongly. */
+/* Checks whether tensors of files are a model's parameters. A tensor that no parameter takes is refused too, since it
+ * shows another model or a wrong name. */
 #include "program/weights.h"
 
 #include <stdio.h>
@@ -14,15 +14,15 @@
 
 enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE, WORDS = 1024 };
 
-/* A tensor that there should be: all of a parameter, or one expert's part of it. */
+/* A tensor that the file must have: a whole parameter, or one expert's part of it. */
 typedef struct wanted {
   char name[NAME_SIZE];
   ad_shape shape;
 } wanted;
 
-/* Which tensors there should be, and how far the lists of the message are. */
+/* The tensors that the files must have, and how long the message's lists are. */
 typedef struct judging {
-  const ad_architecture *architecture; /* whose names they have; NULL: addend's own */
+  const ad_architecture *architecture; /* whose names the tensors have; NULL: addend's own */
   wanted *wanted;                      /* in the order of the parameters */
   wanted *sorted;                      /* by name */
   size_t count;
@@ -31,7 +31,7 @@ typedef struct judging {
   size_t foreign, missing, other_dtypes, other_shapes, extra;
 } judging;
 
-/* ---- what there should be ---- */
+/* ---- the tensors that must be there ---- */
 
 static size_t count_tensors(const ad_architecture *architecture, const ad_param_spec *params, size_t count) {
   ad_tensor_source source;
@@ -68,7 +68,7 @@ static ad_status want_all(judging *j, const ad_param_spec *params, size_t count)
   return AD_OK;
 }
 
-/* ---- what there is ---- */
+/* ---- comparing them with the files ---- */
 
 typedef void judge(judging *j, const wanted *one);
 
@@ -144,7 +144,7 @@ ad_status ad_params_check_weights(const ad_param_spec *params, size_t count, con
   return status;
 }
 
-/* ---- of a program ---- */
+/* ---- all parameters of a program ---- */
 
 static size_t count_params(const ad_program *program) {
   size_t count = 0;

@@ -1,21 +1,21 @@
-/* Weights from files against a program's parameters. */
+/* Checks weights from files against a program's parameters. */
 #ifndef PROGRAM_WEIGHTS_H
 #define PROGRAM_WEIGHTS_H
 #include "addend/program.h"
 #include "architecture/architecture.h"
 
-/* The parameters of all modules, by the names that the program gives them. */
+/* The parameters of all modules, with the names that they have in the program. */
 enum { AD_PROGRAM_NAME_SIZE = 2 * AD_PARAM_NAME_SIZE };
 typedef struct ad_program_params {
-  ad_param_spec *list; /* their names are the program's */
+  ad_param_spec *list; /* specs with names from `names` */
   char (*names)[AD_PROGRAM_NAME_SIZE];
   size_t count;
 } ad_program_params;
 ad_status ad_program_params_list(const ad_program *program, ad_program_params *out) AD_CHECKED;
 void ad_program_params_release(ad_program_params *params);
 
-/* ad_params_check_weights of all modules' parameters, by the names that the program gives them, or, where an
- * architecture is named, by those that it has for them. */
+/* ad_params_check_weights for the parameters of all modules, under their names in the program or, if an architecture is
+ * given, under its names. */
 AD_CHECKED ad_status ad_program_check_weights(const ad_program *program, const ad_architecture *architecture,
                                               const ad_weights *weights);
 

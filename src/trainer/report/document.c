@@ -1,4 +1,4 @@
-/* The files of a run's folder, brought together. What a trace says is found out in timeline.c. */
+/* Reads the files of a run's folder into one document. timeline.c finds out what a trace says. */
 #include "report/document.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "files/json.h"
 
 enum { LINES_MAX = 20000 };
-static const int64_t metrics_bytes_max = (int64_t)1 << 34;  // some ten million steps
+static const int64_t metrics_bytes_max = (int64_t)1 << 34;  // enough for about ten million steps
 
 static ad_status no_memory(const char *folder) { return ad_fail(AD_MEMORY, "no memory for the report of %s", folder); }
 
@@ -21,13 +21,13 @@ static size_t count_lines(const char *text) {
   return count;
 }
 
-/* What is not measured at every step, and what ends the curves. */
+/* Keeps every n-th line, the last, and lines with what is not measured at every step. */
 static int is_kept(const json_t *line, size_t number, size_t count, size_t every) {
   return number % every == 0 || number + 1 == count || json_object_get(line, "held_out_loss") ||
          json_object_get(line, "pss_all_bytes") || json_object_get(line, "skipped");
 }
 
-/* A line that is cut short, because its writer is at work or died, ends them. */
+/* Stops at a line that is cut short, because its writer is at work or died. */
 static ad_status take_lines(const char *text, size_t every, json_t *lines) {
   size_t number = 0, count = count_lines(text);
   const char *line = text, *end;
@@ -72,7 +72,7 @@ static ad_status read_metrics(const char *folder, json_t *run) {
 
 /* ---- samples.jsonl ---- */
 
-/* The newest of them. */
+/* Takes the newest LINES_MAX lines. */
 static ad_status take_samples(const char *text, json_t *lines) {
   size_t number = 0, count = count_lines(text);
   const char *line = text, *end;
@@ -95,7 +95,7 @@ static ad_status read_lines(const char *path, const char *folder, json_t *lines)
   return status ? no_memory(folder) : AD_OK;
 }
 
-/* None where the run has no prompts. */
+/* A run without prompts has no samples. */
 static ad_status read_samples(const char *folder, json_t *run) {
   char *path;
   json_t *lines = json_array();
@@ -108,7 +108,7 @@ static ad_status read_samples(const char *folder, json_t *run) {
 
 /* ---- the other files ---- */
 
-/* Makes of a file's document what the report shows; takes it. */
+/* Turns a file's document into what the report shows; takes it over. */
 typedef ad_status file_taker(json_t *document, json_t **out);
 
 static ad_status take_whole(json_t *document, json_t **out) {
@@ -138,7 +138,7 @@ static ad_status read_part(size_t part, const char *path, json_t **out) {
   return parts[part].take(document, out);
 }
 
-/* A file that cannot be used takes nothing away from the others. */
+/* A file that cannot be used is noted as broken and does not stop the others. */
 static int put_part(size_t part, const char *path, json_t *run) {
   json_t *found = NULL;
   ad_status status = read_part(part, path, &found);
@@ -160,7 +160,7 @@ static ad_status read_parts(const char *folder, json_t *run) {
   return AD_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- the document ---- */
 
 static ad_status fill(const char *folder, json_t *run) {
   if (json_object_set_new(run, "folder", ad_json_text(folder))) return no_memory(folder);

@@ -1,5 +1,5 @@
-/* Two steps of a trace: the spans of all ranks, in seconds. And of all its steps: how much of them each rank waits for
- * others. */
+/* Takes two steps from a trace, with the spans of all ranks in seconds, and from all steps the share in which each rank
+ * waits for others. */
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -20,9 +20,9 @@ static json_int_t integer_at(const json_t *object, const char *key) {
 
 static json_int_t step_of(const json_t *event) { return integer_at(json_object_get(event, "args"), "step"); }
 
-/* ---- which steps ---- */
+/* ---- which steps are shown ---- */
 
-/* Of the first rank's that ended; -1: there is none. */
+/* Numbers of steps that ended on the first rank; -1: there is none. */
 typedef struct shown {
   json_int_t first, second, last;
 } shown;
@@ -44,14 +44,14 @@ static shown find_steps(const json_t *events) {
   return found;
 }
 
-/* The first step touches memory that is new: it is shown where there is no other. */
+/* The early step is the second, since the first touches new memory; the first if there is no other. */
 static json_int_t early(const shown *steps) { return steps->second < 0 ? steps->first : steps->second; }
 
 static int is_shown(const shown *steps, const json_t *event) {
   return step_of(event) == early(steps) || step_of(event) == steps->last;
 }
 
-/* ---- their spans ---- */
+/* ---- the spans of these steps ---- */
 
 static json_t *span_of(const json_t *event, double end) {
   const json_t *of = json_object_get(event, "args");
@@ -63,7 +63,8 @@ static json_t *span_of(const json_t *event, double end) {
   return span;
 }
 
-/* Spans that overlap are two events, one after the other. NULL: the event begins or ends none, or half of one. */
+/* The span that event i begins. Spans that overlap are two events in succession. NULL: the event begins no span, or its
+ * other half is missing. */
 static json_t *span_at(const json_t *events, size_t i) {
   const json_t *event = json_array_get(events, i), *next = json_array_get(events, i + 1);
   const char *phase = text_at(event, "ph");
@@ -85,13 +86,13 @@ static json_t *spans_of(const json_t *events, const shown *steps, json_int_t *ra
 
 /* ---- waiting for other ranks ---- */
 
-/* In microseconds. */
+/* Microseconds that a rank spent in steps, and idle in them. */
 typedef struct rank_time {
   double steps, idle;
 } rank_time;
 
-/* Where a rank has nothing to do until others have done something: for a module on other ranks, or, at a step's end,
- * for the sums over all of them. */
+/* Whether a rank that does this has nothing to do until other ranks have done something: it waits for a module on other
+ * ranks, or, at a step's end, for sums over all ranks. */
 static int is_idle(const char *kind) {
   static const char *const kinds[] = {"wait for value", "wait for gradient", "wait for room", "loss and norm"};
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -110,7 +111,7 @@ static void add_times(const json_t *events, rank_time *times, json_int_t ranks) 
   }
 }
 
-/* Each rank's share; null: it has no step. */
+/* Each rank's idle share of its steps; null: it has no step. */
 static json_t *idle_of(const json_t *events, json_int_t ranks) {
   rank_time *times;
   if (ad_new((size_t)ranks, &times)) return NULL;
@@ -124,7 +125,7 @@ static json_t *idle_of(const json_t *events, json_int_t ranks) {
   return shares;
 }
 
-/* ---- the whole ---- */
+/* ---- the timeline ---- */
 
 static json_t *steps_of(const shown *steps) {
   return early(steps) == steps->last ? json_pack("[I]", steps->last) : json_pack("[II]", early(steps), steps->last);

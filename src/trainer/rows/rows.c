@@ -1,4 +1,4 @@
-/* Choosing the variant of the row kernels: the one that the base kernels use. The kernels are in rows_dtype.h. */
+/* Chooses the variant of the row kernels: the variant that the core's kernels use. The kernels are in rows_dtype.h. */
 #include "rows/rows.h"
 
 #include "rows/rows_table.h"

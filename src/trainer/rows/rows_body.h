@@ -1,5 +1,5 @@
-/* The row kernels, compiled once per variant under the name ROWS: rows_dtype.h for each dtype, with the exponentials of
- * f32 and f64 and the rounding to bf16. Which variant runs is decided in rows.c. */
+/* The row kernels, compiled once for each variant under the name ROWS: rows_dtype.h for each dtype, with exponentials
+ * of f32 and f64 and rounding to bf16. rows.c chooses the variant. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* exp(x) = 2^n exp(r) with |r| <= log(2)/2; exp(r) from its series up to the term below half a unit in the last place.
- * 2^n is made as 2 * 2^(n-1), so that n = 128 (1024) overflows by itself. Results under four times the smallest normal
- * number are 0; a NaN stays one. */
+/* exp(x) = 2^n exp(r) with |r| <= log(2)/2, where exp(r) is its series up to the term below half a unit in the last
+ * place. 2^n is computed as 2 * 2^(n-1), so that n = 128 (1024) overflows to infinity. Results below four times the
+ * smallest normal number are 0; NaN stays NaN. */
 INLINE float exp_f32(float x) {
   float bounded = x < -88.0f ? -88.0f : x;
   bounded = bounded > 89.0f ? 89.0f : bounded;
-  float shifted = bounded * 0x1.715476p+0f + 0x1.8p23f;  // n in the low bits: 1 stands for 1
+  float shifted = bounded * 0x1.715476p+0f + 0x1.8p23f;  // n is in the low bits, in units of 1
   float n = shifted - 0x1.8p23f;
   float r = bounded - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;  // log(2) in two parts, the first short enough for an exact product
@@ -65,8 +65,8 @@ INLINE double exp_f64(double x) {
   return x < -707.0 ? 0.0 : y;
 }
 
-/* To nearest even: adding 0x7fff rounds up what is above the middle; where the last place that stays is odd, one more
- * is added, so that the middle itself goes to the even side. */
+/* Rounds to nearest even: adding 0x7fff rounds up what is above the middle; if the last place kept is odd, 1 more is
+ * added, so that the middle goes to the even neighbour. */
 INLINE uint16_t bf16_of(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -74,15 +74,15 @@ INLINE uint16_t bf16_of(float value) {
   return (uint16_t)(bits >> 16);
 }
 
-/* Where rounding has an instruction, of a whole register: it takes subnormals for zeros and keeps the payloads of NaNs,
- * so that registers with such values are rounded element by element. */
+/* Rounds whole registers by an instruction. It takes subnormals for zeros and keeps NaNs' payloads, so registers with
+ * such values are rounded element by element. */
 #if defined(__AVX512BF16__)
 INLINE int are_rare(__m512 a, __m512 b) {
   enum { QUIET_NAN = 0x01, SUBNORMAL = 0x20, SIGNALLING_NAN = 0x80, RARE = QUIET_NAN | SUBNORMAL | SIGNALLING_NAN };
   return !_kortestz_mask16_u8(_mm512_fpclass_ps_mask(a, RARE), _mm512_fpclass_ps_mask(b, RARE));
 }
 
-/* As many elements as fill whole registers; returns how many those are. */
+/* Rounds as many elements as fill whole registers; returns their number. */
 INLINE size_t round_registers(uint16_t *restrict to, const float *restrict from, size_t n) {
   enum { ROUNDED = 32 };
   size_t i = 0;

@@ -1,15 +1,15 @@
-/* The row kernels for one dtype: elements are ELEMENT in memory and REAL in registers, LOAD and STORE lead from one to
- * the other (STORE rounds where ROUNDS is 1, STORE_REGISTERS(to, from, n) does it with whole registers), EXP is the
- * exponential of a REAL and NAME(x) is x with the dtype's suffix. Included by rows_body.h, once per dtype; undefines
- * them. Written so that any vector width gives the same bits. */
+/* The row kernels for one dtype. Elements are ELEMENT in memory and REAL in registers; LOAD and STORE convert between
+ * them (if ROUNDS is 1, STORE rounds, and STORE_REGISTERS(to, from, n) rounds whole registers). EXP is the exponential
+ * of a REAL; NAME(x) appends the dtype's suffix to x. rows_body.h includes this once a dtype; all these macros are
+ * undefined at the end. Written so that any vector width gives the same bits. */
 
-/* Sums form in LANES interleaved partial sums, folded in halves. PIECE elements stay in the first cache. */
+/* Sums form in LANES interleaved partial sums, which are folded in halves. PIECE elements fit in the first cache. */
 #ifndef LANES
 #define LANES 32
 #define PIECE 256
 
-/* out[i] = value for all i < n, or that added to it; `value` is a REAL made of i. What has to be rounded is computed a
- * piece at a time before, from memory that is not out's: loops over exponentials stay in registers so. */
+/* out[i] = value, or out[i] += value, for all i < n; `value` is a REAL expression in i. If it must be rounded, a piece
+ * of it is first computed into memory other than out, so that loops over exponentials stay in registers. */
 #define PUT(out, n, adds, value)                                                   \
   do {                                                                             \
     REAL unrounded[PIECE];                                                         \
@@ -26,13 +26,13 @@
   } while (0)
 #endif
 
-/* Overwrites `piece` where it adds. */
+/* Writes or adds a piece to out, rounded; overwrites `piece` if it adds. */
 INLINE void NAME(put_piece)(ELEMENT *restrict out, REAL *restrict piece, size_t n, int adds) {
   for (size_t i = 0; adds && i < n; i++) piece[i] = LOAD(out[i]) + piece[i];
   for (size_t i = STORE_REGISTERS(out, piece, n); i < n; i++) out[i] = STORE(piece[i]);
 }
 
-/* Of a row that some callers have in the dtype and others in the wide one; `is_wide` is known where this is inlined. */
+/* Element i of a row that is in the wide dtype or not; `is_wide` is a constant where this is inlined. */
 INLINE REAL NAME(get)(const void *row, size_t i, int is_wide) {
   return is_wide ? ((const REAL *)row)[i] : LOAD(((const ELEMENT *)row)[i]);
 }
@@ -140,7 +140,7 @@ static void NAME(fill)(void *dst, double value, size_t n, int adds) {
   PUT(out, n, adds, (REAL)value);
 }
 
-/* Where nothing is rounded the exponentials stand in dst at once. */
+/* exp_sum for both kinds of src. If nothing is rounded, the exponentials are computed directly in dst. */
 INLINE double NAME(exp_sum_of)(void *dst, const void *src, int src_is_wide, double shift, size_t n) {
   const REAL s = (REAL)shift;
   REAL unrounded[PIECE], lane[LANES] = {0};

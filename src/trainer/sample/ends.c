@@ -1,4 +1,4 @@
-/* Reading which tokens end a text. */
+/* Reads which tokens end a text. */
 #include "sample/ends.h"
 
 #include <jansson.h>

@@ -10,8 +10,8 @@ typedef struct ad_ends {
   int count;
 } ad_ends;
 
-/* eos_token_id of the folder's generation_config.json, or where that has none of config.json: a number or several.
- * None where neither file is there. AD_INVALID: it is something else. */
+/* Reads eos_token_id (a number or a list) from the folder's generation_config.json or, if that has none, from its
+ * config.json. No tokens if neither file exists. AD_INVALID: eos_token_id is something else. */
 ad_status ad_ends_read(const char *folder, ad_ends *out) AD_CHECKED;
 
 #endif

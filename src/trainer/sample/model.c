@@ -1,4 +1,4 @@
-/* Making what is sampled: the program of one process, and memory for its values. */
+/* Makes what is sampled: the program for one process, and memory for its values. */
 #include "sample/model.h"
 
 #include <string.h>
@@ -16,7 +16,8 @@ static ad_status find_decoder(ad_sample_model *model) {
   return AD_OK;
 }
 
-/* A mesh that names cp cuts sequences, even where cp has size 1, and kept keys and values must not be cut. */
+/* Replaces all meshes by dp_shard=1. A mesh that names cp cuts sequences even if cp has size 1, and kept keys and
+ * values must not be cut. */
 static ad_status cut_nothing(ad_recipe *alone) {
   for (size_t i = 0; i < alone->mesh_count; i++) {
     ad_release(alone->meshes[i].text);
@@ -26,8 +27,8 @@ static ad_status cut_nothing(ad_recipe *alone) {
   return AD_OK;
 }
 
-/* A limit to what an expert takes (model.capacity) is one of a microbatch in training: a token must not depend on how
- * many are read at once, and an exported model has none. */
+/* Removes the limit of what an expert takes (model.capacity). In training it is a limit per microbatch; in sampling a
+ * token must not depend on how many are read at once, and an exported model has no limit. */
 static void drop_nothing(ad_recipe *alone) {
   for (size_t i = 0; i < alone->program->key_count; i++) {
     const ad_key *key = &alone->program->keys[i];
@@ -72,7 +73,7 @@ static ad_status make_arrays(ad_sample_model *model, ad_dtype dtype) {
   return AD_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- creating and releasing ---- */
 
 ad_status ad_sample_model_create(const ad_recipe *recipe, ad_dtype dtype, ad_sample_model *out) {
   *out = (ad_sample_model){0};

@@ -1,4 +1,4 @@
-/* A decoder in one process: its program, and memory for the values of its parameters and states. */
+/* A decoder in one process: its program, and memory for the values of parameters and states. */
 #ifndef SAMPLE_MODEL_H
 #define SAMPLE_MODEL_H
 #include "program/decoder/text_decoder.h"
@@ -8,16 +8,16 @@
 
 typedef struct ad_sample_model {
   ad_comm *comm;
-  ad_recipe alone; /* the recipe, of one process */
+  ad_recipe alone; /* the recipe for one process */
   ad_program *program;
   ad_text_decoder *text;
   ad_program_params params;
-  ad_array *arrays; /* of each parameter, in the dtype that it is computed with */
+  ad_array *arrays; /* one for each parameter, in the dtype that it is computed with */
   ad_array *states; /* of the module */
   size_t state_count;
 } ad_sample_model;
 
-/* Borrows the recipe. All values are 0 until somebody writes them. AD_INVALID: its program is no decoder of text. */
+/* Borrows the recipe. All values are 0 until the caller writes them. AD_INVALID: the program is no decoder of text. */
 ad_status ad_sample_model_create(const ad_recipe *recipe, ad_dtype dtype, ad_sample_model *out) AD_CHECKED;
 void ad_sample_model_release(ad_sample_model *model);
 

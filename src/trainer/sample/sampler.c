@@ -1,4 +1,4 @@
-/* Reading tokens and choosing the next one. */
+/* Reads tokens and chooses the next one. */
 #include "sample/sampler.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ int ad_sampler_ends(const ad_sampler *sampler, int32_t token) {
 
 const double *ad_sampler_logits(const ad_sampler *sampler) { return sampler && sampler->read ? sampler->logits : NULL; }
 
-/* ---- making ---- */
+/* ---- creating ---- */
 
 static ad_status check_options(const ad_sampler_options *options) {
   if (options->dtype != AD_F32 && options->dtype != AD_F64 && options->dtype != AD_BF16)
@@ -138,7 +138,7 @@ static int32_t largest(const double *logits, int64_t count) {
   return (int32_t)best;
 }
 
-/* The first token up to which the shares of the softmax come to more than `part` of all. */
+/* Draws from the softmax: the first token at which the cumulative probability exceeds `part` (0 to 1). */
 static int32_t drawn(const double *logits, int64_t count, double temperature, double part) {
   double most = logits[largest(logits, count)], sum = 0, so_far = 0;
   for (int64_t i = 0; i < count; i++) sum += exp((logits[i] - most) / temperature);

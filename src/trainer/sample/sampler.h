@@ -1,4 +1,4 @@
-/* A sampler, as whoever gives it its values sees it. */
+/* The inside of a sampler, for those who write its parameters' values. */
 #ifndef SAMPLE_SAMPLER_H
 #define SAMPLE_SAMPLER_H
 #include "addend/sample.h"
@@ -10,17 +10,17 @@
 struct ad_sampler {
   ad_sampler_options options;
   ad_sample_model model;
-  ad_recipe *recipe; /* released with the sampler; NULL: it is somebody else's */
+  ad_recipe *recipe; /* released with the sampler; NULL: the sampler does not own its recipe */
   ad_ends ends;
-  int are_bytes; /* its tokens */
+  int are_bytes; /* tokens are bytes */
   ad_tape *tape;
-  ad_kept_keys **kept; /* of each block */
-  int64_t read;        /* tokens of the sequence */
+  ad_kept_keys **kept; /* one for each block */
+  int64_t read;        /* tokens of the sequence read so far */
   double *logits;
 };
 
-/* Of the recipe's program, in one process; the values of model.arrays and model.states are the caller's to write. The
- * recipe is borrowed. AD_INVALID: its program is no decoder of text. */
+/* Creates a sampler of the recipe's program, in one process; the caller writes the values of model.arrays and
+ * model.states. Borrows the recipe. AD_INVALID: the program is no decoder of text. */
 ad_status ad_sampler_create(const ad_recipe *recipe, const ad_sampler_options *options, ad_sampler **out) AD_CHECKED;
 
 #endif

@@ -1,4 +1,5 @@
-/* What a rank knows of modules that lie on other ranks: what it would hold as one of them, on engine dry. */
+/* Describes modules that lie on other ranks: creates each on engine dry as one of its ranks would, and keeps only the
+ * arrays' shapes, dtypes and layouts. */
 #include "train/absent.h"
 
 #include "base/memory.h"
@@ -10,7 +11,7 @@ static ad_array seen_from(const ad_comm *comm, const ad_array *array) {
   return seen;
 }
 
-/* A master that is the value itself stays that. */
+/* Describes a parameter's parts. A master that is the value itself refers to the value's description. */
 static void describe_param(const ad_comm *comm, ad_module *twin, size_t param, ad_absent_module *out) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     const ad_array *array = ad_module_part(twin, param, (ad_param_part)part);

@@ -1,4 +1,4 @@
-/* What of a run a checkpoint holds, and whole weights as one file. How checkpoints are written is in io/. */
+/* What a checkpoint holds of a run. How checkpoints are written is in checkpoint/. */
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -26,7 +26,7 @@ static void add_value(run_state *s, const char *prefix, const char *name, ad_arr
   s->values[at] = (ad_checkpoint_value){s->names[at], array};
 }
 
-/* A master that is the value itself is kept once; a mirror has no moments. */
+/* Lists a parameter's parts. A master that is the value itself is listed once; a mirror has no moments. */
 static void list_param(ad_run *run, size_t index, run_state *s) {
   ad_run_param at = ad_run_param_at(run, index);
   char name[NAME_SIZE / 2];
@@ -120,8 +120,8 @@ ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out) {
   return status;
 }
 
-/* Their ranges: steps that the optimizer has taken are among those of the training, and a scale is a power of two that
- * adapts within what its key allows. */
+/* Checks the numbers of a checkpoint: the optimizer has taken at most the training's steps, and the loss scale's
+ * exponent lies within its limits. */
 static ad_status check_numbers(const run_state *s) {
   const struct {
     int64_t least, most;

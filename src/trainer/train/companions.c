@@ -1,4 +1,4 @@
-/* Copying what belongs to a run into its folder, and telling a copy from what else may have its name. */
+/* Copies files that belong to a run into its folder, and tells such a copy from another file of the same name. */
 #include "train/companions.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 enum { COMPANION_BYTES_MAX = 1 << 30 };
 
-/* Called with the path of each file that belongs to the run. */
+/* A function that is called with the path of each file that belongs to the run. */
 typedef ad_status each_companion(void *context, const char *path);
 
 static ad_status each_of_model(const ad_run *run, each_companion *function, void *context) {
@@ -29,7 +29,7 @@ static ad_status each_of_model(const ad_run *run, each_companion *function, void
   return AD_OK;
 }
 
-/* The files of the model that the run begins with, then those of its data. */
+/* Visits the files of the model that the run begins with, then the files of its data. */
 static ad_status each(const ad_run *run, each_companion *function, void *context) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *companion;
@@ -44,7 +44,7 @@ static const char *name_of(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-/* What stands in the folder by the name of a companion. */
+/* What the folder has under a companion's name: nothing, the companion itself, a copy of it, another file. */
 typedef enum standing { NOTHING, ITSELF, A_COPY, ANOTHER } standing;
 
 static int are_alike(const char *path, const char *other) {

@@ -1,14 +1,15 @@
-/* Files that belong to what a run begins with (the configuration and the tokenizer of model.from) and to its data (a
- * tokenizer): copies of them in its folder, so that what was learned can be understood, sampled and exported without
- * them. */
+/* Copies files that belong to a run into its folder: the configuration and the tokenizer of the model in model.from,
+ * and the tokenizer of its data. So the run can be understood, sampled and exported without the originals. */
 #ifndef TRAIN_COMPANIONS_H
 #define TRAIN_COMPANIONS_H
 #include <jansson.h>
 #include "train/run.h"
 
-/* Copies those that are not there. A file of that name that is another one stays, with a warning. The first rank's. */
+/* Copies the files that the folder lacks. A different file of the same name stays, with a warning. Called by the first
+ * rank. */
 ad_status ad_companions_copy(const ad_run *run, const char *folder) AD_CHECKED;
-/* Names of those in the folder that are copies, for run.json; never of the data's own files. NULL: no memory. */
+/* Names of the copies that are in the folder, for run.json; the data's own files are never among them. NULL: no
+ * memory. */
 json_t *ad_companions_list(const ad_run *run, const char *folder);
 
 #endif

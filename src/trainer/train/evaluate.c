@@ -1,4 +1,4 @@
-/* The held-out set, batch by batch: its loss, and how sure that is. */
+/* Measures the loss on the held-out set, batch by batch, and its standard error. */
 #include <math.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -20,7 +20,7 @@ static int64_t batches_of(const ad_run *run, int64_t samples) {
 
 /* ---- the loss ---- */
 
-/* A batch's losses were divided by its own count. */
+/* Adds a batch's loss times its count: the batch was divided by its own count, but batches weigh by theirs. */
 static ad_status add_batch(ad_run *run, int64_t batch, double *sum, double *count) {
   ad_step_report report;
   run->samples->batch = (size_t)(batch * run->recipe->train.global_batch);
@@ -44,7 +44,7 @@ static ad_status find_loss(ad_run *run, int64_t batches, double *out) {
   return AD_OK;
 }
 
-/* ---- its standard error ---- */
+/* ---- the loss's standard error ---- */
 
 static ad_status sum_over_ranks(ad_run *run, double *values, size_t count) {
   ad_collective reduce = {.size = sizeof reduce,
@@ -64,9 +64,10 @@ static double total(const double *values, size_t count) {
   return sum;
 }
 
-/* What was noted is the loss, and not something else that a program computes in the same way. */
+/* Whether the noted samples sum to the loss. A program may compute something else in the same way. */
 static int is_of(double loss, double noted) { return fabs(noted - loss) <= 1e-3 * fabs(loss); }
 
+/* The standard error of a ratio of sums over samples, by linearization; NaN: the samples do not give the loss. */
 static double standard_error(const ad_sample_losses *of, double loss) {
   double counts = total(of->counts, of->size), ratio = total(of->sums, of->size) / counts, squares = 0, n = 0;
   if (!(counts > 0) || !is_of(loss, ratio)) return NAN;
@@ -78,7 +79,7 @@ static double standard_error(const ad_sample_losses *of, double loss) {
   return n > 1 ? sqrt(n / (n - 1) * squares) / counts : NAN;
 }
 
-/* ---- the whole ---- */
+/* ---- the evaluation ---- */
 
 static ad_status evaluate(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) {
   double *memory;

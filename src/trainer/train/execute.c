@@ -1,4 +1,4 @@
-/* Executing a rank's list of the run's table. */
+/* Executes a rank's list of the run's table. */
 #include "train/execute.h"
 
 #include "base/error.h"
@@ -29,7 +29,7 @@ static ad_status weights(ad_run *run, ad_step_state *state, const ad_action *act
   return state->goes_back ? ad_phase_weights(run, (size_t)action->stage, (size_t)action->microbatch) : AD_OK;
 }
 
-/* The phase is over with this microbatch: its tape holds what others still read. */
+/* Ends a phase's microbatch and drops its tape; values that other phases still read stay. */
 static ad_status reduce(ad_run *run, ad_step_state *state, const ad_action *action) {
   size_t p = (size_t)action->stage, m;
   AD_TRY(ad_progress_reduced(run, p, action->microbatch, &m));
@@ -75,14 +75,14 @@ static ad_status (*const acts[AD_ACTION_COUNT])(ad_run *run, ad_step_state *stat
 
 /* ---- the list ---- */
 
-/* What is left of the last pass is forgotten: also the memory that tapes have of the pool. */
+/* Forgets what is left of the last pass, also the memory that tapes have of the pool. */
 static void begin_pass(ad_run *run) {
   ad_microbatches_begin_pass(run);
   ad_crossings_begin_pass(run);
   ad_progress_begin_pass(run);
 }
 
-/* A module that no phase runs on has a sum too: of nothing. */
+/* A module that no phase runs on has a reduction too: a sum of nothing. */
 static ad_status reduce_nothing(const ad_run *run) {
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
     ad_module *module = ad_run_module(run, i);

@@ -1,33 +1,35 @@
-/* A pass over a step's microbatches: this rank's list of the run's table, action after action. Where a microbatch's
- * gradients begin and end for a module's reducer follows from the list: from the first B or W of its phases to the last
- * one's REDUCE. */
+/* Takes a pass over a step's microbatches: executes this rank's list of the run's table action by action. The list also
+ * says when a module's reducer begins and ends a microbatch: at the first B or W of the module's phases, and at the
+ * REDUCE of the last one. */
 #ifndef TRAIN_EXECUTE_H
 #define TRAIN_EXECUTE_H
 #include "train/run.h"
 
 typedef struct ad_step_state {
   int64_t step;
-  double losses[AD_LOSSES_MAX];  // this rank's addends of each; on all ranks but one of those that have the same, 0
-  double scale;                  // what the losses are multiplied by before backward: a power of two
-  int counted;                   // 1: the counts were waited for
-  int updates;                   // it is a step: gradients are reduced
-  int goes_back;                 // 0: the losses alone
+  double losses[AD_LOSSES_MAX]; /* this rank's addend of each loss; 0 on all ranks but one of those that have the same
+                                  * value */
+  double scale;                 // the power of two by which losses are multiplied before backward
+  int counted;                  // 1: the counts have arrived
+  int updates;                  // 1: a step, in which gradients are reduced; 0: a pass without reductions
+  int goes_back;                // 1: forward and backward; 0: forward only, for the losses
 } ad_step_state;
 
-/* All microbatches. Afterwards nothing is on its way but reductions. */
+/* Executes all microbatches. Afterwards only reductions are still under way. */
 ad_status ad_run_execute(ad_run *run, ad_step_state *state) AD_CHECKED;
-/* The forward pass of microbatch m alone; its values stay on the tapes until the next pass. */
+/* Runs the forward pass of microbatch m alone; its values stay on the tapes until the next pass. */
 ad_status ad_run_execute_forward(ad_run *run, size_t m) AD_CHECKED;
 ad_status ad_step_wait_for_counts(ad_run *run, ad_step_state *state) AD_CHECKED;
 
-/* Phase `p` of microbatch m on this rank (phases.c). Forward: its values alone; with its losses, divided and added to
- * the state's. Back: all of it, or inputs alone (AD_INPUTS_START); the weights then, if any wait. When it went back:
- * the program's `after`. */
+/* Run phase `p` of microbatch m on this rank (phases.c). ad_phase_values: forward, values only. ad_phase_forward:
+ * forward; divides the phase's losses and adds them to the state's. ad_phase_backward: all of backward, or the
+ * gradients of inputs alone (AD_INPUTS_START). ad_phase_weights: the gradients of weights that backward left for later,
+ * if any. ad_phase_after: the program's `after`, when backward is over. */
 ad_status ad_phase_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_backward(ad_run *run, size_t p, size_t m, ad_start start) AD_CHECKED;
 ad_status ad_phase_weights(ad_run *run, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_after(ad_run *run, size_t p, size_t m) AD_CHECKED;
-double ad_loss_coefficient(const ad_run *run, size_t loss); /* with which it enters the loss that is trained on */
+double ad_loss_coefficient(const ad_run *run, size_t loss); /* the factor of the loss in the sum that is trained on */
 
 #endif

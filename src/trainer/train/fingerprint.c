@@ -1,4 +1,4 @@
-/* Making a run's fingerprint and holding a checkpoint's against it. Where it is kept is decided in checkpoint/. */
+/* Makes a run's fingerprint and compares a checkpoint's with it. checkpoint/ keeps it. */
 #include "train/fingerprint.h"
 
 #include <fnmatch.h>
@@ -10,11 +10,11 @@
 #include "program/program.h"
 #include "recipe/changes.h"
 
-/* ---- making it ---- */
+/* ---- making a fingerprint ---- */
 
 enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2, VALUE_SHOWN = 120 };
 
-/* In place of a value that names files: what is in them. */
+/* Finds the contents of the files that the key at `path` names, to stand in place of its value; 0: it names none. */
 static int find_content(const ad_run *run, const char *path, char content[CONTENT_SIZE]) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *key;
@@ -34,7 +34,8 @@ static ad_status add_fact(const ad_run *run, const ad_schema_entry *entry, ad_fi
   return AD_OK;
 }
 
-/* No key of the recipe: what makes the products, on which the bits depend. */
+/* The name of the one fact that is no key of the recipe: the library that makes matrix products, on which bits
+ * depend. */
 #define PRODUCTS "products"
 
 static ad_status add_products(ad_fingerprint *to) {
@@ -71,11 +72,11 @@ void ad_fingerprint_release(ad_fingerprint *fingerprint) {
   *fingerprint = (ad_fingerprint){0};
 }
 
-/* ---- judging another ---- */
+/* ---- comparing with a checkpoint's ---- */
 
-/* Where a run is computed, what it writes, how long it goes on, what a checkpoint has the present value of, and how a
- * target came to its weights, which are known by their content. Any key that is not listed here changes what the
- * numbers mean. */
+/* Whether the key may change when a run goes on: where it is computed, what it writes, how long it trains, values that
+ * the checkpoint has, and where weights come from (they are known by their content). A key that is not listed changes
+ * what the numbers mean. */
 static int is_free(const char *key) {
   static const char *const patterns[] = {"name",
                                          "model.from",
@@ -132,14 +133,15 @@ static const char *value_of(const ad_checkpoint_fact *facts, size_t count, const
   return NULL;
 }
 
-/* Whether the checkpoint has the value that is printed as `own`. A key that it does not have came after it was written:
- * the default is what was before. */
+/* Whether the checkpoint agrees with the value that prints as `own`. A key that it lacks was added later; the default
+ * is what addend did before. */
 static int agrees(const ad_schema *schema, const char *path, const char *own, const char *other) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);
   if (!entry) return !other || !strcmp(own, other);
   return other ? !strcmp(own, other) || ad_key_means(&entry->key, other, own) : ad_key_is_default(&entry->key, own);
 }
 
+/* Lists the keys that differ: in `bound` those that change what the numbers mean, in `unbound` the others. */
 static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
                     ad_text *unbound) {
   for (size_t i = 0; i < here->count; i++) {
@@ -156,7 +158,7 @@ static const char *why_fixed(const ad_run *run, const char *key) {
   return kind->course.fixed ? kind->course.fixed(ad_program_own(run->program), key) : NULL;
 }
 
-/* What no run can go on with, whatever it accepts. */
+/* Fails if a key differs that the program never lets change, not even with --force. */
 static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                              size_t count) {
   for (size_t i = 0; i < here->count; i++) {

@@ -1,4 +1,4 @@
-/* Looking into a run's folder, and clearing it. What a run writes there is decided in train.c. */
+/* Looks into a run's folder, and clears it. What a run writes there is decided in train.c. */
 #include "train/folder.h"
 
 #include <dirent.h>
@@ -20,17 +20,19 @@ static const char *const results[] = {"weights.safetensors", "report.html",   "t
                                       "result.json",         "metrics.jsonl", "samples.jsonl"};
 enum { RESULTS = sizeof results / sizeof *results };
 
+/* What the folder has of an earlier run. */
 typedef struct earlier {
-  int64_t steps;      /* lines of its metrics */
-  int64_t total;      /* steps that it was to take */
-  int64_t checkpoint; /* steps of its newest one; -1: none */
+  int64_t steps;      /* lines of its metrics.jsonl */
+  int64_t total;      /* the steps that it was to take */
+  int64_t checkpoint; /* steps of its newest checkpoint; -1: it has none */
   int has_weights;
-  int takes_weights; /* model.weights may stand in the recipe, which begins with no model of model.from */
-  int is_finished;   /* its run.json says so */
-  int is_same;       /* it was made from this recipe, or one that gives the same numbers */
+  int takes_weights; /* the recipe may begin with model.weights, since it has no model.from */
+  int is_finished;   /* its run.json says that it is finished */
+  int is_same;       /* it was made from this recipe, or from one that gives the same numbers */
 } earlier;
 
-/* The recipe that made it; one that cannot be read any more is another. */
+/* *out: whether run.json's recipe gives the same numbers as `recipe`. A recipe that can no longer be read counts as
+ * another. */
 static ad_status compare_recipe(const ad_recipe *recipe, const char *text, int *out) {
   ad_recipe *its_own;
   *out = 0;
@@ -40,7 +42,7 @@ static ad_status compare_recipe(const ad_recipe *recipe, const char *text, int *
   return status;
 }
 
-/* A run.json that is missing or damaged tells nothing: the steps are then those of the recipe. */
+/* Reads run.json. If it is missing or damaged, the run's steps are taken from the recipe. */
 static ad_status look_at_provenance(const ad_recipe *recipe, const char *folder, earlier *out) {
   json_t *document;
   if (ad_provenance_read(folder, &document)) document = NULL;
@@ -66,13 +68,15 @@ static ad_status look_at(const ad_recipe *recipe, const char *folder, earlier *o
   return AD_OK;
 }
 
-/* Where there is a checkpoint, weights and metrics may be those of two trainings, and the second one was killed. One of
- * the last step says more than this folder can: it knows files by their contents. */
+/* Whether the folder has the weights of a run that took all steps of this recipe. With a checkpoint, weights and
+ * metrics may come from two trainings of which the second was killed, so run.json must say that it finished. If the
+ * checkpoint is of the last step, resuming from it is the better test: it also compares the contents of files. */
 static int is_over(const earlier *found, int64_t steps) {
   int is_finished = found->is_finished || found->checkpoint < 0;
   return found->has_weights && is_finished && found->is_same && found->steps == steps && found->checkpoint < steps;
 }
 
+/* Whether going on with this recipe would end before the finished run in the folder did. */
 static int would_shrink(const earlier *found, int64_t steps) {
   return found->has_weights && found->is_finished && found->checkpoint >= 0 && found->checkpoint <= steps &&
          found->steps > steps;
@@ -90,7 +94,7 @@ static void describe(const earlier *found, char *words, size_t size) {
              plural(found->total));
 }
 
-/* What --resume would do with it: the conditions are those of train.c. */
+/* Says what --resume would do; the conditions are those of train.c. */
 static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
   if (found->checkpoint >= 0)
     snprintf(words, size, "--resume goes on from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
@@ -114,7 +118,7 @@ static ad_status refuse(const earlier *found, int64_t steps, const char *folder)
                  words, resume, weights);
 }
 
-/* Going on from an older checkpoint would end before the run did. */
+/* Refuses to go on from an older checkpoint if training would end before the finished run did. */
 static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *folder) {
   return ad_fail(AD_INVALID,
                  "%s holds a finished run of %lld step%s, and the recipe asks for %lld: set train.steps to %lld or "
@@ -144,7 +148,7 @@ static int is_folder(const char *path) {
 
 static const char digits[] = "0123456789";
 
-/* What follows "rank" in the name of a dump's file, whole or half written. */
+/* Whether `rest` is what follows "rank" in the name of a dump's file, finished or unfinished. */
 static int ends_as_dumped(const char *rest) {
   static const char sum[] = ".sum", addend[] = ".addend.m", file[] = ".safetensors";
   size_t rank = strspn(rest, digits);
@@ -156,7 +160,8 @@ static int ends_as_dumped(const char *rest) {
   return rank >= 5 && (!strcmp(rest, file) || ad_is_unfinished(rest, file));
 }
 
-/* As the reducer names the files of a dump: "rank00003.sum.safetensors", with a module's name and a dot before it. */
+/* Whether the reducer names a dump's file so: "rank00003.sum.safetensors", or with a module's name and a dot before
+ * it. */
 static int is_dumped(const char *name) {
   static const char before[] = "rank";
   for (const char *at = strstr(name, before); at; at = strstr(at + 1, before))
@@ -174,7 +179,8 @@ static ad_status check_dumped(const char *folder, const char *name) {
   return status;
 }
 
-/* Folders that are named as files of a dump are not removed with it, and none can be written in their place. */
+/* Refuses folders that have the name of a dump's file: they are not removed, and no file can be written in their
+ * place. */
 static ad_status check_all_dumped(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
@@ -193,7 +199,7 @@ static ad_status check_earlier_dump(const ad_train_options *options, const char 
                  options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
 }
 
-/* What --overwrite does not remove it does not write over. */
+/* Refuses a dump where --overwrite would not remove what is there: that is not written over. */
 static ad_status check_dump(const ad_train_options *options) {
   char *path;
   if (!options->dumps) return AD_OK;
@@ -209,7 +215,8 @@ static ad_status check_is_folder(const char *path) {
   return ad_fail(AD_INVALID, "%s is no folder, and checkpoints are written to one of that name: move it away", path);
 }
 
-/* Checkpoints are written and removed in a folder of the run's own; what it overwrites is its own too. */
+/* Refuses links in place of the run's folder and of "checkpoints": files there are removed, so the folders must be the
+ * run's own. */
 static ad_status check_folders(const ad_train_options *options) {
   char *checkpoints;
   if (options->overwrite) AD_TRY(ad_folder_check_no_link(options->folder));
@@ -220,7 +227,8 @@ static ad_status check_folders(const ad_train_options *options) {
   return status;
 }
 
-/* Before anything is trained or removed: --overwrite removes all but folders. */
+/* Before anything is trained or removed: refuses folders in place of result files, which --overwrite does not
+ * remove. */
 static ad_status check_results(const ad_train_options *options) {
   ad_status status = AD_OK;
   for (size_t i = 0; i < RESULTS && !status; i++) {
@@ -232,8 +240,8 @@ static ad_status check_results(const ad_train_options *options) {
   return status;
 }
 
-/* With `resume` a run that was killed before its first checkpoint begins again; one that has given its weights does not
- * lose them. */
+/* With `resume`, a run that was killed before its first checkpoint begins again; a run that has written its weights
+ * does not lose them. */
 ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
   earlier found = {0};
   int64_t steps = recipe->train.steps;
@@ -262,7 +270,7 @@ static ad_status remove_checkpoints(const char *folder) {
   AD_TRY(ad_path_in(folder, "checkpoints", &path));
   ad_status status = AD_OK;
   while (!status && ad_checkpoint_newest(path) >= 0) status = ad_checkpoint_remove_older(path, INT64_MAX, 0);
-  rmdir(path);  // unless somebody keeps other things there
+  rmdir(path);  // stays if somebody keeps other things there
   ad_release(path);
   return status;
 }
@@ -271,7 +279,7 @@ static int is_dump(const char *name) {
   return !strncmp(name, "dump-", 5) && name[5] && !name[5 + strspn(name + 5, digits)];
 }
 
-/* A link or a file of that name is not addend's. */
+/* Removes the dump's files. A link or a file of that name is not addend's and stays. */
 static ad_status remove_dump(const char *folder, const char *name) {
   char *path;
   int left = 0;
@@ -294,12 +302,12 @@ static ad_status remove_dumps(const char *path) {
 
 ad_status ad_run_folder_tidy(const char *folder) { return ad_unfinished_remove(folder, results, RESULTS); }
 
-/* Copies of what the earlier run began with and of its data's files, which its run.json names. */
+/* Removes the copies of files of the model and of the data that the earlier run's run.json names. */
 static ad_status remove_copied(const char *folder) {
   json_t *document, *name;
   size_t i;
   ad_status status = AD_OK;
-  if (ad_provenance_read(folder, &document)) return AD_OK; /* damaged: nobody knows what it copied */
+  if (ad_provenance_read(folder, &document)) return AD_OK; /* damaged: nobody knows what was copied */
   json_array_foreach(json_object_get(document, "copied"), i, name) {
     const char *text = json_string_value(name);
     if (!status && text && ad_name_is_plain(text)) status = remove_file(folder, text);

@@ -1,4 +1,4 @@
-/* Opening a file that has a line for each step, and what stays of an earlier one. */
+/* Opens files that have a line for each step, and keeps the lines of an earlier training. */
 #include "train/lines.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "base/unfinished.h"
 #include "files/file.h"
 
-static const size_t probe_bytes = 1 << 16;  // a run writes about this much before its first minute is over
+static const size_t probe_bytes = 1 << 16;  // about what a run writes in its first minute
 
 ad_status ad_cannot_write(const char *path, int reason) {
   return ad_fail(AD_IO, "%s: it cannot be written: %s", path, strerror(reason));
@@ -19,9 +19,9 @@ ad_status ad_cannot_write(const char *path, int reason) {
 /* ---- what an earlier training wrote ---- */
 
 typedef struct earlier_lines {
-  const char *path; /* of the file that is written */
+  const char *path; /* of the file that will be written */
   char *text;
-  size_t bytes; /* of the lines that stay */
+  size_t bytes; /* of the lines that are kept */
   int64_t lines;
 } earlier_lines;
 
@@ -33,7 +33,7 @@ static int is_before(const char *line, size_t length, int64_t first_step) {
   return before;
 }
 
-// Lines are in the order of steps; one that was cut short when its writer died ends them.
+// Finds the lines to keep. They are in the order of steps; a line that was cut short when its writer died ends them.
 static void find_lines(earlier_lines *found, int64_t first_step) {
   const char *line = found->text, *end;
   while ((end = strchr(line, '\n')) && is_before(line, (size_t)(end - line), first_step)) {
@@ -45,7 +45,7 @@ static void find_lines(earlier_lines *found, int64_t first_step) {
 
 static ad_status read_earlier(const char *path, int64_t first_step, earlier_lines *out) {
   int64_t size;
-  if (!first_step || access(path, F_OK)) return AD_OK;  // the checkpoint alone was kept
+  if (!first_step || access(path, F_OK)) return AD_OK;  // no earlier file: somebody kept the checkpoint alone
   AD_TRY(ad_file_read(path, INT64_MAX - 1, &out->text, &size));
   find_lines(out, first_step);
   return AD_OK;
@@ -61,7 +61,7 @@ ad_status ad_lines_count(const char *path, int64_t *out) {
 
 /* ---- the file ---- */
 
-// A full disk shows before training, not after it: takes the room once and gives it back.
+// Writes this much and rewinds, so that a full disk is reported before training and not after it.
 ad_status ad_lines_probe(FILE *file, const char *path) {
   for (size_t i = 0; i < probe_bytes; i++) putc('\n', file);
   if (fflush(file) || ferror(file)) return ad_cannot_write(path, errno);
@@ -77,7 +77,7 @@ static ad_status begin_file(FILE *file, void *context) {
   return AD_OK;
 }
 
-/* The earlier file stays until all that is kept of it stands in the new one. */
+/* Writes a new file beside the earlier one and replaces it only when all kept lines are in the new one. */
 ad_status ad_lines_open(const char *path, int64_t first_step, FILE **out) {
   earlier_lines found = {.path = path};
   AD_TRY(read_earlier(path, first_step, &found));

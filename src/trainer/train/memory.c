@@ -1,4 +1,4 @@
-/* How much memory the ranks of a run hold, as the kernel counts it. What they should hold is planned in plan/. */
+/* Measures the memory that a run's ranks hold, as the kernel counts it. The plan (plan/) says what they should hold. */
 #include "base/error.h"
 #include "base/process.h"
 #include "train/run.h"

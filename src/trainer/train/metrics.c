@@ -1,4 +1,4 @@
-/* metrics.jsonl and the run folder it stands in. */
+/* Writes metrics.jsonl into a run's folder. */
 #include "train/metrics.h"
 
 #include <errno.h>
@@ -12,13 +12,14 @@
 #include "program/program.h"
 #include "train/lines.h"
 
+/* The weight of earlier steps in the smoothed numbers. */
 static const double smoothing = 0.9;
 
 static double tokens_per_second(const ad_step_report *report) {
   return report->seconds > 0 ? (double)report->count / report->seconds : 0;
 }
 
-/* Each alone, where they are several. */
+/* Writes each loss by itself, if there are several. */
 static void write_losses(FILE *file, const ad_metric *metric) {
   size_t count = ad_program_loss_count(metric->program);
   for (size_t i = 0; i < count && count > 1; i++)
@@ -121,7 +122,7 @@ ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *ou
   return status;
 }
 
-// The first step is not like the others: it touches memory that is new.
+// The first step is left out: it touches new memory and is slower than the others.
 static double smooth(const ad_metrics *metrics, double earlier, double value) {
   return metrics->count > 2 ? smoothing * earlier + (1 - smoothing) * value : value;
 }

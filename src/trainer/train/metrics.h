@@ -1,4 +1,4 @@
-/* metrics.jsonl: the numbers of every step, a line each. */
+/* Writes metrics.jsonl: the numbers of every step, one line each. */
 #ifndef TRAIN_METRICS_H
 #define TRAIN_METRICS_H
 #include <stdio.h>
@@ -7,25 +7,26 @@
 
 typedef struct ad_metric {
   ad_step_report report;
-  ad_evaluation held_out;    /* without samples: not measured at this step */
-  ad_run_memory memory;      /* 0: not measured at this step */
-  const ad_program *program; /* its losses, where they are several, and its measured numbers are written too */
+  ad_evaluation held_out;    /* samples 0: not measured at this step */
+  ad_run_memory memory;      /* all 0: not measured at this step */
+  const ad_program *program; /* its losses, if it has several, and its measured numbers are written too */
 } ad_metric;
 
 typedef struct ad_metrics {
   FILE *file;
   char *path;
-  int64_t count;       /* of the steps that were added */
-  double step_seconds; /* smoothed; 0 before the first step */
+  int64_t count;       /* steps added so far */
+  double step_seconds; /* smoothed over steps; 0 before the first */
+  /* smoothed tokens a second */
   double step_tokens;
 } ad_metrics;
 
-/* Makes the folder and those above it, and the file in it; finds out now whether it can be written. What an earlier
- * training wrote there of the steps before `first_step` stays. */
+/* Makes the folder, its parents and the file; fails now if the file cannot be written. Keeps what an earlier training
+ * wrote there about steps before `first_step`. */
 ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *out) AD_CHECKED;
-/* Whether the folder, which is there, has room to begin with; nothing is left of the attempt. */
+/* Whether the existing folder has room for a run's first lines; leaves nothing behind. */
 ad_status ad_metrics_try(const char *folder) AD_CHECKED;
-/* How many steps an earlier training wrote there; the file stays as it is. */
+/* Counts the steps that an earlier training wrote; the file does not change. */
 ad_status ad_metrics_count(const char *folder, int64_t *out) AD_CHECKED;
 /* Writes one step. */
 ad_status ad_metrics_add(ad_metrics *metrics, const ad_metric *metric) AD_CHECKED;

@@ -1,4 +1,4 @@
-/* The known mistakes around a step. Nothing here is part of what a step does. */
+/* The known mistakes around a step, made at seams. Nothing here is part of what a step does. */
 #include "train/mistakes.h"
 
 #include <math.h>
@@ -9,14 +9,13 @@
 #include "program/program.h"
 #include "train/run.h"
 
-enum { SPOILED_RANK = 1 }; /* the one rank that makes them */
+enum { SPOILED_RANK = 1 }; /* the one rank that makes the mistake */
 
 static int is_spoiled(const ad_mistake_scene *scene) { return scene->rank == SPOILED_RANK; }
 
-/* One rank's slice is of the batch of another step: steps 0 and 1 are read for each other, 2 and 3, and so on, so that
- * no program is asked for a step that the right run does not have. It is the first rank's: where matrices are cut, what
- * others read of a text may be of no account, for the characters that it has are all in the first part of a vocabulary.
- */
+/* One rank reads its slice from another step's batch: steps 0 and 1 are swapped, 2 and 3, and so on, so that no program
+ * is asked for a step that the right run does not have. It is rank 0, since if matrices are cut, other ranks may read
+ * text without any effect: its characters are all in the first part of the vocabulary. */
 static void shift_slice(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   if (scene->rank) return;
@@ -24,7 +23,7 @@ static void shift_slice(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* After the reduction one rank's copy of the last gradient of which it holds something is another. */
+/* Changes, after the reduction, one rank's copy of the last gradient of which it holds elements. */
 static void perturb(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   const ad_run *run = passing;
@@ -39,8 +38,8 @@ static void perturb(void *context, void *passing) {
   }
 }
 
-/* All gradients are averaged over the ranks whose tokens they come from, those of experts over the copies of the expert
- * alone. */
+/* Averages each gradient over the ranks whose tokens it comes from, but experts' gradients only over the copies of the
+ * expert. */
 static void divide_by_own_group(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   const ad_run *run = passing;
@@ -56,9 +55,9 @@ static void divide_by_own_group(void *context, void *passing) {
   }
 }
 
-/* ---- the norm of a module over another's mesh ---- */
+/* ---- a module's norm, counted on another module's mesh ---- */
 
-/* The mesh of another module than the one on `own`, of the same ranks; NULL: there is none, or `own` is only a view. */
+/* Another module's mesh on the same ranks as `own`; NULL: there is none, or `own` is only a view of a module's mesh. */
 static const ad_mesh *other_mesh(const ad_run *run, const ad_mesh *own) {
   const ad_mesh *other = NULL;
   int is_a_modules = 0;
@@ -77,7 +76,7 @@ static int is_first(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   return ad_group_rank(&group, 0) == rank;
 }
 
-/* Whether, of the ranks that hold the same as `rank`, another number than one would count. */
+/* Whether, among the ranks with the same elements as `rank`, not exactly one is counted on the other mesh. */
 static int counts_otherwise(const ad_mesh *own, const ad_mesh *other, ad_axes copies, int64_t rank) {
   ad_group same = ad_mesh_group(own, copies, rank);
   int counted = 0;
@@ -100,14 +99,15 @@ int ad_copies_differ_on_other_mesh(const ad_run *run) {
 
 static void keep_run(void *context, void *passing) { ((ad_mistake_scene *)context)->kept = passing; }
 
-/* Whether it is what one of several copies of a parameter counts in the norm: a single f64, of no tape. */
+/* Whether this is the transition that selects one of several copies of a parameter's sum of squares: one f64, not on a
+ * tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass) {
   const ad_array *in = pass->in;
   return pass->transit->move == AD_MOVE_ONCE && pass->transit->what && strcmp(pass->transit->what, "norm") != 0 &&
          in->dtype == AD_F64 && in->shape.ndim == 1 && in->shape.dim[0] == 1;
 }
 
-/* Which of several copies counts is found by the positions on another module's mesh. */
+/* Selects the copy that counts by its position on another module's mesh. */
 static void count_on_other_mesh(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -120,7 +120,7 @@ static void count_on_other_mesh(void *context, void *passing) {
   pass->handled = 1;
 }
 
-/* The gradient overflows on one rank, which then decides for itself. */
+/* Makes the norm infinite on one rank, which then decides alone to skip the step. */
 static void overflow(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   if (!is_spoiled(scene)) return;
@@ -128,7 +128,7 @@ static void overflow(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* Updates are made to what the last one was rounded to. */
+/* Rounds the masters to bf16, so that each update starts from rounded values. */
 static void round_master(void *context, void *passing) {
   const ad_array *master = passing;
   if (!master->data) return;

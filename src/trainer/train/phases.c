@@ -1,4 +1,4 @@
-/* One phase of one microbatch, forward and back: its tape, the values that come and go, its losses. */
+/* One phase of one microbatch, forward and backward: its tape, the values that it takes and gives, its losses. */
 #include <math.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -12,12 +12,12 @@ static size_t phases(const ad_run *run) { return ad_program_phase_count(run->pro
 
 /* ---- forward ---- */
 
-/* What phase `p` of this rank hands in. */
+/* The losses that phase `p` of this rank hands in for microbatch m; one entry for each loss of the program. */
 static ad_handed_loss *losses_of(const ad_run *run, size_t p, size_t m) {
   return ad_run_microbatch(run, m)->losses + ad_run_phase(run, p)->place * losses(run);
 }
 
-/* The first mistake of a phase is told there: in what follows from it nobody would find it. */
+/* Reports the first error of a phase here, since what follows from it would hide it. */
 static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
   const ad_phase *phase = ad_program_phase(run->program, p);
   AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
@@ -56,7 +56,7 @@ static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
   ad_tape_note_samples(t, run->samples);
 }
 
-/* What a tape still has to add is not forgotten with it. */
+/* Refuses to forget a tape whose gradients of weights are still to be added. */
 static ad_status check_over(const ad_run *run, size_t p, size_t m) {
   if (!ad_run_tape(run, p, m)->owes_weights) return AD_OK;
   return ad_fail(
@@ -66,7 +66,7 @@ static ad_status check_over(const ad_run *run, size_t p, size_t m) {
       ad_program_phase(run->program, p)->name, m);
 }
 
-/* What a phase took in a microbatch is on its tape, which begins anew. */
+/* Refuses a second run of a phase in one microbatch: the first run's values are on the tape that would begin anew. */
 static ad_status check_first_run(const ad_run *run, size_t p, size_t m) {
   const ad_passed_value *values = ad_run_microbatch(run, m)->values;
   for (size_t v = 0; v < run->program->value_count; v++)
@@ -101,7 +101,7 @@ static int is_handed_in(const ad_run *run, size_t loss, size_t m) {
   return 0;
 }
 
-/* Only a rank that runs every phase can say that nobody handed a loss in. */
+/* Checks that some phase handed in each loss, on ranks that run every phase; others cannot know. */
 static ad_status check_losses(const ad_run *run, size_t m) {
   if (ad_run_own_phases(run) < phases(run)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
@@ -116,8 +116,8 @@ double ad_loss_coefficient(const ad_run *run, size_t loss) {
   return spec->coefficient == 0 ? 1 : spec->coefficient;
 }
 
-/* Loss number `i` divided by its count, or with its microbatch's share of it; backward starts from it times its
- * coefficient. */
+/* Divides loss number `i` by its count, or shares it by microbatch (per_microbatch). Backward starts from the result
+ * times the loss's coefficient and the loss scale. */
 static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_t i, size_t m) {
   const ad_loss_spec *spec = ad_program_loss(run->program, i);
   ad_handed_loss *handed = &losses_of(run, p, m)[i];
@@ -130,7 +130,8 @@ static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_
   handed->start = factor == 1 ? loss : ad_scale(t, loss, factor);
 }
 
-// Where a loss is the same on every rank of an axis, the first one counts; 0 * NaN tells of the others.
+/* If several ranks of an axis have the same loss, the first one's counts. The others give 0 * loss, so that a NaN
+ * shows. */
 static double own_addend(const ad_run *run, const ad_tensor *loss) {
   const ad_layout *layout = &ad_tensor_array(loss)->layout;
   int64_t rank = ad_comm_rank(run->comm);
@@ -138,7 +139,7 @@ static double own_addend(const ad_run *run, const ad_tensor *loss) {
   return (ad_group_index(&copies, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
 }
 
-/* The losses that the phase handed in. */
+/* Divides the losses that the phase handed in and adds them to the state's. */
 static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t m) {
   const ad_handed_loss *handed = losses_of(run, p, m);
   for (size_t i = 0; i < losses(run); i++) {
@@ -159,10 +160,10 @@ ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m
 
 /* ---- backward ---- */
 
-/* What a phase's backward starts from. */
+/* The tensors that a phase's backward starts from, with their gradients. */
 typedef struct starts {
   ad_tensor *outputs[AD_LOSSES_MAX + AD_VALUES_MAX];
-  const ad_array *gradients[AD_LOSSES_MAX + AD_VALUES_MAX]; /* NULL: a loss */
+  const ad_array *gradients[AD_LOSSES_MAX + AD_VALUES_MAX]; /* NULL: the output is a loss */
   ad_array sums[AD_VALUES_MAX];
   size_t count;
 } starts;
@@ -176,7 +177,8 @@ static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *fro
   }
 }
 
-/* The gradients that the phases left that needed the value; those of several are added (law 6). */
+/* Adds a start for value v with the sum of the gradients that the phases which needed it left, and of those that came
+ * from other ranks (law 6). */
 static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts *from) {
   const ad_passed_value *value = &ad_run_microbatch(run, m)->values[v];
   ad_array *sum = &from->sums[v];
@@ -198,7 +200,8 @@ static ad_status find_starts(const ad_run *run, size_t p, size_t m, starts *from
   return AD_OK;
 }
 
-/* One pass of a phase's tape: from these starts, or, NULL, of weights. */
+/* Runs one backward pass of a phase's tape: from these starts, or, if `from` is NULL, the gradients of weights that are
+ * left. */
 static ad_status run_pass(ad_run *run, size_t p, size_t m, const starts *from, ad_start start) {
   ad_tape *t = ad_run_tape(run, p, m);
   ad_store *store = ad_module_store(ad_run_module(run, ad_program_phase(run->program, p)->module));

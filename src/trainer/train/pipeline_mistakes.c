@@ -1,6 +1,6 @@
-/* The known mistakes of pipelines that no table shows: of the embedding that two stages compute with, of the norm over
- * all stages, of what losses and gradients are divided by (docs/pipeline.md has who published them). Nothing here is
- * part of what a step does. */
+/* The known mistakes of pipelines that no table of actions shows: with the embedding that two stages use, with the norm
+ * over all stages, with what losses and gradients are divided by (docs/pipeline.md says who published them). Nothing
+ * here is part of what a step does. */
 #include <string.h>
 
 #include "array/array.h"
@@ -26,16 +26,16 @@ static void note_microbatch(void *context, void *passing) {
 
 static int is_pipeline(const ad_run *run) { return ad_program_stage_count(run->program) > 1; }
 
-/* The mesh of the stages that this rank has. */
+/* The mesh of this rank's stages. */
 static const ad_mesh *own_mesh(const ad_run *run) {
   size_t m = 0;
   while (!ad_run_module(run, m)) m++;
   return ad_program_module(run->program, m)->mesh;
 }
 
-/* ---- the embedding, whose other copy the last stage computes with ---- */
+/* ---- the embedding, of which the last stage has another copy ---- */
 
-/* The head's gradient is left out where it comes back. */
+/* Leaves out the head's gradient of the embedding, where it comes back to the first stage. */
 static void leave_head_out(void *context, void *passing) {
   const ad_crossing_passing *at = passing;
   if (!is_pipeline(at->run) || !at->crossing->spec->is_parameter || !at->array->data) return;
@@ -49,7 +49,7 @@ static ad_tensor *constant_copy(ad_tape *t, ad_tensor *of) {
   return ad_constant(t, ad_tensor_array(copy));
 }
 
-/* What looks tokens up has a copy of the embedding that takes no gradient: the head's alone is there. */
+/* Looks tokens up in a copy of the embedding that takes no gradient, so that only the head's gradient is left. */
 static void look_up_in_constant(void *context, void *passing) {
   static ad_tensor *with[AD_OPERANDS_MAX];
   ad_operation_passing *at = passing;
@@ -60,7 +60,7 @@ static void look_up_in_constant(void *context, void *passing) {
   fire(context);
 }
 
-/* Whether the parameter's value goes to another stage, by the name of its layer. */
+/* Whether the parameter's value goes to another stage; crossings name the parameter's layer. */
 static int is_given_away(const ad_run *run, const char *param) {
   for (size_t i = 0; i < ad_program_crossing_count(run->program); i++) {
     const ad_crossing_spec *spec = ad_program_crossing(run->program, i);
@@ -70,12 +70,12 @@ static int is_given_away(const ad_run *run, const char *param) {
   return 0;
 }
 
-/* Whether it is what parameters count in the norm: numbers in f64, of no tape. */
+/* Whether the transition sums or selects parameters' sums of squares for the norm: f64 numbers, not on a tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass, ad_move move) {
   return pass->transit->move == move && pass->transit->what && pass->in->shape.ndim == 1 && pass->in->dtype == AD_F64;
 }
 
-/* The first stage and the last both count the embedding in the norm. */
+/* Counts the embedding twice in the norm: in the first stage and in the last. */
 static void count_twice(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -85,9 +85,9 @@ static void count_twice(void *context, void *passing) {
   fire(context);
 }
 
-/* ---- a norm, a divisor ---- */
+/* ---- norms and divisors ---- */
 
-/* The squares are summed over the ranks of a stage, and each has a norm of its own. */
+/* Sums squares over the ranks of one stage only, so that each stage has a norm of its own. */
 static void sum_over_stage(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -102,7 +102,7 @@ static void sum_over_stage(void *context, void *passing) {
   fire(context);
 }
 
-/* Gradients are averaged over all ranks, those of other stages with them. */
+/* Averages gradients over all ranks, including those of other stages. */
 static void average_over_stages(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   const ad_run *run = passing;
@@ -116,7 +116,7 @@ static void average_over_stages(void *context, void *passing) {
   }
 }
 
-/* The last stage divides a loss by the tokens of its microbatch, and nothing by the microbatches. */
+/* Divides the loss, on the last stage, by the tokens of its own microbatch instead of all microbatches'. */
 static void divide_by_microbatch(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   ad_divisor_passing *divisor = passing;
@@ -125,21 +125,21 @@ static void divide_by_microbatch(void *context, void *passing) {
   fire(context);
 }
 
-/* Said on every rank: the loss is divided on those of the last stage alone. */
+/* Notes the expected ratio on every rank, since only ranks of the last stage divide the loss. */
 static void expect_share(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   (void)passing;
   scene->ratio = 1 / (double)scene->microbatches;
 }
 
-/* The loss is divided by the count, which is of all microbatches, and by the number of microbatches too. */
+/* Divides the loss by the number of microbatches, besides the count of all microbatches. */
 static void divide_by_microbatches_too(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   ((ad_divisor_passing *)passing)->total *= (double)scene->microbatches;
   fire(context);
 }
 
-/* What comes back to a stage is divided by the microbatches, which the last stage has done already. */
+/* Divides gradients that come back to a stage by the number of microbatches, as the last stage has already done. */
 static void divide_returned(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   const ad_crossing_passing *at = passing;
@@ -150,7 +150,8 @@ static void divide_returned(void *context, void *passing) {
   fire(context);
 }
 
-/* Each microbatch's pass divides all that has accumulated by the microbatches, not its own addend alone. */
+/* Divides, at each microbatch, everything accumulated so far by the number of microbatches, instead of that
+ * microbatch's addend. */
 static void divide_accumulated(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   const ad_added_passing *added = passing;
@@ -170,7 +171,7 @@ static int64_t total_of(const ad_count *count, int64_t microbatches) {
   return total;
 }
 
-/* The loss that is told is divided; backward began with the one that is not. */
+/* Multiplies gradients by the count: backward starts from the undivided loss, and only the reported loss is divided. */
 static void multiply_by_count(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   const ad_run *run = passing;
@@ -184,9 +185,9 @@ static void multiply_by_count(void *context, void *passing) {
   }
 }
 
-/* ---- where they show ---- */
+/* ---- where the mistakes show ---- */
 
-/* Some microbatch's gradients are added to an earlier one's before a reduction. */
+/* Whether some microbatch's gradients are added to an earlier one's before a reduction. */
 static int adds_before_reductions(const ad_recipe *recipe) {
   int adds = recipe->train.microbatches > 1 && !recipe->train.sync_count;
   for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) adds |= recipe->train.sync[m] == AD_SYNC_NONE;

@@ -1,5 +1,5 @@
-/* The known mistakes between modules: what one has of another's values, what comes back, in which dtype, and by how
- * many ranks who divides. Nothing here is part of what a step does. */
+/* The known mistakes between modules: in the values that one module has of another, in what comes back, in the wire's
+ * dtype, and in the number of ranks by which gradients are divided. Nothing here is part of what a step does. */
 #include <string.h>
 
 #include "array/array.h"
@@ -23,7 +23,7 @@ static ad_axes cut_by(const ad_bridge *bridge) {
 
 /* ---- values of the step before ---- */
 
-/* Of one crossing. Kept as long as the process. */
+/* One crossing's value in this step and in the one before. Kept until the process ends. */
 typedef struct earlier_value {
   const ad_crossing *of;
   char *before, *now;
@@ -49,7 +49,7 @@ static void begin_step(earlier_value *kept, const ad_array *array) {
   memcpy(kept->now, array->data, ad_array_bytes(array));
 }
 
-/* Values of parameters that other ranks compute with are not renewed after the step. */
+/* Replaces parameters' values on other ranks by those of the step before, as if they were not renewed after it. */
 static void keep_those_before(void *context, void *passing) {
   const ad_mistake_scene *scene = context;
   const ad_crossing_passing *at = passing;
@@ -64,12 +64,12 @@ static void keep_those_before(void *context, void *passing) {
 
 /* ---- a gradient that comes back ---- */
 
-/* The copies of which one gets what comes back. */
+/* The axes along which several ranks have a copy, of which one gets the gradient that comes back. */
 static ad_axes copies_of(const ad_array *gradient) {
   return ad_layout_axes_of(&gradient->layout, AD_P) & ad_mesh_large(gradient->layout.mesh);
 }
 
-/* The first copy's is given to all, and the sum over copies takes it from each. */
+/* Gives the first copy's gradient to all copies, so that the later sum over copies counts it once a copy. */
 static void broadcast_leaders(void *context, void *passing) {
   const ad_crossing_passing *at = passing;
   const ad_array *gradient = at->array;
@@ -108,7 +108,8 @@ static int is_clamped_alone(const ad_crossing_passing *at) {
   return 0;
 }
 
-/* The clamp's backward, which drops what would push further down, looks at what each module returns, not at the sum. */
+/* Applies the clamp's backward to what each module returns instead of to the sum. It drops gradients that would push a
+ * value further beyond the clamp. */
 static void clamp_before_adding(void *context, void *passing) {
   const ad_crossing_passing *at = passing;
   if (!is_clamped_alone(at)) return;
@@ -125,7 +126,7 @@ ad_needs ad_pool_mistakes_show(const ad_crossing_passing *at) {
 
 /* ---- a factor for another module's average ---- */
 
-/* The parts of the batch where the module's values come from, over its own. */
+/* The data parallel size of the module from which this module gets its values, over this module's own. */
 static double ratio_of_averages(const ad_run *run, size_t module) {
   int64_t own = ad_mesh_ranks_over(ad_program_module(run->program, module)->mesh, AD_AXES_DP);
   for (size_t i = 0; i < ad_program_crossing_count(run->program); i++) {
@@ -137,8 +138,8 @@ static double ratio_of_averages(const ad_run *run, size_t module) {
   return 1;
 }
 
-/* Gradients are averaged over their module's ranks, and the seed of a loss has the one factor that takes back the
- * average of the module where its values came from: for the loss's own module it is another's. */
+/* Averages gradients over their module's ranks, and multiplies the loss by the one factor that undoes the average of
+ * the module from which its values come: for the loss's own module that factor is wrong. */
 static void scale_for_other_average(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   const ad_run *run = passing;
@@ -153,7 +154,7 @@ static void scale_for_other_average(void *context, void *passing) {
   }
 }
 
-/* ---- a narrower wire than was promised ---- */
+/* ---- a narrower wire than the recipe promises ---- */
 
 static void narrow(void *context, ad_wire_passing *at) {
   if (at->dtype != AD_F16) return;
@@ -171,7 +172,7 @@ static void narrow_gradients(void *context, void *passing) {
   if (at->backward) narrow(context, at);
 }
 
-/* ---- where they show ---- */
+/* ---- where the mistakes show ---- */
 
 static int has_gradient(const ad_run *run, size_t param) {
   const ad_array *gradient = ad_run_part(run, param, AD_PART_GRADIENT);
@@ -180,7 +181,7 @@ static int has_gradient(const ad_run *run, size_t param) {
   return 0;
 }
 
-/* Other ranks have the values of the module's parameters. */
+/* Whether other ranks compute with values of the module's parameters. */
 static int gives_values_away(const ad_run *run, size_t module) {
   for (size_t i = 0; i < ad_program_crossing_count(run->program); i++) {
     const ad_crossing_spec *spec = ad_program_crossing(run->program, i);
@@ -191,7 +192,7 @@ static int gives_values_away(const ad_run *run, size_t module) {
   return 0;
 }
 
-/* In the recipe's own dtypes, whatever the run computes in. */
+/* The facts of a crossing in the recipe's own dtypes, whatever the run computes in. */
 static ad_needs facts_of_wire(const ad_crossing_spec *crossing) {
   if (!ad_bridge_is_disjoint(crossing->bridge)) return 0;
   ad_needs facts = crossing->wire == AD_F16 ? AD_NEED_F16_VALUES : 0;

@@ -1,5 +1,5 @@
-/* The recipe that is trained first, and the one that goes on from its weights. When that happens is decided in train.c.
- */
+/* Derives the recipe that is trained first and the recipe that goes on from its weights. train.c decides when they are
+ * trained. */
 #include "train/pretrain.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "files/file.h"
 
-/* The recipe with the same options and, in them, the file that is trained. */
+/* The run's recipe, with a copy of its options in which the path of the first training's weights is set. */
 static ad_status know_weights(const ad_recipe *recipe, ad_pretrain *to) {
   const ad_program_kind *program = recipe->program;
   const char *weights = to->weights;

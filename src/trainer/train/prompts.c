@@ -1,4 +1,4 @@
-/* Going on with prompts: the parameters are gathered whole, and one process samples them. */
+/* Continues prompts: gathers the parameters whole on the first rank, whose process samples them. */
 #include "train/prompts.h"
 
 #include <errno.h>
@@ -108,7 +108,7 @@ void ad_prompts_destroy(ad_prompts *prompts) {
   *prompts = (ad_prompts){0};
 }
 
-/* ---- values ---- */
+/* ---- gathering parameters and states ---- */
 
 static void put(ad_array *to, const ad_array *whole) {
   ad_cast(to->data, to->dtype, whole->data, whole->dtype, ad_array_numel(to));
@@ -147,7 +147,8 @@ static ad_status gather_state(ad_run *run, size_t module, size_t i, const ad_sam
   return status;
 }
 
-/* Of every stage, where a pipeline has several: states have the names that they have in one module. */
+/* Gathers the parameters and states of all modules. In a pipeline each stage is a module, but states have the names
+ * that they have in an unsplit model. */
 static ad_status gather(ad_run *run, const ad_sampler *sampler) {
   taking t = {run, sampler ? &sampler->model : NULL};
   AD_TRY(ad_run_visit_whole(run, sampler ? take_param : NULL, &t));
@@ -157,7 +158,7 @@ static ad_status gather(ad_run *run, const ad_sampler *sampler) {
   return AD_OK;
 }
 
-/* ---- their memory ---- */
+/* ---- the memory that prompts take ---- */
 
 /* Adds the module's values to the bytes of all, and returns the largest one's. */
 static size_t add_module(const ad_module_spec *module, size_t *all) {
@@ -183,7 +184,7 @@ size_t ad_prompts_bytes(const ad_run *run) {
   return all + largest;
 }
 
-/* ---- lines ---- */
+/* ---- lines of the file ---- */
 
 static json_t *list(const int32_t *tokens, int64_t count) {
   json_t *out = json_array();
@@ -191,7 +192,7 @@ static json_t *list(const int32_t *tokens, int64_t count) {
   return out;
 }
 
-/* Where the last character is cut off, without it; bytes that are no text are told by the tokens. */
+/* The bytes as text. A character that is cut off at the end is left out; bytes that are no text at all are replaced. */
 static json_t *text_of_bytes(const int32_t *tokens, int64_t count) {
   char *text;
   json_t *out = NULL;
@@ -225,9 +226,9 @@ static ad_status write_line(const ad_prompts *prompts, int64_t step, const char 
   return failed || fflush(prompts->file) || ferror(prompts->file) ? ad_cannot_write(prompts->path, errno) : AD_OK;
 }
 
-/* ---- going on ---- */
+/* ---- sampling ---- */
 
-/* Greedily, with at most `most` tokens, and to the one that ends the text. */
+/* Continues the prompt greedily, with at most `most` tokens, up to a token that ends the text. */
 static ad_status go_on(ad_sampler *sampler, const ad_prompt *prompt, int64_t most, int32_t *tokens, int64_t *count) {
   ad_sampler_begin(sampler);
   AD_TRY(ad_sampler_read(sampler, prompt->tokens, prompt->count));
@@ -253,7 +254,7 @@ static ad_status sample(const ad_prompts *prompts, const ad_run *run, int64_t st
   return AD_OK;
 }
 
-/* The other ranks wait where all agree. */
+/* The first rank samples while the other ranks wait in ad_agree. */
 ad_status ad_prompts_sample(ad_prompts *prompts, ad_run *run, int64_t step) {
   AD_TRY(gather(run, prompts->sampler));
   ad_status status = prompts->sampler ? sample(prompts, run, step) : AD_OK;

@@ -1,4 +1,4 @@
-/* samples.jsonl: with what a run goes on after each prompt of its recipe, at each evaluation. */
+/* Writes samples.jsonl: at each evaluation, how the model continues each prompt of the recipe. */
 #ifndef TRAIN_PROMPTS_H
 #define TRAIN_PROMPTS_H
 #include <stdio.h>
@@ -6,9 +6,9 @@
 #include "recipe/prompts.h"
 #include "train/run.h"
 
-/* On the first rank; the others have it empty, and take part. */
+/* Only the first rank has these; other ranks have an empty struct, and take part in collectives. */
 typedef struct ad_prompts {
-  ad_prompt *list; /* of the recipe; NULL: this rank does not sample */
+  ad_prompt *list; /* the recipe's prompts; NULL: this rank does not sample */
   size_t count;
   const ad_train_options *options;
   char *tokenizer; /* its path; NULL: there is none, or tokens are bytes */
@@ -17,15 +17,15 @@ typedef struct ad_prompts {
   char *path;
 } ad_prompts;
 
-/* Whether every prompt makes tokens, before ranks start: also those that need a tokenizer. AD_INVALID names the key.
- * Local. */
+/* Checks before ranks start that every prompt can be made into tokens, with a tokenizer if it needs one. AD_INVALID
+ * names the key. Not collective. */
 ad_status ad_prompts_try(const ad_recipe *recipe, const ad_train_options *options) AD_CHECKED;
-/* On the first rank: makes the sampler, which takes memory for all parameters, and opens the file, where lines of steps
- * before `first_step` stay. Where the recipe has no prompts it has no sampler. The options are borrowed. */
+/* On the first rank: makes the sampler, which takes memory for all parameters, and opens the file, keeping lines of
+ * steps before `first_step`. Without prompts in the recipe there is no sampler. Borrows the options. */
 ad_status ad_prompts_open(const ad_recipe *recipe, const ad_train_options *options, int64_t first_step,
                           ad_prompts *out) AD_CHECKED;
-/* Goes on with each prompt by the present parameters, and writes a line for it. Changes nothing of the run. Collective,
- * where the recipe has prompts. */
+/* Continues each prompt with the present parameters and writes a line for each. Does not change the run. Collective if
+ * the recipe has prompts. */
 ad_status ad_prompts_sample(ad_prompts *prompts, ad_run *run, int64_t step) AD_CHECKED;
 /* What this rank keeps for the prompts beside its share of the training: on rank 0 all parameters and states, and one of
  * them whole on its way; 0 on other ranks and without prompts. Bytes. Local. */

@@ -1,4 +1,4 @@
-/* run.json, made of the run, its recipe, the process and the machine. */
+/* Makes run.json from the run, its recipe, the process and the machine. */
 #include "train/provenance.h"
 
 #include <string.h>
@@ -27,7 +27,8 @@
 
 static ad_status no_memory(void) { return ad_fail(AD_MEMORY, "no memory to write run.json"); }
 
-/* Every setter of this file gives 0, or -1 where memory is out; jansson takes a NULL as such. */
+/* Every function of this file that sets a member returns 0, or nonzero if memory is out; jansson accepts a NULL value
+ * and fails. */
 static int put(json_t *object, const char *key, json_t *value) { return json_object_set_new(object, key, value); }
 static int put_text(json_t *object, const char *key, const char *text) { return put(object, key, ad_json_text(text)); }
 static int put_integer(json_t *object, const char *key, int64_t value) { return put(object, key, json_integer(value)); }
@@ -42,7 +43,7 @@ static json_t *date_now(void) {
   return json_string(text);
 }
 
-/* What was typed: the words of the process's command line. */
+/* The words of the process's command line, as they were typed. */
 static json_t *command_of(void) {
   enum { COMMAND_BYTES_MAX = 1 << 15 };
   char words[COMMAND_BYTES_MAX];
@@ -69,7 +70,7 @@ static int64_t element_count(const ad_run *run) {
   return numel;
 }
 
-/* As the recipe has it: a text, or one for each module. */
+/* The recipe's mesh: a text, or an object with one text for each module. */
 static json_t *mesh_of(const ad_recipe *recipe) {
   if (!recipe->meshes[0].module) return json_string(recipe->meshes[0].text);
   json_t *meshes = json_object();
@@ -77,7 +78,7 @@ static json_t *mesh_of(const ad_recipe *recipe) {
   return meshes;
 }
 
-/* Which ranks each module has for its own. */
+/* The ranks of each module's pool. */
 static json_t *pools_of(const ad_run *run) {
   json_t *pools = json_array();
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
@@ -95,7 +96,7 @@ static int put_placement(json_t *document, const ad_run *run) {
   return ad_recipe_is_disjoint(run->recipe) ? failed | put(document, "pools", pools_of(run)) : failed;
 }
 
-/* What the program has to say of its data. */
+/* What the program says of its data. */
 static json_t *facts_of(const ad_run *run) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   json_t *facts = json_array();
@@ -107,7 +108,7 @@ static json_t *facts_of(const ad_run *run) {
   return facts;
 }
 
-/* Of a guess that gives everything one probability, where a loss can be held to it. */
+/* The loss of a guess that gives every choice the same probability, if some loss can be compared with it. */
 static int put_uniform_loss(json_t *document, const ad_run *run) {
   for (size_t i = 0; i < ad_program_loss_count(run->program); i++) {
     double uniform = ad_program_loss(run->program, i)->uniform;
@@ -133,9 +134,9 @@ static int put_run(json_t *document, const ad_run *run) {
          put_uniform_loss(document, run) | put(document, "facts", facts_of(run));
 }
 
-/* ---- the model that it starts from ---- */
+/* ---- the model that the run starts from ---- */
 
-/* The dtype of most tensors, and the tensors of others, so that an export can write what was read. */
+/* The dtype of most tensors, and the names of tensors with other dtypes, so that an export can write what was read. */
 static int put_dtypes(json_t *document, const ad_weights *weights) {
   size_t counts[AD_I64 + 1] = {0};
   const ad_safetensors *file;
@@ -204,7 +205,7 @@ ad_status ad_provenance_read(const char *folder, json_t **out) {
   return status;
 }
 
-/* Of the run.json that is there; a damaged one loses them. */
+/* The starts in the folder's run.json; empty if it has none or is damaged. */
 static json_t *earlier_starts(const char *folder) {
   json_t *document;
   if (ad_provenance_read(folder, &document)) ad_log(AD_LOG_WARNING, "%s", ad_last_error());

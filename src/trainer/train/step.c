@@ -1,5 +1,5 @@
-/* The step: everything that trains or proves takes it here. It knows the laws (counts, microbatches, phases forward and
- * back, sums, norms, updates) and no model. Also the loss alone, by the same forward pass. */
+/* The step: whatever trains or proves takes it here. It knows the laws (counts, microbatches, phases forward and
+ * backward, sums, norms, updates) but no model. Also computes the loss alone, by the same forward pass. */
 #include <math.h>
 #include <stdatomic.h>
 #include "array/array.h"
@@ -41,7 +41,7 @@ static int is_finite_here(const ad_run *run, const ad_step_state *state) {
   return 1;
 }
 
-// The sum is not finite: finds the first rank whose own addend is not.
+// The sum of losses is not finite: finds the first rank whose own addend is not, and names it.
 static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum) {
   double world = (double)ad_comm_size(run->comm);
   AD_TRY(ad_wire_overflow_agree(run));
@@ -56,7 +56,8 @@ static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum
                  (long long)state->step, (int)run->sums[0]);
 }
 
-// What this process was asked for, as one addend of a sum over fewer than 2^32 ranks: 1 to stop, 2^-32 to checkpoint.
+/* What this process was asked for, as one addend of a sum over fewer than 2^32 ranks: 1 to stop, 2^-32 to save a
+ * checkpoint. */
 static double own_requests(void) { return interrupt_asked() + 0x1p-32 * atomic_exchange(&checkpoint_flag, 0); }
 
 static void take_requests(ad_run *run, double sum) {
@@ -64,7 +65,7 @@ static void take_requests(ad_run *run, double sum) {
   run->asked_to_save = sum > floor(sum);
 }
 
-// What travels with the losses: times of reductions that are over.
+// The times of this rank's finished reductions, to be summed with the losses.
 static void put_times(const ad_run *run, double *sums) {
   sums[0] = 1e-9 * (double)run->trace.waited;
   sums[1] = 1e-9 * (double)run->trace.reducing;
@@ -76,7 +77,7 @@ static void take_times(const ad_run *run, const double *sums, ad_step_report *re
   report->reduction_seconds = sums[1] / ranks;
 }
 
-// What the first count of all is, as the addend of one rank that knows it.
+// The first count summed over microbatches, as the addend of one rank that knows it; 0 on other ranks.
 static int64_t own_count(const ad_run *run) {
   int64_t total = 0, rank = ad_comm_rank(run->comm);
   if (!ad_run_count(run, 0)) return 0;
@@ -105,11 +106,11 @@ static ad_status sum_losses(ad_run *run, const ad_step_state *state, ad_step_rep
   return AD_OK;
 }
 
-/* ---- after the last microbatch ---- */
+/* ---- after the last microbatch: norm and update ---- */
 
-/* The first of them is told at once, how many there were by the training at its end. */
+/* Warns of a step without tokens, once; the training tells at its end how many there were. */
 static void warn_without_tokens(ad_run *run, const ad_step_report *report) {
-  if (report->count || ad_comm_is_dry(run->comm)) return;  // dry: the others' are not known
+  if (report->count || ad_comm_is_dry(run->comm)) return;  // on engine dry the other ranks' counts are not known
   if (run->uncounted++ || !ad_run_warns(run)) return;
   ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts; its gradient is 0", (long long)report->step);
 }
@@ -127,7 +128,8 @@ static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_rep
   return AD_OK;
 }
 
-// The norm is one number for all ranks: they skip together, and all modules or none. No scale of the loss makes a value
+/* Decides whether the step is skipped. All ranks have the same norm, so they skip together, all modules or none. A
+ * value that overflows on a wire is an error, since no loss scale makes it smaller. */
 // smaller that overflows on a wire.
 static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   double norm = report->norm;
@@ -229,7 +231,7 @@ ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *o
   return AD_OK;
 }
 
-/* ---- what was learned ---- */
+/* ---- showing what was learned ---- */
 
 static ad_status forward_alone(void *context, size_t m) { return ad_run_execute_forward(context, m); }
 
@@ -247,12 +249,12 @@ ad_status ad_run_show(ad_run *run, char **out) {
 
 /* ---- gradients before any reduction ---- */
 
-/* One module's parameters as a tape sees them that hands gradients to the visitor. */
+/* One module's parameters, for a tape that hands each gradient to the visitor instead of a reducer. */
 typedef struct visited_module {
   ad_parameters parameters;
   ad_addend_visitor visit;
   void *context;
-  size_t first; /* the module's first parameter among those of all modules */
+  size_t first; /* number of the module's first parameter among those of all modules */
 } visited_module;
 
 static void visit_gradient(void *context, size_t param, const ad_array *gradient) {

@@ -1,4 +1,4 @@
-/* Recording spans of time and bringing those of all ranks together. The file format is in trace_file.c. */
+/* Records spans of time and gathers those of all ranks. The file format is in trace_file.c. */
 #include "train/trace.h"
 
 #include "base/clock.h"
@@ -35,7 +35,8 @@ void ad_trace_destroy(ad_trace *trace) {
 
 /* ---- the clock ---- */
 
-/* CLOCK_MONOTONIC begins when a machine does, so it says nothing to another machine; the wall clock does. */
+/* CLOCK_MONOTONIC counts from the machine's start, so another machine cannot use it; the wall clock is the same
+ * everywhere. */
 ad_status ad_trace_start(ad_trace *trace, ad_comm *comm, const ad_group *group) {
   int64_t ahead = ad_wall_clock_ahead(), origin = ad_now() + ahead;
   AD_TRY(ad_share_first(comm, group, &origin, 1, AD_HERE));
@@ -67,7 +68,7 @@ static ad_trace_event *late_event(const ad_trace *trace, size_t number) {
   return &trace->late[number % AD_TRACE_EVENTS_MAX];
 }
 
-/* Where the next event goes; NULL: the first steps have no room left. */
+/* The place of the next event; NULL: the memory for the first steps is full. */
 static ad_trace_event *next_event(ad_trace *trace) {
   if (!is_early(trace)) return late_event(trace, trace->late_count++);
   return trace->count < AD_TRACE_EVENTS_MAX ? &trace->events[trace->count++] : NULL;
@@ -80,7 +81,7 @@ static void begin(ad_trace *trace, ad_trace_event event) {
   to->step = trace->step;
 }
 
-/* The event `back` events before the next one; NULL: there is none, or it is of an earlier step. */
+/* The event that was recorded `back` events ago; NULL: there is none, or it is of an earlier step. */
 static ad_trace_event *earlier_event(const ad_trace *trace, size_t back) {
   size_t count = is_early(trace) ? trace->count : trace->late_count;
   if (back > count || back > AD_TRACE_EVENTS_MAX) return NULL;
@@ -152,7 +153,7 @@ void ad_trace_bucket(void *context, ad_bucket_event event, const ad_bucket_step 
 
 /* ---- the last steps ---- */
 
-/* The first of those events of the ring that stay: the begin of a step, one of the last few. */
+/* The number of the first event to keep of the ring: the begin of the earliest of the last steps. */
 static size_t first_late(const ad_trace *trace) {
   size_t first = trace->late_count;
   int steps = 0;
@@ -173,7 +174,7 @@ ad_status ad_trace_settle(ad_trace *trace) {
   return AD_OK;
 }
 
-/* ---- all ranks' ---- */
+/* ---- gathering the events of all ranks ---- */
 
 void ad_timeline_destroy(ad_timeline *timeline) {
   ad_release(timeline->events);

@@ -1,5 +1,5 @@
-/* The Chrome trace format: a process for each rank; work on its thread 0, reductions under way as asynchronous spans,
- * because they overlap. */
+/* Writes traces in the Chrome trace format: each rank is a process; its work is on thread 0; reductions are
+ * asynchronous spans, because they overlap. */
 #include "base/unfinished.h"
 #include "base/locale.h"
 #include "train/trace.h"

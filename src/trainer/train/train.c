@@ -1,5 +1,5 @@
-/* Training from the first step to the last: where it begins, the loop, when checkpoints are due, and what the first
- * rank writes. */
+/* Trains from the first step to the last: where to begin, the loop, when checkpoints are due, and what the first rank
+ * writes. */
 #include "addend/report.h"
 
 #include <errno.h>
@@ -39,19 +39,20 @@ typedef struct training {
   ad_metrics metrics;            /* on the first rank */
   ad_prompts prompts;            /* on the first rank */
   json_t *provenance;            /* on the first rank */
-  char *checkpoints;             /* their folder */
-  ad_checkpointer *checkpointer; /* NULL: none was due yet, and the recipe asks for none */
-  int64_t first_step;            /* steps taken before this training */
-  int keeps_weights;             /* they are there, of the last step, and this run's values are not */
-  int lock;                      /* on the folder; the first rank's */
-  int has_folder;                /* it was taken */
+  char *checkpoints;             /* the folder of checkpoints */
+  ad_checkpointer *checkpointer; /* NULL: no checkpoint was due yet, and the recipe asks for none */
+  int64_t first_step;            /* steps that earlier trainings have taken */
+  int keeps_weights;             /* the folder has the weights of the last step, which this run did not compute */
+  int lock;                      /* the first rank's lock on the folder */
+  int has_folder;                /* the folder was taken already */
 } training;
 
 static ad_status agree(ad_run *run, ad_status own, const char *site) {
   return ad_agree(run->comm, &run->everyone, own, site);
 }
 
-// Of memory, which takes longer than a line of numbers does, and of the held-out loss where the recipe does not say.
+/* Whether to measure at this step: memory, which takes longer than writing a line, and the held-out loss, if the recipe
+ * does not say when. */
 static int measures(const ad_recipe *recipe, int64_t step) {
   int64_t interval = recipe->train.steps / MEASUREMENTS + 1;
   return step + 1 == recipe->train.steps || step % interval == 0;
@@ -100,7 +101,7 @@ static int is_due(const training *t, int64_t taken) {
   return recipe->checkpoint.every && (taken % recipe->checkpoint.every == 0 || taken >= recipe->train.steps);
 }
 
-// Also after the last step, whichever it is.
+// Saves a checkpoint when one is due; after the last step always.
 static ad_status save_when_due(training *t, int64_t taken) {
   if (t->checkpointer) AD_TRY(ad_checkpointer_poll(t->checkpointer));
   if (!is_due(t, taken)) return AD_OK;
@@ -158,7 +159,7 @@ static ad_status write_text(const training *t, const char *name, char *text) {
   return status;
 }
 
-/* Only values of this run can show what they learned. */
+/* Writes result.json: what was learned. Only for a run whose values are those of the last step. */
 static ad_status write_result(training *t) {
   char *text;
   AD_TRY(ad_run_show(t->run, &text));
@@ -175,10 +176,10 @@ static ad_status write_weights(const training *t) {
   return status;
 }
 
-/* All steps were taken before this training. */
+/* Whether earlier trainings took all steps. */
 static int is_complete(const training *t) { return t->first_step == t->run->recipe->train.steps; }
 
-/* Whether a result is to be written: steps were taken, or since it was written, or it is not there. */
+/* Whether this result is to be written: steps were taken now, or after it was written, or it does not exist. */
 static int lacks(const training *t, const char *name) {
   char *result = NULL, *metrics = NULL;
   if (!is_complete(t)) return 1;
@@ -226,7 +227,7 @@ static ad_status look_for(const training *t, ad_resumption *out) {
   return ad_run_is_first(t->run) ? ad_run_folder_resumption(t->run->recipe, t->options.folder, out) : AD_OK;
 }
 
-/* The first rank looks, for all. */
+/* The first rank looks into the folder and tells all ranks. */
 static ad_status find_resumption(training *t, ad_resumption *out) {
   *out = (ad_resumption){.newest = -1};
   AD_TRY(agree(t->run, look_for(t, out), AD_HERE));
@@ -238,7 +239,7 @@ static void say_it_begins(const training *t) {
     ad_log(AD_LOG_INFO, "%s: there is no checkpoint to go on from: the run begins with its first step", t->checkpoints);
 }
 
-/* The checkpoint of a finished run may be much older than its end. */
+/* Logs that steps are repeated if the newest checkpoint is older than the end of the finished run. */
 static void say_what_is_repeated(const training *t, const ad_resumption *found) {
   if (found->finished > t->first_step && ad_run_is_first(t->run))
     ad_log(AD_LOG_INFO,
@@ -277,7 +278,7 @@ static ad_status begin_files(training *t) {
   return begin_provenance(t);
 }
 
-/* From here to the end of the training, whatever it is, nobody else writes there. The first rank's. */
+/* Takes the folder on the first rank: until the training ends, no other process writes there. */
 static ad_status take_folder(training *t, const ad_recipe *recipe) {
   AD_TRY(ad_folder_make(t->options.folder));
   AD_TRY(ad_lock_take(t->options.folder, &t->lock));
@@ -328,7 +329,7 @@ static ad_status begin(training *t) {
   return make_checkpointer(t);
 }
 
-// An interrupted run has its files as well; the ranks stopped together.
+// An interrupted training writes its files too, since all ranks stopped after the same step.
 static ad_status run_training(training *t) {
   AD_TRY(begin(t));
   ad_status trained = train_steps(t);
@@ -341,7 +342,7 @@ static ad_status run_training(training *t) {
 
 enum { FOLDER_MAX = 512 };
 
-/* Whoever asks for a dump, by the options or by the environment, asks for a step that is taken. */
+/* Checks that a dump is asked for once, by the options or the environment, and of a step that will be taken. */
 static ad_status check_dumped(const ad_recipe *recipe, const ad_train_options *options) {
   const char *folder = ad_environment_text("ADDEND_DUMP");
   int64_t own = (int64_t)ad_environment_number("ADDEND_DUMP_STEP", 0), step = folder ? own : options->dump_step;
@@ -354,7 +355,7 @@ static ad_status check_dumped(const ad_recipe *recipe, const ad_train_options *o
                  (long long)recipe->train.steps - 1);
 }
 
-/* `folder` has room for the one that is taken where none is named. */
+/* Takes over the options; `folder` gets the name of the default folder. */
 static ad_status take_options(const ad_recipe *recipe, const ad_train_options *options, char folder[FOLDER_MAX],
                               ad_train_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
@@ -366,7 +367,7 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
   return AD_OK;
 }
 
-/* As the run's own folder, with what is trained before: taken up, overwritten, or refused. */
+/* The options of the first training: its own folder, resumed, overwritten or refused as the run's is. */
 static ad_train_options options_before(const ad_train_options *own, const ad_pretrain *pretrain) {
   ad_train_options options = *own;
   options.folder = pretrain->folder;
@@ -375,7 +376,7 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
   return options;
 }
 
-/* What is said of keys is said of the derived recipe's. */
+/* Adds to an error that keys train.* are meant, of the recipe that was derived from this one. */
 static ad_status tell_of_before(const ad_recipe *recipe, ad_status status) {
   const char *name = recipe->program->course.pretraining->name;
   return status == AD_INVALID ? ad_fail_in(status, "%s, whose train.* is %s.* in this recipe", name, name) : status;
@@ -395,7 +396,7 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   AD_NEED(recipe);
   char folder[FOLDER_MAX];
   ad_train_options own;
-  AD_TRY(ad_settings_check());  // ranks look again: then the folder would be there
+  AD_TRY(ad_settings_check());  // ranks check too, but then the folder exists
   AD_TRY(take_options(recipe, options, folder, &own));
   AD_TRY(ad_prompts_try(recipe, &own));
   AD_TRY(ad_folder_make(own.folder));
@@ -403,12 +404,12 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
     return ad_fail(AD_IO, "%s: nothing can be written to this folder: %s", own.folder, strerror(errno));
   int lock;
   AD_TRY(ad_lock_take(own.folder, &lock));
-  ad_lock_give(lock);  // the first rank takes it
+  ad_lock_give(lock);  // the first rank takes it again
   AD_TRY(ad_run_folder_check(recipe, &own));
   return make_folder_before(recipe, &own);
 }
 
-/* Once in a process, also where something is trained before. */
+/* Logs once in a process (there may be two trainings in it) that bf16 saves memory here, but no time. */
 static void say_what_bf16_is_worth(const training *t) {
   static atomic_flag is_said = ATOMIC_FLAG_INIT;
   ad_products products = ad_products_in_use();
@@ -435,8 +436,8 @@ static void turn_to(const training *t, const ad_comm *comm, const char *what, co
     t->options.turns_to(t->options.context, what, folder, recipe->train.steps);
 }
 
-/* The folder is taken before, so that nobody else writes there meanwhile, and nothing of a run that is overwritten
- * stays beside the new weights. */
+/* Trains first what comes before. Takes the run's folder already, so that no other process writes there meanwhile, and
+ * nothing of an overwritten run stays beside the new weights. */
 static ad_status train_before(training *t, ad_comm *comm, const ad_recipe *recipe) {
   ad_mesh *world;
   char text[48];

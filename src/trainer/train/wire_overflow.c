@@ -1,4 +1,4 @@
-/* Which wire between modules had a value that is too large for its f16. */
+/* Finds out which wire between modules had a value too large for its f16. */
 #include "train/wire_overflow.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 static size_t crossings(const ad_run *run) { return ad_program_crossing_count(run->program); }
 
-/* What was noted of crossing `i`, or of its gradient. */
+/* The largest overflow that was noted of crossing `i`, or of its gradient; 0: none. */
 static double *noted(const ad_run *run, size_t i, int backward) {
   return &run->overflows.noted[2 * i + (size_t)backward];
 }
@@ -39,7 +39,8 @@ void ad_wire_overflow_note(ad_run *run, const ad_crossing_spec *spec, int backwa
   *noted(run, i, backward) = fmax(*noted(run, i, backward), found);
 }
 
-/* Values before gradients; as many as both are: nothing was noted here. */
+/* The first overflow that was noted here: crossings' values are numbered before their gradients. Twice the number of
+ * crossings: there is none. */
 static size_t first_noted(const ad_run *run) {
   size_t count = crossings(run), at = 0;
   while (at < count && *noted(run, at, 0) == 0) at++;
@@ -66,7 +67,7 @@ static const char *module_name(const ad_run *run, size_t module) {
   return ad_program_module(run->program, module)->name;
 }
 
-/* Of the phase that gives the value. */
+/* The module of the phase that gives the value. */
 static size_t source_of(const ad_run *run, const ad_crossing_spec *spec) {
   size_t p = 0;
   while (!ad_phase_lists(ad_program_phase(run->program, p)->gives, spec->value)) p++;

@@ -50,7 +50,7 @@ ad_tensor *ad_decoder_blocks(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   return x;
 }
 
-/* The head is for the next token alone. */
+/* The last token's row of x [1, seq, d_model]; sampling needs the head for the next token alone. */
 static ad_tensor *last_row(ad_tape *t, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   if (!array || ad_tape_status(t)) return x;
@@ -134,13 +134,14 @@ static void declare_head(ad_decoder *d, ad_declarations *to) {
   if (!options->tied) d->head = ad_linear_declare(to, "head", "weight", &head);
 }
 
-/* ---- products ---- */
+/* ---- counting matrix products ---- */
 
 static double head_elements(const ad_decoder *d) {
   return (double)(ad_decoder_vocabulary(d->options) * d->options->d_model);
 }
 
-/* Of all matrices in the list that tokens are multiplied with; the embedding, which is looked up, is none. */
+/* The elements of all matrices in the list with which a token is multiplied, times the share of experts that it uses.
+ * The first stage's embedding is looked up, and not multiplied. */
 static double elements_of(const ad_decoder *d, const ad_declarations *params, const ad_decoder_stage *stage) {
   double elements = 0;
   for (size_t i = 0; i < params->count; i++) {
@@ -152,14 +153,14 @@ static double elements_of(const ad_decoder *d, const ad_declarations *params, co
   return elements;
 }
 
-/* The products of causal attention, of each position with half of the sequence, as so many elements of a matrix. */
+/* The products of causal attention, in elements of a matrix: each position meets half of the sequence on average. */
 static double attention_elements(const ad_decoder *d, int64_t seq) {
   return (double)(d->options->heads * ad_decoder_head_dim(d->options) * seq);
 }
 
-/* ---- stages ---- */
+/* ---- stages of a pipeline ---- */
 
-/* Blocks are all alike; one that is declared on paper says what each costs. */
+/* Cuts the layers into stages by their cost. Blocks are all alike, so one is declared to find what each costs. */
 static ad_status cut_layers(ad_decoder *d, const ad_mesh *mesh, int64_t *out) {
   ad_declarations block = ad_declarations_on(mesh);
   declare_block(d, &block, 0);
@@ -210,7 +211,7 @@ static ad_status declare_stage(ad_decoder *d, size_t number, ad_declarations *to
   return AD_OK;
 }
 
-/* Of one stage, which is under way, and of all. */
+/* Makes the list of leaves, of the stage that runs, and the list of states, of all stages. */
 static ad_status make_lists(ad_decoder *d) {
   const ad_decoder_stage *last = &d->stages[d->stage_count - 1];
   size_t most = 0;
@@ -219,7 +220,7 @@ static ad_status make_lists(ad_decoder *d) {
   return ad_new(last->first_state + last->state_count, &d->states);
 }
 
-/* ---- the whole ---- */
+/* ---- creating and releasing ---- */
 
 static ad_status begin(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch, void *branch_own,
                        double expert_share) {
@@ -228,7 +229,7 @@ static ad_status begin(ad_decoder *d, const ad_decoder_options *options, const a
   d->branch_own = branch_own;
   d->expert_share = expert_share;
   d->parallel = (ad_parallel){options->sequence_parallel, options->convert_norms, options->gather_keys};
-  d->output_factor = 1 / sqrt(2.0 * (double)options->layers);  // of 2 branches in each layer
+  d->output_factor = 1 / sqrt(2.0 * (double)options->layers);  // each layer adds 2 branches to the stream
   return ad_new((size_t)options->layers, &d->blocks);
 }
 
@@ -275,7 +276,7 @@ ad_layout ad_decoder_stream_layout(const ad_decoder *d, const ad_mesh *mesh) {
   return layout;
 }
 
-// A product costs 2 operations per element and position forward and twice that backward.
+// A product takes 2 operations per element and position in the forward pass, and twice as many in the backward pass.
 double ad_decoder_stage_flops(const ad_decoder *d, size_t stage, int64_t seq, int64_t samples) {
   const ad_decoder_stage *of = &d->stages[stage];
   double elements = of->product_elements + (double)of->blocks.count * attention_elements(d, seq);

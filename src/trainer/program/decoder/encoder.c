@@ -1,4 +1,4 @@
-/* The encoder. */
+/* The encoder: blocks of attention and MLP in which every position sees all others. */
 #include "program/decoder/encoder.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ static const ad_parallel plain = {0};
 
 /* ---- parameters ---- */
 
-/* A matrix that every rank of tp has and uses alike. */
+/* Declares a matrix that every rank of tp has and uses alike. */
 static size_t declare_matrix(ad_declarations *to, const char *name, int64_t in, int64_t out) {
   ad_param_spec matrix = {.size = sizeof matrix,
                           .shape = {2, {in, out}},
@@ -24,7 +24,7 @@ static size_t declare_matrix(ad_declarations *to, const char *name, int64_t in, 
 static void declare_block(ad_encoder *e, ad_declarations *to, int64_t index) {
   const ad_encoder_shape *shape = &e->shape;
   ad_encoder_block *b = &e->blocks[index];
-  double factor = 1 / sqrt(2.0 * (double)shape->layers);  // of 2 branches in each layer
+  double factor = 1 / sqrt(2.0 * (double)shape->layers);  // each layer adds 2 branches to the stream
   ad_attention_shape attention = {.d_model = shape->d_model,
                                   .heads = shape->heads,
                                   .kv_heads = shape->heads,
@@ -89,7 +89,8 @@ static ad_tensor *block_forward(const ad_encoder *e, ad_tape *t, int64_t index, 
   return ad_add(t, x, ad_mlp_forward(t, params, &b->mlp, ad_norm_forward(t, params, &b->mlp_norm, x)));
 }
 
-/* Each rank of cp has some of the positions; who takes the result wants all of them, the same everywhere. */
+/* Gathers all positions over cp, where each rank has some: users of the result need all of them, the same on every
+ * rank. */
 static ad_tensor *whole(ad_tape *t, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   int has_cp = array && (ad_mesh_named(array->layout.mesh) & AD_AXES(AD_CP));

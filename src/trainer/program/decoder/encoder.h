@@ -1,5 +1,5 @@
-/* An encoder: a matrix to its width, blocks in which every position sees all, a norm, and a matrix to what is wanted.
- */
+/* An encoder: a matrix to its width, blocks in which every position sees all others, a norm, and a matrix to the
+ * output's width. */
 #ifndef PROGRAM_DECODER_ENCODER_H
 #define PROGRAM_DECODER_ENCODER_H
 #include "addend/layers.h"
@@ -12,29 +12,29 @@ typedef struct ad_encoder_block {
 } ad_encoder_block;
 
 typedef struct ad_encoder_shape {
-  const char *name;           /* of its module */
+  const char *name;           /* of the encoder's module */
   const char *input, *output; /* names of the two matrices: [in, d_model], [d_model, out] */
   int64_t in, out, layers, d_model, d_hidden, heads;
   double rotary_base;
-  const char *norm_group; /* of its module */
+  const char *norm_group; /* of the encoder's module */
 } ad_encoder_shape;
 
 typedef struct ad_encoder {
   ad_encoder_shape shape;
-  size_t input, output; /* parameters */
+  size_t input, output; /* numbers of these parameters */
   ad_encoder_block *blocks;
   ad_norm_layer final_norm;
   size_t param_count;
   ad_tensor **leaves;
-  double product_elements; /* of all matrices that positions are multiplied with */
+  double product_elements; /* elements of all matrices with which a position is multiplied */
 } ad_encoder;
 
-/* Adds its module, number `module` of the program's meshes; borrows the names. */
+/* Adds the encoder's module on mesh number `module` of the program. Borrows the names. */
 ad_status ad_encoder_create(ad_encoder *encoder, const ad_encoder_shape *shape, size_t module,
                             ad_program *to) AD_CHECKED;
 void ad_encoder_release(ad_encoder *encoder);
-/* x [batch, n, in], S0 on dp, S1 on cp, I on tp -> [batch, n, out], S0 on dp and I on the others. In a phase of the
- * encoder's module. */
+/* In a phase of the encoder's module: x [batch, n, in], S0 on dp, S1 on cp, I on tp, becomes [batch, n, out], S0 on dp,
+ * I on other axes. */
 ad_tensor *ad_encoder_forward(ad_encoder *encoder, ad_phase_run *at, ad_tensor *x);
 
 #endif

@@ -1,4 +1,4 @@
-/* The recipe keys that all decoders have, and what they say together and with the mesh. */
+/* The recipe keys that all decoders have, and the checks of their values together and with the mesh. */
 #include "program/decoder/keys.h"
 #include "program/decoder/options.h"
 
@@ -25,7 +25,7 @@ ad_rotary_scaling ad_decoder_rotary_scaling(const ad_decoder_options *options) {
 const char *const ad_bias_words[] = {"none", "qkv", "attention", "mlp", "all", NULL};
 const char *const ad_attention_bias_words[] = {"none", "qkv", "attention", NULL};
 
-/* The numbers around `at` that `size` divides: "24 or 32". */
+/* The multiples of `size` nearest to `at`: "24 or 32". */
 static const char *neighbours(long long at, long long size, char *buffer, size_t buffer_size) {
   long long below = at / size * size, above = below + size;
   if (below)
@@ -41,14 +41,14 @@ static int heads_fit(const ad_decoder_options *options, long long heads, long lo
   return width_fits && heads % tp == 0 && kv_heads_fit;
 }
 
-/* Beyond this many heads none fits that would not fit before. */
+/* The most heads to try: if no number up to this one fits, none does. */
 static long long most_heads(const ad_decoder_options *options, long long tp) {
   long long kv_heads = options->kv_heads < 1 ? 1 : options->kv_heads;
   return options->head_dim ? options->heads + tp * kv_heads : options->d_model;
 }
 
-/* The nearest numbers of heads that fit d_model, where head_dim is not given, and tp: "4 or 8", or what to change where
- * none does. */
+/* Says which numbers of heads, nearest to the given one, fit tp and (without head_dim) d_model: "4 or 8 would do"; or
+ * what else to change if none does. */
 static const char *fitting_heads(const ad_decoder_options *options, long long tp, char *buffer, size_t size) {
   long long below = options->heads;
   while (below > 0 && !heads_fit(options, below, tp)) below--;
@@ -66,7 +66,7 @@ static const char *fitting_heads(const ad_decoder_options *options, long long tp
   return buffer;
 }
 
-/* The nearest divisors of n: "4 or 6 would do". */
+/* Says which divisors of n are nearest to `at`: "4 or 6 would do". */
 static const char *nearest_divisors(long long n, long long at, char *buffer, size_t size) {
   long long below = at < n ? at : n;
   while (below > 1 && n % below) below--;
@@ -79,7 +79,7 @@ static const char *nearest_divisors(long long n, long long at, char *buffer, siz
   return buffer;
 }
 
-/* Where head_dim is not given. */
+/* Checks the width of a head if head_dim is not given. */
 static void check_width(const ad_decoder_options *options, const ad_complaints *to) {
   char fits[128];
   long long d_model = options->d_model, heads = options->heads;
@@ -117,7 +117,7 @@ static void check_rotary_scaling(const ad_decoder_options *options, const ad_com
                 n[1]);
 }
 
-/* Heads are cut whole and evenly; the vocabulary may be uneven, but no rank may be without any. */
+/* tp cuts heads evenly. It may cut the vocabulary unevenly, but every rank needs a part. */
 static void check_tensor_axis(const ad_decoder_options *options, long long tp, const ad_complaints *to) {
   char fits[128];
   if (options->heads >= 1 && options->d_model >= 1 && options->heads % tp)
@@ -150,7 +150,7 @@ static void check_sequence_axis(const ad_decoder_options *options, long long cp,
                 (long long)options->data.seq, neighbours(options->data.seq, 2 * cp, fits, sizeof fits));
 }
 
-/* Goes, axis by axis, with what decoders learn to be distributed over. */
+/* Complains of each axis over which decoders are not distributed. */
 void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mesh, const ad_complaints *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int64_t size = ad_mesh_axis_size(mesh, (ad_axis)axis);
@@ -160,7 +160,7 @@ void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mes
   }
 }
 
-/* Where a list is given: one number for each stage, and all layers together. */
+/* Checks a list of layers: it must have one number for each stage and all layers together. */
 void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program_setting *setting,
                              const ad_complaints *to) {
   long long sum = 0, least = 0, stages = setting->stages, given = (long long)setting->stage_layer_count;

@@ -1,4 +1,4 @@
-/* The recipe keys that all decoders have: the part of their records that knows no tape. */
+/* The recipe keys that all decoders have; needs no tape. */
 #ifndef PROGRAM_DECODER_KEYS_H
 #define PROGRAM_DECODER_KEYS_H
 #include "program/decoder/options.h"
@@ -6,8 +6,8 @@
 
 #define AD_DECODER_KEY(name, kind, ...) \
   { "model." name, kind, __VA_ARGS__ }
-/* For the key table of a program whose struct `options` has the ad_decoder_options `member`; `biases`: the words that
- * model.bias takes. The vocabulary and text keys are apart. */
+/* Entries for the key table of a program whose struct `options` has the ad_decoder_options `member`. `biases`: the
+ * words of model.bias. Keys of the vocabulary and of text are separate. */
 #define AD_DECODER_KEYS(options, member, biases)                                                                       \
   AD_DECODER_KEY("layers", AD_KEY_INTEGER, .offset = offsetof(options, member.layers), .least = 1, .most = 4096,       \
                  .help = "blocks of attention and MLP"),                                                               \
@@ -62,13 +62,13 @@ enum { AD_DECODER_KEY_COUNT = 14 };
   AD_DECODER_KEYS(options, decoder, biases), AD_VOCABULARY_KEY(options, decoder), __VA_ARGS__, \
       AD_TEXT_KEYS(options, decoder.data)
 enum { AD_TEXT_DECODER_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT };
-/* Words of model.bias, in the order of ad_bias: of a decoder with MLPs, and of one whose second branch has no biases.
- */
+/* The words of model.bias, in the order of ad_bias: for a decoder with MLPs, and for a decoder whose second branch has
+ * no biases. */
 extern const char *const ad_bias_words[], *const ad_attention_bias_words[];
 
-/* What the model's options say together and with the mesh of the kind `kind`, which is told at `key`; the layers of a
- * pipeline's stages; what a text's sequence says with both; and the axes alone, those that decoders and encoders learn
- * to be distributed over. */
+/* Check a decoder's options: with each other and with the mesh (complaints about the mesh are made at `key`); the
+ * layers of a pipeline's stages; the length of text with both; and the mesh's axes alone, which are the same for
+ * decoders and encoders. */
 void ad_decoder_check(const char *kind, const char *key, const ad_decoder_options *options, const ad_mesh *mesh,
                       const ad_complaints *to);
 void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program_setting *setting,
@@ -80,7 +80,7 @@ void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mes
 void ad_text_decoder_check(const char *kind, const void *options, const ad_program_setting *setting,
                            const ad_mesh *mesh, const ad_complaints *to);
 void ad_text_decoder_check_files(const void *options, const ad_complaints *to);
-/* What the options mean where they are 0 too: heads of keys and values, elements of a head, tokens. */
+/* Values of options, with the default in place of 0: heads of keys and values, elements of a head, tokens. */
 int64_t ad_decoder_kv_heads(const ad_decoder_options *options);
 int64_t ad_decoder_head_dim(const ad_decoder_options *options);
 int64_t ad_decoder_vocabulary(const ad_decoder_options *options);

@@ -1,4 +1,4 @@
-/* An MLP in each block. */
+/* The second branch of a dense decoder: an MLP in each block. */
 #include "program/decoder/mlp_branch.h"
 
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 typedef struct ad_mlp_branch {
   int64_t d_hidden;
-  ad_mlp_layer *layers; /* of the blocks; whoever declares the branch releases it */
+  ad_mlp_layer *layers; /* one for each block; the owner of the branch releases them */
 } ad_mlp_branch;
 
 extern const ad_branch ad_mlp_branch_functions; /* their `own` is an ad_mlp_branch */

@@ -1,9 +1,10 @@
-/* Cutting a decoder's layers into stages by their cost. */
+/* Cuts a decoder's layers into stages of similar cost. */
 #include "program/decoder/stages.h"
 
 #include "addend/layout.h"
 
-/* Of the largest stage, where the last one has `last` layers and the head, and the others share the rest evenly. */
+/* The cost of the largest stage if the last stage has `last` layers and the head, and the others share the rest
+ * evenly. */
 static double largest(int64_t layers, double layer, double head, int64_t before, int64_t last) {
   double end = (double)last * layer + head;
   int64_t most = before ? (layers - last + before - 1) / before : 0;

@@ -1,4 +1,4 @@
-/* How a decoder's layers are cut into the stages of a pipeline. */
+/* Cuts a decoder's layers into the stages of a pipeline. */
 #ifndef PROGRAM_DECODER_STAGES_H
 #define PROGRAM_DECODER_STAGES_H
 #include "addend/status.h"
@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The contiguous cut of `layers` equal layers, each of cost `layer`, whose largest stage is smallest, where the last
- * stage has a head of cost `head` too; of several the one with most layers at the end. out[stages]: layers of each,
- * which may be 0. */
+/* Cuts `layers` equal layers, each of cost `layer`, into contiguous stages so that the largest stage is as small as
+ * possible; the last stage also has a head of cost `head`. Of several such cuts, takes the one with most layers at the
+ * end. out[stages]: layers of each stage, which may be 0. */
 void ad_cut_layers(int64_t layers, double layer, double head, size_t stages, int64_t *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* A decoder that is trained on text. */
+/* A decoder that is trained on text: its phases, batch, count and loss. */
 #include "program/decoder/text_decoder.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ static const char table_name[] = "embedding";
 
 /* ---- a phase ---- */
 
-/* The stream that the stage begins with. */
+/* The stream with which the stage begins: from the embedding, or from the stage before. */
 static ad_tensor *enter(ad_text_decoder *text, ad_phase_run *at, size_t stage) {
   const ad_text_microbatch *microbatch = &text->batch.microbatches[ad_phase_microbatch(at)];
   ad_tape *t = ad_phase_tape(at);
@@ -20,7 +20,7 @@ static ad_tensor *enter(ad_text_decoder *text, ad_phase_run *at, size_t stage) {
   return ad_decoder_embed(d, t, ad_constant(t, &microbatch->tokens));
 }
 
-/* From the last block to the loss, P on dp and cp, I on tp. */
+/* Computes the loss from the stream after the last block; the loss is P on dp and cp, I on tp. */
 static void hand_in_loss(ad_text_decoder *text, ad_phase_run *at, ad_tensor *x) {
   const ad_text_microbatch *microbatch = &text->batch.microbatches[ad_phase_microbatch(at)];
   ad_tape *t = ad_phase_tape(at);
@@ -70,7 +70,7 @@ static void name_stages(ad_text_decoder *text) {
   text->stages[last].needs[1] = table_name;
 }
 
-/* Between stages on the same ranks nothing travels. */
+/* Adds the crossing by which a value goes to another stage; stages on the same ranks need none. */
 static ad_status add_crossing(ad_text_decoder *text, const ad_crossing_spec *spec, const ad_layout *from,
                               ad_program *to) {
   ad_crossing_spec crossing = *spec;
@@ -123,7 +123,7 @@ static ad_status add_phase(ad_text_decoder *text, size_t number, ad_program *to)
 static ad_status add_phases(ad_text_decoder *text, ad_program *to) {
   size_t count = text->decoder.stage_count;
   AD_TRY(ad_new(count, &text->stages));
-  AD_TRY(ad_new(count, &text->bridges));  // between neighbours, and from the first to the last
+  AD_TRY(ad_new(count, &text->bridges));  // between neighbours, and one from the first stage to the last
   name_stages(text);
   for (size_t s = 0; s < count; s++) AD_TRY(add_phase(text, s, to));
   return AD_OK;
@@ -151,7 +151,7 @@ void ad_text_decoder_release(ad_text_decoder *text) {
   ad_decoder_release(&text->decoder);
 }
 
-/* ---- the record ---- */
+/* ---- functions of the program's record ---- */
 
 ad_status ad_text_decoder_open(void *own) { return ad_text_batch_open(&((ad_text_decoder *)own)->batch); }
 

@@ -1,16 +1,15 @@
-/* What programs that are decoders of text share: one module, or one of each stage of a pipeline, their batch, phases,
- * count and loss. The object of such a
- * program begins with an ad_text_decoder, so that the functions of records here take it as their `own`. */
+/* What programs share that are decoders of text: modules (one, or one for each stage), batch, phases, count and loss.
+ * The object of such a program begins with an ad_text_decoder, so that the functions here take it as their `own`. */
 #ifndef PROGRAM_DECODER_TEXT_DECODER_H
 #define PROGRAM_DECODER_TEXT_DECODER_H
 #include "program/decoder/decoder.h"
 #include "program/decoder/options.h"
 #include "program/decoder/text_batch.h"
 
-/* The phase of one stage, and what it needs and gives: the stream between blocks and, first to last, the embedding that
- * is the head too. */
+/* The phase of one stage, and the values that it needs and gives: the stream between blocks, and from the first stage
+ * to the last the embedding if it is also the head. */
 typedef struct ad_text_stage {
-  char phase[32], stream[32]; /* stream: that it gives */
+  char phase[32], stream[32]; /* stream: the name of the stream that the stage gives */
   const char *needs[3], *gives[3];
 } ad_text_stage;
 
@@ -19,16 +18,16 @@ typedef struct ad_text_decoder {
   int64_t global_batch;
   ad_text_batch batch;
   ad_text_stage *stages;
-  ad_bridge **bridges; /* between stages on different ranks */
+  ad_bridge **bridges; /* one for each value between stages on different ranks */
   size_t bridge_count;
 } ad_text_decoder;
 
-/* Adds modules, count, loss and phases to the program; borrows the options and the branch. */
+/* Adds modules, count, loss and phases to the program. Borrows the options and the branch. */
 ad_status ad_text_decoder_create(ad_text_decoder *text, const ad_decoder_options *options, const ad_branch *branch,
                                  void *branch_own, double expert_share, ad_program *to) AD_CHECKED;
 void ad_text_decoder_release(ad_text_decoder *text);
 
-/* Of the record. */
+/* Functions for the program's record. */
 ad_status ad_text_decoder_open(void *own);
 ad_status ad_text_decoder_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted);
 int ad_text_decoder_has_held_out(const void *own);
@@ -49,10 +48,10 @@ extern const char *const ad_text_decoder_modules[];
   .data.content = ad_text_decoder_content, .data.companion = ad_text_decoder_companion,                               \
   .account.flops = ad_text_decoder_flops, .account.fact = ad_text_decoder_fact, .has_stages = 1,                      \
   .stage_flops = ad_text_decoder_stage_flops
-/* Whether programs of the kind are decoders of text: gpt and moe. Such a kind's options begin with an
+/* Whether programs of this kind are decoders of text: gpt and moe. The options of such a kind begin with an
  * ad_decoder_options. */
 int ad_is_text_decoder(const ad_program_kind *kind);
-/* What the tokens are, and how many there are, of such a kind's options. */
+/* From the options of such a kind: what its tokens are, and how many different ones there are. */
 const ad_text_options *ad_text_decoder_text(const void *options, int64_t *vocabulary);
 
 #endif

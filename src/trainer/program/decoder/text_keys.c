@@ -1,4 +1,4 @@
-/* What is wrong with text or tokens, told at the keys that name them. */
+/* Checks the keys that name text or tokens, and their files. */
 #include "program/decoder/text_keys.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ typedef struct checked {
   const char *key; /* "data.text" */
   char *const *paths;
   size_t count;
-  /* From number *at on to the first that cannot be used, which *at then is. */
+  /* Checks files from number *at on; *at becomes the first that cannot be used, or count. */
   ad_status (*check)(const char *const *paths, size_t count, int64_t vocabulary, size_t *at);
 } checked;
 
@@ -36,7 +36,7 @@ static ad_status check_mask(const char *const *paths, size_t count, int64_t voca
   return ad_token_masks_check(paths, count, at);
 }
 
-/* Returns how many cannot be used. */
+/* Complains of each file that cannot be used. Returns how many there are. */
 static size_t check_each(const checked *files, int64_t vocabulary, const ad_complaints *to) {
   size_t wrong = 0;
   for (size_t at = 0; at < files->count; at++) {

@@ -1,15 +1,15 @@
-/* Numbers clamped to [0, 1]: lower, whose backward lets what lies below 0 come back, and upper, which goes on slowly
- * above 1. And mix, which brings a number nearer to 1. All is computed in f64 and rounded once. */
+/* Clamps to [0, 1], and mix. `lower` lets values below 0 come back in its backward; `upper` goes on slowly above 1;
+ * `mix` brings a number nearer to 1. All compute in f64 and round once. */
 #include "program/decompose/operations.h"
 #include "program/decompose/pieces.h"
 
-static const double slow = 0.01; /* the slope outside */
+static const double slow = 0.01; /* the slope outside [0, 1] */
 
-/* ---- element by element ---- */
+/* ---- applying functions element by element ---- */
 
 typedef double function_of_two(double x, double other);
 
-/* The result is f of operand 0, and of operand 1 where there is one. */
+/* Sets the result to f(operand 0, operand 1); without operand 1, f's second argument is 0. */
 static void put_values(const ad_tensor *out, function_of_two *f) {
   const ad_array *x = ad_operand(out, 0), *other = ad_operand(out, 1), *y = ad_tensor_array(out);
   double of[PIECE], with[PIECE] = {0};
@@ -22,7 +22,7 @@ static void put_values(const ad_tensor *out, function_of_two *f) {
   }
 }
 
-/* The gradient is f of x and of the gradient that arrived. */
+/* Adds f(x, arrived gradient) to the operand's gradient. */
 static void put_shares(const ad_tensor *out, const ad_array *x, function_of_two *f, const ad_gradient_slot *slot) {
   const ad_array *gradient = ad_result_grad(out);
   double of[PIECE], g[PIECE];
@@ -34,14 +34,15 @@ static void put_shares(const ad_tensor *out, const ad_array *x, function_of_two 
   }
 }
 
-/* What is no number stays none. */
+/* A NaN stays NaN. */
 static double clamped(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 
 /* ---- lower ---- */
 
 static double lower_of(double x, double unused) { return clamped(x); }
 
-/* A gradient below 0 would raise x: one that lies under 0 can come back, but is pushed no further down. */
+/* The gradient of lower. A negative gradient raises x, so below 0 it passes, times `slow`; others do not, since they
+ * would push x further down. */
 static double returning_share(double x, double g) { return x > 1 || (x < 0 && g >= 0) ? 0 : x < 0 ? slow * g : g; }
 
 static double plain_share(double x, double g) { return x < 0 || x > 1 ? 0 : g; }
@@ -127,7 +128,7 @@ static ad_status mix_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_s
   return AD_OK;
 }
 
-/* Linear in neither: the 1 would count once for each addend. */
+/* Nonlinear in both operands: in a pending sum the 1 would count once for each addend. */
 const ad_operation ad_mix_record = {.size = sizeof(ad_operation),
                                     .name = "mix",
                                     .dims = "...,...->...",

@@ -1,6 +1,6 @@
-/* The program decompose: a frozen decoder, an importance network, components of its matrices and an adversary, each on
- * ranks of its own: its modules, counts, losses, exchanges and record. What is computed is in phases.c, its recipe keys
- * are in keys.c. */
+/* The program decompose: a frozen decoder (the target), an importance network, components of the target's matrices and
+ * an adversary, each on ranks of its own. This file has its modules, counts, losses, crossings and record; phases.c has
+ * what is computed, keys.c its recipe keys. */
 #include "program/decompose/decompose.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 size_t ad_module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }
 size_t ad_block_of(size_t module) { return module - 1; }
 
-/* ---- numbers of sites ---- */
+/* ---- sites and their components ---- */
 
 ad_span ad_sites_of_block(const ad_decomposition *d, size_t block) {
   return ad_cut((int64_t)d->site_count, (int64_t)block, (int64_t)d->block_count);
@@ -105,7 +105,7 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   ad_text_layouts layouts = {.rows = layout, .tokens = layout, .targets = layout};
   const ad_decoder_options *decoder = &d->options->target.decoder;
   AD_TRY(ad_text_batch_create(&d->setting, &layouts, &decoder->data, ad_decoder_vocabulary(decoder), &own->batch));
-  own->batch.options.wraps = 1;  // losses of components are of every position
+  own->batch.options.wraps = 1;  // the losses of components are at every position
   return AD_OK;
 }
 
@@ -120,7 +120,7 @@ static void release_part(ad_decompose_part *own) {
 
 enum { POSITIONS, SITE_POSITIONS, WEIGHTS, ADV_POSITIONS };
 
-/* Of a pool whose blocks share their ranks each block has all of them. */
+/* The mesh of all blocks' ranks; blocks that share their ranks all have the same mesh. */
 static const ad_mesh *mesh_of_blocks(const ad_decomposition *d, const ad_program *to) {
   return d->setting.disjoint ? ad_program_pool(to, AD_POOL_BLOCKS) : ad_program_mesh(to, 1);
 }
@@ -160,7 +160,7 @@ static ad_status add_losses(const ad_decomposition *d, ad_program *to) {
   return AD_OK;
 }
 
-/* ---- phases and exchanges ---- */
+/* ---- phases and crossings ---- */
 
 static ad_status name_values(ad_decomposition *d) {
   AD_TRY(ad_new(d->block_count, &d->importances));
@@ -171,11 +171,12 @@ static ad_status name_values(ad_decomposition *d) {
     snprintf(d->v[s], AD_DECOMPOSE_NAME_SIZE, "%s.V", d->sites[s].name);
     snprintf(d->u[s], AD_DECOMPOSE_NAME_SIZE, "%s.U", d->sites[s].name);
   }
-  /* Components twice for blocks and once for the adversary, importances for all three; and an end of each list. */
+  /* Room for all lists: components twice for the blocks and once for the adversary, importances three times, and an end
+   * for each list. */
   return ad_new(6 * d->site_count + 3 * d->block_count + 3 * d->block_count + 2, &d->lists);
 }
 
-/* Appends to the lists; each ends with NULL. */
+/* Where the next entry of the lists goes; each list ends with NULL. */
 typedef struct list_end {
   const char **at;
 } list_end;
@@ -350,7 +351,7 @@ static void destroy(void *own) {
   ad_release(d);
 }
 
-/* NULL: drawn from the seed. */
+/* The file of the target's weights; NULL: they are drawn from the seed. */
 static const char *weights_file(const ad_decomposition *d) {
   return d->options->weights ? d->options->weights : d->options->trained;
 }
@@ -367,7 +368,8 @@ static ad_status open_data(void *own) {
   return AD_OK;
 }
 
-/* Positions of a module's samples, the same in each of its ranks' counts: all of them, whichever next bytes count. */
+/* Reads the batch of a module and counts its positions, all of them, whether or not their next bytes count. All ranks
+ * of the module have the same count. */
 static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, ad_held_out held_out, int64_t *counted) {
   ad_decompose_part *of = &d->parts[module];
   memset(counted, 0, (size_t)d->setting.microbatches * sizeof *counted);
@@ -397,7 +399,7 @@ static int has_held_out(const void *own) {
 
 static int64_t held_out_samples(const void *own) {
   const ad_decompose_part *here = ((const ad_decomposition *)own)->parts;
-  while (!here->is_here) here++; /* each rank has one */
+  while (!here->is_here) here++; /* each rank has a module */
   return ad_text_batch_held_out(&here->batch);
 }
 
@@ -407,19 +409,19 @@ static size_t part_bytes(const ad_decompose_part *own) {
   return bytes;
 }
 
-/* Of each module the tokens of each microbatch; targets are no part of any loss. */
+/* The tokens of each microbatch, module by module. Targets are no part of any loss. */
 static const ad_array *batch_array(const void *own, size_t index, char *name, size_t size) {
   const ad_decomposition *d = own;
   size_t microbatches = (size_t)d->setting.microbatches, module = index / microbatches, m = index % microbatches;
   return module < d->module_count ? ad_text_batch_array(&d->parts[module].batch, 2 * m, name, size) : NULL;
 }
 
-/* The target's weights; all modules have the same. */
+/* The target's weights, which all modules have alike. */
 static const ad_array *constant_array(const void *own, size_t index, char *name, size_t size) {
   return ad_target_array(&((const ad_decomposition *)own)->parts[AD_POOL_CI].target, index, name, size);
 }
 
-/* Batch, target, numbers of masks, sources as the tape sees them, and the tape of the ascent. */
+/* Bytes of batches, targets, masks, sources in the tape's dtype, and the tape of the ascent. */
 static size_t data_bytes(const void *own) {
   const ad_decomposition *d = own;
   size_t bytes = ad_sources_bytes(&d->sources) + (d->ascent ? ad_tape_peak_bytes(d->ascent) : 0);
@@ -428,7 +430,7 @@ static size_t data_bytes(const void *own) {
   return bytes;
 }
 
-/* The importance network's and one pass of the target for each site, forward and backward. */
+/* Counts the importance network and one pass of the target for each site, forward and backward. */
 static double flops(const void *own, int64_t samples) {
   const ad_decomposition *d = own;
   int64_t seq = d->options->target.decoder.data.seq;
@@ -446,7 +448,7 @@ static const char *fact(const void *own, size_t index, char *buffer, size_t size
 static const char *content(const void *own, size_t index, char *buffer, size_t size) {
   const ad_decomposition *d = own;
   const ad_decompose_part *here = d->parts;
-  while (!here->is_here) here++; /* each rank has one */
+  while (!here->is_here) here++; /* each rank has a module */
   if (!weights_file(d)) return ad_text_batch_content(&here->batch, index, buffer, size);
   if (index) return ad_text_batch_content(&here->batch, index - 1, buffer, size);
   return ad_target_content(&here->target, buffer, size);
@@ -454,7 +456,7 @@ static const char *content(const void *own, size_t index, char *buffer, size_t s
 
 static const char *companion(const void *own, size_t index) {
   const ad_decompose_part *here = ((const ad_decomposition *)own)->parts;
-  while (!here->is_here) here++; /* each rank has one */
+  while (!here->is_here) here++; /* each rank has a module */
   return ad_text_batch_companion(&here->batch, index);
 }
 

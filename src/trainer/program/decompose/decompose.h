@@ -1,4 +1,4 @@
-/* What the phases of decompose and its record have in common. */
+/* What the phases of decompose and its record share. */
 #ifndef PROGRAM_DECOMPOSE_H
 #define PROGRAM_DECOMPOSE_H
 #include "program/decompose/components.h"
@@ -17,13 +17,13 @@ typedef char ad_value_name[AD_DECOMPOSE_NAME_SIZE];
 /* What a module has besides its parameters. */
 typedef struct ad_decompose_part {
   int is_here;
-  size_t first_site, site_count; /* that it owns; of the others all */
+  size_t first_site, site_count; /* the sites that the module owns; ci and adv have all */
   ad_target target;
   ad_text_batch batch;
-  ad_kept_memory *masks; /* of each of its sites two: numbers of masks and of what remains */
+  ad_kept_memory *masks; /* two for each of its sites: the mask's numbers, and the numbers of what remains */
 } ad_decompose_part;
 
-/* What the adversary's forward passes have in common, on one tape. */
+/* What the adversary's forward passes share, on one tape. */
 typedef struct ad_adversary {
   const ad_tape *tape;
   ad_tensor *tokens, *wanted, *importances, *v[AD_SITES_MAX], *u[AD_SITES_MAX];
@@ -35,15 +35,15 @@ typedef struct ad_decomposition {
   int64_t step;
   ad_site *sites;
   size_t site_count;
-  int64_t components; /* of all sites */
+  int64_t components; /* number of components of all sites */
   size_t block_count, module_count;
-  ad_decompose_part *parts; /* of each module */
+  ad_decompose_part *parts; /* one for each module */
   ad_encoder importance;
   ad_sources sources;
-  ad_adversary adversary;             /* of the microbatch that ran last, until its tape's reset */
-  ad_tape *ascent;                    /* of the adversary's steps up; NULL: there was none yet */
-  ad_value_name *importances, *v, *u; /* of blocks; of sites: names of values */
-  const char **lists;                 /* needs and gives of the phases, one list after another */
+  ad_adversary adversary;             /* of the last microbatch, until its tape is reset */
+  ad_tape *ascent;                    /* the tape of the adversary's ascent steps; NULL: there were none yet */
+  ad_value_name *importances, *v, *u; /* names of values: importances of each block, V and U of each site */
+  const char **lists;                 /* what phases need and give, one list after another */
   ad_bridge **bridges;
   size_t bridge_count;
 } ad_decomposition;
@@ -53,17 +53,17 @@ size_t ad_module_of_adv(const ad_decomposition *d);
 ad_span ad_sites_of_block(const ad_decomposition *d, size_t block);
 int64_t ad_components_in(const ad_decomposition *d, size_t first_site, size_t count);
 
-/* Reads a step's batch, or a held-out one, on all modules of this rank; `counted` as ad_program_kind's read has it. */
+/* Reads a step's batch, or a held-out one, for all modules of this rank; `counted` as in ad_program_kind's read. */
 enum { AD_DECOMPOSE_COUNTS = 4 };
 ad_status ad_decompose_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) AD_CHECKED;
 
-/* The adversary's values as constants of another tape. */
+/* The adversary's values as constants on another tape. */
 ad_adversary ad_adversary_on(const ad_decomposition *d, ad_tape *t, const ad_adversary *from);
 /* Logits of the target with all sites masked. */
 ad_tensor *ad_decompose_logits(ad_decomposition *d, ad_decompose_part *part, ad_tape *t, ad_tensor *tokens,
                                ad_mask *masks);
 
-/* The phases; `own` is an ad_decomposition. */
+/* Functions of the phases; `own` is an ad_decomposition. */
 ad_status ad_decompose_give_components(void *own, ad_phase_run *at) AD_CHECKED;
 ad_status ad_decompose_give_importances(void *own, ad_phase_run *at) AD_CHECKED;
 ad_status ad_decompose_run_block(void *own, ad_phase_run *at) AD_CHECKED;

@@ -1,4 +1,4 @@
-/* Runs the target on held-out text with masks of several kinds, and counts what each component is needed for. */
+/* Runs the target on held-out text with several kinds of masks, and counts where each component is needed. */
 #include "program/decompose/findings.h"
 
 #include <string.h>
@@ -9,28 +9,28 @@
 
 enum { BATCHES = 8, SAMPLES = 16, SHOWN = 4 };
 
-/* One look at the text. */
+/* One examination of the held-out text. */
 typedef struct search {
   ad_decomposition *d;
   const ad_forward *forward;
   ad_comm *comm;
   ad_decompose_part *part; /* the adversary's */
   ad_findings *found;
-  ad_tape *tape; /* NULL: no rank of the adversary, or nothing has run */
+  ad_tape *tape; /* NULL: this rank is not the adversary's, or nothing has run yet */
   ad_random_components random;
-  double *memory; /* for the masks of one microbatch and what remains, in the tape's wide dtype */
+  double *memory; /* room for one microbatch's masks and remains, in the tape's wide dtype */
 } search;
 
 /* A microbatch that has run, on a rank of the adversary. */
 typedef struct place {
   int64_t step;
   size_t microbatch;
-  int64_t first_sample; /* of this rank's, among all of held-out text */
+  int64_t first_sample; /* number of this rank's first sample in the held-out text */
 } place;
 
 static size_t seq_of(const ad_decomposition *d) { return (size_t)d->options->target.decoder.data.seq; }
 
-/* ---- the text ---- */
+/* ---- going through the text ---- */
 
 typedef ad_status looking(search *s, const place *at);
 
@@ -44,7 +44,8 @@ static ad_status look_at_step(search *s, int64_t step, int64_t *const *counted, 
   return AD_OK;
 }
 
-/* Every microbatch of the held-out set's batches 0 and on; after its last sample it begins again. */
+/* Runs every microbatch of `steps` batches of the held-out set, which begins again after its last sample, and calls
+ * `look` for each. */
 static ad_status look_at_text(search *s, int64_t steps, looking *look) {
   size_t microbatches = (size_t)s->d->setting.microbatches;
   int64_t *memory, *counted[AD_DECOMPOSE_COUNTS];
@@ -78,7 +79,7 @@ static double importance_at(const ad_array *importances, size_t row, size_t comp
   return ad_array_get(importances, row * (size_t)importances->local.dim[2] + component);
 }
 
-/* Of a site whose components begin with number `first`. */
+/* How many components of a site, whose first component is `first`, have an importance above 0 at this row. */
 static size_t active_at(const ad_array *importances, size_t row, size_t first, size_t count) {
   size_t active = 0;
   for (size_t c = first; c < first + count; c++) active += importance_at(importances, row, c) > 0;
@@ -113,7 +114,8 @@ static ad_status put_stochastic(const search *s, const ad_array *importances, co
   return AD_OK;
 }
 
-/* [batch, seq, components of all sites], and [batch, seq]: nothing remains, but where masks are random. */
+/* Fills mask [batch, seq, components of all sites] for this pass, and remains [batch, seq], which is 0 unless masks are
+ * random. */
 static ad_status put_masks(const search *s, int pass, const ad_array *importances, const place *at, ad_array *mask,
                            ad_array *remains) {
   put_everywhere(0, remains);
@@ -153,8 +155,8 @@ typedef struct random_pass {
   int pass;
 } random_pass;
 
-/* In the place of a site's product: x V, of which in each position as many columns are kept as have an importance
- * above 0, times U. */
+/* Replaces a site's product by random components: (x V, with as many columns kept at each position as have an
+ * importance above 0) times U. */
 static ad_tensor *replace(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w) {
   const random_pass *pass = own;
   const ad_decomposition *d = pass->s->d;
@@ -203,7 +205,7 @@ static ad_status run_pass(search *s, int pass, const place *at) {
   return AD_OK;
 }
 
-/* ---- what is counted ---- */
+/* ---- counting ---- */
 
 static void count_text(search *s, const place *at) {
   const ad_array *targets = &s->part->batch.microbatches[at->microbatch].targets;
@@ -229,7 +231,7 @@ static void count_importances(search *s) {
   }
 }
 
-/* Room for the largest microbatch's, in f64. */
+/* Allocates masks for the largest microbatch, in f64. */
 static ad_status take_memory(search *s) {
   size_t most = 0;
   for (size_t m = 0; m < s->part->batch.count; m++) {
@@ -241,7 +243,7 @@ static ad_status take_memory(search *s) {
 
 static const ad_mesh *mesh_of(const search *s) { return s->part->batch.microbatches[0].tokens.layout.mesh; }
 
-/* Once the first microbatch has run. */
+/* Creates the tape and the random components; called once the first microbatch has run. */
 static ad_status open_adversary(search *s) {
   const ad_tape *of = s->d->adversary.tape;
   ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(of), .residual = ad_tape_residual(of)};
@@ -258,7 +260,7 @@ static ad_status measure(search *s, const place *at) {
   return AD_OK;
 }
 
-/* ---- how far the components are from the weights ---- */
+/* ---- how far components are from the weights ---- */
 
 /* error [in, out] = W - V U. */
 static ad_status put_error(const ad_site *site, const double *w, const double *v, const double *u, double *error) {
@@ -293,7 +295,7 @@ static ad_status measure_site(search *s, size_t site) {
   return status;
 }
 
-/* All ranks of the adversary have the same components: the first one counts. */
+/* Measures the components on one rank, since all ranks of the adversary have the same. */
 static ad_status measure_components(search *s) {
   if (ad_comm_rank(s->comm) != ad_mesh_first_rank(mesh_of(s))) return AD_OK;
   for (size_t site = 0; site < s->d->site_count; site++) AD_TRY(measure_site(s, site));
@@ -306,14 +308,14 @@ static ad_status measure_all(search *s) {
   return sum_over_ranks(s, s->found->sums, s->found->sum_count);
 }
 
-/* ---- which components are shown, and where they are needed ---- */
+/* ---- choosing components to show, and keeping where they are needed ---- */
 
 double ad_findings_mean(const ad_findings *findings, size_t component, int of) {
   double positions = *findings->positions;
   return positions > 0 ? findings->of_component[component * AD_PER_COMPONENT + (size_t)of] / positions : 0;
 }
 
-/* Of its importance over the positions: 0 where it is needed alike everywhere. */
+/* The variance of the component's importance over positions: 0 if it is needed alike everywhere. */
 static double variance_of(const ad_findings *findings, size_t component) {
   double mean = ad_findings_mean(findings, component, AD_IMPORTANCE);
   return ad_findings_mean(findings, component, AD_IMPORTANCE_SQUARE) - mean * mean;
@@ -367,7 +369,7 @@ static ad_status keep_shown(search *s) {
                         (s->found->shown_count + 1) * (size_t)s->found->samples * seq_of(s->d));
 }
 
-/* ---- the whole ---- */
+/* ---- creating and releasing ---- */
 
 static double *piece(double **at, size_t count) {
   double *begin = *at;

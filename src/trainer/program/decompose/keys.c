@@ -1,4 +1,4 @@
-/* The keys of decompose, and what they say together and with the meshes. */
+/* The keys of decompose, and the checks of their values together and with the meshes. */
 #include "program/decompose/keys.h"
 
 #include <fnmatch.h>
@@ -179,7 +179,8 @@ static void check_target(const ad_decompose_options *options, const ad_complaint
                 (long long)options->target_warmup);
 }
 
-/* Told at the one that was surely given: left out, they are 0 and 1. Where the power stays they may be equal. */
+/* Complains at the key that was surely given, since both may be left out (0 and 1). They may be equal if the power does
+ * not change. */
 static void check_annealing(const ad_decompose_options *options, const ad_complaints *to) {
   double from = options->anneal_from, arrived = options->anneal_to;
   if (from < arrived || (from == arrived && options->last_power <= 0)) return;

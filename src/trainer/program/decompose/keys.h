@@ -1,4 +1,4 @@
-/* The recipe keys of decompose: the part of its record that knows no tape. */
+/* The recipe keys of decompose and their checks; needs no tape. */
 #ifndef PROGRAM_DECOMPOSE_KEYS_H
 #define PROGRAM_DECOMPOSE_KEYS_H
 #include "program/decompose/model.h"
@@ -12,7 +12,8 @@ void ad_decompose_check(const void *options, const ad_program_setting *setting, 
 const char *ad_decompose_not_smooth(const void *options);
 void ad_decompose_check_files(const void *options, const ad_complaints *to);
 
-/* Those of the target's products that a pattern matches, each with its components. *out is the caller's. */
+/* Lists the target's products that some pattern matches, with the number of components of each. The caller releases
+ * *out. */
 ad_status ad_decompose_sites(const ad_decompose_options *options, const ad_mesh *mesh, ad_site **out,
                              size_t *count) AD_CHECKED;
 

@@ -1,6 +1,6 @@
-/* What the pools of decompose compute in a microbatch. The blocks give their components to the adversary; the
- * importance network gives each block and the adversary how much of each component is needed; blocks and adversary run
- * the target with masked components. Gradients go back the same ways, and no number of ranks is in any of them. */
+/* What the modules of decompose compute in a microbatch. Blocks give their components to the adversary; the importance
+ * network gives each block and the adversary the importances; blocks and adversary run the target with masked
+ * components. Gradients go back the same ways, and no number of ranks enters any of them. */
 #include <stdio.h>
 #include <string.h>
 #include "addend/memory.h"
@@ -9,7 +9,7 @@
 #include "program/decompose/model.h"
 #include "program/decompose/operations.h"
 
-/* ---- constants of masks ---- */
+/* ---- random masks ---- */
 
 static ad_decompose_part *part_of(ad_decomposition *d, const ad_phase_run *at) {
   return &d->parts[ad_phase_module(at)];
@@ -28,7 +28,8 @@ static ad_status take_room(const ad_comm *comm, ad_kept_memory *memory, size_t b
   return AD_OK;
 }
 
-/* [batch, seq] or, with components, [batch, seq, components], uniform by place, in the wide dtype. */
+/* Uniform random numbers [batch, seq, components], or [batch, seq] if components is 0, in the wide dtype; each depends
+ * on its place in the global batch alone. */
 static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, int64_t components) {
   ad_tape *t = ad_phase_tape(at);
   const ad_text_microbatch *batch = microbatch_of(d, at);
@@ -47,11 +48,11 @@ static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, in
 
 /* ---- the target with masks ---- */
 
-/* A forward pass in which some sites are replaced. */
+/* A forward pass in which some sites are replaced by masked components. */
 typedef struct masked_pass {
   ad_decomposition *d;
-  size_t first, count; /* sites that are */
-  ad_mask *masks;      /* of the first of them, and on */
+  size_t first, count; /* the sites that are replaced */
+  ad_mask *masks;      /* one for each of these sites */
 } masked_pass;
 
 static ad_tensor *replace(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w) {
@@ -76,7 +77,7 @@ static ad_tensor *run_masked(masked_pass *pass, ad_decompose_part *own, ad_tape 
   return divergence(pass->d, t, ad_target_logits(&own->target, t, tokens, replace, pass), wanted);
 }
 
-/* ---- phase: components of a block ---- */
+/* ---- phase: a block gives its components ---- */
 
 ad_status ad_decompose_give_components(void *own, ad_phase_run *at) {
   ad_decomposition *d = own;
@@ -90,7 +91,7 @@ ad_status ad_decompose_give_components(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- phase: importances ---- */
+/* ---- phase: the importance network ---- */
 
 typedef struct inputs {
   ad_tensor *of_site[AD_SITES_MAX];
@@ -101,7 +102,7 @@ static ad_tensor *see_input(void *own, ad_tape *t, size_t site, ad_tensor *x, ad
   return NULL;
 }
 
-/* Of the present step; steps are the same on all ranks, whichever checkpoint they went on from. */
+/* The power at the present step. Steps are the same on all ranks, from whichever checkpoint the run goes on. */
 static double power_now(const ad_decomposition *d) {
   const ad_decompose_options *options = d->options;
   double span = options->anneal_to - options->anneal_from;
@@ -110,7 +111,8 @@ static double power_now(const ad_decomposition *d) {
   return way > 1 ? options->last_power : options->power + (options->last_power - options->power) * way;
 }
 
-/* The sums of all ranks stand inside the logarithm; their backward is local (law 7). */
+/* The sparsity loss. Each rank takes the logarithm of all ranks' sums; the backward of the all-reduce is local (law
+ * 7). */
 static ad_tensor *sparsity(const ad_decomposition *d, ad_tape *t, ad_tensor *importances) {
   ad_tensor *sums = ad_power_sums(t, ad_upper(t, importances), d->options->epsilon, power_now(d));
   return ad_sparsity(t, ad_all_reduce(t, sums, "dp", AD_I), d->options->beta);
@@ -135,8 +137,8 @@ ad_status ad_decompose_give_importances(void *own, ad_phase_run *at) {
 
 /* ---- phase: a block's losses ---- */
 
-/* Replicated on the ranks of the block, so it counts once (law 7). In the wide dtype: a difference that shall vanish.
- */
+/* The faithfulness loss. All ranks of the block compute the same, so it counts once (law 7). Computed in the wide
+ * dtype, since it is a small difference of large numbers. */
 static ad_tensor *faithfulness(ad_decomposition *d, ad_phase_run *at, const ad_mask *masks) {
   ad_tape *t = ad_phase_tape(at);
   ad_dtype wide = ad_dtype_wide(ad_tape_dtype(t));
@@ -276,7 +278,7 @@ ad_status ad_decompose_run_adversary(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* The last forward pass's gradient, without the loss's coefficient and scale. */
+/* Climbs by the gradient of the last forward pass, without the loss's coefficient and scale. */
 ad_status ad_decompose_climb_after(void *own, ad_phase_run *at) {
   ad_decomposition *d = own;
   if (!ad_phase_trains(at) || !d->options->ascent_steps || !(d->options->adversarial > 0)) return AD_OK;

@@ -1,4 +1,4 @@
-/* Random components, and a least-squares fit by Cholesky's factors of a Gram matrix. */
+/* Draws random components and fits them to the weights by least squares, with the Cholesky factors of a Gram matrix. */
 #include "program/decompose/random_components.h"
 
 #include <math.h>
@@ -10,9 +10,9 @@
 #include "addend/random.h"
 #include "program/decompose/rows.h"
 
-/* ---- the fit ---- */
+/* ---- the least-squares fit ---- */
 
-/* a [n, n], of which the lower triangle is read, becomes the factor L of L L^T there. */
+/* Cholesky: replaces the lower triangle of a [n, n] by L with L L^T = a; reads only that triangle. */
 static void factorise(double *a, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     for (int64_t j = 0; j <= i; j++) {
@@ -27,7 +27,7 @@ static void divide_row(double *row, double divisor, int64_t count) {
   for (int64_t k = 0; k < count; k++) row[k] /= divisor;
 }
 
-/* b [n, columns] becomes the solution x of L L^T x = b. */
+/* Replaces b [n, columns] by the solution x of L L^T x = b. */
 static void solve(const double *l, int64_t n, double *b, int64_t columns) {
   for (int64_t i = 0; i < n; i++) {
     for (int64_t j = 0; j < i; j++) ad_row_add(b + i * columns, b + j * columns, -l[i * n + j], columns);
@@ -39,7 +39,7 @@ static void solve(const double *l, int64_t n, double *b, int64_t columns) {
   }
 }
 
-/* out [m, n] = a b; a [m, k], b [k, n], out's rows one after another. */
+/* out [m, n] = a b for a [m, k] and b [k, n]; out's rows are contiguous. */
 static ad_status put_product(int64_t m, int64_t n, int64_t k, ad_matrix a, ad_matrix b, double *out) {
   ad_matrix_product product = {.size = sizeof product, .dtype = AD_F64, .m = m, .n = n, .k = k, .a = a, .b = b};
   product.out = out;
@@ -47,8 +47,8 @@ static ad_status put_product(int64_t m, int64_t n, int64_t k, ad_matrix a, ad_ma
   return ad_multiply_matrices(&product);
 }
 
-/* u [c, out] of the least ||w - v u||, of several the one of the least ||u||; v [in, c], w [in, out]. `gram` and
- * `right` have room for m * m and m * out elements, m the smaller of in and c. */
+/* Finds the u [c, out] with the least ||w - v u|| and, among several, the least ||u||; v [in, c], w [in, out]. With m
+ * the smaller of in and c, `gram` has room for m * m elements and `right` for m * out. */
 static ad_status fit(const ad_site *site, const double *v, const double *w, double *gram, double *right, double *u) {
   int64_t in = site->in, c = site->components, out = site->out;
   ad_matrix plain = {v, c, 0}, turned = {v, c, 1}, weight = {w, out, 0}, solved = {right, out, 0};
@@ -66,7 +66,7 @@ static ad_status fit(const ad_site *site, const double *v, const double *w, doub
   return put_product(c, out, in, turned, solved, u);
 }
 
-/* ---- made ---- */
+/* ---- creating and releasing ---- */
 
 static void draw(const ad_site *site, uint64_t seed, double *v) {
   char name[AD_PARAM_NAME_SIZE + 16];
@@ -140,14 +140,15 @@ void ad_random_components_release(ad_random_components *components) {
   *components = (ad_random_components){0};
 }
 
-/* ---- those that are kept ---- */
+/* ---- choosing the components that are kept ---- */
 
 static int larger_first(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x < y) - (x > y);
 }
 
-/* 1 where `order` is largest; of equal ones the first. `sorted` has room for as many. */
+/* Sets row `row` of the mask to 1 for the `count` components with the largest `order` (the first among equals), else to
+ * 0. `sorted` is scratch memory for as many numbers. */
 static void keep(const double *order, double *sorted, size_t components, size_t row, size_t count, ad_array *mask) {
   memcpy(sorted, order, components * sizeof *order);
   qsort(sorted, components, sizeof *sorted, larger_first);

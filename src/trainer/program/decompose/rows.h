@@ -1,4 +1,4 @@
-/* Rows of f64 outside a tape: what products of small matrices are made of. */
+/* Rows of f64 outside a tape, for products of small matrices. */
 #ifndef PROGRAM_DECOMPOSE_ROWS_H
 #define PROGRAM_DECOMPOSE_ROWS_H
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* What a decomposition found, as a JSON document for the run's folder and its report. */
+/* Writes what a decomposition found as a JSON document for the run's folder and its report. */
 #include "program/decompose/showing.h"
 
 #include <jansson.h>
@@ -63,7 +63,7 @@ static json_t *divergences(const ad_findings *found) {
 
 /* ---- components ---- */
 
-/* Active components per position among some, and how many of them are at any position. */
+/* Active components per position among a set of components, and how many of the set are active anywhere. */
 typedef struct activity {
   double above_zero, above_threshold;
   int64_t alive;
@@ -92,7 +92,7 @@ static double importance_of(const ad_findings *found, size_t component) {
   return ad_findings_mean(found, component, AD_IMPORTANCE);
 }
 
-/* Its number is the one in its site. */
+/* Describes a component; its number is counted within its site. */
 static json_t *described(const ad_findings *found, size_t component, size_t site) {
   return json_pack("{s:I, s:f, s:f}", "component", (json_int_t)(component - first_of(found, site)), "importance",
                    importance_of(found, component), "frequency", ad_findings_mean(found, component, AD_ABOVE_ZERO));
@@ -107,7 +107,7 @@ static json_t *used(const ad_findings *found, size_t site) {
 
 /* ---- sites ---- */
 
-/* NAN, in a document null: of matrices that are 0. */
+/* ||W - V U|| / ||W|| over these sites; NAN (null in the document) if W is 0 and the error is not. */
 static double relative_error(const ad_findings *found, size_t first, size_t count) {
   double errors = 0, sizes = 0;
   for (size_t site = first; site < first + count; site++) {
@@ -138,7 +138,7 @@ static json_t *sites(const ad_findings *found) {
   return list;
 }
 
-/* ---- position by position ---- */
+/* ---- importances by position ---- */
 
 static json_t *integers(const double *from, int64_t count, double factor) {
   json_t *list = json_array();
@@ -146,7 +146,7 @@ static json_t *integers(const double *from, int64_t count, double factor) {
   return list;
 }
 
-/* [samples, seq], each times `factor`. */
+/* Lists values [samples, seq], each times `factor` and rounded. */
 static json_t *sample_lists(const ad_findings *found, const double *from, double factor) {
   json_t *list = json_array();
   for (int64_t i = 0; i < found->samples; i++)
@@ -186,7 +186,7 @@ AD_PRINTF(2, 3) static void add_line(json_t *to, const char *format, ...) {
   json_array_append_new(to, json_string(text));
 }
 
-/* What a person reads at the end of a training. */
+/* The lines that a person reads at the end of a training. */
 static json_t *summary(const ad_findings *found) {
   const ad_decomposition *d = found->decomposition;
   activity of = activity_of_all(found);

@@ -1,4 +1,4 @@
-/* Sources as states of a module, and their ascent. */
+/* Adversarial sources: the states of the adversary's module, and their ascent. */
 #include "program/decompose/sources.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static size_t declare(ad_declarations *to, const char *path, const char *name, c
   return ad_declare_state(to, path, name, state);
 }
 
-/* In the middle of [0, 1]. */
+/* Declares one source with initial value 0.5, in the middle of [0, 1], and Adam's moments. */
 static void declare_one(const ad_sources *sources, ad_declarations *to, const char *path, const ad_shape *shape,
                         const ad_layout *layout, ad_source *out) {
   out->value = declare(to, path, "value", shape, layout, is_sigmoid(sources->options) ? 0 : 0.5);
@@ -76,9 +76,10 @@ static ad_source *source_of(const ad_sources *sources, const ad_phase_run *at, s
   return &sources->list[ad_phase_microbatch(at) * sources->per_microbatch + i];
 }
 
-/* ---- on a tape ---- */
+/* ---- sources on a tape ---- */
 
-/* Room for the largest microbatch in f64, once: a rank without samples has an address too, and no bytes. */
+/* Allocates memory once, for the largest microbatch in f64. A rank without samples gets an address too, with no
+ * bytes. */
 static ad_status take_memory(ad_sources *sources, ad_phase_run *at, size_t i) {
   ad_kept_memory *memory = &sources->memory[i];
   size_t most = 0;
@@ -109,7 +110,8 @@ static ad_tensor *leaf_of(ad_sources *sources, ad_phase_run *at, ad_tape *t, siz
   return ad_input(t, &seen);
 }
 
-/* What is shared is R for the samples that use it: each rank's leave an addend, whose sum comes back by itself. */
+/* Source number i for each sample. A shared source is converted to R for the samples that use it: each rank's samples
+ * leave an addend, and the conversion's backward sums them. */
 ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i, ad_tensor *tokens,
                             ad_tensor **leaf) {
   *leaf = leaf_of(sources, at, t, i);
@@ -128,7 +130,7 @@ static void take_signs(double *gradient, size_t n) {
   for (size_t k = 0; k < n; k++) gradient[k] = gradient[k] > 0 ? 1 : gradient[k] < 0 ? -1 : 0;
 }
 
-/* Kingma and Ba 2015, upwards. */
+/* Adam (Kingma and Ba 2015), upwards. */
 typedef struct adam {
   double correct1, correct2, epsilon;
 } adam;
@@ -151,7 +153,7 @@ static void rise(double *restrict value, const double *restrict step, double lr,
   for (size_t k = 0; is_bounded && k < n; k++) value[k] = value[k] < 0 ? 0 : value[k] > 1 ? 1 : value[k];
 }
 
-/* Gradients [first, first + n); each becomes the step that it asks for. */
+/* Reads gradients [first, first + n), times `factor`; the ascent turns them into steps. */
 static void take_gradients(const ad_array *gradient, size_t first, double factor, double *out, size_t n) {
   ad_piece_take(gradient, first, n, out);
   for (size_t k = 0; k < n; k++) out[k] *= factor;
@@ -172,8 +174,9 @@ void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const 
   }
 }
 
-/* With r = sqrt(second / correct2) + epsilon a step is x = first / correct1 / r. Both are means of gradients, so
- * first / correct1 and r are each off by the error at most, and x by (1 + |x|) error / r. */
+/* How far one step of Adam may be off if gradients may be off by `error`. The step is x = first / correct1 / r with r =
+ * sqrt(second / correct2) + epsilon. first / correct1 and r are means of gradients, each off by `error` at most, so x
+ * is off by at most (1 + |x|) error / r. */
 static double adam_slack(adam how, double first, double second, double error) {
   double root = sqrt(second / how.correct2) + how.epsilon;
   return (1 + fabs(first / how.correct1 / root)) * error / root;
@@ -188,7 +191,7 @@ void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, 
     size_t n = ad_piece_size(k, numel);
     take_gradients(gradient, k, factor, piece, n);
     for (size_t j = 0; j < n; j++) {
-      double turned = fabs(piece[j]) <= error ? 2 : 0; /* a sign that may be another */
+      double turned = fabs(piece[j]) <= error ? 2 : 0; /* the sign may be the other one */
       slack[k + j] +=
           options->ascent_lr * (at->first ? adam_slack(how, at->first[k + j], at->second[k + j], error) : turned);
     }
@@ -204,7 +207,7 @@ static ad_heights heights_of(const ad_sources *sources, ad_phase_run *at, size_t
   return heights;
 }
 
-/* A step up of the phase's microbatch. */
+/* One ascent step of the phase's microbatch. */
 typedef struct climb {
   const ad_sources *sources;
   double factor, steps;

@@ -1,4 +1,4 @@
-/* How much of each column is in use: sums of powers over rows, and the loss of such sums. */
+/* How much each column is used: sums of powers over rows, and the sparsity loss of these sums. */
 #include <math.h>
 #include <string.h>
 #include "program/decompose/operations.h"
@@ -10,7 +10,7 @@ static size_t width_of(const ad_tensor *out) { return ad_array_numel(ad_tensor_a
 
 static size_t column_after(size_t column, size_t width) { return column + 1 < width ? column + 1 : 0; }
 
-/* The sums while they form; in backward their gradients. */
+/* Scratch memory: the sums in forward, their gradients in backward. */
 static size_t power_scratch(const ad_tensor *out) { return width_of(out) * sizeof(double); }
 
 static ad_status power_forward(ad_tape *tape, ad_tensor *out) {
@@ -64,7 +64,8 @@ ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double 
 
 static double beta_of(const ad_tensor *out) { return *(const double *)ad_operation_own(out); }
 
-/* The rule would ask for R; but a sum that all ranks turn into the same loss is I. */
+/* The general rule would accept only R. Sums that are the same on all ranks, and that all turn into the same loss, may
+ * be I. */
 static ad_status sparsity_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *sums = &ad_operand(out, 0)->layout;
   ad_axes pending = ad_layout_axes_of(sums, AD_P) & ad_mesh_named(sums->mesh);

@@ -1,4 +1,4 @@
-/* The target: a decoder on constants. */
+/* The target: a decoder whose weights are constants. */
 #include "program/decompose/target.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 /* ---- sites ---- */
 
-enum { LINEARS = 7 }; /* of a block */
+enum { LINEARS = 7 }; /* matrices of a block */
 
 static void linears_of(ad_target *target, int64_t block, ad_linear_layer *out[LINEARS]) {
   ad_attention_layer *attention = &target->decoder.blocks[block].attention;
@@ -52,7 +52,7 @@ ad_status ad_target_list(const ad_gpt_options *options, const ad_mesh *mesh, ad_
   return status;
 }
 
-/* ---- made ---- */
+/* ---- creating and releasing ---- */
 
 static size_t site_of(const ad_target *target, size_t weight) {
   size_t site = 0;
@@ -134,7 +134,7 @@ static void take(ad_target *target, const ad_weights *weights) {
   }
 }
 
-/* Weights that are this target's, and nothing else. */
+/* Opens a file whose tensors are exactly the target's weights. */
 static ad_status open_file(const ad_target *target, const char *path, ad_weights **out) {
   AD_TRY(ad_weights_open(path, out));
   ad_status status = ad_params_check_weights(target->params.list, target->params.count, *out);
@@ -195,7 +195,7 @@ const ad_array *ad_target_array(const ad_target *target, size_t index, char *nam
   return &target->arrays[index];
 }
 
-/* Elements before the parameter. */
+/* The number of elements before the parameter. */
 static size_t start_of(const ad_target *target, size_t param) {
   size_t at = 0;
   for (size_t i = 0; i < param; i++) at += numel_of(target, i);
@@ -221,7 +221,7 @@ static void *weights_in(const ad_target *target, ad_dtype dtype) {
   return dtype == AD_F64 ? (void *)target->wide : (void *)target->narrow;
 }
 
-/* Of the parameter before which there are `at` elements. */
+/* A parameter as a constant of the tape; `at`: the number of elements before it. */
 static ad_tensor *constant(const ad_target *target, ad_tape *t, size_t param, size_t at, ad_dtype dtype) {
   const ad_param_spec *spec = &target->params.list[param];
   ad_array whole = {.dtype = dtype, .shape = spec->shape, .local = spec->shape, .layout = spec->layout};
@@ -229,7 +229,7 @@ static ad_tensor *constant(const ad_target *target, ad_tape *t, size_t param, si
   return ad_constant(t, &whole);
 }
 
-/* In the dtypes in which a store would have them. */
+/* Makes all parameters constants of the tape, in the dtypes in which a store would have them. */
 static void put_constants(ad_target *target, ad_tape *t) {
   ad_dtype dtype = ad_tape_dtype(t);
   for (size_t i = 0, at = 0; i < target->params.count; at += numel_of(target, i++)) {

@@ -1,15 +1,15 @@
-/* The program `gpt`: the decoder alone. */
+/* The program `gpt`: a decoder trained on text. */
 #ifndef PROGRAM_GPT_GPT_H
 #define PROGRAM_GPT_GPT_H
 #include "program/decoder/options.h"
 
 typedef struct ad_gpt_options {
   ad_decoder_options decoder;
-  int64_t d_hidden; /* of the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
+  int64_t d_hidden; /* width inside the MLP; 0: 8/3 d_model rounded up to a multiple of 16 */
 } ad_gpt_options;
 
-/* The kind "gpt": one module, "model", or one for each stage of a pipeline; a phase of each; one loss, "cross_entropy",
- * over one count, "tokens". */
+/* The kind "gpt": module "model", or one for each stage of a pipeline; one phase for each; loss "cross_entropy" over
+ * count "tokens". */
 const ad_program_kind *ad_gpt(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* The `model` keys of gpt, and what they say together and with the mesh. */
+/* The `model` keys of gpt, and the checks of their values together and with the mesh. */
 #include "program/gpt/keys.h"
 #include "program/gpt/gpt.h"
 
@@ -13,7 +13,7 @@ int64_t ad_gpt_hidden(const ad_gpt_options *options) {
   return options->d_hidden ? options->d_hidden : ((8 * options->decoder.d_model + 2) / 3 + 15) / 16 * 16;
 }
 
-/* The width may be uneven, but no rank may be without any. */
+/* tp may cut the width unevenly, but every rank needs a part. */
 static void check_hidden(const ad_gpt_options *options, long long tp, const ad_complaints *to) {
   long long hidden = ad_gpt_hidden(options);
   if (hidden < tp)

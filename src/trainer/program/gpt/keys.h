@@ -1,4 +1,4 @@
-/* The recipe keys of the program `gpt` and what is said of them: the part of its record that knows no tape. */
+/* The recipe keys of the program `gpt` and their checks; needs no tape. */
 #ifndef PROGRAM_GPT_KEYS_H
 #define PROGRAM_GPT_KEYS_H
 #include "program/gpt/gpt.h"
@@ -7,10 +7,10 @@
 enum { AD_GPT_KEY_COUNT = AD_TEXT_DECODER_KEY_COUNT + 1 };
 extern const ad_key ad_gpt_keys[AD_GPT_KEY_COUNT];
 
-/* Options are an ad_gpt_options, as the record's functions take them. */
+/* `options` is an ad_gpt_options, as in the record's functions. */
 void ad_gpt_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
                   const ad_complaints *to);
-/* Width inside the MLP, where d_hidden is 0 too. */
+/* The width inside the MLP, with the default in place of 0. */
 int64_t ad_gpt_hidden(const ad_gpt_options *options);
 
 #endif

@@ -1,4 +1,4 @@
-/* The keys of moe, and what they say together and with the mesh. */
+/* The keys of moe, and the checks of their values together and with the mesh. */
 #include "program/moe/keys.h"
 
 #include <stdio.h>
@@ -51,7 +51,7 @@ static void check_names(const ad_mesh *view, const ad_complaints *to) {
                 ad_mesh_text(view));
 }
 
-/* tp and etp have the same groups: neighbours in the one are neighbours in the other. */
+/* Whether the groups of tp and etp have the same ranks. */
 static int has_groups_of_tp(const ad_mesh *view, const ad_mesh *mesh) {
   ad_axes here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
   int count = ad_mesh_common_sets(mesh, view, here, there);
@@ -85,7 +85,7 @@ static void check_experts(const ad_moe_options *options, const ad_mesh *view, co
                 (long long)options->expert_hidden, etp);
 }
 
-/* Whether a view of these sizes would be taken. */
+/* Whether a view with these sizes of ep and etp would be accepted; its text is written to `text`. */
 static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t ep, int64_t etp, char text[64]) {
   ad_mesh *view;
   snprintf(text, 64, "ep=%lld etp=%lld", (long long)ep, (long long)etp);
@@ -96,7 +96,7 @@ static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t 
   return fits;
 }
 
-/* Where the view has other ranks than the mesh, which was told already: those that have them. */
+/* If the view does not have the mesh's ranks (already complained of), names views that would do. */
 static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
   enum { NAMED_MAX = 8 };
   char named[NAMED_MAX * 64] = "", one[64];

@@ -1,4 +1,4 @@
-/* Tokens of experts, counted where they are routed and summed once a step. */
+/* Counts the tokens of each expert where they are routed, and sums the counts once a step. */
 #include "program/moe/load.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static double *row_of(const ad_moe_load *load, double *data, int64_t block) {
   return data + (size_t)block * columns(load);
 }
 
-/* P where ranks route tokens of their own, or have blocks of their own. */
+/* P where ranks route tokens of their own, and where they have blocks (stages) of their own. */
 static ad_layout layout_of(const ad_mesh *mesh, const ad_mesh *view) {
   ad_layout layout = ad_text_count_layout(mesh);
   int splits = ad_mesh_axis_size(view, AD_ETP) == 1;
@@ -95,7 +95,7 @@ static void summarise(ad_moe_load *load) {
   load->step[size_of(load) + 1] = imbalance;
 }
 
-/* What follows from the counts follows on every rank for itself: each needs those of all. */
+/* Every rank corrects the bias by itself, so each needs the counts of all ranks: refuses counts that are still P. */
 static ad_status check_summed(const ad_array *all) {
   char axes[128];
   ad_axes pending = ad_layout_axes_of(&all->layout, AD_P);

@@ -1,4 +1,5 @@
-/* What experts were asked for in a step: tokens of each, those that were dropped, and the bias that evens them out. */
+/* How experts are loaded in a step: the tokens that chose each expert, those that were dropped, and the bias that evens
+ * the load. */
 #ifndef PROGRAM_MOE_LOAD_H
 #define PROGRAM_MOE_LOAD_H
 #include "program/moe/moe.h"
@@ -7,24 +8,26 @@
 typedef struct ad_moe_load {
   ad_comm *comm;
   int64_t blocks, experts;
-  ad_array own, all; /* [blocks, experts + 1] f64: choices of each expert, and the dropped ones; all: of all ranks */
-  double *step;      /* `all` of the step that was taken last, and after it what follows from it */
-  double margin;     /* smallest of a choice on this rank */
-  char (*names)[48]; /* of the blocks' numbers */
+  ad_array own, all; /* [blocks, experts + 1] f64: choices of each expert, then the dropped ones; own: on this rank;
+                      * all: summed over ranks */
+  double *step;      /* `all` of the last step, followed by what is derived from it: the dropped share, the imbalance */
+  double margin;     /* the smallest margin of a choice on this rank */
+  char (*names)[48]; /* the blocks' numbers as text */
 } ad_moe_load;
 
-/* mesh: of all stages; view: of one of them. Borrows comm, meshes. Collective. */
+/* mesh: of all stages; view: of one stage. Borrows comm and meshes. Collective. */
 ad_status ad_moe_load_create(ad_moe_load *load, const ad_comm *comm, const ad_mesh *mesh, const ad_mesh *view,
                              const ad_moe_options *options) AD_CHECKED;
 void ad_moe_load_release(ad_moe_load *load);
-void ad_moe_load_begin(ad_moe_load *load);                                         /* a step, or a held-out one */
-void ad_moe_load_add(ad_moe_load *load, int64_t block, const ad_routing *routing); /* NULL: nothing */
-ad_status ad_moe_load_sum(ad_moe_load *load) AD_CHECKED;                           /* over all ranks; collective */
-/* After the sum: bias [experts] += rate where an expert has less than an even share, -= where it has more. Wang et al.
- * 2024. */
+/* begins a step, or a held-out batch */
+void ad_moe_load_begin(ad_moe_load *load);
+void ad_moe_load_add(ad_moe_load *load, int64_t block, const ad_routing *routing); /* routing NULL: adds nothing */
+ad_status ad_moe_load_sum(ad_moe_load *load) AD_CHECKED;                           /* sums over all ranks; collective */
+/* After ad_moe_load_sum: bias [experts] grows by `rate` where an expert has less than an even share, and falls by it
+ * where it has more (Wang et al. 2024). */
 void ad_moe_load_correct(const ad_moe_load *load, int64_t block, double rate, ad_array *bias);
-/* As ad_program_kind's: choices of each expert block by block; the share of choices that was dropped; the most that an
- * expert has over an even share, of the worst block. */
+/* The measured numbers of a step, as in ad_program_kind: choices of each expert, block by block; the share of choices
+ * that were dropped; the largest load of an expert over the even share, in the worst block. */
 const double *ad_moe_load_measured(const ad_moe_load *load, size_t index, const char **name, size_t *count);
 
 #endif

@@ -1,4 +1,4 @@
-/* Drawn lines as patches, tokens and targets. Every rank draws the lines that it has a part of. */
+/* Draws lines of text as patches, tokens and targets. Each rank draws the lines that it has a part of. */
 #include "program/ocr/batch.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@ ad_layout ad_ocr_count_layout(const ad_mesh *model) {
   return layout;
 }
 
-/* ---- on paper ---- */
+/* ---- describing the batch, without memory ---- */
 
 static ad_ocr_microbatch describe(const ad_ocr_batch *batch, const ad_layout *patches, const ad_layout *tokens,
                                   const ad_layout *targets, int64_t m) {
@@ -75,7 +75,7 @@ static ad_array *array_of(ad_ocr_microbatch *one, size_t i) {
   return arrays[i];
 }
 
-static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; } /* to whole cache lines */
+static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; } /* rounds up to whole cache lines */
 
 static size_t memory_of(const ad_ocr_batch *batch) {
   size_t bytes = 0;
@@ -117,7 +117,7 @@ ad_status ad_ocr_batch_open(ad_ocr_batch *batch) {
 
 /* ---- reading ---- */
 
-/* The patches of this rank, of the picture that was drawn last; row `row` of its part. */
+/* Writes this rank's patches of the last drawn picture into row `row` of its part. */
 static void put_patches(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t row) {
   int64_t patch = batch->options->patch, height = batch->options->lines.height, width = batch->options->lines.width;
   int64_t count = one->patches.local.dim[1], pixels = one->patches.local.dim[2];
@@ -130,13 +130,14 @@ static void put_patches(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64
       for (int64_t x = 0; x < patch; x++) *wide++ = *to++ = batch->picture[y * width + (span.first + i) * patch + x];
 }
 
-/* What stands at a position of the sequence, and what is to be predicted there; -1: nothing. */
+/* The token at a position of the sequence: an image's place, a character or a newline. */
 static int32_t token_at(const ad_ocr_batch *batch, int64_t position, int64_t characters) {
   int64_t at = position - ad_ocr_patches(batch->options);
   if (at < 0) return IMAGE;
   return at < characters ? batch->characters[at] : NEWLINE;
 }
 
+/* The token to predict at a position; -1: none. */
 static int32_t target_at(const ad_ocr_batch *batch, int64_t position, int64_t characters) {
   int64_t next = position + 1 - ad_ocr_patches(batch->options);
   if (next < 0 || next > characters) return -1;
@@ -164,14 +165,14 @@ static int64_t put_line(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64
 
 static int has(ad_span span, int64_t row) { return row >= span.first && row < span.first + span.count; }
 
-/* Lines of the held-out set are those that any seed would have to draw: those of seed 0. */
+/* Draws line `index`. Lines of the held-out set do not depend on the run's seed: they are drawn with seed 0. */
 ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, ad_held_out held_out, int64_t index, ad_line *out) {
   uint64_t seed = held_out == AD_HELD_OUT_SET ? 0 : batch->setting.seed;
   return ad_line_data_draw(batch->lines, seed, held_out != AD_TRAINED_ON ? AD_HELD_OUT_PART : AD_TRAINING_PART,
                            (uint64_t)index, out, batch->characters, batch->picture);
 }
 
-/* A line is drawn once, for both modules. */
+/* Draws each line once, for both modules. */
 static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t step, ad_held_out held_out,
                                  int64_t *counted) {
   ad_span lines = one->lines;
@@ -189,7 +190,7 @@ static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, in
   return AD_OK;
 }
 
-/* Of a batch that nobody draws as many as there can be. */
+/* The most tokens that can count in a microbatch: what engine dry counts, since it draws nothing. */
 static int64_t most_counted(const ad_ocr_batch *batch, const ad_ocr_microbatch *one) {
   return one->lines.count * (batch->options->lines.chars + 1);
 }

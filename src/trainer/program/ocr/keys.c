@@ -1,4 +1,4 @@
-/* The keys of ocr, and what they say together and with the meshes. */
+/* The keys of ocr, and the checks of their values together and with the meshes. */
 #include "program/ocr/keys.h"
 
 #include <stdio.h>
@@ -50,7 +50,7 @@ const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT] = {
     {"evaluate.lines", AD_KEY_INTEGER, .offset = AT(read), .least = 0, .most = 1 << 20, .fallback = "64",
      .help = "held-out lines that are read letter by letter after the training; 0: none"}};
 
-/* ---- what follows from the options ---- */
+/* ---- values that follow from the options ---- */
 
 int64_t ad_ocr_patches(const ad_ocr_options *options) {
   return options->patch > 0 ? options->lines.width / options->patch : 0;
@@ -113,7 +113,8 @@ static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
     ad_complain(to, "data.weights", "must be two numbers, least and most; there are %zu", ocr->lines.weight_count);
 }
 
-/* The sequence is patches and characters; the number of characters is the easier to change. */
+/* cp must cut patches and characters together into even chunks. The complaint names the number of characters, which is
+ * easier to change. */
 static void check_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const ad_complaints *to) {
   long long cp = ad_mesh_axis_size(mesh, AD_CP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
   long long over = (patches + chars) % (2 * cp);
@@ -135,7 +136,7 @@ static void check_short_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh,
                 tp, patches, chars, tp);
 }
 
-/* Every microbatch is handed from one mesh to the other. */
+/* Each microbatch crosses the bridge by itself, so its samples must be a multiple of the bridge's parts. */
 static void check_rows(const ad_program_setting *setting, int64_t multiple, const ad_complaints *to) {
   long long batch = setting->global_batch, fits = multiple * setting->microbatches, below = batch / fits * fits;
   for (int64_t m = 0; m < setting->microbatches; m++) {
@@ -151,7 +152,7 @@ static void check_rows(const ad_program_setting *setting, int64_t multiple, cons
   }
 }
 
-/* Whether the meshes can be joined, and the batch be handed from one to the other. */
+/* Checks that the bridge can join the two meshes, and that batches can cross it. */
 static void check_bridge(const ad_ocr_options *ocr, const ad_program_setting *setting, const ad_mesh *const *meshes,
                          const ad_complaints *to) {
   ad_layout from = ad_ocr_images_layout(meshes[0]), placed = ad_ocr_placed_layout(meshes[1]);
@@ -175,7 +176,7 @@ void ad_ocr_check(const void *options, const ad_program_setting *setting, const 
   check_bridge(ocr, setting, meshes, to);
 }
 
-/* Returns how many cannot be used. */
+/* Complains of each font that cannot be used. Returns how many there are. */
 static size_t check_fonts(const ad_line_options *lines, const ad_complaints *to) {
   size_t bad = 0;
   for (size_t i = 0; i < lines->font_count; i++) {
@@ -195,7 +196,8 @@ static size_t check_fonts(const ad_line_options *lines, const ad_complaints *to)
 void ad_ocr_check_files(const void *options, const ad_complaints *to) {
   const ad_ocr_options *ocr = options;
   const ad_line_options *lines = &ocr->lines;
-  ad_text_options text = {.text = lines->text, .text_count = lines->text_count};  // each path, no length
+  /* checks each path, but not the length together */
+  ad_text_options text = {.text = lines->text, .text_count = lines->text_count};
   ad_line_data *data;
   ad_text_check_files(&text, AD_VOCABULARY_BYTES, to);
   if (check_fonts(lines, to) || lines->height < 1 || lines->width < 1 || lines->chars < 1 || !lines->text_count) return;

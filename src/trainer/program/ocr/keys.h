@@ -1,4 +1,4 @@
-/* The recipe keys of the program `ocr` and what is said of them: the part of its record that knows no tape. */
+/* The recipe keys of the program `ocr` and their checks; needs no tape. */
 #ifndef PROGRAM_OCR_KEYS_H
 #define PROGRAM_OCR_KEYS_H
 #include "program/decoder/keys.h"
@@ -7,17 +7,17 @@
 enum { AD_OCR_OWN_KEY_COUNT = 19, AD_OCR_KEY_COUNT = AD_DECODER_KEY_COUNT + AD_OCR_OWN_KEY_COUNT };
 extern const ad_key ad_ocr_keys[AD_OCR_KEY_COUNT];
 
-/* Options are an ad_ocr_options, as the record's functions take them. */
+/* `options` is an ad_ocr_options, as in the record's functions. */
 void ad_ocr_complete(void *options);
 void ad_ocr_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
                   const ad_complaints *to);
 void ad_ocr_check_files(const void *options, const ad_complaints *to);
 
-int64_t ad_ocr_patches(const ad_ocr_options *options);      /* of a picture */
-int64_t ad_ocr_patch_pixels(const ad_ocr_options *options); /* numbers of a patch */
+int64_t ad_ocr_patches(const ad_ocr_options *options);      /* patches of a picture */
+int64_t ad_ocr_patch_pixels(const ad_ocr_options *options); /* pixels of a patch */
 int64_t ad_ocr_encoder_hidden(const ad_ocr_options *options);
 int64_t ad_ocr_hidden(const ad_ocr_options *options);
-/* What goes over the bridge, on either side. */
+/* The layouts of the images that cross the bridge, on either side. */
 ad_layout ad_ocr_images_layout(const ad_mesh *encoder);
 ad_layout ad_ocr_placed_layout(const ad_mesh *model);
 

@@ -1,4 +1,4 @@
-/* What the program `ocr` computes. */
+/* The program `ocr`: its formulas and options. */
 #ifndef PROGRAM_OCR_OCR_H
 #define PROGRAM_OCR_OCR_H
 #include "addend/data.h"
@@ -24,17 +24,17 @@
  * Names are module.name: encoder.patch.weight and model.embedding.weight. encoder.patch.weight and
  * encoder.projection.weight are normal with deviation 1 / sqrt(rows), I on tp, and decay. */
 typedef struct ad_ocr_options {
-  ad_decoder_options decoder; /* its data: only seq, which follows from the others */
-  int64_t d_hidden;           /* of the decoder's MLP; 0: as gpt's */
+  ad_decoder_options decoder; /* of its data only seq is used, which follows from other options */
+  int64_t d_hidden;           /* width inside the decoder's MLP; 0: as in gpt */
   int64_t encoder_layers, encoder_d_model, encoder_heads;
-  int64_t patch; /* pixels, a divisor of the picture's width */
-  int ragged;    /* 1: the bridge takes parts of the batch that overlap in any way */
-  int64_t read;  /* held-out lines that are read after the training */
+  int64_t patch; /* width of a patch in pixels, a divisor of the picture's width */
+  int ragged;    /* 1: the bridge accepts parts of the batch that overlap in any way */
+  int64_t read;  /* held-out lines to read after training */
   ad_line_options lines;
 } ad_ocr_options;
 
-/* The kind "ocr": modules "encoder" and "model", a phase of each; one loss, "cross_entropy", over one count,
- * "characters", the newline one of them. */
+/* The kind "ocr": modules "encoder" and "model", one phase for each; loss "cross_entropy" over count "characters",
+ * newlines included. */
 const ad_program_kind *ad_ocr(void);
 
 #endif

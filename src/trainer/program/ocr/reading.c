@@ -1,4 +1,4 @@
-/* Reads held-out lines character by character: each forward pass gives every line its next one. */
+/* Reads held-out lines character by character: each forward pass gives the next character of every line. */
 #include "program/ocr/reading.h"
 
 #include <jansson.h>
@@ -11,20 +11,20 @@
 
 enum { SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
 
-/* One batch of the held-out set's lines, all of them on every rank. */
+/* One batch of the held-out set's lines; every rank has all of them. */
 typedef struct reading {
   const ad_ocr_reader *reader;
   int64_t lines, chars, pixels;
-  int64_t wanted;        /* lines of this batch that are read: the first ones */
-  int64_t passes, all;   /* forward passes so far, and those of the whole reading */
-  uint8_t *truth, *read; /* [lines, chars] */
-  int64_t *length;       /* of each line's truth */
+  int64_t wanted;        /* how many lines of this batch are read: the first ones */
+  int64_t passes, all;   /* forward passes so far; forward passes of the whole reading */
+  uint8_t *truth, *read; /* [lines, chars]: the true characters, and those that were read */
+  int64_t *length;       /* of each line's true text */
   size_t *font;
   float *pictures; /* [lines, pixels] */
-  ad_array logits; /* whole, of one microbatch */
+  ad_array logits; /* of one microbatch, gathered whole */
 } reading;
 
-/* What was read so far, in edits and true characters. */
+/* Edits and true characters of the lines read so far. */
 typedef struct tally {
   double edits, characters;
 } tally;
@@ -35,7 +35,7 @@ static double rate_of(tally t) { return t.characters > 0 ? t.edits / t.character
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Levenshtein 1966, row by row. */
+/* The Levenshtein distance of two strings (1966), row by row. */
 static int64_t edits_between(const uint8_t *a, int64_t n, const uint8_t *b, int64_t m) {
   int64_t row[CHARS_MAX + 1] = {0};
   for (int64_t j = 0; j <= m; j++) row[j] = j;
@@ -109,7 +109,7 @@ static ad_status draw_lines(reading *r, int64_t step) {
   return AD_OK;
 }
 
-/* The character of the largest logit; of equal ones the lowest. */
+/* The character with the largest logit; among equal ones the lowest. */
 static uint8_t best_at(const reading *r, int64_t sample, int64_t position) {
   int64_t seq = r->logits.shape.dim[1];
   size_t first = (size_t)((sample * seq + position) * AD_VOCABULARY_BYTES), best = 0;
@@ -118,14 +118,14 @@ static uint8_t best_at(const reading *r, int64_t sample, int64_t position) {
   return (uint8_t)best;
 }
 
-/* Puts character `at` of every line of the microbatch where the next pass sees it. */
+/* Writes character `at` of the microbatch's lines into its tokens, for the next pass. */
 static void put_characters(const reading *r, ad_ocr_microbatch *one, int64_t first_line, int64_t at) {
   int64_t seq = one->tokens.shape.dim[1], position = ad_ocr_patches(r->reader->batch->options) + at;
   for (int64_t i = 0; i < one->lines.count; i++)
     ((int32_t *)one->tokens.data)[i * seq + position] = r->read[(one->lines.first + i - first_line) * r->chars + at];
 }
 
-/* Lines of microbatch m in the batch: the first of them. */
+/* The number of the first line of microbatch m in the batch. */
 static int64_t first_line_of(const ad_ocr_batch *batch, size_t m) {
   return ad_cut(batch->setting.global_batch, (int64_t)m, (int64_t)batch->count).first;
 }
@@ -143,7 +143,7 @@ static ad_status read_character(reading *r, size_t m, int64_t at) {
   return AD_OK;
 }
 
-/* The tokens of a microbatch before anything of it was read: no character of the truth may stay. */
+/* Replaces all characters in a microbatch's tokens by newlines, so that none of the true text stays. */
 static void forget_characters(const reading *r, ad_ocr_microbatch *one) {
   int64_t seq = one->tokens.shape.dim[1], first = ad_ocr_patches(r->reader->batch->options);
   for (int64_t i = 0; i < one->lines.count; i++)
@@ -167,7 +167,7 @@ static void blank_pictures(ad_ocr_batch *batch) {
   }
 }
 
-/* ---- what is told ---- */
+/* ---- the document ---- */
 
 static char *base64_of(const float *picture, int64_t pixels) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -201,7 +201,7 @@ static void add_sample(const reading *r, int64_t line, json_t *samples) {
   free(pixels);
 }
 
-/* All held-out lines that are read. */
+/* The result for all held-out lines that are read. */
 typedef struct result {
   tally seen, blank, other_font;
   int64_t lines;
