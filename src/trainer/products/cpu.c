@@ -51,7 +51,7 @@ ad_cpu ad_cpu_own(void) { return (ad_cpu){.vendor = ""}; }
 enum { ANY_MODEL = -1 };
 
 /* How fast the bf16 instructions of AVX-512 are beside those of f32: twice on Zen, half on Intel, as oneDNN's own rates
- * say (docs/performance.md, Matrix products). */
+ * say (docs/measured/README.md, Matrix products). */
 static const struct {
   const char *vendor;
   int family, model;

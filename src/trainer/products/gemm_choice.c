@@ -1,4 +1,4 @@
-/* Which way makes a product: a table of instructions, dtype and shape, from measurements that docs/performance.md
+/* Which way makes a product: a table of instructions, dtype and shape, from measurements that docs/measured/
  * shows. Nothing is timed while a program runs, so that all ranks choose alike and a resumed run has the same bits. */
 #include "products/gemm_ways.h"
 #include "products/ways.h"
