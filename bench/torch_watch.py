@@ -1,6 +1,6 @@
 """What `addend.torch.watch` costs: a plain step and a watched one of the same model take turns, on every rank.
     PYTHONPATH=python ADDEND_LIBRARY=build/libaddend.so OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 bench/torch_watch.py [--turns N]
-Prints the table of docs/performance.md: for DDP and FSDP2, for 1 and 4 microbatches, a plain step and a watched one up to synchronised
+Prints the table "Watched step" of docs/measured/: for DDP and FSDP2, for 1 and 4 microbatches, a plain step and a watched one up to synchronised
 gradients, judged, with the report on all ranks. Processor time of all ranks together, in ms, median of the turns; the ratio is the median of
 the pairs' ratios, with the least and the most beside it. Then what a step costs that `every=` leaves out."""
 import argparse

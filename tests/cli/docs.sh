@@ -7,7 +7,7 @@ python3 - "$source" <<'P'
 import glob, os, re, sys
 os.chdir(sys.argv[1])
 FOLDERS = "src tests include script cmake docs cli bench python examples recipes".split()
-PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + ["tests/README.md"])
+PAGES = sorted(glob.glob("*.md") + glob.glob("docs/*.md") + glob.glob("docs/measured/*.md") + ["tests/README.md"])
 wrong = []
 def complain(page, sentence): wrong.append(f"{page}: {sentence}")
 def read(path): return open(path, encoding="utf-8", errors="replace").read()
