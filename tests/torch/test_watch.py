@@ -419,7 +419,7 @@ def run_told(folder):
 REFUSED = {
     "watched twice": "already",
     "a gradient is there": "hold gradients already",
-    "types of no axis": '"pp=R" in "pp=R" is not AXIS=R',
+    "types of no axis": '"pp=R" in "pp=R" must be AXIS=R',
     "a mesh of other ranks": "does not have the 2 ranks",
     "on one rank only": "hold gradients already",
     "set_requires_gradient_sync": "no optimizer got, for synchronisation was left off in its last microbatch",
