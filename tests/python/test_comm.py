@@ -190,7 +190,7 @@ class Ranks(unittest.TestCase):
 
         for given, words in (
             ({"rank": 1, "size": 2}, "needs a store"),
-            ({"store": Full()}, "which rank this is"),
+            ({"store": Full()}, "needs this process's rank"),
             ({"store": {}, "rank": 0, "size": 2}, "this one lacks set"),
             ({"store": Full(), "rank": 2, "size": 2}, "rank 2 of a world of 2"),
         ):
@@ -277,7 +277,7 @@ class Arrays(unittest.TestCase):
         self.refused("memory of CUDA device 1", OnDevice())
         self.refused("memory of a CUDA device", OnCuda())
         self.refused("op takes one of sum, max, min, product, bit_and, bit_or, bit_xor", square, op="mean")
-        self.refused("knows f8, f4, f2, i8, i4, i2, i1, u1, b1 of this", numpy.zeros(3, "u2"))
+        self.refused("takes f8, f4, f2, i8, i4, i2, i1, u1, b1 of this", numpy.zeros(3, "u2"))
         self.refused("different types, f64 and f32", square, out=numpy.zeros((4, 4), "f4"))
         self.refused(r"shape \[2\], but must have \[4, 4\]", square, out=numpy.zeros(2))
         square.flags.writeable = False
@@ -299,7 +299,7 @@ class Arrays(unittest.TestCase):
         for dtype, name in (("u1", "AD_U8"), ("i1", "AD_I8"), ("i2", "AD_I16"), ("?", "AD_BOOL")):
             self.assertEqual(memory_of(ByDLPackAlone(numpy.zeros(3, dtype)), "array").dtype, name)
         self.refused("array has strides", ByDLPackAlone(array[:, :2]))
-        self.refused("elements that addend does not know", ByDLPackAlone(array.astype("c8")))
+        self.refused("elements of a type that addend does not take", ByDLPackAlone(array.astype("c8")))
         self.refused("it knows f64, f32, f16, bf16, i64, i32, i16, i8, u8, bool", ByDLPackAlone(array.astype("u4")))
 
     def test_memory_outlives_the_array_s_name(self):

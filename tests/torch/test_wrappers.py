@@ -453,7 +453,7 @@ class Wrappers(unittest.TestCase):
         self.hold("halved_by_a_hook", "wrong", "averaged", ["up.weight"])
         self.assertFalse(self.reports["masked_and_not_summed"].ok)
         self.assertIn(
-            f"{said}, and what the hook gave is not what was summed either", str(self.reports["masked_and_not_summed"])
+            f"{said}, but the sum fits neither the gradients before", str(self.reports["masked_and_not_summed"])
         )
 
     def test_sparse_gradients(self):

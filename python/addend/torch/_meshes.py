@@ -98,7 +98,7 @@ def find(given: DeviceMesh | None, meshes: Iterable[DeviceMesh], lines: Iterable
     if given is not None:
         mesh = _of_device_mesh(given)
         if set(mesh.coords) != set(ranks):
-            raise ValueError(f"mesh= is {mesh}, which does not have exactly the {len(ranks)} watched ranks {ranks}")
+            raise ValueError(f"the mesh {mesh} does not have the {len(ranks)} ranks that are watched: {ranks}")
         return mesh
     for own in meshes:
         for candidate in (_root(own), own):
