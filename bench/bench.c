@@ -1,5 +1,5 @@
-/* One run of `addend bench`: programs are started for each number of ranks and duty, then cases are measured one by
- * one. */
+/* One run of `addend bench`: starts the programs (addend and peers) for each number of ranks and kind of task, and
+ * measures one case after another. */
 #include "bench.h"
 
 #include <stdio.h>

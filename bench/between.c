@@ -1,5 +1,5 @@
-/* Programs on hosts, measured in turns: how long a call takes, the processor's seconds in it, and what interfaces
- * count. */
+/* Measures programs on hosts in turns: the seconds of a call, the processor seconds in it, and the bytes that the
+ * hosts' network interfaces sent. */
 #include "between.h"
 
 #include <stdio.h>
@@ -12,12 +12,12 @@ enum { ITERATIONS_MAX = 2000, ROUNDS = 5, QUICK_ROUNDS = 3, SIZES = 3 };
 static const double TURN_SECONDS = 0.2, QUICK_TURN_SECONDS = 0.02, PATIENCE = 120, FIRST_PATIENCE = 600;
 static const size_t sizes[SIZES] = {4 << 10, 1 << 20, 64 << 20};
 
-/* What is brought where, for the bytes that must leave hosts: sums to those who have them, values to all. */
+/* An operation, and how much of its value must leave each host at least (least_values). */
 typedef struct between_op {
   const char *op, *storage;
-  int sums, gathers; /* how often; neither: to each member what is for it */
+  int sums, gathers; /* how often the value is reduce-scattered and all-gathered; neither: an all-to-all */
   int in_place;
-  int trains; /* 1: takes the trainer, and its size is that of its parameters */
+  int trains; /* 1: needs the trainer, and the case's size is that of the model's parameters */
 } between_op;
 
 static const between_op ops[] = {
@@ -37,19 +37,20 @@ const char *bench_between_op(int index) {
   return NULL;
 }
 
-/* ---- the least that the tree of sums allows ---- */
+/* ---- the least bytes that hosts can send, given the fixed tree of sums ---- */
 
 static int is_on_one_host(int ranks, int first, int count) { return first / ranks == (first + count - 1) / ranks; }
 
-/* Parts of the tree over `count` members from `first` on that lie on this host, as large as they can be. */
+/* The number of largest subtrees, of the sum tree over `count` members from `first` on, that are all on this host. */
 static int parts_on(int ranks, int host, int first, int count) {
   if (is_on_one_host(ranks, first, count)) return first / ranks == host;
   int half = count / 2, lower = half + (count & (first + half) & 1);
   return parts_on(ranks, host, first, lower) + parts_on(ranks, host, first + lower, count - lower);
 }
 
-/* In sizes of the value: of a sum each host sends every other its parts' sums of the slices there; of what is for all,
- * each its own to every other once; else each rank what is for ranks of other hosts. */
+/* The least that all hosts send, in sizes of the value. Reduce-scatter: each host sends every other host one partial
+ * sum per subtree, of that host's slices. All-gather: each host sends its slices to every other host once. All-to-all:
+ * each rank sends the blocks for ranks on other hosts. */
 static double least_values(const between_op *op, bench_world world) {
   int members = world.hosts * world.ranks;
   double parts = 0, others = world.hosts - 1;
@@ -58,14 +59,15 @@ static double least_values(const between_op *op, bench_world world) {
   return op->sums * parts * others / world.hosts + op->gathers * others;
 }
 
-/* ---- turns ---- */
+/* ---- running the programs in turns ---- */
 
+/* A program on the hosts, and its measurements of the present task, one for each round. */
 typedef struct player {
   bench_program program;
   const bench_kind *kind;
   bench_task task;
   double seconds[BENCH_ROUNDS_MAX], busy[BENCH_ROUNDS_MAX], sent[BENCH_ROUNDS_MAX], waiting[BENCH_ROUNDS_MAX];
-  int rounds; /* 0: it cannot do this task */
+  int rounds; /* measurements so far; 0 at the end: the program cannot do this task */
 } player;
 
 typedef struct stage {
@@ -79,7 +81,7 @@ static int members_of(const stage *s) { return s->hosts.world.hosts * s->hosts.w
 static int is_link(const bench_kind *kind) { return !strcmp(kind->name, "link"); }
 static int is_own(const bench_kind *kind) { return !strncmp(kind->name, "addend", 6); }
 
-/* The first of the two MPIs that is there counts as addend; the other one stands beside. */
+/* addend may run under Open MPI and under MPICH: the first that is installed is "addend", the other a peer. */
 static player *own_player(stage *s) {
   for (int i = 0; i < s->count; i++)
     if (is_own(s->players[i].kind)) return &s->players[i];
@@ -102,7 +104,7 @@ static void start_players(stage *s) {
   }
 }
 
-/* A link does its bytes, whatever for. */
+/* The task for one program. The link does not know the operation: it sends the operation's least bytes. */
 static bench_task task_for(const stage *s, const player *p, const between_op *op, const bench_task *task) {
   bench_task own = *task;
   bench_world world = s->hosts.world;
@@ -133,6 +135,7 @@ static void take_turn(const stage *s, player *p) {
   p->seconds[p->rounds++] = seconds;
 }
 
+/* All programs do the task once, to see who can; then in each round one after the other. */
 static void take_turns(stage *s, const between_op *op, const bench_task *task) {
   int rounds = s->options->quick ? QUICK_ROUNDS : ROUNDS, able[BENCH_KINDS_MAX];
   for (int i = 0; i < s->count; i++) {
@@ -147,7 +150,7 @@ static void take_turns(stage *s, const between_op *op, const bench_task *task) {
       if (able[i]) take_turn(s, &s->players[i]);
 }
 
-/* ---- rows ---- */
+/* ---- rows of the document ---- */
 
 static double median(double *values, int count) { return bench_sort(values, count), values[count / 2]; }
 
@@ -163,7 +166,7 @@ static void add_player(json_t *row, player *p, const player *own) {
   if (p != own && !is_link(p->kind)) json_object_set_new(json_object_get(row, "peers"), name, number(p, p->seconds));
 }
 
-/* A training step has a report of its own. */
+/* Only training steps measure how long ranks wait. */
 static int counts_waiting(const between_op *op) { return !strcmp(op->op, "train_step"); }
 
 static json_t *row_of(stage *s, player *own, const between_op *op) {
@@ -204,7 +207,7 @@ static ad_status measure(stage *s, const between_op *op, size_t bytes, json_t *r
   return AD_PEER_FAILED;
 }
 
-/* ---- all of them ---- */
+/* ---- all operations, sizes and worlds ---- */
 
 static int is_chosen(const bench_options *options, const between_op *op, int size) {
   if (!is_there(op) || (options->op && strcmp(options->op, op->op) != 0)) return 0;

@@ -1,4 +1,4 @@
-/* The list of cases. */
+/* Makes the list of cases: operations, dtypes, sizes and numbers of ranks. */
 #include "cases.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "part.h"
 
-/* Fewer where a step takes seconds. */
+/* Rounds per case; FEW_ROUNDS if a step takes seconds. */
 enum { ROUNDS = BENCH_ROUNDS_MAX, FEW_ROUNDS = 5, QUICK_ROUNDS = 3 };
 static const size_t KIB = 1024, MIB = 1024 * 1024;
 
@@ -77,12 +77,12 @@ static int is_there(bench_duty duty) {
   return duty & (BENCH_COLLECTIVES | BENCH_BRIDGE | BENCH_TORCH | bench_trainer.duties);
 }
 
-/* What --op calls it: what is measured through PyTorch's process group is one operation, whatever the task is. */
+/* The operation's name for --op: everything that is measured through PyTorch's process group is "torch_group". */
 static const char *asked(const kind_of_case *kind) {
   return kind->duty & (BENCH_TORCH | BENCH_TORCH_STEP) ? "torch_group" : kind->op;
 }
 
-/* Cases of one operation follow each other. */
+/* 1 if kind number `kind` begins another operation than the kind before; kinds of one operation are adjacent. */
 static int is_another_op(int kind) { return !kind || strcmp(asked(&kinds[kind]), asked(&kinds[kind - 1])) != 0; }
 
 const char *bench_op(int index) {
@@ -105,12 +105,13 @@ typedef struct case_list {
   const bench_options *options;
   bench_case *cases;
   int count, max;
-  int doubled;        /* of the two models that train, the wider one is next */
-  const char *memory; /* that all programs are measured on next; "": whatever each has */
+  int doubled;        /* 1: the next cases train the wider of the two models for train_step */
+  const char *memory; /* kind of memory for the next cases; "": each program uses its own kind */
 } case_list;
 
-/* Sharded parameters are many, so that their bytes come from memory; but not where PyTorch's ranks keep theirs, with
- * gradients and moments, beside ours: with 100 million on four ranks, all programs together need more than 24 GB. */
+/* The model of a case. sharded_step has the largest one, so that its data does not fit into caches. torch_group has a
+ * small one, since PyTorch's ranks keep parameters, gradients and moments beside addend's: with 100 million parameters
+ * on four ranks, all programs together would need more than 24 GB. */
 static const bench_model *model_of(const case_list *list, bench_duty duty) {
   if (duty & (BENCH_DECOMPOSITION | BENCH_CROSSING))
     return list->options->quick ? &bench_tiny_decomposed : &bench_decomposed;
@@ -149,34 +150,35 @@ static void add_sizes(case_list *list, const kind_of_case *kind, int ranks) {
   for (int i = 0; i < count; i++) add(list, kind, ranks, sizes[i]);
 }
 
-/* Rows of 2 KiB: of slots where they are exchanged or multiplied, of tokens in the layer. */
+/* Cases of expert parallelism; sizes are of rows of 2 KiB: slots to exchange or to multiply, or a layer's tokens. */
 static void add_rows(case_list *list, const kind_of_case *kind, int ranks) {
   const size_t exchanged[] = {64 * KIB, MIB, 16 * MIB}, computed[] = {2 * MIB, 8 * MIB, 32 * MIB};
   int is_exchange = kind->duty == BENCH_ROUTING, count = !list->options->quick ? 3 : is_exchange ? 2 : 1;
   for (int i = 0; i < count; i++) add(list, kind, ranks, is_exchange ? exchanged[i] : computed[i]);
 }
 
-/* Batches of rows of 2 KiB, between neighbours. */
+/* Cases of the bridge between pairs of ranks; sizes are of batches of rows of 2 KiB. */
 static void add_batches(case_list *list, const kind_of_case *kind, int ranks) {
   const size_t sizes[] = {64 * KIB, MIB, 16 * MIB};
   int count = list->options->quick ? 2 : 3;
   for (int i = 0; i < count && ranks % 2 == 0; i++) add(list, kind, ranks, sizes[i]);
 }
 
-/* Of an exchange what must move, of a step the parameters. */
+/* Cases of pools; the size is that of the data to move (exchange) or of the parameters (step). */
 static void add_pools(case_list *list, const kind_of_case *kind, int ranks) {
   const bench_model *model = model_of(list, kind->duty);
   size_t numel = bench_trainer.pools_numel(model, kind->duty, kind->storage, ranks);
   add(list, kind, ranks, numel * bench_element(kind->dtype));
 }
 
-/* Parameters that train are f32, whatever the step computes in. */
+/* Bytes of the model's parameters; those of train_step are f32, whatever dtype the step computes in. */
 static size_t parameter_bytes(const case_list *list, const kind_of_case *kind) {
   const char *dtype = kind->duty == BENCH_TRAINING ? "f32" : kind->dtype;
   return bench_trainer.numel(model_of(list, kind->duty)) * bench_element(dtype);
 }
 
-/* DDP's buckets lie where PyTorch puts them; FSDP2 takes the group's memory, if it is asked to. */
+/* 1 if the case exists with list->memory: DDP's buckets are always in ordinary memory; only FSDP2 (zero3) can take the
+ * process group's shared memory. */
 static int has_that_memory(const case_list *list, const kind_of_case *kind) {
   return kind->duty != BENCH_TORCH_STEP || !strcmp(kind->storage, "zero3") || !strcmp(list->memory, "ordinary");
 }
@@ -199,7 +201,8 @@ static void add_duty(case_list *list, bench_duty duty, int ranks) {
   }
 }
 
-/* The same calls and steps as above, so without the peers only where they are asked for. */
+/* Cases through PyTorch's process group. They repeat operations from above, so they are left out unless peers or --op
+ * ask for them. */
 static void add_group(case_list *list, int ranks, int few) {
   if (!list->options->peers && !list->options->op) return;
   static const char *const memories[] = {"comm", "ordinary"};
@@ -214,7 +217,7 @@ static void add_group(case_list *list, int ranks, int few) {
   list->memory = "";
 }
 
-/* `few`: what takes gigabytes, or is asked for on few ranks, too. */
+/* All cases for this number of ranks. `few`: the number is small enough for cases that need gigabytes. */
 static void add_ranks(case_list *list, int ranks, int few) {
   add_duty(list, BENCH_COLLECTIVES, ranks);
   add_duty(list, BENCH_REDUCER, ranks);

@@ -1,4 +1,4 @@
-/* The conductor's sockets and processes. */
+/* The conductor's sockets and processes: joining ranks, sending tasks, receiving times, ending programs. */
 #include "conductor.h"
 
 #include <poll.h>
@@ -100,7 +100,7 @@ double bench_perform(bench_program *program, const bench_task *task, double pati
   return collect(program, patience);
 }
 
-/* Ranks end when their socket closes; launchers end with their ranks. */
+/* Waits 5 s for a program's end (launchers end with their ranks), then kills it. */
 static void see_off(pid_t process) {
   double end = bench_now() + 5;
   while (bench_now() < end) {

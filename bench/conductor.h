@@ -1,5 +1,5 @@
-/* The conductor: starts programs whose ranks join it, and lets them work in turns. It knows neither what they measure
- * nor what the numbers mean. */
+/* The conductor: the ranks of started programs connect to it, and it lets the programs do tasks in turns. It does not
+ * know what the tasks measure. */
 #ifndef BENCH_CONDUCTOR_H
 #define BENCH_CONDUCTOR_H
 #include <sys/types.h>
@@ -7,24 +7,24 @@
 #include "worker.h"
 
 typedef struct bench_program {
-  char name[BENCH_WORD]; /* "addend", "floor", "openmpi", ...; NULL-terminated */
+  char name[BENCH_WORD]; /* "addend", "floor", "openmpi", ...; NUL-terminated */
   int ranks;
-  pid_t process;             /* the one that started the ranks */
-  int rank[BENCH_RANKS_MAX]; /* sockets, -1 while a rank has not joined */
-  double busy;               /* the processor's seconds of all ranks in the last task, of one iteration */
-  double waiting; /* seconds that a rank waited in one iteration of it, the mean; 0: it does not count them */
-  int lives;      /* 1: all ranks have joined, and it has failed at nothing since */
+  pid_t process;             /* the process that started the ranks */
+  int rank[BENCH_RANKS_MAX]; /* each rank's socket; -1: the rank has not joined */
+  double busy;               /* processor seconds of all ranks together in one iteration of the last task */
+  double waiting; /* seconds that a rank waited in one iteration, mean over ranks; 0: the program does not count them */
+  int lives;      /* 1: all ranks have joined and still answer */
 } bench_program;
 
-/* A socket address for one program, and its socket. `folder`: the address is a file there; NULL: of no file. Returns -1
- * if there is none. */
+/* Makes a listening socket for one program and writes its address. `folder`: the address is a file there; NULL: an
+ * abstract address without a file. Returns -1 on failure. */
 int bench_listen(const char *folder, char address[BENCH_WORD]);
-/* Waits until all ranks of a started program have joined; it does not live if they do not within `seconds`. */
+/* Waits until all ranks of a started program have joined. If they have not within `seconds`, program->lives is 0. */
 void bench_gather(bench_program *program, int listener, double seconds);
-/* All ranks do the task; returns the seconds of the slowest, or -1 if the program cannot do it. A program that does not
- * answer within `patience` seconds is ended. */
+/* Lets all ranks do the task; returns the seconds of the slowest rank, or -1 if the program cannot do the task. Ends a
+ * program that does not answer within `patience` seconds. */
 double bench_perform(bench_program *program, const bench_task *task, double patience);
-/* Hangs up and waits for the end. */
+/* Closes the ranks' sockets, upon which they end, and waits for the program's end. */
 void bench_dismiss(bench_program *program);
 
 #endif

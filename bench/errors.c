@@ -1,5 +1,5 @@
-/* One rank makes a mistake while the others wait for it in a collective; each rank takes the time. A world is of no use
- * after an error, so every trial starts one. */
+/* One rank makes a mistake while the others wait for it in a collective; each rank notes the time at which it gets the
+ * error. After an error a world cannot be used, so every trial starts a new one. */
 #include "errors.h"
 
 #include <errno.h>
@@ -13,15 +13,15 @@
 #include "row.h"
 
 enum { TRIALS = 101, QUICK_TRIALS = 5, CULPRIT = 1, NUMEL = 256 };
-/* Ranks that wait look for a circle from time to time, and sleep longer the longer they wait: trials make the mistake
- * after waits of every length up to this one. */
+/* Longest wait in seconds before the mistake. Waiting ranks look for circles only from time to time, and sleep longer
+ * the longer they wait, so trials make the mistake after waits of different lengths. */
 static const double LONGEST_WAIT = 0.1;
 
 typedef enum mistake_kind { MISMATCH, DEATH, CIRCLE, MISTAKES } mistake_kind;
 
 typedef struct mistake {
   const char *name;
-  ad_status error; /* of every other rank */
+  ad_status error; /* the error that every other rank gets */
   int least_ranks; /* two ranks have one group only, so no circle */
 } mistake;
 
@@ -36,21 +36,21 @@ typedef struct error_case {
   int ranks;
 } error_case;
 
-/* When things happened, in memory that all processes see. */
+/* Times in memory that all ranks share. */
 typedef struct sighting {
-  double made;                   /* the mistake */
-  double known[BENCH_RANKS_MAX]; /* each rank had the error; 0: it never did */
+  double made;                   /* when the mistake was made */
+  double known[BENCH_RANKS_MAX]; /* when each rank got the error; 0: it did not get it */
 } sighting;
 
 typedef struct trial {
   error_case of;
-  double wait; /* seconds before the mistake */
+  double wait; /* seconds that the other ranks wait before the mistake */
   sighting *seen;
 } trial;
 
-/* ---- a rank ---- */
+/* ---- what a rank does ---- */
 
-/* `pair` is the group of ranks 0 and 1. */
+/* Makes the mistake. `pair` is the group of ranks 0 and 1, for a circle of waits. */
 static ad_status err(ad_comm *comm, const trial *t, ad_collective call, const ad_group *pair) {
   if (t->of.kind == MISMATCH) call.count--;
   if (t->of.kind == CIRCLE) call.group = *pair;
@@ -98,13 +98,13 @@ static int be_rank(ad_comm *comm, void *context) {
   return status != mistakes[t->of.kind].error;
 }
 
-/* ---- a trial ---- */
+/* ---- running trials ---- */
 
 static void tell(const error_case *of, const char *words) {
   fprintf(stderr, "addend bench: errors, %s, %d ranks: %s\n", mistakes[of->kind].name, of->ranks, words);
 }
 
-/* Seconds until the last rank knew. */
+/* The seconds from the mistake until the last other rank got the error. */
 static ad_status judge(const trial *t, double *seconds) {
   *seconds = 0;
   for (int rank = 0; rank < t->of.ranks; rank++) {
@@ -150,11 +150,11 @@ static ad_status measure(const error_case *of, int trials, json_t *rows) {
   return AD_OK;
 }
 
-/* ---- all of them ---- */
+/* ---- all mistakes and numbers of ranks ---- */
 
 enum { CASES_MAX = BENCH_COUNTS_MAX * MISTAKES };
 
-/* Returns how many. */
+/* Lists the cases; returns how many there are. */
 static int list_cases(const bench_options *options, error_case *cases) {
   static const int usual[] = {2, 3, 4, 8};
   const int *ranks = options->rank_count ? options->ranks : usual;

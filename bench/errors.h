@@ -1,12 +1,14 @@
-/* How soon an error is known to all: from a rank's mistake to the last other rank that has the error in hand. */
+/* Measures how soon all ranks know of an error: the seconds from one rank's mistake until the last other rank's call
+ * has returned the error. */
 #ifndef BENCH_ERRORS_H
 #define BENCH_ERRORS_H
 #include <jansson.h>
 
 #include "bench.h"
 
-/* Appends a row for every mistake and number of ranks that the options leave; `mistake` says which, `rounds` how many
- * worlds made it. The first failure is told when the others are measured, AD_INTERRUPTED at once. */
+/* Appends a row for each mistake and number of ranks in the options; `mistake` in the row says which, `rounds` how
+ * often it was made. After a failure the other cases are still measured, then the first failure is returned;
+ * AD_INTERRUPTED is returned at once. */
 ad_status bench_measure_errors(const bench_options *options, json_t *rows) AD_CHECKED;
 
 #endif

@@ -1,5 +1,5 @@
-/* The bare program's processes, buffers, barriers and collectives; its loops are in floor_kernels.c. Nothing of the
- * library is used here. Whatever the dtype, it adds f32: it is the time that the bytes need. */
+/* The floor's processes, buffers, barriers and collectives, without anything of the library; floor_kernels.c has its
+ * loops. Collectives add f32 whatever the dtype of the task, since only the time for the bytes counts. */
 #include "floor.h"
 
 #include <sched.h>
@@ -21,21 +21,21 @@
 
 enum { SMALLEST_BUFFER = 64 << 20, SLOT_BYTES = 16 << 10, LINE = 64, HUGE_PAGE = 2 << 20 };
 
-/* A rank's buffers: two for collectives; of a sharded step gradients as they are produced, the bucket, and of its own
- * part the sum, the parameters, what is stored of them and the moments; the first rank's copy is everybody's. */
+/* A rank's buffers. Collectives use two. A sharded step has the gradients of the backward (PRODUCED), the bucket, and
+ * for the rank's own shard the gradient's sum, master weights, stored weights (VALUE) and moments. COPY, the unsharded
+ * parameters, is used on rank 0 only, for all ranks. */
 enum { PRODUCED, BUCKET, SUM, MASTER, VALUE, COPY, FIRST, SECOND, BUFFERS };
-enum { SENT, PLACED, BACK };                                         /* of an exchange */
-enum { SOURCE, DESTINATION, DESTINATION_GRADIENT, SOURCE_GRADIENT }; /* of a bridge */
+enum { SENT, PLACED, BACK };                                         /* the buffers' use in an exchange */
+enum { SOURCE, DESTINATION, DESTINATION_GRADIENT, SOURCE_GRADIENT }; /* the buffers' use in a bridge */
 
-/* A copy that is released is put together in as many pieces as the measured model has layers. */
+/* ZeRO 3 gathers the parameters in as many pieces as the measured model has layers. */
 enum { PIECES = 16 };
 
 typedef struct flag {
   _Alignas(LINE) atomic_ulong count;
 } flag;
 
-/* A rank's part of the mapping. A slot is written every second time, so that slow readers of the last one are not
- * disturbed. */
+/* A slot for SLOTS. Each rank has two and uses them alternately, so that slow ranks can still read the previous one. */
 typedef struct slot {
   flag full;
   _Alignas(LINE) char bytes[SLOT_BYTES];
@@ -51,10 +51,10 @@ typedef struct floor_rank {
   int rank, ranks, spins;
   bench_floor_way way;
   unsigned long barriers, turns;
-  bench_routes routes; /* of the last exchange */
-  bench_sides sides;   /* of the last bridge */
-  size_t given;        /* to the worker, 0 to 2 buffers */
-  size_t buffer_bytes; /* address space; only what is used takes memory */
+  bench_routes routes; /* the last exchange's */
+  bench_sides sides;   /* the last bridge's */
+  size_t given;        /* buffers that floor_alloc has given to the worker: 0 to 2 */
+  size_t buffer_bytes; /* address space of a buffer; pages take memory only once they are used */
 } floor_rank;
 
 static size_t desks_bytes(int ranks) { return ((size_t)ranks * sizeof(desk) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE; }
@@ -85,7 +85,7 @@ static int barrier(void *context) {
   return 0;
 }
 
-/* Buffer `which` of a rank; every rank asks for the same ones in the same order. */
+/* Buffer `which` of a rank. */
 static void *buffer_of(const floor_rank *self, int rank, size_t which) {
   return self->mapping + desks_bytes(self->ranks) + ((size_t)rank * BUFFERS + which) * self->buffer_bytes;
 }
@@ -98,7 +98,7 @@ static void *floor_alloc(void *context, const bench_task *task, size_t bytes) {
 
 static void floor_free(void *context, const bench_task *task, void *memory) { ((floor_rank *)context)->given = 0; }
 
-/* The same place in another rank's buffers. */
+/* The address in `rank`'s buffers that corresponds to `own` in this rank's. */
 static void *at(const floor_rank *self, const void *own, int rank) {
   return (char *)(uintptr_t)own + (rank - self->rank) * (ptrdiff_t)(BUFFERS * self->buffer_bytes);
 }
@@ -142,7 +142,7 @@ static int run_slices(void *context, const bench_task *task, const void *in, voi
   return barrier(self);
 }
 
-/* Puts what the others need into the slot and waits until all have; slots[i] is then rank i's. */
+/* Copies `in` to this rank's slot and waits until all ranks have filled theirs; slots[i] is then rank i's data. */
 static void show_slot(floor_rank *self, const void *in, size_t bytes, const void *slots[]) {
   unsigned long turn = ++self->turns;
   slot *own = &desk_of(self, self->rank)->slots[turn % 2];
@@ -176,7 +176,7 @@ static int run_slots(void *context, const bench_task *task, const void *in, void
 
 static int is_narrow(const bench_task *task) { return bench_element(task->dtype) < sizeof(float); }
 
-/* Copies this rank's gradients from where they are produced into its bucket. */
+/* Copies this rank's gradients into its bucket, converted to the bucket's dtype. */
 static void fill_bucket(floor_rank *self, const bench_task *task, size_t numel) {
   void *bucket = buffer_of(self, self->rank, BUCKET), *produced = buffer_of(self, self->rank, PRODUCED);
   if (is_narrow(task))
@@ -194,7 +194,7 @@ static int run_copy_in(floor_rank *self, const bench_task *task) {
   return 0;
 }
 
-/* Gradients copied from memory of their own into buckets, and the buckets summed in place. */
+/* The task "reducer": copies gradients into buckets (unless in place) and all-reduces the buckets in place. */
 static int run_gradients(floor_rank *self, const bench_task *task) {
   char *bucket = buffer_of(self, self->rank, BUCKET);
   if (task->bytes > self->buffer_bytes || self->way == BENCH_FLOOR_SLOTS) return 1;
@@ -204,7 +204,7 @@ static int run_gradients(floor_rank *self, const bench_task *task) {
   return barrier(self);
 }
 
-/* ---- rows to experts and back ---- */
+/* ---- the exchange of expert parallelism: rows to the experts' ranks and back ---- */
 
 static float *row_of(const floor_rank *self, int rank, size_t which, size_t row) {
   return (float *)buffer_of(self, rank, which) + row * BENCH_WIDTH;
@@ -218,7 +218,7 @@ static void copy_placed(const floor_rank *self) {
   }
 }
 
-/* Who has the experts writes into the senders' memory, since it knows where rows are from. */
+/* The rank with the experts writes results into the senders' memory, since it knows where the rows came from. */
 static void copy_back(const floor_rank *self) {
   for (int n = 0; n < self->routes.count; n++) {
     const bench_run *run = &self->routes.runs[n];
@@ -235,7 +235,7 @@ static int hold_routes(floor_rank *self, size_t rows) {
   return 0;
 }
 
-/* Each row is read once from its sender's memory and written once at its place, and the same back. */
+/* Each row is read once from its sender's memory and written once to its place, and likewise on the way back. */
 static int run_exchange(floor_rank *self, const bench_task *task) {
   if (self->way == BENCH_FLOOR_SLOTS || hold_routes(self, task->bytes / BENCH_ROW_BYTES)) return 1;
   barrier(self);
@@ -248,7 +248,7 @@ static int run_exchange(floor_rank *self, const bench_task *task) {
 
 /* ---- a batch over a bridge ---- */
 
-/* What a pair's ranks have, each its own part of what both get. */
+/* Concatenates the two ranks' parts of a pair's batch, `numel` elements each, on this rank. */
 static void gather_pair(const floor_rank *self, int to, int from, size_t numel) {
   int first = self->rank / 2 * 2;
   for (int i = 0; i < 2; i++)
@@ -256,7 +256,7 @@ static void gather_pair(const floor_rank *self, int to, int from, size_t numel) 
                      buffer_of(self, first + i, (size_t)from), numel * sizeof(float));
 }
 
-/* Each sums its own part alone. */
+/* Two ranks' parts become one batch on both; backward sums both gradients, each rank its own part. */
 static void fan_in(const floor_rank *self) {
   size_t own = self->sides.source.numel, before = self->sides.source.first - self->sides.destination.first;
   float *to = buffer_of(self, self->rank, SOURCE_GRADIENT);
@@ -284,7 +284,7 @@ static int hold_sides(floor_rank *self, const bench_task *task) {
   return 0;
 }
 
-/* Each number is read once and written once, and an addend is read where it lies. */
+/* Each number is read once and written once; gradients are read directly from the other rank's memory. */
 static int run_bridge(floor_rank *self, const bench_task *task) {
   const bench_sides *sides = &self->sides;
   if (self->way == BENCH_FLOOR_SLOTS || hold_sides(self, task) || sides->direction == BENCH_EQUAL) return 1;
@@ -306,7 +306,7 @@ typedef struct ranks_of {
   int first, count;
 } ranks_of;
 
-/* Who gives and who receives. */
+/* The pool that sends and the pool that receives. */
 static void find_pools(const bench_pools *pools, bench_exchanged exchanged, ranks_of *from, ranks_of *to) {
   const ranks_of ci = {0, pools->ci}, blocks = {pools->ci, pools->blocks * pools->per_block};
   const ranks_of adv = {blocks.first + blocks.count, pools->adv};
@@ -316,7 +316,7 @@ static void find_pools(const bench_pools *pools, bench_exchanged exchanged, rank
   *to = receivers[exchanged];
 }
 
-/* Copies what this rank is to have in equal parts from all who give. */
+/* Copies `bytes` to this rank, in equal parts from all ranks `from`. */
 static void take_share(const floor_rank *self, ranks_of from, size_t bytes) {
   char *to = buffer_of(self, self->rank, DESTINATION);
   for (int i = 0; i < from.count; i++) {
@@ -325,8 +325,8 @@ static void take_share(const floor_rank *self, ranks_of from, size_t bytes) {
   }
 }
 
-/* Each byte that a rank lacks is read once and written once. Gradients of components go to the first rank of a block
- * alone. */
+/* Each byte that a rank must get is read once and written once. Gradients from pool adv go only to the first rank of
+ * each block. */
 static int run_crossing(floor_rank *self, const bench_task *task) {
   bench_pools pools = bench_pools_of(self->ranks);
   bench_exchanged exchanged;
@@ -357,7 +357,7 @@ static part own_part(const floor_rank *self, size_t numel) {
   return cut(numel, (size_t)self->rank, (size_t)self->ranks);
 }
 
-/* Of the rank's buffers that hold its part alone, or everybody's copy. */
+/* Buffer `which` as floats: this rank's own, or for COPY rank 0's. */
 static float *floats(const floor_rank *self, size_t which) {
   return buffer_of(self, which == COPY ? 0 : self->rank, which);
 }
@@ -380,7 +380,7 @@ static void reduce_scatter_buckets(floor_rank *self, const bench_task *task, siz
   barrier(self);
 }
 
-/* Rounds the updated parameters to the dtype in which they are stored. */
+/* Updates this rank's shard (task "update" only) and rounds it to the dtype in which it is stored. */
 static void update_own(floor_rank *self, const bench_task *task, size_t numel) {
   part own = own_part(self, numel);
   float *master = floats(self, MASTER);
@@ -389,7 +389,7 @@ static void update_own(floor_rank *self, const bench_task *task, size_t numel) {
   if (is_narrow(task)) bench_floor_narrow((uint16_t *)(void *)floats(self, VALUE), master, own.numel);
 }
 
-/* The own part into everybody's copy; all wait for each other after every piece of it. */
+/* Writes this rank's shard into the common unsharded copy, piece by piece, with a barrier after each. */
 static void gather(floor_rank *self, const bench_task *task, size_t numel, size_t pieces) {
   part own = own_part(self, numel);
   for (size_t i = 0; i < pieces; i++) {
@@ -429,9 +429,8 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
 static int be_rank(const char *address, floor_rank *self) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  self->spins = self->ranks <= cores
-                    ? 1 << 14
-                    : 1 << 5;  // with more ranks than cores the rank that is waited for may not be running
+  self->spins =
+      self->ranks <= cores ? 1 << 14 : 1 << 5;  // with more ranks than cores, the awaited rank may need this core
   bench_team team = {.self = self,
                      .rank = self->rank,
                      .ranks = self->ranks,
@@ -448,7 +447,7 @@ int bench_floor(const char *address, int ranks, bench_floor_way way, size_t nume
   size_t buffer_bytes = (needed + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, bytes = mapping_bytes(ranks, buffer_bytes);
   char *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return 1;
-  (void)madvise(mapping, bytes, MADV_HUGEPAGE);  // where the system allows it for shared memory
+  (void)madvise(mapping, bytes, MADV_HUGEPAGE);  // has an effect if the system allows it for shared memory
   for (int rank = 0; rank < ranks; rank++) {
     floor_rank self = {.mapping = mapping, .rank = rank, .ranks = ranks, .way = way, .buffer_bytes = buffer_bytes};
     if (fork() == 0) _exit(be_rank(address, &self));

@@ -1,4 +1,4 @@
-/* The bare program's loops in the widest vectors that the processor has. */
+/* The floor's loops, compiled for the widest vectors that the processor has. */
 #include "floor_kernels.h"
 
 #include <math.h>
@@ -52,7 +52,7 @@ INLINE void add_narrow(float *restrict to, const uint16_t *restrict from, size_t
   for (size_t i = 0; i < numel; i++) to[i] += widened(from[i]);
 }
 
-/* In blocks that stay in the first cache until all are added. */
+/* Elements of a block that stays in the first-level cache until all sources are added to it. */
 enum { BLOCK = 2048 };
 
 INLINE void sum_narrow(const uint16_t *const from[], int sources, float *to, size_t numel) {
@@ -72,7 +72,7 @@ INLINE void update(float *restrict param, float *restrict first, float *restrict
   }
 }
 
-/* bench_floor_NAME, which is `NAME` compiled for the widest vectors there are. */
+/* Defines bench_floor_NAME, which calls `NAME` compiled for AVX-512, AVX2 or neither, as the processor has them. */
 #if defined(__x86_64__)
 #define WIDEST(name, parameters, arguments)                                                            \
   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) static void name##_avx512 parameters { \

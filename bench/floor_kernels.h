@@ -1,4 +1,4 @@
-/* The loops of the bare program. */
+/* The floor's loops over numbers (floor.h). */
 #ifndef BENCH_FLOOR_KERNELS_H
 #define BENCH_FLOOR_KERNELS_H
 #include <stddef.h>
@@ -6,14 +6,14 @@
 
 /* to[j][i] = the sum of from[s][i] over all sources s, for every target j; a target may be one of the sources. */
 void bench_floor_sum(const float *const from[], int sources, float *const to[], int targets, size_t numel);
-/* The same for one target from bf16. */
+/* The same sum of bf16 sources into one f32 target. */
 void bench_floor_sum_narrow(const uint16_t *const from[], int sources, float *to, size_t numel);
-/* From f32 to bf16 by keeping the upper halves, and back. */
+/* Converts f32 to bf16 by cutting off the lower 16 bits, and bf16 to f32. */
 void bench_floor_narrow(uint16_t *to, const float *from, size_t numel);
 void bench_floor_widen(float *to, const uint16_t *from, size_t numel);
-/* AdamW with everything that does not change in a step left out. */
+/* One AdamW update with fixed factors: no bias correction, no weight decay. */
 void bench_floor_update(float *param, float *first, float *second, const float *grad, size_t numel);
-/* Copies; large blocks past the caches. */
+/* Copies bytes with memcpy, which writes large blocks past the caches. */
 void bench_floor_copy(void *to, const void *from, size_t bytes);
 
 #endif

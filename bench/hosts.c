@@ -1,4 +1,4 @@
-/* Network namespaces, made and read with iproute2. */
+/* Makes, uses and removes network namespaces with the programs of iproute2. */
 #include "hosts.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static ad_status tell(const char *format, ...) {
   return AD_SYSTEM;
 }
 
-/* ---- programs ---- */
+/* ---- running programs ---- */
 
 static void read_all(int from, char *out, size_t size) {
   size_t filled = 0;
@@ -52,7 +52,7 @@ static pid_t start(char *const line[], int output) {
   return failed ? -1 : process;
 }
 
-/* Runs a program; `output` gets what it says. Returns its exit status, or -1 if it did not run. */
+/* Runs a program; `output` gets what it prints. Returns its exit status, or -1 if it did not run. */
 static int run(char *const line[], char output[OUTPUT]) {
   int ends[2], status = -1;
   output[0] = 0;
@@ -65,7 +65,7 @@ static int run(char *const line[], char output[OUTPUT]) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* The words of a line; `text` is taken apart at spaces. */
+/* Splits `text` at its spaces into words, in place. */
 static void split(char *text, char *line[WORDS_MAX]) {
   int n = 0;
   char *rest = NULL;
@@ -95,7 +95,7 @@ static int is_installed(const char *program) {
 
 static ad_status check_machine(const char *qdisc) {
   const char *const programs[] = {"ip", "unshare", "hostname", qdisc ? "tc" : "ip"};
-  if (geteuid()) return tell("making network namespaces takes root; run it as root");
+  if (geteuid()) return tell("only root can make network namespaces: run it as root");
   for (int i = 0; i < 4; i++)
     if (!is_installed(programs[i]))
       return tell("there is no program '%s' here (Debian's packages iproute2, util-linux and hostname have them)",
@@ -103,7 +103,7 @@ static ad_status check_machine(const char *qdisc) {
   return AD_OK;
 }
 
-/* ---- removing ---- */
+/* ---- removing hosts ---- */
 
 static void remove_space(const char *space) {
   char output[OUTPUT], *rest = NULL;
@@ -122,7 +122,8 @@ static void remove_all(const bench_hosts *hosts) {
   run((char *[]){"rm", "-r", (char *)(size_t)hosts->folder, NULL}, output);
 }
 
-/* Lives in a process group of its own, which Ctrl-C does not reach, until nobody holds the other end. */
+/* The keeper process: in its own process group, which Ctrl-C does not reach, waits until the main process closes its
+ * end of the pipe `alive` or dies, then removes the hosts. */
 static void keep(const bench_hosts *hosts, int alive) {
   char nothing;
   setpgid(0, 0);
@@ -137,7 +138,7 @@ static void keep(const bench_hosts *hosts, int alive) {
 
 static ad_status start_keeper(bench_hosts *hosts) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC)) return tell("no pipe: %s", strerror(errno));
+  if (pipe2(ends, O_CLOEXEC)) return tell("a pipe cannot be made: %s", strerror(errno));
   fflush(NULL);
   hosts->keeper = fork();
   if (hosts->keeper == 0) {
@@ -149,7 +150,7 @@ static ad_status start_keeper(bench_hosts *hosts) {
   if (hosts->keeper > 0) return AD_OK;
   close(hosts->alive);
   rmdir(hosts->folder);
-  return tell("no process: %s", strerror(errno));
+  return tell("a process cannot be started: %s", strerror(errno));
 }
 
 void bench_hosts_close(bench_hosts *hosts) {
@@ -157,7 +158,7 @@ void bench_hosts_close(bench_hosts *hosts) {
   waitpid(hosts->keeper, NULL, 0);
 }
 
-/* ---- making ---- */
+/* ---- making hosts ---- */
 
 static ad_status write_file(const char *path, const char *text, mode_t mode) {
   FILE *file = fopen(path, "we");
@@ -167,7 +168,7 @@ static ad_status write_file(const char *path, const char *text, mode_t mode) {
   return failed ? tell("%s cannot be written", path) : AD_OK;
 }
 
-/* What launchers take for ssh: options, the address, then words for a shell there. */
+/* Writes a script that MPI launchers call instead of ssh: its arguments are options, an address, then a command. */
 static ad_status write_shell(const bench_hosts *hosts) {
   char text[512];
   snprintf(text, sizeof text,
@@ -180,7 +181,7 @@ static ad_status write_shell(const bench_hosts *hosts) {
   return write_file(hosts->shell, text, 0755);
 }
 
-/* Open MPI's. */
+/* Writes Open MPI's host file. */
 static ad_status write_list(const bench_hosts *hosts) {
   char text[BENCH_PLACES] = "";
   size_t filled = 0;
@@ -229,7 +230,7 @@ static void name_all(bench_hosts *hosts) {
 ad_status bench_hosts_open(bench_world world, const char *qdisc, bench_hosts *out) {
   *out = (bench_hosts){.world = world, .folder = "/tmp/addend-hostsXXXXXX"};
   AD_TRY(check_machine(qdisc));
-  if (!mkdtemp(out->folder)) return tell("/tmp: %s", strerror(errno));
+  if (!mkdtemp(out->folder)) return tell("a folder in /tmp cannot be made: %s", strerror(errno));
   name_all(out);
   AD_TRY(start_keeper(out));
   ad_status status = make(out, qdisc);
@@ -237,7 +238,7 @@ ad_status bench_hosts_open(bench_world world, const char *qdisc, bench_hosts *ou
   return status;
 }
 
-/* ---- using ---- */
+/* ---- using hosts ---- */
 
 int64_t bench_hosts_sent(const bench_hosts *hosts) {
   char output[OUTPUT];
@@ -264,8 +265,8 @@ int bench_hosts_enter_words(const bench_hosts *hosts, int host, char *line[]) {
   return sizeof words / sizeof *words;
 }
 
-/* Each host takes all cores for its own: its launcher would bind first ranks to the first core, all of them to one.
- * Ranks that poll give way to each other where they are more than cores. */
+/* No binding to cores: every simulated host has all cores, so the first ranks of all hosts would be bound to the same
+ * core. With more ranks than cores, polling ranks must yield. */
 static int openmpi_words(const bench_hosts *hosts, char *line[]) {
   long ranks = (long)hosts->world.hosts * hosts->world.ranks;
   char *words[] = {"--hostfile",
@@ -297,7 +298,8 @@ static int openmpi_words(const bench_hosts *hosts, char *line[]) {
   return sizeof words / sizeof *words;
 }
 
-/* UCX takes all hosts for one, where it would use shared memory: MPICH has its own on a host. */
+/* UCX is restricted to TCP: it would take all simulated hosts for one and use shared memory between them. On one host
+ * MPICH uses its own shared memory. */
 static int mpich_words(const bench_hosts *hosts, char *line[]) {
   char *words[] = {
       "-launcher", "ssh", "-launcher-exec", (char *)(size_t)hosts->shell, "-hosts", (char *)(size_t)hosts->places,

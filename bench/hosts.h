@@ -1,5 +1,5 @@
-/* Hosts of this machine: network namespaces with a name and an address each, joined by a bridge in one more. They are
- * removed when they are closed, and when this process ends without it, whatever ends it. */
+/* Simulated hosts on this machine: network namespaces, each with a host name and an address, joined by a bridge in one
+ * more namespace. They are removed by bench_hosts_close, or when this process ends in whatever way. */
 #ifndef BENCH_HOSTS_H
 #define BENCH_HOSTS_H
 #include <stdint.h>
@@ -17,28 +17,28 @@ typedef struct bench_host {
 typedef struct bench_hosts {
   bench_world world;
   bench_host host[BENCH_HOSTS_MAX];
-  char bridge[BENCH_HOST_WORD];                               /* the namespace that joins them */
-  char folder[BENCH_HOST_WORD];                               /* all hosts see it */
-  char list[BENCH_HOST_WORD + 8], shell[BENCH_HOST_WORD + 8]; /* files there, for launchers */
-  char places[BENCH_PLACES]; /* how many ranks are where, as MPICH's launcher takes it */
-  pid_t keeper;              /* the process that removes them when `alive` is closed */
-  int alive;
+  char bridge[BENCH_HOST_WORD];                               /* the namespace with the bridge between hosts */
+  char folder[BENCH_HOST_WORD];                               /* a temporary folder, which all hosts see */
+  char list[BENCH_HOST_WORD + 8], shell[BENCH_HOST_WORD + 8]; /* files in it: host list and ssh replacement */
+  char places[BENCH_PLACES]; /* hosts and their numbers of ranks, for MPICH's option -hosts */
+  pid_t keeper;              /* the process that removes the hosts when `alive` is closed */
+  int alive;                 /* a pipe's end that this process holds open */
 } bench_hosts;
 
-/* `qdisc`: what tc puts at every host's interface, in its words; NULL: nothing. A failure has been told on standard
- * error. */
+/* Makes the hosts. `qdisc`: the queueing discipline that tc sets on every host's interface, such as "netem delay 1ms";
+ * NULL: none. A failure was reported on standard error. */
 ad_status bench_hosts_open(bench_world world, const char *qdisc, bench_hosts *out) AD_CHECKED;
 void bench_hosts_close(bench_hosts *hosts);
 
-/* Bytes that all hosts sent since they are there, by the counters of their interfaces; -1: they cannot be read. */
+/* Bytes that all hosts have sent so far, by the counters of their interfaces; -1: these cannot be read. */
 int64_t bench_hosts_sent(const bench_hosts *hosts);
 
-/* Words before those of a program that lets it run on the host, with the host's name; returns how many. */
+/* Command-line words to put before a program's so that it runs on the host; returns how many. */
 int bench_hosts_enter_words(const bench_hosts *hosts, int host, char *line[]);
-/* Words of an MPI's launcher that place the ranks on the hosts; returns how many. Variables that MPICH needs are set in
- * this process. */
+/* Options of an MPI's launcher that place the ranks on the hosts; returns how many words. Also sets environment
+ * variables that MPICH needs in this process. */
 int bench_hosts_launcher_words(const bench_hosts *hosts, int is_openmpi, char *line[]);
-/* Brings this process into the host's network. Returns 0, or else it is not there. */
+/* Moves this process into the host's network namespace. Returns 0 on success. */
 int bench_hosts_enter(const bench_hosts *hosts, int host);
 
 #endif

@@ -1,4 +1,4 @@
-/* A rank of addend under measurement: tasks become calls of the public API. */
+/* A measured rank of addend: does the conductor's tasks with calls of the public API. */
 #include "library.h"
 #include "part.h"
 
@@ -14,7 +14,7 @@ typedef struct library_rank {
   const char *address;
   const bench_model *model;
   int plain;
-  bench_task held; /* what the last task needed, kept while the next ones need the same */
+  bench_task held; /* the last task; the objects below are kept as long as the next tasks are equal */
   bench_bridge *bridge;
   bench_held *trained;
 } library_rank;

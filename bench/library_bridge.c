@@ -1,4 +1,4 @@
-/* A batch over a bridge and its gradient back, in memory that all ranks see. */
+/* The task "bridge" with addend: a batch goes over a bridge and its gradient back, in memory that all ranks share. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static ad_status give_memory(bench_bridge *bridge, ad_array *array) {
   return ad_array_create(bridge->comm, AD_F32, &array->shape, &array->layout, array);
 }
 
-/* Where nothing moves both sides lie in the same memory, as they do on a tape. */
+/* If the bridge need not move data, source and destination share their memory, as they do on a tape. */
 static ad_status make_arrays(bench_bridge *b) {
   int64_t rows = (int64_t)(b->sides.bytes / sizeof(float) / BENCH_BATCH_ROW);
   ad_shape shape = {2, {rows, BENCH_BATCH_ROW}};
@@ -92,7 +92,8 @@ static ad_status there_and_back(bench_bridge *bridge) {
   return ad_bridge_backward(bridge->bridge, &bridge->destination_gradient, &bridge->source_gradient);
 }
 
-/* Gradients are summed in place, so that they grow from turn to turn; zeros stay. */
+/* Runs once with known numbers and checks the results. Then sets the gradients to zero: they are summed in place, so
+ * others would grow from run to run. */
 static ad_status look(bench_bridge *bridge) {
   const bench_sides *sides = &bridge->sides;
   bench_side_fill(bridge->source.data, &sides->source);

@@ -1,4 +1,4 @@
-/* One process on each host, and a connection between each two of them. */
+/* One process on each host, and a TCP connection between each two of them. */
 #include "link.h"
 
 #include <arpa/inet.h>
@@ -18,7 +18,7 @@ enum { PORT = 7900, TRIES = 200, ROOM = 1 << 20 };
 
 /* This host's side of the connection to another one. */
 typedef struct wire {
-  int socket; /* -1: to itself there is none */
+  int socket; /* -1 for this host itself */
   size_t to_send, to_receive;
 } wire;
 
@@ -26,7 +26,7 @@ typedef struct line_end {
   const bench_hosts *hosts;
   int own;
   wire wires[BENCH_HOSTS_MAX];
-  char *sent, *received; /* ROOM bytes each, used again and again: memory is not what is measured */
+  char *sent, *received; /* buffers of ROOM bytes, which all messages reuse, so that memory costs little time */
 } line_end;
 
 /* ---- connecting ---- */
@@ -45,7 +45,7 @@ static int listen_here(const line_end *end) {
   return listener;
 }
 
-/* The other host may not listen yet. */
+/* Connects to another host; tries repeatedly, since that host may not listen yet. */
 static int call(const line_end *end, int host) {
   struct sockaddr_in name = name_of(end, host);
   char own = (char)end->own;
@@ -66,7 +66,7 @@ static int answer(line_end *end, int listener) {
   return 0;
 }
 
-/* Each host calls those after it. */
+/* Connects all hosts: each calls the hosts after it and answers those before it. */
 static int join(line_end *end) {
   int listener = listen_here(end), failed = listener < 0, yes = 1;
   for (int i = end->own + 1; i < end->hosts->world.hosts && !failed; i++)
@@ -78,7 +78,7 @@ static int join(line_end *end) {
   return failed;
 }
 
-/* ---- moving ---- */
+/* ---- sending and receiving ---- */
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -115,7 +115,7 @@ static int is_moving(const line_end *end) {
   return moving;
 }
 
-/* So many bytes to every other host, and from it. */
+/* Sends `bytes` to every other host and receives as many from each. */
 static int bring(line_end *end, size_t bytes) {
   for (int i = 0; i < end->hosts->world.hosts; i++)
     if (i != end->own) end->wires[i].to_send = end->wires[i].to_receive = bytes;
@@ -124,7 +124,7 @@ static int bring(line_end *end, size_t bytes) {
   return 0;
 }
 
-/* ---- working ---- */
+/* ---- the process on a host ---- */
 
 static int run(void *context, const bench_task *task, const void *in, void *out) {
   return strcmp(task->op, "link") != 0 || bring(context, task->bytes);

@@ -1,10 +1,10 @@
-/* The network between hosts itself, measured: plain TCP streams, one for each two hosts, both ways at once. A task
- * "link" brings `bytes` from every host to every other. */
+/* Measures the network between hosts: plain TCP streams, one between each two hosts, in both directions at once. The
+ * task "link" sends `bytes` from every host to every other. */
 #ifndef BENCH_LINK_H
 #define BENCH_LINK_H
 #include "hosts.h"
 
-/* One process on each host, which joins the conductor at `address`; returns when they have ended. */
+/* Starts one process on each host, which join the conductor at `address`; returns when they have ended. */
 int bench_link(const char *address, const bench_hosts *hosts);
 
 #endif

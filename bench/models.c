@@ -1,4 +1,4 @@
-/* The measured models' sizes. */
+/* The sizes of the measured models (library.h). */
 #include "library.h"
 
 const bench_model bench_small = {.layers = 6, .d_model = 384, .heads = 6, .seq = 256, .batch = 8};

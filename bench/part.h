@@ -1,4 +1,5 @@
-/* What is measured of libaddend_train, as one record, so that a program without it measures the core. */
+/* The interface to the measurements of libaddend_train, as one record, so that a program without that library can
+ * measure the core alone. */
 #ifndef BENCH_PART_H
 #define BENCH_PART_H
 #include <jansson.h>
@@ -6,32 +7,32 @@
 #include "bench.h"
 #include "cases.h"
 
-/* What a rank keeps from one task of the trainer's to the next of the same kind. */
+/* Objects that a rank keeps from one task of the trainer to the next equal task. */
 typedef struct bench_held bench_held;
 
 typedef struct bench_part {
-  int duties;                /* that need the trainer */
-  const char *const *others; /* operations that are measured outside of rounds; ended by NULL */
-  /* Parameters of a model, or, of a decomposition and of an exchange between its pools, elements that must move. */
+  int duties;                /* the duties (bench_duty bits) that need the trainer */
+  const char *const *others; /* operations that are measured outside of the rounds of programs; ended by NULL */
+  /* Number of a model's parameters; of a decomposition or an exchange between its pools, elements that must move. */
   size_t (*numel)(const bench_model *model);
   size_t (*pools_numel)(const bench_model *model, bench_duty duty, const char *storage, int ranks);
-  /* One task of these duties, on this rank; *held is NULL at the first. */
+  /* Does one task of these duties on this rank; *held is NULL at the first call. */
   ad_status (*run)(ad_comm *comm, const bench_model *model, int plain, const bench_task *task, bench_held **held);
   void (*let_go)(bench_held *held); /* NULL allowed */
-  /* Seconds that training steps waited for sums of gradients since this was asked last, as their reports say. */
+  /* Seconds that training steps waited for sums of gradients since the last call, by their reports. */
   double (*waited)(bench_held *held);
-  /* Adds to the row how products of this case are made. */
+  /* Adds to the row which library computes the case's matrix products. */
   void (*add_products)(json_t *row, const bench_case *measured);
   void (*add_machine)(json_t *machine);
-  /* Adds what is measured outside of rounds. The first failure, AD_INTERRUPTED before any other. */
+  /* Measures `others` and adds their rows. Returns the first failure, but AD_INTERRUPTED before any other. */
   ad_status (*measure)(const bench_options *options, json_t *document, json_t *rows);
 } bench_part;
 
-extern const bench_part bench_trainer; /* of trainer/part.c, or without_trainer.c, where no duty needs it */
+extern const bench_part bench_trainer; /* in trainer/part.c; in a build without the trainer, in without_trainer.c */
 
-/* 1 if this operation was asked for, or all were. */
+/* 1 if the options ask for this operation or for all. */
 int bench_wants(const bench_options *options, const char *op);
-/* The first failure counts, but for a request to stop, which counts before any. */
+/* Keeps the first failure in *first; AD_INTERRUPTED, a request to stop, replaces any other failure. */
 void bench_keep(ad_status *first, ad_status next);
 
 #endif

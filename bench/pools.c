@@ -1,4 +1,4 @@
-/* Numbers of ranks and elements of a decomposition's pools. */
+/* Computes the numbers of ranks and elements of a decomposition's pools. */
 #include "pools.h"
 
 #include <string.h>
@@ -44,7 +44,7 @@ static int64_t component_elements(const bench_decomposition *decomposition) {
   return elements;
 }
 
-/* A pool's ranks have each sample once, a block's those of its own sites. */
+/* Each sample's importances go once to the receiving pool (to each block only those of its own sites). */
 int64_t bench_exchanged_elements(const bench_decomposition *decomposition, const bench_pools *pools,
                                  bench_exchanged exchanged) {
   int64_t copies = exchanged == BENCH_BLOCKS_ADV ? pools->adv : 1;

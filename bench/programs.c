@@ -1,4 +1,4 @@
-/* Starting the measured programs. */
+/* Starts the measured programs: addend, the floor, and the peers through mpirun or python3. */
 #include "programs.h"
 
 #include <arpa/inet.h>
@@ -44,13 +44,13 @@ static int be_slots(const bench_kind *kind, const char *address, const bench_sce
   return bench_floor(address, scene->ranks, BENCH_FLOOR_SLOTS, numel_of(scene->model));
 }
 
-/* What a peer says goes nowhere unless it is asked for: launchers are talkative when their ranks leave. */
+/* Discards standard error, since launchers print much when their ranks leave; not if ADDEND_PEER_ERRORS is set. */
 static void keep_quiet(void) {
   int nowhere = getenv("ADDEND_PEER_ERRORS") ? -1 : open("/dev/null", O_WRONLY);
   if (nowhere >= 0) dup2(nowhere, STDERR_FILENO);
 }
 
-/* words: mpirun, program, then the launcher's own arguments. Variables are set by `warm_heap` before. */
+/* Runs mpirun. kind->words: mpirun's name, the program's name, then further options of mpirun. */
 static int be_mpi(const bench_kind *kind, const char *address, const bench_scene *scene) {
   char path[PATH_BYTES], count[16];
   char *line[WORDS_MAX];
@@ -70,7 +70,7 @@ static int be_mpi(const bench_kind *kind, const char *address, const bench_scene
   return 1;
 }
 
-/* The heap keeps what was freed and uses huge pages, so that scratch buffers cost no page faults. */
+/* Runs mpirun with a heap that keeps freed memory and uses huge pages, so that scratch buffers cause no page faults. */
 static int be_warm_mpi(const bench_kind *kind, const char *address, const bench_scene *scene) {
   setenv("GLIBC_TUNABLES",
          "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184:glibc.malloc.top_pad=268435456:"
@@ -83,7 +83,7 @@ static int be_link(const bench_kind *kind, const char *address, const bench_scen
   return bench_link(address, scene->hosts);
 }
 
-/* A port that was free a moment ago. */
+/* A TCP port that was just free. */
 static int free_port(void) {
   struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t size = sizeof name;
@@ -94,7 +94,7 @@ static int free_port(void) {
   return port;
 }
 
-/* Ranks that follow each other are on one host. Returns how many words enter it. */
+/* Command-line words that start a rank of gloo on its host (consecutive ranks share a host); returns how many. */
 static int enter_for_gloo(const bench_hosts *hosts, int rank, char *line[]) {
   setenv("GLOO_SOCKET_IFNAME", "eth", 1);
   setenv("MASTER_ADDR", hosts->host[0].address, 1);
@@ -129,7 +129,8 @@ static void be_python_rank(const bench_kind *kind, const char *address, const be
   _exit(1);
 }
 
-/* words: script, what it is told. Ends when the first rank ends badly or all end. */
+/* Runs a Python script, one process per rank. kind->words: the script, then its arguments. Ends when the first rank
+ * fails or all have ended. */
 static int be_python(const bench_kind *kind, const char *address, const bench_scene *scene) {
   int port = free_port(), status = 0;
   for (int rank = 0; rank < scene->ranks; rank++)
@@ -203,8 +204,8 @@ const bench_kind bench_kinds[] = {
 const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
 _Static_assert(sizeof bench_kinds / sizeof *bench_kinds <= BENCH_KINDS_MAX, "an orchestra has no place for all");
 
-/* Another program's ranks would not see the conductor hang up. glibc before 2.34 has no name for the call, Linux
- * before 5.9 does not know it. */
+/* Closes file descriptors inherited from the conductor: its sockets would stay open here, so other programs' ranks
+ * would not notice when it closes them. syscall, since glibc before 2.34 lacks close_range, as does Linux before 5.9. */
 static void close_inherited(void) {
   if (!syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0)) return;
   for (int fd = STDERR_FILENO + 1; fd < sysconf(_SC_OPEN_MAX); fd++) close(fd);
@@ -214,12 +215,12 @@ static void be(const bench_kind *kind, const char *address, const bench_scene *s
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   close_inherited();
   if (kind->is_peer) keep_quiet();
-  dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is the document's
+  dup2(STDERR_FILENO, STDOUT_FILENO);  // standard output is reserved for the JSON document
   _exit(kind->be(kind, address, scene));
 }
 
-/* What a decomposition on pools or a pipeline is compared with does all of it in one process; a link has an end on each
- * host. */
+/* The number of processes that join for a program. Peers of a decomposition on pools use one process; a link has one
+ * process on each host. */
 static int processes(const bench_kind *kind, const bench_scene *scene) {
   if (kind->be == be_link) return scene->hosts->world.hosts;
   if (kind->be == be_addend && kind->is_peer) return 1;

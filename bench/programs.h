@@ -1,10 +1,11 @@
-/* Every program that can be measured: how it is started, what it can do. */
+/* All programs that can be measured (addend, floor, peers): how each is started, and which duties it can do. */
 #ifndef BENCH_PROGRAMS_H
 #define BENCH_PROGRAMS_H
 #include "conductor.h"
 #include "hosts.h"
 #include "library.h"
 
+/* A kind of task; programs that can do it have its bit. */
 typedef enum bench_duty {
   BENCH_COLLECTIVES = 1,
   BENCH_REDUCER = 2,
@@ -25,29 +26,30 @@ typedef enum bench_duty {
   BENCH_PIPELINE = 65536
 } bench_duty;
 
-/* Who is started, and where. */
+/* With how many ranks, which model and on which hosts a program is started. */
 typedef struct bench_scene {
   int ranks;
   const bench_model *model;
-  const bench_hosts *hosts; /* NULL: this machine */
+  const bench_hosts *hosts; /* NULL: on this machine, not on simulated hosts */
 } bench_scene;
 
-/* Programs of one name are the same thing in different settings; the best of them counts. */
+/* A program. Several entries with one name are one program with different settings; the fastest setting counts. */
 typedef struct bench_kind {
   const char *name, *setting;
   int duties, is_peer;
-  /* Called in a process of its own: becomes the program by exec, or does its work there; returns an exit status. */
+  /* Called in a new process: becomes the program by exec, or does its work; returns an exit status. */
   int (*be)(const struct bench_kind *kind, const char *address, const bench_scene *scene);
-  char *const *words; /* what `be` needs to know */
+  char *const *words; /* arguments for `be` */
 } bench_kind;
 
 enum { BENCH_KINDS_MAX = 40 };
 extern const bench_kind bench_kinds[];
 extern const int bench_kind_count;
 
-/* Starts a program and waits until its ranks joined; out->lives is 0 if it is not installed or does not start. */
+/* Starts a program and waits until its ranks have joined; out->lives is 0 if it is not installed or fails to start. */
 void bench_start(const bench_kind *kind, const bench_scene *scene, bench_program *out);
-/* The folder of the peers' programs and scripts: $ADDEND_PEERS, or `peers` beside this program. Returns buffer. */
+/* The path of a peer's program or script: in $ADDEND_PEERS, or in the folder `peers` beside this program. Returns
+ * buffer. */
 const char *bench_peer_path(const char *name, char *buffer, size_t size);
 
 #endif

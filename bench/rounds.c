@@ -1,4 +1,4 @@
-/* Turns, medians, rows. */
+/* Lets the programs work in turns, and makes a row from their medians. */
 #include "rounds.h"
 
 #include <stdio.h>
@@ -8,17 +8,17 @@
 #include "row.h"
 
 enum { ENTRIES_MAX = BENCH_KINDS_MAX + 1, ITERATIONS_MAX = 5000 };
-/* Before it answers for the first time, a peer may compile for a minute on a core that it has for itself. */
+/* Seconds of a turn, and seconds to wait for an answer. The first takes longer: a peer may compile code for it. */
 static const double TURN_SECONDS = 0.05, QUICK_TURN_SECONDS = 0.01, PATIENCE = 60, FIRST_PATIENCE = 600;
 
-/* A program with the memory that it is measured on. */
+/* A program, measured with one kind of memory. */
 typedef struct entry {
   bench_program *program;
   const bench_kind *kind;
   bench_task task;
   double seconds[BENCH_ROUNDS_MAX], waiting[BENCH_ROUNDS_MAX];
   int rounds;
-  double median; /* -1: was not measured */
+  double median; /* seconds; -1: not measured */
 } entry;
 
 typedef struct turns {
@@ -36,7 +36,7 @@ static void enter(turns *t, bench_program *program, const bench_kind *kind, cons
 }
 
 static int is_addend(const bench_kind *kind) { return !strcmp(kind->name, "addend"); }
-/* The library, whichever engine it is measured on. */
+/* 1 for addend with any engine: it has shared memory of its own. */
 static int has_own_memory(const bench_kind *kind) { return !strncmp(kind->name, "addend", 6); }
 
 static const char *memory_of(const bench_kind *kind, const bench_case *measured) {
@@ -54,7 +54,7 @@ static void enter_all(turns *t, bench_orchestra *orchestra, const bench_case *me
   }
 }
 
-/* As many iterations as fill a turn. One that fills it alone, as a training step does, is not repeated to find out. */
+/* Chooses as many iterations as fill a turn. A task that fills a turn alone, such as a training step, is tried once. */
 static void choose_iterations(turns *t, double turn_seconds) {
   for (int i = 0; i < t->count; i++) {
     bench_task *task = &t->entries[i].task;
@@ -86,7 +86,7 @@ static void sort_out(turns *t) {
   }
 }
 
-/* The best setting of a program, or NULL. */
+/* The fastest setting of the program of this name; NULL if it was not measured. */
 static const entry *best(const turns *t, const char *name) {
   const entry *found = NULL;
   for (int i = 0; i < t->count; i++) {
@@ -121,7 +121,7 @@ static void add_variant(json_t *row, const bench_case *measured) {
   json_object_set_new(row, "variant", json_string(measured->task.op));
 }
 
-/* What a rank spends in posting values and gradients between stages and in waiting for them. */
+/* Adds the seconds that a rank spends posting and waiting for transfers between stages. */
 static void add_transfers(json_t *row, entry *own) {
   bench_sort(own->waiting, own->rounds);
   json_object_set_new(row, "transfer_seconds", json_real(own->waiting[own->rounds / 2]));

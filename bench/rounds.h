@@ -1,5 +1,5 @@
-/* One case measured by all programs in turns (A B C A B C ...), because the machine is shared and its speed drifts:
- * what is compared was measured in the same seconds. */
+/* Measures one case with all programs in turns (A B C A B C ...): the machine is shared and its speed changes, so
+ * numbers that are compared must be measured in the same seconds. */
 #ifndef BENCH_ROUNDS_H
 #define BENCH_ROUNDS_H
 #include <jansson.h>
@@ -13,8 +13,8 @@ typedef struct bench_orchestra {
   const bench_model *model;
 } bench_orchestra;
 
-/* Measures one case and appends its rows (comm, and ordinary memory where the operation takes the caller's) to `rows`.
- */
+/* Measures one case and appends its rows to `rows`: one with the comm's shared memory and, for collectives, one with
+ * ordinary memory. */
 void bench_measure(bench_orchestra *orchestra, const bench_case *measured, int quick, json_t *rows);
 
 #endif

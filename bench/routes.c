@@ -1,9 +1,9 @@
-/* Who sends how many rows to which expert. Written once more in peers/torch_exchange.py. */
+/* Computes which rank sends how many rows to which expert. peers/torch_exchange.py has the same numbers in Python. */
 #include "routes.h"
 
 enum { SHARES = 7 };
 
-/* An expert gets 1 to SHARES parts of a rank's rows. */
+/* An expert's share of a rank's rows, relative to the other experts': 1 to SHARES. */
 static size_t share(int rank, int expert) { return 1 + (size_t)(3 * rank + 5 * expert) % SHARES; }
 
 static size_t shares_before(int rank, int expert) {

@@ -1,4 +1,4 @@
-/* What every row of the document has. */
+/* Makes rows of the JSON document. */
 #include "row.h"
 
 #include <stdlib.h>

@@ -1,16 +1,16 @@
-/* A row of the document: the keys that every measurement has. */
+/* A row of the JSON document, with the keys that every measurement has. */
 #ifndef BENCH_ROW_H
 #define BENCH_ROW_H
 #include <jansson.h>
 
 #include "library.h"
 
-/* Sorts the seconds of `rounds` rounds; the median, least and most of them are in the row. It says of no floor and of
- * no peer: who compares sets `floor_seconds`, `floor_ratio` and `peers`. */
+/* Makes a row with median, least and most of the seconds of `rounds` rounds, which it sorts. floor_seconds and
+ * floor_ratio are null and `peers` is empty; the caller sets them. */
 json_t *bench_row(const bench_task *task, int ranks, double *seconds, int rounds);
-/* A model's sizes. */
+/* A model's sizes as a JSON object. */
 json_t *bench_model_words(const bench_model *model);
-/* Ascending; the median is then seconds[count / 2]. */
+/* Sorts in ascending order; the median is then seconds[count / 2]. */
 void bench_sort(double *seconds, int count);
 
 #endif

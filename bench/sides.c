@@ -1,4 +1,4 @@
-/* Parts of a batch on both sides of a bridge, and what stands in them. */
+/* The ranks' parts of a batch on both sides of a bridge, and the numbers in them. */
 #include "sides.h"
 
 #include <string.h>

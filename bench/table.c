@@ -1,4 +1,4 @@
-/* The document of a run as a table for people: addend's times, and how many times as long the others take. */
+/* Prints a run's JSON document as a readable table: addend's times, and the others' times relative to addend's. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void print_spread(FILE *to, const json_t *row) {
   fprintf(to, " %9s  %9s .. %-9s", median, least, most);
 }
 
-/* Times relative to addend's: above 1, addend is faster. */
+/* Prints another program's time divided by addend's: above 1, addend is faster. */
 static void print_ratio(FILE *to, const json_t *row, const json_t *other, int width) {
   double own = json_number_value(json_object_get(row, "seconds_median"));
   if (json_is_number(other) && own > 0)
@@ -39,7 +39,7 @@ static void print_ratio(FILE *to, const json_t *row, const json_t *other, int wi
     fprintf(to, " %*s", width, "-");
 }
 
-/* Its column stands beside training steps alone. */
+/* 1 for a peer that has a column only in the table of training steps. */
 static int trains_only(const char *peer) { return strstr(peer, "_compiled") || strstr(peer, "_bf16"); }
 
 static void print_head(FILE *to, const json_t *row) {
@@ -51,7 +51,7 @@ static void print_head(FILE *to, const json_t *row) {
   fprintf(to, "\n");
 }
 
-/* The last column of a pipeline: what part of its step ranks spend in transfers. */
+/* Prints the last column of a pipeline's row: the share of a step that ranks spend in transfers. */
 static void print_transfers(FILE *to, const json_t *row) {
   const json_t *seconds = json_object_get(row, "transfer_seconds");
   double step = json_number_value(json_object_get(row, "seconds_median"));
@@ -108,7 +108,7 @@ static void print_activations(FILE *to, const char *name, const json_t *of) {
           bf16 / (1 << 20), 100 * ratio);
 }
 
-/* What is planned, what is held, and by how much they differ. */
+/* Prints planned bytes, measured bytes, and the difference in percent. */
 static void print_bytes_held(FILE *to, const json_t *row, const char *planned_key, const char *held_key) {
   double planned = json_number_value(json_object_get(row, planned_key));
   const json_t *held = json_object_get(row, held_key);
@@ -206,7 +206,7 @@ static void print_product(FILE *to, const json_t *row) {
   fprintf(to, own > 0 ? " %5.2f\n" : "\n", ours / (own > 0 ? own : 1));
 }
 
-/* The peers that train. */
+/* The peers that can do training steps. */
 static const char *const trainers[] = {"torch_ddp", "torch_fsdp", "torch_ddp_compiled", "torch_ddp_bf16",
                                        "torch_ddp_bf16_compiled"};
 enum { TRAINERS = sizeof trainers / sizeof *trainers };
@@ -244,7 +244,7 @@ static void print_between_head(FILE *to, const json_t *row) {
   fprintf(to, "\n");
 }
 
-/* Bytes over the least, and the processor's seconds for 1 GB of them. */
+/* Prints the sent bytes relative to the least possible, and the processor seconds per GB sent. */
 static void print_sent(FILE *to, const json_t *row, const char *name) {
   double least = json_number_value(json_object_get(row, "least_bytes"));
   double sent = json_number_value(json_object_get(json_object_get(row, "sent_bytes"), name));
@@ -318,14 +318,15 @@ static void print_group(FILE *to, const json_t *row) {
   fprintf(to, "\n");
 }
 
-/* Rows that have columns of their own; all others are times beside those of a floor and of peers. */
+/* A kind of row with its own columns. All other rows have the usual columns: times of addend, floor and peers. */
 typedef struct row_kind {
   const char *op;
   void (*head)(FILE *to, const json_t *row);
   void (*row)(FILE *to, const json_t *row);
 } row_kind;
 
-/* Between hosts the operation does not matter; the last is of every other one. */
+/* The kinds of rows by operation. Rows between hosts are one kind whatever the operation; the last entry is for every
+ * other row. */
 static const row_kind kinds[] = {
     {"train_step", print_training_head, print_training}, {"attention", print_attention_head, print_attention},
     {"products", print_products_head, print_product},    {"errors", print_error_head, print_error},
@@ -339,7 +340,7 @@ static int kind_of(const json_t *row) {
   return kind;
 }
 
-/* Rows of a kind stand together, below its head. */
+/* Prints the rows, with a new head whenever their kind changes. */
 static void print_rows(FILE *to, const json_t *rows) {
   size_t i;
   json_t *row;

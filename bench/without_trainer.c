@@ -1,4 +1,4 @@
-/* A program of the core alone, in place of trainer/: none of its cases are there. */
+/* Replaces trainer/ in a program without the trainer: the trainer's cases do not exist there. */
 #include "part.h"
 
 static const char *const none[] = {NULL};

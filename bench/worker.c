@@ -1,4 +1,4 @@
-/* A rank's side of a measurement: tasks come in, seconds go out. Which program runs is in the team. */
+/* A measured rank: receives tasks from the conductor, runs them with the team's functions, and answers with seconds. */
 #include "worker.h"
 
 #include <sched.h>
@@ -41,20 +41,20 @@ int bench_task_read(const char *line, bench_task *out) {
                 &out->in_place, &out->iterations) != 7;
 }
 
-/* Buffers of the last task; kept as long as the next tasks need the same. */
+/* The buffers of the last task, kept as long as the next tasks need the same ones. */
 typedef struct buffers {
   bench_task task;
-  size_t in_bytes, out_bytes; /* 0: has none of its own */
+  size_t in_bytes, out_bytes; /* 0: no buffer of its own, since the task is in place */
   char *in_memory, *out_memory;
-  const void *in; /* as the operation takes them: in place, one points into the other's memory */
+  const void *in; /* the operation's pointers; in place, one points into the other's buffer */
   void *out;
 } buffers;
 
 typedef struct worker {
   const bench_team *team;
   int conductor;
-  double busy;    /* the processor's seconds in one iteration of the last task that was timed */
-  double waiting; /* likewise what the program counts as waiting */
+  double busy;    /* processor seconds in one iteration of the last timed task */
+  double waiting; /* seconds of waiting in one iteration, as the program counts them */
   buffers held;
 } worker;
 
@@ -116,7 +116,7 @@ static int run_once(const worker *self, const bench_task *task) {
   return self->team->run(self->team->self, task, self->held.in, self->held.out);
 }
 
-/* The processor's seconds of all threads of this process. */
+/* Processor seconds of all threads of this process so far. */
 static double processor_now(void) {
   struct timespec time;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -125,7 +125,7 @@ static double processor_now(void) {
 
 static double take_waited(const worker *self) { return self->team->waited ? self->team->waited(self->team->self) : 0; }
 
-/* Seconds of one iteration, or -1. */
+/* The seconds of one iteration, or -1 if the task cannot be done. */
 static double time_task(worker *self, const bench_task *task) {
   if (self->team->barrier(self->team->self)) return -1;
   for (int i = 0; i < bench_warm_ups(task); i++)
@@ -141,7 +141,7 @@ static double time_task(worker *self, const bench_task *task) {
   return seconds;
 }
 
-/* Small whole numbers, exact in every dtype. bf16 is the upper half of an f32; f16 is left to the tests. */
+/* Element i of a rank's input: small integers, exact in every dtype. f16 results are not checked here, but by tests. */
 static float addend_of(int rank, size_t i) { return (float)(rank + 1) * (float)(1 + i % 3); }
 
 static void write_number(const char *dtype, void *memory, size_t i, float value) {
@@ -186,7 +186,7 @@ static int is_right(const worker *self, const bench_task *task) {
   return 1;
 }
 
-/* A measured program that gives wrong numbers is not measured. */
+/* Checks a result; a program that gives wrong numbers is not measured. */
 static double look_at_result(const worker *self, const bench_task *task) {
   int is_f32 = !strcmp(task->dtype, "f32"), is_f16 = !strcmp(task->dtype, "f16");
   int looks = bench_is_collective(task->op) && !is_f16 && (is_f32 || !self->team->only_f32);
@@ -241,7 +241,7 @@ static void bind_to_core(int rank, int ranks) {
   CPU_ZERO(&own);
   for (int core = 0; core < CPU_SETSIZE; core++)
     if (CPU_ISSET(core, &allowed) && rank-- == 0) CPU_SET(core, &own);
-  (void)sched_setaffinity(0, sizeof own, &own);  // if not, the scheduler decides
+  (void)sched_setaffinity(0, sizeof own, &own);  // if this fails, the scheduler chooses the core
 }
 
 int bench_work(const char *address, const bench_team *team) {

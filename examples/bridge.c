@@ -1,17 +1,19 @@
-/* A bridge on plain buffers, without a tape: what an encoder made of a batch, cut over 4 ranks of dp, is brought to a
- * model that cuts it over 2 and reads each sequence on 2 ranks of cp. Each of those leaves a gradient that is zero
- * outside its own positions; what comes back to the encoder is the sum. Starts 8 ranks. */
+/* A bridge moves values between two meshes, here two of the same ranks, and works on plain buffers without a tape. The
+ * encoder's output, sharded over 4 ranks of dp, goes to a model that shards the batch over 2 ranks of dp and each
+ * sequence over 2 ranks of cp. In backward each cp rank has a gradient that is zero outside its own positions; the
+ * bridge brings the sum of these gradients back to the encoder. Starts 8 ranks. */
 #include <math.h>
 #include <stdio.h>
 #include "addend/bridge.h"
 
 enum { RANKS = 8, BATCH = 8, SEQ = 6, WIDTH = 3 };
 
-/* Element number i of the whole batch, and of the whole gradient. */
+/* Element i of the global batch, and element i of its gradient. */
 static double image(int64_t i) { return sin((double)i); }
 static double gradient(int64_t i) { return cos((double)i); }
 
-/* The batch on both sides, and its gradient. */
+/* The two meshes, and this rank's part of the batch and of its gradient on each: `made` by the encoder, `read` by the
+ * model. */
 typedef struct sides {
   ad_mesh *encoder, *model;
   ad_bridge *bridge;
@@ -22,14 +24,14 @@ static ad_status create(ad_comm *comm, ad_array *array) {
   return ad_array_create(comm, AD_F64, &array->shape, &array->layout, array);
 }
 
-/* `images` is what the encoder's mesh says of them: all ranks of tp have the same ones. */
+/* Makes the bridge and its four arrays. `images` is the layout of the encoder's output on the encoder's mesh. */
 static ad_status join(ad_comm *comm, const char *images, sides *s) {
   ad_layout from, to;
   ad_shape shape = {3, {BATCH, SEQ, WIDTH}};
   AD_TRY(ad_mesh_create("dp=4 tp=2", &s->encoder));
   AD_TRY(ad_mesh_create("dp=2 cp=2 tp=2", &s->model));
   AD_TRY(ad_layout_parse(s->encoder, images, &from));
-  AD_TRY(ad_layout_parse(s->model, "dp=S0 cp=R tp=I", &to));  // R on cp: each rank uses its part of the sequence
+  AD_TRY(ad_layout_parse(s->model, "dp=S0 cp=R tp=I", &to));  // R on cp: cp ranks use different parts of one copy
   AD_TRY(ad_bridge_create(comm, &from, &to, NULL, &s->bridge));
   AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_FORWARD, &s->made, &s->read));
   AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_BACKWARD, &s->made_gradient, &s->read_gradient));
@@ -42,10 +44,10 @@ static ad_status join(ad_comm *comm, const char *images, sides *s) {
 static void part(sides *s) {
   ad_bridge_destroy(s->bridge);
   ad_mesh_destroy(s->encoder);
-  ad_mesh_destroy(s->model);  // the arrays go with the comm
+  ad_mesh_destroy(s->model);  // closing the comm frees the arrays
 }
 
-/* The first element of this rank's rows. */
+/* The index in the global batch of the first element that `rank` holds. */
 static int64_t first_of(const ad_array *array, int64_t rank) {
   ad_span rows;
   ad_layout_spans(&array->layout, 0, BATCH, rank, &rows, 1);
@@ -57,13 +59,14 @@ static void fill(ad_array *array, int64_t rank, double (*value)(int64_t i)) {
   for (size_t i = 0; i < ad_array_numel(array); i++) ((double *)array->data)[i] = value(first + (int64_t)i);
 }
 
-/* What the backward pass of a cut sequence leaves: zero where the other ranks of cp have the positions. */
+/* A model with a sharded sequence leaves gradients only at its own positions: sets those of other cp ranks to zero. */
 static void keep_own_positions(const sides *s, int64_t rank) {
   int64_t cp = ad_mesh_axis_size(s->model, AD_CP), own = ad_mesh_position(s->model, rank, AD_CP);
   for (size_t i = 0; i < ad_array_numel(&s->read_gradient); i++)
     if ((int64_t)i / WIDTH % SEQ * cp / SEQ != own) ((double *)s->read_gradient.data)[i] = 0;
 }
 
+/* The largest difference between an element of the array and the value that it should have. */
 static double worst_of(const ad_array *array, int64_t rank, double (*wanted)(int64_t i)) {
   double worst = 0;
   int64_t first = first_of(array, rank);
@@ -80,7 +83,7 @@ static ad_status there_and_back(ad_comm *comm, sides *s, double *worst) {
   *worst = worst_of(&s->read, rank, image);
   fill(&s->read_gradient, rank, gradient);
   keep_own_positions(s, rank);
-  // It is P on cp, because the images are R there: nobody writes the sum.
+  // Images are R on cp, so their gradient is P there, a pending sum: the bridge itself adds it up over cp.
   AD_TRY(ad_bridge_backward(s->bridge, &s->read_gradient, &s->made_gradient));
   *worst = fmax(*worst, worst_of(&s->made_gradient, rank, gradient));
   return AD_OK;
@@ -102,9 +105,9 @@ int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = on_each_rank};
   ad_launch_result result = {.size = sizeof result};
   sides s = {0};
-  ad_comm *dry;  // to be refused nothing has to run
+  ad_comm *dry;  // engine dry moves no data: checking types needs no other rank
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;
-  if (join(dry, "dp=S0 tp=R", &s) != AD_TYPE) return 1;  // as if each rank of tp used the images for itself
+  if (join(dry, "dp=S0 tp=R", &s) != AD_TYPE) return 1;  // the mistake: R on tp counts each copy's gradient
   printf("refused: %s\n", ad_last_error());
   part(&s);
   ad_comm_close(dry);

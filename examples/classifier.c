@@ -1,14 +1,14 @@
-/* A model of one's own in one file: rows of a CSV go through two dense layers to a class, the file's last column; every
- * fifth row is held out. As a program it is a command, `classifier check classifier.yaml --sabotage`; as a shared
- * object it is what `addend check --program ./classifier.so classifier.yaml` takes. docs/own-program.md walks through
- * it. */
+/* Your own model in one file: two dense layers classify the rows of a CSV file; its last column is the class, and every
+ * fifth row is held out for evaluation. Built as a program, this file is a command: `classifier check classifier.yaml
+ * --sabotage`. Built as a shared object, it is loaded by the addend command: `addend check --program ./classifier.so
+ * classifier.yaml`. docs/own-program.md explains it step by step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "addend/addend.h"
 
-/* ---- an operation of one's own: the margin of Crammer and Singer 2001 ---- */
+/* ---- a custom operation: the margin loss of Crammer and Singer 2001 ---- */
 
-/* By how much the best other class is within 1 of a row's own; 0 for a row that does not count, whose label is -1. */
+/* The row's loss: max(0, 1 + largest logit of an other class - logit of the label); 0 if label is -1 (padding). */
 static double margin_of(const ad_array *logits, size_t row, double label, size_t *other) {
   size_t classes = (size_t)logits->local.dim[1], first = row * classes, own = label > 0 ? (size_t)label : 0;
   *other = own ? 0 : 1;
@@ -37,7 +37,7 @@ static ad_status margin_backward(ad_tape *t, ad_tensor *out, const ad_gradient_s
   return AD_OK;
 }
 
-/* Rows may be cut, classes (c) may not. Operand 1 is whole numbers; backward fills the gradient of operand 0. */
+/* Rows (n) may be sharded, classes (c) may not. Operand 1 holds integers; backward fills operand 0's gradient. */
 static const ad_operation margin = {.size = sizeof margin,
                                     .name = "margin",
                                     .dims = "nc,n->n",
@@ -52,7 +52,7 @@ static const ad_operation margin = {.size = sizeof margin,
 
 /* ---- the model ---- */
 
-typedef struct settings { /* what the keys at the end fill */
+typedef struct settings { /* the recipe's values; the table `keys` below says which key fills which field */
   int64_t features, hidden, classes;
   char *rows;
 } settings;
@@ -62,12 +62,12 @@ typedef struct classifier {
   ad_linear_layer in, out;
   ad_batch_field fields[3];
   ad_batch *batch;
-  double *table; /* the file, without its first line */
-  int64_t numbers;
+  double *table;   /* all numbers of the CSV file, row after row, without the line of column names */
+  int64_t numbers; /* how many numbers `table` has */
 } classifier;
 enum { X, LABELS, HITS, FIELDS, MOST = 1 << 24 };
 
-/* A row hits where its own class has the largest logit. On engine dry there are no numbers. */
+/* A row is a hit if its label has the largest logit. Under `addend plan` (engine dry) arrays have no data. */
 static void count_hits(const ad_array *logits, const ad_array *labels, const ad_array *hits) {
   for (size_t row = 0, other; logits && logits->data && row < ad_array_numel(hits); row++) {
     double label = ad_array_get(labels, row);
@@ -84,8 +84,8 @@ static ad_status run(void *own, ad_phase_run *at) {
   ad_tensor *params[4];
   for (size_t i = 0; i < 4; i++) params[i] = ad_parameter(t, ad_phase_parameters(at), i);
   ad_tensor *x = ad_tp_enter(t, ad_constant(t, of[X]), plain);
-  ad_tensor *h = ad_gelu(t, ad_linear_forward(t, params, &model->in, x));                   // on tp: columns, S(1)
-  ad_tensor *logits = ad_tp_leave(t, ad_linear_forward(t, params, &model->out, h), plain);  // P there, summed to I
+  ad_tensor *h = ad_gelu(t, ad_linear_forward(t, params, &model->in, x));                   // columns sharded over tp
+  ad_tensor *logits = ad_tp_leave(t, ad_linear_forward(t, params, &model->out, h), plain);  // all-reduce over tp
   ad_tensor *labels = ad_constant(t, of[LABELS]), *operands[2] = {logits, labels};
   ad_tensor *close = ad_sum(t, ad_operation_apply(t, &margin, operands, 2, NULL));
   ad_phase_loss(at, 0, ad_add(t, ad_cross_entropy(t, logits, labels), ad_scale(t, close, 0.1)));
@@ -128,7 +128,7 @@ static void destroy(void *own) {
   free(own);
 }
 
-/* ---- its data ---- */
+/* ---- reading the CSV file ---- */
 
 static int64_t width_of(const classifier *model) { return model->options->features + 1; }
 static int64_t rows_of(const classifier *model) { return model->numbers / width_of(model); }
@@ -156,7 +156,7 @@ static ad_status open_rows(void *own) {
 static int has_held_out(const void *own) { return 1; }
 static int64_t held_out_samples(const void *own) { return (rows_of((const classifier *)own) + 4) / 5; }
 
-/* Every fifth row is held out; samples are spread over the others by the golden ratio, so a batch has all classes. */
+/* Every fifth row is held out. Multiplying by the golden ratio shuffles the training rows: a batch has all classes. */
 static ad_status read_row(void *own, ad_batch_row *to) {
   const classifier *model = (const classifier *)own;
   int64_t width = width_of(model), held = held_out_samples(own);
@@ -174,17 +174,17 @@ static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64
   return ad_batch_read(((classifier *)own)->batch, step, held_out, &reader, counted[0]);
 }
 
-/* ---- its record ---- */
+/* ---- the record that describes this program to addend ---- */
 
 static const ad_key keys[] = {
     AD_INTEGER_KEY("model.features", settings, features, 1, 8192, NULL, "columns before the class"),
-    AD_INTEGER_KEY("model.hidden", settings, hidden, 1, 1 << 20, "16", "width between the layers"),
-    AD_INTEGER_KEY("model.classes", settings, classes, 2, 8192, NULL, "classes are 0 to this less 1"),
+    AD_INTEGER_KEY("model.hidden", settings, hidden, 1, 1 << 20, "16", "width of the hidden layer"),
+    AD_INTEGER_KEY("model.classes", settings, classes, 2, 8192, NULL, "number of classes; a class is 0 to this less 1"),
     AD_WORDS_KEY("data.rows", settings, rows, NULL, "a CSV whose last column is the class")};
 
 static const ad_program_kind kind = {.size = sizeof kind,
                                      .name = "classifier",
-                                     .help = "two dense layers that tell the class of a CSV's rows",
+                                     .help = "two dense layers that classify the rows of a CSV file",
                                      .keys = keys,
                                      .key_count = 4,
                                      .options_size = sizeof(settings),

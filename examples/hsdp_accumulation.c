@@ -1,13 +1,15 @@
-/* 32 ranks, 4 replicas of 8 shards, 2 microbatches: when may the sum of the first microbatch, reduce-scattered but not
- * all-reduced, meet the second? On plain buffers, by hand: the reducer does this for whole models. */
+/* Hybrid sharding (HSDP) on 32 ranks, 4 replicas of 8 shards, with 2 microbatches: the first microbatch's gradient is
+ * reduce-scattered but not yet all-reduced. It must be added to the second's before the all-reduce, and addend refuses
+ * the other order. This example does it by hand on plain buffers; the reducer does it for whole models. */
 #include <stdio.h>
 #include "addend/array.h"
 
 enum { REPLICAS = 4, SHARDS = 8, RANKS = REPLICAS * SHARDS, ELEMENTS = 8 };
 
-/* What this rank's backward leaves in a microbatch: each rank's numbers are its own. */
+/* The gradient (every element) that `rank` has from its backward of a microbatch; it differs between ranks. */
 static double addend(int64_t rank, int microbatch) { return (double)(rank + 1) * (microbatch ? 100 : 1); }
 
+/* The sum of the gradients of `count` ranks from `first` on. */
 static double sum_of(int64_t first, int64_t count, int microbatch) {
   double sum = 0;
   for (int64_t rank = first; rank < first + count; rank++) sum += addend(rank, microbatch);
@@ -15,9 +17,9 @@ static double sum_of(int64_t first, int64_t count, int microbatch) {
 }
 
 typedef struct values {
-  ad_array gradient; /* [8]  P on both axes: an addend of the gradient */
-  ad_array partial;  /* [1]  dp_shard=S0 dp_replicate=P: the sum over this shard group */
-  ad_array result;   /* [1]  dp_shard=S0 dp_replicate=R */
+  ad_array gradient; /* [8]  P on both axes: this rank's addend of the gradient, not summed yet */
+  ad_array partial;  /* [1]  dp_shard=S0 dp_replicate=P: this rank's shard, summed over its shard group only */
+  ad_array result;   /* [1]  dp_shard=S0 dp_replicate=R: this rank's shard, summed over all ranks */
 } values;
 
 static ad_status make(ad_comm *comm, const ad_mesh *mesh, values *v) {
@@ -31,16 +33,18 @@ static ad_status make(ad_comm *comm, const ad_mesh *mesh, values *v) {
   return ad_array_create(comm, AD_F64, &shape, &result, &v->result);
 }
 
+/* Computes a microbatch's gradient and reduce-scatters it over the shard group. */
 static ad_status scatter(ad_comm *comm, values *v, int microbatch, ad_array *out) {
   for (int i = 0; i < ELEMENTS; i++) ((double *)v->gradient.data)[i] = addend(ad_comm_rank(comm), microbatch);
   return ad_array_move(comm, &v->gradient, AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), AD_S(0), AD_F64, out);
 }
 
+/* Sums this rank's shard over the replicas. */
 static ad_status all_reduce(ad_comm *comm, const ad_array *partial, ad_array *out) {
   return ad_array_move(comm, partial, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE), AD_R, AD_F64, out);
 }
 
-/* The right order: the partial sums meet, then the replicas. */
+/* The right order: adds the two microbatches' partial sums, then all-reduces the total over the replicas. */
 static ad_status accumulate_then_reduce(ad_comm *comm, values *first, values *second) {
   AD_TRY(scatter(comm, first, 0, &first->partial));
   AD_TRY(scatter(comm, second, 1, &second->partial));
@@ -48,7 +52,7 @@ static ad_status accumulate_then_reduce(ad_comm *comm, values *first, values *se
   return all_reduce(comm, &second->partial, &second->result);
 }
 
-/* The other order is no program: a sum over the replicas takes no addend that is not one. */
+/* The wrong order, a type error: a partial sum (P on dp_replicate) cannot be added to a finished one (R). */
 static ad_status reduce_then_accumulate(ad_comm *comm, values *first, values *second) {
   AD_TRY(scatter(comm, first, 0, &first->partial));
   AD_TRY(scatter(comm, second, 1, &second->partial));
@@ -56,16 +60,18 @@ static ad_status reduce_then_accumulate(ad_comm *comm, values *first, values *se
   return ad_array_add(&second->result, &first->partial);
 }
 
+/* Prints the result, the refusal, and what unchecked wrong orders would give. */
 static void tell(const values *second, const char *refusal) {
   double found = *(const double *)second->result.data, right = sum_of(0, RANKS, 0) + sum_of(0, RANKS, 1);
-  double first = sum_of(0, SHARDS, 0);  // of the shard group of rank 0
+  double first = sum_of(0, SHARDS, 0);  // the first microbatch's sum over the shard group of rank 0
   printf("accumulate, then all-reduce: %g; the sum of all %d addends is %g: %s\n", found, 2 * RANKS, right,
          found == right ? "right" : "WRONG");
-  printf("all-reduce, then accumulate: would be %g on rank 0: of the first microbatch 1 of %d replicas\n",
+  printf("all-reduce, then accumulate: would be %g on rank 0: it has the first microbatch of 1 replica of %d only\n",
          sum_of(0, RANKS, 1) + first, REPLICAS);
   printf("  addend refuses it: %s\n", refusal);
-  printf("only the last microbatch all-reduced, the first forgotten: would be %g\n", sum_of(0, RANKS, 1));
-  printf("a factor for both groups where only the first ran: the first microbatch would count 1/%d\n", REPLICAS);
+  printf("only the last microbatch all-reduced, the first one dropped: would be %g\n", sum_of(0, RANKS, 1));
+  printf("divided by the sizes of both groups but reduced over shards alone: the first microbatch would count 1/%d\n",
+         REPLICAS);
 }
 
 static ad_status run(ad_comm *comm, const ad_mesh *mesh, values *first, values *second) {
@@ -81,12 +87,12 @@ static ad_status run(ad_comm *comm, const ad_mesh *mesh, values *first, values *
   return *(const double *)second->result.data == right ? AD_OK : AD_INVALID;
 }
 
-/* Memory of the comm goes with it. */
+/* Runs the example on one rank. Closing the comm frees the arrays. */
 static int rank_main(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   values first = {0}, second = {0};
   if (ad_comm_size(comm) != RANKS)
-    return fprintf(stderr, "this example is about %d ranks, not %d\n", RANKS, (int)ad_comm_size(comm)), 1;
+    return fprintf(stderr, "this example needs %d ranks, and was started on %d\n", RANKS, (int)ad_comm_size(comm)), 1;
   if (ad_mesh_create("dp_replicate=4 dp_shard=8", &mesh)) return 1;
   ad_status status = run(comm, mesh, &first, &second);
   if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());

@@ -1,11 +1,11 @@
-/* A program of one's own on addend: ad_comm_open joins the ranks that this process was started among, and a sum over
- * all of them is one call. Started alone it is a world of one rank.
+/* The smallest program on addend: ad_comm_open joins the other ranks that the launcher started, and one call sums a
+ * number over all ranks. Started without a launcher, the program is the only rank.
  *
  *   addend run -n 3 -- ./example_join        or        mpirun -n 3 ./example_join */
 #include <stdio.h>
 #include "addend/comm.h"
 
-/* Every rank puts in its number, and every rank gets the sum. */
+/* Sums the ranks' numbers (0 + 1 + 2 + ...) over all ranks; every rank gets the sum. */
 static ad_status sum_ranks(ad_comm *comm, double *sum) {
   *sum = (double)ad_comm_rank(comm);
   ad_collective call = {
@@ -21,7 +21,7 @@ int main(void) {
   status = sum_ranks(comm, &sum);
   if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   if (!status && ad_comm_rank(comm) == 0)
-    printf("the ranks of a world of %d add up to %g\n", (int)ad_comm_size(comm), sum);
+    printf("the numbers of all %d ranks add up to %g\n", (int)ad_comm_size(comm), sum);
   ad_comm_close(comm);
   return status != AD_OK;
 }

@@ -1,7 +1,7 @@
-/* One step of a linear model y = X w on the reducer, and two mistakes that no type can see, for they are made before
- * the gradient is handed in: a sum that was made by hand already, and a loss that is divided by a rank's own count.
- * `addend diff` finds the second in what the program dumps, and of the first that it cannot tell, for all ranks hold
- * the same addend; with a reference it finds both:
+/* One step of a linear model y = X w on the reducer, with two mistakes that types cannot catch, because they happen
+ * before the gradient is handed in: --by-hand all-reduces the gradient that the reducer all-reduces again, --own-count
+ * divides the loss by the rank's own number of samples. From the dumps `addend diff` finds the second mistake. For the
+ * first it says that it cannot tell, because all ranks hold the same addend; with a reference it finds both:
  *
  *   mkdir dump && ADDEND_DUMP=dump example_own_sum [--by-hand | --own-count] [--reference whole.safetensors]
  *   addend diff [--reference whole.safetensors] dump/rank*
@@ -16,13 +16,13 @@ enum { RANKS = 4, SAMPLES = 101, FEATURES = 32 };
 
 typedef struct program {
   int sums_by_hand, divides_by_own_count;
-  const char *reference; /* where the gradient goes that one rank has of all samples; NULL: nowhere */
+  const char *reference; /* the file to write with the right gradient, computed by one rank from all samples, or NULL */
 } program;
 
 /* Feature k of sample i. */
 static double feature(int64_t i, int k) { return (double)((i * (2 * k + 3) + k * k) % 31) / 31 - 0.4; }
 
-/* The gradient of the loss (X w - y)^2 / count at w = 0; y is the sum of (k + 1) feature k. */
+/* The gradient of the loss sum (X w - y)^2 / count over these samples at w = 0, where y = sum over k of (k + 1) x_k. */
 static void backward(ad_span samples, double count, double grad[FEATURES]) {
   memset(grad, 0, FEATURES * sizeof *grad);
   for (int64_t i = samples.first; i < samples.first + samples.count; i++) {
@@ -32,6 +32,7 @@ static void backward(ad_span samples, double count, double grad[FEATURES]) {
   }
 }
 
+/* Writes the gradient of all samples as a reference file for `addend diff` (docs/dumps.md). */
 static ad_status write_reference(const char *path) {
   double grad[FEATURES];
   ad_safetensor w = {.name = "w", .dtype = AD_F64, .shape = {1, {FEATURES}}};
@@ -45,7 +46,7 @@ static ad_status write_reference(const char *path) {
   return status;
 }
 
-/* The mistake: what is the same on all ranks now is P on the mesh below, and summed once more. */
+/* The mistake: this sums the gradient over all ranks, but the reducer takes it for one rank's addend and sums again. */
 static ad_status sum_by_hand(ad_comm *comm, double grad[FEATURES]) {
   ad_collective sum = {.size = sizeof sum,
                        .op = AD_ALL_REDUCE,
@@ -57,6 +58,7 @@ static ad_status sum_by_hand(ad_comm *comm, double grad[FEATURES]) {
   return ad_comm_run(comm, &sum);
 }
 
+/* Hands this rank's gradient to the reducer, which sums it over all ranks; rank 0 prints the result. */
 static ad_status step(ad_comm *comm, ad_reducer *reducer, const program *p) {
   double grad[FEATURES];
   ad_span samples = ad_cut(SAMPLES, ad_comm_rank(comm), ad_comm_size(comm));

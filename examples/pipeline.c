@@ -1,6 +1,6 @@
-/* Two stages of a model on two ranks, executed from a table of actions, and the proof. y = gelu(gelu(x A) B), its
- * squares are the loss; rank 0 has A, rank 1 has B. A rank does what its list of the table says, one action after the
- * other: all that a schedule is lies in the table. Each holds its gradient against one process with the whole batch.
+/* A pipeline of two stages on two ranks, executed from a table of actions. The model is y = gelu(gelu(x A) B), its loss
+ * the sum of y squared; rank 0 has A, rank 1 has B. The schedule is nothing but the table: each rank has a list of
+ * actions in it and takes them one after another. Each rank then compares its gradient with that of the whole batch.
  *   example_pipeline [gpipe | 1f1b | interleaved | zb | leads] */
 #include <math.h>
 #include <stdio.h>
@@ -8,20 +8,20 @@
 #include "addend/schedule.h"
 #include "addend/tensor.h"
 
-enum { STAGES = 2, MICROBATCHES = 4, ROWS = 11, WEIGHTS_MAX = 15 }; /* microbatches of 2 and of 3 rows */
-static const int64_t width[STAGES + 1] = {3, 5, 2};                 /* of x, of what crosses, of y */
+enum { STAGES = 2, MICROBATCHES = 4, ROWS = 11, WEIGHTS_MAX = 15 }; /* a microbatch has 2 or 3 of the rows */
+static const int64_t width[STAGES + 1] = {3, 5, 2};                 /* of x, of the activation sent, of y */
 
-/* A microbatch of a stage. Several are under way at once, so each has a tape and memory of its own. */
+/* One microbatch on one stage. Several microbatches are in flight at once, so each has its own tape and memory. */
 typedef struct cell {
   ad_tape *tape;
-  ad_tensor *in, *out;             // of the stage; `out` of the last one is the loss
-  ad_array value, value_gradient;  // what arrives: the stage's operand, and the gradient of what it gave
+  ad_tensor *in, *out;             // the stage's input and output; the last stage's output is the loss
+  ad_array value, value_gradient;  // received: the stage's input, and the gradient of its output
   ad_request request[AD_ACTION_COUNT];
 } cell;
 
-/* A rank has its stage's microbatches, and the matrices with their gradients, to which every backward adds. */
+/* A rank: the microbatches of its stage, the matrices, and their gradients, to which every backward adds. */
 typedef struct rank {
-  ad_comm *world, *alone;  // alone: as types see it nobody else has parts or copies of its values
+  ad_comm *world, *alone;  // `alone` is a comm of this rank only: its values have no copies or shards elsewhere
   int stage;
   cell cells[MICROBATCHES];
   ad_array matrix[STAGES];
@@ -30,6 +30,7 @@ typedef struct rank {
   double gradient[STAGES][WEIGHTS_MAX];
 } rank;
 
+/* Backward calls this with the gradient of a stage's matrix: adds it to the sum over microbatches. */
 static void add_gradient(void *of, size_t stage, const ad_array *gradient) {
   double *sum = ((rank *)of)->gradient[stage];
   for (size_t i = 0; i < ad_array_numel(gradient); i++) sum[i] += ((const double *)gradient->data)[i];
@@ -37,9 +38,10 @@ static void add_gradient(void *of, size_t stage, const ad_array *gradient) {
 
 static ad_tensor *layer(rank *r, ad_tape *t, ad_tensor *x, int stage) {
   ad_tensor *y = ad_gelu(t, ad_linear(t, x, ad_parameter(t, &r->parameters, (size_t)stage)));
-  return stage < STAGES - 1 ? y : ad_sum(t, ad_multiply(t, y, y));  // a sum: microbatches add up to the batch
+  return stage < STAGES - 1 ? y : ad_sum(t, ad_multiply(t, y, y));  // a sum, no mean: microbatches' losses add up
 }
 
+/* Creates a matrix whose element i is sin(first + i). */
 static ad_status fill(rank *r, int64_t rows, int64_t columns, int64_t first, ad_array *out) {
   ad_layout own = ad_layout_all(ad_comm_mesh(r->alone), AD_I);
   AD_TRY(ad_array_create(r->alone, AD_F64, &(ad_shape){2, {rows, columns}}, &own, out));
@@ -47,6 +49,7 @@ static ad_status fill(rank *r, int64_t rows, int64_t columns, int64_t first, ad_
   return AD_OK;
 }
 
+/* Makes the matrices and, for each microbatch, its tape and the buffers that its transfers receive into. */
 static ad_status create(rank *r) {
   ad_tape_options f64 = {.size = sizeof f64, .dtype = AD_F64};
   AD_TRY(ad_comm_open_alone(&r->alone));
@@ -54,29 +57,29 @@ static ad_status create(rank *r) {
   for (int m = 0; m < MICROBATCHES; m++) {
     cell *c = &r->cells[m];
     ad_span rows = ad_cut(ROWS, m, MICROBATCHES);
-    AD_TRY(fill(r, rows.count, width[r->stage], rows.first * width[0], &c->value));  // of the first stage: x
+    AD_TRY(fill(r, rows.count, width[r->stage], rows.first * width[0], &c->value));  // on the first stage this is x
     AD_TRY(fill(r, rows.count, width[r->stage + 1], 0, &c->value_gradient));
     AD_TRY(ad_tape_create(r->alone, ad_comm_mesh(r->alone), &f64, &c->tape));
   }
   return AD_OK;
 }
 
-/* ---- what an action does ---- */
+/* ---- executing the actions of the table ---- */
 
 static ad_status forward(rank *r, cell *c) {
-  AD_TRY(ad_comm_wait(r->world, &c->request[AD_ACTION_RECV_F]));  // the first stage has x, and waits for nothing
+  AD_TRY(ad_comm_wait(r->world, &c->request[AD_ACTION_RECV_F]));  // returns at once on the first stage, which has x
   c->in = r->stage ? ad_input(c->tape, &c->value) : ad_constant(c->tape, &c->value);
   c->out = layer(r, c->tape, c->in, r->stage);
   return ad_tape_status(c->tape);
 }
 
 static ad_status backward(rank *r, cell *c, ad_start start) {
-  const ad_array *arrived = r->stage < STAGES - 1 ? &c->value_gradient : NULL;  // NULL: `out` is a loss
+  const ad_array *arrived = r->stage < STAGES - 1 ? &c->value_gradient : NULL;  // NULL: `out` is the loss
   AD_TRY(ad_comm_wait(r->world, &c->request[AD_ACTION_RECV_B]));
   return ad_backward_from(c->tape, &c->out, &arrived, 1, start);
 }
 
-/* Starts a transfer and goes on: who needs the values waits for them. The tag keeps microbatches apart. */
+/* Starts a send or a receive and returns; the action that needs the values waits. The tag is the microbatch. */
 static ad_status post(rank *r, const ad_action *a, const ad_array *send, const ad_array *receive) {
   ad_transfer t = {.size = sizeof t, .peer = 1 - r->stage, .tag = a->microbatch, .dtype = AD_F64};
   t.count = ad_array_numel(send ? send : receive);
@@ -96,16 +99,18 @@ static ad_status execute(rank *r, const ad_action *a) {
   return post(r, a, NULL, a->kind == AD_ACTION_RECV_F ? &c->value : &c->value_gradient);
 }
 
+/* Takes this rank's actions in the order of the table. */
 static ad_status execute_all(rank *r, const ad_table *table) {
   for (size_t i = 0; i < ad_table_action_count(table, r->stage); i++)
     AD_TRY(execute(r, ad_table_action(table, r->stage, i)));
-  for (int i = 0; i < MICROBATCHES * AD_ACTION_COUNT; i++)  // what is sent must stay until its request is complete
+  for (int i = 0; i < MICROBATCHES * AD_ACTION_COUNT; i++)  // send buffers must live until their requests complete
     AD_TRY(ad_comm_wait(r->world, &r->cells[i / AD_ACTION_COUNT].request[i % AD_ACTION_COUNT]));
   return AD_OK;
 }
 
-/* ---- the proof: the whole batch's gradient, on one tape, less the pipeline's ---- */
+/* ---- the proof: the pipeline's gradient less the whole batch's, from one tape, must be zero ---- */
 
+/* Backward of -loss on the whole batch, then the pipeline's backward: both add to r->gradient, which ends at zero. */
 static ad_status subtract(rank *r, const ad_table *table) {
   ad_array x;
   AD_TRY(create(r));
@@ -123,10 +128,10 @@ static int on_each_rank(ad_comm *world, void *table) {
   r.parameters.gradient_context = &r;
   ad_status status = subtract(&r, table);
   if (status) ad_comm_fail(world, status, ad_last_error());
-  for (int i = 0; i < WEIGHTS_MAX; i++) apart += fabs(r.gradient[r.stage][i]);  // NaN stays
+  for (int i = 0; i < WEIGHTS_MAX; i++) apart += fabs(r.gradient[r.stage][i]);  // a NaN would stay in the sum
   if (!status) printf("stage %d: %s, %.1e apart\n", r.stage, apart < 1e-12 ? "proven" : "NOT PROVEN", apart);
   for (int m = 0; m < MICROBATCHES; m++) ad_tape_destroy(r.cells[m].tape);
-  ad_comm_close(r.alone);  // the arrays go with it
+  ad_comm_close(r.alone);  // frees the arrays too
   return status || !(apart < 1e-12);
 }
 
@@ -138,7 +143,7 @@ int main(int argc, char **argv) {
   ad_table *table = NULL;
   char *drawn = NULL;
   ad_status status = ad_table_make(argc > 1 ? argv[1] : "1f1b", &shape, &table);
-  if (!status) status = ad_table_lower(table, &transfers);  // holds it to the laws, too
+  if (!status) status = ad_table_lower(table, &transfers);  // adds sends and receives, and checks the table
   if (!status) status = ad_table_text(table, NULL, AD_PLAIN_TEXT, 0, &(int){0}, &drawn);
   options.context = table;
   if (!status) status = (fputs(drawn, stdout), fflush(stdout), ad_launch(&options, &result));

@@ -1,12 +1,13 @@
-/* A linear model y = X w, trained with hand-written gradients in plain buffers: what another framework does with the
- * reducer. The samples are cut unevenly on purpose: the result is that of one rank. Starts 4 ranks, or joins those that
- * `addend run -n N` or mpirun started. */
+/* Trains a linear model y = X w with hand-written gradients in plain buffers, as another framework would use addend's
+ * reducer. The samples do not divide evenly among the ranks, on purpose: the result is still that of one rank. Starts 4
+ * ranks, or joins the ranks that `addend run -n N` or mpirun started. */
 #include <stdio.h>
 #include "addend/reduce.h"
 
 enum { RANKS = 4, SAMPLES = 101, FEATURES = 3, STEPS = 40 };
 
-/* This rank's addends of the gradient of (X w - y)^2 / SAMPLES; returns that of the loss. y is 1 x0 + 2 x1 + 3 x2. */
+/* Adds this rank's samples' part of the gradient of (X w - y)^2 / SAMPLES to `grad`; returns their part of the loss.
+ * y = 1 x0 + 2 x1 + 3 x2. */
 static double backward(ad_comm *comm, const double *w, double *grad) {
   double loss = 0;
   for (int64_t i = ad_comm_rank(comm); i < SAMPLES; i += ad_comm_size(comm)) {
@@ -19,6 +20,7 @@ static double backward(ad_comm *comm, const double *w, double *grad) {
   return loss;
 }
 
+/* Gradient descent with a learning rate of 2; ad_reducer_step sums the gradient over all ranks. */
 static ad_status train(ad_comm *comm, ad_reducer *reducer) {
   double w[FEATURES] = {0}, loss;
   ad_collective sum = {.size = sizeof sum, .op = AD_ALL_REDUCE, .in = &loss, .out = &loss, .count = 1, .dtype = AD_F64};

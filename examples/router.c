@@ -1,11 +1,15 @@
-/* The gate of a mixture of experts: all ranks of tp compute the same scores (I), then each uses them for its own share
- * of the experts' work and leaves a part of the gate's gradient. The published mistake takes that part for all of it:
- * the forward pass is right, losses fall, and the copies of the gate drift apart. Refused and repaired, three times. */
+/* The gate (router) of a mixture of experts: all ranks of tp compute the same scores (type I), then each rank uses them
+ * for its own share of the experts' work, so its backward has only a part of the gate's gradient. A published mistake
+ * takes this part for the whole gradient: forward is right and the loss falls, but the gate's copies drift apart. This
+ * example shows, for three kinds of layer, how addend refuses the mistake, and the repair. */
 #include <math.h>
 #include <stdio.h>
 #include "addend/tensor.h"
 
 enum { RANKS = 4, TOKENS = 10, WIDTH = 3, EXPERTS = 4, HIDDEN = 5, TOP_K = 2, LAYERS = 3, GATE = WIDTH * EXPERTS };
+
+/* How the gate's gradient is treated: as whole though it is a part (the mistake), summed over tp by the tape (the
+ * repair), or left as the part of each rank, typed as such. */
 typedef enum gate { TAKEN_FOR_FINAL, SUMMED, A_PART } gate;
 
 static const struct layer {
@@ -15,7 +19,7 @@ static const struct layer {
                     {"tokens split over tp, scores after experts", 0, 0},
                     {"experts cut over tp, scores after experts", 1, 0}};
 
-/* A layer on 4 ranks, or whole on one. */
+/* One layer with its weights and its tape, on 4 ranks or, for comparison, on one. */
 typedef struct run {
   const struct layer *layer;
   ad_comm *comm;
@@ -24,6 +28,7 @@ typedef struct run {
   ad_array x, up, down, gate;
 } run;
 
+/* Creates an array of this layout, with numbers that depend on `seed` alone (on engine dry without data). */
 static ad_status make(const run *r, const ad_mesh *mesh, const char *text, ad_shape shape, int seed, ad_array *out) {
   ad_layout layout;
   AD_TRY(ad_layout_parse(mesh, text, &layout));
@@ -32,7 +37,7 @@ static ad_status make(const run *r, const ad_mesh *mesh, const char *text, ad_sh
   return AD_OK;
 }
 
-/* Every rank has the whole of each value; what it takes of them is the formula's to say. */
+/* Creates meshes, tape, input and weights. Every rank has full copies; the formula below takes each rank's shards. */
 static ad_status prepare(run *r, gate how) {
   int alone = ad_comm_size(r->comm) == 1;
   const char *view = alone ? "efsdp=1 ep=1 etp=1" : r->layer->is_cut ? "efsdp=1 ep=2 etp=2" : "efsdp=1 ep=4 etp=1";
@@ -47,19 +52,21 @@ static ad_status prepare(run *r, gate how) {
   return ad_tape_create(r->comm, r->mesh, &options, &r->tape);
 }
 
-/* What all ranks of tp have becomes what each uses for itself. The backward of this line is the sum over tp. */
+/* From here on each rank of tp uses x for its own experts or tokens only. The backward of this conversion collects the
+ * gradients of x from all ranks of tp. */
 static ad_tensor *enter(const run *r, ad_tensor *x) {
   ad_tape *t = r->tape;
   return r->layer->is_cut ? ad_convert(t, x, "tp", AD_R) : ad_to_rows(t, ad_convert(t, x, "tp", AD_S(0)));
 }
 
+/* Rows times this rank's experts of the matrices `all`; `cut` is the dimension to shard over etp if experts are cut. */
 static ad_tensor *product(const run *r, ad_tensor *rows, const ad_array *all, ad_type cut, const ad_routing *routing) {
   ad_tape *t = r->tape;
-  ad_tensor *w = ad_declare(t, ad_convert(t, ad_constant(t, all), "ep", AD_S(0)), "ep", AD_V);  // the own experts
+  ad_tensor *w = ad_declare(t, ad_convert(t, ad_constant(t, all), "ep", AD_S(0)), "ep", AD_V);  // this rank's experts
   return ad_grouped_linear(t, rows, r->layer->is_cut ? ad_convert(t, w, "etp", cut) : w, routing);
 }
 
-/* The sum of what the layer makes of x. */
+/* The layer's formula; its loss is the sum of all outputs. */
 static ad_tensor *loss_of(const run *r, ad_tensor *gate_matrix, gate how) {
   ad_tape *t = r->tape;
   ad_tensor *x = ad_to_rows(t, ad_convert(t, ad_constant(t, &r->x), "dp_shard", AD_S(0)));  // dp_shard=V tp=I
@@ -70,12 +77,12 @@ static ad_tensor *loss_of(const run *r, ad_tensor *gate_matrix, gate how) {
   ad_tensor *factors = ad_slot_weights(t, chosen, routing), *slots = ad_to_slots(t, ad_view(t, rows, r->view), routing);
   if (r->layer->scores_first) slots = ad_scale_rows(t, slots, factors);
   slots = ad_gelu(t, product(r, ad_dispatch(t, slots, routing, "ep"), &r->up, AD_S(2), routing));
-  slots = ad_return(t, product(r, slots, &r->down, AD_S(1), routing), routing, "ep");  // of cut experts P on etp
+  slots = ad_return(t, product(r, slots, &r->down, AD_S(1), routing), routing, "ep");  // P on etp if experts are cut
   if (!r->layer->scores_first) slots = ad_scale_rows(t, slots, factors);
   return ad_sum(t, ad_declare(t, slots, r->layer->is_cut ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
 }
 
-/* What this rank holds of the gate's gradient. */
+/* Runs the layer forward and backward and copies this rank's gradient of the gate to `grad`, if that is not NULL. */
 static ad_status gradient_of(ad_comm *comm, const struct layer *layer, gate how, double grad[GATE]) {
   run r = {.layer = layer, .comm = comm};
   ad_status status = prepare(&r, how);
@@ -85,9 +92,10 @@ static ad_status gradient_of(ad_comm *comm, const struct layer *layer, gate how,
   ad_tape_destroy(r.tape);
   ad_mesh_destroy(r.view);
   ad_mesh_destroy(r.mesh);
-  return status;  // the arrays go with the comm
+  return status;  // closing the comm frees the arrays
 }
 
+/* On each rank: compares the repaired gradient with that of one process, and prints rank 0's part of it. */
 static int compare(ad_comm *comm, void *context) {
   double whole[GATE], sum[GATE], part[GATE], worst = 0;
   ad_comm *alone;
@@ -107,7 +115,7 @@ static int compare(ad_comm *comm, void *context) {
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = compare};
   ad_launch_result result = {.size = sizeof result};
-  ad_comm *dry;  // to be refused nothing has to run
+  ad_comm *dry;  // engine dry moves no data: checking types needs no other rank
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;
   for (const struct layer *l = layers; l < layers + LAYERS; l++) {
     if (gradient_of(dry, l, TAKEN_FOR_FINAL, NULL) != AD_TYPE) return 1;

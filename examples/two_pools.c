@@ -1,6 +1,7 @@
-/* A program of two pools, and its proof: a producer on three ranks makes h = gelu(x A) of its slices of the batch, a
- * consumer on two others takes the squares of h B. Types and a bridge say who sends what to whom and what is summed;
- * the check holds every gradient against one process, and plants mistakes to show that it would see them. */
+/* A program of two pools (disjoint sets of ranks) and its proof: a producer on three ranks computes h = gelu(x A) from
+ * its slices of the batch; a consumer on two other ranks computes the loss, the sum of (h B) squared. addend derives
+ * from types and a bridge which rank sends what to whom and what is summed; the check compares every gradient with that
+ * of one process, and plants mistakes to show that it would notice them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,18 +19,18 @@ static const char recipe_text[] =
 
 typedef struct two_pools {
   ad_program_setting setting;
-  ad_layout rows; /* of the producer: the batch is cut over its ranks */
+  ad_layout rows; /* the batch's layout on the producer: rows are sharded over its ranks */
   ad_array x[MICROBATCHES_MAX];
   ad_bridge *bridge;
 } two_pools;
 
-/* ---- what each pool computes in a microbatch ---- */
+/* ---- the phase of each pool: what it computes in a microbatch ---- */
 
 static ad_status produce(void *own, ad_phase_run *at) {
   two_pools *p = own;
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *x = ad_constant(t, &p->x[ad_phase_microbatch(at)]);
-  ad_tensor *a = ad_parameter(t, ad_phase_parameters(at), 0);  // R: each rank's rows leave an addend of its gradient
+  ad_tensor *a = ad_parameter(t, ad_phase_parameters(at), 0);  // A is R: each rank's gradient of A is an addend
   ad_phase_give(at, "h", ad_gelu(t, ad_linear(t, x, a)));
   return AD_OK;
 }
@@ -37,12 +38,12 @@ static ad_status produce(void *own, ad_phase_run *at) {
 static ad_status consume(void *own, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *b = ad_parameter(t, ad_phase_parameters(at), 0);
-  ad_tensor *y = ad_linear(t, ad_phase_need(at, "h"), b);  // this pool's slices of h
-  ad_phase_loss(at, 0, ad_sum(t, ad_multiply(t, y, y)));   // P: a sum over the rows that each rank has
+  ad_tensor *y = ad_linear(t, ad_phase_need(at, "h"), b);  // the slice of h that the bridge brought to this rank
+  ad_phase_loss(at, 0, ad_sum(t, ad_multiply(t, y, y)));   // type P: each rank has the sum over its own rows
   return AD_OK;
 }
 
-/* ---- the record ---- */
+/* ---- what the program consists of: modules, count, loss, phases, and the crossing between them ---- */
 
 static ad_layout batch_on(const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
@@ -73,10 +74,10 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   AD_TRY(add_module(to, "consumer", CONSUMER, "B", (ad_shape){2, {MID, OUT}}));
   p->rows = batch_on(ad_program_mesh(to, PRODUCER));
   ad_layout there = batch_on(ad_program_mesh(to, CONSUMER)), counted = there;
-  ad_layout_set(&counted, AD_AXES_DP, AD_P);  // each rank counts its own rows
+  ad_layout_set(&counted, AD_AXES_DP, AD_P);  // each rank counts its own rows, so the count is a pending sum
   AD_TRY(ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "rows", counted}));
   AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "squares"}));
-  ad_bridge_options ragged = {.size = sizeof ragged, .ragged = 1};  // three parts beside two
+  ad_bridge_options ragged = {.size = sizeof ragged, .ragged = 1};  // 3 slices of the batch do not align with 2
   AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)p->setting.comm, &p->rows, &there, &ragged, &p->bridge));
   AD_TRY(ad_program_add_phase(
       to,
@@ -98,7 +99,8 @@ static void destroy(void *own) {
   free(p);
 }
 
-/* Rows by their number in the step's batch, so that every mesh sees the same ones. */
+/* Makes this rank's rows of every microbatch and counts the consumer's. A row's numbers depend on its place in the
+ * global batch alone, so that every mesh trains on the same data. */
 static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   two_pools *p = own;
   int64_t rank = ad_comm_rank(p->setting.comm), batch = p->setting.global_batch, parts = p->setting.microbatches;
@@ -116,6 +118,7 @@ static ad_status read_batch(void *own, int64_t step, ad_held_out held_out, int64
   return AD_OK;
 }
 
+/* Registers the program, runs `check` with all planted mistakes in f64, and prints the report. */
 static ad_status prove(void) {
   static const char *const modules[] = {"producer", "consumer", NULL};
   static const ad_program_kind kind = {.size = sizeof kind,

@@ -1,6 +1,6 @@
-"""How the two distributions here name each other as requirements: addend[train] needs addend-train, which needs addend.
-Built from the source tree each names the other's folder, so that no package index is asked, which may have another
-project of that name; script/wheel, whose wheels leave the tree, sets ADDEND_RELEASE: then it is the version."""
+"""The requirements between the two Python distributions: addend[train] needs addend-train, which needs addend.
+In the source tree each names the other's folder, so that pip does not ask a package index, which may have another
+project of that name. script/wheel, whose wheels are used elsewhere, sets ADDEND_RELEASE: then each names a version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _sibling(name: str, folder: Path) -> str:
 
 
 def dynamic_metadata(field: str, settings: Mapping[str, Any]) -> Any:
-    """What scikit-build-core asks: the requirements of addend-train, or the extras of addend."""
+    """Called by scikit-build-core for the requirements of addend-train and for the extras of addend."""
     if field == "dependencies":
         return [_sibling("addend", FOLDER)]
     return {"tokens": TOKENS, "torch": TORCH, "train": [_sibling("addend-train", FOLDER / "train")]}

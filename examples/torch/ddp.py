@@ -1,4 +1,4 @@
-"""Data parallelism with gradient accumulation; the first step is watched.
+"""DistributedDataParallel with gradient accumulation; addend watches the first step and reports wrong gradients.
 
 OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/ddp.py [--mistake]"""
 
@@ -18,7 +18,7 @@ STEPS, MICROBATCHES, ROWS, INPUTS, CLASSES = 5, 2, 16, 64, 8
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mistake", action="store_true", help="no_sync() stays on in the last microbatch")
+    parser.add_argument("--mistake", action="store_true", help="keep no_sync() on in the last microbatch too")
     mistake = parser.parse_args().mistake
 
     dist.init_process_group("gloo")

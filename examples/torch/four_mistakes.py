@@ -1,4 +1,4 @@
-"""Hybrid sharding on 2 x 4 processes with four mistakes, one step of two microbatches: the job of docs/diff-map.png.
+"""One step of hybrid sharding on 2 x 4 ranks, with two microbatches and four mistakes; docs/diff-map.png is its map.
 
 OMP_NUM_THREADS=1 torchrun --nproc-per-node 8 examples/torch/four_mistakes.py dump
 addend diff dump --html map.html"""
@@ -60,16 +60,16 @@ def main(folder):
             model.set_requires_gradient_sync(m == MICROBATCHES - 1)
             model.blocks[1].set_requires_gradient_sync(True)
             (cross_entropy(model(x).flatten(0, 1), x.roll(-1, 1).flatten()) / MICROBATCHES).backward()
-            if m == 0:  # 1: a block's gradients are zeroed between microbatches
+            if m == 0:  # mistake 1: block 1's attention loses the first microbatch's gradients
                 model.blocks[1].attn.zero_grad()
-        # 2: summed over the replicas once more
+        # mistake 2: block 2's norm2 gradients are summed over the replicas a second time
         for parameter in model.blocks[2].norm2.parameters():
             dist.all_reduce(parameter.grad.to_local(), group=mesh["dp_replicate"].get_group())
-        # 3: parameters without a wrapper, averaged over the shards of one replica alone
+        # mistake 3: the gradients that fully_shard ignores are summed by hand, over one replica's ranks only
         for parameter in by_hand:
             dist.all_reduce(parameter.grad, group=mesh["dp_shard"].get_group())
             parameter.grad /= dist.get_world_size()
-        # 4: divided by the size of the shard group although fully_shard did it
+        # mistake 4: the head's gradient is divided by the size of the shard group, which fully_shard did already
         model.head.weight.grad /= mesh["dp_shard"].size()
     dist.destroy_process_group()
 

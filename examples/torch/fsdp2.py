@@ -1,4 +1,4 @@
-"""Hybrid sharding: parameters cut over two ranks, twice; the first step, of two microbatches, is watched.
+"""FSDP2 with hybrid sharding, two replicas of two shards, and two microbatches a step; addend watches the first step.
 
 OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/fsdp2.py [--mistake]"""
 
@@ -20,7 +20,7 @@ STEPS, MICROBATCHES, ROWS, INPUTS, CLASSES = 5, 2, 16, 64, 8
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--mistake", action="store_true", help="in the last microbatch only the outermost module is told to synchronise"
+        "--mistake", action="store_true", help="synchronise the outermost module's gradients only, not its children's"
     )
     mistake = parser.parse_args().mistake
 

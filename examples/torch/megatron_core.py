@@ -1,4 +1,4 @@
-"""Megatron-Core's tensor and data parallelism; one step is watched.
+"""One step of Megatron-Core with tensor and data parallelism, 2 x 2 ranks; addend watches it.
 
 OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/megatron_core.py [--distributed-optimizer] [--mistake]"""
 
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 def on_processors():
-    """Megatron-Core asks CUDA where buffers go, even where there is none."""
+    """Lets Megatron-Core run on CPUs: it asks CUDA for its device even if there is none."""
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.synchronize = torch.cuda.empty_cache = lambda *_, **__: None
 
@@ -47,7 +47,7 @@ def on_processors():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--distributed-optimizer", action="store_true")
-    parser.add_argument("--mistake", action="store_true", help="plants one: gradients are averaged once more")
+    parser.add_argument("--mistake", action="store_true", help="plant a mistake: average gradients a second time")
     arguments = parser.parse_args()
 
     on_processors()
@@ -64,14 +64,14 @@ def main():
     )
     ddp = DistributedDataParallelConfig(use_distributed_optimizer=arguments.distributed_optimizer)
     model = DistributedDataParallel(config, ddp, Block(config))
-    torch.manual_seed(10 + mpu.get_data_parallel_rank())  # each data rank has its own batches
+    torch.manual_seed(10 + mpu.get_data_parallel_rank())  # each data-parallel rank has its own batches
     model.zero_grad_buffer()
     with addend.torch.sabotage(model.module, "average") if arguments.mistake else contextlib.nullcontext():
         with addend.torch.watch(**addend.torch.megatron(model)):
             for m in range(2):
                 with model.no_sync() if m == 0 else contextlib.nullcontext():
                     (model(torch.randn(6, 16)).square().mean() / 2).backward()
-            model.finish_grad_sync(force_all_reduce=True)  # finalize_model_grads() calls this first
+            model.finish_grad_sync(force_all_reduce=True)  # the first thing that finalize_model_grads() does
     dist.destroy_process_group()
 
 

@@ -1,5 +1,5 @@
-"""A mixture of experts that are cut over tp, and a router that every rank of tp computes, in FSDP2 over dp; the first
-step is watched.
+"""A mixture of experts: experts are sharded over tp, every rank of tp computes the router, FSDP2 shards both over dp.
+addend watches the first step.
 
 OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 examples/torch/tensor_parallel.py [--mistake]"""
 
@@ -20,7 +20,7 @@ STEPS, ROWS, INPUTS, CLASSES, EXPERTS = 5, 16, 64, 8, 4
 
 
 class MixtureOfExperts(nn.Module):
-    """Each rank of tp has its own experts, and adds their part of every row's output."""
+    """Each rank of tp has its own experts; the output of a row is the sum of all ranks' parts."""
 
     def __init__(self, tp, gradients_of_scores):
         super().__init__()
@@ -32,17 +32,17 @@ class MixtureOfExperts(nn.Module):
         experts = self.experts.to_local()
         first = self.tp.get_local_rank() * len(experts)
         scores = softmax(linear(DTensor.from_local(x, self.tp, [Replicate()], run_check=False), self.router), -1)
-        # Each rank goes on with the scores of its own experts: what comes back to it is a part of their gradient.
+        # From here each rank uses only the scores of its own experts, so its gradient of the scores is a partial sum.
         scores = scores.to_local(grad_placements=self.gradients_of_scores)[:, first : first + len(experts)]
         part = torch.einsum("re,eri->ri", scores, gelu(x @ experts))
         whole = DTensor.from_local(part, self.tp, [Partial()], run_check=False).redistribute(placements=[Replicate()])
-        return whole.to_local().clone()  # FSDP2 wants no view
+        return whole.to_local().clone()  # FSDP2 does not accept a view as output
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--mistake", action="store_true", help="the scores become a local tensor without grad_placements"
+        "--mistake", action="store_true", help="turn the scores into a local tensor without grad_placements"
     )
     mistake = parser.parse_args().mistake
 

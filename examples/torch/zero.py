@@ -1,5 +1,5 @@
-"""DeepSpeed's ZeRO; the second step is watched. DeepSpeed divides by the ranks, and gives a whole gradient when it is
-asked.
+"""DeepSpeed's ZeRO; addend watches the second step. DeepSpeed divides gradients by the number of ranks and hands out
+unsharded ones on request, which addend.torch.deepspeed() tells the watch.
 
 OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu torchrun --nproc-per-node 4 examples/torch/zero.py [--stage 0..3] [--mistake]"""
 
@@ -20,7 +20,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stage", type=int, default=2)
     parser.add_argument(
-        "--mistake", action="store_true", help="plants one: the last rank's addend of a parameter is left out"
+        "--mistake", action="store_true", help="plant a mistake: leave out the last rank's addend of a parameter"
     )
     arguments = parser.parse_args()
 
@@ -47,8 +47,8 @@ def main():
                 x = torch.randn(ROWS, INPUTS)
                 engine.backward(nn.functional.cross_entropy(engine(x), x[:, :CLASSES].argmax(1)))
                 if m < MICROBATCHES - 1:
-                    engine.step()  # counts the microbatch
-        engine.step()  # clips, steps, and zeroes gradients
+                    engine.step()  # only counts the microbatch
+        engine.step()  # the last microbatch's: clips, updates the parameters, and zeroes the gradients
     dist.destroy_process_group()
 
 

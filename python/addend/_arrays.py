@@ -1,4 +1,4 @@
-"""Arrays of other packages as memory, without a copy: NumPy's, and whatever has __array_interface__ or __dlpack__."""
+"""The memory of other packages' arrays, without a copy: NumPy's, and any with __array_interface__ or __dlpack__."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DLPACK_DTYPES = {
     (1, 8): "AD_U8",
     (6, 8): "AD_BOOL",
 }
-_DLPACK_PROCESSOR = (1, 3)  # memory of the processor, and such memory that a device can also read
+_DLPACK_PROCESSOR = (1, 3)  # DLPack's device types of CPU memory: plain, and pinned for a GPU
 _DLPACK_DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA (managed)", 14: "oneAPI"}
 _SIZES = {
     "AD_F64": 8,
@@ -49,13 +49,13 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class Memory:
-    """What an array points to: contiguous, row-major."""
+    """The memory of one array: contiguous and row-major."""
 
     address: int
-    dtype: str  # its name in the C headers
+    dtype: str  # the dtype's name in the C headers, such as "AD_F32"
     shape: Tuple[int, ...]
     writable: bool
-    owner: Any  # keeps the memory
+    owner: Any  # an object that keeps the memory alive as long as this one refers to it
 
     @property
     def numel(self) -> int:
@@ -66,7 +66,7 @@ class Memory:
 
     @property
     def row(self) -> int:
-        """Elements of one row."""
+        """Number of elements in one row: the product of all dimensions but the first."""
         return self.numel // self.shape[0] if self.shape and self.shape[0] else _product(self.shape[1:])
 
 
@@ -78,7 +78,7 @@ def _product(sizes: Sequence[int]) -> int:
 
 
 def memory_of(array: Any, what: str, written: bool = False) -> Memory:
-    """The array's memory. InvalidError, naming the argument `what`, where it cannot be handed over as it is."""
+    """The array's memory. Raises InvalidError, which names the argument `what`, if addend cannot use it as it is."""
     if hasattr(array, "__cuda_array_interface__"):
         raise _on_device(what, "a CUDA device")
     if hasattr(array, "__array_interface__"):
@@ -87,20 +87,20 @@ def memory_of(array: Any, what: str, written: bool = False) -> Memory:
         memory = _from_dlpack(array, what)
     else:
         raise InvalidError(
-            f"{what} is of type {type(array).__name__}, which is no array: it has neither "
+            f"{what} is of type {type(array).__name__}, which is not an array: it has neither "
             "__array_interface__ nor __dlpack__"
         )
     if written and not memory.writable:
-        raise InvalidError(f"{what} is read-only, and the result is written to it")
+        raise InvalidError(f"{what} is read-only, but the result is to be written to it: hand in a writable array")
     return memory
 
 
 def _on_device(what: str, device: str) -> InvalidError:
-    return InvalidError(f"{what} is in the memory of {device}; addend works in the processor's: hand in a copy there")
+    return InvalidError(f"{what} is in the memory of {device}; addend works in CPU memory: hand in a copy there")
 
 
 def _need_contiguous(what: str, shape: Sequence[int], strides: Optional[Sequence[int]], unit: int) -> None:
-    """Strides are refused: a copy could not be written back unnoticed."""
+    """Refuses arrays with gaps between elements: a result written to a copy would not reach the caller's array."""
     step = unit
     if strides is None or 0 in shape:
         return
@@ -119,7 +119,7 @@ def _from_interface(array: Any, what: str) -> Memory:
     dtype = _DTYPES.get(text[1:]) if text[0] in "<=|" else None
     if dtype is None:
         raise InvalidError(
-            f"{what} has elements of type {text!r}; addend knows {', '.join(_DTYPES)} of this machine's "
+            f"{what} has elements of type {text!r}; addend takes {', '.join(_DTYPES)} of this machine's "
             "byte order, and bf16 through __dlpack__"
         )
     _need_contiguous(what, shape, interface.get("strides"), _SIZES[dtype])
@@ -128,7 +128,7 @@ def _from_interface(array: Any, what: str) -> Memory:
 
 
 class _DLTensor(ctypes.Structure):
-    """dlpack.h of version 0 to 1."""
+    """The struct DLTensor of dlpack.h, the same in versions 0 and 1."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -152,13 +152,13 @@ def _from_dlpack(array: Any, what: str) -> Memory:
     kind, number = array.__dlpack_device__()
     if kind not in _DLPACK_PROCESSOR:
         raise _on_device(what, f"{_DLPACK_DEVICES.get(kind, f'device kind {kind}')} device {number}")
-    capsule = array.__dlpack__()  # not marked as taken: it frees what it holds when it goes
+    capsule = array.__dlpack__()  # not renamed to "used_dltensor": the capsule frees the tensor when it is deleted
     tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
     dtype = _DLPACK_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise InvalidError(
-            f"{what} has elements that addend does not know (DLPack type {tensor.code} of {tensor.bits} "
-            f"bits); it knows {', '.join(name[3:].lower() for name in _SIZES)}"
+            f"{what} has elements of a type that addend does not take (DLPack type {tensor.code} of {tensor.bits} "
+            f"bits); it takes {', '.join(name[3:].lower() for name in _SIZES)}"
         )
     shape = tuple(tensor.shape[: tensor.ndim])
     _need_contiguous(what, shape, tensor.strides[: tensor.ndim] if tensor.strides else None, 1)

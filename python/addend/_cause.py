@@ -1,4 +1,4 @@
-"""What went wrong with a gradient, as the reports of `addend.check` and `addend.diff` say it."""
+"""The cause of a wrong gradient, in the reports of `addend.check` and `addend.diff`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from addend._documents import read
 
 @dataclass(frozen=True)
 class Cause:
-    """What happened to a gradient that is not what it should be, or may have where several causes fit."""
+    """Why a gradient is wrong, or may be wrong if several causes fit its numbers."""
 
     kind: str  # averaged, missing, doubled, partial, wrong_group, replicas_differ, rounding, unknown, ...
     text: str
@@ -20,7 +20,7 @@ class Cause:
 
 
 def causes(document: Mapping[str, Any]) -> Dict[str, Any]:
-    """The fields `cause` and `possible_causes` of what a document says: one that is sure, or all that fit."""
+    """The fields `cause` (the cause is certain) and `possible_causes` (several fit) of a report's JSON document."""
     cause = document.get("cause")
     return {
         "cause": read(Cause, cause) if cause else None,

@@ -1,4 +1,4 @@
-"""`addend.check`: the proof of a recipe's distributed gradient."""
+"""`addend.check` proves that a recipe's distributed gradient equals that of one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _table = checked("ad_check_table", ctypes.c_char_p, ctypes.c_int, ctypes.POINTER
 
 @dataclass(frozen=True)
 class CheckParam:
-    """One parameter's distributed gradient against that of one process."""
+    """One parameter's distributed gradient, compared with that of one process."""
 
     name: str
     layout: str
@@ -32,7 +32,7 @@ class CheckParam:
     replicas_equal: bool
     cause: Optional[Cause] = None
     mesh: str = ""
-    possible_causes: Tuple[Cause, ...] = ()  # where several fit; cause is None then
+    possible_causes: Tuple[Cause, ...] = ()  # all causes that fit, if more than one does; `cause` is None then
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Sabotage:
     """A planted mistake, and what caught it."""
 
     name: str
-    caught_by: str  # type, number, protocol, plan, no_effect, or none: it survived
+    caught_by: str  # type, number, protocol, plan, no_effect, or none: the mistake went unnoticed
     param: Optional[str] = None
     ratio: Optional[float] = None
     expected_ratio: Optional[float] = None
@@ -54,12 +54,12 @@ class Sabotage:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `addend check` says; str() is its table."""
+    """The report of `addend check`; str() gives it as a table."""
 
     ok: bool
     recipe: str
     world: int
-    mesh: Any  # as in the recipe: a text, or one for each module
+    mesh: Any  # as in the recipe: a text like "dp=2 tp=2", or a mapping of modules to such texts
     dtype: str
     steps: int
     params: Tuple[CheckParam, ...]
@@ -71,9 +71,9 @@ class CheckReport:
     summary: Mapping[str, Any] = field(default_factory=dict)
     coverage: Optional[Mapping[str, Any]] = None
     directional: Optional[Mapping[str, Any]] = None
-    reason: Optional[str] = None  # why it does not hold, where no number says so
+    reason: Optional[str] = None  # why the proof failed, if it failed for something else than a parameter's numbers
     seconds: float = 0.0
-    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as `addend check --json` prints it
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend check --json`
 
     def __str__(self) -> str:
         return self.table
@@ -94,9 +94,9 @@ def _report(text: str, ok: bool) -> CheckReport:
 
 
 def number(name: str, value: int, least: int = 1) -> str:
-    """The number as the program takes it."""
+    """The number as a command-line argument; `name` is the Python argument, for the error message."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidError(f"{name} takes a number from {least} on, not {value!r}")
+        raise InvalidError(f"{name} takes a whole number of at least {least}, not {value!r}")
     return str(value)
 
 
@@ -112,13 +112,14 @@ def check(
     set: Sets = None,
     program: Optional[PathLike] = None,
 ) -> CheckReport:  # noqa: A002 (the name is the command's)
-    """Proves the recipe's distributed gradient, parameter by parameter, against one process on the same batch.
+    """Compares the recipe's distributed gradient, parameter by parameter, with that of one process on the same batch.
 
-    `sabotage`: then plant mistakes and say what caught each; a number: so many of the derived ones, drawn by `seed`.
-    `dtype`: "f64", "f32" or "recipe". `directional`: no reference, the loss's difference quotient instead. `dump`: a
-    folder for what each step starts from and comes to. `set`: keys to replace, {"mesh": "dp=2 tp=2"} or
-    ["mesh='dp=2 tp=2'"]. `program`: the shared object that brings the recipe's program, one of your own; it is code
-    that runs. A gradient that does not hold is no error: look at `ok`."""
+    `sabotage`: after the proof, plant mistakes one at a time and report what caught each; a number plants that many of
+    the derived mistakes, drawn with `seed`. `dtype`: compute in "f64", "f32" or the dtypes of the "recipe".
+    `directional`: compare with the loss's difference quotient, without a reference run. `dump`: a folder to write each
+    step's inputs and results to. `set`: recipe keys to replace, {"mesh": "dp=2 tp=2"} or ["mesh='dp=2 tp=2'"].
+    `program`: a shared object with your own program that the recipe trains; its code is run. A wrong gradient raises
+    no exception: look at the report's `ok`."""
     if dtype not in (None, "f64", "f32", "recipe"):
         raise InvalidError(f"dtype takes 'f64', 'f32' or 'recipe', not {dtype!r}")
     arguments: List[str] = ["check", "--json", "--steps", number("steps", steps)]

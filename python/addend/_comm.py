@@ -1,5 +1,5 @@
-"""`addend.Comm`: this process as a rank, and collectives on its arrays. Ranks are processes of their own, which
-`addend run -n 4 -- python job.py`, mpirun, srun or torchrun starts, or anybody who has a store for them."""
+"""`addend.Comm` makes this process a rank and runs collectives on its arrays. Each rank is a process, started by
+`addend run -n 4 -- python job.py`, mpirun, srun or torchrun, or by any launcher that gives its processes a store."""
 
 from __future__ import annotations
 
@@ -77,15 +77,16 @@ _OPS = {
 
 
 class Comm:
-    """This rank's membership of the world that it was started in; close it, or use it as a context manager, so that
-    an exception here is an error on every rank and not a wait.
+    """Connects this rank with all others that the launcher started. Call close(), or use it as a context manager: then
+    an exception on this rank raises an error on every rank, where otherwise the others would wait.
 
-    `mesh`: how the ranks lie, for collectives over some axes; one axis `dp` if left out. A process that nobody started
-    as a rank is refused, unless `alone`: a world of one is nobody's by accident. Used by one thread at a time.
+    `mesh`: the axes on which the ranks are laid out, for collectives over some axes; one axis `dp` if left out. A
+    process that no launcher started as a rank is refused, lest it sum over itself by accident; `alone=True` allows it.
+    Only one thread at a time may use a Comm.
 
-    `store`, with `rank` and `size`: processes of one machine that anybody started are ranks; they find each other in
-    it, an object with set, get and wait, as torch.distributed's stores have them. A store serves one world: give
-    another one a PrefixStore. A rank that does not come within `seconds` is named."""
+    `store`, with `rank` and `size`: joins processes of one machine that any launcher started. They find each other
+    through the store, an object with set, get and wait like torch.distributed's stores. Each Comm needs a store of its
+    own: wrap a shared one in a PrefixStore. If a rank does not join within `seconds`, the error names it."""
 
     def __init__(
         self,
@@ -99,12 +100,12 @@ class Comm:
     ):
         self._handle = ctypes.c_void_p()
         if store is None and (rank is not None or size is not None):
-            raise InvalidError("Comm(rank=, size=) wants the store in which the ranks find each other: Comm(store=)")
+            raise InvalidError("Comm(rank=, size=) needs a store through which the ranks find each other: add store=")
         if store is None:
             _open(self._handle)
         elif rank is None or size is None:
             raise InvalidError(
-                "Comm(store=) wants to know which rank this is, and of how many: Comm(store=, rank=, size=)"
+                "Comm(store=) needs this process's rank and the number of ranks: Comm(store=, rank=, size=)"
             )
         else:
             join(store, rank, size, seconds, self._handle)
@@ -117,16 +118,16 @@ class Comm:
     def _check(self, mesh: Union[Mesh, str, None], alone: bool) -> None:
         if not alone and not _launched():
             raise InvalidError(
-                "nobody started this process as a rank, and alone it would sum nothing: start it with "
-                "`addend run -n N -- python PROGRAM`, mpirun, srun or torchrun; Comm(alone=True) is a world of "
-                "one"
+                "no launcher started this process as a rank, so its sums would be over itself alone: start it with "
+                "`addend run -n N -- python PROGRAM`, mpirun, srun or torchrun, or ask for a world of one rank with "
+                "Comm(alone=True)"
             )
         self.mesh = Mesh(f"dp={self.size}") if mesh is None else mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         if self.mesh.size != self.size:
-            raise InvalidError(f"{self.size} ranks were started, and the mesh {str(self.mesh)!r} has {self.mesh.size}")
+            raise InvalidError(f"{self.size} ranks were started, but the mesh {str(self.mesh)!r} has {self.mesh.size}")
 
     def close(self) -> None:
-        """Leaves the world: ranks that still need this one get RankLeftError."""
+        """Leaves the world. A rank that later waits for this one gets RankLeftError."""
         handle, self._handle = self._handle, ctypes.c_void_p()
         if handle:
             _close(handle)
@@ -142,8 +143,8 @@ class Comm:
         self.close()
 
     def fail(self, error: BaseException) -> None:
-        """Tells every rank that this one failed: what they wait in raises PeerFailedError with these words. An error
-        that all know already stays theirs."""
+        """Tells every other rank that this one failed: the call in which a rank waits raises PeerFailedError with the
+        text of `error`. If the ranks already know of an earlier error, they keep that one."""
         status = constant("AD_PEER_FAILED")
         words = str(error) if isinstance(error, AddendError) else f"{type(error).__name__}: {error}"
         _fail(self._need(), status, words.encode(errors="replace"))
@@ -159,20 +160,20 @@ class Comm:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return int(_size(self._need()))
 
     @property
     def engine(self) -> str:
-        """What moves bytes: "shm" or "mpi"."""
+        """The engine that moves data between ranks: "shm" (shared memory, one machine) or "mpi"."""
         text: bytes = _engine(self._need())
         return text.decode()
 
     def all_reduce(self, array: Any, out: Any = None, axes: Optional[str] = None, op: str = "sum") -> Any:
-        """Combines the ranks' arrays into `out`, or in place, on every rank; returns it. `op`: "sum", "max", "min" or
-        "product", of integers and bool also "bit_and", "bit_or" or "bit_xor"; of bools "sum" and "max" say whether any
-        is true, "product" and "min" whether all are. Sums and products form in the order of one tree over the group, so
-        every rank has the same bits; those of integers wrap around."""
+        """Combines the ranks' arrays element by element; every rank gets the result in `out`, or in `array` if `out` is
+        left out. Returns the result. `op`: "sum", "max", "min" or "product"; integers and bools also take "bit_and",
+        "bit_or" and "bit_xor". For bools "sum" and "max" tell whether any is true, "product" and "min" whether all
+        are. Sums and products follow one fixed tree over the group, so every rank has the same bits; integers wrap."""
         source = memory_of(array, "array", written=out is None)
         result = source if out is None else memory_of(out, "out", written=True)
         _need_alike(source, result, source.shape)
@@ -180,8 +181,8 @@ class Comm:
         return array if out is None else out
 
     def reduce_scatter(self, array: Any, out: Any, axes: Optional[str] = None, op: str = "sum") -> Any:
-        """Combines the ranks' arrays as all_reduce does and leaves each its rows of the result in `out`: member i of g
-        has the rows from i*n//g on."""
+        """Combines the ranks' arrays of n rows as all_reduce does, and gives each rank some rows of the result in
+        `out`: rank i of a group of g gets rows i*n//g to (i+1)*n//g - 1."""
         source, result = memory_of(array, "array"), memory_of(out, "out", written=True)
         self._cut_by_rows(
             "AD_REDUCE_SCATTER", axes, source, result, whole=source, part=result, reduction=_reduction(op)
@@ -189,14 +190,14 @@ class Comm:
         return out
 
     def all_gather(self, array: Any, out: Any, axes: Optional[str] = None) -> Any:
-        """Puts the rows of all ranks one after another into `out`, which has all of them: member i of g brings the rows
-        from i*n//g on."""
+        """Concatenates the rows of all ranks into `out`, on every rank: of the n rows of `out`, rank i of a group of g
+        brings rows i*n//g to (i+1)*n//g - 1."""
         source, result = memory_of(array, "array"), memory_of(out, "out", written=True)
         self._cut_by_rows("AD_ALL_GATHER", axes, source, result, whole=result, part=source)
         return out
 
     def broadcast(self, array: Any, root: int = 0, axes: Optional[str] = None) -> Any:
-        """Writes the array of member `root` of the group over that of the others; returns it."""
+        """Copies the array of rank number `root` of the group over the arrays of all other ranks; returns `array`."""
         memory = memory_of(array, "array", written=True)
         self._collective("AD_BROADCAST", axes, memory, memory, count=memory.numel, root=root)
         return array
@@ -216,8 +217,9 @@ class Comm:
         part: Memory,
         reduction: int = _REDUCTIONS["sum"],
     ) -> None:
+        """Runs a collective between a `whole` array and the `part` of its rows that this rank has."""
         if not whole.shape:
-            raise InvalidError("a single number has no rows")
+            raise InvalidError("a single number (shape []) has no rows to divide among ranks: hand in an array")
         group = self._group(axes)
         rows = _cut(whole.shape[0], _group_index(group, self.rank), _group_size(group)).count
         _need_alike(whole, part, (rows, *whole.shape[1:]))
@@ -260,9 +262,9 @@ def _reduction(op: str) -> int:
 
 def _need_alike(source: Memory, out: Memory, shape: Any) -> None:
     if out.dtype != source.dtype:
-        raise InvalidError(f"the arrays have different types, {_short(source)} and {_short(out)}")
+        raise InvalidError(f"the arrays have different dtypes, {_short(source)} and {_short(out)}: use one dtype")
     if out.shape != tuple(shape):
-        raise InvalidError(f"an array of shape {list(out.shape)} stands where {list(shape)} is needed")
+        raise InvalidError(f"an array has shape {list(out.shape)}, but must have {list(shape)} on this rank")
 
 
 def _short(memory: Memory) -> str:

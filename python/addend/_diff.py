@@ -1,4 +1,4 @@
-"""`addend.diff`: which addends the gradients of a dumped step hold."""
+"""`addend.diff` finds how often each rank's addend was counted in the gradients of a dumped step."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from addend._library import checked, path_of, take_text, texts
 from addend._progress import CProgress, progress
 
 Path = Union[str, "os.PathLike[str]"]
-_PASS = {"key": "pass"}  # the document's name for `ok`
+_PASS = {"key": "pass"}  # the JSON document calls the field `ok` "pass", which is a keyword in Python
 
 
 @dataclass(frozen=True)
 class DiffReference:
-    """A sum against the reference's whole gradient."""
+    """The summed gradient of a parameter, compared with the reference's gradient."""
 
     ratio: Optional[float] = None
     max_rel_err: Optional[float] = None
@@ -32,7 +32,7 @@ class DiffParam:
     """How often each addend was counted in the gradient of one parameter."""
 
     name: str
-    ok: Optional[bool] = field(metadata=_PASS)  # None: cannot tell
+    ok: Optional[bool] = field(metadata=_PASS)  # None: the dump does not allow a judgement
     verdict: str = "right"  # right, wrong, cannot_tell
     kind: str = "right"  # what the sum holds: averaged, missing, doubled, ... (docs/dumps.md)
     numel: int = 0
@@ -41,20 +41,20 @@ class DiffParam:
     expect: Optional[float] = None
     axis: Optional[str] = None
     ranks: Tuple[int, ...] = ()
-    factor: Optional[float] = None  # measured, on what was expected
+    factor: Optional[float] = None  # the measured gradient divided by the expected one
     residual: Optional[float] = None
     bound: Optional[float] = None
     text: str = ""
-    counts: Optional[Tuple[Tuple[Optional[float], ...], ...]] = None  # [rank][microbatch]; None where all is right
+    counts: Optional[Tuple[Tuple[Optional[float], ...], ...]] = None  # [rank][microbatch]; None if all are right
     errors: Optional[Tuple[Tuple[Optional[float], ...], ...]] = None  # standard errors of the counts
     reference: Optional[DiffReference] = None
     cause: Optional[Cause] = None
-    possible_causes: Tuple[Cause, ...] = ()  # where several fit; cause is None then
+    possible_causes: Tuple[Cause, ...] = ()  # all causes that fit, if more than one does; `cause` is None then
 
 
 @dataclass(frozen=True)
 class DiffNorm:
-    """The norm that the job reported, against that of the sums."""
+    """The gradient norm that the job reported, compared with the norm of the dumped sums."""
 
     reported: Optional[float] = None
     computed: Optional[float] = None
@@ -67,7 +67,8 @@ class DiffNorm:
 
 @dataclass(frozen=True)
 class DiffReport:
-    """What `addend diff` says; str() is its table. `ok` is None where nothing is wrong and not all can be told."""
+    """The report of `addend diff`; str() gives it as a table. `ok` is None if nothing is wrong but some parameters
+    cannot be judged."""
 
     ok: Optional[bool] = field(metadata=_PASS)
     params: Tuple[DiffParam, ...]
@@ -79,22 +80,23 @@ class DiffReport:
     step: Optional[int] = None
     microbatches: int = 0
     messages: Tuple[str, ...] = ()
-    modules: Mapping[str, DiffReport] = field(default_factory=dict, repr=False)  # of several, without tables
-    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as `addend diff --json` prints it
+    modules: Mapping[str, DiffReport] = field(default_factory=dict, repr=False)  # a report for each, without table
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend diff --json`
 
     def __str__(self) -> str:
         return self.table
 
     def full_table(self) -> str:
-        """The table with a line for each parameter that is not right; `table` has one for all that are alike."""
+        """The table with a line for each parameter that is not right; `table` merges parameters with the same verdict
+        into one line."""
         return _text_of(_list, self._json(), 0)
 
     def github(self) -> str:
-        """The report as lines that GitHub's runners make annotations of, once a job has printed them."""
+        """The report as lines that GitHub's runners turn into annotations when a job prints them."""
         return _text_of(_github, self._json())
 
     def html(self) -> str:
-        """The page with the map of parameters and ranks."""
+        """The report as an HTML page with a map of parameters and ranks."""
         return _text_of(_html, self._json())
 
     def _json(self) -> bytes:
@@ -137,8 +139,8 @@ def _text_of(make: Callable[..., None], *arguments: Any) -> str:
 
 
 def explain(name: Optional[str] = None) -> str:
-    """The page for the `kind` of a parameter or a cause, or for "norm", as `addend explain` prints it; without a name
-    the list of all pages. InvalidError names those that are near."""
+    """The page of `addend explain` on a `kind` of verdict or cause ("averaged", "missing", ...) or on "norm"; without a
+    name, the list of all pages. For an unknown name, InvalidError lists similar ones."""
     return _text_of(_explain, None if name is None else name.encode())
 
 
@@ -175,13 +177,13 @@ def diff(
     allow_identical: bool = False,
     threads: int = 1,
 ) -> DiffReport:
-    """Says for each parameter of a dumped step how often each addend was counted.
+    """Finds for each parameter of a dumped step how often each rank's addend was counted in its gradient.
 
-    `files`: safetensors files (docs/dumps.md), or folders that hold them. `reference`: a file of whole gradients, or
-    another dump. `html`: where the page of the map goes. `allow_identical`: addends that are the same are meant to be;
-    else what was counted of them cannot be told. `threads`: at most so many judge parameters at a time; what is found
-    is the same with any number. Gradients that do not hold are no error: look at `ok`, which is None
-    where it cannot be told."""
+    `files`: safetensors files (docs/dumps.md), or folders that hold them. `reference`: a file with the unsharded
+    gradients of a correct run, or another dump, to compare with. `html`: a file for the report as a page.
+    `allow_identical`: say that equal addends on several ranks are intended; otherwise parameters with such addends
+    cannot be judged. `threads`: how many threads judge parameters; the result does not depend on it. A wrong gradient
+    raises no exception: look at the report's `ok`, which is None if it cannot be judged."""
     if isinstance(files, (str, os.PathLike)):
         files = [files]
     with progress("diff") as told:
@@ -197,9 +199,10 @@ def judged(
     finite: bool = False,
     threads: int = 1,
 ) -> DiffReport:
-    """`told`: a CProgress; `finite`, `threads`: as of ad_diff_options."""
+    """Does the work of `diff`. `told`: the callback for progress, a CProgress; `finite`: as in ad_diff_options of
+    diff.h."""
     if not 1 <= threads <= 64:
-        raise ValueError(f"threads: 1 to 64, not {threads}")
+        raise ValueError(f"threads takes a number from 1 to 64, not {threads}")
     paths = [path_of(path) for path in files]
     given = path_of(reference).encode() if reference is not None else None
     holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()

@@ -1,5 +1,5 @@
-"""JSON documents of the library as dataclasses. Keys that a class does not name are left out, so that a newer library's
-document is read too."""
+"""Turns JSON documents of the library into dataclasses. Keys that a class has no field for are ignored, so that
+documents of a newer library can be read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 @functools.cache
 def _keys(cls: type) -> Tuple[Tuple[str, str], ...]:
-    """Of its fields, names and keys."""
+    """The name of each field of the class, and its key in the JSON document."""
     return tuple((field.name, field.metadata.get("key", field.name)) for field in dataclasses.fields(cls))
 
 
 def read(cls: Type[T], document: Mapping[str, Any], /, **given: Any) -> T:
-    """`cls` from its keys in the document; `given` are fields that are no plain key. A field whose metadata has a `key`
-    has that name there."""
+    """Makes a `cls` whose fields have the values of their keys in the document. `given` holds fields that the caller
+    computed. The key is the field's name, or `key` in the field's metadata."""
     values: Dict[str, Any] = {}
     for name, key in _keys(cls):  # type: ignore[arg-type]
         if name not in given and key in document:

@@ -1,4 +1,4 @@
-"""Errors: one exception for each status of the library, with the sentence that the library says."""
+"""One exception class for each error status of the library; its text is the library's error message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class AddendError(Exception):
-    """What addend refuses or cannot finish. `status` is the library's name of the kind ("invalid", "type", ...)."""
+    """Base class of all errors of addend. `status` is the library's name for the kind ("invalid", "type", ...)."""
 
     status = "unknown"
 
@@ -21,13 +21,13 @@ class InvalidError(AddendError, ValueError):
 
 
 class LayoutError(AddendError, TypeError):
-    """The types of the values on the ranks do not fit the operation."""
+    """The layouts of the operands do not fit the operation."""
 
     status = "type"
 
 
 class NoMemoryError(AddendError, MemoryError):
-    """No memory is left for it."""
+    """Memory could not be allocated."""
 
     status = "memory"
 
@@ -39,19 +39,19 @@ class FileError(AddendError, OSError):
 
 
 class MismatchError(AddendError, RuntimeError):
-    """The ranks of a group did not call the same thing."""
+    """The ranks of a group called different collectives, or the same one with different arguments."""
 
     status = "mismatch"
 
 
 class RankDiedError(AddendError, RuntimeError):
-    """A rank died while others needed it."""
+    """A rank died while others waited for it."""
 
     status = "rank-died"
 
 
 class RankLeftError(AddendError, RuntimeError):
-    """A rank returned while others needed it."""
+    """A rank left the world while others waited for it."""
 
     status = "rank-left"
 
@@ -63,7 +63,7 @@ class CycleError(AddendError, RuntimeError):
 
 
 class PeerFailedError(AddendError, RuntimeError):
-    """Another rank failed and said so."""
+    """Another rank failed and reported its error, which is this exception's text."""
 
     status = "peer-failed"
 
@@ -75,25 +75,25 @@ class NumberError(AddendError, ArithmeticError):
 
 
 class StoppedError(AddendError):
-    """The run was asked to stop, by a signal to its ranks and not by Ctrl-C here, which is KeyboardInterrupt."""
+    """The run ended because a signal asked its ranks to stop. (Ctrl-C in this process raises KeyboardInterrupt.)"""
 
     status = "interrupted"
 
 
 class SystemRefusedError(AddendError, OSError):
-    """The operating system refused something needed."""
+    """The operating system refused something that the library needs, such as shared memory."""
 
     status = "system"
 
 
 class MissingTrainerError(AddendError, ImportError):
-    """What is asked for needs the trainer, which this installation does not have."""
+    """The call needs addend's trainer library, which is not installed."""
 
     status = "trainer"
 
 
 class GradientError(AddendError):
-    """Gradients do not hold what they should; `report` says which addends they hold."""
+    """Gradients are wrong; `report` says which ranks' addends each one contains."""
 
     status = "gradient"
 
@@ -122,5 +122,5 @@ _BY_STATUS: Dict[str, Type[AddendError]] = {
 
 
 def error_of(status: str, message: str) -> AddendError:
-    """The exception for a status of the library, by its name."""
+    """The exception for the library's status of this name, such as "invalid"."""
     return _BY_STATUS.get(status, AddendError)(message)

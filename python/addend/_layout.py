@@ -1,4 +1,4 @@
-"""Meshes, layouts and the rules of types, for tools of one's own. Arithmetic only: nothing here communicates."""
+"""Meshes, layouts and the rules of types, for your own tools. Only arithmetic: nothing here communicates."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def axes_of(text: str) -> int:
 
 
 def call_site(depth: int) -> bytes:
-    """Where the caller stands, for messages: "job.py:12"."""
+    """The file and line of the caller `depth` frames up, for messages: "job.py:12"."""
     frame = sys._getframe(depth)
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}".encode(errors="replace")
 
@@ -137,13 +137,13 @@ def _move_of(name: str) -> int:
 
 
 def _type_of(text: str) -> int:
-    """A type as layouts write it: R, I, V, P, S0, S1z."""
+    """The C code of a type as layouts write it: R, I, V, P, S0, S1z."""
     if text in _TYPES:
         return _TYPES[text]
     cut = re.fullmatch("S([0-9])(z?)", text)
     if cut and int(cut[1]) < _DIMS:
         return (_ZIGZAG if cut[2] else _CUT) + int(cut[1])
-    raise InvalidError(f"{text!r} is no type; types are R, I, V, P, S0 to S{_DIMS - 1}, and S0z to S{_DIMS - 1}z")
+    raise InvalidError(f"{text!r} is not a type; types are R, I, V, P, S0 to S{_DIMS - 1}, and S0z to S{_DIMS - 1}z")
 
 
 class Mesh:
@@ -175,17 +175,17 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """The number of ranks."""
         return int(_mesh_size(self.handle))
 
     @property
     def axes(self) -> Dict[str, int]:
-        """The axes that its text names, and their sizes."""
+        """The axes that the mesh's text names, with their sizes."""
         named = _mesh_named(self.handle)
         return {name: int(_mesh_axis_size(self.handle, axis)) for axis, name in _axis_names(named)}
 
     def position(self, rank: int) -> Dict[str, int]:
-        """Where a rank lies on each named axis."""
+        """The rank's index on each named axis."""
         self._need(rank)
         return {
             name: int(_mesh_position(self.handle, rank, axis)) for axis, name in _axis_names(_mesh_named(self.handle))
@@ -202,7 +202,7 @@ class Mesh:
         return group
 
     def layout(self, text: str) -> Layout:
-        """The layout that a text like "dp=R tp=S1" says."""
+        """The layout on this mesh that a text like "dp=R tp=S1" describes."""
         return Layout(self, text)
 
     def _need(self, rank: int) -> None:
@@ -216,7 +216,7 @@ def _axis_names(axes: int) -> List[Tuple[int, str]]:
 
 @dataclass(frozen=True)
 class PathStep:
-    """One reduction on the way from a gradient to where it is stored."""
+    """One reduction between a gradient's layout and its storage layout: `move` over `axes` turns `source` into `to`."""
 
     move: str
     axes: str
@@ -238,7 +238,7 @@ class Layout:
         return layout
 
     def __str__(self) -> str:
-        named = self.mesh.axes  # on the others there is one rank, and nothing to say
+        named = self.mesh.axes  # an axis that the mesh does not name has size 1, and its type means nothing
         return " ".join(word for word in _printed(_layout_print, self.c).split() if word.split("=")[0] in named)
 
     def __repr__(self) -> str:
@@ -252,11 +252,11 @@ class Layout:
 
     @property
     def dual(self) -> Layout:
-        """The layout of the gradient."""
+        """The layout that the gradient of a value with this layout has."""
         return self._with(_layout_dual(self.c))
 
     def local_shape(self, shape: Sequence[int], rank: int) -> Tuple[int, ...]:
-        """The shape of the part that `rank` holds of a whole value."""
+        """The shape of the part that `rank` holds of a value with the global shape `shape`."""
         if len(shape) > _DIMS:
             raise InvalidError(f"a shape has at most {_DIMS} dimensions, not {len(shape)}")
         self.mesh._need(rank)
@@ -265,15 +265,15 @@ class Layout:
         return tuple(local.dim[: local.ndim])
 
     def after(self, move: str, axes: str, to: str, ndim: int = 2) -> Layout:
-        """The layout after a transition of the table, of a value with `ndim` dimensions.
+        """The layout after a transition (`move` over `axes`, to type `to`) of a value with `ndim` dimensions.
 
-        LayoutError says what the table has instead."""
+        If the table of transitions does not have this one, LayoutError lists those that it has."""
         out = CLayout()
         _layout_after(self.c, _move_of(move), axes_of(axes), _type_of(to), ndim, out, call_site(2))
         return self._with(out)
 
     def path_to(self, storage: Layout) -> Tuple[PathStep, ...]:
-        """The reductions that bring a gradient of this layout to where it is stored: what has to be summed."""
+        """The reductions that turn a gradient of this layout into one of the storage layout."""
         steps, count = (_CStep * _AXES)(), ctypes.c_int()
         _layout_path(self.c, storage.c, steps, count)
         return tuple(
@@ -287,7 +287,7 @@ class Layout:
         )
 
     def view(self, mesh: Mesh) -> Layout:
-        """The same value on another factorisation of its ranks."""
+        """The layout of the same value on another factorisation of the same ranks into axes."""
         out = CLayout()
         _layout_view(self.c, mesh.handle, out, call_site(2))
         return self._with(out, mesh)
@@ -295,7 +295,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Transition:
-    """One row of the table of transitions; "S(0)" stands for any cut."""
+    """One row of the table of transitions between types; "S(0)" stands for a cut along any dimension."""
 
     move: str
     source: str
@@ -307,7 +307,7 @@ class Transition:
 
 
 def transitions() -> Tuple[Transition, ...]:
-    """Every operation that may change a type, and what it is in the backward pass."""
+    """Every operation that may change a type, with its backward operation."""
     count = ctypes.c_size_t()
     rows = _transition_table(count)
     return tuple(_transition(row) for row in rows[: count.value])
@@ -333,13 +333,14 @@ def propagate(
     constant: Sequence[int] = (),
     name: str = "operation",
 ) -> Layout:
-    """The layout of a local operation's result: propagate("bk,kn->bn", x, w). `linearity`: "multilinear" (a product),
-    "additive" (a sum) or "nonlinear". `whole`: letters that may not be cut. `constant`: numbers of operands that carry
-    no gradient. LayoutError names operand, axis and the conversion that is needed."""
+    """The layout of the result of an operation without communication: propagate("bk,kn->bn", x, w). `linearity`:
+    "multilinear" (a product), "additive" (a sum) or "nonlinear". `whole`: letters of dimensions that may not be cut.
+    `constant`: indices of operands that carry no gradient. `name`: what messages call the operation. If the layouts do
+    not fit, LayoutError names the operand, the axis and the conversion that is needed."""
     if linearity not in _LINEARITY:
         raise InvalidError(f"linearity takes one of {', '.join(_LINEARITY)}, not {linearity!r}")
     if not operands:
-        raise InvalidError("propagate takes the layout of every operand")
+        raise InvalidError("propagate needs the layout of every operand, and got none")
     rule = _CRule(ctypes.sizeof(_CRule), name.encode(), dims.encode(), _LINEARITY[linearity], whole.encode())
     layouts = (_layout_p * len(operands))(*[ctypes.pointer(operand.c) for operand in operands])
     constants = (ctypes.c_int * len(operands))(*[int(i in constant) for i in range(len(operands))])

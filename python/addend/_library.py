@@ -1,5 +1,5 @@
-"""The shared libraries: found, loaded and called. A status that is not ok becomes an exception, a text that the caller
-frees becomes a str. The core is always there; the trainer may not be."""
+"""Finds, loads and calls addend's two shared libraries. A status other than AD_OK becomes an exception; a C string that
+the caller owns becomes a str. The core library is always installed, the trainer library may be missing."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, Callable, Dict, Optional, Sequence, Type, TypeVar
 
 from addend._errors import AddendError, MissingTrainerError, error_of
 
-_FOLDER = Path(__file__).parent / "_native"  # what the wheel of `addend` brings
+_FOLDER = Path(__file__).parent / "_native"  # the wheel of `addend` has its libraries here
 _GET_TRAINER = (
     "`pip install './python[train]'` in addend's folder builds it; script/setup there installs what that needs"
 )
 
 
 def _given() -> Optional[Path]:
-    """The core that the caller names, with all that was built beside it."""
+    """The core library that ADDEND_LIBRARY names; the other parts of the same build are beside it."""
     path = os.environ.get("ADDEND_LIBRARY")
     return Path(path) if path else None
 
 
 def _in(folder: Path, name: str) -> Path:
-    """A library in a folder of a wheel, where it lies by its soname."""
+    """The path of a library in a wheel's folder, where its file name ends in the soname's version."""
     return next(iter(sorted(folder.glob(f"{name}.so*"))), folder / f"{name}.so")
 
 
@@ -33,7 +33,7 @@ def _core_path() -> Path:
 
 
 def _trainer_path() -> Optional[Path]:
-    """Beside the core that was named, or what the wheel of `addend-train` brings."""
+    """The trainer library beside the core that ADDEND_LIBRARY names, or in the wheel `addend-train`, or None."""
     given = _given()
     if given:
         path = given.parent / given.name.replace("libaddend.", "libaddend_train.")
@@ -46,8 +46,8 @@ def _trainer_path() -> Optional[Path]:
 
 
 def program_path() -> Path:
-    """The program `addend` of the same build, with the trainer's commands where the trainer is there. It lies beside
-    the library, or in the `bin` of what `cmake --install` made, where `lib/addend` is a folder."""
+    """The program `addend` of the same build, with the trainer's commands if the trainer is installed. It is in the
+    library's folder, or, after `cmake --install`, in PREFIX/bin."""
     folder = (_trainer_path() or _core_path()).parent
     places = [folder / "addend", *(parent / "bin" / "addend" for parent in list(folder.parents)[:2])]
     return next((place for place in places if place.is_file()), places[0])
@@ -58,7 +58,7 @@ def _load() -> ctypes.CDLL:
         return ctypes.CDLL(str(_core_path()))
     except OSError as error:
         hint = (
-            "ADDEND_LIBRARY names it"
+            "the environment variable ADDEND_LIBRARY names it"
             if _given()
             else ("`pip install ./python` in addend's folder builds it, or ADDEND_LIBRARY names one that is built")
         )
@@ -72,28 +72,28 @@ _free.argtypes, _free.restype = [ctypes.c_void_p], None
 
 
 def need_trainer(what: str) -> Path:
-    """Raises, with how to get it, where the trainer is not there."""
+    """The path of the trainer library. If it is not installed, raises an error that says how to get it."""
     path = _trainer_path()
     if path is None:
-        raise MissingTrainerError(f"{what} needs addend's trainer, which is not here: {_GET_TRAINER}")
+        raise MissingTrainerError(f"{what} needs addend's trainer, which is not installed: {_GET_TRAINER}")
     return path
 
 
 def _load_trainer(what: str) -> ctypes.CDLL:
-    """When it is first needed, for it brings OpenBLAS along."""
+    """Loads the trainer at its first use only, because it loads OpenBLAS too."""
     global _trainer
     path = need_trainer(what)
     try:
         _trainer = _trainer or ctypes.CDLL(str(path))
     except OSError as error:
         raise MissingTrainerError(
-            f"{what} needs addend's trainer, which could not be loaded: {error}; built anew it fits: {_GET_TRAINER}"
+            f"{what} needs addend's trainer, which could not be loaded: {error}; build it again: {_GET_TRAINER}"
         ) from error
     return _trainer
 
 
 def show_to_all(what: str) -> None:
-    """What is loaded from now on finds the functions of both libraries."""
+    """Makes the functions of both libraries visible to shared objects that are loaded later."""
     for path in (_core_path(), need_trainer(what)):
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
 
@@ -111,7 +111,7 @@ def _find(name: str) -> Any:
 
 
 def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
-    """A function of the library as it is; it is looked up at its first call."""
+    """A C function of the library, looked up at its first call; its result is returned unchanged."""
     found: Dict[str, Any] = {}
 
     def call(*arguments: Any) -> Any:
@@ -124,7 +124,7 @@ def function(name: str, returns: Any, *takes: Any) -> Callable[..., Any]:
 
 
 def bound(name: str, returns: Any, *takes: Any) -> Any:
-    """A function of the library as it is, looked up now: for those that are called too often to look first."""
+    """A C function of the library, looked up now: for functions that are called so often that `function` is slow."""
     found = _find(name)
     found.restype, found.argtypes = returns, takes
     return found
@@ -135,7 +135,7 @@ _last_error = function("ad_last_error", ctypes.c_char_p)
 
 
 def checked(name: str, *takes: Any) -> Callable[..., None]:
-    """A function that returns a status: any but ok is raised, with the library's sentence."""
+    """A C function that returns a status; a status other than AD_OK is raised with the library's error message."""
     plain = function(name, ctypes.c_int, *takes)
 
     def call(*arguments: Any) -> None:
@@ -147,12 +147,12 @@ def checked(name: str, *takes: Any) -> Callable[..., None]:
 
 
 def error_of_status(status: int) -> AddendError:
-    """What a status of the last call of this thread that failed is raised as, with the library's sentence."""
+    """The exception for the status of this thread's last call, with the library's error message."""
     return error_of(_status_name(status).decode(), _last_error().decode(errors="replace"))
 
 
 def take_text(text: ctypes.c_void_p) -> str:
-    """A text that the library gave away, which is freed."""
+    """The C string as a str; frees it, since the library gave it to the caller."""
     try:
         return ctypes.string_at(text.value or 0).decode()
     finally:
@@ -165,7 +165,7 @@ def texts(values: Sequence[str]) -> Any:
 
 
 def path_of(path: Any) -> str:
-    """A path as the library takes it."""
+    """A str, bytes or os.PathLike as str."""
     return os.fsdecode(os.fspath(path))
 
 
@@ -173,14 +173,14 @@ _header_constant = checked("ad_header_constant", ctypes.c_char_p, ctypes.POINTER
 
 
 def constant(name: str) -> int:
-    """A number of the C headers by its name."""
+    """The value of a constant (or sizeof(TYPE)) of the C headers by its name."""
     out = ctypes.c_int64()
     _header_constant(name.encode(), out)
     return out.value
 
 
 def same_size(name: str) -> Callable[[Type[Structure]], Type[Structure]]:
-    """Holds a structure that is declared here to the library's own."""
+    """A class decorator that checks a ctypes structure's size against that of the library's C struct `name`."""
 
     def hold(structure: Type[Structure]) -> Type[Structure]:
         if ctypes.sizeof(structure) != constant(f"sizeof({name})"):
@@ -194,6 +194,6 @@ def same_size(name: str) -> Callable[[Type[Structure]], Type[Structure]]:
 
 
 def version() -> str:
-    """The library's."""
+    """The version of the core library."""
     text: bytes = function("ad_version", ctypes.c_char_p)()
     return text.decode()

@@ -1,4 +1,4 @@
-"""`addend.plan`: what a recipe reduces, over what, in which order and bytes. Nothing runs."""
+"""`addend.plan` says what a recipe reduces, over which axes, in which order and how many bytes. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _picture = checked("ad_plan_picture", ctypes.c_void_p, ctypes.POINTER(_Options),
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One reduction on the way of a gradient to where it is stored."""
+    """One reduction of a gradient, between its layout after backward and its storage layout."""
 
     op: str
     axes: str
@@ -40,7 +40,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class PlanParam:
-    """A parameter, its types, and the way of its gradient."""
+    """A parameter, its layouts, and the reductions (`path`) of its gradient."""
 
     name: str
     numel: int
@@ -55,7 +55,7 @@ class PlanParam:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `addend plan` says; str() is its table."""
+    """The result of `addend plan`; str() gives it as a table."""
 
     recipe: str
     world: int
@@ -64,7 +64,7 @@ class Plan:
     collectives: Tuple[Mapping[str, Any], ...] = ()  # in launch order
     memory_per_rank: Tuple[Mapping[str, Any], ...] = ()
     memory_per_node: Tuple[Mapping[str, Any], ...] = ()
-    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as `addend plan --json` prints it
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend plan --json`
 
     def __str__(self) -> str:
         return self.table
@@ -82,8 +82,8 @@ def plan(
     set: Sets = None,
     program: Optional[PathLike] = None,
 ) -> Plan:  # noqa: A002
-    """The plan of a recipe, for any world size. `ranks_per_node`: consecutive ranks that share a machine; 0: all of
-    them. `picture`: a file for the SVG picture of who sends what to whom. `set`, `program`: as in `check`."""
+    """Plans a recipe, for any number of ranks. `ranks_per_node`: how many consecutive ranks share a machine; 0: all of
+    them. `picture`: a file for an SVG picture of which ranks send what to whom. `set`, `program`: as in `check`."""
     need_trainer("addend.plan")
     options = _Options(ctypes.sizeof(_Options), ranks_per_node)
     text, table, drawn = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()

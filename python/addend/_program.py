@@ -1,5 +1,5 @@
-"""The program `addend`, which starts ranks. An interpreter is never forked for that: it has threads (NumPy's, a
-notebook's), and a forked rank could hang on a lock that one of them holds."""
+"""Runs the program `addend`, which starts the ranks. The Python interpreter itself is never forked into ranks: it has
+threads (NumPy's, a notebook's), and a forked rank could hang on a lock that one of them holds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import IO, List, NoReturn, Sequence, Tuple
 from addend._errors import AddendError, InvalidError, error_of
 from addend._library import function, need_trainer, program_path
 
-ANSWER_IS_NO = 1  # exit status of a command that ran and whose answer is no
-_ERROR = 3  # the descriptor on which the program hands its error over
+ANSWER_IS_NO = 1  # exit status of a command that ran and found something wrong
+_ERROR = 3  # the file descriptor to which the program writes its error message (ADDEND_ERROR_FD)
 
 _is_rank = function("ad_comm_launched", ctypes.c_int)
 
 
 def run(arguments: Sequence[str]) -> Tuple[int, str]:
-    """Runs a command of the trainer's that prints a document; exit status 0 or 1, and the document. Its progress goes
-    where this process's standard error goes; its error is raised."""
+    """Runs a command of the trainer that prints a JSON document. Returns the exit status, 0 or 1, and the document. The
+    command's progress goes to this process's standard error; its error is raised."""
     if _is_rank():
         raise InvalidError(
-            f"addend {arguments[0]} in a process that is itself a rank: each rank would start a world "
-            "of its own; call it in a program that `addend run`, mpirun or srun did not start"
+            f"addend.{arguments[0]} was called in a process that is itself a rank, so each rank would start ranks of "
+            "its own; call it in a program that was not started by `addend run`, mpirun or srun"
         )
     need_trainer(f"addend.{arguments[0]}")
     with tempfile.TemporaryFile() as document, tempfile.TemporaryFile() as error:
@@ -36,8 +36,8 @@ def run(arguments: Sequence[str]) -> Tuple[int, str]:
 
 
 def _start(arguments: Sequence[str], document: int, error: int) -> int:
-    # Spawned, since a fork waits for threads that are inside OpenBLAS. A session of its own: Ctrl-C reaches it once,
-    # from here. Other descriptors are closed by exec.
+    # posix_spawn, because a fork waits for threads inside OpenBLAS. setsid, so that Ctrl-C reaches the program only
+    # once, through _wait. All other file descriptors are closed by exec.
     program = str(program_path())
     files = [(os.POSIX_SPAWN_DUP2, document, 1), (os.POSIX_SPAWN_DUP2, error, _ERROR)]
     environment = dict(os.environ, ADDEND_ERROR_FD=str(_ERROR))
@@ -49,13 +49,14 @@ def _start(arguments: Sequence[str], document: int, error: int) -> int:
 
 
 def _wait(process: int) -> int:
-    """The first Ctrl-C asks the ranks to stop, the second ends them; it is raised here when none is left."""
+    """Waits for the program; returns its exit status. The first Ctrl-C asks the ranks to stop, the second ends them;
+    KeyboardInterrupt is raised here once the program has ended."""
     interrupt = None
     for request in (signal.SIGINT, signal.SIGINT, signal.SIGKILL):
         try:
             status = os.waitpid(process, 0)[1]
             break
-        except BaseException as raised:  # also what another signal's handler raises
+        except BaseException as raised:  # KeyboardInterrupt, or what another signal's handler raises
             interrupt = raised
             os.kill(process, request)
     else:
@@ -74,11 +75,11 @@ def _error(arguments: Sequence[str], exit_status: int, text: str) -> AddendError
     if text:
         status, _, message = text.partition(" ")
         return error_of(status, message)
-    return AddendError(f"addend {arguments[0]} ended with status {exit_status}; it said why on standard error")
+    return AddendError(f"addend {arguments[0]} ended with exit status {exit_status}; standard error has the reason")
 
 
 def main() -> NoReturn:
     """The command `addend` of the installed package."""
-    os.environ.setdefault("ADDEND_PYTHON", sys.executable)  # for torch-check, which comes back to this Python
+    os.environ.setdefault("ADDEND_PYTHON", sys.executable)  # `addend torch-check` runs this Python
     program: List[str] = [str(program_path()), *sys.argv[1:]]
     os.execv(program[0], program)

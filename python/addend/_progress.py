@@ -1,6 +1,6 @@
-"""The progress of a call into the library, as the commands show it.
+"""Shows the progress of a call into the library on standard error, as addend's commands do.
 
-A moving bar on a terminal, elsewhere a line now and then of work that lasts."""
+On a terminal it is a moving bar; elsewhere, every few seconds a line."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class _Shown:
 
 @contextmanager
 def progress(label: str) -> Iterator[Any]:
-    """A callback for the library. Ctrl-C during the call is raised when it is over: the library cannot be left in the
-    middle."""
+    """A context that gives a progress callback for a call into the library. Ctrl-C during the call is raised after the
+    call, because no exception can pass through C code."""
     shown = _Shown(label)
     interrupts: List[BaseException] = []
 
     def tell(_: Any, what: bytes, done: int, of: int) -> None:
         try:
             shown.show(what.decode(errors="replace"), done, of)
-        except BaseException as interrupt:  # nothing can be raised through C
+        except BaseException as interrupt:  # no exception can pass through C code
             interrupts.append(interrupt)
 
     try:

@@ -1,4 +1,4 @@
-"""One rank of a test that asks for `addend_watch`: a process of its own, which the pytest plugin starts."""
+"""The process of one rank of a test that uses the fixture `addend_watch`; the pytest plugin starts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 
 def _find(place: Dict[str, Any]) -> Callable[..., object]:
-    """The test function: its file is imported again, under the name that it has in pytest."""
+    """The test function. Imports the test's file in this process, under the module name that it has in pytest."""
     spec = importlib.util.spec_from_file_location(place["module"], place["file"])
     if spec is None or spec.loader is None:
         raise ImportError(f"{place['file']} cannot be imported")
@@ -26,7 +26,7 @@ def _find(place: Dict[str, Any]) -> Callable[..., object]:
     owner: Any = None
     for name in place["name"].split("."):
         owner, found = found, getattr(found, name)
-    return functools.partial(found, owner()) if isinstance(owner, type) else found  # a method of a class of tests
+    return functools.partial(found, owner()) if isinstance(owner, type) else found  # a test class's method
 
 
 @contextlib.contextmanager
@@ -59,8 +59,8 @@ def _play(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
         arguments["addend_watch"] = functools.partial(_watching, used, place["seed"])
     function(**arguments)
     if not used:
-        return "failed", "the test asks for addend_watch and does not use it: `with addend_watch(model):` around a step"
-    with contextlib.suppress(RuntimeError):  # another rank failed, which says why
+        return "failed", "the test takes addend_watch but never uses it: put `with addend_watch(model):` around a step"
+    with contextlib.suppress(RuntimeError):  # raised if another rank failed, which reports its error itself
         dist.barrier()
     return "passed", ""
 
@@ -77,11 +77,11 @@ def _outcome(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
 
 
 def main() -> None:
-    """The folder that the arguments name has what is to be done; the answer goes there too."""
+    """Runs the test that the file callRANK in folder sys.argv[1] describes, and writes the outcome to answerRANK."""
     folder, rank = Path(sys.argv[1]), os.environ["RANK"]
     place = pickle.loads((folder / f"call{rank}").read_bytes())
     sys.path[:] = place["path"] + [entry for entry in sys.path if entry not in place["path"]]
     outcome = _outcome(place, folder)
     (folder / f"answer{rank}").write_bytes(pickle.dumps((*outcome, time.monotonic())))
     sys.stdout.flush()
-    os._exit(outcome[0] == "failed")  # threads of gloo may still wait for a rank that failed
+    os._exit(outcome[0] == "failed")  # without waiting for threads of gloo, which may wait for a rank that failed

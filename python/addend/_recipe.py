@@ -1,4 +1,4 @@
-"""Recipes: as the library reads them, and as arguments of the program."""
+"""Recipes: opened through the library, or named in the arguments of the program `addend`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _destroy = function("ad_recipe_destroy", None, ctypes.c_void_p)
 
 
 def sets_of(given: Sets) -> List[str]:
-    """Keys of a recipe that are replaced, as "PATH=VALUE". A value in a mapping is a Python object, in a text YAML."""
+    """The recipe keys to replace, as "PATH=VALUE". Values in a mapping are Python objects, those in a text are YAML."""
     if given is None:
         return []
     if isinstance(given, Mapping):
@@ -32,7 +32,7 @@ def sets_of(given: Sets) -> List[str]:
 
 
 def arguments_of(recipe: PathLike, given: Sets, program: Optional[PathLike]) -> List[str]:
-    """What every command that reads a recipe takes."""
+    """The command-line arguments that every command with a recipe takes."""
     arguments = ["--program", path_of(program)] if program is not None else []
     for one in sets_of(given):
         arguments += ["--set", one]
@@ -41,7 +41,7 @@ def arguments_of(recipe: PathLike, given: Sets, program: Optional[PathLike]) -> 
 
 @contextmanager
 def opened(path: PathLike, given: Sets, program: Optional[PathLike]) -> Iterator[ctypes.c_void_p]:
-    """The recipe as the library reads it. `program`: the shared object that brings what it trains."""
+    """A context with the library's handle of the recipe. `program`: the shared object with the recipe's program."""
     if program is not None:
         show_to_all("a program of your own")
         _load_program(path_of(program).encode())

@@ -1,4 +1,4 @@
-"""Joining a world through a store: an object with `set`, `get` and `wait`, as torch.distributed's stores have them."""
+"""Joins a world through a store: an object with `set`, `get` and `wait` like torch.distributed's stores."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _fail = function("ad_fail", ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.
 
 
 def _said(call: Callable[[], None]) -> int:
-    """The status of a callback: what it raised becomes the sentence of the library's error."""
+    """Runs a callback and returns its C status; an exception becomes the message of the library's error."""
     try:
         call()
-    except Exception as error:  # no exception crosses C
+    except Exception as error:  # no exception can pass through C code
         words = f"{type(error).__name__}: {error}"
         return int(_fail(constant("AD_SYSTEM"), b"%s", words.encode(errors="replace")))
     return 0
@@ -49,16 +49,18 @@ def _said(call: Callable[[], None]) -> int:
 def _copy(store: Any, key: str, to: int, size: int) -> None:
     value = bytes(store.get(key))
     if len(value) != size:
-        raise ValueError(f"`{key}` has {len(value)} bytes, not {size}: another world used this store")
+        raise ValueError(
+            f"the store's `{key}` has {len(value)} bytes, not {size}: another world used this store; give each its own"
+        )
     ctypes.memmove(to, value, size)
 
 
 def join(store: Any, rank: int, size: int, seconds: int, handle: ctypes.c_void_p) -> None:
-    """Joins as `rank` of `size` and fills the handle."""
+    """Joins as rank `rank` of `size` ranks and stores the new comm in `handle`."""
     missing: List[str] = [name for name in ("set", "get", "wait") if not hasattr(store, name)]
     if missing:
         raise InvalidError(
-            f"a store has set, get and wait, as torch.distributed.Store has; this one lacks {missing[0]}"
+            f"a store must have set, get and wait, as torch.distributed.Store has; this one lacks {missing[0]}"
         )
 
     def put(_: Any, key: bytes, value: int, length: int) -> int:

@@ -17,21 +17,21 @@ from addend._recipe import PathLike, Sets, arguments_of, sets_of
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a training went. What it left is in `folder`: metrics.jsonl, report.html, weights.safetensors, ..."""
+    """The result of a training run. Its files are in `folder`: metrics.jsonl, report.html, weights.safetensors, ..."""
 
     recipe: str
     steps: int
-    first_step: int  # taken before, by the training that this one went on with
+    first_step: int  # steps that were already taken by the run that this one resumed; 0 for a new run
     steps_taken: int
-    first_loss: Optional[float]  # None where no step was left to take
+    first_loss: Optional[float]  # None if no step was left to take
     last_loss: Optional[float]
     tokens_per_second: float
     folder: Path
     summary: Tuple[str, ...] = ()
-    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # as `addend train --json` prints it
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend train --json`
 
     def metrics(self) -> List[Mapping[str, Any]]:
-        """What was written of each step."""
+        """The lines of metrics.jsonl: a dictionary for each step."""
         with open(self.folder / "metrics.jsonl", encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
@@ -50,16 +50,16 @@ def train(
 ) -> TrainResult:  # noqa: A002
     """Trains the recipe on ranks of this machine.
 
-    `out`: the folder, runs/NAME if left out. `steps`: instead of train.steps. `resume` goes on from the newest
-    checkpoint, with `force` also from one of another recipe; `overwrite` replaces the run that is there.
-    `dump_step`: writes each rank's addends and sums of that step to FOLDER/dump-N, for `diff`. `set`,
-    `program`: as in `check`. Ctrl-C ends it after the present step, with a checkpoint written, and is then raised."""
+    `out`: the run's folder, runs/NAME if left out. `steps`: replaces the recipe's train.steps. `resume` continues from
+    the folder's newest checkpoint; with `force` even if it is of another recipe. `overwrite` replaces a run that is
+    in the folder. `dump_step`: writes each rank's addends and sums of this step to FOLDER/dump-N, for `diff`. `set`,
+    `program`: as in `check`. Ctrl-C ends the run after the current step, writes a checkpoint and is then raised."""
     if resume and overwrite:
-        raise InvalidError("resume goes on with a run, overwrite replaces it: give one of them")
+        raise InvalidError("resume continues the run in the folder, overwrite replaces it: give only one of them")
     if force and not resume:
-        raise InvalidError("force goes with resume")
+        raise InvalidError("force has a meaning only with resume: give resume=True too")
     if out is not None and not path_of(out):
-        raise InvalidError("out takes the name of a folder")
+        raise InvalidError("out is empty: it takes the name of the run's folder")
     arguments: List[str] = ["train", "--json"]
     arguments += ["--out", path_of(out)] if out is not None else []
     arguments += ["--dump-step", number("dump_step", dump_step, 0)] if dump_step is not None else []

@@ -1,6 +1,6 @@
-"""Gradients that other tools saved, as the files that `addend diff` reads (docs/dumps.md). Reading them takes PyTorch.
+"""Converts gradients that other tools saved into the files that `addend diff` reads (docs/dumps.md). Needs PyTorch.
 
-`megatron`: what Megatron-LM writes with --save-wgrads-interval. `sglang`: what SGLang's dumper writes."""
+`megatron`: the files that Megatron-LM writes with --save-wgrads-interval. `sglang`: those of SGLang's dumper."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from addend.torch._sample import Piece
 
 Path = Union[str, "os.PathLike[str]"]
-Coord = Tuple[int, ...]  # where a rank stands on the mesh
-Tensors = Dict[str, "torch.Tensor"]  # by the parameter's name
-Entry = Dict[str, Any]  # what SGLang's dumper saved of one tensor: its value, and its notes as meta
+Coord = Tuple[int, ...]  # a rank's index on each axis of the mesh
+Tensors = Dict[str, "torch.Tensor"]  # the key is the parameter's name
+Entry = Dict[str, Any]  # a file of SGLang's dumper: a tensor under "value", a description of it under "meta"
 
 
 def megatron(
@@ -29,12 +29,15 @@ def megatron(
     reference: bool = False,
     second: Optional[str] = None,
 ) -> list[str]:
-    """`folder`: one iteration, SAVE/wgrads/iter_0000100, with mp_rank_TT[_PPP][_EEE].pth of each model-parallel rank:
-    sums only, as the optimizer gets them. They become sums on the mesh "pp ep tp", for a comparison with a reference;
-    or, with reference=True, one file of whole gradients, the reference itself. `types` says which parameters are cut:
-    {"*.linear_fc1.weight": "tp=S0"}. Where there is more than one stage, names begin with that of the stage, for
-    Megatron numbers layers anew in each. `second`: what the second of two numbers in a file's name counts, "pp"
-    (stages) or "ep" (ranks of experts): the name does not tell."""
+    """Converts the gradients that Megatron-LM saved in one iteration; returns the paths of the files written.
+
+    `folder`: the iteration's folder, SAVE/wgrads/iter_0000100, with a file mp_rank_TT[_PPP][_EEE].pth of each
+    model-parallel rank. The files have summed gradients, as the optimizer gets them. `out`: a folder for one file of
+    sums per rank of the mesh "pp ep tp", to compare with a reference; or, with reference=True, the path of one
+    reference file with the unsharded gradients. `types` says which parameters are sharded:
+    {"*.linear_fc1.weight": "tp=S0"}. With several pipeline stages, parameters' names begin with the stage, since
+    Megatron numbers the layers of each stage from 0. `second`: the meaning of the second number in file names with two
+    numbers, "pp" (pipeline stage) or "ep" (expert-parallel rank), which the names do not tell."""
     ranks = _megatron_ranks(pathlib.Path(folder), second)
     sizes = [1 + max(at[i] for at in ranks) for i in range(3)]
     tensors = {at: _megatron_names(chunks, at[0], sizes[0]) for at, chunks in ranks.items()}
@@ -51,11 +54,14 @@ def sglang(
     addends: str = "addend",
     expect: float = 1,
 ) -> list[str]:
-    """`folder`: DUMPER_DIR/EXP_NAME. With DUMPER_ENABLE_MODEL_GRAD=1, dumper.dump_model(model, name_prefix=PREFIX)
-    saves the gradients as they are when it is called: once behind the synchronisation (`sums` is its prefix) and,
-    before it, once for each microbatch whose gradients are not added to the last one's (`addends`). Parallel ranks come
-    from the dumper's own notes on Megatron; where it has none, all ranks are on one axis dp. `expect`: what the job
-    multiplies sums by."""
+    """Converts the gradients that SGLang's dumper saved in one step; returns the paths of the files written.
+
+    `folder`: DUMPER_DIR/EXP_NAME. With DUMPER_ENABLE_MODEL_GRAD=1, dumper.dump_model(model, name_prefix=PREFIX) saves
+    the present gradients. The job calls it once after gradient synchronisation, with the prefix `sums`, and before
+    that once for each microbatch, with the prefix `addends`, if microbatches' gradients are not accumulated. The mesh
+    comes from the dumper's megatron_parallel_info; without that, all ranks are on one axis dp. `out`: a folder for
+    addend's files. `step`: the dumper's step, needed if it saved several. `expect`: the factor by which the job
+    multiplies the sum of addends, such as 1 / ranks."""
     found = _sglang_values(pathlib.Path(folder), step)
     sizes = _sglang_mesh(found)
     written = []
@@ -71,23 +77,24 @@ def _load(path: pathlib.Path) -> Any:
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch has one kind for each way in which a file can be wrong
+    except Exception as error:  # torch.load raises exceptions of many types
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"{path} cannot be read as a file that torch.save wrote: {reason}") from error
 
 
 def _megatron_place(numbers: list[int], second: Optional[str], path: pathlib.Path) -> tuple[int, int, int]:
-    """(pp, ep, tp). The name has the stage and the experts' rank only where there are several."""
+    """(pp, ep, tp) from the numbers in a file's name, which leaves out the pp or ep number if that axis has size 1."""
     if len(numbers) == 2 and second not in ("pp", "ep"):
         raise ValueError(
-            f'{path}: the second number may be the stage or the rank of experts: say second="pp" or second="ep"'
+            f"{path}: the second number may be the pipeline stage or the expert-parallel rank: say which with "
+            'second="pp" or second="ep"'
         )
     tp, pp, ep = (*numbers, 0, 0)[:3]
     return (0, pp, tp) if len(numbers) == 2 and second == "ep" else (pp, ep, tp)
 
 
 def _megatron_ranks(folder: pathlib.Path, second: Optional[str]) -> dict[Coord, dict[str, Tensors]]:
-    """At (pp, ep, tp): the tensors of each chunk of the model."""
+    """For each (pp, ep, tp), the gradients of each model chunk."""
     found: dict[Coord, dict[str, Tensors]] = {}
     for path in sorted(folder.glob("mp_rank_*.pth")):
         numbers = re.fullmatch(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?\.pth", path.name)
@@ -95,14 +102,14 @@ def _megatron_ranks(folder: pathlib.Path, second: Optional[str]) -> dict[Coord, 
             raise ValueError(f"{path} is not named as Megatron names a model-parallel rank's file")
         place = _megatron_place([int(number) for number in numbers.groups() if number], second, path)
         if place in found:
-            raise ValueError(f"{path} is of the same rank as another file: {folder} shall be one iteration's folder")
+            raise ValueError(f"{path} is of the same rank as another file: {folder} must be one iteration's folder")
         found[place] = _load(path)
         if not isinstance(found[place], dict) or not all(isinstance(chunk, dict) for chunk in found[place].values()):
             raise ValueError(
-                f"{path} is no file of gradients: Megatron's has one dictionary of tensors for each chunk of the model"
+                f"{path} is no gradient file of Megatron, which has a dictionary of tensors for each chunk of the model"
             )
     if not found:
-        raise ValueError(f"{folder} has no mp_rank_*.pth: it shall be one iteration's folder, wgrads/iter_NNNNNNN")
+        raise ValueError(f"{folder} has no mp_rank_*.pth: it must be one iteration's folder, wgrads/iter_NNNNNNN")
     return found
 
 
@@ -119,16 +126,16 @@ def _sglang_entry(path: pathlib.Path) -> Entry:
     meta = entry.get("meta") if isinstance(entry, dict) else None
     lacking = [key for key in ("name", "step", "rank", "world_size", "dump_index") if key not in (meta or {})]
     if lacking or "value" not in entry:
-        raise ValueError(f"{path} is no file of SGLang's dumper: it lacks {', '.join(lacking) or 'the value'}")
+        raise ValueError(f"{path} is not a file of SGLang's dumper: it lacks {', '.join(lacking) or 'the value'}")
     return dict(entry)
 
 
 def _sglang_values(folder: pathlib.Path, step: Optional[int]) -> list[Entry]:
-    """What was saved of gradients in one step, in the order of saving."""
+    """The gradients that were saved in one step, in the order in which they were saved."""
     found = [_sglang_entry(path) for path in sorted(folder.glob("*.pt")) if "name=grad__" in path.name]
     steps = sorted({entry["meta"]["step"] for entry in found})
     if not steps or (step is None and len(steps) > 1) or (step is not None and step not in steps):
-        raise ValueError(f"{folder} has gradients (name=grad__*.pt) of the steps {steps}: one of them has to be chosen")
+        raise ValueError(f"{folder} has gradients (name=grad__*.pt) of the steps {steps}: choose one with step=")
     kept = [entry for entry in found if entry["meta"]["step"] == (steps[0] if step is None else step)]
     return sorted(kept, key=lambda entry: entry["meta"]["dump_index"])
 
@@ -141,7 +148,7 @@ def _sglang_mesh(found: list[Entry]) -> dict[str, int]:
 
 
 def _of_prefix(found: Iterable[Entry], prefix: str) -> list[tuple[tuple[int, str], list[Entry]]]:
-    """((rank, parameter), its values in order) for the gradients under one prefix."""
+    """For each (rank, parameter), its gradients saved with this prefix, in the order in which they were saved."""
     values: dict[tuple[int, str], list[Entry]] = {}
     for entry in found:
         start = f"grad__{prefix}__"
@@ -151,7 +158,7 @@ def _of_prefix(found: Iterable[Entry], prefix: str) -> list[tuple[tuple[int, str
 
 
 def _by_place(found: Iterable[Entry], prefix: str, sizes: Mapping[str, int], at: int) -> dict[Coord, Tensors]:
-    """The at-th value of each parameter, for every rank of the mesh."""
+    """For every rank of the mesh, the gradient number `at` of each parameter (-1: the last one)."""
     tensors: dict[Coord, Tensors] = {coord: {} for coord in _positions(sizes)}
     for (_, name), entries in _of_prefix(found, prefix):
         if at >= len(entries):
@@ -168,7 +175,7 @@ def _positions(sizes: Mapping[str, int]) -> Iterable[Coord]:
 
 
 class _Dump:
-    """Whole tensors of all ranks on a mesh, and how they are cut."""
+    """The gradients of all ranks on a mesh with their types (how they are sharded), to be written as addend's files."""
 
     def __init__(
         self,
@@ -184,7 +191,7 @@ class _Dump:
         coords = dict(enumerate(_positions(sizes)))
         missing = [at for at in coords.values() if at not in tensors]
         if missing:
-            raise ValueError(f"of the mesh {sizes} the rank at {missing[0]} has no file")
+            raise ValueError(f"there is no file of the rank at {missing[0]} of the mesh {sizes}")
         self.mesh = _meshes.Mesh(tuple(sizes), tuple(sizes.values()), coords)
         self.names = sorted({name for values in tensors.values() for name in values})
         data = {axis: "R" if axis in ("dp", "cp") else "I" for axis in sizes}
@@ -193,7 +200,7 @@ class _Dump:
         self._expected, self._sample = _expected, _sample
 
     def _shapes(self, name: str) -> dict[int, tuple[int, ...]]:
-        """By the ranks that have it."""
+        """The local shape of the parameter on each rank that has it."""
         coords = self.mesh.coords.items()
         return {rank: tuple(self.tensors[at][name].shape) for rank, at in coords if name in self.tensors[at]}
 
@@ -239,14 +246,15 @@ class _Dump:
                 part = tuple(slice(first, first + count) for first, count in zip(piece.box.first, piece.box.count))
                 if bool((filled[part] & (whole[part] != values)).any()):
                     raise ValueError(
-                        f"{name}: the rank at {self.mesh.coord_text(rank)} has other values than those before it where "
-                        "they shall be the same: say in `types` how it is cut, or compare the ranks first (addend diff)"
+                        f"{name}: the rank at {self.mesh.coord_text(rank)} has other values than the ranks before it, "
+                        "but by `types` they are copies: say in `types` how the parameter is sharded, or compare the "
+                        "ranks first with addend diff"
                     )
                 whole[part], filled[part] = values, True
         pieces = {}
         for name, (whole, filled) in wholes.items():
             if not bool(filled.all()):
-                raise ValueError(f"{name}: no rank has some of its elements: say in `types` how it is cut")
+                raise ValueError(f"{name}: no rank has some of its elements: say in `types` how it is sharded")
             box = self._sample.Box((0,) * whole.ndim, tuple(whole.shape))
             pieces[name] = self._sample.Piece(whole.reshape(-1), box, box.count)
         self.out.parent.mkdir(parents=True, exist_ok=True)

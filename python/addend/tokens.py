@@ -1,4 +1,4 @@
-"""Texts as files of tokens, which a recipe names as `data.tokens`.
+"""Encodes texts into files of tokens, which a recipe names as `data.tokens`.
 
     python3 -m addend.tokens FILES... --tokenizer tokenizer.json --out corpus.npy
 
@@ -26,19 +26,19 @@ Path = Union[str, "os.PathLike[str]"]
 Pieces = Sequence[Tuple[str, bool]]
 Text = Union[str, Pieces]
 
-_HEADER = 128  # bytes of every header that is written here, however many tokens follow
-_TEXTS, _CHARACTERS = 1024, 1 << 20  # of a batch that is encoded at once: whichever is reached first
+_HEADER = 128  # bytes of a .npy header, padded so that it can be rewritten in place with the final length
+_TEXTS, _CHARACTERS = 1024, 1 << 20  # texts are encoded in batches, which end at the first of these two limits
 
 
 class Written(NamedTuple):
-    """What was written."""
+    """The files that `write` wrote, and their sizes."""
 
     file: str
-    mask: Optional[str]  # its file
+    mask: Optional[str]  # the mask's file
     tokens: int
     texts: int
-    dtype: str  # of the file: uint16 or uint32
-    vocabulary: int  # tokens are below it
+    dtype: str  # dtype of the tokens in the file: uint16 or uint32
+    vocabulary: int  # every token is smaller than this number
 
 
 def write(
@@ -48,17 +48,17 @@ def write(
     end: Optional[str] = None,
     mask: Optional[Path] = None,
 ) -> Written:
-    """Encodes the texts one after another and writes their tokens to a .npy file, as uint16 where the tokenizer's
-    vocabulary fits, else as uint32. `tokenizer`: a tokenizers.Tokenizer, a tokenizer of transformers, the path of a
-    tokenizer.json or of a folder with one; tokenizer.json is put beside the file. No special token is added but `end`,
-    such as "<|endoftext|>", after every text.
+    """Encodes the texts one after another and writes their tokens to a .npy file, as uint16 if the tokenizer's
+    vocabulary fits, else as uint32. `tokenizer`: a tokenizers.Tokenizer, a tokenizer of transformers, or the path of a
+    tokenizer.json or of a folder with one; a tokenizer.json is written beside the file. The only special token that is
+    added is `end`, such as "<|endoftext|>", after every text.
 
-    A text is a string, or a list of (string, counts) pieces, as of a dialogue; pieces are encoded each for itself.
-    `mask`: a second .npy file, for `data.mask`: 1 for the tokens of pieces that count and of strings, 0 for others; the
-    end has that of the piece before it.
+    A text is a string, or a list of (string, counts) pieces, such as the turns of a dialogue; each piece is encoded
+    separately. `mask`: a second .npy file, for the recipe's `data.mask`: 1 for tokens that count in the loss (all of a
+    string, and those of pieces whose `counts` is true), 0 for others; `end` counts if the piece before it does.
 
-    The texts are read as they are needed, and nothing is kept. The files have their names when they are whole, and what
-    had these names stays until then."""
+    Texts are read one batch at a time and not kept in memory. Both files get their names when they are complete; files
+    that had these names stay until then."""
     return _Writing(_encoder(tokenizer), pathlib.Path(file), None if mask is None else pathlib.Path(mask), end).run(
         texts
     )
@@ -71,15 +71,15 @@ class _Encoder(NamedTuple):
     encode: Callable[[List[str]], List[List[int]]]
     vocabulary: int
     token: Callable[[str], Optional[int]]
-    json: Optional[str]  # what tokenizer.json says; None: there is no such form of it
+    json: Optional[str]  # the text of tokenizer.json; None: the tokenizer cannot be written as one
 
 
 def _of_tokenizers(tokenizer: Any, text: Optional[str] = None) -> _Encoder:
     text = text or tokenizer.to_str(pretty=True)
-    whole = type(tokenizer).from_str(text)  # the caller's own stays as it is
+    whole = type(tokenizer).from_str(text)  # a copy, so that the caller's tokenizer keeps its truncation and padding
     whole.no_truncation()
     whole.no_padding()
-    batch = getattr(whole, "encode_batch_fast", whole.encode_batch)  # the fast one keeps no offsets
+    batch = getattr(whole, "encode_batch_fast", whole.encode_batch)  # faster, because it keeps no offsets
 
     def encode(texts: List[str]) -> List[List[int]]:
         return [encoding.ids for encoding in batch(texts, add_special_tokens=False)]
@@ -89,7 +89,7 @@ def _of_tokenizers(tokenizer: Any, text: Optional[str] = None) -> _Encoder:
 
 
 def _of_transformers(tokenizer: Any) -> _Encoder:
-    """One that is written in Python and has no tokenizer.json."""
+    """The encoder of a transformers tokenizer that is written in Python and has no tokenizer.json."""
 
     def encode(texts: List[str]) -> List[List[int]]:
         return [list(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
@@ -102,13 +102,13 @@ def _of_path(path: pathlib.Path) -> _Encoder:
     try:
         import tokenizers
     except ImportError as error:
-        raise ImportError("a tokenizer.json is read by tokenizers: pip install tokenizers") from error
+        raise ImportError("reading a tokenizer.json needs the package tokenizers: pip install tokenizers") from error
     path = path / "tokenizer.json" if path.is_dir() else path
     text = path.read_text(encoding="utf-8")
     try:
         return _of_tokenizers(tokenizers.Tokenizer.from_str(text), text)
-    except Exception as error:  # tokenizers raises nothing more special
-        raise ValueError(f"{path} is no tokenizer.json: {error}") from error
+    except Exception as error:  # the class of tokenizers' errors is Exception itself
+        raise ValueError(f"{path} is not a valid tokenizer.json: {error}") from error
 
 
 def _encoder(tokenizer: Any) -> _Encoder:
@@ -120,8 +120,8 @@ def _encoder(tokenizer: Any) -> _Encoder:
     if hasattr(tokenizer, "encode") and hasattr(tokenizer, "get_vocab"):
         return _of_transformers(tokenizer)
     raise TypeError(
-        f"a {type(tokenizer).__name__} is no tokenizer: give a tokenizers.Tokenizer, one of transformers, or the path "
-        "of a tokenizer.json"
+        f"a {type(tokenizer).__name__} is not a tokenizer: give a tokenizers.Tokenizer, a tokenizer of transformers, "
+        "or the path of a tokenizer.json"
     )
 
 
@@ -129,7 +129,7 @@ def _encoder(tokenizer: Any) -> _Encoder:
 
 
 class _Array:
-    """A .npy file of one dimension that grows, under another name until it is whole."""
+    """A one-dimensional .npy file that is appended to under a temporary name, and renamed once it is complete."""
 
     def __init__(self, path: pathlib.Path, dtype: str):
         import numpy
@@ -150,7 +150,7 @@ class _Array:
         self.count += len(values)
 
     def finish(self) -> None:
-        """All of it is on disk, under the other name."""
+        """Writes the final header and brings the file to disk, still under its temporary name."""
         self.stream.seek(0)
         self.stream.write(self._header())
         self.stream.flush()
@@ -174,7 +174,7 @@ def _umask() -> int:
 
 
 def _encoding_part(text: str) -> Any:
-    """What of a tokenizer.json says which tokens a text has: not what is cut off, filled up or put around them."""
+    """The parts of a tokenizer.json that decide a text's tokens: all but truncation, padding and post-processing."""
     said = json.loads(text)
     unused = ("post_processor", "truncation", "padding")
     return {key: value for key, value in said.items() if key not in unused} if isinstance(said, dict) else said
@@ -188,7 +188,7 @@ def _encodes_alike(path: pathlib.Path, text: str) -> bool:
 
 
 class _Told:
-    """How far it is, on standard error: a moving line on a terminal, elsewhere one now and then of work that lasts."""
+    """Shows progress on standard error: one line that changes on a terminal, elsewhere a line every few seconds."""
 
     def __init__(self) -> None:
         self.terminal = _is_terminal()
@@ -228,9 +228,9 @@ class _Writing:
         self.end = None if end is None else encoder.token(end)
         self.dtype = "uint16" if encoder.vocabulary <= 1 << 16 else "uint32"
         if end is not None and self.end is None:
-            raise ValueError(f"the tokenizer has no token {end!r}: `end` must be one of its vocabulary")
+            raise ValueError(f"the tokenizer has no token {end!r}: `end` must be in its vocabulary")
         if mask is not None and mask.absolute() == file.absolute():
-            raise ValueError(f"{file} cannot be the file of the tokens and of the mask: name two")
+            raise ValueError(f"{file} is named for both the tokens and the mask: name two different files")
 
     def run(self, texts: Iterable[Text]) -> Written:
         self._check_tokenizer()
@@ -247,12 +247,12 @@ class _Writing:
         return Written(str(self.file), mask_name, self.tokens.count, self.texts, self.dtype, self.encoder.vocabulary)
 
     def _check_tokenizer(self) -> None:
-        """Before anything is encoded: files of tokens in one folder are of one tokenizer."""
+        """Refuses a folder with another tokenizer's tokenizer.json: its token files were encoded differently."""
         beside = self.file.parent / "tokenizer.json"
         if self.encoder.json and beside.exists() and not _encodes_alike(beside, self.encoder.json):
             raise ValueError(
-                f"{beside} is of another tokenizer: write to a folder of its own, or remove it with the "
-                "tokens beside it"
+                f"{beside} is another tokenizer than the given one: write to another folder, or remove it and the "
+                "token files beside it"
             )
 
     def _encode(self, texts: Iterable[Text]) -> None:
@@ -282,7 +282,7 @@ class _Writing:
                 tokens.append(self.end)
                 counted.append(counts)
         if self.mask is None and not all(counted):
-            raise ValueError("some pieces do not count: name a file for that, mask=")
+            raise ValueError("some pieces do not count in the loss: name a file that says which tokens do, mask=FILE")
         self.tokens.add(numpy.array(tokens, dtype=numpy.int64))
         if self.mask:
             self.mask.add(numpy.array(counted, dtype=numpy.uint8))
@@ -291,7 +291,7 @@ class _Writing:
 
     def _finish(self) -> None:
         if not self.tokens.count:
-            raise ValueError(f"{self.file} is not written: the {self.texts} texts have no token")
+            raise ValueError(f"{self.file} is not written: the {self.texts} texts have no tokens")
         arrays = [array for array in (self.mask, self.tokens) if array]
         for array in arrays:
             array.finish()
@@ -302,7 +302,10 @@ class _Writing:
     def _put_tokenizer(self) -> None:
         beside = self.file.parent / "tokenizer.json"
         if not self.encoder.json:
-            print(f"addend.tokens: this tokenizer has no tokenizer.json to be put beside {self.file}", file=sys.stderr)
+            print(
+                f"addend.tokens: no tokenizer.json is written beside {self.file}: this tokenizer has no such form",
+                file=sys.stderr,
+            )
             return
         if beside.exists():
             return
@@ -330,7 +333,7 @@ def _of_jsonl(path: pathlib.Path, key: str) -> Iterator[Text]:
         try:
             text = json.loads(line)[key]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f'{path}:{number} is no JSON object with the key "{key}"') from error
+            raise ValueError(f'{path}:{number} is not a JSON object with the key "{key}"') from error
         yield text
 
 
@@ -345,25 +348,25 @@ def _parser() -> argparse.ArgumentParser:
         prog="python3 -m addend.tokens",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Encodes texts and writes their tokens as one .npy file, for data.tokens of a recipe, with\n"
-        "tokenizer.json beside it. A file is one text, in memory as a whole; of a .jsonl file each line.",
+        "tokenizer.json beside it. Each file is one text, read into memory; in a .jsonl file each line is one.",
         epilog="Example: python3 -m addend.tokens books/*.txt --tokenizer gpt2/tokenizer.json --out corpus.npy \\\n"
         '           --end "<|endoftext|>"\n'
         '         addend train recipes/gpt-text.yaml --set "data={tokens: corpus.npy, seq: 128}"',
     )
     parser.add_argument("files", nargs="+", metavar="FILES", help="texts in UTF-8, or .jsonl files")
     parser.add_argument("--tokenizer", required=True, metavar="PATH", help="a tokenizer.json, or a folder with one")
-    parser.add_argument("--out", required=True, metavar="FILE", help="the .npy file; what has that name is replaced")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the .npy file to write; replaces an existing one")
     parser.add_argument("--end", metavar="TOKEN", help='a token after every text, such as "<|endoftext|>"')
-    parser.add_argument("--lines", action="store_true", help="every line is a text, without its line end")
+    parser.add_argument("--lines", action="store_true", help="each line of a file is a text, without its line end")
     parser.add_argument(
-        "--key", default="text", help="of a .jsonl file's objects: the text, or a list of [text, counts]"
+        "--key", default="text", help="key of the text, or list of [text, counts], in a .jsonl file's objects"
     )
-    parser.add_argument("--mask", metavar="FILE", help="a second .npy file: 1 where a token counts, for data.mask")
+    parser.add_argument("--mask", metavar="FILE", help="a second .npy file, for data.mask: 1 where a token counts")
     return parser
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """The command: 0, or 2 and a sentence on standard error."""
+    """The command `python3 -m addend.tokens`. Returns 0, or 2 after a message on standard error."""
     given = _parser().parse_args(arguments)
     texts = itertools.chain.from_iterable(_texts_of(pathlib.Path(path), given.lines, given.key) for path in given.files)
     try:

@@ -1,6 +1,6 @@
-"""The pytest plugin: a test that asks for `addend_watch` runs on ranks of its own, and fails with the table where
-gradients do not hold what they should (docs/torch.md); one that asks for `addend_ranks` runs on ranks that many tests
-share (docs/torch-testing.md). Neither PyTorch nor addend is imported for other tests: they are as they were."""
+"""The pytest plugin. A test with the fixture `addend_watch` runs on several ranks, which are started for it, and fails
+if gradients are wrong (docs/torch.md). A test with the fixture `addend_ranks` runs on ranks that many tests share
+(docs/torch-testing.md). Other tests run as before; neither PyTorch nor addend is imported for them."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ import pytest
 
 _FIXTURE = "addend_watch"
 _SHARED = "addend_ranks"
-_LEFT_ALONE = 5.0  # seconds that other ranks have once one of them failed
+_LEFT_ALONE = 5.0  # seconds after which the other ranks are ended, once one rank has failed
 _MARKER = (
-    "addend(ranks=2, seed=0, timeout=120): how many ranks a test that uses addend_watch or addend_ranks runs on, what "
-    "their random numbers start from, and after how many seconds they are ended"
+    "addend(ranks=2, seed=0, timeout=120): for a test with the fixture addend_watch or addend_ranks: the number of "
+    "ranks, the seed of their random numbers, and the seconds after which they are ended"
 )
 
 
 def pytest_configure(config: Any) -> None:
-    """Makes the marker known."""
+    """Registers the marker `addend`."""
     config.addinivalue_line("markers", _MARKER)
 
 
 @pytest.fixture
 def addend_watch() -> Any:
-    """On each rank: `with addend_watch(model, ...):` around one step, as addend.torch.watch takes it. The test fails
-    with the table where the report is not right. Random numbers are the same on all ranks before it, and each rank's
-    own inside."""
+    """Runs the test on several ranks. In it, put `with addend_watch(model, ...):` around one training step; arguments
+    are those of addend.torch.watch. If the watch's report is not right, the test fails and shows the report's table.
+    PyTorch's random numbers are the same on all ranks before the `with`, and different on each rank inside."""
     return None
 
 
 @pytest.fixture
 def addend_ranks() -> Any:
-    """How many ranks there are: the whole test runs on each, with torch.distributed initialised."""
+    """The number of ranks. The test runs on each of them, with torch.distributed initialised."""
     return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: Any) -> Optional[bool]:
-    """Runs a test that asks for one of the fixtures on ranks; every other one is pytest's."""
+    """Runs a test with one of the two fixtures on ranks; leaves every other test to pytest."""
     asked = [name for name in (_FIXTURE, _SHARED) if name in pyfuncitem.fixturenames]
     if not asked:
         return None
     if len(asked) == 2:
-        pytest.fail(f"a test runs on ranks of {_FIXTURE} or of {_SHARED}, not of both", pytrace=False)
+        pytest.fail(f"a test can use the fixture {_FIXTURE} or {_SHARED}, not both", pytrace=False)
     if importlib.util.find_spec("torch") is None:
         pytest.skip(f"{asked[0]} needs PyTorch")
     (_run if asked[0] == _FIXTURE else _run_shared)(pyfuncitem, **_told(pyfuncitem))
@@ -87,12 +87,12 @@ def _pickled(values: Any) -> bytes:
         return pickle.dumps(values)
     except Exception as error:
         why = str(error)
-    pytest.fail(f"ranks are other processes, and not every argument can be sent to one: {why}", pytrace=False)
-    raise AssertionError  # pytest.fail raised
+    pytest.fail(f"an argument of the test cannot be pickled to send it to the ranks' processes: {why}", pytrace=False)
+    raise AssertionError  # not reached, because pytest.fail raises
 
 
 def _call_of(item: Any, seed: int) -> bytes:
-    """What a rank is told: where the test is, and the values of its other arguments."""
+    """The pickled description of the test for a rank: its place, and the values of its other fixtures."""
     names = item._fixtureinfo.argnames
     arguments = _pickled({name: item.funcargs[name] for name in names if name != _FIXTURE})
     place = {
@@ -123,7 +123,7 @@ def _start(rank: int, ranks: int, call: bytes, folder: Path) -> subprocess.Popen
 
 
 def _await(processes: List[subprocess.Popen[bytes]], timeout: float) -> bool:
-    """Whether all of them ended by themselves, or some did and one of these had failed."""
+    """Waits for the ranks. False: the time ran out; True: all ended, or one failed and the others got _LEFT_ALONE."""
     deadline = time.monotonic() + timeout
     failed = False
     while any(process.poll() is None for process in processes):
@@ -161,8 +161,8 @@ def _answer(path: Path) -> Any:
 
 
 def _judge(answers: List[Any], said: List[str]) -> None:
-    """Answers are (outcome, text, when): passed, failed or skipped; None: the rank gave none. What one rank did first
-    is why others could not go on."""
+    """Ends the test as the ranks answered. An answer is (outcome, text, time), or None if the rank died; the outcome is
+    "passed", "failed" or "skipped". The earliest failure is shown, since later ones are often its consequence."""
     given = [(answer[2], rank) for rank, answer in enumerate(answers) if answer and answer[0] != "passed"]
     for _, rank in sorted(given):
         outcome, text, _ = answers[rank]

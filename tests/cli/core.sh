@@ -7,7 +7,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 
 # Ranks of a program of one's own.
 "$addend" run -n 3 -- "$build/example_join" >"$work/joined" || fail "run"
-[ "$(cat "$work/joined")" = "the ranks of a world of 3 add up to 3" ] || fail "run printed: $(cat "$work/joined")"
+[ "$(cat "$work/joined")" = "the numbers of all 3 ranks add up to 3" ] || fail "run printed: $(cat "$work/joined")"
 "$build/example_plain_buffers" >"$work/buffers" || fail "plain buffers: $(cat "$work/buffers")"
 
 # Collectives beside the floor: rows of this operation and of no other.

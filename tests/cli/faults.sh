@@ -218,7 +218,7 @@ grep -q "3 of the 3 processes of true ended without having called ad_comm_open" 
 "$addend" run -n 3 -- "$addend" plan "$recipe" >out 2>err && ! grep -q "was summed" err && grep -q "only where nothing is to be summed" err ||
   { cat err >&2; fail "a program that sums nothing is not told that nothing was summed"; }
 examples=$(dirname "$addend")
-"$addend" run -n 3 -- "$examples/example_join" >out 2>err && grep -q "world of 3 add up to 3" out && [ ! -s err ] ||
+"$addend" run -n 3 -- "$examples/example_join" >out 2>err && grep -q "numbers of all 3 ranks add up to 3" out && [ ! -s err ] ||
   { cat out err >&2; fail "a program joins"; }
 "$addend" run -n 3 -- "$examples/example_plain_buffers" >out 2>err && [ "$(grep -c "step 40" out)" -eq 1 ] ||
   { cat out err >&2; fail "an example joins the world that it was started in"; }

@@ -45,7 +45,7 @@ for call in (addend.check, addend.plan, addend.train):
     try:
         call("recipe.yaml")
     except addend.MissingTrainerError as error:
-        said = f"addend.{call.__name__} needs addend's trainer, which is not here: `pip install './python[train]'`"
+        said = f"addend.{call.__name__} needs addend's trainer, which is not installed: `pip install './python[train]'`"
         assert str(error).startswith(said) and "script/setup" in str(error), error
     else:
         raise AssertionError(call)

@@ -154,7 +154,7 @@ class Ranks(unittest.TestCase):
             self.assertEqual(done.stdout.count("job.py:5"), 4, done.stdout)  # each rank names both calls
 
     def test_a_process_that_nobody_started_is_refused(self):
-        with self.assertRaisesRegex(addend.InvalidError, "nobody started this process as a rank"):
+        with self.assertRaisesRegex(addend.InvalidError, "no launcher started this process as a rank"):
             addend.Comm()
 
     def test_a_store_brings_processes_together(self):
@@ -189,8 +189,8 @@ class Ranks(unittest.TestCase):
                 return b"of another"
 
         for given, words in (
-            ({"rank": 1, "size": 2}, "wants the store"),
-            ({"store": Full()}, "which rank this is"),
+            ({"rank": 1, "size": 2}, "needs a store"),
+            ({"store": Full()}, "needs this process's rank"),
             ({"store": {}, "rank": 0, "size": 2}, "this one lacks set"),
             ({"store": Full(), "rank": 2, "size": 2}, "rank 2 of a world of 2"),
         ):
@@ -225,7 +225,7 @@ class Ranks(unittest.TestCase):
             del os.environ["RANK"], os.environ["WORLD_SIZE"]
 
     def test_a_mesh_of_another_size_is_refused(self):
-        with self.assertRaisesRegex(addend.InvalidError, "1 ranks were started, and the mesh 'dp_shard=2' has 2"):
+        with self.assertRaisesRegex(addend.InvalidError, "1 ranks were started, but the mesh 'dp_shard=2' has 2"):
             addend.Comm("dp=2", alone=True)
 
 
@@ -273,13 +273,13 @@ class Arrays(unittest.TestCase):
         self.refused("out has strides", numpy.zeros(4), out=square[:, 0])
         self.refused("type '<u4'", numpy.zeros(3, "u4"))
         self.refused("type '>f4'", numpy.zeros(3, ">f4"))
-        self.refused("type list, which is no array", [1.0, 2.0])
+        self.refused("type list, which is not an array", [1.0, 2.0])
         self.refused("memory of CUDA device 1", OnDevice())
         self.refused("memory of a CUDA device", OnCuda())
         self.refused("op takes one of sum, max, min, product, bit_and, bit_or, bit_xor", square, op="mean")
-        self.refused("knows f8, f4, f2, i8, i4, i2, i1, u1, b1 of this", numpy.zeros(3, "u2"))
+        self.refused("takes f8, f4, f2, i8, i4, i2, i1, u1, b1 of this", numpy.zeros(3, "u2"))
         self.refused("different types, f64 and f32", square, out=numpy.zeros((4, 4), "f4"))
-        self.refused(r"shape \[2\] stands where \[4, 4\]", square, out=numpy.zeros(2))
+        self.refused(r"shape \[2\], but must have \[4, 4\]", square, out=numpy.zeros(2))
         square.flags.writeable = False
         self.refused("read-only", square)
 
@@ -299,7 +299,7 @@ class Arrays(unittest.TestCase):
         for dtype, name in (("u1", "AD_U8"), ("i1", "AD_I8"), ("i2", "AD_I16"), ("?", "AD_BOOL")):
             self.assertEqual(memory_of(ByDLPackAlone(numpy.zeros(3, dtype)), "array").dtype, name)
         self.refused("array has strides", ByDLPackAlone(array[:, :2]))
-        self.refused("elements that addend does not know", ByDLPackAlone(array.astype("c8")))
+        self.refused("elements of a type that addend does not take", ByDLPackAlone(array.astype("c8")))
         self.refused("it knows f64, f32, f16, bf16, i64, i32, i16, i8, u8, bool", ByDLPackAlone(array.astype("u4")))
 
     def test_memory_outlives_the_array_s_name(self):

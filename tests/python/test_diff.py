@@ -139,7 +139,7 @@ class Reports(unittest.TestCase):
         Dump(self.folder, alike=True)
         self.assertEqual(addend.diff(self.folder, threads=3).document, addend.diff(self.folder).document)
         for threads in (0, 65):
-            with self.assertRaisesRegex(ValueError, f"threads: 1 to 64, not {threads}"):
+            with self.assertRaisesRegex(ValueError, f"threads takes a number from 1 to 64, not {threads}"):
                 addend.diff(self.folder, threads=threads)
 
     def test_a_norm_that_counts_twice_is_not_the_sums(self):

@@ -313,11 +313,11 @@ class Refused(unittest.TestCase):
 
     def test_functions_that_give_the_wrong_things(self):
         one = "the process with the whole batch: "
-        self.refuses(addend.InvalidError, one, "make_model gave int", make_model=lambda: 3)
-        self.refuses(addend.InvalidError, one, "batches gave nothing for the whole", batches=lambda rank, mesh: None)
-        self.refuses(addend.InvalidError, one, "loss gave Tensor, not a tensor of one", loss=lambda m, b: m(b[0]))
-        self.refuses(addend.InvalidError, one, "loss gave 3 things", loss=lambda m, b: (1, 2, 3))
-        self.refuses(addend.InvalidError, "rank ", "parallelize gave int", parallelize=lambda m, mesh: 3)
+        self.refuses(addend.InvalidError, one, "make_model returned a int", make_model=lambda: 3)
+        self.refuses(addend.InvalidError, one, "batches returned None for the whole", batches=lambda rank, mesh: None)
+        self.refuses(addend.InvalidError, one, "loss returned a Tensor; it must return a tensor of one", loss=lambda m, b: m(b[0]))
+        self.refuses(addend.InvalidError, one, "loss returned 3 values", loss=lambda m, b: (1, 2, 3))
+        self.refuses(addend.InvalidError, "rank ", "parallelize returned a int", parallelize=lambda m, mesh: 3)
 
     def test_parallelize_that_fails_on_one_rank(self):
         def fails(model, mesh):

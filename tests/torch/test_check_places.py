@@ -429,7 +429,7 @@ class SeveralBatches(unittest.TestCase):
         self.assertFalse(report["first.weight"].ok)
         self.assertTrue(report["up.weight"].ok, report)
         self.assertIn(
-            "modules were not compared: the whole is 2 batches, and rank 0 has 4, so that nothing says which of them "
+            "modules were not compared: the whole is 2 batches, and rank 0 has 4, so it is unknown which of them "
             "belong together",
             report.messages,
         )

@@ -91,7 +91,7 @@ class Reference(unittest.TestCase):
         for text, words in (
             (data[: len(data) // 2], "it is cut off"),
             (data[:-1], "it is cut off"),
-            (data + b"x", "longer than it says"),
+            (data + b"x", "longer than its header says"),
             (bytes(flipped), "its checksum differs"),
             (data[: length // 2], "only its beginning"),
             (b"", "no safetensors file"),

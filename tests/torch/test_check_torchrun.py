@@ -126,7 +126,7 @@ class Two(Told):
     def test_a_mesh_of_another_size(self):
         one = self.alike(self.told["another size"])
         self.assertEqual(one["kind"], "InvalidError")
-        self.assertIn("the launcher started 2 ranks, and mesh dp=4 has 4", one["text"])
+        self.assertIn("the launcher started 2 ranks, but mesh dp=4 has 4", one["text"])
 
     def test_a_reference_and_one_that_is_not_there(self):
         found = self.told["a reference"]
@@ -135,7 +135,7 @@ class Two(Told):
 
     def test_an_error_in_the_process_with_the_whole(self):
         one = self.alike(self.told["an error in the whole"])
-        self.assertIn("the process with the whole batch: loss gave 3 things", one["text"])
+        self.assertIn("the process with the whole batch: loss returned 3 values", one["text"])
 
 
 if __name__ == "__main__":

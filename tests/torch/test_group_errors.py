@@ -359,7 +359,7 @@ class Errors(unittest.TestCase):
 
     def test_the_timeout_of_a_wait(self):
         words, seconds = self.on_two(run_wait_with_timeout)[0]
-        self.assertIn("longer than the 0.5 s", words)
+        self.assertIn("longer than its timeout of 0.5 s", words)
         self.assertTrue(0.4 < seconds < WITHIN, seconds)
 
     def test_a_monitored_barrier(self):

@@ -419,12 +419,12 @@ def run_told(folder):
 REFUSED = {
     "watched twice": "already",
     "a gradient is there": "hold gradients already",
-    "types of no axis": '"pp=R" in "pp=R" is not AXIS=R',
+    "types of no axis": '"pp=R" in "pp=R" must be AXIS=R',
     "a mesh of other ranks": "does not have the 2 ranks",
     "on one rank only": "hold gradients already",
-    "set_requires_gradient_sync": "no optimizer got, for synchronisation was left off in its last microbatch",
-    "set_requires_all_reduce": "no optimizer got, for synchronisation was left off in its last microbatch",
-    "mixed precision": "no optimizer got, for synchronisation was left off in its last microbatch",
+    "set_requires_gradient_sync": "never synchronised, because synchronisation was off in that step",
+    "set_requires_all_reduce": "never synchronised, because synchronisation was off in that step",
+    "mixed precision": "never synchronised, because synchronisation was off in that step",
 }
 if not ranks.FSDP2:
     REFUSED = {what: said for what, said in REFUSED.items() if "synchronisation" not in said}

@@ -420,13 +420,14 @@ class Wrappers(unittest.TestCase):
 
     def test_what_no_wrapper_sums(self):
         if ranks.FSDP2:
-            words = '`down.bias`: no wrapper sums it, so it is expected as the others are; expect={"down.bias": ...}'
+            words = "`down.bias`: no wrapper sums it, so the same factor is expected as for the others; "
+            words += 'expect={"down.bias": ...}'
             self.hold("ignored_and_summed", "wrong", "doubled", ["down.bias"], words)
         self.hold("compressed", "cannot_tell", "not_judged", NET, "not judged: PowerSGD")
 
     def test_the_argument_of_an_axis_that_nobody_spoke_of(self):
         self.assertFalse(self.reports["tp_by_hand"].ok)
-        self.assertIn("nothing says what ranks along tp are to each other", str(self.reports["tp_by_hand"]))
+        self.assertIn("nothing says what ranks along tp have", str(self.reports["tp_by_hand"]))
         self.assertIn('types={"*": "tp=S0"}', str(self.reports["tp_by_hand"]))
 
     def test_the_same_batch(self):
@@ -452,7 +453,7 @@ class Wrappers(unittest.TestCase):
         self.hold("halved_by_a_hook", "wrong", "averaged", ["up.weight"])
         self.assertFalse(self.reports["masked_and_not_summed"].ok)
         self.assertIn(
-            f"{said}, and what the hook gave is not what was summed either", str(self.reports["masked_and_not_summed"])
+            f"{said}, but the sum fits neither the gradients before", str(self.reports["masked_and_not_summed"])
         )
 
     def test_sparse_gradients(self):

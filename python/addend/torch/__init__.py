@@ -1,4 +1,4 @@
-"""Watches one step of a PyTorch job: which ranks' addends do its optimizer's gradients hold? (docs/torch.md)"""
+"""Watches one step of a PyTorch job and tells which ranks' addends its summed gradients contain (docs/torch.md)."""
 
 from addend.torch._frameworks import deepspeed, megatron
 from addend.torch._proof import assert_matches_one_process, check, write_reference

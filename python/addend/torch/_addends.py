@@ -1,4 +1,4 @@
-"""The addends: what each backward gives for each parameter on this rank, before anything is summed over ranks."""
+"""Records the addends: each parameter's gradient from each backward on this rank, before any sum over ranks."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ T = TypeVar("T")
 
 
 class Addends:
-    """Hooks on the parameters, from `attach` to `remove`. `taken[microbatch][name]` is the sample of one backward's
-    gradient: microbatches are told by the backward that is running, not by how often a parameter got a gradient."""
+    """Hooks on the parameters, from `attach` to `remove`. `taken[microbatch][name]` has sampled elements of the
+    parameter's gradient. The microbatch is the number of the running backward, not how often a parameter got a
+    gradient."""
 
     def __init__(self, watched: Sequence[Watched], sampler: Sampler, places: Mapping[str, Place]):
         self.watched = watched
         self.taken: dict[int, dict[str, Piece]] = {}
-        self.placements: dict[str, _meshes.Placed] = {}  # of gradients that are DTensors
-        self.behind: dict[int, dict[str, Piece]] = {}  # the same behind hooks of the job, of parameters that have some
-        self.inside: dict[int, dict[str, list[float]]] = {}  # addend.inside of docs/dumps.md, by microbatch and name
+        self.placements: dict[str, _meshes.Placed] = {}  # device mesh and placements of DTensor gradients
+        self.behind: dict[int, dict[str, Piece]] = {}  # like `taken`, but after the job's own hooks on the parameter
+        self.inside: dict[int, dict[str, list[float]]] = {}  # [microbatch][name]: addend.inside of docs/dumps.md
         self.microbatch = 0
         self.errors: list[str] = []
         self._sampler = sampler
-        self._places = places  # of plain tensors that are parts
-        self._plans: dict[str, Plan] = {}  # of plain gradients that lie as their parameters do
+        self._places = places  # global shape and box of plain tensors that are shards of a parameter
+        self._plans: dict[str, Plan] = {}  # which elements to sample of a gradient with its parameter's memory layout
         self._depth = 0
-        self._ending = -1  # the graph task whose end is waited for
+        self._ending = -1  # the autograd task whose end will be reported by a queued callback
         self._handles: list[RemovableHandle] = []
         self._backward = torch.autograd.backward
 
@@ -42,9 +43,9 @@ class Addends:
             self.guarded(watched.name, self._prepare, watched)
             self._handles.append(watched.used.register_hook(functools.partial(self._take, watched)))
             if watched.flat:
-                continue  # a buffer has a hook for each of its parameters
-            # First of all hooks, for a job may sum in a hook of its own. They run as they stand in memory, so the
-            # others are put behind this one; moving it to the front would not do.
+                continue  # the buffer is `used` by several parameters, and gets a hook for each of them
+            # This hook must run before the job's own hooks, which may sum gradients. PyTorch runs hooks in the order of
+            # its dictionary's memory, so the others are re-inserted behind this one; moving this one is not enough.
             hooks = watched.used._backward_hooks or {}
             for key in list(hooks)[:-1]:
                 hooks[key] = hooks.pop(key)
@@ -59,7 +60,8 @@ class Addends:
         torch.autograd.backward = self._backward
 
     def _run_backward(self, *args: Any, **kwargs: Any) -> None:
-        """torch.autograd.backward. A backward inside another (reentrant checkpoints) belongs to the same microbatch."""
+        """Replaces torch.autograd.backward to count microbatches. A backward inside another one (reentrant activation
+        checkpointing) belongs to the same microbatch."""
         self._depth += 1
         try:
             self._backward(*args, **kwargs)
@@ -70,7 +72,7 @@ class Addends:
 
     @contextlib.contextmanager
     def numbered(self, microbatch: int) -> Iterator[None]:
-        """All backwards in it are of this one."""
+        """A context in which every backward belongs to this microbatch."""
         before, self.microbatch = self.microbatch, microbatch
         self._depth += 1
         try:
@@ -80,7 +82,7 @@ class Addends:
             self.microbatch = before
 
     def _await_end(self) -> None:
-        """For jobs that call the engine themselves."""
+        """Counts the microbatch at the end of a backward that did not go through torch.autograd.backward."""
         if self._depth:
             return
         task = torch._C._current_graph_task_id()
@@ -92,7 +94,7 @@ class Addends:
         self.microbatch += 1
 
     def guarded(self, name: str, do: Callable[..., T], *arguments: Any) -> T | None:
-        """Nothing that is wrong here may end the job's own work: what it is stands in `errors`."""
+        """Calls `do`; an exception goes to `errors` instead of ending the job."""
         try:
             return do(*arguments)
         except Exception as error:
@@ -100,9 +102,9 @@ class Addends:
             return None
 
     def _prepare(self, watched: Watched) -> None:
-        """Gradients mostly lie as their parameters do: what to take of them is found before the backward."""
+        """Decides before backward which elements to sample, for gradients with their parameter's memory layout."""
         if watched.flat:
-            return  # its buffer is whole in the forward alone
+            return  # a flat buffer is unsharded only during forward and backward
         local, box = _meshes.local_part(watched.used)
         whole, box = self._places.get(watched.name, (tuple(watched.used.shape), box))
         local, whole, box = as_real(local, whole, box)
@@ -111,11 +113,11 @@ class Addends:
             self._plans[watched.name] = plan
 
     def _take(self, watched: Watched, grad: torch.Tensor | None) -> None:
-        if grad is not None:  # a backward may give a parameter nothing
+        if grad is not None:  # autograd may call a hook without a gradient
             self.guarded(watched.name, self._keep, watched, grad)
 
     def _take_behind(self, watched: Watched, grad: torch.Tensor | None) -> None:
-        """What the job's own hooks made of it."""
+        """Records the gradient after the job's own hooks."""
         if grad is not None and watched.name in self.taken.get(self.microbatch, {}):
             self.guarded(watched.name, self._add, self.behind, watched, grad)
 
@@ -135,14 +137,14 @@ class Addends:
             pieces[watched.name] = piece
 
     def _take_placed(self, watched: Watched, grad: torch.Tensor) -> Piece:
-        """Wherever its elements lie."""
+        """Samples a gradient of any memory layout: DTensor, sparse, flat or strided."""
         with torch.no_grad():
             whole, local, box = self._locate(watched, grad)
             local, whole, box = as_real(local.to_dense() if local.is_sparse else local, whole, box)
             return self._sampler.take(watched.name, whole, local, box)
 
     def _note_inside(self, name: str, gradient: torch.Tensor) -> None:
-        """A sparse gradient may have a row many times: it is a sum whose order the job chooses."""
+        """Notes how many addends a sparse gradient has for one row; the job chooses the order of their sum."""
         indices, sizes = gradient._indices(), gradient._values().abs()
         if not sizes.numel():
             return
@@ -153,13 +155,13 @@ class Addends:
         had[1] += float(sums.max())
 
     def pieces(self) -> Iterator[Piece]:
-        """All of them."""
+        """All recorded samples."""
         for kept in (self.taken, self.behind):
             for pieces in kept.values():
                 yield from pieces.values()
 
     def changed(self) -> set[str]:
-        """Those that a hook of the job changed after they were seen."""
+        """Names of the parameters whose gradient a hook of the job changed."""
         return {
             name
             for number, pieces in self.behind.items()
@@ -168,7 +170,7 @@ class Addends:
         }
 
     def _locate(self, watched: Watched, grad: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor, Box]:
-        """(the whole's shape, this rank's part, its box)"""
+        """(the gradient's global shape, this rank's part of it, the box where this part lies)"""
         if watched.flat:
             return watched.flat.addend(grad)
         if not is_dtensor(grad):
@@ -180,6 +182,6 @@ class Addends:
         first = self.placements.setdefault(watched.name, (grad.device_mesh, placements))
         if first[1] != placements:
             self.errors.append(
-                f"{watched.name}: its gradient is {placements} in one backward and {first[1]} in another"
+                f"{watched.name}: its gradient has placements {placements} in one backward, {first[1]} in another"
             )
         return tuple(grad.shape), local, box

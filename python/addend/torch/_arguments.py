@@ -1,4 +1,4 @@
-"""What a watch, a dump and a test are told of the job; `watch` says what each means."""
+"""The types of the keyword arguments of watch, dump and assert_summed; the docstring of `watch` explains them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Norm = Union[Number, Callable[[], Number]]
 
 
 class Arguments(TypedDict, total=False):
-    """Of all of them."""
+    """Arguments of all three functions."""
 
     norm: Optional[Norm]
     divisor: Optional[Number]
@@ -32,6 +32,6 @@ class Arguments(TypedDict, total=False):
 
 
 class Judging(Arguments, total=False):
-    """Of a test."""
+    """Arguments of assert_summed, which judges the dump itself."""
 
     allow_identical: bool

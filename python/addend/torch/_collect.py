@@ -1,5 +1,5 @@
-"""All ranks' files in a folder of the first rank, some parameters at a time: what that takes, in memory and on disk,
-does not grow with the model."""
+"""Collects all ranks' dump files in a folder of the first rank, a chunk of parameters at a time, so that the memory and
+disk space needed do not grow with the model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from addend.torch._gather import Group
 
 File = Tuple[str, "int | None", Encoded]  # kind, microbatch
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-_BLOCK = 4096  # bytes; only whole ones are given back
+_BLOCK = 4096  # bytes; the file system frees whole blocks only
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 
 
 def _punch(path: str, kept: int, begin: int, end: int) -> None:
-    """What was written there takes no room any more, where the file system can do that. But for the first bytes, which
-    are `kept`, all that stands before it was punched: so the block that it begins in goes as well."""
+    """Frees the disk space of bytes `begin` to `end` of a file, if the file system can. The first `kept` bytes stay.
+    Everything between these and `begin` was freed before, so the block in which `begin` lies is freed as well."""
     begin = max(kept, begin - begin % _BLOCK)
     if _fallocate is None or begin >= end:
         return
@@ -28,8 +28,8 @@ def _punch(path: str, kept: int, begin: int, end: int) -> None:
 
 
 class Collection:
-    """`files`: this rank's, of the same kinds on all ranks. `names`: all parameters that any rank's files have, in
-    order of their bytes. Every rank calls bring() once for each of `chunks`."""
+    """Brings the ranks' files to the first rank. `files`: this rank's, of the same kinds on all ranks. `names`: all
+    parameters that any rank's files have, sorted by their bytes. Every rank calls bring() once for each of `chunks`."""
 
     def __init__(self, folder: str, files: Sequence[File], names: Sequence[str], group: Group):
         self._folder, self._files, self._group = folder, files, group
@@ -39,10 +39,10 @@ class Collection:
         self._names = names
         self.chunks = self._cut()
         self._brought = 0
-        self._at = [[0] * len(headers) for headers in self._headers]  # where each rank's files go on
+        self._at = [[0] * len(headers) for headers in self._headers]  # [rank][file]: bytes written so far
 
     def _cut(self) -> list[tuple[int, int]]:
-        """Parameters first <= i < end: as many as are received at a time, one at least."""
+        """The chunks, as (first, end) of parameters: each as many as fit in AT_ONCE bytes, but at least one."""
         chunks, first, sizes = [], 0, [0] * len(self._lengths)
         for i in range(len(self._names)):
             grown = [size + sum(lengths[i]) for size, lengths in zip(sizes, self._lengths)]
@@ -50,18 +50,18 @@ class Collection:
                 chunks.append((first, i))
                 first, grown = i, [sum(lengths[i]) for lengths in self._lengths]
             sizes = grown
-        return [*chunks, (first, len(self._names))]  # the headers at least
+        return [*chunks, (first, len(self._names))]  # even without parameters one chunk, which brings the headers
 
     def _path(self, rank: int, file: int) -> str:
         kind, microbatch, _ = self._files[file]
         return os.path.join(self._folder, file_name(rank, kind, microbatch))
 
     def _whole(self, rank: int, file: int) -> int:
-        """A file's length."""
+        """The length of a file in bytes."""
         return self._headers[rank][file] + sum(of_name[file] for of_name in self._lengths[rank])
 
     def _write(self, rank: int, file: int, part: memoryview) -> None:
-        """What comes next of a file; those with bytes to come have room for them."""
+        """Appends `part` to a rank's file. The first write gives the file its final length."""
         at = self._at[rank][file]
         with open(self._path(rank, file), "r+b" if at else "wb", buffering=0) as opened:
             opened.seek(at)
@@ -70,7 +70,8 @@ class Collection:
                 opened.truncate(self._whole(rank, file))
 
     def _send(self, data: bytes, lengths: Sequence[Sequence[int]]) -> None:
-        """Every rank's bytes of each of its files (`lengths`), to where these go on, on the first rank."""
+        """Sends this rank's `data` to the first rank, which appends every rank's bytes to that rank's files.
+        lengths[rank][file]: how many of the rank's bytes belong to each file."""
         received = [bytearray() for _ in lengths]
         _gather.to_first(
             data, [sum(own) for own in lengths], self._group, lambda rank, part: received[rank].extend(part)
@@ -83,18 +84,18 @@ class Collection:
                 begin += length
 
     def _of_chunk(self, at: int) -> list[list[int]]:
-        """By rank and file, bytes of parameters."""
+        """[rank][file]: the number of bytes that the parameters of chunk `at` have."""
         first, end = self.chunks[at]
         of_files = range(len(self._files))
         return [[sum(own[i][file] for i in range(first, end)) for file in of_files] for own in self._lengths]
 
     def _sent(self, at: int) -> list[list[int]]:
-        """The same with the headers, which come before the first chunk."""
+        """[rank][file]: the number of bytes sent with chunk `at`; the first chunk brings the file's header too."""
         chunk = self._of_chunk(at)
         return chunk if at else [list(map(sum, zip(*both))) for both in zip(self._headers, chunk)]
 
     def bring(self) -> None:
-        """The next chunk."""
+        """Sends the next chunk to the first rank."""
         first, end = self.chunks[self._brought]
         lengths = self._sent(self._brought)
         parts = []
@@ -106,7 +107,7 @@ class Collection:
         self._brought += 1
 
     def drop(self) -> None:
-        """The last one that was brought; of the first rank."""
+        """Frees the disk space of the chunk that was brought last; called on the first rank."""
         lengths = self._of_chunk(self._brought - 1)
         for rank, (ends, own) in enumerate(zip(self._at, lengths)):
             for file, (end, length) in enumerate(zip(ends, own)):
@@ -114,12 +115,12 @@ class Collection:
                     _punch(self._path(rank, file), self._headers[rank][file], end - length, end)
 
     def bring_all(self) -> None:
-        """What is left."""
+        """Sends all remaining chunks."""
         while self._brought < len(self.chunks):
             self.bring()
 
     def told(self, what: bytes) -> None:
-        """A parameter is judged: of the first rank. After a chunk's last one comes the next chunk."""
+        """Called on the first rank when parameter `what` is judged; after a chunk's last one, brings the next chunk."""
         if self._brought < len(self.chunks) and what == self._names[self.chunks[self._brought - 1][1] - 1].encode():
             self.drop()
             self.bring()

@@ -1,4 +1,4 @@
-"""Values that ranks tell each other, in one collective where they are small."""
+"""Exchanges pickled values between ranks: in one collective if they are small, else in two."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_AT_FIRST = 8192  # bytes of the first collective, the length of all included
+_AT_FIRST = 8192  # bytes of the first collective, which begin with the value's length
 _LENGTH = struct.Struct("<Q")
 
 
 def _rows(data: bytes, size: int, world: int, device: torch.device, group: Any) -> list[bytes]:
-    """Every rank's `data`, with zeros behind it up to `size`."""
+    """All-gathers `data`, padded with zeros to `size` bytes."""
     own = torch.frombuffer(bytearray(data) + bytearray(size - len(data)), dtype=torch.uint8).to(device)
     rows = torch.empty((world, size), dtype=torch.uint8, device=device)
     dist.all_gather(list(rows.unbind()), own, group=group)
@@ -22,7 +22,7 @@ def _rows(data: bytes, size: int, world: int, device: torch.device, group: Any) 
 
 
 def _begun(data: bytes) -> tuple[bytes, bytes]:
-    """What goes into the first collective, and what is left for a second one."""
+    """Splits a value's bytes into those for the first collective and the rest for a second one."""
     room = _AT_FIRST - _LENGTH.size
     return _LENGTH.pack(len(data)) + data[:room], data[room:]
 
@@ -33,7 +33,7 @@ def _length(first: bytes) -> int:
 
 
 def to_all(value: Any, device: torch.device, group: Any) -> list[Any]:
-    """The values of all ranks, in the group's order."""
+    """Every rank gives a value; returns all ranks' values, in the group's order."""
     world = dist.get_world_size(group)
     begin, end = _begun(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     first = _rows(begin, _AT_FIRST, world, device, group)
@@ -50,7 +50,7 @@ def _broadcast(data: bytes, size: int, source: int, device: torch.device, group:
 
 
 def from_one(value: Any, source: int, device: torch.device, group: Any) -> Any:
-    """The value of the rank `source`, whatever the others give."""
+    """Returns the value that rank `source` gives; the other ranks' values are ignored."""
     begin, end = _begun(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
     first = _broadcast(begin, _AT_FIRST, source, device, group)
     longer = _length(first) + _LENGTH.size - _AT_FIRST

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import addend
 
-Types = Dict[str, str]  # by axis: R, I or S<dim>
+Types = Dict[str, str]  # the type on each axis: R, I or S<dim>
 T = TypeVar("T")
 
 
@@ -29,11 +29,11 @@ def _of_placement(placement: Placement) -> str:
     if placement.is_partial():
         return "R"
     shard = cast("Shard", placement)
-    return f"S{shard.dim}"  # or a strided shard, which is no Shard to Python
+    return f"S{shard.dim}"  # also of a _StridedShard, which is not always a subclass of Shard
 
 
 def _placed(mesh: _meshes.Mesh, device_mesh: DeviceMesh, placements: _meshes.Placements) -> Types:
-    """Types of a DTensor on the axes of its own mesh."""
+    """The types that a DTensor's placements mean, on the axes of its own device mesh."""
     return {
         axis: _of_placement(placement)
         for dim, placement in enumerate(placements)
@@ -46,14 +46,14 @@ def _named(axis: str, mesh: _meshes.Mesh) -> list[str]:
 
 
 def parse(text: str, mesh: _meshes.Mesh) -> Types:
-    """ "dp=R tp=S0"; dp stands for all axes whose names begin with dp, where no axis has that name."""
+    """Reads "dp=R tp=S0". If no axis is called dp, dp stands for all axes whose names begin with dp."""
     types: Types = {}
     for word in text.split():
         axis, _, kind = word.partition("=")
         named = _named(axis, mesh)
         if not named or not (kind in ("R", "I") or (kind[:1] == "S" and kind[1:].isdigit())):
             raise ValueError(
-                f'types: "{word}" in "{text}" is not AXIS=R, AXIS=I or AXIS=S<dim> with an axis of the mesh {mesh}'
+                f'types: "{word}" in "{text}" must be AXIS=R, AXIS=I or AXIS=S<dim> with an axis of the mesh {mesh}'
             )
         types.update(dict.fromkeys(named, kind))
     return types
@@ -65,14 +65,14 @@ def last_that_fits(patterns: Mapping[str, T], name: str, otherwise: T) -> T:
 
 
 def _placement(entry: Watched) -> _meshes.Placed | None:
-    """That of a DTensor, or of a plain tensor that is known to be a part of one."""
+    """The mesh and placements of a DTensor, or of a plain tensor that is known to be a DTensor's local part."""
     if entry.part is not None:
         return entry.part[0], entry.part[1]
     return (entry.used.device_mesh, entry.used.placements) if is_dtensor(entry.used) else None
 
 
 def _summed_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
-    """Those that its wrapper sums over, or over some of whose ranks."""
+    """The axes over which the parameter's wrapper (DDP, FSDP) sums, fully or in part."""
     return {axis for ranks in entry.data for axis in mesh.between(ranks)}
 
 
@@ -83,7 +83,7 @@ def _parallel_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
 
 
 def said_axes(watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str, str] | None) -> set[str]:
-    """The axes of which wrappers, placements, pipelines or the caller say something."""
+    """The axes whose meaning is known from wrappers, placements, pipeline stages or the caller's types."""
     said: set[str] = set()
     for entry in watched:
         said |= _parallel_axes(entry, mesh) | _summed_axes(entry, mesh)
@@ -93,7 +93,7 @@ def said_axes(watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str
 
 
 def smaller_groups(watched: Iterable[Watched], mesh: _meshes.Mesh) -> list[str]:
-    """What wrappers sum over, where that is some of the ranks along an axis."""
+    """Notes on wrappers that sum over only some of the ranks along an axis."""
     found: dict[str, str] = {}
     for entry in watched:
         for ranks in entry.data:
@@ -101,7 +101,7 @@ def smaller_groups(watched: Iterable[Watched], mesh: _meshes.Mesh) -> list[str]:
             if mesh.size(axes) != len(ranks):
                 along = f"{mesh.size(axes)} ranks along {', '.join(axes)}"
                 found.setdefault(f"its wrapper sums over {len(ranks)} of the {along}: {ranks}", entry.name)
-    return [f"`{name}`: {some}; where the others have another model, group= says so" for some, name in found.items()]
+    return [f"`{name}`: {some}; if the others have another model, say so by group=" for some, name in found.items()]
 
 
 def types_of(
@@ -110,11 +110,11 @@ def types_of(
     given: Mapping[str, str] | None,
     placements: Mapping[str, _meshes.Placed],
 ) -> dict[str, Types]:
-    """By name. `placements`: those of the gradients that were seen, which say more than those of the parameters."""
+    """The types of each parameter, by name. `placements`: those of gradients, which count before the parameter's."""
     parallel = {axis for entry in watched for axis in _parallel_axes(entry, mesh)}
     found = {}
     for entry in watched:
-        # A plain tensor beside tensors that are placed on an axis: all ranks along it use it for the same work.
+        # If other parameters are DTensors on an axis, ranks along it use this plain tensor for the same work: I.
         types = {axis: "I" if axis in parallel else "R" for axis in mesh.names}
         if entry.name in placements:
             types.update(_placed(mesh, *placements[entry.name]))
@@ -133,7 +133,8 @@ def is_meant(name: str, patterns: Iterable[str]) -> bool:
 
 
 def lost(unused: Iterable[str], used: Iterable[str], meant: Iterable[str]) -> dict[str, str]:
-    """Of those that no rank has a gradient of: others that are alike, but for numbers in their names, have one."""
+    """Notes on `unused` parameters (no rank has a gradient) whose peers have one. A peer's name differs only in its
+    numbers, such as the layer's."""
     having: dict[str, str] = {}
     for name in sorted(used):
         having.setdefault(re.sub(r"\d+", "#", name), name)
@@ -142,8 +143,8 @@ def lost(unused: Iterable[str], used: Iterable[str], meant: Iterable[str]) -> di
         peer = having.get(re.sub(r"\d+", "#", name))
         if peer is not None and not is_meant(name, meant):
             found[name] = (
-                f"no rank has a gradient of it, and `{peer}` has one: it was lost, or not used in this step "
-                "(unused=...)"
+                f"no rank has a gradient of it, but `{peer}` has one: the gradient was lost, or the parameter was not "
+                "used in this step (then name it in unused=)"
             )
     return found
 
@@ -155,7 +156,7 @@ def unsaid(
     expect: float | Mapping[str, float] | None,
     report: addend.DiffReport,
 ) -> list[str]:
-    """Arguments that may be missing where something is wrong: what was assumed, for nobody said it."""
+    """If something is wrong, notes on assumptions that the caller may correct by further arguments."""
     wrong = {param.name: param for param in report.params if param.verdict == "wrong"}
     notes = []
     for axis in (
@@ -163,27 +164,28 @@ def unsaid(
     ):
         if any(axis in (param.axis or axis).split(",") for param in wrong.values()):
             notes.append(
-                f'nothing says what ranks along {axis} are to each other, so sums over it are wanted: types={{"*": '
-                f'"{axis}=S0"}} where each has its own part, cut along dimension 0, "{axis}=I" where all do the same'
+                f'nothing says what ranks along {axis} have, so sums over {axis} are expected; say types={{"*": '
+                f'"{axis}=S0"}} if each has its own shard of dimension 0, "{axis}=I" if all do the same work'
             )
     alone = [entry.name for entry in watched if not entry.data and entry.name in wrong and expect is None]
     if alone and any(entry.data for entry in watched):
         more = f" and {len(alone) - 1} more" if alone[1:] else ""
         notes.append(
-            f"`{alone[0]}`{more}: no wrapper sums it, so it is expected as the others are; "
-            f'expect={{"{alone[0]}": ...}} says otherwise'
+            f"`{alone[0]}`{more}: no wrapper sums it, so the same factor is expected as for the others; "
+            f'expect={{"{alone[0]}": ...}} sets another factor'
         )
     return notes
 
 
 def factors_of(watched: Iterable[Watched], given: float | Mapping[str, float] | None) -> dict[str, float]:
-    """By name: the caller's (a number, or numbers by pattern), else the wrapper's."""
+    """The expected factor of each parameter's sum, by name: the caller's (a number, or numbers by pattern of names),
+    else the wrapper's."""
     patterns = given if isinstance(given, Mapping) else {} if given is None else {"*": given}
     return {entry.name: float(last_that_fits(patterns, entry.name, entry.factor)) for entry in watched}
 
 
 def cut_by_hand(watched: Iterable[Watched], types: Mapping[str, Types]) -> list[str]:
-    """Plain tensors that the caller's types call parts: PyTorch does not know of which whole."""
+    """Names of plain tensors that are shards by the caller's types; PyTorch does not know their global shape."""
     return [
         entry.name
         for entry in watched
@@ -192,14 +194,15 @@ def cut_by_hand(watched: Iterable[Watched], types: Mapping[str, Types]) -> list[
 
 
 def _along(mesh: _meshes.Mesh, rank: int, axes: set[int]) -> list[int]:
-    """The ranks that differ from this one along these axes alone, itself too, in order of coordinates."""
+    """The ranks that differ from `rank` on these axes only, `rank` included, sorted by coordinates."""
     mine = mesh.coords[rank]
     fibre = [r for r, at in mesh.coords.items() if all(at[i] == mine[i] for i in range(len(at)) if i not in axes)]
     return sorted(fibre, key=lambda r: mesh.coords[r])
 
 
 def place(types: Types, mesh: _meshes.Mesh, rank: int, shapes: Mapping[int, tuple[int, ...]]) -> Place:
-    """From the local shapes of all ranks that have it: parts stand in order of coordinates."""
+    """The global shape of a sharded parameter and the box of `rank`'s shard, from all ranks' local shapes. The shards
+    are in the order of the ranks' coordinates."""
     whole, first = list(shapes[rank]), [0] * len(shapes[rank])
     for dim in range(len(whole)):
         cutting = {i for i, axis in enumerate(mesh.names) if types[axis] == f"S{dim}"}
@@ -214,12 +217,12 @@ def text(types: Types) -> str:
 
 
 def factors_text(factors: Mapping[str, float]) -> str | dict[str, float]:
-    """One number, or numbers by pattern where parameters differ."""
+    """One number if all parameters have the same factor, else a number for each name."""
     if len(set(factors.values())) <= 1:
         return repr(next(iter(factors.values()), 1.0))
     return {literal(name): factor for name, factor in factors.items()}
 
 
 def literal(name: str) -> str:
-    """The pattern that this name alone fits."""
+    """The fnmatch pattern that matches this name only."""
     return re.sub(r"([*?[])", r"[\1]", name)

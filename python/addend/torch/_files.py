@@ -1,4 +1,4 @@
-"""One rank's sampled gradients as the bytes of a safetensors file (docs/dumps.md)."""
+"""Encodes one rank's sampled gradients as the bytes of a safetensors file (docs/dumps.md)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def file_name(rank: int, kind: str, microbatch: int | None = None) -> str:
 
 
 def by_name(item: tuple[str, object]) -> bytes:
-    """The order in which `addend diff` judges parameters."""
+    """The sort key for parameters: the order in which `addend diff` judges them."""
     return item[0].encode()
 
 
 def _bytes(values: torch.Tensor) -> bytes:
-    """On the CPU, without a graph."""
+    """The bytes of a tensor, which is on the CPU and detached."""
     known = values.view(torch.uint8) if values.dtype == torch.bfloat16 else values  # NumPy has no bf16
     data: bytes = known.numpy().tobytes()
     return data
 
 
 class Encoded(NamedTuple):
-    """A file, in order: a header, and each parameter's bytes, by their names."""
+    """A file's parts in their order: the header, then each parameter's bytes, sorted by name."""
 
     header: bytes
     data: dict[str, bytes]
@@ -41,8 +41,8 @@ class Encoded(NamedTuple):
 
 
 def encode(pieces: Mapping[str, Piece], metadata: Mapping[str, object]) -> Encoded:
-    """`pieces`: by parameter name. Metadata values that are no text are written as JSON. Tensors are written flat,
-    those of a reference in the shape of the whole."""
+    """Encodes `pieces`, one for each parameter's name. Metadata values other than strings are written as JSON. Tensors
+    are written flat, except a reference's, which have their global shape."""
     whole = metadata["addend.kind"] == "reference"
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
     if not whole:

@@ -1,6 +1,6 @@
-"""FullyShardedDataParallel, which has its parameters in flat buffers. Each parameter is watched as one row of its
-elements: its addend is cut out of the buffer's gradient before that is reduced, its sum is what the optimizer has. What
-is private to PyTorch is read in this file alone."""
+"""Finds the parameters in the flat buffers of FullyShardedDataParallel (FSDP1). Each parameter is watched as one row of
+elements: its addend is a slice of the buffer's gradient before the reduce-scatter, its sum is the gradient that the
+optimizer gets. Only this file reads private attributes of PyTorch's FSDP."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from addend.torch._loaded import is_flat_fsdp
 from addend.torch._sample import Box
 
-Located = Tuple[Tuple[int, ...], torch.Tensor, Box]  # the whole's shape, what this rank has of it, which box that is
+Located = Tuple[Tuple[int, ...], torch.Tensor, Box]  # global shape, this rank's part, the box where it lies
 
 
 @dataclasses.dataclass(frozen=True)
 class InBuffer:
-    """One parameter of a flat buffer."""
+    """Where one parameter is in a flat buffer."""
 
-    buffer: Any  # a FlatParameter: without public types
-    at: int  # which of its parameters
-    start: int  # of its elements in the whole buffer
-    count: int
+    buffer: Any  # a FlatParameter, whose attributes have no public types
+    at: int  # number of the parameter in the buffer
+    start: int  # offset of its first element in the unsharded buffer
+    count: int  # number of its elements
     mesh: DeviceMesh | None
 
     @property
@@ -37,7 +37,7 @@ class InBuffer:
         return self.whole, row, Box((0,), self.whole)
 
     def _own_of(self, shard: torch.Tensor) -> Located:
-        """Out of this rank's part of the buffer."""
+        """The parameter's part in `shard`, this rank's shard of the buffer or of its gradient."""
         own = self.buffer._shard_param_infos[self.at]
         if not own.in_shard:
             return self.whole, shard.new_empty(0), Box((0,), (0,))
@@ -45,17 +45,17 @@ class InBuffer:
         return self.whole, row, Box((own.intra_param_start_idx,), (own.numel_in_shard,))
 
     def addend(self, gradient: torch.Tensor) -> Located:
-        """Of the whole buffer's gradient."""
+        """The parameter's part of the unsharded buffer's gradient."""
         return self._all_of(gradient.detach()[self.start : self.start + self.count])
 
     def _gradient(self) -> torch.Tensor | None:
-        """That of the optimizer's parameter: the original one where it has those, else the buffer."""
+        """The gradient of the optimizer's tensor: the original parameter (use_orig_params), else the buffer."""
         originals = self.buffer._params
         found: torch.Tensor | None = self.buffer.grad if originals is None else originals[self.at].grad
         return found
 
     def sum(self) -> Located | None:
-        """What this rank's optimizer has of it: a part; all of it, where nothing is sharded or nothing was reduced."""
+        """The summed gradient that this rank's optimizer has: a shard; all of it if nothing is sharded or reduced."""
         gradient, reduced = self._gradient(), self.buffer.grad
         if gradient is None:
             here = self.buffer._shard_param_infos[self.at].in_shard
@@ -69,25 +69,26 @@ class InBuffer:
         return row.numel() == self.buffer._sharded_size.numel() or self.buffer._params is not None
 
     def values(self) -> torch.Tensor:
-        """This rank's own."""
+        """The parameter's values in this rank's shard."""
         shard: torch.Tensor = getattr(self.buffer, "_local_shard", self.buffer)
         return self._own_of(shard.detach())[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A parameter in a buffer, and what is done to its sum."""
+    """A parameter in a flat buffer, and how FSDP sums its gradient."""
 
     name: str
-    owned: torch.Tensor
+    owned: torch.Tensor  # the tensor that the optimizer has
     where: InBuffer
-    ranks: List[List[int]]  # that are summed over
-    factor: float
-    reduce: torch.dtype | None
+    ranks: List[List[int]]  # the groups of ranks that are summed over
+    factor: float  # by which FSDP multiplies the sum
+    reduce: torch.dtype | None  # dtype of the reduction, if it is another than the parameter's
 
 
 def _ranks(state: Any) -> list[list[int]]:
-    """One list where shards and their copies together are all ranks, or those of a mesh; else one for each."""
+    """The groups of ranks summed over: one list if shard and replica group together are all ranks (or a mesh), else
+    one list for each group."""
     mesh = getattr(state, "_device_mesh", None)
     own = list(dist.get_process_group_ranks(state.process_group))
     across = getattr(state, "_inter_node_pg", None)
@@ -100,7 +101,7 @@ def _ranks(state: Any) -> list[list[int]]:
 
 
 def _starts(buffer: Any) -> list[int]:
-    """Parameters are padded to addresses that suit compilers."""
+    """The offset of each parameter in the unsharded buffer, where padding stands between parameters to align them."""
     ends = [0, *itertools.accumulate(buffer._numels_with_padding)]
     return [at for at, is_padding in zip(ends, buffer._is_padding_mask) if not is_padding]
 
@@ -108,7 +109,7 @@ def _starts(buffer: Any) -> list[int]:
 def _need_plain(buffer: Any, name: str) -> None:
     if any(extension is not None for extension in buffer._param_extensions):
         raise ValueError(
-            f"{name}: a DTensor in FullyShardedDataParallel is not watched; fully_shard with tensor parallelism is"
+            f"{name}: a DTensor in FullyShardedDataParallel cannot be watched; use fully_shard for tensor parallelism"
         )
 
 
@@ -133,7 +134,7 @@ def _wrappers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def find(model: nn.Module) -> list[Found]:
-    """Every parameter in a buffer that wants a gradient."""
+    """All parameters in flat buffers that require a gradient."""
     found: List[Found] = []
     for prefix, module in _wrappers(model):
         found += _in_module(prefix.replace("_fsdp_wrapped_module.", ""), module, module._handle)
@@ -141,7 +142,7 @@ def find(model: nn.Module) -> list[Found]:
 
 
 def hidden(model: nn.Module) -> set[int]:
-    """The ids of all buffers, and of the parameters that lie in them."""
+    """The ids (Python's id()) of all flat buffers and of the parameters in them."""
     buffers = [module._handle.flat_param for _, module in _wrappers(model)]
     lists = [[buffer, *(buffer._params or ()), *(buffer._shared_params or ())] for buffer in buffers]
     return {id(tensor) for tensors in lists for tensor in tensors}

@@ -1,5 +1,5 @@
-"""What a watch is told of frameworks with a reducer of their own. They are imported by the job, not here, and
-read through what they hand to it."""
+"""Finds the arguments of a watch for DeepSpeed and Megatron-Core, which sum gradients themselves. The job imports these
+frameworks; this file reads them through the objects that the job hands in."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from addend.torch._arguments import Arguments
 
     class Told(Arguments):
-        """The arguments of a watch, its model among them."""
+        """The arguments of a watch, and its model."""
 
         model: nn.Module
 
 
 def _deepspeed_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Sums in f32 beside a bf16 gradient, where the optimizer keeps those: not all releases of DeepSpeed ask for them
-    first."""
+    """The summed gradient. If the optimizer keeps an f32 sum beside the bf16 gradient, that one: some releases of
+    DeepSpeed's safe_get_full_grad do not look for it."""
     kept: torch.Tensor | None = getattr(parameter, "_hp_grad", None)
     if kept is not None:
         return kept.view_as(parameter)
@@ -32,7 +32,7 @@ def _deepspeed_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def _need_data_parallelism(engine: Any) -> None:
-    """ValueError where a DeepSpeed engine cuts the model too."""
+    """Raises ValueError if the DeepSpeed engine does not only data (and sequence) parallelism."""
     has = {
         "pipeline stages": getattr(engine, "pipeline_parallelism", False),
         "experts": getattr(engine, "has_moe_layers", False),
@@ -51,7 +51,8 @@ def _data_mesh(device: str, sequence: int) -> DeviceMesh:
 
 
 def deepspeed(engine: Any) -> Told:
-    """What watch, dump and assert_summed are told of a DeepSpeed engine: ZeRO 0 to 3, with sequences cut or not.
+    """The arguments of watch, dump and assert_summed for a DeepSpeed engine: ZeRO 0 to 3, with sequence parallelism or
+    without.
 
         with addend.torch.watch(**addend.torch.deepspeed(engine)) as watch:
             for at, batch in enumerate(microbatches):
@@ -60,8 +61,8 @@ def deepspeed(engine: Any) -> Told:
                     engine.step()
         engine.step()
 
-    The context ends before the step() that steps. ValueError where the engine has pipeline stages, experts or tensor
-    parallelism."""
+    The `with` must end before the engine.step() that updates the parameters. Raises ValueError if the engine has
+    pipeline stages, experts or tensor parallelism."""
     _need_data_parallelism(engine)
     sequence = getattr(engine, "sequence_parallel_size", 1) or 1
     model: nn.Module = engine.module
@@ -72,11 +73,11 @@ def deepspeed(engine: Any) -> Told:
 
 
 def _megatron_sizes(mpu: Any) -> Dict[str, int]:
-    """The axes of Megatron-Core's ranks, the last the fastest; ValueError where there are others."""
+    """The axes of Megatron-Core's ranks with their sizes, the last axis fastest; ValueError if it has pp or ep too."""
     if mpu.get_pipeline_model_parallel_world_size() > 1 or mpu.get_expert_model_parallel_world_size() > 1:
         raise ValueError(
-            "stages of a pipeline and experts on ranks of their own are not watched so: give watch mesh=, types=, "
-            "expect=, gradient= and group= for each of them"
+            "this Megatron-Core job has pipeline stages or expert parallelism, which addend.torch.megatron() cannot "
+            "describe: give watch mesh=, types=, expect=, gradient= and group= yourself, for each of them"
         )
     return {
         "dp": mpu.get_data_parallel_world_size(),
@@ -90,12 +91,12 @@ def _megatron_mesh(mpu: Any, device: str) -> DeviceMesh:
     mesh = init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     for axis, group in (("tp", mpu.get_tensor_model_parallel_group()), ("cp", mpu.get_context_parallel_group())):
         if dist.get_process_group_ranks(mesh.get_group(axis)) != dist.get_process_group_ranks(group):
-            raise ValueError(f"Megatron-Core's ranks of {axis} do not lie as the order tp-cp-dp has them: give mesh=")
+            raise ValueError(f"Megatron-Core's ranks of {axis} are not in the order tp-cp-dp: give mesh= yourself")
     return mesh
 
 
 def _megatron_type(parameter: Any) -> str:
-    """What ranks have of its gradient, by the marks that Megatron-Core leaves."""
+    """The types of the parameter's gradient, from the attributes that Megatron-Core sets on parameters."""
     if getattr(parameter, "tensor_model_parallel", False):
         return f"dp=R cp=R tp=S{parameter.partition_dim}"
     return "dp=R cp=R tp=R" if getattr(parameter, "sequence_parallel", False) else "dp=R cp=R tp=I"
@@ -107,7 +108,7 @@ def _main_grad(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def megatron(models: Union[nn.Module, Sequence[nn.Module]]) -> Told:
-    """What watch, dump and assert_summed are told of Megatron-Core's model chunks, in its DistributedDataParallel.
+    """The arguments of watch, dump and assert_summed for Megatron-Core's model chunks in its DistributedDataParallel.
 
         for chunk in models:
             chunk.zero_grad_buffer()
@@ -116,14 +117,14 @@ def megatron(models: Union[nn.Module, Sequence[nn.Module]]) -> Told:
             finalize_model_grads(models, force_all_reduce=True)
         optimizer.step()
 
-    The model is without gradient_accumulation_fusion, which hides every addend. With the distributed optimizer
-    `main_grad` is whole only after force_all_reduce=True. ValueError where it has stages of a pipeline, or experts on
-    ranks of their own."""
+    The model must not use gradient_accumulation_fusion, which hides every addend from hooks. With the distributed
+    optimizer `main_grad` has the whole sum only after force_all_reduce=True. Raises ValueError if the job has pipeline
+    stages or expert parallelism."""
     mpu: Any = sys.modules["megatron.core.parallel_state"]
     chunks: Sequence[Any] = [models] if isinstance(models, nn.Module) else list(models)
     config = chunks[0].config
     if getattr(config, "gradient_accumulation_fusion", False):
-        raise ValueError("gradient_accumulation_fusion is on: no hook sees an addend then; watch a step without it")
+        raise ValueError("gradient_accumulation_fusion hides every gradient from hooks: watch a step without it")
     model = chunks[0].module if len(chunks) == 1 else nn.ModuleList([chunk.module for chunk in chunks])
     mesh = _megatron_mesh(mpu, next(model.parameters()).device.type)
     whole = 1 if getattr(config, "calculate_per_token_loss", False) else mesh.size(0) * mesh.size(1)

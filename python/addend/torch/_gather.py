@@ -1,4 +1,4 @@
-"""What ranks tell each other, over the job's own process group."""
+"""Exchanges values between ranks over the job's own process group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AT_ONCE = 3 << 19  # bytes that rank 0 receives at a time, from all ranks togeth
 
 
 def everyones(value: T, group: Group) -> list[T]:
-    """The (small) values of all ranks, in the group's order."""
+    """Every rank gives a small value; returns all ranks' values, in the group's order."""
     if not dist.is_initialized():
         return [value]
     found: list[T] = _exchange.to_all(value, _device(group), group)
@@ -24,8 +24,8 @@ def everyones(value: T, group: Group) -> list[T]:
 
 
 def group_ranks(group: Group) -> list[int]:
-    """The world's ranks of a process group, in its order; one rank where the job has no process group."""
-    whole: Any = dist.group.WORLD  # Optional to older versions of PyTorch
+    """The world ranks in a process group, in its order; [0] if torch.distributed is not initialised."""
+    whole: Any = dist.group.WORLD  # its type is Optional in older versions of PyTorch
     return list(dist.get_process_group_ranks(group or whole)) if dist.is_initialized() else [0]
 
 
@@ -34,8 +34,8 @@ def rank_in(group: Group) -> int:
 
 
 def together(find: Callable[[], T], group: Group) -> dict[int, T]:
-    """What find() gives on every rank, by rank. An error of one rank becomes one on all of them, so that none waits
-    for the others."""
+    """Calls find() on every rank; returns all results, by rank. An error on one rank is raised on all of them, so that
+    no rank waits for one that failed."""
     told: Tuple[Optional[str], Any]
     own: Optional[Exception] = None
     ranks = group_ranks(group)
@@ -53,13 +53,13 @@ def together(find: Callable[[], T], group: Group) -> dict[int, T]:
 
 
 def ranks_text(ranks: list[int]) -> str:
-    """ "rank 3", "ranks 0, 1 and 2", "ranks 0, 1 ... and 40 more"."""
+    """Words for a list of ranks: "rank 3", "ranks 0, 1 and 2", "ranks 0, 1 ... and 40 more"."""
     shown = [str(rank) for rank in ranks[:8]] + [f"{len(ranks) - 8} more"] * (len(ranks) > 8)
     return f"rank {shown[0]}" if len(shown) == 1 else f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def from_first(find: Callable[[], T], group: Group) -> T:
-    """What find() gives on the group's first rank, where alone it is called."""
+    """Calls find() on the group's first rank only; returns its result on every rank."""
     if not dist.is_initialized():
         return find()
     own = find() if rank_in(group) == 0 else None
@@ -68,7 +68,7 @@ def from_first(find: Callable[[], T], group: Group) -> T:
 
 
 def _device(group: Group) -> torch.device:
-    """One that the group's backends communicate from, as they say ("cpu:gloo,cuda:nccl"); the CPU where they can."""
+    """A device whose tensors the group's backends ("cpu:gloo,cuda:nccl") can send: the CPU if they can send its."""
     devices = [entry.partition(":")[0] for entry in dist.get_backend_config(group).split(",")]
     if "cpu" in devices:
         return torch.device("cpu")
@@ -76,7 +76,8 @@ def _device(group: Group) -> torch.device:
 
 
 def to_first(data: bytes, lengths: list[int], group: Group, write: Callable[[int, bytes], None]) -> None:
-    """Calls write(rank, bytes) on the first rank, piece after piece, for every rank's data, of these lengths."""
+    """Gathers every rank's `data`, of lengths[rank] bytes, on the first rank, which calls write(rank, bytes) for one
+    piece after another."""
     if not dist.is_initialized():
         write(0, data)
         return

@@ -1,4 +1,5 @@
-"""The process group: who it is, its life, its memory. What it moves: _group_collectives.py."""
+"""The process group of backend "addend": its identity, its end, and its memory. _group_collectives.py has its
+operations."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ _CPU = torch.device("cpu")
 
 
 class Group(Collectives, ProcessGroup):  # type: ignore[misc, unused-ignore]
-    """Ranks of one host, on memory that all see. It stands for the whole process group and for its backend alike: older
-    PyTorch lets Python be the first only."""
+    """A process group for ranks of one machine, which communicate through shared memory. It is both ProcessGroup and
+    Backend, because older PyTorch lets Python code implement only the former."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: datetime.timedelta):
         super().__init__(rank, size)
@@ -31,10 +32,11 @@ class Group(Collectives, ProcessGroup):  # type: ignore[misc, unused-ignore]
         self._calls = Calls(PrefixStore("addend", store), rank, size, timeout.total_seconds())
         self._memory = Memory(self._calls)
         self._backend = _register_backend(self)
-        # PyTorch 2.6 destroys a group by forgetting it. A process that ends without that has died, for the others.
+        # PyTorch 2.6 destroys a group by dropping it, so this finalizer leaves the world. It does not run at exit: to
+        # the other ranks, a process that ends without destroying its group has died.
         weakref.finalize(self, self._memory.leave).atexit = False
 
-    # ---- who it is ----
+    # ---- names, ranks and properties that PyTorch asks for ----
 
     def rank(self) -> int:
         return self._rank
@@ -75,7 +77,7 @@ class Group(Collectives, ProcessGroup):  # type: ignore[misc, unused-ignore]
 
     def _get_backend(self, device: torch.device) -> Any:
         if torch.device(device).type != "cpu":
-            raise RuntimeError(f"backend addend moves tensors of the processor, and has nothing for {device}")
+            raise RuntimeError(f"backend addend moves CPU tensors only, not tensors on {device}")
         return self
 
     get_backend = _get_backend
@@ -100,12 +102,12 @@ class Group(Collectives, ProcessGroup):  # type: ignore[misc, unused-ignore]
         return self._store
 
     def _set_sequence_number_for_group(self) -> None:
-        """The library counts."""
+        """Does nothing: addend's library numbers the calls."""
 
     def _get_sequence_number_for_group(self) -> int:
         return self._calls.count
 
-    # ---- its life ----
+    # ---- timeout, end and splitting ----
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._calls.seconds = timeout.total_seconds()
@@ -117,8 +119,8 @@ class Group(Collectives, ProcessGroup):  # type: ignore[misc, unused-ignore]
         self._memory.leave()
 
     def shutdown(self) -> None:
-        """Waits for what is under way, and leaves. Ranks that still need this one get an error. Nothing is raised here:
-        the group may be destroyed because a call failed, and then its others fail too."""
+        """Waits for the posted calls, then leaves the world; a rank that still waits for this one gets an error. Raises
+        nothing: the group may be destroyed because a call failed, and then the other calls fail too."""
         with contextlib.suppress(AddendError):
             self._calls.finish()
         self._memory.leave()
@@ -135,7 +137,7 @@ class Group(Collectives, ProcessGroup):  # type: ignore[misc, unused-ignore]
         group_desc: Optional[str] = None,
         device_types: Any = None,
     ) -> Optional[Group]:
-        """A group of some of the ranks, each by its place in this one; None on the others."""
+        """A new group of the ranks `new_ranks` (numbers in this group); None on ranks that are not in it."""
         self._splits += 1
         if self._rank not in new_ranks:
             return None
@@ -153,15 +155,15 @@ class Group(Collectives, ProcessGroup):  # type: ignore[misc, unused-ignore]
         return device.type == "cpu" if isinstance(device, torch.device) else False
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Memory that all ranks see; it is free again when no tensor has it."""
+        """A tensor in shared memory, which is reused once no tensor refers to it."""
         return self._memory.tensor(size, dtype)
 
 
-# ---- what C++ finds in the group ----
+# ---- the backend that PyTorch's C++ code looks up in the group ----
 
 
 class Registered(Collectives, Backend):  # type: ignore[misc, unused-ignore]
-    """The group once more, as the backend that C++ asks for where PyTorch knows one written in Python (2.15)."""
+    """The group's operations as a Backend written in Python, which PyTorch's C++ code can call from 2.15 on."""
 
     def __init__(self, group: Group):
         super().__init__(group.rank(), group.size())
@@ -174,7 +176,7 @@ class Registered(Collectives, Backend):  # type: ignore[misc, unused-ignore]
 def _register_backend(group: Group) -> Optional[Backend]:
     try:
         backend = Registered(group)
-    except TypeError:  # "No constructor defined!": the trampolines of PyTorch's process groups are all there is
+    except TypeError:  # "No constructor defined!": this PyTorch cannot derive a Backend in Python
         return None
     custom = ProcessGroup.BackendType.CUSTOM
     group._set_default_backend(custom)

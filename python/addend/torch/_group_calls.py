@@ -1,5 +1,5 @@
-"""The calls of one group on its comm: filled in, posted, waited for, and ended where a wait takes too long. What they
-move is _group.py's business."""
+"""The calls of one process group into addend's library: fills their structures, posts them, waits for them, and fails
+them if a wait takes too long. _group_collectives.py says what each call moves."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _template(op: str) -> Any:
 
 
 class Posted:
-    """Calls that were posted together, and what is to be done when all are complete."""
+    """Calls that were posted together, with a function to run once all are complete."""
 
     __slots__ = ("requests", "kept", "finish", "done", "error")
 
@@ -86,7 +86,7 @@ class Posted:
         self.error: Optional[BaseException] = None
 
     def settle(self) -> None:
-        """All calls are complete."""
+        """Called once all calls are complete: runs `finish` and releases the tensors."""
         finish, self.finish, self.kept = self.finish, None, None
         self.done = True
         if finish is not None:
@@ -94,10 +94,11 @@ class Posted:
 
 
 class Calls:
-    """A comm with one structure for each operation, which every call fills anew. One thread at a time: others wait."""
+    """A group's comm with one C structure for each operation, which each call fills again. A lock lets one thread call
+    at a time."""
 
     def __init__(self, store: Any, rank: int, size: int, seconds: float):
-        self.seconds = seconds  # that a call may wait
+        self.seconds = seconds  # timeout of a wait
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._comm = Comm(store=store, rank=rank, size=size, seconds=max(1, int(seconds)))
@@ -107,15 +108,15 @@ class Calls:
         self._under_way: Deque[Posted] = deque()
         self._is_done = ctypes.c_int()
         self._is_done_at = ctypes.addressof(self._is_done)
-        self.since = 0.0  # when the call that now waits began; 0: none waits
+        self.since = 0.0  # time.monotonic() at which the present wait began; 0: no thread waits
         self._site = b""
-        self.count = 0  # calls so far
+        self.count = 0  # number of calls so far
         _watch(self)
 
     # ---- one call ----
 
     def run(self, op: str, fill: Callable[[Any], Any]) -> None:
-        """Fills and runs a call to its end. `fill` gives back what must stay until then."""
+        """Fills a call and runs it to completion. `fill` returns the objects that must live until then."""
         with self._lock:
             self._begin(call_site())
             kept = fill(self._templates[op])
@@ -127,7 +128,7 @@ class Calls:
             raise error_of_status(status)
 
     def post(self, op: str, fills: Sequence[Callable[[Any], Any]], finish: Optional[Callable[[], None]]) -> Posted:
-        """Fills and starts calls of one operation, which are complete together."""
+        """Fills and starts several calls of one operation; the returned Posted is complete when all of them are."""
         start = _post_transfer if op == TRANSFER else _post
         with self._lock:
             self._begin(call_site())
@@ -146,21 +147,21 @@ class Calls:
 
     def _begin(self, site: bytes) -> None:
         if self.handle is None:
-            raise InvalidError("this process group was destroyed or aborted; make another one")
+            raise InvalidError("this process group was destroyed or aborted: create a new one")
         self._site = site
         self.count += 1
         if self._under_way:
             self._settle_first()
 
     def _settle_first(self) -> None:
-        """Those whose caller never waits are settled at later calls."""
+        """Settles the oldest posted calls that are complete, in case their callers never wait for them."""
         while self._under_way and self._test(self._under_way[0]):
             self._under_way.popleft()
 
-    # ---- what was posted ----
+    # ---- testing and waiting for posted calls ----
 
     def test(self, posted: Posted) -> bool:
-        """Whether it is complete; settles it then."""
+        """Whether the calls are complete; if so, settles them."""
         with self._lock:
             return self._test(posted)
 
@@ -179,7 +180,8 @@ class Calls:
         return True
 
     def wait(self, posted: Posted, seconds: float = 0.0) -> None:
-        """Returns when it is complete and settled. `seconds`: of this wait, beside the group's own; 0: none."""
+        """Returns when the calls are complete and settled. `seconds`: a timeout of this wait, besides the group's own;
+        0: no other timeout."""
         if posted.done:
             if posted.error is not None:
                 raise posted.error
@@ -204,17 +206,18 @@ class Calls:
         end = time.monotonic() + seconds
         while not self.test(posted):
             if time.monotonic() > end:
-                self.fail(f"a wait took longer than the {seconds:g} s that it was given")
+                self.fail(f"a wait took longer than its timeout of {seconds:g} s")
             time.sleep(0.0002)
 
     def _lose(self, posted: Posted, status: int) -> None:
+        """Marks failed calls and raises their error."""
         posted.done, posted.kept, posted.finish = True, None, None
         posted.error = error_of_status(status)
         raise posted.error
 
     def _need(self) -> int:
         if self.handle is None:
-            raise InvalidError("this process group was destroyed or aborted while a call was under way")
+            raise InvalidError("this process group was destroyed or aborted before a posted call was complete")
         return self.handle
 
     def under_way(self) -> List[Posted]:
@@ -223,21 +226,21 @@ class Calls:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[int]:
-        """The comm, while no other thread is in a call of it."""
+        """A context with the comm's handle, in which no other thread can call it."""
         with self._lock:
             yield self._need()
 
-    # ---- the end ----
+    # ---- finishing, failing and closing ----
 
     def finish(self) -> None:
-        """Waits for all that is under way."""
+        """Waits for all posted calls."""
         with self._lock:
             while self._under_way:
                 self.wait(self._under_way.popleft())
 
     def fail(self, words: str) -> None:
-        """Every rank of the group gets these words as the error of the call it waits in, or of its next one. Of any
-        thread, also while another is in a call."""
+        """Raises an error with these words on every rank of the group, in the call in which it waits or in its next
+        one. Any thread may call this, even while another thread is in a call."""
         with _closing:
             if self.handle is not None and os.getpid() == self._pid:
                 _fail(self.handle, _PEER_FAILED, words.encode(errors="replace"))
@@ -256,7 +259,7 @@ class Calls:
             return take_text(text)
 
     def give_up_if_late(self, now: float) -> None:
-        """Of the watch: ends a wait that took longer than the group's timeout."""
+        """Called by the timeout thread: fails the group if a wait has lasted longer than the group's timeout."""
         since = self.since
         if since and now - since > self.seconds:
             self.fail(f"waited {self.seconds:g} s, the timeout of its process group, at {self._site.decode()}")
@@ -266,7 +269,7 @@ class Calls:
 
 _closing = (
     threading.RLock()
-)  # no comm is closed while it is failed; a group that is collected meanwhile may close its own
+)  # no comm may be closed while fail() uses it; reentrant, since garbage collection inside fail() may close a comm
 _watched: weakref.WeakSet[Calls] = weakref.WeakSet()
 _watcher: Optional[threading.Thread] = None
 _woken = threading.Event()
@@ -288,6 +291,6 @@ def _look() -> None:
         now = time.monotonic()
         for calls in all_calls:
             calls.give_up_if_late(now)
-        del all_calls  # which would keep them
+        del all_calls  # or its references would keep destroyed groups alive
         _woken.wait(min(5.0, max(0.05, shortest / 10)))
         _woken.clear()

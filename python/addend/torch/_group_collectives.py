@@ -1,4 +1,4 @@
-"""torch.distributed's operations as collectives of the library."""
+"""Implements torch.distributed's operations with the collectives of addend's library."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ _Fill = Callable[[Any], Any]
 
 
 class Part(NamedTuple):
-    """One call of the library's within an operation."""
+    """One library call of an operation: `fill` sets its C structure, `finish` runs when the call is complete."""
 
     fill: _Fill
     finish: Finish = None
 
 
 class Collectives:
-    """torch.distributed's operations. The newer names are those of 2026, the others what they were before."""
+    """The methods that torch.distributed calls on a group. Methods with two names have PyTorch's name since 2026 and
+    the one before."""
 
     _calls: Calls
     _rank: int
@@ -42,7 +43,7 @@ class Collectives:
     # ---- running ----
 
     def _do(self, opts: Any, op: str, parts: Sequence[Part], outputs: Tensors) -> Work:
-        """Runs to its end what nobody waits for later, and starts the rest."""
+        """Runs a single synchronous call to completion; posts all other calls and returns their Work."""
         calls = self._calls
         if not getattr(opts, "asyncOp", True) and len(parts) == 1:
             fill, finish = parts[0]
@@ -83,8 +84,8 @@ class Collectives:
         return Part(fill, finish)
 
     def _result(self, target: torch.Tensor, dense: torch.Tensor, how: Moved, by: int) -> Any:
-        """Where a reduction into `target` is written, in which dtype (0: its own), and what is done with it then.
-        `dense`: memory of the target's shape and dtype."""
+        """(buffer for the result, dtype of the result or 0 for the target's, function that finishes it) of a reduction
+        into `target`. `dense`: contiguous memory of the target's shape and dtype."""
         if by == AVERAGE and how.wide is not target.dtype:
             dense = torch.empty(target.shape, dtype=how.wide)
             out_dtype = moved(dense.dtype).dtype
@@ -95,7 +96,7 @@ class Collectives:
         return dense, out_dtype, _finisher(target, dense, self._size if by == AVERAGE else 1)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: Any = None) -> Work:
-        """Only the root's tensor changes."""
+        """Sums to the root only: a reduce_scatter in which the root gets all elements and the others none."""
         tensor = _only(tensors, "reduce")
         if not isinstance(opts, ReduceOptions):
             opts = _made(ReduceOptions, rootRank=opts or 0, reduceOp=op)
@@ -136,7 +137,10 @@ class Collectives:
         by = reduction(opts.reduceOp)
         _check_blocks(blocks, self._size, output.dtype)
         if blocks[self._rank].numel() != output.numel():
-            raise InvalidError(f"reduce_scatter: {output.numel()} elements for a block of {blocks[self._rank].numel()}")
+            raise InvalidError(
+                f"reduce_scatter: the output has {output.numel()} elements, but this rank's input tensor has "
+                f"{blocks[self._rank].numel()}: make them equal"
+            )
         whole = torch.cat([block.detach().reshape(-1) for block in blocks])
         counts = [block.numel() for block in blocks]
         return self._do(opts, "reduce_scatter", [self._scattered(output, whole, by, counts)], [output])
@@ -158,7 +162,7 @@ class Collectives:
 
         return Part(fill, finish)
 
-    # ---- one to all, all to all ----
+    # ---- broadcast, all-gather and all-to-all of single tensors ----
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         tensor = _only(tensors, "broadcast")
@@ -220,20 +224,23 @@ class Collectives:
     alltoall_base = all_to_all_single
 
     def _counts(self, tensor: torch.Tensor, splits: Sequence[int], how: Moved) -> Any:
-        """Elements for each member, from rows for each."""
+        """The number of elements for each rank, from the number of rows for each rank (empty: equal numbers)."""
         rows = tensor.shape[0] if tensor.dim() else 1
         if not splits:
             if rows % self._size:
-                raise InvalidError(f"all_to_all_single: {rows} rows do not divide by {self._size} ranks; give splits")
+                raise InvalidError(
+                    f"all_to_all_single: {rows} rows do not divide evenly among {self._size} ranks; give split sizes"
+                )
             splits = [rows // self._size] * self._size
         if len(splits) != self._size or sum(splits) != rows or min(splits) < 0:
             raise InvalidError(
-                f"all_to_all_single: the splits {list(splits)} are not those of {rows} rows on {self._size} ranks"
+                f"all_to_all_single: the split sizes {list(splits)} must be {self._size} numbers that add up to the "
+                f"tensor's {rows} rows"
             )
         row = tensor.numel() // rows * how.parts if rows else 0
         return (ctypes.c_size_t * self._size)(*[split * row for split in splits])
 
-    # ---- lists of tensors: messages between pairs ----
+    # ---- operations on lists of tensors, as messages between pairs of ranks ----
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         input, into = _only(input_tensors, "all_gather"), _only_list(output_tensors)
@@ -281,7 +288,7 @@ class Collectives:
         return self._do(opts, "exchange", [part], output_tensors)
 
     def _exchanged(self, dtype: torch.dtype, sent: Any, received: Any) -> Part:
-        """A message to each rank of `sent` and one from each of `received`."""
+        """Sends sent[rank] to each of its ranks and receives received[rank] from each of its ranks."""
         how = moved(dtype)
         messages = (Message * (len(sent) + len(received)))()
         kept, backs = [], []
@@ -301,7 +308,7 @@ class Collectives:
 
         return Part(fill, _all_of([back for back in backs if back is not None]))
 
-    # ---- one rank to another ----
+    # ---- send and receive ----
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         tensor = _only(tensors, "send")
@@ -333,14 +340,14 @@ class Collectives:
     def _transfer(self, tensor: torch.Tensor, part: Part) -> Work:
         return GroupWork(self._calls, self._calls.post(TRANSFER, [part.fill], part.finish), [tensor])
 
-    # ---- no values ----
+    # ---- barriers and coalescing ----
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
         return self._do(opts, "barrier", [Part(_nothing)], [])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Rank 0 hears from every other rank, then answers; the error names who did not come in time. Its words are
-        gloo's."""
+        """A barrier whose error names the ranks that did not reach it in time, in gloo's words. Rank 0 receives a byte
+        from every other rank, then answers each."""
         seconds = self._calls.seconds if timeout is None else timeout.total_seconds()
         if self._rank:
             self.send([_byte()], 0, _MONITORED)
@@ -361,12 +368,12 @@ class Collectives:
             self.send([_byte()], rank, _MONITORED).wait()
 
     def _give_up(self, words: str, work: Work) -> None:
-        """`work` is one that is not complete: it raises what every rank is told."""
+        """Fails the group with these words; waiting for `work`, which is not complete, raises them here."""
         self._calls.fail(words)
         work.wait()
 
     def _late(self, works: Any, seconds: float) -> Any:
-        """Those whose works are not complete after so many seconds."""
+        """Waits up to `seconds` for the works; returns the ranks whose work is not complete by then."""
         end = time.monotonic() + seconds
         while True:
             late = [rank for rank, work in works.items() if not work.is_completed()]
@@ -375,15 +382,15 @@ class Collectives:
             time.sleep(0.0002)
 
     def _start_coalescing(self, device: Any = None) -> None:
-        """Calls are posted one by one anyway."""
+        """Does nothing: calls are posted one by one, and _end_coalescing waits for them together."""
 
     def _end_coalescing(self, device: Any = None) -> Work:
         return CoalescedWork(self._calls, self._calls.under_way())
 
 
-# ---- arguments ----
+# ---- checking and converting arguments ----
 
-_MONITORED = -(1 << 62)  # the tag of messages of monitored barriers, which no program's is
+_MONITORED = -(1 << 62)  # the tag of monitored_barrier's messages, which programs do not use
 _EMPTY = ctypes.create_string_buffer(1)
 
 
@@ -392,7 +399,8 @@ def _byte() -> torch.Tensor:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Of its elements; one without elements has none, but a message says by it whether it is sent."""
+    """The address of the tensor's elements. A tensor without elements has address 0, which in a Message would mean "not
+    sent" (or "not received"), so it gets another address."""
     return tensor.data_ptr() or ctypes.addressof(_EMPTY)
 
 
@@ -401,7 +409,7 @@ def _nothing(call: Any) -> None:
 
 
 def _options(given: Any, kind: Any) -> Any:
-    """Options, where only the reduction or nothing was given."""
+    """The options object; PyTorch may hand in only the reduction, or nothing."""
     return given if isinstance(given, kind) else _made(kind, reduceOp=given)
 
 
@@ -417,24 +425,24 @@ def _only(tensors: Union[torch.Tensor, Tensors], what: str) -> torch.Tensor:
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
-        raise InvalidError(f"{what}: a rank brings one tensor, not {len(tensors)}")
+        raise InvalidError(f"{what}: each rank must give one tensor, not {len(tensors)}")
     return tensors[0]
 
 
 def _only_list(lists: Any) -> Tensors:
-    """[[a, b]] and [a, b] alike."""
+    """The list of tensors in [[a, b]] or [a, b]; PyTorch hands in either."""
     if lists and isinstance(lists[0], torch.Tensor):
         return lists  # type: ignore[no-any-return]
     if len(lists) != 1:
-        raise InvalidError(f"a rank brings one list of tensors, not {len(lists)}")
+        raise InvalidError(f"each rank must give one list of tensors, not {len(lists)}")
     return lists[0]  # type: ignore[no-any-return]
 
 
 def _moved(tensor: torch.Tensor) -> Moved:
     if not tensor.is_cpu:
-        raise InvalidError(f"backend addend moves tensors of the processor; this one is on {tensor.device}")
+        raise InvalidError(f"backend addend moves CPU tensors only; this tensor is on {tensor.device}")
     if tensor.layout is not torch.strided:
-        raise InvalidError(f"backend addend moves dense tensors, not {tensor.layout}; call to_dense() before")
+        raise InvalidError(f"backend addend moves dense tensors, not {tensor.layout}: call to_dense() first")
     return moved(tensor.dtype)
 
 
@@ -448,19 +456,22 @@ def _combined(tensor: torch.Tensor, by: int) -> Moved:
 def _of_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     _moved(tensor)
     if tensor.dtype is not dtype:
-        raise InvalidError(f"tensors of {tensor.dtype} and of {dtype} in one call")
+        raise InvalidError(f"one call has tensors of {tensor.dtype} and of {dtype}: use one dtype")
     return tensor
 
 
 def _check_pair(input: torch.Tensor, output: torch.Tensor, of_input: int, of_output: Optional[int] = None) -> None:
     if input.numel() != of_input or (of_output is not None and output.numel() != of_output):
-        raise InvalidError(f"an input of {input.numel()} elements does not fit an output of {output.numel()}")
+        raise InvalidError(
+            f"an input of {input.numel()} elements does not fit an output of {output.numel()}: the larger must have as "
+            "many elements as the smaller times the number of ranks (all_to_all_single: as many as the smaller)"
+        )
     _of_dtype(output, input.dtype)
 
 
 def _check_blocks(blocks: Tensors, size: int, dtype: torch.dtype) -> None:
     if len(blocks) != size:
-        raise InvalidError(f"a list of {len(blocks)} tensors for {size} ranks")
+        raise InvalidError(f"a list has {len(blocks)} tensors, but must have one for each of the {size} ranks")
     for block in blocks:
         _of_dtype(block, dtype)
 
@@ -469,11 +480,11 @@ def _as_reduction(call: Any, how: Moved, by: int, out_dtype: int) -> None:
     call.dtype, call.reduction, call.out_dtype = how.dtype, SUM if by == AVERAGE else by, out_dtype
 
 
-# ---- memory ----
+# ---- contiguous copies of tensors ----
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy, contiguous."""
+    """The tensor itself if it is contiguous, else a contiguous copy of its values."""
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
     with torch.no_grad():
@@ -481,7 +492,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _dense_like(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or memory for its elements, contiguous."""
+    """The tensor itself if it is contiguous, else an uninitialised contiguous tensor of its shape."""
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -494,7 +505,7 @@ def _back(tensor: torch.Tensor, dense: torch.Tensor) -> Finish:
 def _finisher(target: torch.Tensor, dense: torch.Tensor, divisor: int) -> Callable[[], None]:
     def finish() -> None:
         with torch.no_grad():
-            if divisor != 1:  # a complex number's parts are each rounded once, which its own division does not do
+            if divisor != 1:  # divides real and imaginary parts as real numbers: complex division rounds more than once
                 (torch.view_as_real(dense) if dense.is_complex() else dense).div_(divisor)
             if dense is not target:
                 target.copy_(dense)

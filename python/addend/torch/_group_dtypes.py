@@ -1,4 +1,4 @@
-"""What of PyTorch's dtypes and reductions a group moves and combines, and as which of the library's."""
+"""The dtypes and reductions of PyTorch that backend "addend" supports, and the library's numbers for them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from addend._library import constant
 
 
 class Moved(NamedTuple):
-    """How an element of a tensor is told to the library."""
+    """How tensors of one PyTorch dtype are moved and reduced as elements of a dtype of the library."""
 
-    dtype: int  # the library's number
-    parts: int  # of the library's elements in one of the tensor's: 2 of a complex one
-    sums: bool  # its sum is the sum of its parts
-    combines: bool  # other reductions are those of its parts
-    wide: Optional[torch.dtype]  # what averages form in; None: it has no average
+    dtype: int  # number of the library's dtype
+    parts: int  # library elements per tensor element: 2 for complex numbers, else 1
+    sums: bool  # summing the parts sums the elements
+    combines: bool  # the other reductions of the parts are those of the elements
+    wide: Optional[torch.dtype]  # dtype in which averages are computed; None: no averages
 
 
 _F32, _F64 = torch.float32, torch.float64
@@ -53,7 +53,7 @@ def _table() -> Dict[torch.dtype, Moved]:
 
 
 _MOVED = _table()
-AVERAGE = -1  # a sum that is divided when it is complete: no reduction of the library's
+AVERAGE = -1  # not a reduction of the library: a sum, divided by the number of ranks when it is complete
 _REDUCTIONS = {
     ReduceOp.SUM: constant("AD_SUM"),
     ReduceOp.AVG: AVERAGE,
@@ -69,7 +69,7 @@ _BITS = (constant("AD_BIT_AND"), constant("AD_BIT_OR"), constant("AD_BIT_XOR"))
 
 
 def moved(dtype: torch.dtype) -> Moved:
-    """How tensors of this dtype are moved."""
+    """How tensors of this dtype are moved; raises InvalidError if they cannot be."""
     found = _MOVED.get(dtype)
     if found is None:
         raise InvalidError(f"backend addend does not move tensors of {dtype}")
@@ -82,13 +82,13 @@ def reduction(op: Any) -> int:
     if found is None:
         raise InvalidError(
             f"backend addend reduces with SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR and BXOR, not with {op}; "
-            "multiply the tensor before the call instead of PREMUL_SUM"
+            "instead of PREMUL_SUM, multiply the tensor before the call"
         )
     return found
 
 
 def check_reduces(dtype: torch.dtype, as_: Moved, by: int) -> None:
-    """Raises where tensors of the dtype are not combined so."""
+    """Raises InvalidError if tensors of the dtype cannot be reduced with `by`."""
     if by == SUM:
         allowed = as_.sums
     elif by == AVERAGE:
@@ -97,4 +97,6 @@ def check_reduces(dtype: torch.dtype, as_: Moved, by: int) -> None:
         allowed = as_.combines and not (by in _BITS and dtype.is_floating_point)
     if not allowed:
         name = next(op for op, number in _REDUCTIONS.items() if number == by).name
-        raise InvalidError(f"tensors of {dtype} have no {name} here; convert them to another dtype before the call")
+        raise InvalidError(
+            f"backend addend cannot reduce tensors of {dtype} with {name}: convert them to another dtype first"
+        )

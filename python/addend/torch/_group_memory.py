@@ -1,5 +1,6 @@
-"""Tensors in memory that all ranks of a group see, which collectives read where it lies. A block whose tensor is gone
-serves the next tensor of its size; the comm stays until the last is gone, for its memory goes with it."""
+"""Allocates tensors in memory that all ranks of a group share, so that collectives need no copy. The block of a deleted
+tensor is reused for the next tensor of its size. Closing the comm frees the memory, so the comm stays open until the
+last tensor is deleted."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ _alloc = checked("ad_comm_alloc", ctypes.c_void_p, ctypes.c_size_t, ctypes.POINT
 class Memory:
     def __init__(self, calls: Calls):
         self._calls = calls
-        self._free: Dict[int, List[int]] = {}  # addresses of blocks by their bytes
-        self._gone: Deque[Tuple[int, int]] = deque()  # blocks whose tensors died, in whatever thread
-        self._used = 0  # blocks that tensors have
+        self._free: Dict[int, List[int]] = {}  # addresses of free blocks, by their size in bytes
+        self._gone: Deque[Tuple[int, int]] = deque()  # (size, address) of blocks whose tensors any thread deleted
+        self._used = 0  # number of blocks that tensors have
         self._has_left = False
 
     def tensor(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """One dimension; its values are whatever stood there."""
+        """An uninitialised tensor of one dimension in shared memory."""
         if numel == 0:
             return torch.empty(0, dtype=dtype)
         size = numel * dtype.itemsize
@@ -57,7 +58,7 @@ class Memory:
             self.leave()
 
     def leave(self) -> None:
-        """Closes the comm, now or when the last tensor in its memory is gone."""
+        """Closes the comm, now or when the last tensor in its memory is deleted."""
         self._has_left = True
         self._collect()
         if not self._used:

@@ -1,4 +1,4 @@
-"""Where in the user's program a call stands: the innermost line that is neither PyTorch's nor addend's."""
+"""Finds the line of the user's program that made a call: the innermost one that is not in PyTorch or addend."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import typing_extensions
 _INSIDE = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    typing_extensions.__file__,  # PyTorch marks some of its functions as deprecated by it
+    typing_extensions.__file__,  # wraps those functions of PyTorch that are deprecated
     os.path.dirname(os.__file__) + os.sep,
 )
 _outside: Dict[str, bool] = {}
-# A posted call keeps the address of its site until it is complete: none is ever freed.
+# The bytes for each (file, line), never freed: a posted call keeps their address until it is complete.
 _sites: Dict[Tuple[str, int], bytes] = {}
 _NOWHERE = b"a call that Python did not make"
 
@@ -29,7 +29,7 @@ def _is_outside(file: str) -> bool:
 
 
 def call_site() -> bytes:
-    """ "train.py:88"."""
+    """The line of the user's program, such as "train.py:88"."""
     frame = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -37,7 +37,7 @@ def call_site() -> bytes:
         if outside is None:
             outside = _is_outside(file)
         if outside:
-            key = (file, frame.f_lineno)  # not the code: that of another file may be equal to it
+            key = (file, frame.f_lineno)  # not f_code, since code objects of two files may compare equal
             return _sites.get(key) or _sites.setdefault(
                 key, f"{os.path.basename(file)}:{frame.f_lineno}".encode(errors="replace")
             )

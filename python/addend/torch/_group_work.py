@@ -1,4 +1,4 @@
-"""What a group's calls give back: Works and Futures, complete when their bytes have arrived and never before."""
+"""The Work and Future objects that a group's calls return; they are complete only once the data has arrived."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.futures import Future
 
 from addend.torch._group_calls import Calls, Posted
 
-# From then on PyTorch's C++ keeps the Python object of a Work that it was given.
+# Whether this PyTorch's C++ code keeps the Python object of a Work alive, as it does from 2.9 on.
 KEEPS_WORK = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
 
 
 class GroupWork(Work):  # type: ignore[misc, unused-ignore]
-    """A call that was posted. Its bytes move while ranks are in calls of the group; wait, is_completed and get_future
-    complete it."""
+    """The Work of a posted call. Data moves only while ranks are inside calls of the group: wait, is_completed and
+    get_future complete it."""
 
     def __init__(self, calls: Calls, posted: Posted, outputs: Sequence[torch.Tensor]):
         super().__init__()
@@ -46,7 +46,7 @@ class GroupWork(Work):  # type: ignore[misc, unused-ignore]
         return list(self._outputs)
 
     def get_future(self) -> Any:
-        """A complete one: whoever waits for a Future calls nothing here, so this waits."""
+        """Waits, then returns a complete Future: waiting for a Future makes no call here that could move data."""
         self.wait()
         future: Future[Any] = Future()
         future.set_result(list(self._outputs))
@@ -63,7 +63,7 @@ class GroupWork(Work):  # type: ignore[misc, unused-ignore]
 
 
 class CoalescedWork(Work):  # type: ignore[misc, unused-ignore]
-    """Several posted calls, complete together."""
+    """The Work of several posted calls, complete when all of them are."""
 
     def __init__(self, calls: Calls, posted: Sequence[Posted]):
         super().__init__()
@@ -86,10 +86,10 @@ class CoalescedWork(Work):  # type: ignore[misc, unused-ignore]
 
 
 def complete(outputs: Sequence[torch.Tensor]) -> Work:
-    """The Work of a call that is complete: PyTorch's own."""
+    """A Work of PyTorch's own class for a call that is complete."""
     future: Future[Any] = Future()
     future.set_result(list(outputs))
     return _create_work_from_future(future)
 
 
-DONE = complete([])  # of calls whose caller said that nobody would look at what they gave
+DONE = complete([])  # returned by synchronous calls, whose Work PyTorch does not look at

@@ -1,5 +1,5 @@
-"""Which tensors and modules are of those parts of PyTorch that take long to import (docs/python.md has a number). What
-a job has not imported it has nothing of, so nothing is imported here."""
+"""Tests whether tensors and modules are of classes in parts of PyTorch that take long to import. If the job has not
+imported such a part, it has no object of its classes, so nothing is imported here (docs/python.md)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def _is_of(thing: object, module: str, name: str) -> bool:
 
 
 def is_dtensor(tensor: object) -> TypeIs[DTensor]:
-    """Placed on a DeviceMesh."""
+    """Whether the tensor is a DTensor (placed on a DeviceMesh)."""
     return _is_of(tensor, "torch.distributed.tensor", "DTensor")
 
 
 def is_fsdp(module: object) -> TypeIs[FSDPModule]:
-    """fully_shard was applied to it."""
+    """Whether fully_shard was applied to the module."""
     return _is_of(module, "torch.distributed.fsdp", "FSDPModule")
 
 
 def is_flat_fsdp(module: object) -> bool:
-    """Wrapped in FullyShardedDataParallel."""
+    """Whether the module is a FullyShardedDataParallel."""
     return _is_of(module, "torch.distributed.fsdp", "FullyShardedDataParallel")

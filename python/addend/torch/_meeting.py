@@ -1,5 +1,5 @@
-"""Ranks find each other where a watch begins and where it ends, through the store that the job's process group was made
-with: no collective runs, so that a rank that is alone finds out in place of waiting in one."""
+"""Synchronises the ranks where a watch begins and ends, through the store of the job's process group. No collective is
+used, so that a rank that enters a watch alone gets an error instead of waiting forever."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch.distributed as dist
 from addend.torch import _gather
 from addend.torch._gather import Group
 
-TOGETHER = "together"  # what is decided where all ranks came; else who was missing
-_AT_END = 600.0  # seconds; ranks that have not ended by then are waited for by the next collective
-_SOONEST, _LATEST = 0.0005, 0.05  # seconds between looks at the store
+TOGETHER = "together"  # the decision if all ranks came; otherwise the decision says which ranks are missing
+_AT_END = 600.0  # seconds to wait at a watch's end; after that, the next collective waits
+_SOONEST, _LATEST = 0.0005, 0.05  # shortest and longest pause in seconds between two looks at the store
 
 
 def _store() -> Any:
-    """None: this process group has none, or is not there."""
+    """The store of the default process group; None if there is no group, or no store."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return None
     try:
@@ -27,7 +27,8 @@ def _store() -> Any:
 
 
 class Meeting:
-    """One watch of some ranks. What is decided first, by whoever does, holds for all of them."""
+    """The meetings of one group's ranks at the beginning and end of watches. The first rank that decides (all came, or
+    somebody is missing) decides for all of them."""
 
     def __init__(self, group: Group):
         self._all = _gather.group_ranks(group)
@@ -39,7 +40,8 @@ class Meeting:
         self._key = ""
 
     def begin(self, seconds: float) -> Optional[str]:
-        """None: all ranks are here. Else they are not within `seconds`, and these words say who is missing."""
+        """Waits until all ranks have entered the watch: None. If they have not within `seconds`: words that say which
+        ranks are missing."""
         if self._store is None:
             return None
         number = self._store.add(f"{self._prefix}/number", 0)
@@ -51,21 +53,21 @@ class Meeting:
         return None if decided == TOGETHER else decided
 
     def end(self) -> Optional[str]:
-        """None: all ranks ended. Else these words of one that left()."""
+        """Waits until all ranks have ended the watch: None. If one called left(): that rank's words."""
         if self._store is None:
             return None
         decided = self._decided("ended", _AT_END, lambda: TOGETHER)
         return None if decided == TOGETHER else decided
 
     def left(self, error: str) -> None:
-        """This rank leaves with an error of the job's own; the others are told."""
+        """This rank leaves the watch with an error of the job; end() on the other ranks returns it."""
         if self._store is not None and self._key:
             self._decide("ended", f"rank {self._me} left the watch with {error}")
 
     def _decide(self, what: str, words: str) -> str:
         decided: str = self._store.compare_set(f"{self._key}/{what}", "", words).decode()
         if what == "begun" and self._store.add(f"{self._key}/closed", 1) == 1:
-            self._store.add(f"{self._prefix}/number", 1)  # whoever comes later is not of this watch
+            self._store.add(f"{self._prefix}/number", 1)  # a rank that comes later begins the next watch
         return decided
 
     def _decided(self, what: str, seconds: float, otherwise: Callable[[], str]) -> str:
@@ -85,11 +87,11 @@ class Meeting:
         who = _gather.ranks_text(missing)
         return (
             f"rank {self._me} entered a watch, and {who} did not within {seconds:g} s: this step is not watched; "
-            "all ranks of the job (or of group=) enter and leave a watch together"
+            "all ranks of the job (or of group=) must enter and leave a watch together"
         )
 
     def _forget(self, key: str) -> None:
-        """Keys of the watch before, which every rank has left."""
+        """Deletes the store's keys of the previous watch, which every rank has left."""
         for rank in self._all:
             self._store.delete_key(f"{key}/rank{rank}")
         for what in ("begun", "begun/count", "closed", "ended", "ended/count"):

@@ -1,4 +1,4 @@
-"""The mesh of a job: named axes over the ranks that are watched; which of them a process group or a DTensor spans."""
+"""The mesh of a job: named axes over the watched ranks, and the axes that a process group or a DTensor spans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Mesh:
-    """Axes, row-major, over `ranks` (of the world); `coords[rank]` is where a rank stands."""
+    """Named axes in row-major order. coords[rank]: the index of a world rank on each axis."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -38,11 +38,11 @@ class Mesh:
         return " ".join(f"{name}={at}" for name, at in zip(self.names, self.coords[rank]))
 
     def between(self, ranks: list[int]) -> list[str]:
-        """The axes, outer first, on which these ranks have other places."""
+        """The axes, outer first, on which these ranks have different indices."""
         if not set(ranks) <= set(self.coords):
             raise ValueError(
-                f"ranks {ranks} are not all among those that are watched, {sorted(self.coords)}: give watch the job's "
-                "whole mesh (mesh=...)"
+                f"ranks {ranks} are not all among the watched ranks {sorted(self.coords)}: give watch the job's whole "
+                "mesh (mesh=...)"
             )
         coords = [self.coords[rank] for rank in ranks]
         return [name for i, name in enumerate(self.names) if len({coord[i] for coord in coords}) > 1]
@@ -51,11 +51,11 @@ class Mesh:
         return math.prod(size for name, size in zip(self.names, self.sizes) if name in axes)
 
     def spanned(self, ranks: list[int]) -> list[str]:
-        """The axes, outer first, that these ranks lie along; ValueError where they are not all ranks along some."""
+        """The axes, outer first, that these ranks span; ValueError if they are not all the ranks along these axes."""
         axes = self.between(ranks)
         if self.size(axes) != len(ranks):
             raise ValueError(
-                f"ranks {ranks} are no group of the mesh {self}: give watch the job's whole mesh (mesh=...)"
+                f"ranks {ranks} are not a group of the mesh {self}: give watch the job's whole mesh (mesh=...)"
             )
         return axes
 
@@ -79,7 +79,7 @@ def _of_device_mesh(mesh: DeviceMesh) -> Mesh:
 
 
 def _of_pipelines(lines: Iterable[list[int]], ranks: list[int]) -> Mesh | None:
-    """Equal pipelines side by side, which have all ranks: dp, pp."""
+    """The mesh (dp, pp) of pipelines of equal length that together have all ranks; None if they have not."""
     distinct = sorted({tuple(line) for line in lines})
     if (
         sorted(rank for line in distinct for rank in line) != sorted(ranks)
@@ -93,8 +93,8 @@ def _of_pipelines(lines: Iterable[list[int]], ranks: list[int]) -> Mesh | None:
 
 
 def find(given: DeviceMesh | None, meshes: Iterable[DeviceMesh], lines: Iterable[list[int]], ranks: list[int]) -> Mesh:
-    """The mesh that was given, else the root of the parameters' meshes that has all ranks, else that of the pipelines
-    on these lines of ranks, else one axis dp."""
+    """The job's mesh: the given one; else a parameter's mesh, or its root mesh, if it has all ranks; else (dp, pp) from
+    the pipelines, whose ranks `lines` has; else one axis dp."""
     if given is not None:
         mesh = _of_device_mesh(given)
         if set(mesh.coords) != set(ranks):
@@ -108,11 +108,11 @@ def find(given: DeviceMesh | None, meshes: Iterable[DeviceMesh], lines: Iterable
 
 
 def along(device_mesh: DeviceMesh, dim: int) -> list[int]:
-    """The ranks along one dimension of a DeviceMesh that this rank belongs to."""
+    """The ranks of this rank's group along one dimension of a DeviceMesh."""
     return list(dist.get_process_group_ranks(device_mesh.get_group(dim)))
 
 
-# What is asked for at every parameter of every watched step: by placements and shape.
+# A cache of boxes for each mesh, by placements and shape, since each watched step needs the box of each parameter.
 _boxes: WeakKeyDictionary[DeviceMesh, dict[tuple[object, ...], Box]] = WeakKeyDictionary()
 
 
@@ -121,7 +121,7 @@ def _box(tensor: DTensor, placements: Placements) -> Box:
 
 
 def part_box(mesh: DeviceMesh, placements: Placements, shape: tuple[int, ...]) -> Box:
-    """Which box of a whole of this shape this rank has."""
+    """The box that this rank has of a tensor with the global shape `shape`."""
     found, key = _boxes.setdefault(mesh, {}), (*map(type, placements), placements, shape)
     if key not in found:
         found[key] = _find_box(mesh, placements, shape)
@@ -136,14 +136,14 @@ def _find_box(mesh: DeviceMesh, placements: Placements, shape: tuple[int, ...]) 
 
 
 def local_part(tensor: torch.Tensor) -> tuple[torch.Tensor, Box]:
-    """What this rank has of a tensor, without a graph, and which box of the whole that is."""
+    """This rank's part of a tensor, detached, and the box that it is of the global tensor."""
     if not is_dtensor(tensor):
         return tensor.detach(), Box((0,) * tensor.ndim, tuple(tensor.shape))
-    with torch.no_grad():  # much cheaper than to detach the DTensor
+    with torch.no_grad():  # much faster than detaching the DTensor
         return tensor.to_local().detach(), _box(tensor, tensor.placements)
 
 
-_ranks: WeakKeyDictionary[DeviceMesh, frozenset[int]] = WeakKeyDictionary()  # they are long in finding
+_ranks: WeakKeyDictionary[DeviceMesh, frozenset[int]] = WeakKeyDictionary()  # a cache
 
 
 def _ranks_of(mesh: DeviceMesh) -> frozenset[int]:
@@ -153,14 +153,15 @@ def _ranks_of(mesh: DeviceMesh) -> frozenset[int]:
 
 
 def is_held_once(tensor: torch.Tensor, mesh: Mesh) -> bool:
-    """Whether it is known that no two ranks of the mesh have the same part."""
+    """Whether the tensor is sharded so that no two ranks of the mesh have the same part."""
     if not is_dtensor(tensor) or not all(placement.is_shard() for placement in tensor.placements):
         return False
     return mesh.coords.keys() <= _ranks_of(tensor.device_mesh)
 
 
 def addend_placements(gradient: DTensor, used: torch.Tensor) -> Placements:
-    """Where the parameter is whole and a backward gave a part of its gradient, that is an addend, zero elsewhere."""
+    """The placements of a gradient as an addend. If the parameter is replicated and backward gave a shard of the
+    gradient, the shard is an addend that is zero elsewhere: Partial."""
     if not is_dtensor(used) or used.device_mesh != gradient.device_mesh:
         return tuple(gradient.placements)
     from torch.distributed.tensor import Partial
@@ -172,7 +173,7 @@ def addend_placements(gradient: DTensor, used: torch.Tensor) -> Placements:
 
 
 def placed(gradient: DTensor, placements: Placements) -> tuple[torch.Tensor, Box]:
-    """local_part() of a gradient that is brought to `placements` of addend_placements(), without communication."""
+    """local_part() of a gradient after conversion to the placements of addend_placements(), without communication."""
     local, box = local_part(gradient)
     if placements == tuple(gradient.placements):
         return local, box

@@ -1,5 +1,5 @@
-"""What parameters are called, once for all ranks. Stages of a pipeline may give one name to parameters of their own,
-and ends of a pipeline may keep one parameter under two names."""
+"""Gives parameters names that are the same on all ranks. Two pipeline stages may use one name for different parameters,
+and the first and last stage may have one tied parameter under two names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from addend.torch._parameters import Watched
 from addend.torch._pipeline import Stage
 
 Tied = Optional[Sequence[Collection[str]]]
-_Told = List[Tuple[str, int]]  # of one rank: names, and the index of the stage that each belongs to (-1: none)
+_Told = List[Tuple[str, int]]  # one rank's parameters: name, and index of the pipeline stage (-1: none)
 Checked = Tuple[_sample.Box, str]  # box, checksum
-_Key = Tuple[Tuple[int, ...], _sample.Box, str, str]  # whole shape, box, dtype, checksum
+_Key = Tuple[Tuple[int, ...], _sample.Box, str, str]  # global shape, box, dtype, checksum
 
 
 def checksums(tensors: Sequence[torch.Tensor]) -> List[str]:
-    """Of each tensor's bytes, which are copied from a device together."""
+    """A checksum of each tensor's bytes; all tensors of a device are copied to the CPU at once."""
     found = [""] * len(tensors)
     for device in {tensor.device for tensor in tensors}:
         here = [i for i, tensor in enumerate(tensors) if tensor.device == device]
@@ -55,7 +55,7 @@ def _name_in_stage(entry: Watched) -> str:
 
 
 def _keep_apart(watched: Sequence[Watched], everyones: Iterable[_Told]) -> list[str]:
-    """Where two stages have one name, each name of a stage begins with its number."""
+    """If two stages use the same name, puts the stage's number before the names of all stages' parameters."""
     owners: Dict[str, set[int]] = {}
     for told in everyones:
         for name, stage in told:
@@ -68,12 +68,12 @@ def _keep_apart(watched: Sequence[Watched], everyones: Iterable[_Told]) -> list[
 
 
 def _unlike(name: str) -> str:
-    """What differs between the names of tied parameters: layers that are alike differ in numbers alone."""
+    """The name without numbers. Tied parameters differ in it; parameters of two equal layers do not."""
     return re.sub(r"\d+", "", name)
 
 
 def _key(entry: Watched) -> _Key | None:
-    """None: values that many parameters have."""
+    """The key by which equal parameters are found; None if all values are equal, as initial biases' are."""
     local, box = _meshes.local_part(entry.owned)
     if not local.numel() or local.is_meta or bool((local == local.reshape(-1)[0]).all()):
         return None
@@ -85,18 +85,18 @@ def _given(tied: Sequence[Collection[str]], holders: Dict[str, set[int]]) -> Lis
 
 
 def _resolve(name: str, holders: Dict[str, set[int]]) -> str:
-    """With or without its stage."""
+    """The full name of a parameter that the caller named with or without its stage."""
     found = [name] if name in holders else [own for own in holders if re.sub(r"^stage\d+\.", "", own) == name]
     if len(found) != 1:
         raise ValueError(
-            f"tied: {name} is {'a parameter of several stages' if found else 'no parameter of any rank'}; there are "
-            f"{', '.join(sorted(found or holders)[:5])} ..."
+            f"tied: {name} is {'a parameter of several stages' if found else 'no parameter of any rank'}; name one "
+            f"of {', '.join(sorted(found or holders)[:5])} ..."
         )
     return found[0]
 
 
 def _equal(watched: Sequence[Watched], holders: Dict[str, set[int]], world: int, group: Group) -> List[List[str]]:
-    """Sets of names with the same values, on ranks that have one of them each."""
+    """Sets of names that are taken for one tied parameter: their values are equal, and no rank has two of them."""
 
     def mine() -> Dict[str, _Key | None]:
         return {entry.name: _key(entry) for entry in watched if len(holders[entry.name]) < world}
@@ -115,15 +115,15 @@ def _equal(watched: Sequence[Watched], holders: Dict[str, set[int]], world: int,
 
 
 def checksum_of_names(watched: Sequence[Watched], stages: Sequence[Stage]) -> int:
-    """The same on ranks that have the same parameters and stages. Each entry gets its stage."""
+    """A checksum that is equal on ranks with the same parameters and stages. Also sets each entry's stage."""
     return zlib.crc32(repr(_find_stages(watched, stages)).encode())
 
 
 def settle(
     watched: Sequence[Watched], stages: Sequence[Stage], tied: Tied, group: Group
 ) -> tuple[list[list[int]], list[list[str]]]:
-    """Gives each entry its name. Returns the ranks of each rank's pipelines, and the sets of names that are one
-    parameter, the first of which all of them are called."""
+    """Sets each entry's final name. Returns the ranks of each pipeline, and the sets of names that are one tied
+    parameter; all entries of a set get the set's first name."""
     mine = _find_stages(watched, stages)
     told = _gather.everyones(mine, group)
     everyones = list(_gather.together(lambda: _keep_apart(watched, told), group).values())

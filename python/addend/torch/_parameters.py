@@ -1,5 +1,5 @@
-"""What is watched of a model: for each parameter the tensor whose gradient a backward gives, the tensor whose gradient
-the optimizer gets, and what the wrapper around it (DDP, fully_shard) is known to do in between."""
+"""Finds a model's parameters for a watch: for each one, the tensor to which backward gives the addend, the tensor whose
+gradient the optimizer reads, and what the wrapper (DDP, fully_shard) does between the two."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 @dataclasses.dataclass
 class Watched:
     name: str
-    used: torch.Tensor  # the forward uses it: its gradient is this rank's addend
-    owned: torch.Tensor  # the optimizer has it: its gradient is the sum
-    data: List[List[int]] = dataclasses.field(default_factory=list)  # ranks that the wrapper sums over, by dimension
-    factor: float = 1.0  # what the wrapper multiplies the sum by
-    reduce: torch.dtype | None = None
-    unjudged: str = ""  # why its sum cannot be judged; "": it can
-    part: Part | None = None  # where a plain tensor is known to be this rank's part of a DTensor
-    stage: Stage | None = None  # of a pipeline
-    tied: bool = False  # ranks along the pipeline have it under other names, and their addends are summed
-    pending: Callable[[], list[torch.Tensor]] = list  # what the wrapper keeps of it for a later sum
-    flat: _flat.InBuffer | None = None  # where it lies in a flat buffer, which is `used`
+    used: torch.Tensor  # the tensor that the forward uses: its gradient is this rank's addend
+    owned: torch.Tensor  # the tensor that the optimizer has: its gradient is the sum
+    data: List[List[int]] = dataclasses.field(default_factory=list)  # groups of ranks that the wrapper sums over
+    factor: float = 1.0  # by which the wrapper multiplies the sum
+    reduce: torch.dtype | None = None  # dtype of the wrapper's reduction, if it is another than the gradient's
+    unjudged: str = ""  # why the sum cannot be judged; "": it can
+    part: Part | None = None  # for a plain tensor that is this rank's part of a DTensor
+    stage: Stage | None = None  # pipeline stage of the parameter
+    tied: bool = False  # several stages have the parameter, under other names, and their addends are summed
+    pending: Callable[[], list[torch.Tensor]] = list  # gradients that the wrapper keeps for a later reduction
+    flat: _flat.InBuffer | None = None  # the parameter's place in a flat buffer, which is `used`
 
 
-Part = Tuple[DeviceMesh, Tuple[Any, ...], Tuple[int, ...]]  # the mesh, the placements, the shape of the whole
-# A parameter's shard, the whole one, and fully_shard's own records (without public types) of its group and of itself.
+Part = Tuple[DeviceMesh, Tuple[Any, ...], Tuple[int, ...]]  # the mesh, the placements, the global shape
+# A parameter's shard, the unsharded parameter, and fully_shard's FSDPParamGroup and FSDPParam (no public types).
 _Sharded = Tuple[nn.Parameter, nn.Parameter, Any, Any]
 
 
 def _plain(name: str, ddp: Sequence[str]) -> str:
-    """The parameter's name without what wrappers put into it."""
+    """The parameter's name without the parts that wrappers add, such as "module."."""
     for prefix in sorted(ddp, key=len, reverse=True):
         if name.startswith(f"{prefix}module."):
             name = prefix + name[len(prefix) + len("module.") :]
@@ -58,12 +58,12 @@ def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def plain_names(model: nn.Module) -> dict[str, str]:
-    """By the name that PyTorch gives. Two that would be one without their wrappers keep those."""
+    """The plain name for each name that PyTorch gives. If two would be equal, both keep PyTorch's."""
     return _plain_names(model, named(model))
 
 
 def _plain_names(model: nn.Module, found: Sequence[tuple[str, nn.Parameter]]) -> dict[str, str]:
-    """`found`: as of named(model)."""
+    """plain_names(model), where `found` is named(model)."""
     prefixes = [
         f"{name}." if name else "" for name, ddp in model.named_modules() if isinstance(ddp, DistributedDataParallel)
     ]
@@ -73,8 +73,9 @@ def _plain_names(model: nn.Module, found: Sequence[tuple[str, nn.Parameter]]) ->
 
 
 def _unsharded(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """(sharded, unsharded) for each parameter that this module itself shards; the module is left as it was found."""
-    wrapper = cast("FSDPModule", module)  # the same, for it is both
+    """(sharded, unsharded) tensors of each parameter that fully_shard of this module shards. Leaves the module in the
+    state in which it was."""
+    wrapper = cast("FSDPModule", module)  # the same object: fully_shard makes a module an FSDPModule too
     found = dict(module.named_parameters())
     wrapper.unshard()
     whole = dict(module.named_parameters())
@@ -93,19 +94,20 @@ def _fsdp_groups(module: FSDPModule) -> list[Any]:
 
 
 def _fsdp_param(part: nn.Parameter, groups: Sequence[Any]) -> tuple[Any, Any]:
-    """Of a sharded parameter: its group and itself."""
+    """fully_shard's FSDPParamGroup and FSDPParam of a sharded parameter."""
     return next((group, param) for group in groups for param in group.fsdp_params if param.sharded_param is part)
 
 
 def _pending(whole: torch.Tensor, group: Any, fsdp_param: Any) -> list[torch.Tensor]:
-    """What a backward with synchronisation off leaves: whole gradients or, with the replicas' sum alone off, parts."""
-    accumulated = getattr(fsdp_param, "unsharded_accumulated_grad", None)  # in another dtype, before PyTorch 2.15
+    """Gradients that a backward without synchronisation left: unsharded ones or, if only the all-reduce over replicas
+    was off, shards."""
+    accumulated = getattr(fsdp_param, "unsharded_accumulated_grad", None)  # with reduce_dtype, before PyTorch 2.15
     kept = (whole.grad, accumulated, getattr(group, "_partial_reduce_output", None))
     return [gradient for gradient in kept if gradient is not None]
 
 
 def _pairs(module: nn.Module, groups: Sequence[Any]) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """As _unsharded() has them, without gathering anything once the first forward made them."""
+    """The pairs of _unsharded(). After the first forward they are found without an all-gather."""
     params = [param for group in groups for param in group.fsdp_params]
     if all(hasattr(param, "_unsharded_param") for param in params):
         return [(param.sharded_param, param._unsharded_param) for param in params]
@@ -113,7 +115,7 @@ def _pairs(module: nn.Module, groups: Sequence[Any]) -> list[tuple[nn.Parameter,
 
 
 def _of_sharded(name: str, part: nn.Parameter, whole: nn.Parameter, group: Any, fsdp_param: Any) -> Watched:
-    mesh = fsdp_param.mesh_info.mesh  # of the data ranks alone, whatever mesh the parameter is on
+    mesh = fsdp_param.mesh_info.mesh  # has only the data-parallel ranks, even if the parameter is on a larger mesh
     return Watched(
         name,
         used=whole,
@@ -126,7 +128,7 @@ def _of_sharded(name: str, part: nn.Parameter, whole: nn.Parameter, group: Any, 
 
 
 def _find_sharded(model: nn.Module) -> dict[int, _Sharded]:
-    """By the ids of both of a parameter's tensors."""
+    """All parameters that fully_shard shards; the keys are the ids of the sharded and of the unsharded tensor."""
     found = {}
     for module in model.modules():
         groups = _fsdp_groups(module) if is_fsdp(module) else []
@@ -136,8 +138,8 @@ def _find_sharded(model: nn.Module) -> dict[int, _Sharded]:
 
 
 def _part_of(param: nn.Parameter) -> Part | None:
-    """DDP over one dimension of a mesh, and replicate(), turn DTensors into what this rank has of them, and leave
-    behind what that is. Where that is missing they are plain tensors, and types= says it."""
+    """DDP over one dimension of a mesh, and replicate(), replace DTensor parameters by their local parts and keep the
+    DTensor's description in `_st_info`. None without it: then the caller has to give types=."""
     spec: Any = getattr(param, "_st_info", None)
     if not (hasattr(spec, "mesh") and hasattr(spec, "placements") and hasattr(spec, "shape")):
         return None
@@ -145,7 +147,7 @@ def _part_of(param: nn.Parameter) -> Part | None:
 
 
 def _of_flat(model: nn.Module) -> list[Watched]:
-    """Those that FullyShardedDataParallel keeps in flat buffers."""
+    """The parameters that FullyShardedDataParallel keeps in flat buffers."""
     return [
         Watched(
             found.name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", ""),
@@ -161,7 +163,7 @@ def _of_flat(model: nn.Module) -> list[Watched]:
 
 
 def find(model: nn.Module) -> list[Watched]:
-    """Every parameter of the model that wants a gradient, each once, in the model's order."""
+    """Every parameter of the model that requires a gradient, once each, in the model's order."""
     replicated, sharded = _replicated.find(model), _find_sharded(model)
     found = named(model)
     names, in_buffers, watched = _plain_names(model, found), _flat.hidden(model), {}
@@ -182,7 +184,7 @@ def find(model: nn.Module) -> list[Watched]:
 
 
 def _expect_alike(watched: Sequence[Watched]) -> None:
-    """What no wrapper sums, beside what wrappers multiply by one factor, should be multiplied by it as well."""
+    """If all wrappers multiply sums by the same factor, expects it for parameters without a wrapper as well."""
     factors = {entry.factor for entry in watched if entry.data}
     for entry in watched:
         if not entry.data and len(factors) == 1:
@@ -190,7 +192,7 @@ def _expect_alike(watched: Sequence[Watched]) -> None:
 
 
 def own_group(model: nn.Module) -> Group:
-    """Of a model that DDP wraps, where nothing says how its ranks lie in a larger job."""
+    """The process group of a model in DDP; None if the model is no DDP, or if DTensors say on which mesh it is."""
     if not isinstance(model, DistributedDataParallel):
         return None
     placed = any(is_dtensor(param) or _part_of(param) for _, param in named(model))

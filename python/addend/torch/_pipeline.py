@@ -1,6 +1,6 @@
-"""torch.distributed.pipelining: which parameters belong to which stage, which microbatch a backward is of, and what the
-schedule divides gradients by. What is private to PyTorch is read in this file alone, guarded: where it is missing
-microbatches are counted by backwards, and the caller says what the schedule does (mesh=, expect=)."""
+"""Reads torch.distributed.pipelining: to which stage a parameter belongs, to which microbatch a backward belongs, and
+by what the schedule divides gradients. Only this file reads private attributes of its classes. If PyTorch lacks them,
+microbatches are counted by backwards, and the caller has to describe the schedule (mesh=, expect=)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch import nn
 if TYPE_CHECKING:
     from addend.torch._addends import Addends
 
-_ROUND = 1 << 20  # microbatches of one call of a schedule's step(); a second call's are numbered behind them
+_ROUND = 1 << 20  # microbatch numbers for each call of a schedule's step(): those of call n begin at n * _ROUND
 
 
 @dataclasses.dataclass
 class Stage:
     index: int
-    count: int  # of the whole pipeline
-    ranks: list[int]  # that the pipeline lies on
-    names: dict[int, str]  # of its parameters, by id
+    count: int  # number of stages in the pipeline
+    ranks: list[int]  # the pipeline's ranks
+    names: dict[int, str]  # names of the stage's parameters, by id()
     module: nn.Module
 
 
@@ -33,7 +33,8 @@ def _base() -> Any:
 
 
 def find(model: nn.Module) -> list[Stage]:
-    """Stages whose module is the model, in it or around it. No module knows its stage, so all objects are asked."""
+    """The stages whose module is the model, contains it, or is in it. Modules do not refer to their stage, so all
+    objects of the garbage collector are searched."""
     base = _base()
     if base is None:
         return []
@@ -52,12 +53,12 @@ def find(model: nn.Module) -> list[Stage]:
 
 
 class Observer:
-    """While a watch looks: numbers the microbatches of `addends` as schedules do, and keeps what they divide by."""
+    """During a watch, numbers the microbatches of `addends` as the schedule does, and notes its gradients' divisor."""
 
     def __init__(self) -> None:
-        self.divided: dict[int, int] = {}  # by the id of a stage's module
+        self.divided: dict[int, int] = {}  # by what the schedule divided gradients; key: id() of the stage's module
         self._rounds: dict[tuple[int, str, int], int] = {}
-        self._run: dict[int, set[int]] = {}  # microbatches, by the id of a stage's module
+        self._run: dict[int, set[int]] = {}  # microbatches whose backward ran; key: id() of the stage's module
         self._kept: dict[str, Any] = {}
 
     def attach(self, addends: Addends) -> None:
@@ -74,7 +75,7 @@ class Observer:
         self._kept.clear()
 
     def run_by(self, stage: Stage) -> int:
-        """How many microbatches' backwards a stage ran."""
+        """The number of microbatches of which the stage ran a backward."""
         return len(self._run.get(id(stage.module), ()))
 
     def _replace(self, base: Any, name: str, replacement: Callable[..., Any]) -> None:
@@ -82,7 +83,7 @@ class Observer:
         setattr(base, name, replacement)
 
     def _number(self, stage: Any, name: str, chunk: int) -> int:
-        """Of the microbatch whose backward begins."""
+        """The number of the microbatch whose backward begins."""
         key = (id(stage), name, chunk)
         at = self._rounds[key] = self._rounds.get(key, -1) + 1
         self._run.setdefault(id(stage.submod), set()).add(at * _ROUND + chunk)

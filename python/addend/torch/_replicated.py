@@ -1,6 +1,6 @@
-"""Wrappers that keep whole parameters on every rank and sum their gradients: DistributedDataParallel, and
-`replicate()` of torch.distributed._composable, which is DDP behind hooks. What of them is private to PyTorch is read
-here, guarded: where it is missing the wrapper is not seen, and the caller says what it does (mesh=, expect=)."""
+"""Finds wrappers that keep a replica of the parameters on every rank and sum gradients: DistributedDataParallel, and
+`replicate()` of torch.distributed._composable, which uses DDP in hooks. Only this file reads their private attributes;
+if PyTorch lacks them, the wrapper is not found, and the caller has to describe it (mesh=, expect=)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from addend.torch._loaded import is_dtensor
 @dataclasses.dataclass
 class Replicated:
     ranks: list[int]
-    parameters: set[int]  # ids
-    unjudged: str  # why its sums cannot be judged; "": they can
+    parameters: set[int]  # id() of each
+    unjudged: str  # why the wrapper's sums cannot be judged; "": they can
 
 
 def _compresses(ddp: DistributedDataParallel | None) -> str:
-    """Of a communication hook whose sums are approximations of what its ranks brought."""
+    """Why sums cannot be judged, if DDP has a communication hook that only approximates them; else ""."""
     for hook, state in getattr(ddp, "_comm_hooks", None) or ():
         if "powerSGD" in (getattr(hook, "__module__", "") or "") or type(state).__name__ == "PowerSGDState":
-            return "not judged: PowerSGD sums an approximation of the addends and keeps what is left for later steps"
+            return "not judged: PowerSGD sums an approximation of the addends and keeps the rest for later steps"
     return ""
 
 
@@ -38,8 +38,9 @@ def _of_ddp(ddp: DistributedDataParallel) -> Replicated:
 
 
 def hidden(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """DDP over one dimension of a mesh puts DTensors that are no parameters into the place of its parameters while it
-    runs, and leaves them there after the first step. They lie where the parameters do."""
+    """Parameters that named_parameters() does not list: DDP over one dimension of a mesh replaces them by DTensors that
+    are not parameters while it runs, and leaves these after the first step. Both have the same memory, by which the
+    parameter is found."""
     for above, ddp in model.named_modules():
         parts = getattr(ddp, "_module_parameters", ()) if isinstance(ddp, DistributedDataParallel) else ()
         at = {param.data_ptr(): param for param in parts if hasattr(param, "_st_info")}
@@ -50,7 +51,7 @@ def hidden(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _state_of(module: nn.Module) -> Any:
-    """What replicate() keeps of a module; None where it was not applied to it."""
+    """replicate()'s state of a module; None if it was not applied to the module."""
     composable = sys.modules.get("torch.distributed._composable.replicate")
     kind, replicate = getattr(composable, "_ReplicateState", None), getattr(composable, "replicate", None)
     registry = getattr(sys.modules.get("torch.distributed._composable.contract"), "_get_registry", None)
@@ -61,7 +62,7 @@ def _state_of(module: nn.Module) -> Any:
 
 
 def _of_state(module: nn.Module, state: Any) -> Replicated | None:
-    """DDP is made in the first forward: before that, what it will be told."""
+    """The wrapper that replicate() makes: its DDP or, before the first forward makes that, the arguments for it."""
     ddp = getattr(state, "_ddp", None) if getattr(state, "has_initialized", False) else None
     if ddp is not None:
         return Replicated(

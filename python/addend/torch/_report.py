@@ -1,4 +1,4 @@
-"""The report: what the first rank's `addend diff` says of all ranks' files, the same on all of them."""
+"""Makes the report of a watch: the first rank runs `addend diff` on all ranks' files, and all ranks get the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Notes = Callable[[addend.DiffReport], Sequence[str]]
 
 
 def of_none(why: Unjudged, world: int) -> addend.DiffReport:
-    """Of a step that is not judged."""
+    """The report of a step that is not judged."""
     document = {
         "format": 1,
         "pass": False,
@@ -32,7 +32,7 @@ def of_none(why: Unjudged, world: int) -> addend.DiffReport:
 
 
 def noted(report: addend.DiffReport, notes: Sequence[str]) -> addend.DiffReport:
-    """With what is said beside the judgement of the files."""
+    """The report with further messages."""
     if not notes:
         return report
     messages = (*report.messages, *notes)
@@ -43,8 +43,8 @@ def noted(report: addend.DiffReport, notes: Sequence[str]) -> addend.DiffReport:
 def of_files(
     files: Sequence[_collect.File], names: Sequence[str], group: Group, allow_identical: bool, notes_on: Notes
 ) -> addend.DiffReport:
-    """`files`, `names`: as of a Collection; `notes_on`: called on the first rank. All ranks call it, and get the report
-    or the error."""
+    """The report on all ranks' files. All ranks call this; each gets the report, or the first rank's error. `files`,
+    `names`: as for a Collection. `notes_on` gives further messages for the report; it is called on the first rank."""
     first = _gather.rank_in(group) == 0
     with tempfile.TemporaryDirectory(prefix="addend-") if first else contextlib.nullcontext("") as folder:
         collection = _collect.Collection(folder, files, names, group)
@@ -66,7 +66,7 @@ def _judge(
     def told(_: object, what: bytes, done: int, of: int) -> None:
         try:
             collection.told(what)
-        except Exception as error:  # nothing can be raised through C
+        except Exception as error:  # no exception can pass through C code
             failed.append(error)
 
     failed: list[Exception] = []
@@ -74,20 +74,20 @@ def _judge(
         files = sorted(os.path.join(folder, name) for name in os.listdir(folder))
         report = judged(files, CProgress(told), allow_identical=allow_identical, finite=True)
         return failed[0] if failed else noted(report, notes_on(report))
-    except Exception as error:  # it has to reach the other ranks, which wait for the report
+    except Exception as error:  # returned, so that it is sent to the other ranks, which wait for the report
         return error
 
 
 def changed(report: addend.DiffReport, hooked: Collection[str]) -> list[str]:
-    """What addends do not explain, and may be a sum of what hooks of the job made of them."""
+    """Names of parameters whose sum does not fit the addends, perhaps because a hook of the job changed them first."""
     unknown = ("unexplained", "not_fitted")
     return [param.name for param in report.params if param.kind in unknown and param.name in hooked]
 
 
 def behind_hooks(first: addend.DiffReport, second: addend.DiffReport, names: Sequence[str]) -> addend.DiffReport:
-    """`second`: of the same step, where addends of these names are what hooks made of them."""
+    """Chooses between two reports on a step: in `second`, the addends of `names` are taken after the job's hooks."""
     more = f" and {len(names) - 1} more" if names[1:] else ""
     said = f"`{names[0]}`{more}: a hook changed it after its addend was seen"
     if all(second[name].ok for name in names):
         return noted(second, [f"{said}; what the hook gave is counted once"])
-    return noted(first, [f"{said}, and what the hook gave is not what was summed either"])
+    return noted(first, [f"{said}, but the sum fits neither the gradients before the hook nor those after it"])

@@ -1,4 +1,4 @@
-"""Plants a mistake in a job's sums, to show that a watch of it bites."""
+"""Plants a mistake in the sums of a job's gradients, to show that a watch notices it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ KINDS = ("average", "skip", "double")
 
 
 class sabotage:
-    """While it lasts every backward has a mistake, in jobs with any wrapper or none. What ranks bring is right, what is
-    summed is not: hooks behind those of `watch` change the gradient on its way into the sum.
+    """A context in which every backward has a mistake, in jobs with any wrapper or none. Hooks that run after those of
+    `watch` change the gradient, so the watch sees right addends and a wrong sum.
 
-    "average": every gradient is divided by the number of data ranks once more
+    "average": every gradient is divided by the number of data-parallel ranks once more
     "skip": the last rank's addend of one parameter is left out
     "double": the last rank's addend of one parameter is counted twice
     """
 
     def __init__(self, model: nn.Module, kind: str):
         if kind not in KINDS:
-            raise ValueError(f'"{kind}" is no mistake to plant: {", ".join(KINDS)}')
+            raise ValueError(f'sabotage takes one of {", ".join(KINDS)}, not "{kind}"')
         if not dist.is_initialized() or dist.get_world_size() == 1:
-            raise ValueError("one rank alone sums nothing: there is no sum to plant a mistake in")
+            raise ValueError("sabotage needs a job of several ranks: one rank sums no gradients")
         self._model, self._kind = model, kind
         self._victim: str | None = None
         self._handles: list[RemovableHandle] = []
@@ -53,7 +53,7 @@ class sabotage:
         return _times(gradient, 1 / ranks)
 
     def _change_one(self, entry: _parameters.Watched, gradient: torch.Tensor) -> torch.Tensor | None:
-        """The first parameter that gets a gradient, in this backward and in all later ones."""
+        """On the last rank, changes the gradient of one parameter: the first that got a gradient."""
         if dist.get_rank() != dist.get_world_size() - 1:
             return None
         self._victim = self._victim or entry.name
@@ -63,7 +63,7 @@ class sabotage:
 
 
 def _times(gradient: torch.Tensor, factor: float) -> torch.Tensor:
-    """Without communication, whatever the placements."""
+    """The gradient times `factor`; for a DTensor computed on the local part, without communication."""
     if not is_dtensor(gradient):
         return gradient * factor
     from torch.distributed.tensor import DTensor

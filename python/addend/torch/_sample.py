@@ -1,4 +1,4 @@
-"""Which elements of a parameter are looked at: the same on every rank, whatever part of it it holds (docs/dumps.md)."""
+"""Chooses which elements of a parameter are sampled: the same on all ranks, however it is sharded (docs/dumps.md)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}  # that files have
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}  # dtypes in files
 _FNV_OFFSET, _FNV_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Box:
-    """The part of a whole tensor that one rank holds: the first index and the count in every dimension."""
+    """The part of a tensor that one rank holds: its first index and its count in every dimension."""
 
     first: tuple[int, ...]
     count: tuple[int, ...]
@@ -26,14 +26,14 @@ class Box:
 
 @dataclasses.dataclass
 class Piece:
-    """The sampled elements of a box, in order of their index in the whole."""
+    """The sampled elements of a box, in the order of their index in the global tensor."""
 
-    values: torch.Tensor  # 1-D, a copy
+    values: torch.Tensor  # a one-dimensional copy
     box: Box
-    whole: tuple[int, ...]  # the shape of the whole
+    whole: tuple[int, ...]  # the global shape
 
 
-Place = Tuple[Tuple[int, ...], Box]  # the whole's shape, this rank's box
+Place = Tuple[Tuple[int, ...], Box]  # the global shape, this rank's box
 
 
 def _fnv1a(name: str) -> int:
@@ -52,7 +52,7 @@ def _mix(z: NDArray[numpy.uint64]) -> NDArray[numpy.uint64]:
 
 
 def sampled(name: str, numel: int, count: int) -> NDArray[numpy.int64]:
-    """Flat indices, ascending: one from each of `count` equal stretches of the tensor."""
+    """The flat indices of the sampled elements, ascending: one in each of `count` equal intervals of the tensor."""
     if numel <= count:
         return numpy.arange(numel, dtype=numpy.int64)
     k, each, rest = numpy.arange(count + 1, dtype=numpy.uint64), numel // count, numel % count
@@ -63,7 +63,7 @@ def sampled(name: str, numel: int, count: int) -> NDArray[numpy.int64]:
 
 
 def _within(flat: NDArray[numpy.int64], shape: tuple[int, ...], box: Box) -> NDArray[numpy.int64]:
-    """Those of the whole's flat indices that lie in the box, as flat indices of the box."""
+    """Of the flat indices into the global tensor, those that are in the box, as flat indices into the box."""
     if not shape:
         return flat
     inside = numpy.ones(len(flat), dtype=bool)
@@ -75,7 +75,7 @@ def _within(flat: NDArray[numpy.int64], shape: tuple[int, ...], box: Box) -> NDA
 
 
 def _offsets(flat: NDArray[numpy.int64], shape: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[numpy.int64]:
-    """Where in memory the elements of these flat indices lie, from the tensor's first one on."""
+    """The memory offsets of elements from the tensor's first element, in elements, from their flat indices."""
     offsets = numpy.zeros(len(flat), dtype=numpy.int64)
     for stride, size in zip(reversed(strides), reversed(shape)):
         flat, at = numpy.divmod(flat, size)
@@ -84,7 +84,7 @@ def _offsets(flat: NDArray[numpy.int64], shape: tuple[int, ...], strides: tuple[
 
 
 def as_real(local: torch.Tensor, whole: tuple[int, ...], box: Box) -> tuple[torch.Tensor, tuple[int, ...], Box]:
-    """A complex tensor is one of real and imaginary parts, which are summed alike."""
+    """A complex tensor as a real one with a last dimension of 2, since sums add real and imaginary parts separately."""
     if not local.is_complex():
         return local, whole, box
     parts = torch.view_as_real(local.resolve_conj())
@@ -92,24 +92,24 @@ def as_real(local: torch.Tensor, whole: tuple[int, ...], box: Box) -> tuple[torc
 
 
 def _kept(values: torch.Tensor) -> torch.Tensor:
-    """Dtypes that no file has (8 bits and less) become f32."""
+    """The values as f32, if files cannot have their dtype (8 bits or fewer)."""
     return values if values.dtype in DTYPES else values.float()
 
 
 @dataclasses.dataclass
 class Plan:
-    """What is taken of a parameter's gradient that lies as the tensor did that the plan was made for."""
+    """Which elements to sample of a gradient with a certain shape, strides and device."""
 
     shape: torch.Size
     strides: tuple[int, ...]
     device: torch.device
-    indices: torch.Tensor | None  # from the first element's place in memory on; None: all elements
-    extent: int  # of the memory that the elements lie in
+    indices: torch.Tensor | None  # memory offsets of the sampled elements, in elements; None: all elements
+    extent: int  # number of elements in the memory from the first to the last element
     box: Box
     whole: tuple[int, ...]
 
     def fits(self, local: torch.Tensor) -> bool:
-        """Plain tensors alone are held to a plan."""
+        """Whether the plan can be used for this gradient: a plain tensor with the plan's shape, strides and device."""
         return (
             type(local) is torch.Tensor
             and local.layout is torch.strided
@@ -119,13 +119,13 @@ class Plan:
         )
 
     def thinned(self, count: int) -> Plan:
-        """The same for as many of its elements that lie evenly among them, where they are drawn; else for all."""
+        """A plan for at most about `count` of the sampled elements, evenly chosen. A plan for all elements stays."""
         if self.indices is None or len(self.indices) <= count:
             return self
         return dataclasses.replace(self, indices=self.indices[:: -(-len(self.indices) // count)].contiguous())
 
     def take(self, local: torch.Tensor) -> Piece:
-        """A copy, without a graph."""
+        """A detached copy of the sampled elements."""
         local = local.detach()
         if self.indices is None:
             values = local.clone().reshape(-1)
@@ -138,7 +138,7 @@ _Key = Tuple[str, Tuple[int, ...], Box, torch.Size, Tuple[int, ...], torch.devic
 
 
 class Sampler:
-    """Takes the sample of any parameter's gradient; what to take is found once for each parameter, box and layout."""
+    """Samples gradients; makes a plan once for each parameter, box and memory layout."""
 
     def __init__(self, count: int | None):
         self.count = count
@@ -153,11 +153,11 @@ class Sampler:
         inside = _within(self._drawn[name, shape], shape, box)
         offsets = torch.from_numpy(_offsets(inside, tuple(local.shape), local.stride()))
         if math.prod(local.shape) < 1 << 31 and local.is_contiguous():
-            offsets = offsets.int()  # they are kept for later watches
-        return offsets.to(local.device, non_blocking=True)  # a hook may not wait for the device
+            offsets = offsets.int()  # saves memory, since plans are kept for later watches
+        return offsets.to(local.device, non_blocking=True)  # so that a hook need not wait for the device
 
     def plan(self, name: str, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> Plan:
-        """For tensors like `local`, which is the whole's `box`."""
+        """The plan for tensors like `local`, which is the `box` of a parameter with the global shape `shape`."""
         key = (name, shape, box, local.shape, local.stride(), local.device)
         if key not in self._plans:
             extent = 1 + sum((size - 1) * stride for size, stride in zip(local.shape, local.stride()))
@@ -167,12 +167,12 @@ class Sampler:
         return self._plans[key]
 
     def take(self, name: str, shape: tuple[int, ...], local: torch.Tensor, box: Box) -> Piece:
-        """A copy of the elements of `local`, which is the whole's `box`, that belong to the sample."""
+        """A copy of the sampled elements of `local`, which is the `box` of a parameter with global shape `shape`."""
         return self.plan(name, shape, local, box).take(local)
 
 
 def bring(pieces: Iterable[Piece]) -> None:
-    """To the CPU: what is on a device is copied at once, dtype by dtype."""
+    """Copies all pieces to the CPU, with one copy for each device and dtype."""
     away: dict[tuple[torch.device, torch.dtype], list[Piece]] = {}
     for piece in pieces:
         if piece.values.device.type != "cpu":
@@ -184,7 +184,7 @@ def bring(pieces: Iterable[Piece]) -> None:
 
 
 def _are_finite(pieces: Mapping[str, Piece]) -> bool:
-    """False: perhaps not. A sum that has an inf or a NaN in it is none that is finite."""
+    """True if all values are finite: then their sum is. (A finite sum may overflow too: False means "perhaps not".)"""
     found: dict[torch.dtype, list[torch.Tensor]] = {}
     for piece in pieces.values():
         found.setdefault(piece.values.dtype, []).append(piece.values)
@@ -192,7 +192,7 @@ def _are_finite(pieces: Mapping[str, Piece]) -> bool:
 
 
 def not_finite(pieces: Mapping[str, Piece]) -> list[str]:
-    """The names of those with inf or NaN. On the CPU."""
+    """The names of the pieces with an inf or a NaN. The pieces are on the CPU."""
     if _are_finite(pieces):
         return []
     return [name for name, piece in pieces.items() if not bool(torch.isfinite(piece.values).all())]

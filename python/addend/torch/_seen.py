@@ -1,4 +1,4 @@
-"""What ranks saw of a step, and of which steps nothing is said because of it."""
+"""What each rank saw of a step, and which steps are not judged because of it (overflow, no gradients)."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from addend.torch._names import Checked
 
 
 class Unjudged(NamedTuple):
-    """Why a step says nothing of its sums."""
+    """Why a step's sums are not judged."""
 
     verdict: str  # overflow, cannot_tell
     text: str
 
 
 class Seen(NamedTuple):
-    """What a rank saw of a step."""
+    """What a rank saw of a step. Strings are names of parameters."""
 
-    kinds: dict[str, _expected.Types]  # of gradients that are DTensors
-    numbers: list[int]  # of microbatches
-    used: set[str]
-    idle: list[str]  # parameters that are not used
-    sums: int
-    hooked: set[str]  # those that a hook of the job changed after their addends were seen
-    tied: dict[str, Checked]  # sums of parameters that were taken for one
-    infinite: list[str]  # addends with inf or NaN
-    infinite_sums: list[str]
-    infinite_norm: bool
+    kinds: dict[str, _expected.Types]  # types of gradients that are DTensors
+    numbers: list[int]  # numbers of the microbatches
+    used: set[str]  # parameters with an addend or a sum
+    idle: list[str]  # the other parameters
+    sums: int  # number of sums
+    hooked: set[str]  # parameters whose gradient a hook of the job changed
+    tied: dict[str, Checked]  # box and checksum of the sum of parameters that were taken for tied
+    infinite: list[str]  # parameters with an inf or a NaN in an addend
+    infinite_sums: list[str]  # parameters with an inf or a NaN in the sum
+    infinite_norm: bool  # the global norm is inf or NaN
 
 
 def where(names: Mapping[int, Sequence[str]]) -> str:
-    """ "ranks 0 and 1 in `up.weight` and 3 more": names by rank, those of the first rank."""
+    """Words for some ranks' parameters, with the names of the first rank: "ranks 0 and 1 in `up.weight` and 3 more"."""
     first = next(iter(names.values()))
     more = f" and {len(first) - 1} more" if first[1:] else ""
     return f"{_gather.ranks_text(list(names))} in `{first[0]}`{more}"
 
 
 def overflow(everyones: Mapping[int, Seen]) -> Unjudged | None:
-    """inf or NaN, as of a loss scale that is too large: such a step is thrown away by the job itself."""
+    """Why a step with an inf or a NaN is not judged: the job itself skips it, as with a too large loss scale."""
     addends = {rank: seen.infinite for rank, seen in everyones.items() if seen.infinite}
     sums = {rank: seen.infinite_sums for rank, seen in everyones.items() if seen.infinite_sums}
     if addends:
@@ -52,11 +52,11 @@ def overflow(everyones: Mapping[int, Seen]) -> Unjudged | None:
 
 
 def nothing(everyones: Mapping[int, Seen]) -> Unjudged | None:
-    """Steps of which there is nothing to compare."""
+    """Why a step without addends is not judged."""
     if any(seen.numbers for seen in everyones.values()):
         return None
     if not any(seen.used or seen.idle for seen in everyones.values()):
-        words = "no parameter of the model wants a gradient: there is nothing to judge"
+        words = "no parameter of the model wants a gradient (requires_grad): there is nothing to judge"
     elif any(seen.sums for seen in everyones.values()):
         words = "there are gradients, and no backward in this watch gave them to parameters: nothing is judged"
     else:

@@ -1,5 +1,5 @@
-"""One step of a job, from its first forward to its synchronised gradients, as all of its ranks see it: what `watch` and
-`dump` have in common."""
+"""Observes one step of a job on all its ranks, from the first forward to synchronised gradients: the base class of
+`watch` and `dump`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from addend.torch._seen import Seen, Unjudged
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_running: List[Step] = []  # the watch whose hooks are on parameters
-_entered: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # how many steps there were, of those with every=
-# What is taken of a model's parameters is the same in every watch, and takes longer to find than to take.
+_running: List[Step] = []  # the watch or dump that has hooks on parameters now: at most one
+_entered: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # number of steps so far, for every=
+# The samplers of each model, kept for later watches: finding the elements to sample takes longer than sampling them.
 _samplers: WeakKeyDictionary[nn.Module, dict[int | None, _sample.Sampler]] = WeakKeyDictionary()
 
 
@@ -49,17 +49,17 @@ def _sampler_of(model: nn.Module, count: int | None) -> _sample.Sampler:
 
 
 class Opening(NamedTuple):
-    """What a rank tells of its parameters as a watch begins."""
+    """What a rank tells the others about its parameters when a watch begins."""
 
-    without: list[str]  # names of those without values
-    names: int  # a checksum
-    special: bool  # has stages of a pipeline, or was told of tied parameters
-    cut: dict[str, tuple[int, ...]] | None  # as _prepare() finds them; None: it needs what other ranks have
+    without: list[str]  # names of parameters without values (on the meta device)
+    names: int  # a checksum of all names
+    special: bool  # the rank has pipeline stages, or tied= was given
+    cut: dict[str, tuple[int, ...]] | None  # the result of _prepare(); None: it needs the other ranks' names first
 
 
 class Step:
-    """A context. Everything that a rank refuses is refused on all of them, with one message; nothing of it
-    ends a backward."""
+    """A context around one step. An error on one rank is raised on all of them, with the same message; no error is
+    raised inside the job's backward."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Step:
         self._tied, self._meant_unused = tied, unused
         self._wait, self._every = wait, every
         self._sampler = _sampler_of(model, sample)
-        self._watches: bool | None = None  # None: no step yet
+        self._watches: bool | None = None  # whether the present step is watched; None: no step has begun
         self._reset()
 
     def _reset(self) -> None:
@@ -96,22 +96,22 @@ class Step:
 
     @property
     def watches(self) -> bool:
-        """Whether this step is watched, of those that `every` counts."""
+        """Whether this step is watched: with every=n, one in n is."""
         return bool(self._watches)
 
     @property
     def _addends(self) -> _addends.Addends:
         if self._attached is None:
-            raise RuntimeError("no step is being watched yet: this belongs inside the with")
+            raise RuntimeError("no step is being watched yet: call this inside the `with` block of the watch")
         return self._attached
 
     def divisor(self, count: Number) -> None:
-        """What this rank divides the loss of the microbatch by whose backward comes next."""
+        """Tells the watch by what this rank divides the loss of the next microbatch; call it before its backward."""
         if self._watches is not False and not self._unjudged:
             self._divisors[self._addends.microbatch] = float(count)
 
     def norm(self, value: Number) -> None:
-        """The global norm of the gradients as the job computed it, before clipping."""
+        """Tells the watch the gradients' global norm that the job computed, before clipping."""
         self._norm = value
 
     def _is_due(self) -> bool:
@@ -126,7 +126,7 @@ class Step:
         if not self._watches:
             return self
         if _running:
-            raise RuntimeError("a step is being watched already: leave that watch first")
+            raise RuntimeError("another watch or dump is active already in this process: leave it first")
         _running.append(self)
         try:
             self._reset()
@@ -182,7 +182,7 @@ class Step:
         return _gather.together(find, self._group)
 
     def _open(self, stages: Sequence[_pipeline.Stage]) -> Opening:
-        """What this rank has, prepared where nothing but what it has is needed for that."""
+        """Finds this rank's parameters, and prepares as much as is possible without the other ranks."""
         self._watched = _parameters.find(self._model)
         without = [entry.name for entry in self._watched if entry.used.is_meta]
         names = _names.checksum_of_names(self._watched, stages)
@@ -190,12 +190,12 @@ class Step:
         self._ties: list[list[str]] = []
         cut = None
         if not (without or stages or self._tied):
-            with contextlib.suppress(Exception):  # it is told by all ranks, once their names are settled
+            with contextlib.suppress(Exception):  # _settle() calls _prepare() again, and raises its error on all ranks
                 cut = self._prepare()
         return Opening(without, names, bool(stages or self._tied), cut)
 
     def _settle(self, stages: Sequence[_pipeline.Stage], openings: Mapping[int, Opening]) -> None:
-        """What every parameter is called, and what of it each rank has."""
+        """Settles every parameter's name and the box of it that each rank has."""
         told = list(openings.values())
         alike = len({opening.names for opening in told}) == 1
         if alike and all(opening.cut is not None for opening in told):
@@ -206,7 +206,8 @@ class Step:
         self._find_places(self._together(self._prepare))
 
     def _prepare(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of plain tensors that the caller calls parts, which ranks tell each other."""
+        """Finds the mesh, factors and types. Returns the local shapes of plain tensors that are shards by the caller's
+        types=, from which all ranks together find the global shapes."""
         ranks = _gather.group_ranks(self._group)
         meshes = [entry.owned.device_mesh for entry in self._watched if is_dtensor(entry.owned)]
         meshes += [entry.part[0] for entry in self._watched if entry.part]
@@ -246,7 +247,7 @@ class Step:
             self._deliver(self._sums)
 
     def _look(self) -> Seen:
-        """At what the step left, on this rank alone."""
+        """Takes this rank's addends, sums and norm after the step, without communication."""
         if self._addends.errors:
             raise ValueError(self._addends.errors[0])
         if self._addends.placements:
@@ -260,7 +261,7 @@ class Step:
         return self._seen(self._sums)
 
     def _divide_by_schedules(self) -> None:
-        """A pipeline's schedule says while it runs what it divides by."""
+        """Includes the divisor that the pipeline's schedule used in the expected factors."""
         for entry in self._watched:
             if entry.stage is not None:
                 entry.factor /= self._pipeline.divided.get(id(entry.stage.module), 1)
@@ -289,7 +290,8 @@ class Step:
         )
 
     def _unify(self, everyones: Mapping[int, Seen]) -> None:
-        """Types that a rank saw hold for those that did not use the parameter; microbatches are numbered alike."""
+        """Combines what the ranks saw: types that one rank saw hold on ranks that did not use the parameter, and all
+        ranks number the microbatches in the same way."""
         told = list(everyones.values())
         for seen in told:
             self._kinds.update((name, kind) for name, kind in seen.kinds.items() if name in self._kinds)
@@ -358,7 +360,7 @@ class Step:
         return _files.encode({name: piece for name, (piece, _) in sums.items()}, metadata)
 
     def _encoded(self, sums: _sums.Sums, changed: Collection[str] = ()) -> list[_collect.File]:
-        """This rank's files; addends of the parameters `changed` as hooks of the job left them."""
+        """This rank's files. For parameters in `changed`, addends are the gradients after the job's own hooks."""
         addends: list[_collect.File] = [
             ("addend", at, self._addend_file(at, changed)) for at in range(len(self._numbers))
         ]

@@ -1,4 +1,4 @@
-"""The sums: what stands in the gradients that the optimizer gets."""
+"""Reads the sums: the gradients that the optimizer gets after synchronisation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from addend.torch._sample import Piece, Place, Sampler, as_real
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Partial
 
-Sums = Dict[str, Tuple[Piece, List[str]]]  # the sample of this rank's part, the axes on which it is still a pending sum
-_VALUES = 64  # of a parameter's elements; replicas that began apart differ in nearly all, and each is read from afar
+Sums = Dict[str, Tuple[Piece, List[str]]]  # sampled elements, and axes on which they are not summed yet
+_VALUES = 64  # elements of a parameter that are compared between replicas; few, since each is a slow memory access
 GradientOf = Callable[[torch.Tensor], Optional[torch.Tensor]]
 
 
@@ -28,23 +28,23 @@ def _some(names: list[str]) -> str:
 
 
 def need_none(watched: Iterable[Watched]) -> None:
-    """ValueError where a gradient is there before the step."""
+    """Raises ValueError if a parameter already has a gradient before the step."""
     pending = [entry.name for entry in watched if not all(map(_is_zero, entry.pending()))]
     if pending:
         raise ValueError(
-            f"{_some(pending)}: fully_shard keeps gradients of an earlier step that no optimizer got, for "
-            "synchronisation was left off in its last microbatch, and zero_grad() does not reach them: the next sum "
-            "would hold them too; call set_requires_gradient_sync(True) and set_requires_all_reduce(True) before the "
+            f"{_some(pending)}: fully_shard keeps gradients of an earlier step that were never synchronised, because "
+            "synchronisation was off in that step's last microbatch. zero_grad() does not clear them, so the next sum "
+            "would contain them; call set_requires_gradient_sync(True) and set_requires_all_reduce(True) before the "
             "last backward of every step"
         )
     full = [entry.name for entry in watched if entry.owned.grad is not None and not _is_zero(entry.owned.grad)]
     if full:
-        raise ValueError(f"{_some(full)}: parameters hold gradients already: watch begins after zero_grad()")
+        raise ValueError(f"{_some(full)}: parameters hold gradients already: begin the watch after zero_grad()")
 
 
 def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums, mesh: _meshes.Mesh) -> dict[str, str]:
-    """A checksum of each parameter's own values, of a few elements that its sum was sampled at; of none that each rank
-    has a part of its own of, for there is nothing to hold it against."""
+    """A checksum of a few sampled elements of each parameter's values, to compare replicas. Parameters of which no two
+    ranks have the same part are left out."""
     names, taken = [], []
     for entry in watched:
         if entry.name not in sums or _meshes.is_held_once(entry.owned, mesh):
@@ -52,7 +52,7 @@ def values(watched: Sequence[Watched], sampler: Sampler, sums: Sums, mesh: _mesh
         piece, _ = sums[entry.name]
         local, box = _meshes.local_part(entry.owned if entry.flat is None else entry.flat.values())
         local, _, _ = as_real(local, box.count, box)
-        if tuple(local.shape) == piece.box.count:  # else the gradient that gradient= gives lies elsewhere
+        if tuple(local.shape) == piece.box.count:  # else gradient= gave one of another shape
             names.append(entry.name)
             taken.append(sampler.plan(entry.name, piece.whole, local, piece.box).thinned(_VALUES).take(local).values)
     return dict(zip(names, _names.checksums(taken)))
@@ -63,7 +63,7 @@ def _partial_axes(gradient: DTensor, mesh: _meshes.Mesh) -> list[str]:
     for dim, placement in enumerate(gradient.placements):
         if placement.is_partial():
             if cast("Partial", placement).reduce_op != "sum":
-                raise ValueError(f"a gradient is {placement}: only sums are watched")
+                raise ValueError(f"a gradient has placement {placement}; of Partial ones only sums can be watched")
             axes += mesh.spanned(_meshes.along(gradient.device_mesh, dim))
     return axes
 
@@ -75,7 +75,7 @@ def take(
     gradient: GradientOf | None,
     mesh: _meshes.Mesh,
 ) -> Sums:
-    """By name. Absent: no gradient."""
+    """The sampled sum of each parameter on this rank, by name; parameters without a gradient are left out."""
     sums: Sums = {}
     for entry in watched:
         if entry.flat and gradient is None:

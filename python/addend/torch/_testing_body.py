@@ -1,5 +1,5 @@
-"""Finds the body of a test in a rank: its file is imported once more, under the name that it has in the test's process,
-and its assertions say what they compared, as they do in pytest."""
+"""Finds a test's body in the process of a rank: imports the test's file there, under the module name that it has in
+pytest's process, with pytest's assertion rewriting, so that failed assertions show the values that they compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Optional
 
 
 class _Loader(SourceFileLoader):
-    """Reads and keeps no compiled file: those have other assertions."""
+    """Compiles the source anew, since compiled files (.pyc) have assertions that are not rewritten."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -30,7 +30,7 @@ class _Loader(SourceFileLoader):
 
 
 def find(place: Dict[str, Any]) -> Callable[..., Any]:
-    """The function; of a method a class of tests, bound to an instance of its own."""
+    """The test function; a method is bound to a new instance of its class."""
     found: Any = _module(place["module"], place["file"])
     owner: Any = None
     for name in place["name"].split("."):
@@ -44,7 +44,7 @@ def _module(name: str, file: str) -> ModuleType:
     known = sys.modules.get("__mp_main__" if name == "__main__" else name)
     if known is not None and getattr(known, "__file__", None) == file:
         return known
-    if name == "__main__":  # its classes are pickled as this
+    if name == "__main__":  # classes of the main program are pickled under this name
         sys.modules["__main__"] = _load("__mp_main__", file)
         return sys.modules["__main__"]
     if "." in name:

@@ -1,8 +1,8 @@
-"""The side of the test of ranks that run one body after another: starts them, tells them what to run, and says which
-rank did what. The other side: _testing_rank.py.
+"""The pool of ranks that run one test body after another, as seen from the test's process: starts the ranks, tells them
+what to run, and reports how each one ended. _testing_rank.py is the ranks' side.
 
-A server imports PyTorch, once and with no thread, and forks the ranks: new ones, after a failure, cost no import. It
-ends, with all ranks, when this process does, however that ends."""
+A server process imports PyTorch once, without starting threads, and forks the ranks, so that new ranks after a failure
+need no import. The server and all ranks end when this process ends, in whatever way."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from addend._errors import SystemRefusedError
 
-_IMPORTS = 300.0  # seconds that starting may take
-_OTHERS = 5.0  # seconds that other ranks have once one of them failed
-_STACKS = 2.0  # seconds that stacks of ranks that hang may take to be written
-_LINES = 12  # of such a stack that are shown
+_IMPORTS = 300.0  # seconds that starting the ranks may take
+_OTHERS = 5.0  # seconds after which the other ranks are ended, once one rank has failed
+_STACKS = 2.0  # seconds to wait for the stack of a rank that hangs
+_LINES = 12  # lines of such a stack that are shown
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _SERVE = "import sys; sys.path[:0] = [sys.argv[1]]; from addend.torch._testing_rank import serve; serve(*sys.argv[2:])"
-_FOLLOWS = ("PeerFailedError", "RankLeftError", "RankDiedError")  # what others say of a rank that failed
+_FOLLOWS = ("PeerFailedError", "RankLeftError", "RankDiedError")  # errors that follow from another rank's failure
 _IN_A_CALL = "_group_calls.py"
 _BELOW_THE_BODY = "_testing_rank.py"
 
@@ -39,12 +39,13 @@ _BELOW_THE_BODY = "_testing_rank.py"
 class Ended(NamedTuple):
     """How a body ended on a rank."""
 
-    outcome: str  # passed, failed, skipped, died, hung
-    text: Any  # what it returned, pickled; the traceback; why it is skipped; where it hangs
-    when: float
+    outcome: str  # passed, failed, skipped, died or hung
+    text: Any  # the pickled result; the traceback; the reason for skipping; how it died; the stack
+    when: float  # time.monotonic() at the end
 
     def order(self) -> Tuple[int, float]:
-        """Causes come before what followed from them, and a rank that is elsewhere before those that wait for it."""
+        """A sort key by which the likely cause comes first: failures, then errors that follow from another rank's
+        failure, then ranks that hang outside collectives, then ranks that wait in one."""
         if self.outcome == "passed":
             return 4, self.when
         if self.outcome == "hung":
@@ -54,23 +55,24 @@ class Ended(NamedTuple):
 
 
 class Pool:
-    """`size` ranks; none runs before the first body."""
+    """`size` ranks, which are started for the first body."""
 
     def __init__(self, size: int):
         self.size = size
         self._server: Optional[subprocess.Popen[bytes]] = None
-        self._pipes: List[socket.socket] = []  # to each rank
+        self._pipes: List[socket.socket] = []  # one to each rank
         self._pids: List[int] = []
         self._bodies = 0
 
-    # ---- a body ----
+    # ---- running a body on all ranks ----
 
     def run(self, place: Dict[str, Any], seconds: float) -> Tuple[str, Any, List[str]]:
-        """(passed, what ranks returned, ...), (skipped or failed, words, ...), and what each rank printed."""
+        """Runs a body: ("passed", the ranks' pickled results, output), ("skipped", reason, output) or ("failed",
+        message, output), where output is what each rank printed."""
         self._start()
         try:
             ended = self._play(place, seconds)
-        except BaseException:  # of the one who waits: KeyboardInterrupt
+        except BaseException:  # KeyboardInterrupt in this process
             self.close()
             raise
         said = [self._read(f"said{rank}") for rank in range(self.size)]
@@ -95,7 +97,7 @@ class Pool:
         for rank in range(self.size):
             os.truncate(self._folder / f"said{rank}", 0)
         for pipe in self._pipes:
-            with contextlib.suppress(OSError):  # it died, which is seen below
+            with contextlib.suppress(OSError):  # the rank died, which _await() finds
                 pipe.sendall(b"c")
         return self._await(time.monotonic() + seconds)
 
@@ -114,15 +116,15 @@ class Pool:
         return [found.get(rank) or self._where(rank) for rank in range(self.size)]
 
     def _ended(self, rank: int) -> Ended:
-        """Of a rank whose pipe says that it did."""
+        """How a rank ended, once its pipe is readable; a closed pipe means that it died."""
         with contextlib.suppress(OSError):
             if self._pipes[rank].recv(1):
                 return Ended(*pickle.loads((self._folder / f"answer{rank}").read_bytes()))
         return Ended("died", "", time.monotonic())
 
     def _where(self, rank: int) -> Ended:
-        """Of a rank that does not end: its stack."""
-        os.kill(self._pids[rank], signal.SIGUSR1)  # its server has not waited for it: the id is still its own
+        """The stack of a rank that does not end; SIGUSR1 makes it write one."""
+        os.kill(self._pids[rank], signal.SIGUSR1)  # it cannot be another process's id before the server's waitpid
         end, before = time.monotonic() + _STACKS, ""
         while time.monotonic() < end:
             time.sleep(0.05)
@@ -131,24 +133,24 @@ class Pool:
                 break
             before = text
         lines = list(itertools.takewhile(lambda line: _BELOW_THE_BODY not in line, before.splitlines()[1:]))[:_LINES]
-        return Ended("hung", "\n".join(lines) or "  it does not say where: it is stopped, or in the system", end)
+        return Ended("hung", "\n".join(lines) or "  an unknown place: it is stopped, or in a system call", end)
 
     def _read(self, name: str) -> str:
         return (self._folder / name).read_text(errors="replace")
 
-    # ---- life ----
+    # ---- starting and ending the ranks and their server ----
 
     def _start(self) -> None:
-        """Ranks that wait for a body."""
+        """Makes sure that all ranks run and wait for a body."""
         if self._pipes and not wait(self._pipes, 0):
             return
-        if self._pipes:  # one died since
+        if self._pipes:  # a rank died since the last body
             self._end_ranks([])
         if self._server is None:
             self._start_server()
         pairs = [socket.socketpair() for _ in range(self.size)]
         self._pipes = [here for here, _ in pairs]
-        with contextlib.suppress(OSError):  # the server died, which is seen below
+        with contextlib.suppress(OSError):  # the server died, which _hear() finds
             socket.send_fds(self._control, [b"s"], [there.fileno() for _, there in pairs])
         for _, there in pairs:
             there.close()
@@ -161,7 +163,7 @@ class Pool:
         self._port = said[0][1]
 
     def _hear(self, pipe: socket.socket) -> Tuple[int, int]:
-        """What a rank says when it has started: its process, and the port of the store that rank 0 serves."""
+        """Waits until a rank has started: its process id, and the port of the TCPStore if it is rank 0 (else 0)."""
         pipe.settimeout(_IMPORTS)
         try:
             said = pipe.recv(32)
@@ -187,13 +189,13 @@ class Pool:
                 stderr=said,
                 env=environment,
                 pass_fds=[there.fileno()],
-                start_new_session=True,  # Ctrl-C is the test's, which then ends the ranks
+                start_new_session=True,  # Ctrl-C reaches only the test's process, which then ends the ranks
             )
         self._owner = os.getpid()
         atexit.register(self.close)
 
     def _end_ranks(self, ended: List[Ended]) -> List[Ended]:
-        """Ends them, and says of each that had died how."""
+        """Ends all ranks. Returns `ended` with, for each rank that had died, how it died."""
         try:
             self._control.sendall(b"e")
             self._control.settimeout(_IMPORTS)
@@ -212,16 +214,16 @@ class Pool:
         self._pipes, self._pids = [], []
 
     def close(self) -> None:
-        """Ends ranks and server. A process that was forked from the one which started them leaves them alone."""
+        """Ends the ranks and the server; does nothing in a process forked from the one that started them."""
         if self._server is None or os.getpid() != self._owner:
             return
         atexit.unregister(self.close)
-        self._control.close()  # what the server waits for
+        self._control.close()  # tells the server to end
         self._forget_ranks()
         try:
             self._server.wait(10)
         except BaseException:
-            self._server.kill()  # ranks end with it
+            self._server.kill()  # the ranks end with the server
             self._server.wait()
             raise
         finally:
@@ -230,7 +232,7 @@ class Pool:
 
 
 def _told(ended: List[Ended], first: int, seconds: float) -> str:
-    """What the first that failed said, whole, and a line of the others, who often say the same."""
+    """The failure's message: all of what rank `first` said, and one line for each different end of the other ranks."""
     size, one = len(ended), ended[first]
     head = {
         "failed": f"rank {first} of {size} failed:\n{one.text}",

@@ -1,5 +1,5 @@
-"""The side of the ranks: a server that imported PyTorch forks them, and each runs one body after another, every one in
-a process group of its own. The other side: _testing_pool.py."""
+"""The ranks' side of a pool for tests: a server that has imported PyTorch forks the ranks, and each rank runs one test
+body after another, each in a new process group. _testing_pool.py is the test's side."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from addend.torch._testing_body import find
 from addend.torch.group import Group
 
 _PR_SET_PDEATHSIG = 1
-_LATER = 60  # seconds: that a body takes too long is said by its test, with each rank's place
+_LATER = 60  # seconds by which the group's timeout is longer than the test's, which reports each rank's place
 
 
 # ---- the server ----
 
 
 def serve(control_fd: str, folder: str, size: str) -> None:
-    """Starts and ends ranks as it is told; when nobody is there to tell it any more, it ends them and itself."""
+    """Starts and ends ranks on command; ends them and itself when the test's process closes the control socket."""
     control = socket.socket(fileno=int(control_fd))
     gc.collect()
-    gc.freeze()  # what was imported: ranks collect only what bodies left
+    gc.freeze()  # so that ranks' garbage collection skips all imported objects
     pids: List[int] = []
     while True:
         told, pipes, _, _ = socket.recv_fds(control, 1, int(size))
@@ -70,7 +70,7 @@ def _fork(rank: int, pipes: List[int], control: socket.socket, folder: str) -> i
         for other, pipe in enumerate(pipes):
             if other != rank:
                 os.close(pipe)
-        if os.getppid() == server:  # still
+        if os.getppid() == server:  # the server did not die before prctl took effect
             _be_rank(rank, len(pipes), socket.socket(fileno=pipes[rank]), folder)
     except BaseException:
         traceback.print_exc()
@@ -79,8 +79,8 @@ def _fork(rank: int, pipes: List[int], control: socket.socket, folder: str) -> i
 
 
 def _end(pid: int) -> str:
-    """Ends a rank and what it started, and says how it ended, if it had."""
-    for end in (os.killpg, os.kill):  # it may not have made its group yet
+    """Ends a rank and the processes that it started. Returns how it had ended: a signal's name or an exit status."""
+    for end in (os.killpg, os.kill):  # the rank may not have made its process group yet
         with contextlib.suppress(ProcessLookupError):
             end(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
@@ -99,7 +99,7 @@ def _be_rank(rank: int, size: int, pipe: socket.socket, folder: str) -> None:
     os.dup2(said, 2)
     os.close(said)
     for stream in (sys.stdout, sys.stderr):
-        cast(io.TextIOWrapper, stream).reconfigure(line_buffering=True)  # what is printed before it dies is seen
+        cast(io.TextIOWrapper, stream).reconfigure(line_buffering=True)  # so output before a crash is not lost
     stack = open(f"{folder}/stack{rank}", "w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     torch.set_num_threads(1)
@@ -119,7 +119,7 @@ def _be_rank(rank: int, size: int, pipe: socket.socket, folder: str) -> None:
 
 
 def _store(port: int, size: int) -> Any:
-    """In which ranks meet, body after body; 0: the one that serves it."""
+    """The store through which the ranks form process groups. Port 0: this rank serves it, on a free port."""
     return TCPStore("127.0.0.1", port, size, is_master=port == 0, wait_for_workers=False)
 
 
@@ -147,12 +147,13 @@ def _play(call: Dict[str, Any], rank: int, store: Any, size: int) -> bytes:
     if dist.is_initialized():
         _meet_at_the_end(call["name"])
         dist.destroy_process_group()
-    gc.collect()  # models, whose memory is the group's
+    gc.collect()  # frees models, which may be in the group's shared memory
     return answer
 
 
 def _meet_at_the_end(name: str) -> None:
-    """A rank that makes fewer calls than others is told so, with this as its place."""
+    """A barrier after the body, so that a rank that makes fewer calls than the others gets an error, which names "the
+    end of NAME" as its place."""
     exec(compile("dist.barrier()", f"the end of {name}", "exec"), {"dist": dist})
 
 
@@ -162,12 +163,12 @@ def _pickled(body: Any, result: Any) -> bytes:
     except Exception as error:
         name = getattr(body, "__qualname__", body)
         raise TypeError(
-            f"what {name} returned cannot be sent to the test ({error}); return numbers or plain tensors"
+            f"the result of {name} cannot be pickled to send it to the test ({error}): return numbers or plain tensors"
         ) from None
 
 
 def _tell_others(rank: int, error: BaseException) -> None:
-    """They wait for this rank in one of its groups, or will."""
+    """Fails all process groups of this rank, so that ranks that wait for it get its error."""
     words = f"rank {rank} raised {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     for group in list(dist.distributed_c10d._world.pg_map):
         if isinstance(group, Group):
@@ -175,7 +176,7 @@ def _tell_others(rank: int, error: BaseException) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """The traceback from the body on."""
+    """The error's traceback, from the test body on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""A watch for Transformers' Trainer. transformers is imported once a trainer is given, which has done so already."""
+"""Watches steps of Transformers' Trainer. Imports transformers only once a trainer is given, which has loaded it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Steps:
         self._end_before(self._trainer.accelerator, "clip_grad_norm_")
 
     def _end_before(self, owner: Any, name: str) -> None:
-        """The next call of this method ends the watch first. Not every version has all of them."""
+        """Makes the next call of the method `owner.name` end the watch first, if this version of the owner has it."""
         method = getattr(owner, name, None)
         if method is None or name in vars(owner):
             return
@@ -41,7 +41,7 @@ class _Steps:
         self._replaced.append((owner, name))
 
     def end(self) -> None:
-        """Nothing where no step is being watched."""
+        """Ends the watch; does nothing if no step is being watched."""
         for owner, name in self._replaced:
             delattr(owner, name)
         self._replaced.clear()
@@ -59,28 +59,28 @@ def watch_trainer(trainer: Any, every: int = 1000, **arguments: Any) -> Any:
         addend.torch.watch_trainer(trainer, every=1000)
         trainer.train()
 
-    The other arguments are those of addend.torch.watch; with raises=True training ends where something does not hold.
-    Returns the callback that was added to the trainer; its `report` is that of the last watched step."""
+    The other arguments are those of addend.torch.watch; with raises=True a wrong gradient ends the training. Returns
+    the callback that was added to the trainer; its `report` is the report on the last watched step."""
     from transformers import TrainerCallback
 
     if every < 1:
-        raise ValueError(f"every={every}: a step in so many is watched, from 1 on")
+        raise ValueError(f"every={every} must be 1 or more: one step in `every` is watched")
     steps = _Steps(trainer, every, arguments)
 
     class Watch(TrainerCallback):
-        """Begins and ends watches."""
+        """The callback that begins and ends the watches."""
 
         @property
         def report(self) -> Optional[addend.DiffReport]:
-            """Of the last watched step; None: there is none yet."""
+            """The report on the last watched step; None: no step was watched yet."""
             return steps.report
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **told: Any) -> None:
-            """A step begins; its first forward is still to come."""
+            """Begins a watch before the step's first forward."""
             steps.begin(state.global_step)
 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **told: Any) -> None:
-            """Where nothing was clipped."""
+            """Ends the watch, if gradient clipping did not end it before."""
             steps.end()
 
     callback = Watch()

@@ -1,4 +1,4 @@
-"""`watch`, `dump` and `assert_summed`: what is done with a step."""
+"""`watch` judges a step, `dump` writes it to files, `assert_summed` fails a test if it is wrong."""
 
 from __future__ import annotations
 
@@ -21,38 +21,39 @@ if TYPE_CHECKING:
 
 
 class watch(Step):
-    """Looks at one step of a job and says how often each rank's addend was counted in the gradients.
+    """Observes one step of a job and reports how often each rank's addend was counted in the gradients.
 
         with addend.torch.watch(model) as w:
             for batch in microbatches:
                 loss(model, batch).backward()
         optimizer.step()
 
-    The context begins after zero_grad() and ends once gradients are synchronised, before clipping and optimizer.step().
-    All ranks of the job enter and leave it. `w.report` is the same addend.DiffReport on all of them; the first one
-    prints it. `every=1000` is for a watch around every step of a training.
+    Enter the context after zero_grad() and leave it once gradients are synchronised, before clipping and
+    optimizer.step(). All ranks of the job must enter and leave it together. `w.report` is the same addend.DiffReport on
+    all ranks; the first rank prints it. To put the watch around every step of a training, give `every=1000`.
 
-    norm: the global norm that the job reported, a function that gives it at the end, or w.norm(x) inside
-    divisor: what this rank divides each microbatch's loss by, or w.divisor(n) before each backward
-    expect: what the sum of the addends is multiplied by (a number, or {pattern: number}); else the wrapper's: one over
-        the data ranks for DDP and fully_shard, 1 without a wrapper
-    types: {pattern: "dp=R tp=S0"}: what ranks' gradients are to each other, where neither wrapper nor placement says it
-    mesh: the job's DeviceMesh; else that of the model's DTensors, else all ranks on one axis "dp"
-    sample: how many elements of each parameter are looked at; None: all
-    raises: addend.GradientError on all ranks where something does not hold or cannot be told
-    group: the process group of the ranks that are watched; else all
-    gradient: gives the gradient of a parameter at the end, where that is not parameter.grad
-    reduce: the dtype in which the job sums, where that is narrower than its gradients (a compressing comm hook)
-    tied: sets of names that are one parameter, on ranks of a pipeline that have one of them each; else those that have
-        equal values; (): none are
-    unused: patterns of names that may be without gradient on all ranks; else what only others that are alike have a
-        gradient of, is not judged
-    allow_identical: ranks' gradients, or those of microbatches, are meant to be the same; else those that are the same
-        before any sum hide what was counted of them, and `report.ok` is None
-    wait: seconds in which all ranks enter the watch; where one does not come, the others say so, and that step runs
+    norm: the global gradient norm that the job computed, or a function that gives it at the end; or call w.norm(x)
+    divisor: by what this rank divides the loss of each microbatch; or call w.divisor(n) before each backward
+    expect: the factor by which the job multiplies the sum of addends, a number or {pattern: number}. Default: the
+        wrapper's, which is one over the data-parallel ranks for DDP and fully_shard, and 1 without a wrapper
+    types: {pattern: "dp=R tp=S0"}: for each axis, how ranks' gradients relate: R, they are summed; I, all ranks have
+        the same one; S0, each has a shard of dimension 0. Needed if neither wrapper nor placements say it
+    mesh: the job's DeviceMesh. Default: that of the model's DTensors, else one axis "dp" with all ranks
+    sample: how many elements of each parameter are compared; None: all
+    raises: raise addend.GradientError on all ranks if a gradient is wrong or cannot be judged
+    group: the process group of the watched ranks. Default: all ranks
+    gradient: a function that gives a parameter's summed gradient at the end, if that is not parameter.grad
+    reduce: the dtype in which the job sums, if it is narrower than the gradients' (a compressing comm hook)
+    tied: sets of names that are one tied parameter on different pipeline stages. Default: those with equal values;
+        (): none
+    unused: patterns of names of parameters that may have no gradient on any rank. Default: a parameter without a
+        gradient is not judged if similar ones (other layers' of that name) have one
+    allow_identical: say that ranks, or microbatches, are meant to have equal gradients. Otherwise addends that are
+        equal before any sum cannot be told apart, and `report.ok` is None
+    wait: seconds within which all ranks must enter the watch; if one does not, the others warn, and the step runs
         unwatched
-    every: the first step that enters a watch of this model is looked at, and every so many steps one; in between
-        nothing is done but to count (`w.watches`: whether this step is looked at; `w.report`: that of the last one)
+    every: watch the first step, and then one step in `every`; the others are only counted. `w.watches` says whether
+        this step is watched; `w.report` is the last watched step's
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class watch(Step):
 
     @property
     def report(self) -> addend.DiffReport:
-        """What the watched step's gradients hold."""
+        """The report on the last watched step: how often each addend was counted."""
         if self._report is None:
-            raise RuntimeError("there is no report yet: it is made when the with ends")
+            raise RuntimeError("there is no report yet: it is made at the end of the `with` block")
         return self._report
 
     def _finish(self) -> None:
@@ -107,7 +108,7 @@ class watch(Step):
         return _report.of_files(files, self._used, self._group, self._allow_identical, self._notes)
 
     def _notes(self, report: addend.DiffReport) -> list[str]:
-        """What is said beside the judgement of the files."""
+        """Further messages for the report: unused and tied parameters, and assumptions that may be wrong."""
         notes = []
         idle = [name for name in self._unused if name not in self._lost]
         if idle:
@@ -125,28 +126,26 @@ class watch(Step):
 
 
 class dump(Step):
-    """Writes what a `watch` looks at, into files for `addend diff`, and judges nothing: no report, nothing printed.
+    """Writes what a `watch` observes into files for `addend diff`, without judging it: no report, nothing printed.
 
         with addend.torch.dump(model, "dumped"):
             for batch in microbatches:
                 loss(model, batch).backward()
         optimizer.step()
 
-    and then, on the first rank's machine, `addend diff dumped` or addend.diff("dumped"); with `--reference FILE` the
-    sums are held against whole gradients of another run too.
+    Judge the files on the first rank's machine with `addend diff dumped` or addend.diff("dumped"); with
+    `--reference FILE` the sums are compared with the unsharded gradients of another run too.
 
-    The context begins and ends where that of `watch` does, on all ranks. As it ends they send what they have to the
-    first one, which writes for each rank
+    Enter and leave the context where a `watch` is entered and left, on all ranks. At the end all ranks send their data
+    to the first one, which writes for each rank, in the format of docs/dumps.md,
 
-        rank00000.addend.m0.safetensors     the gradients of its first microbatch, before any sum; m1: of the second ...
-        rank00000.sum.safetensors           those that its optimizer gets
+        rank00000.addend.m0.safetensors     the gradients of microbatch 0, before any sum; m1: of microbatch 1 ...
+        rank00000.sum.safetensors           the gradients that the rank's optimizer gets
 
-    in the format of docs/dumps.md.
-
-    folder: where they are written, on the first rank's machine; it is made if it is not there, and files of an earlier
+    folder: the folder for these files on the first rank's machine; it is created if necessary, and files of an earlier
         dump in it are removed
-    norm, divisor, expect, types, mesh, sample, group, gradient, reduce, tied, unused, wait; .norm(x) and .divisor(n)
-        inside: as of `watch`; `addend diff` finds in the files what was said
+    norm, divisor, expect, types, mesh, sample, group, gradient, reduce, tied, unused, wait, and the methods .norm(x)
+        and .divisor(n): as for `watch`; they are written into the files, where `addend diff` finds them
     """
 
     def __init__(self, model: nn.Module, folder: str | os.PathLike[str], **arguments: Unpack[Arguments]):
@@ -154,7 +153,7 @@ class dump(Step):
         self._folder = os.fspath(folder)
 
     def _overflow(self, everyones: Mapping[int, Seen]) -> Unjudged | None:
-        return None  # it is written as it is
+        return None  # a dump is written even if it has an inf or a NaN
 
     def _deliver_none(self, why: Unjudged) -> None:
         raise ValueError(why.text)
@@ -169,8 +168,8 @@ class dump(Step):
 
 
 def assert_summed(step: Callable[[], object], model: nn.Module, **arguments: Unpack[Judging]) -> addend.DiffReport:
-    """For pytest: runs step(), from the first forward after zero_grad() to synchronised gradients, and fails with the
-    table if they do not hold or it cannot be told."""
+    """For tests: runs step(), which goes from the first forward after zero_grad() to synchronised gradients, and raises
+    AssertionError with the report's table if a gradient is wrong or cannot be judged."""
     watching = watch(model, **arguments)
     watching._quiet = True
     with watching:

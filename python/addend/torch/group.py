@@ -1,9 +1,8 @@
-"""Backend "addend" of torch.distributed, for tensors of the processor: importing this module registers it
-(docs/torch-group.md).
+"""The backend "addend" of torch.distributed, for CPU tensors. Importing this module registers it (docs/torch-group.md).
 
-    import torch.distributed as dist
-    import addend.torch.group
-    dist.init_process_group("addend")"""
+import torch.distributed as dist
+import addend.torch.group
+dist.init_process_group("addend")"""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ def _create(options: Any, _: Any = None) -> Group:
 
 
 def flight_record(group: Optional[dist.ProcessGroup] = None) -> str:
-    """The last calls of this rank in a group (the default one if left out), oldest first, a line each: operation,
-    count, dtype, the caller's line, state and time."""
+    """This rank's last calls in a group (the default group if left out), oldest first, one line each: operation, count,
+    dtype, the caller's line, state and time."""
     found = dist.distributed_c10d._get_default_group() if group is None else group
     if not isinstance(found, Group):
-        raise InvalidError('flight_record is of a process group of backend "addend"')
+        raise InvalidError('flight_record takes a process group of backend "addend", and this is another backend\'s')
     return found._calls.flight_record()
 
 

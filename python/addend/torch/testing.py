@@ -1,5 +1,5 @@
-"""Ranks for tests: processes that import PyTorch once and run one body after another, each in a process group of its
-own (docs/torch-testing.md)."""
+"""Runs test bodies on several ranks: processes that import PyTorch only once and run one body after another, each in a
+new process group (docs/torch-testing.md)."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ __all__ = ["RankError", "World", "ranks"]
 
 
 class RankError(AddendError, AssertionError):
-    """A body raised on a rank, a rank died, or did not end: the text says which did what."""
+    """A body raised an exception on a rank, or a rank died or did not end. The text says what each rank did."""
 
     status = "rank-failed"
 
 
 class World:
-    """`size` ranks of this machine. They start with the first `run`, and anew with the next one after a failure.
+    """`size` ranks on this machine. They start at the first `run`, and again at the next `run` after a failure.
 
-    `timeout`: seconds that a body may take. `seed`: what random numbers start
-    from on all ranks, in every body."""
+    `timeout`: seconds that a body may take. `seed`: the seed of PyTorch's random numbers on all ranks, set before every
+    body."""
 
     def __init__(self, size: int, *, timeout: float = 120.0, seed: int = 0):
         if size < 1 or timeout <= 0:
-            raise InvalidError(f"a world has 1 rank or more, and they some seconds: not {size} ranks and {timeout} s")
+            raise InvalidError(f"size must be 1 or more, and timeout more than 0 s, not {size} and {timeout} s")
         self.size, self.timeout, self.seed = size, timeout, seed
         self._pool = Pool(size)
 
     def run(self, body: Callable[..., Any], *arguments: Any) -> List[Any]:
-        """Calls body(*arguments) on every rank, with torch.distributed initialised, and returns what the ranks
-        returned, in their order. Arguments and results are pickled.
+        """Calls body(*arguments) on every rank, with torch.distributed initialised, and returns the list of the ranks'
+        results. Arguments and results are pickled.
 
-        Raises RankError with the traceback of the rank that failed first; where the body skips the test, so does
-        this."""
+        Raises RankError with the traceback of the rank that failed first. If the body skips the test, this skips it."""
         __tracebackhide__ = True
         return self._run(body, pickle.dumps((arguments, {})))
 
@@ -60,7 +59,7 @@ class World:
         return [pickle.loads(answer) for answer in told]
 
     def close(self) -> None:
-        """Ends the ranks; another `run` would start them anew."""
+        """Ends the ranks; a later `run` would start them again."""
         self._pool.close()
 
     def __enter__(self) -> World:
@@ -73,16 +72,16 @@ class World:
 
 
 def _place(body: Any) -> Dict[str, Any]:
-    """Where ranks, which are other processes, find a function."""
+    """The module, file and name by which the ranks, which are other processes, find the function."""
     name = getattr(body, "__qualname__", repr(body))
     if not isinstance(body, FunctionType) or "<" in name:
         raise InvalidError(
-            f"ranks are other processes, which find a body by its file and name: {name} must be a function at the top "
-            "of its file; give it what it needs as arguments"
+            f"the ranks are other processes and find a body by its file and name: {name} must be a function at the top "
+            "of its file; hand what it needs to run() as arguments"
         )
     file = inspect.getsourcefile(body)
     if file is None or not os.path.exists(file):
-        raise InvalidError(f"{name} has no file, where ranks could find it")
+        raise InvalidError(f"{name} is in no source file, so the ranks cannot find it: define it in one")
     return {"module": body.__module__, "file": os.path.abspath(file), "name": name}
 
 
@@ -92,7 +91,7 @@ def _world(size: int, timeout: float, seed: int) -> World:
 
 
 def _run_test(test: Any, arguments: bytes, size: int, timeout: float, seed: int) -> None:
-    """Of the plugin: a whole test is the body."""
+    """Called by the pytest plugin: runs a whole test function as the body."""
     _world(size, timeout, seed)._run(getattr(test, "__func__", test), arguments)
 
 
@@ -106,7 +105,7 @@ def _lent(size: int, timeout: float, seed: int) -> Iterator[World]:
 
 
 def ranks(size: int, *, timeout: float = 120.0, seed: int = 0) -> Any:
-    """A fixture of pytest's, of session scope: a World. The same one in every file that asks for the same."""
+    """Makes a pytest fixture of session scope that gives a World. Files that ask for equal worlds share one."""
     import pytest
 
     @pytest.fixture(scope="session")  # type: ignore[untyped-decorator, unused-ignore]

@@ -1,1 +1,2 @@
-"""addend's trainer: the library and the whole program, in the folder `_native`. `addend` finds and loads them."""
+"""addend's trainer library and the program `addend` with all commands, in the folder `_native`. The package `addend`
+finds and loads them."""

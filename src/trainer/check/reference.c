@@ -26,8 +26,8 @@ struct ad_reference {
   const ad_array **fed_list;
   ad_draws draws;   /* gradients in the fed run's dtypes, if those round */
   ad_addends exact; /* gradients of the f64 run without wires' roundings, if it has some */
-  ad_slack slack; /* how far the states of the f64 run's last step may be off */
-  char *kept;     /* the fed run's arrays, one after another; NULL: ad_reference_keep was not called */
+  ad_slack slack;   /* how far the states of the f64 run's last step may be off */
+  char *kept;       /* the fed run's arrays, one after another; NULL: ad_reference_keep was not called */
 };
 
 static int has_wires(const ad_program *program) {

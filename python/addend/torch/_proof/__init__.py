@@ -1,4 +1,4 @@
-"""`check`: do n ranks of a PyTorch job compute what one process computes, and where does it begin to be wrong?"""
+"""`check` compares what the ranks of a PyTorch job compute with one process, and finds where the first error arises."""
 
 from addend.torch._proof._check import assert_matches_one_process, check, write_reference
 

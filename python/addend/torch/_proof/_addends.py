@@ -1,5 +1,5 @@
-"""Gradients that are wrong: are their addends right, and what became of them? A rank's addends and sums are those of a
-dumped step (docs/dumps.md); what was counted is `addend diff`'s arithmetic."""
+"""Finds whether a wrong gradient's addends are right, and then how often each was counted. The ranks' addends and sums
+come from a dumped step (docs/dumps.md); `addend diff` counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DTYPES = {"F64": numpy.float64, "F32": numpy.float32, "F16": numpy.float16}
 
 
 def _read(path: str) -> Tuple[Dict[str, str], Dict[str, NDArray[numpy.float64]]]:
-    """Metadata, and tensors that are flat."""
+    """The metadata of a dump file, and its flat tensors as f64."""
     with open(path, "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         data = file.read()
@@ -51,7 +51,7 @@ def _write(path: str, metadata: Mapping[str, Any], found: Mapping[str, NDArray[n
 
 
 def _block(index: _match.Index) -> Optional[Tuple[List[int], List[int]]]:
-    """(first, count) where the indices are a block."""
+    """(first, count) in each dimension, if the indices are contiguous in all of them; else None."""
     first, count = [], []
     for part in index:
         start = int(part[0]) if len(part) else 0
@@ -63,13 +63,13 @@ def _block(index: _match.Index) -> Optional[Tuple[List[int], List[int]]]:
 
 
 def _elements(index: _match.Index, shape: Tuple[int, ...]) -> NDArray[Any]:
-    """Where the elements of this part are in the whole's row of elements, in the part's own order."""
+    """The flat indices in the global tensor of the part's elements, in the part's order."""
     return numpy.arange(math.prod(shape)).reshape(shape)[numpy.ix_(*index)].reshape(-1)
 
 
 class Dump:
-    """A dumped step, each tensor with the part of the whole that it is. What was dumped as a row of its elements is a
-    part of the whole's row."""
+    """A dumped step: for each tensor, its values and its indices in the global tensor (the flattened one, if the tensor
+    was dumped as a row of elements)."""
 
     def __init__(self, folder: str, whole: Whole, parts: Sequence[Part], axes: Axes):
         self.axes, self.whole, self.parts = axes, whole, parts
@@ -126,7 +126,7 @@ class Dump:
         return right.reshape(-1) if name in self._rows else right
 
     def cut(self, name: str) -> FrozenSet[str]:
-        """The axes along which ranks' addends are of other parts of the parameter."""
+        """The axes along which ranks have addends of different parts of the parameter."""
         index = {rank: placed[0] for (rank, _), placed in self.addends[name].items()}
         found = set()
         for axis in self.axes.names:
@@ -136,8 +136,8 @@ class Dump:
         return frozenset(found)
 
     def wanted(self, name: str, bound: float) -> Optional[FrozenSet[str]]:
-        """The axes over whose ranks the addends sum to the gradient of one process; None: over none, so they are
-        wrong before any sum."""
+        """The axes over which the addends must be summed to give the gradient of one process; None: no sum gives it, so
+        the addends themselves are wrong."""
         if name not in self.addends:
             return None
         cut = self.cut(name)
@@ -159,8 +159,8 @@ class Dump:
         return True
 
     def diff(self, names: Mapping[str, FrozenSet[str]], folder: str) -> Optional[addend.DiffReport]:
-        """What was counted in these sums, whose addends are right over the axes that are given; names whose parts are
-        no blocks are left out."""
+        """`addend diff`'s report on these parameters, whose addends are right; names[name]: the axes over which they
+        must be summed. Parameters whose parts are not contiguous are left out."""
         types = {name: self._types(name, wanted) for name, wanted in names.items()}
         kept = [name for name, found in types.items() if found]
         if not kept:

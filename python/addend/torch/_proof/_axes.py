@@ -1,4 +1,4 @@
-"""The mesh of a proof: named axes over ranks 0 to n - 1, row-major, the last fastest."""
+"""The mesh of a `check`: named axes over ranks 0 to n - 1, in row-major order (the last axis varies fastest)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import addend
 
 
 class Axes:
-    """What `batches` is given: the mesh's axes, and where a rank stands. It answers as a DeviceMesh does, but needs no
-    process group: in the process that has the whole there is none."""
+    """The mesh's axes and a rank's place on them, as the job's function `batches` gets them. It has the methods of a
+    DeviceMesh but needs no process group, since the process with the whole batch has none."""
 
     def __init__(self, sizes: Mapping[str, int], rank: Optional[int] = None):
         self.sizes: Dict[str, int] = dict(sizes)
@@ -20,45 +20,45 @@ class Axes:
 
     @property
     def mesh_dim_names(self) -> Tuple[str, ...]:
-        """As DeviceMesh has it."""
+        """The axes' names, under DeviceMesh's name for them."""
         return self.names
 
     @property
     def shape(self) -> Tuple[int, ...]:
-        """The sizes, in order."""
+        """The axes' sizes, in the axes' order."""
         return tuple(self.sizes.values())
 
     def size(self, axis: Union[str, int, None] = None) -> int:
-        """How many ranks an axis has, or all of them together."""
+        """The number of ranks along an axis, or of all ranks."""
         if axis is None:
             return math.prod(self.sizes.values())
         return self.sizes[self.names[axis] if isinstance(axis, int) else axis]
 
     def coordinate(self, rank: int) -> Dict[str, int]:
-        """Where a rank stands on each axis."""
+        """The rank's index on each axis."""
         at: Dict[str, int] = {}
         for name in reversed(self.names):
             rank, at[name] = divmod(rank, self.sizes[name])
         return at
 
     def get_local_rank(self, axis: str) -> int:
-        """Where this rank stands on an axis."""
+        """This rank's index on an axis."""
         if self.rank is None:
-            raise ValueError("the whole batch has no rank")
+            raise ValueError("batches was called for the whole batch (rank None), which has no index on an axis")
         return self.coordinate(self.rank)[axis]
 
     def __str__(self) -> str:
         return " ".join(f"{name}={size}" for name, size in self.sizes.items())
 
     def subsets(self) -> Iterator[FrozenSet[str]]:
-        """Every set of axes of more than one rank, but the empty one, the smallest first."""
+        """All sets of one or more axes with more than one rank, the smallest sets first."""
         wide = [name for name in self.names if self.sizes[name] > 1]
         for count in range(1, len(wide) + 1):
             for some in itertools.combinations(wide, count):
                 yield frozenset(some)
 
     def fibres(self, axes: FrozenSet[str], ranks: Optional[Sequence[int]] = None) -> List[List[int]]:
-        """The ranks in groups that differ along these axes alone."""
+        """The groups of ranks that differ on these axes only."""
         groups: Dict[Tuple[int, ...], List[int]] = {}
         for rank in range(self.size()) if ranks is None else ranks:
             at = self.coordinate(rank)
@@ -66,11 +66,11 @@ class Axes:
         return list(groups.values())
 
     def text(self, axes: FrozenSet[str]) -> str:
-        """The axes' names in the mesh's order."""
+        """The names of these axes in the mesh's order."""
         return ", ".join(name for name in self.names if name in axes)
 
     def ranks_text(self, rank: int) -> str:
-        """Where a rank stands, as words."""
+        """The rank's indices as text: "dp=1 tp=0"."""
         return " ".join(f"{name}={at}" for name, at in sorted(self.coordinate(rank).items(), key=self._order))
 
     def _order(self, item: Tuple[str, int]) -> int:
@@ -78,14 +78,14 @@ class Axes:
 
 
 def parse(mesh: object) -> Dict[str, int]:
-    """{"dp": 2, "tp": 2}, or a number of ranks on one axis dp."""
+    """The argument mesh= as axes and sizes: {"dp": 2, "tp": 2}; a number means that many ranks on one axis dp."""
     if isinstance(mesh, int):
         mesh = {"dp": mesh}
     if not isinstance(mesh, Mapping) or not mesh:
         raise addend.InvalidError(
-            f'mesh={mesh!r} is not {{"dp": 2, "tp": 2}}: names of axes and how many ranks each has'
+            f'mesh={mesh!r} must be a dictionary of axes and their numbers of ranks, as {{"dp": 2, "tp": 2}}'
         )
     for name, size in mesh.items():
         if not isinstance(name, str) or not name.isidentifier() or not isinstance(size, int) or size < 1:
-            raise addend.InvalidError(f"mesh: {name!r}: {size!r} is no name of an axis with a number of ranks")
+            raise addend.InvalidError(f"mesh: {name!r}: {size!r} must be an axis's name and its number of ranks")
     return dict(mesh)

@@ -1,5 +1,5 @@
-"""What the job calls of its own that moves numbers between ranks: autograd Functions, conversions of DTensors and
-collectives, each with what it takes and gives and the gradients of both. One step long; nothing is changed by it."""
+"""Records the job's own calls that may communicate in one step: autograd Functions, conversions of DTensors, and
+collectives, each with its inputs and outputs and the gradients of both. Changes nothing in what they compute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CONVERSIONS = ("redistribute", "to_local", "full_tensor", "from_local")
-_WRAPPED = "wrap_tensor_autograd"  # what PyTorch puts around the result of a functional collective
+_WRAPPED = "wrap_tensor_autograd"  # the autograd Function that PyTorch puts around a functional collective's result
 
 
 def _tensor_class() -> Any:
@@ -28,11 +28,11 @@ def _tensor_class() -> Any:
 
 
 class Calls:
-    """While it lasts, calls are noted in the trace's record."""
+    """A context in which calls are noted in the trace's record."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._open: Optional[Call] = None  # whose forward, or backward, is being computed
+        self._open: Optional[Call] = None  # the call whose forward or backward runs now
         self._before: List[Tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Calls:
@@ -62,7 +62,7 @@ class Calls:
         setattr(holder, name, value)
 
     def _converting(self, name: str, func: Callable[..., Any]) -> Any:
-        """A conversion of DTensors that is noted, but where no gradient is wanted: there it is only looked at."""
+        """Wraps a conversion of DTensors so that it is noted, except under no_grad (not part of the forward)."""
 
         def convert(*args: Any, **kwargs: Any) -> Any:
             if not torch.is_grad_enabled():
@@ -72,7 +72,7 @@ class Calls:
         return staticmethod(convert) if name == "from_local" else convert
 
     def _begin(self, name: str) -> Optional[Call]:
-        """None: it is called by another one, in the backward, or by PyTorch's own code."""
+        """Notes a new call; None if it is inside another call, in the backward, or made by PyTorch's own code."""
         if self._open is not None or torch._C._current_graph_task_id() != -1:
             return None
         where = _names.called()
@@ -109,11 +109,11 @@ class Calls:
         call.told_whole = any(_is_whole(tensor) for tensor in tensors(got))
 
     def place(self) -> str:
-        """file:line of a collective that is called now: in a backward that PyTorch has, of what it is the backward."""
+        """file:line of the collective that runs now; in a backward of PyTorch's, that of the forward call."""
         return _names.called() or (self._open.where if self._open is not None else "") or _names.caller()
 
     def collective(self, what: str) -> Optional[Call]:
-        """Notes a collective with the call that it is made in; a call of its own if it is in none."""
+        """Notes a collective in the call that contains it. If none does, notes it as a call and returns that."""
         backward = torch._C._current_graph_task_id() != -1
         if self._open is not None:
             (self._open.backward if backward else self._open.forward).append(what)
@@ -126,18 +126,18 @@ class Calls:
 
 
 def _is_whole(gradient: torch.Tensor) -> bool:
-    """Whether a gradient says of itself that it is no addend."""
+    """Whether a gradient is a DTensor without Partial placements, that is, not an addend."""
     return is_dtensor(gradient) and not any(place.is_partial() for place in gradient.placements)
 
 
 def _name(function: str) -> str:
-    """An autograd Function as it is called; PyTorch makes one for each functional collective."""
+    """The name to show for an autograd Function; PyTorch has one for each functional collective, with a long name."""
     made = function.rpartition("_c10d_functional_")[2]
     return f"{function}.apply" if made == function else made.rpartition("_")[0].lstrip("_")
 
 
 def _waited(name: str, given: Any) -> List[torch.Tensor]:
-    """What a call gave, a functional collective when it is done."""
+    """The output tensors of a call; waits for those of a functional collective."""
     found = [tensor.detach() for tensor in tensors(given)]
     if name.endswith(".apply") or name.startswith("DTensor."):
         return found
@@ -153,7 +153,7 @@ def _names_ranks(value: Any) -> bool:
 
 
 def sites(calls: List[Call]) -> Dict[Tuple[str, str, str], List[Call]]:
-    """By the module, the name and the line: a call that is made several times is one."""
+    """The calls grouped by module, name and line: one that is made several times is one entry."""
     found: Dict[Tuple[str, str, str], List[Call]] = {}
     for call in calls:
         found.setdefault((call.module, call.name, call.where), []).append(call)

@@ -36,33 +36,33 @@ def check(
     timeout: float = 300.0,
     reference: Optional[Path] = None,
 ) -> MatchReport:
-    """Whether the ranks of a job compute what one process computes, and if not, where it begins to be wrong.
+    """Compares what the ranks of a job compute with what one process computes, and finds where the first error arises.
 
         report = check(make_model, parallelize, batches, loss, mesh={"dp": 2, "tp": 2})
         assert report.ok, report
 
-    One process runs the whole batch; so many ranks as the mesh has, processes on gloo, run the job; all in f64. What is
-    compared: the loss, every parameter's gradient, in the first steps as well as in later ones, copies bit for bit.
+    One process runs the whole batch; as many processes as the mesh has ranks, connected by gloo, run the job; all in
+    f64. Compared are the loss and every parameter's gradient in three steps, and ranks' copies of them bit for bit.
 
-    make_model: gives the model as one process has it, with its weights
-    parallelize: parallelize(model, device_mesh) makes it what the job runs: returns it, or changes it in place
-    batches: batches(rank, mesh) gives the list of a rank's microbatches, batches(None, mesh) that of the whole; or a
-        pair (whole, cut), of which cut(whole, rank, mesh) gives them
-    loss: loss(model, batch) gives (numerator, count), which `check` divides by the count of the whole and multiplies by
-        what the wrapper averages; or a scalar, which is taken as it is
-    mesh: {"dp": 2, "tp": 2}, row-major, or a number of ranks along dp
-    run: run(model, microbatches, loss) runs forward and backward of all microbatches up to synchronised gradients,
-        where that is not a plain loop (no_sync, a schedule of pipeline stages, sums by hand)
-    averaged: what the job divides sums of gradients by, where neither DDP nor fully_shard does it
-    norm: norm(model) gives the global norm of the gradients as the job computes it
-    optimizer, steps: optimizer(model) gives one; parameters are compared after so many of its steps too
-    bound: how far a number may be off, over the largest of its tensor
-    sabotage: plants mistakes in the collectives of the backward, and says which this comparison would not notice
-    seed: of random numbers, in every process
+    make_model: make_model() gives the unsharded model with its weights
+    parallelize: parallelize(model, device_mesh) turns it into the job's model: returns that, or changes it in place
+    batches: batches(rank, mesh) gives the list of a rank's microbatches, batches(None, mesh) the list for the whole
+        batch; or a pair (whole, cut), where cut(whole, rank, mesh) gives a rank's list
+    loss: loss(model, batch) gives (numerator, count): `check` divides by the whole batch's count and multiplies by the
+        number by which the wrapper averages; or it gives a scalar, which is used unchanged
+    mesh: {"dp": 2, "tp": 2}, in row-major order, or a number of ranks along dp
+    run: run(model, microbatches, loss) runs forward and backward of all microbatches and synchronises the gradients.
+        Needed if that is not a plain loop (no_sync, a pipeline schedule, sums by hand)
+    averaged: by what the job divides sums of gradients, if neither DDP nor fully_shard does it
+    norm: norm(model) gives the gradients' global norm as the job computes it
+    optimizer, steps: optimizer(model) makes an optimizer; parameters are also compared after `steps` of its steps
+    bound: the largest allowed difference, divided by the largest element of the tensor
+    sabotage: plant mistakes in the collectives of the backward, and report which ones this comparison does not notice
+    seed: the seed of random numbers in every process
     timeout: seconds after which processes that did not end are stopped, and their stacks shown
-    reference: a file that `write_reference` wrote: what one process computes is read from it, not computed
+    reference: a file that `write_reference` wrote, to use instead of computing the whole batch in one process
 
-    In a script that torchrun started, its ranks run the job, as many as the mesh has; the report is on all of them.
+    In a script that torchrun started, torchrun's ranks run the job, as many as the mesh has; all get the report.
     """
     task = _job.Task(
         make_model, parallelize, batches, loss, _axes.parse(mesh), run, averaged, norm, optimizer, steps, bound,
@@ -95,7 +95,7 @@ def _alone(task: _job.Task, axes: _axes.Axes, folder: str, timeout: float, ranks
 
 
 def _proof(task: _job.Task, axes: _axes.Axes, timeout: float, whole_of: Callable[[str], _job.Whole]) -> MatchReport:
-    """With ranks that are started here."""
+    """Runs the job on ranks that are started here, and judges it."""
     folder = tempfile.mkdtemp(prefix="addend-check-")
     try:
         whole = whole_of(folder)
@@ -122,10 +122,10 @@ def write_reference(
     timeout: float = 300.0,
     **others: Any,
 ) -> None:
-    """Writes what one process computes to a file, which `check(..., reference=path)` compares the ranks with.
+    """Writes what one process computes to a file, with which `check(..., reference=path)` compares the ranks.
 
-    The arguments are those of `check`, so that one dictionary has them for both; what ranks alone need is not used.
-    For a model that does not fit into memory beside the ranks' own.
+    Use it for a model that does not fit into memory in one process and on the ranks at once. The arguments are those of
+    `check`, so that one dictionary serves both; those that only ranks need are ignored.
     """
     task = _job.Task(
         make_model, parallelize, batches, loss, _axes.parse(mesh), optimizer=optimizer, steps=steps, seed=seed
@@ -153,11 +153,11 @@ def _need(task: _job.Task) -> None:
     if task.steps and task.optimizer is None:
         raise addend.InvalidError(f"steps={task.steps} needs optimizer=, a function that makes one of a model")
     if not hasattr(os, "fork"):
-        raise addend.SystemRefusedError("check forks its ranks, which this system cannot")
+        raise addend.SystemRefusedError("check starts its ranks by os.fork, which this system does not have")
 
 
 def _import_once() -> None:
-    """What ranks import when they first use it, and what takes seconds: here, before they are forked."""
+    """Imports the slow parts of PyTorch that ranks need, before the ranks are forked."""
     import torch._dynamo
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel  # noqa: F401
@@ -171,8 +171,8 @@ def assert_matches_one_process(
     mesh: Union[int, Mapping[str, int]],
     **arguments: Any,
 ) -> MatchReport:
-    """For pytest: `check`, and a failure with its table if the ranks do not compute what one process does, if it cannot
-    be told, or if planted mistakes (`sabotage=True`) were not noticed."""
+    """For tests: runs `check` and raises AssertionError with its table if the ranks do not compute what one process
+    does, if that cannot be judged, or if planted mistakes (`sabotage=True`) were not noticed."""
     report = check(make_model, parallelize, batches, loss, mesh, **arguments)
     assert report.ok and not report.survivors, f"\n{report}"
     return report

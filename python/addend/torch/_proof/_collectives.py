@@ -1,5 +1,5 @@
-"""The collectives of a job, wherever it calls them: at the dispatcher, which functions of `torch.distributed`,
-functional collectives, DTensor, DDP and fully_shard all pass. They are noted, and mistakes are planted in them."""
+"""Notes a job's collectives and plants mistakes in them. It intercepts them at PyTorch's dispatcher, through which
+functions of `torch.distributed`, functional collectives, DTensor, DDP and fully_shard all go."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from addend.torch._proof._calls import Calls
 from addend.torch._proof._trace import Call, Trace, array
 
 OPERATORS = ("left out", "doubled", "averaged")
-_NONE_TO_PLANT = ("send", "recv", "barrier", "wait", "wrap")  # of points between stages, and what moves no numbers
+_NONE_TO_PLANT = ("send", "recv", "barrier", "wait", "wrap")  # point-to-point, or moves no data
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A collective of a step: the n-th over these axes in this phase."""
+    """A collective of a step's backward: number `number` of those over these axes."""
 
     axes: str
     number: int
@@ -30,7 +30,7 @@ class Place:
 
 @dataclasses.dataclass
 class Seen:
-    """What was called there."""
+    """The collective that was called at a Place: the operation, and file:line of the caller."""
 
     what: str
     where: str
@@ -57,13 +57,14 @@ def _group(values: Iterable[Any]) -> Optional[List[int]]:
 
 
 def axes_of(ranks: List[int], axes: Axes) -> str:
-    """The names of the axes that these ranks lie along."""
+    """The names of the axes on which these ranks differ."""
     at = [axes.coordinate(rank) for rank in ranks]
     return ", ".join(name for name in axes.names if len({place[name] for place in at}) > 1)
 
 
 class Collectives(TorchDispatchMode):
-    """While it lasts. `seen` has those of the backward; one of them is made wrong if `plant` names it."""
+    """A context that notes collectives: those of the backward in `seen`. `plant` = (place, operator) makes one of them
+    wrong."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Collectives(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if any(kind.__name__ == "DTensor" for kind in types):
-            return NotImplemented  # it comes again, with each rank's own tensors
+            return NotImplemented  # DTensor then calls the operation again, with local tensors
         name = func._schema.name.rpartition("::")[2]
         if "c10d" not in func.namespace or any(word in name for word in _NONE_TO_PLANT):
             return func(*args, **kwargs)
@@ -135,7 +136,7 @@ class Collectives(TorchDispatchMode):
 
 
 def _noted(call: Call, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The collective, and what it took and gave."""
+    """Runs the collective and notes its inputs and outputs in `call`."""
     call.takes = [array(tensor) for tensor in _tensors(args) if tensor.is_floating_point()]
     out = func(*args, **kwargs)
     if func.namespace != "c10d":
@@ -148,7 +149,8 @@ def _noted(call: Call, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _finished(out: Any, results: List[torch.Tensor]) -> Any:
-    """The same answer with a work that is done: gloo's own would copy the right numbers once more when waited for."""
+    """The collective's return value with a Work that is complete: waiting for gloo's own Work a second time would copy
+    the right numbers over the planted ones."""
     from torch._C._distributed_c10d import _create_work_from_future
 
     future: torch.futures.Future[List[torch.Tensor]] = torch.futures.Future()
@@ -158,7 +160,7 @@ def _finished(out: Any, results: List[torch.Tensor]) -> Any:
 
 
 def _own_part(name: str, ranks: List[int], args: Any) -> Optional[torch.Tensor]:
-    """What a rank alone would have got of a reduce_scatter into one tensor."""
+    """The result of a reduce_scatter that leaves out the other ranks: this rank's block of its own input."""
     if "reduce_scatter" not in name:
         return None
     source = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]

@@ -1,4 +1,4 @@
-"""`addend torch-check module:function`: the function returns the arguments of `addend.torch.check`."""
+"""The command `addend torch-check MODULE:FUNCTION`; the function returns the arguments of `addend.torch.check`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _load(text: str) -> Dict[str, Any]:
-    """What the function returns: a dictionary of arguments."""
+    """Calls the function that MODULE:FUNCTION names; returns its dictionary of arguments for check."""
     path, _, name = text.partition(":")
     if not path or not name:
         raise addend.InvalidError(f"'{text}' is not MODULE:FUNCTION, as in tests.jobs:tensor_parallel")
@@ -47,7 +47,7 @@ def _load(text: str) -> Dict[str, Any]:
 
 
 def run(words: Sequence[str]) -> int:
-    """The exit status; the report is printed."""
+    """Runs the command and prints the report; returns the exit status."""
     told = _parser().parse_args(words)
     from addend.torch import check, write_reference
 
@@ -69,11 +69,11 @@ def run(words: Sequence[str]) -> int:
     except addend.AddendError as error:
         print(f"addend torch-check: {error}", file=sys.stderr)
         return UNFINISHED
-    if os.environ.get("RANK", "0") == "0":  # of ranks that torchrun started
+    if os.environ.get("RANK", "0") == "0":  # of torchrun's ranks, only rank 0 prints
         print(json.dumps(report.document, allow_nan=False) if told.json else report)
     return HOLDS if report.ok and not report.survivors else ANSWER_IS_NO
 
 
 def main(words: Sequence[str]) -> NoReturn:
-    """For the program `addend`."""
+    """The entry point that the program `addend` runs."""
     sys.exit(run(words))

@@ -1,5 +1,5 @@
-"""Computing in f64 throughout, and without what is drawn: conversions to narrower dtypes become conversions to f64, and
-dropout is off."""
+"""Makes a job compute in f64 only and without random numbers: conversions to narrower dtypes become conversions to f64,
+and dropout is off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DRAWS |= {"uniform_", "bernoulli_", "exponential_"}
 
 
 def doubled(value: Any) -> Any:
-    """Floating tensors in f64, in tuples, lists, dictionaries and dataclasses too; whatever else is in it stays."""
+    """The value with all floating tensors converted to f64, inside tuples, lists, dictionaries and dataclasses too."""
     return _mapped(value, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf)
 
 
@@ -36,7 +36,7 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if type(value) is dict:
         return {key: _mapped(item, convert) for key, item in value.items()}
     copied: Any = copy.copy(value) if isinstance(value, MutableMapping) or dataclasses.is_dataclass(value) else None
-    if isinstance(value, MutableMapping):  # as tokenizers return it
+    if isinstance(value, MutableMapping):  # such as the BatchEncoding that tokenizers return
         for key, item in list(value.items()):
             copied[key] = _mapped(item, convert)
         return copied
@@ -49,14 +49,14 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 class Buffers:
-    """What a forward changes besides gradients, as running statistics: every step begins with the same."""
+    """Copies of the modules' buffers (such as running statistics), so that every step can begin with equal values."""
 
     def __init__(self, parts: Iterable[nn.Module]) -> None:
         found = {id(buffer): buffer for part in parts for buffer in part.buffers()}
         self._held = [(buffer, buffer.detach().clone()) for buffer in found.values()]
 
     def restore(self) -> None:
-        """As they were."""
+        """Sets all buffers to the values that they had at first."""
         with torch.no_grad():
             for buffer, value in self._held:
                 buffer.copy_(value)
@@ -68,9 +68,9 @@ _EPSILON = 2.0**-24  # half a unit of f32
 
 
 class Double(TorchFunctionMode):
-    """While it lasts. `said` collects what was done otherwise than the job does it; `narrow` has operations without
-    f64, which are computed in f32, and where they were called. With `rounding` what these are given is rounded
-    otherwise, as drawn."""
+    """A context in which floating operations compute in f64. `said`: notes on what is done differently from the job.
+    `narrow`: operations that have no f64 and are computed in f32, with the place where they were called. With
+    `rounding`, a generator, the inputs of these are changed at random by a rounding error of f32."""
 
     def __init__(self, modules: Sequence[str] = (), rounding: Optional[torch.Generator] = None) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class Double(TorchFunctionMode):
         self.narrow: Dict[str, str] = {}
         self._modules, self._rounding = modules, rounding
         self._apply: Any = None
-        self._inside = False  # an operation, whose name is said rather than that of a function that it is made of
-        self._through = False  # while an operation is computed in f32: whatever it converts is its own
+        self._inside = False  # inside an operation: notes name it, not the autograd Functions that it consists of
+        self._through = False  # inside an operation that is computed in f32: its own conversions stay
 
     def __enter__(self) -> Double:
         self._apply = own = vars(torch.autograd.Function).get("apply")
@@ -92,7 +92,7 @@ class Double(TorchFunctionMode):
                 return apply(*args, **kwargs)
             return mode._call(cls.__name__, apply, args, kwargs)
 
-        setattr(torch.autograd.Function, "apply", classmethod(applied))  # noqa: B010  no mode is told of it
+        setattr(torch.autograd.Function, "apply", classmethod(applied))  # noqa: B010  modes do not see apply
         enter: Any = super().__enter__
         enter()
         return self
@@ -106,7 +106,7 @@ class Double(TorchFunctionMode):
         leave(*error)
 
     def _call(self, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """The operation in f64, or in f32 if it says that it has no f64."""
+        """Runs the operation in f64; or in f32 if its error message says that it has no f64."""
         if self._through:
             return func(*args, **kwargs)
         if name not in self.narrow:
@@ -117,7 +117,7 @@ class Double(TorchFunctionMode):
                     raise
                 if any(
                     dtype in NARROW for dtype in _dtypes((args, kwargs))
-                ):  # something that was narrow from the start
+                ):  # the error may come from a tensor that was narrow from the start, so convert all to f64
                     return func(*doubled(args), **doubled(kwargs))
         self._through = True
         try:
@@ -160,7 +160,7 @@ class Double(TorchFunctionMode):
         if name in _DRAWS:
             self.said.add(f"numbers are drawn in the step (torch.{name}), in each process its own")
         if name in _BACKWARDS:
-            return func(*args, **kwargs)  # once: it frees what it goes through
+            return func(*args, **kwargs)  # not through _call, which may run it twice: a backward frees its graph
         self._inside, before = True, self._inside
         try:
             if not torch.is_autocast_enabled("cpu"):
@@ -188,19 +188,19 @@ def _wide(value: Any) -> Any:
 
 
 def quiet(model: nn.Module) -> Set[str]:
-    """Turns dropout modules off, and says so."""
+    """Turns dropout modules off; returns a note if there were any."""
     found = [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p]
     for dropout in found:
         dropout.p = 0.0
     for module in model.modules():
-        if isinstance(getattr(module, "dropout", None), float):  # of nn.MultiheadAttention, nn.LSTM
-            setattr(module, "dropout", 0.0)  # noqa: B010  no attribute of every module
+        if isinstance(getattr(module, "dropout", None), float):  # in nn.MultiheadAttention and nn.LSTM
+            setattr(module, "dropout", 0.0)  # noqa: B010  nn.Module has no attribute dropout
     return {"dropout is off"} if found else set()
 
 
 def vary_constants(model: nn.Module) -> Set[str]:
-    """Draws parameters anew that hold one number alone: zeros and ones hide mistakes, and do not say which part of the
-    whole a rank has."""
+    """Adds random numbers to parameters whose elements are all equal: zeros and ones hide mistakes, and do not show
+    which part of the parameter a rank has. Returns a note on these."""
     generator = torch.Generator().manual_seed(5)
     varied: Dict[str, None] = {}
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What the processes of a proof do: one has the whole batch, the others are the ranks of the job."""
+"""The work of a check's processes: one runs the whole batch, the others are the ranks of the job."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SEED = 20
-_TIMES = 8.0  # what ranks may be off by, over what one process's own roundings make
-_DRAWS = 4
-_ROUNDING = 1e-4  # of the largest gradient; what a bound is taken of is no less
-STEPS = ("its first step", "its second step", "its third step")  # a hook that is lost shows later than the first
+_TIMES = 8.0  # allowed error of ranks, as a multiple of the error that rounding makes in one process
+_DRAWS = 4  # number of random roundings that are tried
+_ROUNDING = 1e-4  # errors are relative to a gradient's largest element, but at least this part of the largest of all
+STEPS = ("its first step", "its second step", "its third step")  # three, since a lost hook shows only after the first
 
 
 @dataclasses.dataclass
 class Task:
-    """What `check` was asked for; it says what each means."""
+    """The arguments of `check`, whose docstring explains them."""
 
     make_model: Callable[[], nn.Module]
     parallelize: Callable[..., Any]
@@ -53,10 +53,10 @@ class Task:
 
 @dataclasses.dataclass
 class Whole:
-    """What one process came to."""
+    """What one process computed from the whole batch."""
 
     loss: float
-    count: Optional[float]  # of the whole, where losses are numerators and counts
+    count: Optional[float]  # the whole batch's count, if losses are (numerator, count)
     weights: Dict[str, NDArray[numpy.float64]]
     state: Dict[str, Any]
     gradients: Dict[str, NDArray[numpy.float64]]
@@ -65,24 +65,24 @@ class Whole:
     record: Optional[Record]
     said: Set[str]
     batches: int = 1
-    own_error: float = 0.0  # of what has no f64, over each largest element: what other roundings make of it
-    model_mark: str = ""  # checksums of the weights that make_model gave, and of the batch
-    batch_mark: str = ""
-    file: str = ""  # that it was read from
+    own_error: float = 0.0  # relative error that other roundings in operations without f64 make
+    model_mark: str = ""  # checksum of the weights that make_model gave
+    batch_mark: str = ""  # checksum of the whole batch
+    file: str = ""  # the reference file from which all this was read; "": it was computed
 
     def first_name(self, name: str) -> str:
-        """What a tied parameter is called here, by any of its names."""
+        """The name used here for a parameter, from any of a tied parameter's names."""
         return next((first for first, others in self.aliases.items() if name in others), name)
 
     @property
     def floor(self) -> float:
-        """A gradient whose every element is smaller is nothing but rounding, as that of a bias before a softmax."""
+        """A gradient whose elements are all smaller is only rounding errors, as that of a bias before a softmax."""
         return _ROUNDING * max((_match.largest(gradient) for gradient in self.gradients.values()), default=0.0)
 
 
 @dataclasses.dataclass
 class Held:
-    """A parameter on one rank: which part it is, and what its gradient was in each of the steps."""
+    """A parameter on one rank: which part of the global parameter it is, and its gradient in each step."""
 
     index: Optional[_match.Index]
     shape: Tuple[int, ...]
@@ -93,7 +93,7 @@ class Held:
 
 @dataclasses.dataclass
 class Part:
-    """What one rank came to."""
+    """What one rank computed."""
 
     rank: int
     losses: List[float]
@@ -109,19 +109,20 @@ class Part:
 
 
 def with_bound(task: Task, whole: Whole) -> Task:
-    """The bound is wider where an operation has no f64."""
+    """The task with a bound that allows for operations without f64."""
     return dataclasses.replace(task, bound=max(task.bound, _TIMES * whole.own_error))
 
 
 def prepare(task: Task) -> None:
-    """For a process of its own."""
+    """Sets threads, dtype and seed in a process of the check."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(task.seed)
 
 
 def microbatches(task: Task, axes: Axes, rank: Optional[int]) -> List[Any]:
-    """Those of a rank, or of the whole; one that is no list is a microbatch alone."""
+    """The microbatches of a rank, or of the whole batch if `rank` is None, in f64. A value that is not a list is one
+    microbatch."""
     if callable(task.batches):
         found = task.batches(rank, axes)
     else:
@@ -130,7 +131,7 @@ def microbatches(task: Task, axes: Axes, rank: Optional[int]) -> List[Any]:
         found = whole if rank is None else cut(whole, rank, axes)
     if found is None:
         whose = "the whole" if rank is None else f"rank {rank}"
-        raise addend.InvalidError(f"batches gave nothing for {whose}: a list of microbatches is wanted")
+        raise addend.InvalidError(f"batches returned None for {whose}: it must return a list of microbatches")
     return [_double.doubled(batch) for batch in (found if isinstance(found, list) else [found])]
 
 
@@ -139,18 +140,21 @@ def _loss_of(task: Task, model: Any, batch: Any) -> Tuple[torch.Tensor, Optional
     found = task.loss(model, batch)
     if isinstance(found, (tuple, list)):
         if len(found) != 2:
-            raise addend.InvalidError(f"loss gave {len(found)} things: a scalar, or a numerator and a count")
+            raise addend.InvalidError(
+                f"loss returned {len(found)} values; it must return a scalar, or a numerator and a count"
+            )
         return found[0], float(found[1])
     if not isinstance(found, torch.Tensor) or found.numel() != 1:
-        raise addend.InvalidError(f"loss gave {type(found).__name__}, not a tensor of one element")
+        raise addend.InvalidError(f"loss returned a {type(found).__name__}; it must return a tensor of one element")
     return found, None
 
 
-# -- one process
+# -- the process with the whole batch
 
 
 def _need_memory(model: nn.Module, ranks: int, one: int = 1) -> None:
-    """Each process has parameters, gradients and a copy of both; `one` is 0 where a file has what one came to."""
+    """Raises NoMemoryError if the check would not fit into memory: each process has parameters, gradients and a copy of
+    both. `one` is 1 if one process runs the whole batch, 0 if a file has its results."""
     size = sum(parameter.numel() for parameter in model.parameters()) * 8
     wanted = size * 4 * (ranks + one)
     with open("/proc/meminfo") as file:
@@ -160,23 +164,23 @@ def _need_memory(model: nn.Module, ranks: int, one: int = 1) -> None:
         instead = ", or write what one process computes to a file (write_reference) and give reference=FILE"
         raise addend.NoMemoryError(
             f"the model has {size / 2**30:.1f} GiB in f64, {' and '.join(those)} with it take about "
-            f"{wanted / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free: make a smaller one (fewer layers show the "
-            f"same mistakes){instead if ranks and one else ''}"
+            f"{wanted / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free: check a smaller model (fewer layers show "
+            f"the same mistakes){instead if ranks and one else ''}"
         )
 
 
 def make(task: Task, ranks: int, one: int = 1) -> Tuple[nn.Module, Set[str]]:
-    """The model as one process has it, in f64."""
+    """The unsharded model in f64, and notes on what was changed in it."""
     model = task.make_model()
     if not isinstance(model, nn.Module):
-        raise addend.InvalidError(f"make_model gave {type(model).__name__}, not a torch.nn.Module")
+        raise addend.InvalidError(f"make_model returned a {type(model).__name__}; it must return a torch.nn.Module")
     _need_memory(model, ranks, one)
     said = _double.quiet(model)
     return model.double(), said
 
 
 def _aliases(model: nn.Module) -> Dict[str, List[str]]:
-    """Other names of tied parameters, by the first."""
+    """For each tied parameter, the names besides its first name."""
     first: Dict[int, str] = {}
     found: Dict[str, List[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -187,7 +191,8 @@ def _aliases(model: nn.Module) -> Dict[str, List[str]]:
 
 
 def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
-    """The whole batch in one process; `ranks` of the job will have the model, too."""
+    """Runs the whole batch in this process. `ranks`: how many ranks will have the model at the same time (for the
+    memory check)."""
     prepare(task)
     model, said = make(task, axes.size() if ranks is None else ranks)
     model_mark = _mark.mark_of(model.state_dict())
@@ -204,7 +209,7 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
         value, count = _whole_loss(task, model, batches)
         if not value.requires_grad:
             raise addend.InvalidError(
-                "no parameter of the model gets a gradient: the loss depends on none that wants one"
+                "no parameter of the model gets a gradient: the loss depends on none that requires one"
             )
         value.backward()
     trace.remove()
@@ -224,14 +229,14 @@ def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
 def _narrow_text(narrow: Mapping[str, str], bound: float) -> str:
     return (
         f"computed in f32, for there is no f64: {', '.join(f'{name} ({place})' for name, place in narrow.items())}; "
-        f"so the bound is {bound:.2g} where it would be less: {_TIMES:g} times what one process's results differ by "
-        f"where what these are given is rounded otherwise ({_DRAWS} draws)"
+        f"so the bound is at least {bound:.2g}: {_TIMES:g} times the difference that other roundings of the inputs of "
+        f"these operations make in one process ({_DRAWS} draws)"
     )
 
 
 def _own_error(task: Task, model: nn.Module, batches: Sequence[Any], whole: Whole) -> float:
-    """How far one process's own results differ, over each largest element, where inputs of operations that have no f64
-    are rounded otherwise."""
+    """The largest relative difference that one process's results show if the inputs of operations without f64 are
+    rounded differently."""
     worst = 0.0
     for draw in range(_DRAWS):
         model.load_state_dict(whole.state)
@@ -264,7 +269,7 @@ def _whole_loss(task: Task, model: nn.Module, batches: Sequence[Any]) -> Tuple[t
     if not counts:
         return value, None
     if not sum(counts):
-        raise addend.InvalidError("the counts that loss gives for the whole are 0")
+        raise addend.InvalidError("the counts that loss returns for the whole batch add up to 0")
     return value / sum(counts), sum(counts)
 
 
@@ -290,7 +295,7 @@ def _steps_alone(
 
 
 class Rank:
-    """One rank of the job, from joining to what it came to."""
+    """One rank of the job: makes its model, runs the steps, and returns a Part."""
 
     def __init__(self, task: Task, axes: Axes, whole: Whole, folder: str):
         self.task, self.axes, self.whole, self.folder = task, axes, whole, folder
@@ -311,13 +316,15 @@ class Rank:
         self.model: Any = model if made is None else made
         self.parts: List[nn.Module] = [m for m in _modules_of(self.model)]
         if not self.parts:
-            raise addend.InvalidError(f"parallelize gave {type(made).__name__}: a module, a list of them, or None")
+            raise addend.InvalidError(
+                f"parallelize returned a {type(made).__name__}; it must return a module, a list of modules, or None"
+            )
         self.buffers = _double.Buffers(self.parts)
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()
 
     def _whole_parameters(self) -> contextlib.ExitStack:
-        """While it lasts, parameters and gradients of FullyShardedDataParallel are whole on every rank."""
+        """A context in which parameters and gradients in FullyShardedDataParallel are unsharded on every rank."""
         stack = contextlib.ExitStack()
         for part in self.parts:
             if any(is_flat_fsdp(module) for module in part.modules()):
@@ -327,8 +334,8 @@ class Rank:
         return stack
 
     def named(self) -> Iterator[Tuple[str, nn.Parameter]]:
-        """Every parameter. One that is tied in one process has the name that it has there: of the stages of a pipeline
-        one has it under this name, and another under the other."""
+        """Every parameter under its name in the one process. A parameter that is tied there, and that two pipeline
+        stages have under two names, gets the same name on both."""
         own = {name: parameter for part in self.parts for name, parameter in _names.parameters(part)}
         for name, parameter in own.items():
             first = self.whole.first_name(name)
@@ -338,20 +345,20 @@ class Rank:
                 yield name, parameter
 
     def _averaged(self) -> float:
-        """What DDP, fully_shard or FullyShardedDataParallel divides the sum by."""
+        """By what DDP, fully_shard or FullyShardedDataParallel divides the sum of gradients."""
         for module in (module for part in self.parts for module in part.modules()):
             if is_flat_fsdp(module):
                 return float(getattr(module, "_gradient_predivide_factor", 1.0)) * float(
                     getattr(module, "_gradient_postdivide_factor", 1.0)
                 )
-        with contextlib.suppress(ValueError):  # a wrapper that a watch does not see
+        with contextlib.suppress(ValueError):  # raised for a wrapper that cannot be watched
             factors = [entry.factor for part in self.parts for entry in _parameters.find(part)]
             if factors:
                 return 1 / max(set(factors), key=factors.count)
         return 1.0
 
     def scaled(self, model: Any, batch: Any) -> torch.Tensor:
-        """The loss as the job takes its backward."""
+        """The loss of a microbatch, scaled as the job's backward needs it; also notes its value."""
         value, count = _loss_of(self.task, model, batch)
         if count is not None:
             value = value * (self.averaged / (self.whole.count or 1.0))
@@ -361,7 +368,7 @@ class Rank:
         return value
 
     def step(self) -> None:
-        """Forward and backward of all microbatches."""
+        """Runs forward and backward of all microbatches."""
         self.losses.clear()
         with self.mode:
             if self.task.run is not None:
@@ -378,7 +385,7 @@ class Rank:
         self.buffers.restore()
 
     def part(self) -> Part:
-        """The job as it is, twice; then once more with all hooks."""
+        """Runs two steps without hooks, then a third with all hooks, and returns what this rank computed."""
         with self._whole_parameters():
             params = {name: self._held(name, parameter) for name, parameter in self.named()}
         norms = []
@@ -431,7 +438,7 @@ class Rank:
 
     @contextlib.contextmanager
     def _dumped(self, folder: str) -> Iterator[List[str]]:
-        """Dumps addends and sums; where the job's wrapper does not let them be seen, it is only said."""
+        """A context that dumps addends and sums. If they cannot be seen, notes why instead of raising an error."""
         said: List[str] = []
         stack = contextlib.ExitStack()
         if len(self.parts) != 1:
@@ -460,10 +467,11 @@ class Rank:
                 for name, parameter in self.named():
                     params[name].after.append(array(parameter))
 
-    # -- mistakes in collectives of the backward
+    # -- planting mistakes in collectives of the backward
 
     def _plant(self, seen: Mapping[Place, Seen], params: Dict[str, Held]) -> Dict[Tuple[Place, str], str]:
-        """By what each is noticed here: a parameter, the error, or nothing. Ranks plant the same at the same time."""
+        """Plants each mistake in turn, the same on all ranks. Returns for each the first parameter of this rank whose
+        gradient shows it, or ""."""
         everyones: List[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyones, sorted(seen, key=lambda place: (place.axes, place.number)))
         places = list(dict.fromkeys(place for some in everyones for place in some))
@@ -499,7 +507,7 @@ class Rank:
 
 
 def _own_gradient(parameter: nn.Parameter) -> Any:
-    """This rank's part of the gradient; a pending sum of a DTensor's is made, as its optimizer would have to."""
+    """This rank's part of the gradient. If the gradient is a DTensor that is not summed yet, sums it first."""
     gradient = parameter.grad
     if is_dtensor(gradient) and is_dtensor(parameter) and gradient.placements != parameter.placements:
         gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
@@ -516,7 +524,7 @@ def _modules_of(made: Any) -> Iterator[nn.Module]:
 
 
 def be_rank(task: Task, axes: Axes, whole: Whole, folder: str, rank: int) -> Part:
-    """A process that joins the others over gloo and does its part."""
+    """The work of a rank's process: joins the others through gloo, and runs the job."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(axes.size()))
     world = axes.size()
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
@@ -526,5 +534,5 @@ def be_rank(task: Task, axes: Axes, whole: Whole, folder: str, rank: int) -> Par
 
 
 def forget(folder: str) -> None:
-    """What a proof left."""
+    """Deletes the folder of a check."""
     shutil.rmtree(folder, ignore_errors=True)

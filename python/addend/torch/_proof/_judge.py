@@ -1,4 +1,4 @@
-"""The verdict: every parameter's gradient on every rank against that of one process."""
+"""Judges a check: compares every parameter's gradient on every rank with that of one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Found:
-    """Of one parameter."""
+    """The finding on one parameter."""
 
     name: str
     error: float = 0.0
@@ -32,18 +32,18 @@ class Found:
     unknown: bool = False
 
     def worse(self, error: float, text: str) -> None:
-        """The first thing that is wrong is what is said."""
+        """Notes an error; the report shows the text of the first."""
         self.error = max(self.error, error)
         self.text = self.text or text
 
 
 class Judge:
-    """Of all that the processes came to."""
+    """Makes the report from what all processes computed."""
 
     def __init__(self, task: Task, axes: Axes, whole: Whole, parts: Sequence[Part], folder: str):
         self.task, self.axes, self.whole, self.parts, self.folder = task, axes, whole, parts, folder
         self.modules: Optional[Modules] = None
-        self._unseen = False  # addends of a step
+        self._unseen = False  # no addends were dumped
         self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
 
     def _find_modules(self) -> Optional[Modules]:
@@ -54,7 +54,7 @@ class Judge:
         if self.whole.batches > 1 and other is not None:
             self.messages.append(
                 f"modules were not compared: the whole is {self.whole.batches} batches, and rank {other.rank} has "
-                f"{other.batches}, so that nothing says which of them belong together"
+                f"{other.batches}, so it is unknown which of them belong together"
             )
             return None
         averaged = {part.rank: part.averaged for part in self.parts}
@@ -96,7 +96,7 @@ class Judge:
 
     @property
     def _compared(self) -> List[str]:
-        """All but those that get no gradient anywhere."""
+        """The names of all parameters that have a gradient in the one process or on a rank."""
         return [name for name in self.whole.weights if name in self.whole.gradients or self._somewhere(name)]
 
     def _somewhere(self, name: str) -> bool:
@@ -110,7 +110,7 @@ class Judge:
             return found
         if right is None:
             if self._somewhere(name):
-                found.worse(math.inf, "one process has no gradient for it, and the ranks have one")
+                found.worse(math.inf, "one process has no gradient for it, but the ranks have one")
             return found
         for rank, one in held.items():
             if one.index is None:
@@ -132,8 +132,8 @@ class Judge:
     def _no_part(self, name: str, rank: int, one: Held) -> str:
         shape = list(self.whole.weights[name].shape)
         return (
-            f"rank {rank}'s weights {list(one.shape)} are no part of those of one process {shape}: parallelize has to "
-            "cut the weights that it is given"
+            f"rank {rank}'s weights {list(one.shape)} are no part of those of one process {shape}: parallelize must "
+            "shard the weights that it is given, not make new ones"
         )
 
     def _compare(self, found: Found, right: NDArray[numpy.float64], held: Dict[int, Held], step: int) -> None:
@@ -154,7 +154,7 @@ class Judge:
         self._copies(found, held, step, late)
 
     def _cover(self, found: Found, right: NDArray[numpy.float64], held: Dict[int, Held]) -> None:
-        """Every element is on some rank."""
+        """Notes an error if some elements of the parameter are on no rank."""
         covered = numpy.zeros(right.shape, dtype=bool)
         for one in held.values():
             if one.index:
@@ -163,7 +163,7 @@ class Judge:
             found.worse(math.inf, f"{int((~covered).sum())} of its {covered.size} elements are on no rank")
 
     def _copies(self, found: Found, held: Dict[int, Held], step: int, late: str) -> None:
-        """Ranks that have the same part have the same bits."""
+        """Notes an error if ranks with the same part of the parameter have different bits in the gradient."""
         first: Dict[Tuple[bytes, ...], int] = {}
         for rank, one in held.items():
             gradient = one.gradients[step]
@@ -207,7 +207,8 @@ class Judge:
     # -- losses and norms
 
     def _loss(self) -> Tuple[Optional[float], bool]:
-        """Ranks' losses are right if their sums, or means, over some axes are all that of one process."""
+        """(the ranks' loss, whether it is right). It is right if there are axes over which the ranks' losses, summed or
+        averaged, all give the loss of one process."""
         losses = {
             part.rank: sum(part.losses) / (part.averaged if self.whole.count is not None else 1.0)
             for part in self.parts
@@ -239,7 +240,7 @@ class Judge:
             )
         return not off
 
-    # -- causes
+    # -- where the first error arises
 
     def _begins(self, wrong: Sequence[str], loss_ok: bool) -> Tuple[Optional[Begins], Optional[addend.DiffReport]]:
         late, early, diff = self._addends(wrong)
@@ -256,7 +257,8 @@ class Judge:
     def _addends(
         self, wrong: Sequence[str]
     ) -> Tuple[Dict[str, FrozenSet[str]], Dict[str, str], Optional[addend.DiffReport]]:
-        """(parameters whose addends are right, and over which axes; those wrong before any sum; what was counted)"""
+        """(wrong parameters whose addends are right, with the axes to sum over; those whose addends are wrong; the diff
+        report on the former)"""
         folder = os.path.join(self.folder, "dump")
         refused = next((part.no_dump for part in self.parts if part.no_dump), "")
         if refused or not os.path.isdir(folder):
@@ -284,8 +286,8 @@ class Judge:
         return found or (self._unseen_sums(early) if self._unseen else None) or self.modules.backward(early, late)
 
     def _unseen_sums(self, wrong: Mapping[str, str]) -> Optional[Begins]:
-        """Addends were not seen: where no module hands on a wrong gradient, and parameters of several are wrong, it is
-        their sums that are."""
+        """Decides without addends: if parameters of several modules are wrong but no module passes on a wrong gradient,
+        the sums of their gradients are wrong."""
         owners = {name.rpartition(".")[0] for name in wrong}
         if self.modules is None or len(owners) < 2 or self.modules.hands_on_wrong():
             return None

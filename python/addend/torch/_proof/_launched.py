@@ -1,5 +1,5 @@
-"""Ranks that a launcher started, torchrun or one like it: each forks the process that does its part, so that groups,
-the default dtype and threads of the rank stay as they are, and a part that dies or hangs is told on all ranks."""
+"""Runs a check on ranks that torchrun or another launcher started. Each rank forks a process for its part, so that the
+rank's process groups, default dtype and threads do not change, and all ranks hear of a part that dies or hangs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from addend.torch._proof._axes import Axes
 from addend.torch._proof._report import MatchReport
 
 _LATE = 30.0  # seconds by which a rank may come later than the others
-_calls = 0  # every rank asks for the same proofs in the same order
-_kept: List[Any] = []  # groups whose threads are another process's: their end would wait for these
+_calls = 0  # number of checks so far, which all ranks make in the same order
+_kept: List[Any] = []  # keeps groups alive in a forked process, since their destructors would wait for threads
 
 T = TypeVar("T")
 Failure = Tuple[type, str]
@@ -41,7 +41,7 @@ def _store() -> Tuple[Any, int, int]:
 
 
 def forget_groups() -> None:
-    """In a process that was forked from a rank."""
+    """Makes torch.distributed forget its groups, in a process that was forked from a rank."""
     if not dist.is_initialized():
         return
     world = distributed_c10d._world
@@ -66,7 +66,7 @@ def _attempt(work: Callable[[], T]) -> Tuple[Optional[T], Optional[Failure]]:
 
 
 class Team:
-    """This rank, and how it hears of the others."""
+    """This rank and, through the launcher's store, the others."""
 
     def __init__(self, axes: Axes, limit: float):
         global _calls
@@ -74,8 +74,8 @@ class Team:
         store, self.rank, self.world = _store()
         if self.world != axes.size():
             raise addend.InvalidError(
-                f"the launcher started {self.world} ranks, and mesh {axes} has {axes.size()}: start that many, or "
-                "`unset RANK WORLD_SIZE`, and check starts its own"
+                f"the launcher started {self.world} ranks, but mesh {axes} has {axes.size()}: start that many, or "
+                "`unset RANK WORLD_SIZE` so that check starts its own"
             )
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store: Any = distributed_c10d.PrefixStore(f"addend-check/{restart}/{_calls}", store)
@@ -93,18 +93,18 @@ class Team:
             self._store.wait([key], datetime.timedelta(seconds=limit))
         except RuntimeError as error:
             raise addend.RankDiedError(
-                f"rank {rank} did not come to where the others wait in {limit:g} s: it does not call check, or it ended"
+                f"rank {rank} did not join the check within {limit:g} s: it does not call check, or it ended"
             ) from error
         return pickle.loads(self._store.get(key))
 
     def _exchange(self, own: Any) -> List[Any]:
-        """What each rank says."""
+        """Every rank gives a value; returns all of them."""
         self._told += 1
         self._store.set(f"{self._told}/{self.rank}", pickle.dumps(own))
         return [self._get(f"{self._told}/{rank}", rank) for rank in range(self.world)]
 
     def _agree(self, own: Optional[Failure]) -> None:
-        """Raises on all ranks what made one of them fail."""
+        """If a rank failed, raises its error on all ranks."""
         told = self._exchange(own)
         failed: Dict[str, Failure] = {failure[1]: failure for failure in told if failure is not None}
         if failed:
@@ -113,14 +113,14 @@ class Team:
             raise kind("\n".join(hung) if _ranks.HUNG in text else text)
 
     def first(self, work: Callable[[], T]) -> T:
-        """What rank 0 finds, on all ranks."""
+        """Calls work() on rank 0; returns its result, or raises its error, on all ranks."""
         found, failure = _attempt(work) if self.rank == 0 else (None, None)
         self._agree(failure)
         told: T = self._exchange(found)[0]
         return told
 
     def each(self, work: Callable[[], T]) -> T:
-        """What this rank finds, if no rank fails."""
+        """Calls work() on every rank; returns this rank's result, or raises the error of a rank that failed."""
         found, failure = _attempt(work)
         self._agree(failure)
         assert found is not None
@@ -129,7 +129,8 @@ class Team:
     def proof(
         self, task: _job.Task, axes: Axes, timeout: float, whole_of: Callable[[str], _job.Whole], in_file: bool
     ) -> MatchReport:
-        """The report, the same on all ranks; `in_file`: each of them reads what one process computes."""
+        """Runs the check; returns its report on all ranks. `in_file`: each rank reads the reference from a file; else
+        rank 0 computes it."""
         folder = self.first(lambda: tempfile.mkdtemp(prefix="addend-check-"))
         try:
             if not in_file:

@@ -1,4 +1,4 @@
-"""Whether a reference that a file holds is that of this model and batch: checksums of both."""
+"""Checksums of model and batch, by which a reference file of another model or batch is refused."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 def need_same(whole: Whole, model_mark: str, batch_mark: str) -> None:
-    """Refuses a reference that was made of something else than this job has."""
+    """Refuses a reference that was written for another model or batch than this job's."""
     if whole.file and whole.model_mark != model_mark:
         raise addend.InvalidError(
             f"{whole.file} is the reference of another model: the weights that make_model gives have other names, "
-            "shapes or values (write it again; a make_model that draws otherwise each time has to set a seed)"
+            "shapes or values (write it again; a make_model with random weights must set a seed)"
         )
     if whole.file and whole.batch_mark != batch_mark:
         raise addend.InvalidError(f"{whole.file} is the reference of another batch: write it again with this one")
 
 
 def mark_of(value: Any) -> str:
-    """A checksum: equal for equal tensors, numbers and texts in equal places."""
+    """A checksum of nested values, which depends on their tensors, numbers and texts and on their order."""
     digest = hashlib.sha256()
     for piece in _pieces(value):
         digest.update(piece)

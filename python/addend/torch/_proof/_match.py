@@ -1,5 +1,5 @@
-"""What a rank's tensor is to the whole one that one process has: the whole, a part of it, or an addend whose sum over
-some axes is one of these. Nobody says it of plain tensors, so it is tried; NumPy, in f64."""
+"""Finds how the ranks' tensors relate to the tensor of one process: each is all of it, a part of it, or an addend (sums
+over some axes are all or a part of it). Plain tensors do not say it, so it is found by comparing values, in f64."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Array = "NDArray[numpy.float64]"
-Index = Tuple["NDArray[numpy.int64]", ...]  # for each dimension the indices of the whole that a rank has
-_MOST = 512  # combinations of blocks that are tried
+Index = Tuple["NDArray[numpy.int64]", ...]  # for each dimension, the indices of one process's tensor that a rank has
+_MOST = 512  # number of combinations of blocks that are tried
 
 
 def close(found: NDArray[numpy.float64], right: NDArray[numpy.float64], bound: float, scale: float) -> bool:
-    """Whether they agree within `bound` of `scale`, the largest element of the whole."""
+    """Whether the arrays differ by at most `bound` times `scale`, the largest element of one process's tensor."""
     if found.shape != right.shape:
         return False
     if not found.size:
@@ -34,7 +34,7 @@ def largest(whole: NDArray[numpy.float64]) -> float:
 
 
 def take(whole: NDArray[numpy.float64], index: Index) -> NDArray[numpy.float64]:
-    """The part with these indices."""
+    """The part of `whole` with these indices."""
     part: NDArray[numpy.float64] = whole[numpy.ix_(*index)] if index else whole
     return part
 
@@ -48,7 +48,7 @@ def same(a: Index, b: Index) -> bool:
 
 
 def _blocks(n: int, count: int) -> Iterator[NDArray[numpy.int64]]:
-    """Where a part of `count` of `n` may begin: multiples of its size first."""
+    """The blocks of `count` out of `n` indices that a shard may have: those at multiples of `count`, then the last."""
     if count == n:
         yield numpy.arange(n)
         return
@@ -59,7 +59,8 @@ def _blocks(n: int, count: int) -> Iterator[NDArray[numpy.int64]]:
 
 
 def _by_value(part: NDArray[numpy.float64], whole: NDArray[numpy.float64], dim: int) -> Optional[NDArray[numpy.int64]]:
-    """Which of the whole's slices along `dim` each of the part's is most like; their other dimensions agree."""
+    """For each slice of `part` along `dim`, the index of the most similar slice of `whole`. All other dimensions have
+    the same size in both."""
     rows, wholes = numpy.moveaxis(part, dim, 0), numpy.moveaxis(whole, dim, 0)
     rows, wholes = rows.reshape(len(rows), -1), wholes.reshape(len(wholes), -1)
     if not rows.size:
@@ -76,8 +77,8 @@ def _by_value(part: NDArray[numpy.float64], whole: NDArray[numpy.float64], dim: 
 
 
 class Hints:
-    """Which indices of a dimension a rank has of other tensors: rows that are alike (of one token, before any
-    attention) are told apart by those of tensors where they are not."""
+    """The indices that a rank was found to have in other tensors. They tell apart rows that are equal (of the same
+    token, before any attention), if the rows of another tensor are not."""
 
     def __init__(self) -> None:
         self._found: Dict[Tuple[int, int, int], List[NDArray[numpy.int64]]] = {}
@@ -89,15 +90,15 @@ class Hints:
                 known.append(part)
 
     def of(self, dim: int, n: int, count: int) -> List[NDArray[numpy.int64]]:
-        """The first that were added, first."""
+        """The known indices for a dimension of size `n` of which the rank has `count`, in the order of adding."""
         return self._found.get((dim, n, count), [])
 
 
 def locate(
     part: NDArray[numpy.float64], whole: NDArray[numpy.float64], bound: float, hints: Optional[Hints] = None
 ) -> Optional[Index]:
-    """The indices for which `part` is that part of the whole: as others of the rank's, all, blocks, or else slices of
-    one dimension by value."""
+    """The indices at which `whole` has the values of `part`. Tries the indices of the rank's other tensors (hints),
+    then blocks, then matches slices of one dimension by value; None: nothing fits."""
     if part.ndim != whole.ndim or any(p > w for p, w in zip(part.shape, whole.shape)):
         return None
     if not part.size:
@@ -123,13 +124,14 @@ def locate(
 
 @dataclasses.dataclass
 class Value:
-    """What a tensor is on all ranks: sums over `axes` (none: the tensor itself) are the whole's parts `index[rank]`."""
+    """What a tensor is on all ranks: its sum over `axes` (no axes: the tensor itself) is the part of one process's
+    tensor with the indices index[rank]."""
 
     axes: FrozenSet[str]
     index: Dict[int, Index]
 
     def text(self, axes: Axes, shape: Sequence[int]) -> str:
-        """In the words of the report."""
+        """The report's words for this value."""
         words = []
         for dim in range(len(shape)):
             along = [name for name in axes.names if self._differs(axes, name, dim)]
@@ -148,14 +150,14 @@ class Value:
 
 
 def _copies(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int], bound: float) -> bool:
-    """Whether these ranks have the same numbers, not zeros: a mean, where a sum is wanted, and no addends."""
+    """Whether these ranks have equal numbers that are not all zero: then they are copies, not addends."""
     first = parts[fibre[0]]
     scale = largest(first)
     return bool(scale) and all(close(parts[rank], first, bound, scale) for rank in fibre)
 
 
 def summed(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int]) -> Optional[NDArray[numpy.float64]]:
-    """None: they are not of one shape."""
+    """The sum of the ranks' parts; None if their shapes differ."""
     if len({parts[rank].shape for rank in fibre}) > 1:
         return None
     total: NDArray[numpy.float64] = numpy.sum([parts[rank] for rank in fibre], axis=0)
@@ -169,7 +171,8 @@ def value_of(
     bound: float,
     hints: Optional[Dict[int, Hints]] = None,
 ) -> Optional[Value]:
-    """The simplest thing that the ranks' tensors can be; None: nothing fits."""
+    """What the ranks' tensors are: parts of `whole` or, if that does not fit, addends over the fewest axes; None:
+    nothing fits."""
     index: Dict[int, Index] = {}
     known = hints or {}
     for rank, part in parts.items():
@@ -195,8 +198,8 @@ def value_of(
 
 @dataclasses.dataclass
 class Gradient:
-    """What a gradient is on all ranks, times each rank's `scale`: right as it is, or if summed over `axes`, or
-    `factor` times too large; or nothing of these."""
+    """What a gradient is on all ranks: right (no axes, factor 1), right once it is summed over `axes`, or `factor`
+    times the right one; factor None: none of these."""
 
     axes: FrozenSet[str] = frozenset()
     factor: Optional[float] = 1.0
@@ -215,7 +218,7 @@ class Gradient:
 
 
 def factor_of(found: NDArray[numpy.float64], right: NDArray[numpy.float64], bound: float) -> Optional[float]:
-    """found = factor * right; None: no factor fits."""
+    """The factor with which found = factor * right; None: no factor fits."""
     if found.shape != right.shape:
         return None
     square = float((right * right).sum())
@@ -231,7 +234,8 @@ def gradient_of(
     scales: Dict[int, float],
     bound: float,
 ) -> Gradient:
-    """Against the whole's gradient: that of a part is its part, that of an addend is the sum's own, on every rank."""
+    """Compares the ranks' gradients of a value with one process's, times each rank's `scales`. The right gradient of a
+    part is that part of the gradient; of an addend, it is the gradient of the sum."""
     scale = largest(whole)
     right = {rank: scales[rank] * take(whole, value.index[rank]) for rank in parts}
     tops = {rank: abs(scales[rank]) * scale for rank in parts}
@@ -256,7 +260,7 @@ def _pending(
     some: FrozenSet[str],
     bound: float,
 ) -> bool:
-    """Whether the gradient is right once it is summed over these axes."""
+    """Whether the gradient is right once it is summed over the axes `some`."""
     for fibre in axes.fibres(some, sorted(parts)):
         if len(fibre) < 2 or any(not same(value.index[rank], value.index[fibre[0]]) for rank in fibre):
             return False

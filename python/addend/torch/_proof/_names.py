@@ -1,4 +1,5 @@
-"""Names of modules and parameters as the model of one process has them."""
+"""Names of modules and parameters without the parts that wrappers add, as in the model of one process; and the line of
+the job that made a call."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def _plain(name: str, ddp: Iterable[str]) -> str:
 
 
 def modules(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
-    """Every module by its name without wrappers; a wrapper has the name of what it wraps, and comes before it."""
+    """Every module with its name without wrappers. A wrapper has the name of the wrapped module and comes before it."""
     found = list(model.named_modules(remove_duplicate=False))
     ddp = {name for name, module in found if isinstance(module, DistributedDataParallel)}
     for name, module in found:
@@ -33,7 +34,7 @@ def modules(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
 
 
 def parameters(model: nn.Module) -> Iterator[Tuple[str, torch.nn.Parameter]]:
-    """Every parameter by its name without wrappers, each once."""
+    """Every parameter, once, with its name without wrappers."""
     ddp = {name for name, module in model.named_modules() if isinstance(module, DistributedDataParallel)}
     for name, parameter in model.named_parameters():
         yield _plain(name, ddp), parameter
@@ -43,7 +44,7 @@ _INSIDE = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (tor
 
 
 def is_inside(file: str) -> bool:
-    """Whether a source file is PyTorch's, this package's, or what started the process."""
+    """Whether a source file belongs to PyTorch, to this package, or to multiprocessing, which started the process."""
     return file.startswith(_INSIDE) or file.startswith("<") or "/multiprocessing/" in file
 
 
@@ -56,7 +57,7 @@ def caller() -> str:
 
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
-_WAYS = tuple(  # through which a function that somebody calls comes to what it does
+_WAYS = tuple(  # files of PyTorch through which a call of a public function goes before the operation runs
     os.path.join(_TORCH, *way.split("/"))
     for way in (
         "distributed/distributed_c10d.py", "distributed/c10d_logger.py", "distributed/_functional_collectives.py",
@@ -67,7 +68,7 @@ _WAYS = tuple(  # through which a function that somebody calls comes to what it 
 
 
 def called() -> str:
-    """file:line of a call that is outside of PyTorch; empty if something in PyTorch, as a wrapper, made it."""
+    """file:line of the job's call of the present operation; "" if PyTorch itself, such as a wrapper, made the call."""
     own = os.path.dirname(os.path.abspath(__file__)) + os.sep
     for frame, line in traceback.walk_stack(None):
         file = frame.f_code.co_filename

@@ -1,5 +1,5 @@
-"""Which call of the job's own is where it begins, within the module that was found: an autograd Function, a conversion
-of a DTensor or a collective. What such a call takes and gives is compared with what modules take and give."""
+"""Finds which of the job's calls in the first wrong module is wrong: an autograd Function, a conversion of a DTensor or
+a collective. For that it finds the call's inputs and outputs among the inputs and outputs of modules."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from addend.torch._proof._where import Modules, Nothing
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_MOST = 4  # calls that are named
+_MOST = 4  # number of calls that a report names
 _BACK = {"in": "gin", "out": "gout"}
 
 
 class State(NamedTuple):
-    """What some gradients are, as all ranks have them."""
+    """What some gradients are on all ranks together."""
 
     wrong: bool
-    axes: FrozenSet[str]  # over which they are addends
+    axes: FrozenSet[str]  # axes over which the gradients are still addends
 
     @property
     def right(self) -> bool:
@@ -34,15 +34,15 @@ class State(NamedTuple):
 
 @dataclasses.dataclass
 class Site:
-    """One line that calls one thing, on all ranks."""
+    """A line of the job that makes a call, with its calls on all ranks."""
 
     name: str
     where: str
     module: str
     calls: Dict[int, List[Call]]
-    before: List[Key] = dataclasses.field(default_factory=list)  # modules' values that it takes
-    after: List[Key] = dataclasses.field(default_factory=list)  # and gives
-    alone: bool = True  # whether all of the gradient of what it takes is what it hands back
+    before: List[Key] = dataclasses.field(default_factory=list)  # modules' values that are its inputs
+    after: List[Key] = dataclasses.field(default_factory=list)  # modules' values that are its outputs
+    alone: bool = True  # whether the inputs have no other users, which would add to their gradients
 
     @property
     def firsts(self) -> Dict[int, Call]:
@@ -54,7 +54,7 @@ class Site:
         return next(iter(self.firsts.values()))
 
     def over(self, axes: str, phase: str) -> bool:
-        """Whether it has a collective over these axes."""
+        """Whether the call runs a collective over these axes in this phase ("forward" or "backward")."""
         return any(
             what.endswith(f" over {axes}")
             for some in self.calls.values()
@@ -64,11 +64,11 @@ class Site:
 
     @property
     def ranks(self) -> bool:
-        """Whether it has to do with other ranks."""
+        """Whether the call involves other ranks."""
         return any(call.ranks or call.forward or call.backward for some in self.calls.values() for call in some)
 
     def link(self, key: Key, side: str, values: Dict[Key, NDArray[numpy.float64]]) -> None:
-        """Notes a module's value if the first rank's calls take it ("before"), or give it ("after")."""
+        """Notes a module's value as input (`side` "before") or output ("after"), if the first rank's calls have it."""
         value, gradient = values[key], values.get(_gradient(key))
         calls = next(iter(self.calls.values()))
         call = next((call for call in calls if _has(call.takes if side == "before" else call.gives, value)), None)
@@ -91,13 +91,13 @@ class Site:
 
 
 class Places:
-    """The calls in a module, and in what is around it."""
+    """Looks for the wrong call in a module and in its parent."""
 
     def __init__(self, modules: Modules) -> None:
         self.modules = modules
 
     def narrowed(self, begins: Begins) -> Begins:
-        """With the calls that it may be; where one is for sure, with this alone."""
+        """`begins` with the calls that may be the wrong one; if one is wrong for sure, only with that."""
         if begins.place not in ("forward", "backward"):
             return begins
         here = self._sites(begins.module)
@@ -108,10 +108,10 @@ class Places:
         named = [text for text, begins_in in told.items() if begins_in]
         if not named:
             named = [str(site) for site in here if site.ranks and told[str(site)] is None]
-            named = named if len(named) > 1 else []  # one alone that is not seen to be wrong is not named
+            named = named if len(named) > 1 else []  # a single call that was not seen to be wrong is not named
         return dataclasses.replace(begins, calls=tuple(named[:_MOST]))
 
-    # -- what a call takes and gives
+    # -- inputs and outputs of calls
 
     def _sites(self, module: Optional[str]) -> List[Site]:
         found: Dict[Tuple[str, str, str], Site] = {}
@@ -131,7 +131,7 @@ class Places:
                 site.link(key, side, record.values)
 
     def _side(self, module: str, key: Key) -> str:
-        """Whether a value is there before what `module` calls, or is made after it."""
+        """Whether a value can only be an input ("before") or an output ("after") of calls in `module`; "": neither."""
         name, kind = key[0], key[2]
         if name not in self.modules.found or kind not in _BACK:
             return ""
@@ -141,10 +141,10 @@ class Places:
             return "after" if kind == "in" else "before"
         return ""
 
-    # -- whether it is where it begins
+    # -- whether the first error arises in a call
 
     def _begins_in(self, site: Site, begins: Begins) -> Optional[bool]:
-        """None: it cannot be told."""
+        """Whether the error arises in this call; None: unknown."""
         return self._forward(site, begins) if begins.place == "forward" else self._backward(site, begins)
 
     def _forward(self, site: Site, begins: Begins) -> Optional[bool]:
@@ -175,10 +175,10 @@ class Places:
             return True
         return False if handed_back.right else None
 
-    # -- gradients of what it takes and gives
+    # -- gradients of a call's inputs and outputs
 
     def _state(self, keys: Sequence[Key]) -> State:
-        """What the gradients of these values are."""
+        """What the gradients of these values are on all ranks."""
         wrong, axes = False, Nothing
         for key in keys:
             module = self.modules.found[key[0]]
@@ -187,14 +187,14 @@ class Places:
         return State(wrong, axes)
 
     def _given(self, site: Site) -> Optional[State]:
-        """What the gradient is that it is given; None: it cannot be told."""
+        """What the gradient of the call's output is; None: unknown."""
         state = self._state(site.after) if site.after else self._given_a_copy(site)
         if state is not None and state.axes and site.first.told_whole:
             return State(True, Nothing)
         return state
 
     def _given_a_copy(self, site: Site) -> Optional[State]:
-        """The same of a call that gives what it takes: it is the gradient of the same value."""
+        """The same for a call whose output equals its input: compares with the gradient of the input's value."""
         key, calls = site.before[0], site.firsts
         if any(not _copies(call) or len(call.gradients_given) != 1 for call in calls.values()):
             return None
@@ -206,11 +206,11 @@ class Places:
         found = _match.gradient_of(parts, value, whole, self.modules.axes, scales, self.modules.bound)
         return State(found.wrong, found.axes if found.pending else Nothing)
 
-    # -- sums, of which what they take is an addend, whatever modules there are
+    # -- calls that sum over ranks, which can be judged without modules
 
     def _adds(self, site: Site) -> Optional[bool]:
-        """Whether a call that sums over ranks, and is given the right gradient of the sum, hands it back as it is, as
-        an addend's has to be. None: it is no such call."""
+        """For a call that sums over ranks: whether its backward returns the gradient of the sum unchanged, as the
+        gradient of an addend must be. None: it is no such call, or the gradient of its output is not right."""
         calls = list(site.firsts.values())
         if any(len(call.gradients_given) != 1 or len(call.gradients) != 1 for call in calls):
             return None
@@ -220,7 +220,7 @@ class Places:
         return all(_match.close(back, given, self.modules.bound, _match.largest(given)) for back, given in pairs)
 
     def _is_sum(self, calls: Dict[int, Call]) -> bool:
-        """Whether what they give is, over some axes, the sum of what they take."""
+        """Whether, over some axes, the calls' outputs are the sum of their inputs."""
         if any(len(call.gives) != 1 or not call.takes for call in calls.values()):
             return False
         taken = {rank: call.takes[0] for rank, call in calls.items()}
@@ -240,7 +240,7 @@ class Places:
         return True
 
     def _is_given_right(self, site: Site) -> bool:
-        """Whether it is given the right gradient of a value that modules have, or of its own module's output."""
+        """Whether the gradient of the call's output is known to be right."""
         if site.after:
             return self._state(site.after).right
         module = site.module
@@ -263,5 +263,5 @@ def _has(some: Sequence[NDArray[numpy.float64]], value: NDArray[numpy.float64]) 
 
 
 def _copies(call: Call) -> bool:
-    """Whether it gives what it takes."""
+    """Whether the call's output equals its input."""
     return bool(call.takes) and len(call.gives) == 1 and numpy.array_equal(call.takes[0], call.gives[0])

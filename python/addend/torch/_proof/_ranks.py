@@ -1,5 +1,5 @@
-"""Processes of a proof: forked after the imports, since those take seconds; a child that fails, dies or hangs is told
-with what it said."""
+"""Runs the processes of a check. They are forked after the imports, since these take seconds. The error for one that
+fails, dies or hangs includes what it printed, or its stack."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import addend
 from addend.torch._proof import _names
 
-_LINES = 12  # of what a child said last
-_OTHERS = 1.0  # seconds in which the failure shows of which the first that is told was a consequence
+_LINES = 12  # number of lines shown of a child's output or stack
+_OTHERS = 1.0  # seconds to wait for other failures after the first, which may be only a consequence of them
 _FOLLOWS = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
-)  # what others say of a rank that is gone
+)  # errors of ranks that lost the connection to another one
 HUNG = "did not end in"
-_STACKS = 2.0  # seconds that stacks of ranks that hang may take to be written
+_STACKS = 2.0  # seconds to wait for the stacks of ranks that hang
 
 
 def _path(folder: str, name: str, kind: str) -> str:
@@ -33,7 +33,8 @@ def _path(folder: str, name: str, kind: str) -> str:
 
 
 def _be_child(name: str, folder: str, pipe: Connection, work: Callable[[], Any]) -> None:
-    """Answers over the pipe; what it says goes to a file, which is shown if it fails."""
+    """The child's work: sends None or its error through the pipe. Its standard error goes to a file, which is shown if
+    it dies."""
     said = open(_path(folder, name, "said"), "wb", buffering=0)
     os.dup2(said.fileno(), 2)
     faulthandler.register(signal.SIGUSR1, file=open(_path(folder, name, "stack"), "w"), all_threads=True)
@@ -46,7 +47,7 @@ def _be_child(name: str, folder: str, pipe: Connection, work: Callable[[], Any])
         pipe.send((type(error), str(error)) if refused else (addend.RankDiedError, told(error)))
     finally:
         _flush()
-        os._exit(0)  # threads of gloo may still wait for a rank that failed
+        os._exit(0)  # without waiting for threads of gloo, which may wait for a rank that failed
 
 
 def _flush() -> None:
@@ -56,7 +57,7 @@ def _flush() -> None:
 
 
 def told(error: BaseException) -> str:
-    """The error, and where the caller's code made it."""
+    """The error's text, and the line of the job's code that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not _names.is_inside(frame.filename)]
     place = f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})" if own else ""
@@ -86,7 +87,8 @@ def _stacks(folder: str, processes: Dict[str, Any], silent: Sequence[str]) -> st
 
 
 def follows(text: str) -> int:
-    """The smallest is the most telling: a failure, ranks that hang, what is said of a rank that is gone."""
+    """A sort key by which the likely cause comes first: 0 for a failure, 1 for ranks that hang, 2 for a lost
+    connection to another rank."""
     return 2 if any(word in text for word in _FOLLOWS) else int(HUNG in text)
 
 
@@ -124,7 +126,7 @@ def _collect(folder: str, processes: Dict[str, Any], pipes: Dict[str, Connection
 
 
 def run(names: Sequence[str], work: Callable[[int], Any], folder: str, limit: float) -> List[Any]:
-    """What work(i) gave in each of the processes, which run at the same time."""
+    """Runs work(i) in one process for each name, all at the same time; returns their results."""
     context = multiprocessing.get_context("fork")
     processes: Dict[str, Any] = {}
     pipes: Dict[str, Connection] = {}

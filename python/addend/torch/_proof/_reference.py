@@ -1,5 +1,5 @@
-"""What one process came to, in a file: for models that fit into memory once, and for references that many proofs share.
-The file is safetensors; its metadata says what it was made of, and how its tensors add up."""
+"""Writes and reads what one process computed: for models that fit into memory only once, and for references that many
+checks use. The file is safetensors; its metadata has checksums of the model, the batch and the tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 class _Damaged(Exception):
-    """What is wrong with the bytes."""
+    """Says what is wrong with a reference file."""
 
 
 def _put(path: str, metadata: Mapping[str, Any], found: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     wanted = at + max((entry["data_offsets"][1] for entry in header.values()), default=0)
     if size != wanted:
         raise _Damaged(
-            f"it has {size} bytes of {wanted}: it is cut off" if size < wanted else "it is longer than it says"
+            f"it has {size} bytes of {wanted}: it is cut off" if size < wanted else "it is longer than its header says"
         )
     data = numpy.memmap(path, dtype=numpy.uint8, mode="c")
     digest, found = hashlib.sha256(), {}
@@ -74,12 +74,12 @@ def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         digest.update(piece.data)
         found[name] = piece.view(numpy.dtype(_DTYPES[entry["dtype"]])).reshape(entry["shape"])
     if digest.hexdigest() != metadata["sha256"]:
-        raise _Damaged("its tensors are not those that were written: its checksum differs")
+        raise _Damaged("its tensors were changed after writing: its checksum differs")
     return metadata, found
 
 
 def write(path: str, whole: Whole, seed: int) -> None:
-    """A file that `read` reads."""
+    """Writes the file that `read` reads."""
     found: Dict[str, Any] = {}
     for name, values in whole.weights.items():
         found[f"weight/{name}"] = values
@@ -135,13 +135,13 @@ def _record(metadata: Mapping[str, Any], found: Mapping[str, Any]) -> Any:
 
 
 def read(path: str, seed: int, steps: int) -> Whole:
-    """What `write` wrote; whether it is this job's, ranks see."""
+    """Reads what `write` wrote. The ranks then check that it is of this job's model and batch."""
     try:
         metadata, found = _get(path)
     except OSError as error:
         raise addend.InvalidError(f"reference={path!r} could not be read: {error.strerror or error}") from error
     except _Damaged as error:
-        raise addend.InvalidError(f"{path} is no reference: {error}") from error
+        raise addend.InvalidError(f"{path} is not a reference file: {error}") from error
     if metadata["seed"] != seed:
         raise addend.InvalidError(f"{path} was written with seed={metadata['seed']}, not {seed}")
     if metadata["steps"] < steps:

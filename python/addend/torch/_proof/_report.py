@@ -1,4 +1,4 @@
-"""What `check` says."""
+"""The report of `check`, as an object, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from addend._cause import Cause
 
 @dataclasses.dataclass(frozen=True)
 class Param:
-    """A parameter's gradient, or what optimizer steps made of it, against one process."""
+    """The comparison of one parameter's gradient (and its values after optimizer steps) with one process's."""
 
     name: str
-    ok: Optional[bool]  # None: cannot tell
-    error: Optional[float] = None  # the worst, over the whole's largest element
+    ok: Optional[bool]  # None: it cannot be judged
+    error: Optional[float] = None  # the largest difference, divided by the largest element in one process
     text: str = ""
     cause: Optional[Cause] = None
     possible_causes: Tuple[Cause, ...] = ()
@@ -24,21 +24,21 @@ class Param:
 
 @dataclasses.dataclass(frozen=True)
 class Begins:
-    """Where it begins to be wrong."""
+    """Where the first error arises."""
 
-    module: str  # by its name without wrappers; "" is the whole model
-    place: str  # forward, loss, backward, reduction
+    module: str  # the module's name without wrappers; "": the whole model
+    place: str  # forward, loss, backward or reduction
     text: str
     axes: Tuple[str, ...] = ()
     factor: Optional[float] = None
-    where: str = ""  # file:line of its forward
-    collectives: Tuple[str, ...] = ()  # called inside it: phase, operation, axes, file:line
-    calls: Tuple[str, ...] = ()  # autograd Functions, conversions, collectives: one is where it begins, if there is one
+    where: str = ""  # file:line of the module's forward
+    collectives: Tuple[str, ...] = ()  # collectives inside the module: phase, operation, axes, file:line
+    calls: Tuple[str, ...] = ()  # calls (autograd Functions, conversions, collectives) one of which is wrong
 
 
 @dataclasses.dataclass(frozen=True)
 class Planted:
-    """A mistake that was planted in a collective of the backward; `noticed` names a parameter that shows it."""
+    """A mistake that was planted in a collective of the backward. `noticed`: a parameter that shows it; "": none."""
 
     collective: str
     axes: str
@@ -50,20 +50,20 @@ class Planted:
 
 @dataclasses.dataclass(frozen=True)
 class MatchReport:
-    """Whether the ranks compute what one process does; str() is the table. `ok` is None where it cannot be told."""
+    """Whether the ranks compute what one process does. str() gives a table. `ok` is None if it cannot be judged."""
 
     ok: Optional[bool]
     world: int
     mesh: str
-    loss: Optional[float]  # the ranks' together
+    loss: Optional[float]  # of all ranks together
     loss_alone: Optional[float]
     bound: float
     params: Tuple[Param, ...]
     begins: Optional[Begins] = None
-    tensors: Dict[str, str] = dataclasses.field(default_factory=dict)  # what plain tensors were taken for, by module
+    tensors: Dict[str, str] = dataclasses.field(default_factory=dict)  # by module: what its outputs are
     planted: Tuple[Planted, ...] = ()
     messages: Tuple[str, ...] = ()
-    diff: Optional[addend.DiffReport] = None  # what was counted in sums that are wrong
+    diff: Optional[addend.DiffReport] = None  # how often addends were counted in wrong sums
     seconds: float = 0.0
 
     @property
@@ -82,7 +82,7 @@ class MatchReport:
 
     @property
     def document(self) -> Dict[str, Any]:
-        """As `addend torch-check --json` prints it."""
+        """The report as `addend torch-check --json` prints it."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "diff"}
         return {
             "format": 1,
@@ -150,7 +150,7 @@ def _planted(report: MatchReport) -> str:
 
 
 def table(report: MatchReport) -> str:
-    """As the command prints it."""
+    """The report as the table that the command prints."""
     parts = [_head(report), _params(report)]
     if report.begins:
         parts.append(_begins(report.begins))
@@ -168,5 +168,5 @@ def table(report: MatchReport) -> str:
     elif failed:
         parts.append(f"WRONG: {failed} of {len(report.params)} parameters")
     else:
-        parts.append("WRONG: the parameters are right, and what is said above is not")
+        parts.append("WRONG: the parameters are right, but not the loss, norm or names above")
     return "\n\n".join(parts)

@@ -1,5 +1,5 @@
-"""What each module of a model gets and gives in one step: its inputs, its outputs and the gradients of both, and the
-collectives that were called inside it. Of inputs the gradient is this module's share alone, whoever else uses them."""
+"""Records each module's inputs and outputs in one step, the gradients of both, and the collectives inside the module.
+The gradient of an input is only this module's share, even if other modules use the input too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Key = Tuple[str, int, str, int]  # module, call, kind (in, out, gin, gout), whic
 
 
 def tensors(value: Any) -> List[torch.Tensor]:
-    """Floating tensors in what a module takes or gives, in order."""
+    """The floating tensors in a module's arguments or result, in order."""
     if isinstance(value, torch.Tensor):
         return [value] if value.is_floating_point() else []
     if isinstance(value, dict):
@@ -37,7 +37,7 @@ def tensors(value: Any) -> List[torch.Tensor]:
 
 
 def replaced(value: Any, new: Dict[int, torch.Tensor]) -> Any:
-    """`value` with other tensors in the place of some, by their ids."""
+    """`value` with tensors replaced: new[id(tensor)] is the replacement."""
     if isinstance(value, torch.Tensor):
         return new.get(id(value), value)
     if type(value) is dict:
@@ -48,7 +48,7 @@ def replaced(value: Any, new: Dict[int, torch.Tensor]) -> Any:
 
 
 def array(tensor: torch.Tensor) -> NDArray[numpy.float64]:
-    """This rank's own part, as it is."""
+    """This rank's local part of the tensor as a NumPy array."""
     with torch.no_grad():
         local = tensor.detach()
         if is_dtensor(local):
@@ -57,34 +57,34 @@ def array(tensor: torch.Tensor) -> NDArray[numpy.float64]:
             local = local.wait()
         if local.is_sparse:
             local = local.to_dense()
-        found: NDArray[numpy.float64] = local.double().cpu().contiguous().clone().numpy()  # a wrapper may free its own
+        found: NDArray[numpy.float64] = local.double().cpu().contiguous().clone().numpy()  # a copy
         return found
 
 
 @dataclasses.dataclass
 class Call:
-    """Something that the job called in its forward, which may move numbers between ranks."""
+    """A call in the job's forward that may communicate between ranks."""
 
     name: str
     where: str  # file:line
-    module: str  # the innermost that it was called in
-    ranks: bool = False  # whether it is told of a group or a mesh, or is a collective itself
-    plain: bool = False  # a collective of which autograd was not asked here
+    module: str  # the innermost module in which it was called
+    ranks: bool = False  # whether it has a group or mesh as argument, or is a collective itself
+    plain: bool = False  # whether it is a collective outside of any autograd Function
     takes: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
     gives: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
-    gradients_given: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of what it gives
-    gradients: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # that it hands back
-    told_whole: bool = False  # of what it gives a gradient came that says that it is no addend
+    gradients_given: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of outputs
+    gradients: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of inputs
+    told_whole: bool = False  # the gradient of its output was a DTensor without Partial, so not an addend
     forward: List[str] = dataclasses.field(default_factory=list)  # collectives inside it: "allreduce over tp"
     backward: List[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Record:
-    """Picklable: what one process saw of one step."""
+    """What one process recorded of one step; it can be pickled."""
 
     values: Dict[Key, NDArray[numpy.float64]] = dataclasses.field(default_factory=dict)
-    order: List[Key] = dataclasses.field(default_factory=list)  # as they came
+    order: List[Key] = dataclasses.field(default_factory=list)  # in the order of recording
     places: Dict[str, str] = dataclasses.field(default_factory=dict)  # file:line of a module's forward
     kinds: Dict[str, str] = dataclasses.field(default_factory=dict)  # the class of a module
     collectives: List[Tuple[str, str, str, str]] = dataclasses.field(default_factory=list)  # module, phase, what, where
@@ -92,22 +92,23 @@ class Record:
 
 
 class Trace:
-    """Hooks on the modules, from `attach` to `remove`."""
+    """Hooks on the modules that record a step, from `attach` to `remove`."""
 
     def __init__(self) -> None:
         self.record = Record()
         self.stack: List[str] = []
-        self.finished = ""  # the module whose share of the backward was the last to be complete
+        self.finished = ""  # the module whose gradients were recorded last in the backward
         self._calls: Dict[Tuple[int, str, str], int] = {}
         self._open: Dict[Tuple[int, str], List[int]] = {}
         self._handles: List[RemovableHandle] = []
 
     def attach(self, model: nn.Module, whole: Optional[Record] = None, everywhere: Collection[str] = ()) -> None:
-        """`everywhere`: the names of all modules that some rank has. A stage of a pipeline has the name of the whole
-        model; what it takes and gives are the whole model's where it has what `whole` calls first and last."""
+        """Puts hooks on all modules. A pipeline stage has the name of the whole model; its inputs are recorded only if
+        it has the module that `whole` (one process's record) calls first, its outputs only if it has the last one.
+        `everywhere`: the names of all modules that any rank has."""
         chosen: Dict[str, nn.Module] = {}
         for name, module in _names.modules(model):
-            chosen.setdefault(name, module)  # a wrapper, whose conversions belong to what it wraps
+            chosen.setdefault(name, module)  # the wrapper, if there is one: it may convert tensors
             self.record.kinds[name] = type(module).__name__
             self.record.places[name] = _place(module)
         for name, module in chosen.items():
@@ -135,7 +136,7 @@ class Trace:
         self.finished = key[0]
 
     def _enter(self, name: str, takes: bool, module: nn.Module, args: Any, kwargs: Any) -> Optional[Tuple[Any, Any]]:
-        again = torch._C._current_graph_task_id() != -1  # a checkpoint computes it a second time, in the backward
+        again = torch._C._current_graph_task_id() != -1  # recomputation by activation checkpointing
         phase = "again" if again else "first"
         call = self._calls.get((id(module), name, phase), 0)
         self._calls[id(module), name, phase] = call + 1
@@ -164,19 +165,19 @@ class Trace:
                 tensor.register_hook(functools.partial(self._keep_gradient, (name, call, "gout", i)))
 
     def collective(self, what: str, where: str) -> None:
-        """Notes one that is called now."""
+        """Notes a collective that is being called."""
         backward = torch._C._current_graph_task_id() != -1
         inside = self.finished if backward else self.stack[-1] if self.stack else ""
         self.record.collectives.append((inside, "backward" if backward else "forward", what, where))
 
 
 def _weights_alone() -> bool:
-    """Whether a zero-bubble schedule is at the gradients of weights, for which hooks are called a second time."""
+    """Whether a zero-bubble schedule now computes gradients of weights, in which hooks are called a second time."""
     return any(frame.f_code.co_name == "stage_backward_weight" for frame, _ in traceback.walk_stack(None))
 
 
 def _ends(name: str, own: Collection[str], whole: Optional[Record], everywhere: Collection[str]) -> Tuple[bool, bool]:
-    """Whether what a module takes, and what it gives, is what the whole model's module of this name does."""
+    """Whether the module's inputs, and its outputs, are those of the module of this name in one process."""
     below = f"{name}." if name else ""
     if whole is None or all(other in own for other in everywhere if other.startswith(below)):
         return True, True

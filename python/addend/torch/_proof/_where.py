@@ -1,5 +1,5 @@
-"""Where it begins to be wrong: each module's inputs, outputs and the gradients of both, as all ranks together have
-them, against those of one process."""
+"""Finds the first module that is wrong: compares each module's inputs, outputs and the gradients of both, on all ranks
+together, with those of one process."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Nothing: FrozenSet[str] = frozenset()
 
 @dataclasses.dataclass
 class Module:
-    """What became of a module's tensors, over all calls and microbatches."""
+    """What a module's tensors are on all ranks, over all calls and microbatches."""
 
     name: str
-    values: Dict[str, List[Optional[_match.Value]]] = dataclasses.field(default_factory=dict)  # in, out
-    gradients: Dict[str, List[_match.Gradient]] = dataclasses.field(default_factory=dict)  # gin, gout
-    forward: int = -1  # when its output came, in one process
-    backward: int = -1  # when its share of the backward was done
-    params: List[str] = dataclasses.field(default_factory=list)  # its own that are wrong before any sum
+    values: Dict[str, List[Optional[_match.Value]]] = dataclasses.field(default_factory=dict)  # kinds: in, out
+    gradients: Dict[str, List[_match.Gradient]] = dataclasses.field(default_factory=dict)  # kinds: gin, gout
+    forward: int = -1  # position of its output in one process's record
+    backward: int = -1  # position of its gradients in one process's record
+    params: List[str] = dataclasses.field(default_factory=list)  # its own parameters whose addends are wrong
     shown: Dict[str, str] = dataclasses.field(default_factory=dict)
-    without: bool = False  # whether no rank has a gradient of its output
-    factor: Optional[float] = None  # of an output that is nothing but that many times the whole's
+    without: bool = False  # no rank has a gradient of its output
+    factor: Optional[float] = None  # the output is this many times one process's; None: not a multiple
 
     def lost(self, kind: str) -> bool:
-        """Whether nothing fits one of these values."""
+        """Whether one of these values could not be related to one process's value."""
         return any(value is None for value in self.values.get(kind, ()))
 
     def pending(self, kind: str) -> FrozenSet[str]:
@@ -50,7 +50,7 @@ class Module:
 
 
 class Modules:
-    """All modules that both the whole's model and the ranks' have."""
+    """All modules that both one process's model and the ranks' models have."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Modules:
         bound: float,
         batches: int = 1,
     ):
-        self._batches = batches  # of the whole; where it has several, the ranks' are parts of these, one of each
+        self._batches = batches  # of one process; if there are several, a rank's batch i is part of batch i
         self.axes, self.bound, self.whole, self.ranks = axes, bound, whole, ranks
         self.found: Dict[str, Module] = {}
         self._calls = {rank: _calls(record) for rank, record in ranks.items()}
@@ -101,7 +101,7 @@ class Modules:
         return self.found.setdefault(name, Module(name))
 
     def _find_values(self) -> None:
-        """The last first: their rows are all unlike."""
+        """Relates all values to one process's, the last ones first: their rows differ most, which helps the others."""
         hints: Dict[int, Dict[int, _match.Hints]] = {}
         for key, microbatch in reversed(list(self._keys(("in", "out")))):
             parts = self._parts(key, microbatch)
@@ -122,7 +122,7 @@ class Modules:
                 module.factor = factors[0] if len(set(_rounded(factors))) == 1 else None
 
     def _find_scales(self) -> None:
-        """What each rank's loss was multiplied by, from the gradient of the model's own output."""
+        """Finds by what each rank's loss was multiplied, from the gradient of the model's output."""
         for key, microbatch in self._keys(("gout",)):
             value = self._values.get((_value_key(key), microbatch))
             if key[0] or value is None:
@@ -134,11 +134,11 @@ class Modules:
                     self.scales.setdefault((rank, microbatch + self._batch(key)), factor)
 
     def _batch(self, key: Key) -> int:
-        """Which of the whole's batches a call was for."""
+        """The number of one process's batch to which a call belongs."""
         return key[1] * self._batches // self._whole_calls[key[0]]
 
     def value(self, key: Key) -> Optional[_match.Value]:
-        """What the tensor that a module takes or gives is, in the first microbatch."""
+        """What a module's input or output is on all ranks, in the first microbatch."""
         return self._values.get((key, 0))
 
     def scale(self, rank: int, microbatch: int) -> float:
@@ -171,22 +171,22 @@ class Modules:
             module.backward = max([module.backward, *inside])
 
     def parent(self, name: str) -> Optional[str]:
-        """The next module around it that both models have."""
+        """The innermost module around this one that both models have."""
         while name:
             name = name.rpartition(".")[0]
             if name in self.found:
                 return name
         return None
 
-    # -- where it begins
+    # -- where the first error arises
 
     def ordered(self, phase: str) -> List[Module]:
-        """Inner ones before what is around them."""
+        """The modules in the order of the phase ("forward" or "backward"); inner modules before those around them."""
         kept = [module for module in self.found.values() if getattr(module, phase) >= 0]
         return sorted(kept, key=lambda module: (getattr(module, phase), -module.name.count("."), not module.name))
 
     def calls(self, name: str, phase: str, axes: FrozenSet[str]) -> bool:
-        """Whether the module itself, not one inside it, calls a collective over these axes."""
+        """Whether the module itself, not a module inside it, calls a collective over these axes."""
         words = [f" over {self.axes.text(axes)}"]
         return any(
             inside == name and when == phase and what.endswith(tuple(words))
@@ -204,8 +204,8 @@ class Modules:
         return Begins(module, place, text, names, factor, record.places.get(module, ""), tuple(inside)[:8])
 
     def _outwards(self, name: str, kind: str, other: str, avoid: str) -> str:
-        """The module that should have summed: the one that gives addends, or what is around it, where others like it
-        show that this is where it is done, or where several inside it give them."""
+        """The module in which a sum is missing: `name`, whose result is an addend, or a module around it, if similar
+        modules show that the sum belongs there or if several modules inside it have addends."""
         while True:
             parent = self.parent(name)
             if parent is None or parent == avoid or is_inside(avoid, parent):
@@ -229,14 +229,14 @@ class Modules:
         return len(inside) > 1
 
     def settled(self, name: str, kind: str) -> bool:
-        """Whether these tensors are right, without a sum."""
+        """Whether these tensors of a module are known, right, and need no further sum."""
         module = self.found[name]
         if not (module.values if kind in ("in", "out") else module.gradients).get(kind):
             return False
         return not module.wrong(kind) and not module.lost(kind) and not module.pending(kind)
 
     def _alike(self, name: str) -> List[str]:
-        """Modules of this one's class and last name elsewhere."""
+        """Other modules with the same class and the same last part of the name."""
         kinds = next(iter(self.ranks.values())).kinds
         last = name.rpartition(".")[2]
         return [
@@ -246,7 +246,8 @@ class Modules:
         ]
 
     def forward(self) -> Optional[Begins]:
-        """The first place of the forward whose output is nothing that the whole's can be cut into."""
+        """Where the forward is first wrong: the first module whose output is neither one process's, nor a part of it,
+        nor an addend; or where a sum is missing before that."""
         ordered = self.ordered("forward")
         first = next((m for m in ordered if m.lost("out") and not m.lost("in")), None)
         lost = next((m for m in ordered if m.lost("in") or m.lost("out")), None)
@@ -282,7 +283,7 @@ class Modules:
         return found[0] if len(found) == 1 else Nothing
 
     def _sizes(self, factor: float) -> str:
-        """What a factor is the size of."""
+        """Words on the axes whose size explains a wrong factor."""
         words = []
         for some in self.axes.subsets():
             size = _size(self.axes, some)
@@ -295,7 +296,7 @@ class Modules:
     def _unsummed(
         self, ordered: Sequence[Module], phase: str, kind: str, other: str, end: int, first: str
     ) -> Optional[str]:
-        """The last module before the first wrong place that gives addends, if what is around it does not sum them."""
+        """The last module before the first wrong one whose result is an addend that no module around it sums."""
         found: List[str] = []
         for module in [m for m in ordered if getattr(m, phase) <= end]:
             axes, parent = module.pending(kind), self.parent(module.name)
@@ -311,7 +312,7 @@ class Modules:
         return None if above is not None and self.calls(above, phase, self.found[outer].pending(kind)) else outer
 
     def loss(self) -> Optional[Begins]:
-        """Whether all losses were divided alike, and as the wrapper undoes it."""
+        """The error, if losses were not all scaled alike, or not by what the wrapper divides."""
         off = {at: scale / self._averaged[at[0]] for at, scale in self.scales.items()}
         if not off or all(abs(factor - 1) < 1e-6 for factor in off.values()):
             return None
@@ -329,14 +330,15 @@ class Modules:
         return self.begins("loss", "", text + ", ".join(words[:6]) + (", ..." if len(words) > 6 else ""), Nothing, None)
 
     def backward(self, early: Mapping[str, str], late: Mapping[str, FrozenSet[str]]) -> Optional[Begins]:
-        """The first module in backward order that is given the right gradient and hands on a wrong one. `early`: the
-        parameters that are wrong before any sum, `late`: those whose sum over these axes would be right."""
+        """Where the backward is first wrong: the first module in backward order whose output's gradient is right and
+        whose input's gradient is wrong. `early`: parameters whose addends are wrong; `late`: parameters whose addends
+        are right, with the axes to sum over."""
         ordered = self.ordered("backward")
         for name in early:
             owner = name.rpartition(".")[0]
             self.module(owner if owner in self.found else self.parent(owner) or "").params.append(name)
         first = next((m for m in ordered if self._first_wrong(m)), None)
-        first = first if early else None  # all addends are right: nothing that was handed back was wrong
+        first = first if early else None  # if all addends are right, no gradient in the backward was wrong
         upstream = self._given_addends(ordered, late)
         if first is None or (upstream is not None and upstream.backward < first.backward):
             first = upstream or first
@@ -354,7 +356,7 @@ class Modules:
         return not module.wrong("gout") and not module.without and (module.wrong("gin") or bool(module.params))
 
     def _between(self, ordered: Sequence[Module]) -> Optional[Begins]:
-        """The module around one that is given a wrong gradient, or none, where its own is right."""
+        """The error, if a module's output has a wrong gradient or none, but the module around it got a right one."""
         for module in ordered:
             around = self.parent(module.name)
             if around is None or not (module.wrong("gout") or module.without) or not self.settled(around, "gout"):
@@ -370,7 +372,8 @@ class Modules:
         return None
 
     def _given_addend(self, module: Module) -> Optional[Begins]:
-        """The module around one whose output's gradient lacks a sum, if its own output's gradient lacks none."""
+        """The error, if the gradient of a module's output lacks a sum: the innermost module around it whose output's
+        gradient is right."""
         axes, around = module.pending("gout"), self.parent(module.name)
         while around is not None and not self.settled(around, "gout"):
             around = self.parent(around)
@@ -381,14 +384,14 @@ class Modules:
         return self.begins("backward", around, text, axes, None)
 
     def _given_addends(self, ordered: Sequence[Module], late: Mapping[str, FrozenSet[str]]) -> Optional[Module]:
-        """The first module with a parameter that lacks a sum since its output's gradient lacks it."""
+        """The first module with a parameter whose gradient lacks a sum because the gradient of its output does."""
         owners: Dict[str, Set[str]] = {}
         for name, axes in late.items():
             owners.setdefault(name.rpartition(".")[0], set()).update(axes)
         return next((m for m in ordered if owners.get(m.name, set()) & m.pending("gout")), None)
 
     def hands_on_wrong(self) -> bool:
-        """Whether some module's gradient is wrong, or an addend that what is around it does not sum."""
+        """Whether any module's gradient is wrong, or is an addend that no module around it sums."""
         ordered = self.ordered("backward")
         if any(m.wrong("gin") or m.wrong("gout") for m in ordered):
             return True
@@ -411,7 +414,7 @@ class Modules:
         return self.begins("backward", first.name, text, Nothing, None)
 
     def tensors(self) -> Dict[str, str]:
-        """What modules' outputs were taken for, where that is not the whole."""
+        """For each module whose output is not one process's: what the output is, in words."""
         return {m.name: m.shown["out"] for m in self.found.values() if m.shown.get("out", "whole") != "whole"}
 
 
