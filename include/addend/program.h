@@ -33,7 +33,7 @@ typedef enum ad_key_kind {
 typedef struct ad_key {
   const char *path; /* "model.layers": section and name; or a name alone */
   ad_key_kind kind;
-  int list;                  /* 1: the key has a list of such values, owned; their size_t count is at `second` */
+  int list; /* 1: the key has a list of such values, owned; their size_t count is at `second` */
   /* byte offsets in the program's options struct (for the keys that all recipes have: in ad_recipe) */
   size_t offset, second;
   double least, most;        /* smallest and largest value of a number, or of each number of a list */
@@ -84,7 +84,7 @@ typedef struct ad_program_setting {
   int disjoint; /* 1: each module has its own ranks, one mesh after another; 0: all modules share the same ranks */
   int64_t global_batch, microbatches;
   uint64_t seed;
-  int64_t steps;     /* steps of the whole training */
+  int64_t steps; /* steps of the whole training */
   /* number of samples in the held-out set, or all held-out samples if there are fewer; 0: there is no such set */
   int64_t evaluated;
   /* dtype in which tapes compute: the recipe's, or f64 in a proof; 0 if the recipe's could not be read */
@@ -148,11 +148,11 @@ typedef struct ad_count_spec {
 typedef struct ad_loss_spec {
   size_t size; /* sizeof(ad_loss_spec) */
   const char *name;
-  size_t count;       /* number of the count that divides the loss */
-  int is_metric;      /* 1: reported like a loss, but no gradient starts from it */
+  size_t count;  /* number of the count that divides the loss */
+  int is_metric; /* 1: reported like a loss, but no gradient starts from it */
   /* factor of this loss in the loss that is trained on; reports show the loss without it; 0 means 1 */
   double coefficient;
-  int is_auxiliary;   /* 1: not part of the held-out loss, which says how good the model is (a balancing loss) */
+  int is_auxiliary; /* 1: not part of the held-out loss, which says how good the model is (a balancing loss) */
   /* 1: the loss is not linear in its sums. It is then defined for each microbatch over all ranks and weighted with its
    * microbatch's share of the count, instead of being divided by the count. */
   int per_microbatch;
@@ -176,10 +176,10 @@ typedef struct ad_crossing_spec {
   /* Dtypes in which the value and its gradient travel between ranks; 0: unchanged. A proof in f64 ignores them and
    * rounds nothing. */
   ad_dtype wire, gradient_wire;
-  int one_way;      /* 1: no gradient comes back, because no loss that is trained on depends on the value there */
+  int one_way; /* 1: no gradient comes back, because no loss that is trained on depends on the value there */
   /* 1: the value is a parameter's. Its gradient is then f32 even if values are bf16, and microbatches do not cut it. */
   int is_parameter;
-  int is_residual;  /* 1: the value is the residual stream, and has its dtype */
+  int is_residual; /* 1: the value is the residual stream, and has its dtype */
 } ad_crossing_spec;
 
 typedef struct ad_program_kind ad_program_kind;
@@ -403,10 +403,10 @@ AD_API const ad_array *ad_batch_array(const ad_batch *batch, size_t field, size_
 
 /* One of this rank's samples, to be read. */
 typedef struct ad_batch_row {
-  size_t size;            /* sizeof(ad_batch_row) */
+  size_t size; /* sizeof(ad_batch_row) */
   /* arrays of the sample's microbatch, in the order in which ad_program_add_batch got the fields */
   const ad_array *fields;
-  size_t row;             /* row of the sample in these arrays */
+  size_t row; /* row of the sample in these arrays */
   /* Number of the sample: step * global_batch + its place in the step's batch; in the held-out set, its number there.
    */
   int64_t sample;

@@ -34,7 +34,7 @@ typedef struct ad_recipe {
   char *kind;                     /* model.kind */
   const ad_program_kind *program; /* the program of that kind */
   void *options;                  /* the program's options: program->options_size bytes */
-  char *from;    /* model.from: folder of a model saved by Transformers, see ad_run_read_weights; NULL: none */
+  char *from; /* model.from: folder of a model saved by Transformers, see ad_run_read_weights; NULL: none */
   /* model.weights: path of initial values, see ad_run_read_weights; NULL: values are drawn from the seed */
   char *weights;
   ad_recipe_mesh *meshes; /* one for each module of the program, in the program's order */
@@ -67,7 +67,7 @@ typedef struct ad_recipe {
   struct {
     /* samples of the held-out set; steps between evaluations, 0: about ten evaluations in a run */
     int64_t samples, every;
-    char **prompts;         /* beginnings that each evaluation continues: texts, or numbers of tokens */
+    char **prompts; /* beginnings that each evaluation continues: texts, or numbers of tokens */
     size_t prompt_count;
     int64_t prompt_tokens; /* number of tokens to continue with */
   } evaluate;

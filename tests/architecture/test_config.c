@@ -1,5 +1,5 @@
-/* What a config.json means: of each architecture the values of a recipe's keys, and of each edit that asks for
- * something else than addend computes the sentence that refuses it. */
+/* Tests how a Transformers config.json is read: for each architecture, which recipe keys get which values; and that
+ * every setting that addend cannot compute is refused with a sentence that names it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

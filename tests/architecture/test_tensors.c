@@ -1,5 +1,5 @@
-/* Where the values of parameters stand: any part of any parameter of the committed models, read against one element at
- * a time, and written back bit for bit. */
+/* Tests where the tensors of a pretrained model hold each parameter's values: any part of any parameter of the
+ * committed models is read, compared element by element, and written back bit for bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

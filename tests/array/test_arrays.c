@@ -1,4 +1,5 @@
-/* Arrays: law 6, posting, whole values and norms. */
+/* Tests ad_array: arrays accumulate only if layout, scale and dtype agree (law 6), transitions can be posted and waited
+ * for, whole values can be gathered, and norms count every element once. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* What transitions do to numbers: scales are read where values are summed, and every element of a result is written,
+/* Tests the numbers that transitions leave: a sum undoes its addends' scales, and every element of a result is written,
  * whatever its memory held before. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Packed arrays: what a transition does to values that lie one after another is what it does to each of them alone. */
+/* Tests packed arrays (several values one after another in one buffer): a transition of the packed array gives the same
+ * as the transition of each value alone. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

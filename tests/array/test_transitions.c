@@ -1,5 +1,6 @@
-/* Law 2 on arrays: every entry of the table is the adjoint of its backward and keeps the value; what is not in the
- * table is refused. Real ranks; uneven, zigzag, nested and empty parts. */
+/* Tests the transitions of law 2 (collectives and conversions that change a type) on arrays, on real ranks: each is the
+ * adjoint of its backward and keeps the value that the array stands for; transitions that are not in the table are
+ * refused. Parts are uneven, zigzag, nested and empty. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

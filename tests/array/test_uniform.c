@@ -1,4 +1,4 @@
-/* Random numbers of samples: the same ones whatever holds them. */
+/* Tests that the random numbers of a sample do not depend on which rank holds it. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

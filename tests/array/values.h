@@ -1,5 +1,5 @@
-/* Typed values for tests: arrays filled so that they mean what their types say, and the pairing of a value with a value
- * of dual type. */
+/* Typed values for tests: arrays filled so that they mean what their types say, and the inner product of a value with a
+ * value of the dual type. */
 #ifndef TESTS_ARRAY_VALUES_H
 #define TESTS_ARRAY_VALUES_H
 #include <string.h>

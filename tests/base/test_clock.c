@@ -1,4 +1,4 @@
-/* The two clocks, and how far they are apart. */
+/* Tests the two clocks (wall time and time since an arbitrary start), and the measured offset between them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* What a wrong name was probably meant to be: a slip of a letter or two, and nothing farther. */
+/* Tests which known name is suggested for a wrong one: only a name that differs by a letter or two. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

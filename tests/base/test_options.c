@@ -1,4 +1,4 @@
-/* Options whose first field is their size. */
+/* Tests how option structs are read, whose first field is their size, so that they can grow in later versions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

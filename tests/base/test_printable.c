@@ -1,4 +1,5 @@
-/* Texts from outside reach no terminal with anything that it would obey. */
+/* Tests that text from outside (file names, file contents) is printed without control characters that a terminal would
+ * obey. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

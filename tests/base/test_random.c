@@ -1,4 +1,5 @@
-/* Random numbers: Philox's published answers, the moments, independence of order. */
+/* Tests the random numbers: Philox's published answers, the moments of each distribution, and that numbers do not
+ * depend on the order in which they are drawn. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

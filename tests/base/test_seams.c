@@ -1,4 +1,4 @@
-/* Seams, and planting a known mistake at them. */
+/* Tests seams: the places in the code where a known mistake can be planted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Bridges between alike meshes: each rank's part, of whatever types, is that of the rank at its position; values and
- * gradients go in any order; what is refused, by its words. */
+/* Tests bridges between two meshes of the same shape: each rank's part goes to the rank at the same position, whatever
+ * its types; values and gradients may be posted in any order; and messages of what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
-/* Bridges on real ranks: what arrives is what left, the way back is the adjoint, addends of cp and tp are summed; known
- * mistakes change that where they are said to; and what is refused, by its words. */
+/* Tests bridges (which move a value from one mesh to another) on real ranks: the value arrives unchanged, backward is
+ * the adjoint of forward, gradients that are partial on cp and tp are summed; known mistakes change only what they are
+ * said to change; and messages of what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

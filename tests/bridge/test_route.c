@@ -1,5 +1,5 @@
-/* Routing of bridges against an oracle that looks at every row of every rank: all factorisations of 8, 12 and 16 ranks
- * in every order of axes, and all pairs of 1 to 12 parts on ranks apart. */
+/* Tests which rank sends which rows to whom over a bridge, against a slow oracle that looks at every row of every rank:
+ * all factorisations of 8, 12 and 16 ranks in every order of axes, and all pairs of 1 to 12 parts on disjoint ranks. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Values that are not cut by batch, such as weights, between pools that may have other ranks between them: every rank
- * of the destination gets them, their gradient is summed there and counts once where it came from. */
+/* Tests bridges of values that are not cut by batch, such as weights, between pools that may have other ranks between
+ * them: every rank of the destination gets the value; its gradient is summed there and counts once at the source. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

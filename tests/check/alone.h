@@ -1,4 +1,4 @@
-/* One mistake of a recipe's, tried alone. */
+/* Helper: tries one planted mistake in one recipe. */
 #ifndef TESTS_CHECK_ALONE_H
 #define TESTS_CHECK_ALONE_H
 #include "world.h"

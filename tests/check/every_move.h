@@ -1,6 +1,6 @@
-/* A program whose tape has every transition of the table that a tape can have, for tests of the mistakes that are
- * derived from a program. All values are matrices [rows, WIDTH] cut by rows over dp and cp; what follows each name is
- * its type on tp. Numbers of rows and columns are divided by no axis, so parts are uneven and some are empty.
+/* A program whose tape has every transition that a tape can have, for tests of the mistakes that are derived from a
+ * program. All values are matrices [rows, WIDTH] cut by rows over dp and cp; beside each name stands its type on tp. No
+ * axis size divides the numbers of rows and columns, so parts are uneven and some are empty.
  *
  *   a = x w_same            I      over dp once gathered and cut again
  *   b = convert a           R
@@ -9,7 +9,7 @@
  *   e -> all_reduce R, I;  reduce_scatter S(1), S(1z);  all_gather R, I;  convert R -> S, I -> S, S -> P, P;
  *   declare S -> V -> S and R -> V -> P, where the second is masked so that one rank's copy counts;  once
  *
- * Between two transitions stands something that is not linear, so that no two mistakes give the same numbers. */
+ * Between any two transitions stands a nonlinear operation, so that no two mistakes give the same numbers. */
 #ifndef TESTS_CHECK_EVERY_MOVE_H
 #define TESTS_CHECK_EVERY_MOVE_H
 #include "world.h"

@@ -1,5 +1,5 @@
-/* What is said of a mistake when the addends of its step were counted: in trials, and in a proof that nobody meddled
- * with on purpose. */
+/* Tests the sentences that follow from counting the addends of a wrong step: in trials of planted mistakes, and in a
+ * proof without any. */
 #include "alone.h"
 
 /* Two pools and the bridge `images` between them, cut along an axis of 3. */

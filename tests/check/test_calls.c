@@ -1,5 +1,5 @@
-/* A step's collectives against its plan: what counts as a difference, and that a proof fails of one, though every
- * gradient is right. */
+/* Tests the comparison of a step's collectives with its plan: what counts as a difference, and that a proof with a
+ * difference fails even if every gradient is right. */
 #include "alone.h"
 
 #include "base/seams.h"

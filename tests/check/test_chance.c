@@ -1,4 +1,4 @@
-/* The F distribution against what it is in closed form, far into the tails that bounds are made of. */
+/* Tests the F distribution against closed forms, far into the tails from which the proof takes its bounds. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

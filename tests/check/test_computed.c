@@ -1,4 +1,5 @@
-/* Words for addends that were wrong before they were summed, and for shards that were summed with each other. */
+/* Tests the sentences for addends that were wrong before the sum, and for shards that were wrongly summed with each
+ * other. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

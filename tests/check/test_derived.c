@@ -1,5 +1,5 @@
-/* Mistakes derived from a program that has every transition: which there are; and of each that is drawn, that it is
- * planted and found, and the verdict right. */
+/* Tests the mistakes that are derived from a program with every transition: which mistakes there are, and, for some
+ * drawn by a seed, that each can be planted, is caught, and gets the right verdict. */
 #include "every_move.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* From numbers to causes. */
+/* Tests how a proof gets from wrong numbers to likely causes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

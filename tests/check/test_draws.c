@@ -1,5 +1,5 @@
-/* One process's draws: the same step with its sums in other orders, each time the same numbers, none of them far from
- * the gradient in f64; and what a proof makes of how they lie. */
+/* Tests repeated runs of the reference in low precision with its sums in other random orders: each order is
+ * reproducible and close to the f64 gradient; and how a proof judges the distributed gradient by their spread. */
 #include "world.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* What a proof makes of a step's numbers: each in turn moved to just within what docs/dtypes.md allows it and to just
- * beyond, in f64 and in the recipe's own dtypes, where the bounds are computed here from the documents' words. */
+/* Tests how a proof judges the numbers of one step: each number is moved to just within the bound of docs/dtypes.md and
+ * to just beyond it, in f64 and in the recipe's own dtypes. The bounds are computed here again from the document. */
 #include "world.h"
 
 #include <math.h>

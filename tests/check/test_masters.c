@@ -1,5 +1,5 @@
-/* A mistake that only masters show: in low precision, what the optimizer keeps differs long before the value that it
- * rounds to does. */
+/* Tests a mistake that only master weights show: in low precision the f32 masters differ long before the parameter that
+ * is rounded from them does. */
 #include "world.h"
 
 enum { RANKS = 2, ODD = 1 };

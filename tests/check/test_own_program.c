@@ -1,5 +1,5 @@
-/* A program of one's own reads its own data, and knows nothing of mistakes: those in what a rank reads are planted in
- * it all the same, and the table of its proof ends with one verdict. */
+/* Tests the proof of a user's own program, which reads its own data and knows nothing of mistakes: mistakes in what a
+ * rank reads can be planted in it all the same, and the printed table ends with one verdict. */
 #include "world.h"
 
 #include <math.h>

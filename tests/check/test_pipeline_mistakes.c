@@ -1,5 +1,5 @@
-/* The mistakes of pipelines that no table shows, each planted alone: which parameters are wrong, by which factor, and
- * where there is nothing to be seen. */
+/* Tests the pipeline mistakes that no schedule table shows, each planted alone: which parameters are wrong, by which
+ * factor, and where the mistake has no effect. */
 #include <math.h>
 #include "alone.h"
 

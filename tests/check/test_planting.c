@@ -1,5 +1,5 @@
-/* Planting: with the true group and no factor, what planting computes for a transition is what the transition does. So
- * a mutant differs from the program by its operator alone. */
+/* Tests that planting changes nothing but the operator: planted with the true group and no factor, a transition
+ * computes what it computes unplanted. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* The mistakes of programs on several pools, each planted alone, with the losses that show it alone: how many times the
- * gradients of each pool are the reference's, what the diagnosis says, and where there is nothing to be seen. */
+/* Tests mistakes in programs on several pools (disjoint sets of ranks), each planted alone, with a loss that shows it:
+ * by which factor each pool's gradients are wrong, what the diagnosis says, and where the mistake has no effect. */
 #include <math.h>
 #include "alone.h"
 #include "draw.h"

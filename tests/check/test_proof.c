@@ -1,5 +1,5 @@
-/* Proofs on real ranks: nothing planted is proven, every planted mistake is found, and the oracle that shares no
- * formula with the product finds them too. */
+/* Tests proofs on real ranks: a correct program is proven, every planted mistake is found, and an independent oracle
+ * that shares no formula with the library finds it too. */
 #include "world.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* A repair is said only after it was tried, and what is said is right: every program that lacks one transition and is
- * refused for it is run with the conversion that its message names, and proven. */
+/* Tests the repair that a type error proposes: every program that lacks one transition and is refused for it is run
+ * with the proposed conversion, and proven. */
 #include "alone.h"
 #include "base/seams.h"
 #include "plan/plan.h"

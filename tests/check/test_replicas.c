@@ -1,4 +1,5 @@
-/* Replicas on real ranks: which copies differ, along which axes, and whether one rank is the odd one. */
+/* Tests, on real ranks, which copies of a replicated value differ, along which axes, and whether one rank alone is
+ * different. */
 #include "ranks.h"
 
 #include <setjmp.h>

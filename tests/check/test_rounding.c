@@ -1,4 +1,5 @@
-/* The model of rounding: what it counts, and that no sum exceeds it that is rounded as the contract says. */
+/* Tests the model of rounding errors: how many roundings it counts, and that no sum rounded as the contract says
+ * exceeds its bound. */
 #include <math.h>
 #include "kernels/kernels.h"
 #include "addend/random.h"

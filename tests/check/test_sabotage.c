@@ -1,4 +1,4 @@
-/* The known mistakes: their lists, and which of them are planted: those that can show, and no others. */
+/* Tests the lists of known mistakes, and that exactly those are planted that can have an effect in a recipe. */
 #include <math.h>
 
 #include "world.h"

@@ -1,5 +1,5 @@
-/* Small operations on a tape between transitions, on cut, replicated and pending values: the program is proven, and of
- * the mistakes that are derived from it none survives. */
+/* Tests small operations between transitions, on sharded, replicated and partial values: the program is proven, and all
+ * mistakes that are derived from it are caught. */
 #include "every_move.h"
 
 #include "draw.h"

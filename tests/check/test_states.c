@@ -1,5 +1,5 @@
-/* States that a phase changes by gradients and a rule of its own: in their order, with what they may be off by told
- * after the last, and no other than theirs. */
+/* Tests the proof of states that a phase updates by gradients and a rule of its own: in which order they stand, that
+ * their error is reported after the last parameter, and that no other state is listed. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* The table for people says of every parameter what the document says, the bad ones above all. */
+/* Tests that the printed table says of every parameter what the JSON document says, and shows wrong parameters first.
+ */
 #include "world.h"
 
 #include <math.h>

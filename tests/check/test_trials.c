@@ -1,5 +1,5 @@
-/* What is made of a planted mistake: a change is seen wherever a step shows it, and "no effect" is said only where the
- * program is the same. */
+/* Tests how the trial of a planted mistake is judged: any change in a step counts as caught, and "no effect" is said
+ * only if the program is provably unchanged. */
 #include "every_move.h"
 
 #include "check/sabotage.h"

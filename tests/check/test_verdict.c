@@ -1,5 +1,5 @@
-/* The verdict from both sides: a proof that no rank made, of which each number in turn stands just within its bound, at
- * it and just beyond it. */
+/* Tests the verdict from both sides, on a proof made up by the test: each number in turn is just within its bound, at
+ * it, and just beyond it. */
 #include "world.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* A small world in which sums go wrong: unequal token counts, a rank with none, and memory that ranks and test share.
- */
+/* A small world for proofs in which sums easily go wrong: token counts differ between ranks, one rank has none; and
+ * memory that the ranks share with the test. */
 #ifndef TESTS_CHECK_WORLD_H
 #define TESTS_CHECK_WORLD_H
 #include <setjmp.h>

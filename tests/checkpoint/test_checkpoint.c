@@ -1,5 +1,5 @@
-/* Checkpoints: every world reads what any other wrote; damage of any kind is seen and passed over; a full disk leaves
- * the earlier checkpoints alone. */
+/* Tests checkpoints: any mesh reads what any other mesh wrote; a damaged checkpoint is recognised and skipped; a full
+ * disk leaves earlier checkpoints intact. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

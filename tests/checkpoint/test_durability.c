@@ -1,6 +1,6 @@
-/* Whenever the machine stops, a complete checkpoint is on disk: what is brought there, and in which order names are
- * given and taken. The test program stands between the library and the system: it defines the calls that matter,
- * writes down who was called with what, and passes the call on. */
+/* Tests that a complete checkpoint is on disk whenever the machine stops: what is synced, and in which order files are
+ * renamed and removed. The test program stands between the library and the system: it defines the system calls that
+ * matter, writes down each call, and passes it on. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `addend bench` measures and its document has the keys that scripts rely on. Times are not judged. Usage: bench.sh PROGRAM SOURCE
+# Tests that `addend bench` measures and that its document has the keys that scripts rely on. Times are not judged.
+# Usage: bench.sh PROGRAM SOURCE
 set -euo pipefail
 addend=$1
 . "$2/tests/support/draw.sh"

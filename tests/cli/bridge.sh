@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Two modules joined by a bridge, on the same ranks and on ranks of their own: each recipe with and without cp, axes in
-# every order on either side, one and three microbatches, at ZeRO 0 and 3, over five steps (drawn by a seed); one norm
-# over both modules; known and derived mistakes (drawn); checkpoints that go on on the same meshes and on others, from one
-# placement to the other; weights; and what does not fit.
+# Tests recipes of two modules joined by a bridge, on the same ranks and on disjoint ranks: each recipe with and without
+# cp, axes in every order on either side, one and three microbatches, at ZeRO 0 and 3, over five steps (drawn by a
+# seed); one norm over both modules; known and derived mistakes (drawn); checkpoints that are resumed on the same
+# meshes, on other meshes, and on disjoint instead of shared ranks; weights; and recipes that do not fit.
 #   bridge.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

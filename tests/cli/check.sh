@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `addend check` as users and scripts call it: documents with the promised keys, verdicts, exit statuses.
+# Tests `addend check` as users and scripts call it: the keys of its document, verdicts, exit statuses.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

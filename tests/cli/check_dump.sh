@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What a proof's dump has is all that its steps start from, and what they came to: names, dtypes, shapes and metadata are those of
-# docs/dumps.md; the batch is the one that include/addend/data.h has drawn; a target that was dumped is the target.
+# Tests what `addend check --dump` writes: all that its steps start from and result in, with the names, dtypes, shapes
+# and metadata of docs/dumps.md; the batch is drawn as include/addend/data.h says; a dumped target of a decomposition is
+# the target.
 #   check_dump.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

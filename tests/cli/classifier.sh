@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A model of one's own is a command: proven with all its mistakes on three topologies, trained, gone on with, planned; --help lists its
-# keys, completions are its own, and what is wrong with its file or its recipe is said.
+# Tests examples/classifier.c, a user's model as a command: it is proven with all its mistakes on three topologies,
+# trained, resumed and planned; --help lists its keys, shell completions are its own, and errors in its file or its
+# recipe are told.
 # Usage: classifier.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2 mine=$(dirname "$1")/example_classifier

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a shell completes is what there is: every command, every option that --help names, the values of those that take certain
-# words, and the keys of recipes. And what was typed wrong is told with what was probably meant.
+# Tests shell completions: every command, every option that --help names, the values of options that take certain words,
+# and the keys of recipes. Also tests that a mistyped word is answered with the word that was probably meant.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

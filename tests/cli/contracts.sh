@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every combination of dtypes in a recipe's contract is refused with its line before any rank starts, or trains and is
-# proven under the recipe's own contract: of these some are drawn.
+# Tests every combination of dtypes in a recipe's contract: either it is refused with its line before any rank starts,
+# or it trains and is proven under the recipe's own contract. Some of the latter are drawn.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a program of the core alone can do; a whole one does it too. Usage: core.sh ADDEND SOURCE
+# Tests what a program built from the core alone can do; a full build must do it too. Usage: core.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2 build=$(dirname -- "$1")
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

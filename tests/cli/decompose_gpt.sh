@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The target of a decomposition is trained by its recipe, in a folder of its own that is taken up, kept and refused as any
-# run's; the power of importances falls with the steps. A small version of recipes/decompose-gpt.yaml.
+# Tests a small version of recipes/decompose-gpt.yaml: the target of a decomposition is trained by its recipe, in a
+# folder of its own that is resumed, kept and refused like any run's; the exponent of importances falls with the steps.
 #   decompose_gpt.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

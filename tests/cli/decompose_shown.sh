@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a decomposition says that it found: result.json on several pools with the same weights, and its numbers counted again from the
-# weights, from the text and from the target's own held-out loss.
+# Tests a decomposition's result.json: the same on several pools with the same weights, and its numbers computed again
+# from the weights, from the text and from the target's held-out loss.
 #   decompose_shown.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `addend diff`: every verdict, forms of dumps, what is refused (diff_cases.py); the table; the exit status of a wrong call.
+# Tests `addend diff`: every verdict, forms of dumps, what is refused (all in diff_cases.py); the printed table; the
+# exit status of a wrong call.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What a run dumps of one step: every sum is that of its addends, whatever the mesh, the sharding and the dtypes; training is the
-# same with it as without; a program on the reducer dumps as well; what cannot be dumped is said before a step.
+# Tests the dump of a training step: every sum is the sum of its addends, whatever the mesh, the sharding and the
+# dtypes; training gives the same with a dump as without; a program that uses only the reducer dumps as well; and what
+# cannot be dumped is told before a step.
 #   dump.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `addend explain`: a page for each kind that a verdict or a cause can have, made of docs/explain; what it lists is what there is;
-# an unknown name is told with those that are near; a table ends with the pages that say more of it.
+# Tests `addend explain`: it has a page, made from docs/explain, for each kind that a verdict or a cause can have; its
+# list is complete; an unknown name is answered with similar names; a table of `addend diff` ends with the pages that
+# say more.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Faults while ranks run: killed ranks and launchers, requests to stop, no memory, numbers that are none, an unwritable
-# folder. Nothing hangs, nothing is left.
+# Tests faults while ranks run: killed ranks and launchers, requests to stop, lack of memory, NaN, an unwritable folder.
+# Nothing hangs, and no process or file is left.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) launcher= ranks=

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Files that cannot be written whole, over files that are there: what was there stays, nothing else is left, the message
-# names the file, and the exit status is 3. A limit on the size of files stands for the full disk where no ranks start,
-# whose memory is a file; where a small file system can be mounted, that is filled, for all commands.
+# Tests files that cannot be written whole, over files that exist: the old file stays, nothing else is left, the message
+# names the file, and the exit status is 3. Where no ranks start, a limit on file size stands for the full disk (ranks'
+# shared memory is itself a file); if a small file system can be mounted, it is filled, for all commands.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) mounted=

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The tables that people read, character by character, with what differs from run to run taken out: seconds, digits of
-# rounding, which of equally wrong parameters is shown, which rank saw a mismatch first. A third argument `update` writes them anew.
+# Tests the printed tables character by character, without what differs from run to run: seconds, digits of rounding,
+# which of several equally wrong parameters is shown, which rank saw a mismatch first. A third argument `update` writes
+# the expected tables anew.
 set -eu
 addend=$1 source=$2 update=${3:-}
 golden=$source/tests/cli/golden

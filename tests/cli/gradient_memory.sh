@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Gradients that take memory in turn: how many slots a plan counts, what stays whole and why, a window that is too small.
+# Tests gradients that share memory slots in turn: how many slots a plan counts, which gradients keep memory of their
+# own and why, and a window that is too small.
 #   gradient_memory.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

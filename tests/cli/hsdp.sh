@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sharded storage, accumulation and the dtype contract: every recipe of its kind, at every ZeRO level, with one, two and
-# five microbatches (drawn by a seed), in f64 and in the contracts that round; training steps; and the mistakes that only these can show.
+# Tests sharded storage, accumulation and the dtype contract: every recipe of its kind, at every ZeRO level, with one,
+# two and five microbatches (drawn by a seed), in f64 and in contracts that round; training steps; and mistakes that
+# only these can show.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

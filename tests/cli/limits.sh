@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Limits on a process's memory, from tiny to ample: every command ends, and one that cannot do its work says so.
+# Tests every command under limits on a process's memory, from tiny to ample: it ends, and if it cannot do its work it
+# says so.
 set -eu
 addend=$1 source=$2
 if grep -q __asan_init "$addend"; then echo "limits: skipped: a sanitizer takes terabytes of addresses for itself"; exit 0; fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a training removes is its own: nothing through a link, and no file that addend did not write.
+# Tests that a training removes only files that addend wrote: nothing through a symbolic link, and no foreign file.
 #   links.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

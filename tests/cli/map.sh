@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `addend diff --html`: the page has the document, all of it and as text; what is wrong stands first and can be pointed at; it is drawn
-# narrow, and with hundreds of parameters on hundreds of ranks. Drawn by chromium; where it is not installed the test ends as skipped.
+# Tests the page of `addend diff --html`: it holds the whole document, as text; wrong parameters stand first and can be
+# pointed at; it fits a narrow window, and hundreds of parameters on hundreds of ranks. The page is drawn by chromium;
+# if that is not installed the test is skipped.
 #   map.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Mixtures of experts: each recipe in both score orders, with and without sequence parallelism, with the gate I and R, at
-# every ZeRO level, with one and three microbatches, over five steps, on several views (drawn by a seed); derived
-# mistakes (drawn); what experts are asked for; the gradient's way in the plan; checkpoints that go on on other views; and what does not fit.
+# Tests mixtures of experts: each recipe with scores applied before or after the experts, with and without sequence
+# parallelism, with the gate typed I and R, at every ZeRO level, with one and three microbatches, over five steps, on
+# several views (drawn by a seed); derived mistakes (drawn); option values; the gradient's path in the plan; checkpoints
+# that are resumed on other views; and recipes that do not fit.
 #   moe.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

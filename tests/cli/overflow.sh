@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A proof in f16 whose steps all overflow proves nothing and says which scale holds; one in which some do says which, and
-# is made of the others; what overflows on a wire between modules is named, in a training as in a proof.
+# Tests overflow in f16: a proof whose steps all overflow proves nothing and says which loss scale would do; a proof in
+# which some steps overflow says which, and judges the others; an overflow on a wire between modules is named, in a
+# training as in a proof.
 #   overflow.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tensor, sequence and context parallelism: each recipe on meshes with 2, 3 and 4 ranks an axis, at every ZeRO level,
-# with one and three microbatches, over five steps (drawn by a seed); derived mistakes (drawn); one token that counts;
-# plans of a million ranks; checkpoints that go on on other meshes; and sizes that do not fit.
+# Tests tensor, sequence and context parallelism: each recipe on meshes with 2, 3 and 4 ranks an axis, at every ZeRO
+# level, with one and three microbatches, over five steps (drawn by a seed); derived mistakes (drawn); a batch in which
+# one token counts; plans of a million ranks; checkpoints that are resumed on other meshes; and sizes that do not fit.
 #   parallel.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

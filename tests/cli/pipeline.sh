@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Stages of a pipeline: gpt and moe on meshes with pp, with several stages on a rank and stages without layers, beside one
-# process; one norm; training with pp as without; checkpoints that go on on another pp; dumps and plans of stages; recipes that do
-# not fit.
+# Tests pipelines: gpt and moe on meshes with pp, with several stages on a rank and stages without layers, compared with
+# one process; one norm over all stages; training with pp as without; checkpoints that are resumed on another pp; dumps
+# and plans of stages; and recipes that do not fit.
 #   pipeline.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

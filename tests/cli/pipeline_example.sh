@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The example of two stages that execute a table: every schedule is proven, and one that does not fit two ranks refused.
+# Tests the example of two stages that execute a schedule table: every schedule is proven, and one that does not fit two
+# ranks is refused.
 #   pipeline_example.sh ADDEND SOURCE
 set -eu
 addend=$1

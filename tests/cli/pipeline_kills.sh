@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A rank of a pipeline is killed at a random time of its training: every rank ends soon, the message names the one, and
-# the run goes on from its checkpoint to the bits of an undisturbed one.
+# Kills a rank of a pipeline at a random time of its training: every rank ends soon, the message names the killed rank,
+# and the run resumes from its checkpoint to the bits of an undisturbed run.
 #   pipeline_kills.sh ADDEND SOURCE [KILLS]
 set -eu
 addend=$1 source=$2 kills=${3:-4}

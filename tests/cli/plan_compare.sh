@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plans side by side are the plans one by one: every number of `plan --compare` against `plan` with that value set.
+# Tests that every number of `addend plan --compare` is that of `addend plan` with the compared value set.
 #   plan_compare.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `addend plan --picture`: it is XML, its numbers are those of `addend plan --json`, any world has a picture of a size to look at,
-# and it is not written where something would be lost.
+# Tests `addend plan --picture`: the picture is XML, its numbers are those of `addend plan --json`, a world of any size
+# has a picture of readable size, and it never overwrites a file that it should not.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A decomposition on three pools: every gradient of components and importance network against one process, on pools of
-# which each may be larger or smaller than the others, or no multiple of them; each loss alone; the steps up of the
-# adversary; mistakes planted; checkpoints that go on on the same pools bit for bit and on others; and what does not fit.
+# Tests a decomposition on three pools: every gradient of components and importance network against one process, on
+# pools that may be larger or smaller than each other, and no multiples; each loss alone; the adversary's ascent steps;
+# planted mistakes; checkpoints that are resumed bit for bit on the same pools, and on others; and recipes that do not
+# fit.
 #   pools.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

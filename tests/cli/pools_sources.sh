@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sources of the adversary that all samples of a microbatch share, and sources that are a sigmoid: every gradient and the
-# sources themselves against one process, on pools with an adversary of one rank, of several, and of more than there are
-# samples; and checkpoints that go on on the same pools bit for bit and on others.
+# Tests adversary sources that all samples of a microbatch share, and sources behind a sigmoid: every gradient and the
+# sources themselves against one process, on pools whose adversary has one rank, several, and more than there are
+# samples; and checkpoints that are resumed bit for bit on the same pools, and on others.
 #   pools_sources.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

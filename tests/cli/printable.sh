@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Nothing that was typed, that a pattern of file names put there or that stands in a file reaches a terminal as something
-# that it obeys; what is in a dump's folder but not read is named.
+# Tests that control characters that were typed, matched by a file pattern or read from a file never reach a terminal;
+# and that files in a dump's folder that are not read are named.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

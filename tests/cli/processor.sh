@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the processor has: OpenBLAS's kernels are those of its instructions, however new it is, unless somebody chose
-# others; and what bf16 is worth on it is said, once.
+# Tests what follows from the processor: OpenBLAS uses the kernels of its instructions, however new the processor is,
+# unless the user chose others; and the speed of bf16 on it is told, once.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# evaluate.prompts: what a run goes on with at each evaluation is what `addend sample` says of its weights, on every mesh; the training
-# stays the same, bit for bit; a run that goes on has each prompt once a step; what is wrong with prompts is told before any rank starts.
+# Tests evaluate.prompts: the text with which a run continues each prompt is what `addend sample` gives with its
+# weights, on every mesh; the training stays the same, bit for bit; a resumed run has each prompt once for each step;
+# and wrong prompts are told before any rank starts.
 #   prompts.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

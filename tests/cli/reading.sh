@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Learning to read, small enough for a test: digits at random, which no model of language can guess. After training on one rank
-# held-out lines are read, blank pictures are not; trained on blank pictures nothing is; eight ranks read what one reads, on the same
-# ranks or in two pools.
+# Tests learning to read, small enough for a test, on random digits, which no language model can guess. After training
+# on one rank the model reads held-out lines and not blank pictures; trained on blank pictures it reads nothing; eight
+# ranks read what one rank reads, on shared ranks and in two pools.
 #   reading.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

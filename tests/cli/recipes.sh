@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Wrong calls and recipes: everything is reported at once, with its line, before any rank starts; exit 2.
+# Tests wrong calls and wrong recipes: all errors are reported at once, with their lines, before any rank starts; exit
+# status 2.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `addend report`: the page that training wrote, made again; several runs on one page; runs that are under way, stopped, resumed or
-# killed; folders that hold none. The pages are drawn by chromium; where it is not installed the test ends as skipped.
+# Tests `addend report`: the page that training wrote is made again; several runs on one page; runs that are under way,
+# stopped, resumed or killed; folders that hold no run. The pages are drawn by chromium; if that is not installed the
+# test is skipped.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) training=

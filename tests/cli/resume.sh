@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checkpoints and --resume on the command line: bit for bit on the same mesh, on other meshes, after damage, after Ctrl-C,
-# on a full disk.
+# Tests checkpoints and --resume on the command line: bit for bit on the same mesh, on other meshes, after damage, after
+# Ctrl-C, on a full disk.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) mounted=

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Right programs hold in their own dtypes on every processor: OpenBLAS's kernels and the rows' stand for other ones. Among
-# them are proofs that were called wrong while one process's error was held against one other's.
+# Tests that correct programs are proven in their own dtypes on every processor: other OpenBLAS and row kernels stand
+# for other processors. Some of these proofs once failed wrongly, when the distributed error was compared with a single
+# run's error.
 #   rounding.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The published mistakes of experts, by their numbers in the catalogue, on views drawn by a seed: the router's gradient
-# taken for final (1), score gradients of other ranks' slots dropped (4), experts divided by their own smaller group
-# (12), an exchange's sum averaged over copies alone (13). And the example that shows the first.
+# Tests the published mistakes of expert parallelism, by their numbers in the catalogue, on views drawn by a seed: the
+# router's gradient is taken for the final sum (1), score gradients of other ranks' slots are dropped (4), experts'
+# gradients are divided by the size of their smaller group (12), an exchange's sum is averaged over copies alone (13).
+# Also tests the example that shows the first.
 #   router.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

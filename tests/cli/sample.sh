@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `addend sample`: numbers, bytes and text; where it stops; what it is refused. That its tokens are those of Transformers is in
-# tests/export.
+# Tests `addend sample`: prompts as numbers, bytes and text; where it stops; what it refuses. That its tokens are those
+# of Transformers is tested in tests/export.
 #   sample.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

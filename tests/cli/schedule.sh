@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `addend schedule`: what it prints and exits with; tables that torch.distributed.pipelining dumped; pictures; large tables.
+# Tests `addend schedule`: output and exit statuses; tables that torch.distributed.pipelining dumped; pictures; large
+# tables.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tables are what runs do: forward and backward of their traces stand in the lists' order on each rank, of one stage, of several
-# modules on ranks of their own (`accumulate`, `leads`) and of the stages of a pipeline, whose schedule is a recipe's.
+# Tests that runs execute their tables: in the traces, forward and backward stand in the order of each rank's list, for
+# one stage, for several modules on disjoint ranks (schedules `accumulate`, `leads`), and for the stages of a pipeline,
+# whose schedule the recipe names.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The check calls caught only what was: a planted mistake that changes nothing has no effect, with the reason, and those
-# beside it are caught. (A survivor, which is a no, has a test in tests/check/test_own_program.c.)
+# Tests that the check does not claim too much: a planted mistake that changes nothing is reported as without effect,
+# with the reason, and the mistakes beside it as caught. (tests/check/test_own_program.c tests a mistake that survives,
+# which fails the check.)
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a terminal is told: colours and a moving bar, unless NO_COLOR or TERM=dumb refuse them; files get neither.
+# Tests what is printed to a terminal: colours and a moving bar, unless NO_COLOR or TERM=dumb refuse them; files get
+# neither.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Training on files of tokens: what is wrong with them is told before any rank starts, each with its sentence; the batch is the one
-# that include/addend/data.h describes, on every mesh; a run that goes on takes the steps of one that was never stopped; the
-# tokenizer beside the tokens is copied into the run's folder.
+# Tests training on token files: errors in them are told before any rank starts, each with its sentence; the batch is
+# the one that include/addend/data.h describes, on every mesh; a resumed run takes the steps of one that was never
+# stopped; and the tokenizer beside the tokens is copied into the run's folder.
 #   tokens.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `addend train` on real text: the loss falls, and the run leaves metrics, trace and report that open.
+# Tests `addend train` on real text: the loss falls, and the run leaves metrics, a trace and a report that can be
+# opened.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

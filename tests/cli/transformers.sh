@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Gradients that distributed runs write down are those that Transformers computed: `addend check --dump` of the models in
-# tests/oracle/fixtures/hf-*, on meshes, beside expected.safetensors (generate_transformers.py), each parameter below 1e-12.
+# Tests gradients of distributed runs against Transformers: `addend check --dump` of the models in
+# tests/oracle/fixtures/hf-*, on meshes, is compared with expected.safetensors (generate_transformers.py); each
+# parameter's error is below 1e-12.
 #   transformers.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What an earlier version wrote is read by this one: dumps, checkpoints, recipes, and the keys of every document.
+# Tests that this version reads what earlier versions wrote: dumps, checkpoints, recipes, and the keys of every
+# document.
 #   versions.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

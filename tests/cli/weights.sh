@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Weights as files on the command line: what is written others can read, what others write is taken, as one file or in
-# shards, and what does not fit the model is said before any rank starts.
+# Tests weight files on the command line: other programs can read what addend writes, addend reads what others write, in
+# one file or in shards, and weights that do not fit the model are refused before any rank starts.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

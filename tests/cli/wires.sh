@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A decomposition in f32 and with values that travel in f16 and bf16, on pools of several sizes: each parameter's error
-# stands beside that of one process, and is of its size, whatever wires round; a wire that is narrower
-# than promised is caught beside others that are as narrow.
+# Tests decompositions in f32 whose values travel between pools in f16 and bf16, on pools of several sizes: each
+# parameter's error is of the size of one process's error, whatever the wires round; and a wire whose dtype is narrower
+# than promised is caught beside others that are as narrow by right.
 #   wires.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

@@ -1,5 +1,5 @@
 /* The conformance suite: what every engine that moves bytes must do. A test names an engine by how its ranks are
- * started; the suite runs every operation, place of memory, dtype and odd size on it. */
+ * started; the suite runs every operation, kind of memory, dtype and odd size on it. */
 #ifndef TESTS_COMM_CONFORMANCE_H
 #define TESTS_COMM_CONFORMANCE_H
 #include <stdint.h>

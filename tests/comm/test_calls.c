@@ -1,5 +1,6 @@
-/* Calls that hand in nothing are refused with the name of what is missing, and nothing is changed; what a comm says of
- * itself: its bytes and its flight record. Values that do not match are in test_protocol.c. */
+/* Tests collective calls with a missing or wrong argument: they are refused by the argument's name, and nothing is
+ * changed; and what a comm says of itself: bytes moved and its flight recorder. Calls that differ between ranks are in
+ * test_protocol.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

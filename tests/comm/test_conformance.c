@@ -1,5 +1,5 @@
-/* One suite, one line per engine and world: see the end of the file. Values are small integers, so that every dtype
- * holds the exact sums and every rank can compute what every other sends. */
+/* Runs the conformance suite on every engine and world: one line for each, at the end of the file. Values are small
+ * integers, so that every dtype holds the exact sums and every rank can compute what every other sends. */
 #include "conformance.h"
 #include "tree_order.h"
 

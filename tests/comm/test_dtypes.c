@@ -1,4 +1,4 @@
-/* Every dtype with every reduction it has, through every collective and place of memory, against a reference that takes
+/* Tests every dtype with every reduction it has, in every collective and kind of memory, against a reference that adds
  * the members' values one by one; and what is refused. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Every allocation fails once: opening, making channels, calls with large tables and staging. Each time the call fails
- * with AD_MEMORY, nothing is left behind (the harness looks for leaks), and after it the same call works. */
+/* Lets every allocation fail once: in opening a comm, making channels, calls with large tables, and staging. Each time
+ * the call fails with AD_MEMORY, nothing leaks (the harness looks), and the same call works afterwards. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

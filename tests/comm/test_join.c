@@ -1,5 +1,5 @@
-/* Worlds of processes that no launcher of addend's started: they meet in a folder, by ad_comm_join, or by what torchrun
- * leaves in the environment. Every rank is a child process of the test. */
+/* Tests worlds of processes that addend's launcher did not start: they meet in a folder, through ad_comm_join, or
+ * through torchrun's environment variables. Every rank is a child process of the test. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* Starting and ending ranks: deaths in every phase, signals, programs, and nothing left behind. */
+/* Tests starting and ending ranks: deaths in every phase, signals, whole programs as ranks, and that no process or file
+ * is left behind. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

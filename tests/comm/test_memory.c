@@ -1,5 +1,5 @@
-/* Memory that ranks share runs out as an error: what other ranks were promised and have not touched yet counts as gone.
- */
+/* Tests that running out of shared memory is reported as an error: memory that was promised to other ranks but is not
+ * yet touched counts as used. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

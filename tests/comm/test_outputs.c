@@ -1,6 +1,6 @@
-/* How sums are written: another dtype, scaled, added to what stands there, cut by rows of several segments. Every place
- * of memory and size takes another way through the engine; all must give the bits of one plain computation. And memory
- * that ranks share. */
+/* Tests how a reduction writes its result: in another dtype, scaled, added to the old value, cut by rows of several
+ * segments. Every kind of memory and size takes another path through the engine; all must give the bits of one plain
+ * computation. Also tests memory that ranks share. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Ranks may work together on processors on which the tests of comm have run, and nowhere else; one process may
- * anywhere. */
+/* Tests that ranks may work together only on processor architectures on which the tests of comm have run; a single
+ * process may run on any. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

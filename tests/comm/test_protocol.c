@@ -1,4 +1,4 @@
-/* What happens when ranks do not play together: every rank gets an error within 2 s, the same first one, and it names
+/* Tests ranks whose calls do not match: every rank gets an error within 2 s, all get the same first one, and it names
  * both sides. */
 #include <stdarg.h>
 #include <stddef.h>

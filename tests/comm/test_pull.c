@@ -1,5 +1,5 @@
-/* Large values in ordinary memory are read from the process that holds them: what becomes of a call whose source is
- * gone, goes, or takes its memory away. That the values are right is test_conformance.c's. */
+/* Tests large values in ordinary memory, which are read directly from the process that holds them: what happens if that
+ * process is gone, dies meanwhile, or unmaps its memory. That the values are right is tested in test_conformance.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

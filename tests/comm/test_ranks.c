@@ -1,4 +1,5 @@
-/* Groups that are lists of ranks: in any order, several of the same ranks, made and released without end. */
+/* Tests groups given as lists of ranks: in any order, several groups of the same ranks, made and released many times.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

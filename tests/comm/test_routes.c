@@ -1,5 +1,5 @@
-/* Who of a group that spans nodes sums what and brings what to whom: on every placement of few ranks, and on regular
- * ones of many. */
+/* Tests which member of a group that spans nodes sums what and sends results to whom: on every placement of few ranks,
+ * and on regular placements of many. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* What passes through staging all at once: a rank that is done goes on, and changes its memory, while others have not
- * read yet what it sent. */
+/* Tests values that fit staging memory in one round: a rank that is done may go on and change its buffer while others
+ * have not yet read what it sent. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

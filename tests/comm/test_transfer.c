@@ -1,4 +1,5 @@
-/* Transfers: random schedules in which every rank posts its sides in an order of its own, and what goes wrong. */
+/* Tests point-to-point transfers: random schedules in which every rank posts its sends and receives in an order of its
+ * own, and what can go wrong. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Lines of text as pictures: which characters, whoever draws them and in whatever order; that they stand in the picture
- * and can be seen there; what is wrong with fonts and options. */
+/* Tests drawn pictures of lines of text: which characters a sample has, whoever draws it and in whatever order; that
+ * they are visible in the picture; and errors in fonts and options. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

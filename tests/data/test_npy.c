@@ -1,4 +1,4 @@
-/* Headers of .npy files: what NumPy writes is read, and what else may stand there is refused with what to do. */
+/* Tests headers of .npy files: what NumPy writes is read, and anything else is refused with what to do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

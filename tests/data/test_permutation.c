@@ -1,4 +1,5 @@
-/* Permutations by counter: each number once, whatever n is; other keys, other orders. */
+/* Tests the pseudo-random permutation of n numbers: each number comes once, whatever n is; another key gives another
+ * order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Text as training data: which bytes a sample holds, whoever draws it; which rows a rank reads; what is wrong with a
- * text. */
+/* Tests text as training data: which bytes a sample holds, whoever draws it; which rows a rank reads; and what makes a
+ * text unusable. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Tokens as training data: which window a sample reads, whoever reads it; masks; several files; what is held out. */
+/* Tests token files as training data: which window of tokens a sample reads, whoever reads it; loss masks; several
+ * files; and what is held out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* The public call: what it gives, what it leaves behind when memory is lacking, and what it refuses. */
+/* Tests the public call of `addend diff`: its result, what it leaves behind when memory runs out, and what it refuses.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

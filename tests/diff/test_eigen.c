@@ -1,4 +1,4 @@
-/* Eigenvectors of known and of random matrices: what each must be, and that they are found whatever the matrix is. */
+/* Tests the eigenvectors of known and of random matrices. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* The fit's loops in every variant that this machine runs, against sums in long double. */
+/* Tests the inner loops of the fit in every vector variant that this machine runs, against sums in long double. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* The map as a file: it carries everything along, and no name in it is read as markup. What a reader sees is asked by
- * tests/cli/map.sh. */
+/* Tests the HTML page of `addend diff`: it needs no other file, and no name in it is read as markup. What a reader sees
+ * is tested by tests/cli/map.sh. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

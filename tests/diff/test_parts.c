@@ -1,4 +1,5 @@
-/* The pieces that a verdict stands on: samples, boxes, meshes, the bound, the fit. */
+/* Tests the pieces from which `addend diff` makes a verdict: samples, boxes of elements, meshes, the error bound, the
+ * fit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* Parameters that are judged at the same time: the same document, the same message, the same order as one by one. */
+/* Tests that `addend diff` with several threads gives the same document, the same message and the same order as with
+ * one. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
-/* A sampler goes on as Hugging Face Transformers does: logits of each position, whether its tokens are read at once or
- * one by one, and what `generate` makes of a prompt greedily (tests/oracle/generate_transformers.py). */
+/* Tests that the sampler continues text as Hugging Face Transformers does: the logits of each position, whether tokens
+ * are read at once or one by one, and what `generate` makes of a prompt greedily
+ * (tests/oracle/generate_transformers.py). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* Locks on folders: one holder at a time, none after its death, and no link followed. */
+/* Tests locks on folders: one holder at a time, no lock survives its holder's death, and no symbolic link is followed.
+ */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>

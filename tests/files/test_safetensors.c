@@ -1,4 +1,4 @@
-/* The safetensors format: what is written reads back, and what a file says wrongly of itself is refused by name. */
+/* Tests safetensors files: what is written is read back, and a file that contradicts itself is refused by name. */
 #include <setjmp.h>
 #include <dirent.h>
 #include <signal.h>

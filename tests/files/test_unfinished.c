@@ -1,4 +1,5 @@
-/* Whole files: one that cannot be written leaves what was there, and no link is written through. */
+/* Tests files that are written whole or not at all: a failed write leaves the old file, and no symbolic link is written
+ * through. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Any bytes as the files of a dump, each behind its length in four bytes: what is accepted is judged, with a document
- * that can be printed, and the same again. */
+/* Fuzzes the files of a dump (each behind its length in four bytes): what is accepted is judged, the document can be
+ * printed, and a second judgement is the same. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Any two headers that have most of their text in common: a file opened like another one is what it is when it is
- * parsed alone, or is refused in the same words. The bytes: a plan, the first header, and what stands in the second
- * one in place of some of it. */
+/* Fuzzes pairs of safetensors headers that share most of their text: a file that is opened with the help of a similar
+ * one gives what it gives when it is parsed alone, or is refused in the same words. The input's bytes: a plan, the
+ * first header, and what the second header has in place of some of it. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

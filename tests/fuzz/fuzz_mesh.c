@@ -1,4 +1,4 @@
-/* Any text as a mesh string: what is accepted prints as a string that builds the same mesh again. */
+/* Fuzzes mesh strings: what is accepted prints as a string that builds the same mesh again. */
 #include <stdlib.h>
 #include <string.h>
 #include "addend/mesh.h"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# On aarch64 layouts and diff work, and ranks are refused (src/core/comm/processor.c). What they need compiles without headers that
-# only Linux or only x86-64 has; then the core is built for aarch64, its tests of layouts, files and diff run under qemu, and so does
-# `addend diff`. Compiler: aarch64-linux-gnu-gcc where it is installed, else zig. Debian's libraries for aarch64 are fetched into the
-# user's cache folder. Where qemu-user is missing, or those libraries, it is compiled only. Usage: test_aarch64.sh SOURCE
+# Tests that on aarch64 layouts and diff work and ranks are refused (src/core/comm/processor.c). The sources of layouts
+# and diff must compile without headers that only Linux or only x86-64 has; then the core is built for aarch64, and its
+# tests of layouts, files and diff, and `addend diff`, run under qemu. Compiler: aarch64-linux-gnu-gcc if it is
+# installed, else zig. Debian's libraries for aarch64 are fetched into the user's cache folder. Without qemu-user or
+# those libraries the test only compiles. Usage: test_aarch64.sh SOURCE
 set -euo pipefail
 source=$1
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# libaddend without the trainer and without what the trainer stands on: it is configured where no package of those libraries is
-# found, built where each of their headers ends the compiler, and holds nothing of the trainer. Its tests run.
+# Tests that libaddend builds without the trainer and the libraries that the trainer needs: CMake finds no package of
+# those libraries, including one of their headers stops the compiler, and the library holds nothing of the trainer. The
+# core's tests run.
 # Usage: test_core_alone.sh SOURCE COMPILER
 set -euo pipefail
 source=$1 compiler=$2

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs a built tree into a folder with a space in its name, then builds and runs programs that know only what is installed:
-# with pkg-config (shared, static) and with find_package, on the core alone and on the trainer, in C and in C++.
+# Installs a built tree into a folder with a space in its name, then builds and runs programs that know only what is
+# installed: with pkg-config (shared, static) and with find_package, on the core alone and on the trainer, in C and in
+# C++.
 # Usage: test_install.sh SOURCE BUILD COMPILER
 set -euo pipefail
 source=$1 build=$2 compiler=$3

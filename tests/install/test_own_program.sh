@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# examples/classifier.c as a stranger builds it, knowing only what is installed: as a program, shared and from archives, in C and in
-# C++17; and as a shared object, which the installed `addend --program` and the Python package run. Objects that do not fit are
-# refused with a sentence.
+# Builds examples/classifier.c as a user does, knowing only what is installed: as a program, with shared libraries and
+# with archives, in C and in C++17; and as a shared object, which the installed `addend --program` and the Python
+# package run. Shared objects that do not fit are refused with a sentence.
 # Usage: test_own_program.sh SOURCE BUILD COMPILER
 set -euo pipefail
 source=$1 build=$2 compiler=$3

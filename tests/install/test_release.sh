@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The source archive of script/release holds every file of the commit, and from it alone, without git, the core builds, its fast
-# tests run, and tests draw their cases. Usage: test_release.sh SOURCE COMPILER
+# Tests that script/release's source archive holds every file of the commit, and that from the archive alone, without
+# git, the core builds, its fast tests run, and tests draw their cases. Usage: test_release.sh SOURCE COMPILER
 set -euo pipefail
 source=$1 compiler=$2
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT

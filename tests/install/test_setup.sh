@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Where script/setup cannot install, it says how: by the names of Fedora, of Arch, or of Debian; what no package brings it says too.
-# Nothing is installed here: the path has neither apt-get nor what is looked for. Usage: test_setup.sh SOURCE
+# Tests that script/setup says what to install where it cannot install it: the packages by the names of Fedora, Arch, or
+# Debian, and what no package provides. Nothing is installed here: the test's PATH has neither apt-get nor the tools
+# that script/setup looks for. Usage: test_setup.sh SOURCE
 set -euo pipefail
 source=$1
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT

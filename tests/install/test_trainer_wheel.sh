@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `pip install './python[train]'` builds the core and the trainer, each a distribution, without asking a package index for either;
-# the package then finds the trainer, and loses it with `pip uninstall addend-train`. Where a library is missing one sentence says
-# which, and names script/setup. Usage: test_trainer_wheel.sh SOURCE
+# Tests that `pip install './python[train]'` builds the core and the trainer, each a distribution, without asking a
+# package index for either; that the package then finds the trainer, and no longer after `pip uninstall addend-train`;
+# and that a missing library is named in one sentence, with script/setup. Usage: test_trainer_wheel.sh SOURCE
 set -euo pipefail
 source=$1
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT

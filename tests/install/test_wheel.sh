@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The wheel of script/wheel, installed where no library that it was built with can be found: `import addend`, `addend diff`, what the
-# package says of the trainer, and, where there is a PyTorch, the watch of a job with a mistake. Usage: test_wheel.sh SOURCE
+# Tests the wheel of script/wheel, installed where the libraries that it was built with cannot be found: `import
+# addend`, `addend diff`, what the package says of the trainer, and, if there is a PyTorch, the watch of a job with a
+# mistake. Usage: test_wheel.sh SOURCE
 set -euo pipefail
 source=$1
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT

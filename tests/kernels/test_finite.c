@@ -1,4 +1,4 @@
-/* The first value that is no finite number is found, wherever it stands and whatever stands before it. */
+/* Tests the search for the first value that is not finite, wherever it stands and whatever stands before it. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>

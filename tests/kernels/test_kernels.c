@@ -1,4 +1,5 @@
-/* Kernels: conversions against arithmetic in f64, and every variant against the plain one, bit for bit. */
+/* Tests the vector kernels: conversions against arithmetic in f64, and every vector variant against the plain one, bit
+ * for bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

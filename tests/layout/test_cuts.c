@@ -1,4 +1,5 @@
-/* Parts of cut values: every element belongs to exactly one part, uneven, empty, zigzag and nested cuts alike. */
+/* Tests the parts of a cut dimension: every element belongs to exactly one part, in uneven, empty, zigzag and nested
+ * cuts. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

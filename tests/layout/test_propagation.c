@@ -1,5 +1,6 @@
-/* Law 3: which operands meet, what the result is, and what the errors say. The last test compares with arithmetic: what
- * propagation allows, and the type that it gives, must hold for numbers. */
+/* Tests how types propagate through local operations (law 3): which operand types may meet, the result's type, and the
+ * error messages. The last test compares with arithmetic: each allowed combination and its result type must be true of
+ * numbers. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

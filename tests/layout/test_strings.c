@@ -1,4 +1,5 @@
-/* Types and layout strings: what is read, printed and refused; layouts as values. */
+/* Tests types and layout strings: what is read, printed and refused; and layouts as values that can be copied and
+ * compared. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

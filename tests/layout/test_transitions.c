@@ -1,4 +1,5 @@
-/* Law 2 and law 4: the table, the layouts after a transition, the path of a gradient; and changing view. */
+/* Tests law 2 and law 4: the table of transitions, the layout after each, the path of a gradient to its storage layout;
+ * and changing view (another factorisation of the same ranks). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

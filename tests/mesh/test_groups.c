@@ -1,4 +1,5 @@
-/* Positions, groups, views: rank arithmetic, exhaustively on small odd meshes and on pools that do not start at 0. */
+/* Tests positions, groups and views: the arithmetic of ranks, exhaustively on small odd meshes and on pools whose first
+ * rank is not 0. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

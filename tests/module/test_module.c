@@ -1,5 +1,5 @@
-/* A module: where each of its arrays is found, its states, mirrors, parameters on a view of its mesh, and what is
- * refused. */
+/* Tests modules (the parameters of one set of ranks, with their store, reducer and optimizer): where each array is
+ * found, states, mirror modules, parameters on another view of the mesh, and what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `addend bench --hosts` measures between network namespaces, counts what their interfaces send, and leaves none of them behind,
-# however it ends. Times are not judged.
+# Tests that `addend bench --hosts` measures between network namespaces, counts what their interfaces send, and leaves
+# none of them behind, however it ends. Times are not judged.
 #   bench_hosts.sh BUILD
 set -euo pipefail
 addend=$1/addend

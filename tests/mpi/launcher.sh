@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Engine mpi under one launcher: the bits of shm wherever ranks are placed, proofs, mistakes, deaths, other versions.
+# Tests engine mpi under one launcher: the bits are those of engine shm wherever ranks are placed; proofs, mistakes,
+# deaths of ranks, and ranks of different versions.
 #   launcher.sh BUILD SOURCE openmpi|mpich
 set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own

@@ -1,5 +1,5 @@
-/* How many bytes leave the hosts in a collective, by the counters of their network interfaces: prints a line for each,
- * "all_reduce f32 2.01", in units of the value's size. */
+/* Measures how many bytes leave the hosts in a collective, by the counters of their network interfaces: prints a line
+ * for each, "all_reduce f32 2.01", in units of the value's size. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

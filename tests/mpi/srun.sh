@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Engine mpi under srun: a cluster of this one machine, started here and for this test alone, then the same training and
-# proof with each MPI that is built, and what is said where tasks and MPI do not fit.
+# Tests engine mpi under srun: a Slurm cluster of this one machine is started for this test alone; then the same
+# training and proof run with each MPI that is built; and the message if tasks and MPI do not fit together.
 #   srun.sh BUILD SOURCE
 set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own

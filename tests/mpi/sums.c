@@ -1,5 +1,6 @@
-/* Every collective on every kind of group, with values whose sums depend on the order of addition, in memory of every
- * kind. Prints one hash of all results of all ranks: it must be the same on every engine, wherever ranks are placed. */
+/* Runs every collective on every kind of group, with values whose sums depend on the order of addition, in memory of
+ * every kind, and prints one hash of all results of all ranks: it must be the same on every engine, wherever ranks are
+ * placed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Engine mpi on two hosts and on three, which are network namespaces: the same bits as on shm, proofs, and how many bytes
-# leave the hosts.
+# Tests engine mpi on two hosts and on three, which are network namespaces: the same bits as on shm, proofs, and how
+# many bytes leave the hosts.
 #   two_hosts.sh BUILD SOURCE
 set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own

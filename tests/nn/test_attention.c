@@ -1,4 +1,4 @@
-/* Which tokens an attention layer lets a token see. */
+/* Tests which tokens an attention layer lets each token see. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* The list of parameters: what is declared, and what becomes of failures. */
+/* Tests the list of parameters that layers declare, and how failures in declaring are reported. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

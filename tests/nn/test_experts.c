@@ -1,5 +1,5 @@
-/* How scores meet experts: a gate that is I on tp, whose sum over tp is left out, made, or made twice, on engine dry;
- * and where the parameters of the layer lie. */
+/* Tests, on engine dry, the layer of experts whose gate is I on tp: its gradient's sum over tp is left out, made, or
+ * made twice; and on which ranks the layer's parameters lie. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

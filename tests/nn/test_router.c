@@ -1,6 +1,6 @@
-/* The sum of a router's gradient on real ranks, as their flight recorders tell: the layer of experts with a gate that
- * is I, whose scores enter by a conversion, beside the same layer with a gate that is R, whose gradient stays a part on
- * each rank of tp. */
+/* Tests which collectives sum a router's gradient, as the ranks' flight recorders show: with a gate that is I on tp,
+ * whose scores are converted, and with a gate that is R, whose gradient stays partial on tp until the reducer sums it.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

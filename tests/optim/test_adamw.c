@@ -1,4 +1,5 @@
-/* AdamW against its formula written out in f64, its checks, its state; schedules and clipping. */
+/* Tests AdamW against its formula written out in f64, its argument checks and its state; learning rate schedules and
+ * clipping. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* A fixture of operations on a rank: its parts of what PyTorch computed, and judging values against theirs. */
+/* Loads a rank's parts of what PyTorch computed for a single operation, and compares values with them. */
 #ifndef TESTS_ORACLE_BENCH_H
 #define TESTS_ORACLE_BENCH_H
 #include <stdint.h>

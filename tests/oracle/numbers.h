@@ -1,5 +1,5 @@
-/* Numbers that PyTorch computed, and how far others are from them. In a rank and in the test alike, so nothing here
- * asserts. */
+/* Reads numbers that PyTorch computed, and measures how far other numbers are from them. Used by ranks and by the test
+ * process, so nothing here asserts. */
 #ifndef TESTS_ORACLE_NUMBERS_H
 #define TESTS_ORACLE_NUMBERS_H
 #include <math.h>

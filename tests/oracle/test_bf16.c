@@ -1,7 +1,6 @@
-/* A step of GPT in bf16 rounds where PyTorch's conversions round in generate_bf16.py: its gradients, on one rank and
- * where the batch or the parameters are cut, are those to a small part of what bf16 itself makes wrong. What a proof in
- * bf16 shares with its reference, which values are bf16 and which are not, can only be seen here.
- */
+/* Tests that a step of GPT in bf16 rounds at the same places as generate_bf16.py, which rounds with PyTorch's
+ * conversions: on one rank and with the batch or the parameters cut, gradients differ from it by a small part of bf16's
+ * own error. A proof in bf16 cannot test that: the run and its reference share which values are bf16. */
 #include <unistd.h>
 #include "training.h"
 

@@ -1,6 +1,6 @@
-/* Decompositions train as they do in PyTorch: losses, gradients, weights and the adversary's sources in every step, and
- * what is found at the end; on one rank, and on pools of any sizes, on ranks of their own or on the same
- * (generate_decompose.py). */
+/* Tests that decompositions train as they do in PyTorch (generate_decompose.py): losses, gradients, weights and the
+ * adversary's sources in every step, and the final result; on one rank, and on pools of any sizes, on disjoint or
+ * shared ranks. */
 #include <unistd.h>
 #include <jansson.h>
 #include "train/run.h"

@@ -1,6 +1,6 @@
-/* The losses of a decomposition compute what PyTorch does (generate_operations.py), each alone and all together, with
- * their gradients of components, of the network that says what is used, and of adversarial masks. Rows are cut, into
- * more parts than there are too. */
+/* Tests a decomposition's losses against PyTorch (generate_operations.py), each alone and all together, with their
+ * gradients of components, importance network and adversarial masks. Rows are cut, also into more parts than there are
+ * rows. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,8 +1,7 @@
-/* GPT trains as it does in PyTorch: each fixture's recipe is run again in f64, on one rank, on replicas and with cut
- * parameters, heads, vocabulary and sequence, and every number is held against those that PyTorch computed
- * (generate.py). What a distributed run and its reference in one process share can only be seen here: samples, targets,
- * masks, positions, formulas, options, the optimizer.
- */
+/* Tests that GPT trains as it does in PyTorch (generate.py): each fixture's recipe is run in f64, on one rank, on
+ * replicas, and with cut parameters, heads, vocabulary and sequence, and every number is compared. Only this test sees
+ * what a distributed run shares with its reference in one process: samples, targets, masks, positions, formulas,
+ * options, the optimizer. */
 #include <unistd.h>
 #include "training.h"
 

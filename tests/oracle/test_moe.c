@@ -1,7 +1,6 @@
-/* Mixtures of experts train as they do in PyTorch: both orders of scores and experts, a shared expert, the balancing
- * loss and bias, the limit to what an expert takes; on one rank, and with experts spread, cut and both
- * (generate_moe.py).
- */
+/* Tests that mixtures of experts train as they do in PyTorch (generate_moe.py): scores applied before or after the
+ * experts, a shared expert, balancing loss and bias, limited capacity; on one rank, and with experts spread over ranks,
+ * cut, and both. */
 #include <unistd.h>
 #include "training.h"
 

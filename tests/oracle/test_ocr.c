@@ -1,5 +1,5 @@
-/* An encoder of pictures and a decoder that reads them train as they do in PyTorch, joined by a bridge in each of its
- * directions: fan-in, fan-out, equal and ragged, the sequence of either cut (generate_ocr.py). */
+/* Tests that a picture encoder and a decoder that reads from it train as they do in PyTorch (generate_ocr.py). A bridge
+ * joins them in each direction: fan-in, fan-out, equal and ragged, with the sequence of either cut. */
 #include <unistd.h>
 #include "addend/data.h"
 #include "program/ocr/ocr.h"

@@ -1,8 +1,7 @@
-/* Attention, the loss and a router alone compute what PyTorch's own operations do: the whole was computed there
- * (generate_operations.py), and each rank's part of the value and of every gradient is held against its part of that.
+/* Tests attention, the loss and a router, each alone, against PyTorch's own operations (generate_operations.py computes
+ * whole values): each rank's part of the value and of every gradient is compared with the same part of the whole.
  * Samples, sequence, heads and vocabulary are cut, unevenly and into more parts than there is to cut; scores and logits
- * go up to 5000.
- */
+ * go up to 5000. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
-/* Three steps of decompose are those that PyTorch takes (generate_pools.py): what a proof's dump has of them
- * (docs/dumps.md) is held against a fixture that was written from the documents alone, on pools of several sizes.
- * Initial values, batches, masks, the sources and their ascent, losses, gradients, norms, clips and updates: what a
- * distributed run and its reference share can only be seen here. */
+/* Tests three steps of `decompose` against PyTorch (generate_pools.py): a proof's dump (docs/dumps.md), on pools of
+ * several sizes, is compared with a fixture that was written from the documents alone: initial values, batches, masks,
+ * the sources and their ascent, losses, gradients, norms, clips and updates. Only this test sees what a distributed run
+ * shares with its reference. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

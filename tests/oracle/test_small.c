@@ -1,5 +1,5 @@
-/* Small operations compute what PyTorch's do (generate_operations.py): each rank's part of the value and of every
- * gradient is held against its part of the whole that was computed there, on one rank and wherever operands are cut. */
+/* Tests small operations against PyTorch (generate_operations.py): each rank's part of the value and of every gradient
+ * is compared with the same part of the whole, on one rank and wherever operands are cut. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

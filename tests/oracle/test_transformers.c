@@ -1,6 +1,6 @@
-/* Models of Hugging Face Transformers train as they do there: each folder that the package saved is read by model.from,
- * trained in f64 on files of tokens, on one rank and on meshes, and every number is held against those that the package
- * computed (generate_transformers.py): Llama, Qwen2, Qwen3, Mistral, Mixtral, Qwen3-MoE. */
+/* Tests that models of Hugging Face Transformers train as they do there (generate_transformers.py): each folder that
+ * the package saved is read by model.from and trained in f64 on token files, on one rank and on meshes, and every
+ * number is compared: Llama, Qwen2, Qwen3, Mistral, Mixtral, Qwen3-MoE. */
 #include <unistd.h>
 #include "training.h"
 

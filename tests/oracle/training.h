@@ -1,6 +1,5 @@
-/* A fixture's training taken again in f64, on any mesh, and every number of it held against those that PyTorch
- * computed: samples, losses, norms, gradients, weights after 20 steps, states after each, and what the program
- * measures. */
+/* Repeats a fixture's training in f64 on any mesh, and compares every number with PyTorch's: samples, losses, norms,
+ * gradients, weights after 20 steps, states after each step, and the program's metrics. */
 #ifndef TESTS_ORACLE_TRAINING_H
 #define TESTS_ORACLE_TRAINING_H
 #include <stdarg.h>

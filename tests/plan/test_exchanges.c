@@ -1,4 +1,4 @@
-/* Which bridges of a plan are one exchange: those of the same parties, layouts and dtypes, and no others. */
+/* Tests which bridges a plan shows as one exchange: those with the same pools, layouts and dtypes, and no others. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* What ranks and proofs need is held against limits that are read from folders which stand for /proc and /sys. */
+/* Tests whether the memory that ranks and proofs need fits the machine, whose limits are read from folders that stand
+ * for /proc and /sys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Plans of pipelines: what they say of bridges is what ranks of a run receive; what they say of stages follows from the
- * model's size; what a trace says of actions is read as it was written. */
+/* Tests plans of pipelines: the planned bytes over bridges are what ranks of a run receive; numbers of stages follow
+ * from the model's size; times of actions are read from a trace as it was written. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

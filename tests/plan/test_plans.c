@@ -1,5 +1,5 @@
-/* Plans of programs that are cut in other ways than the shipped ones, and of worlds and models larger than any machine.
- */
+/* Tests plans of programs that are cut in other ways than the shipped recipes, and of worlds and models larger than any
+ * machine. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Kinds of ranks against a visit to every rank, in worlds that are small enough for that, and in larger ones against
- * what can be counted by hand. */
+/* Tests the kinds of ranks in a plan (ranks that do the same work) against a visit to every rank in small worlds, and
+ * against counts by hand in larger ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Ranks that join a world agree on what makes matrix products: what every one of them has. */
+/* Tests that ranks that join a world agree on a way to compute matrix products that all of them have. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

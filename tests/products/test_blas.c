@@ -1,5 +1,5 @@
-/* Memory and threads that other libraries need are asked for before they ask for them, in a process of its own that may
- * have fewer. */
+/* Tests that lack of memory and threads for the math libraries is found before those libraries fail on it, in a process
+ * that has low limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Matrix products in plain memory: what is asked for, in both dtypes, transposed or not, and what is refused. */
+/* Tests matrix products in plain memory, in both dtypes, transposed or not, and what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* Signals that come while products are made are handled on the thread's own stack, whichever library makes them. */
+/* Tests that a signal handler runs on the thread's own stack while a product is computed, whichever library computes
+ * it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* A table of ways in a file: written, read, told to other ranks, followed; and refused where it cannot be. */
+/* Tests the table of ways to compute products (which library takes which shape) as a file: written, read, told to other
+ * ranks, followed; and refused if it does not apply. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

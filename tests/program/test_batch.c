@@ -1,5 +1,5 @@
-/* Batches that a program reads row by row: which samples come where, what counts, and what they are to plans and dumps.
- */
+/* Tests batches that a program reads row by row: which samples come where, what is counted, and how plans and dumps
+ * show them. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

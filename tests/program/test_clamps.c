@@ -1,5 +1,5 @@
-/* The clamps at and beside their corners, by their written definitions: values, slopes, and a backward that looks at
- * the sign of what arrives. */
+/* Tests decompose's clamps at their corners and beside them, by their definitions: values, slopes, and a backward that
+ * depends on the sign of the gradient. */
 #include "../tensor/world.h"
 #include "program/decompose/operations.h"
 

@@ -1,6 +1,5 @@
-/* decompose's operations on the parts of a value against the same on the whole, gathered, and against the sums and
- * products that they are: values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2
- * and 3. */
+/* Tests decompose's operations on the parts of a value against the gathered whole, and against sums and products:
+ * values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2 and 3. */
 #include "../tensor/parts.h"
 #include "program/decompose/operations.h"
 

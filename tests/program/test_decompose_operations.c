@@ -1,4 +1,5 @@
-/* decompose's operations as ad_check_operation holds those of a user, without a row, and where they refuse types. */
+/* Tests decompose's operations with ad_check_operation (the check for users' operations), without a row, and which
+ * types they refuse. */
 #include <string.h>
 #include "../tensor/world.h"
 #include "program/decompose/operations.h"

@@ -1,4 +1,5 @@
-/* The decoder: what it declares, what it refuses, and that its loss and gradient belong together. */
+/* Tests the program gpt: the parameters that it declares, what it refuses, and that its gradient belongs to its loss.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

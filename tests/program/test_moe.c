@@ -1,5 +1,5 @@
-/* The program moe on paper: the view that is left out, matrices that are multiplied with, mistakes told together. What
- * it computes is proven by tests/cli. */
+/* Tests the program moe without running it: the view that is used if none is named, the number of matrices that a token
+ * is multiplied with, and that all mistakes of a recipe are told together. tests/cli proves what it computes. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Reading lines, by logits that a test made up: what each pass sees, which characters are taken, and the error rates,
- * counted from the definition of a distance in edits. */
+/* Tests how ocr reads lines, on logits that the test makes up: what each pass sees, which characters are taken, and the
+ * error rates, counted from the definition of the edit distance. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

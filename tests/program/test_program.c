@@ -1,5 +1,5 @@
-/* Programs on paper: what `create` of a kind may add and in which order, the names of parameters, and the kinds that
- * there are. Running one is tested in train/. */
+/* Tests programs without running them: what a program's `create` may add and in which order, the names of parameters,
+ * and the list of kinds. Running programs is tested in tests/train. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Which of a random decomposition's components are kept in a position: the largest, of equal ones the first, or any,
- * the same at a place of the text whichever row it is. */
+/* Tests which components of a random decomposition are kept at a position: the largest (the first of equal ones), or
+ * random ones, which depend on the place in the text and not on the row. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* The ascent of adversarial sources, by its written definition: the same bits in one piece and in any others, both
- * rules, both ways to stay between 0 and 1. */
+/* Tests the ascent of adversarial sources by its definition: the same bits in one piece and in any pieces, with both
+ * rules and both ways to stay between 0 and 1. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

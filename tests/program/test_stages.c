@@ -1,4 +1,5 @@
-/* Stages on paper: how layers are cut, what each stage is, and that all of them are the model that one is. */
+/* Tests pipeline stages without running them: how layers are cut into stages, what each stage has, and that all stages
+ * together are the model without stages. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

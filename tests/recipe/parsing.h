@@ -1,4 +1,4 @@
-/* Parsing a recipe's text that is right, and one of which something is to be said. */
+/* Helpers: parse a recipe's text that is right, and one that must give a certain message. */
 #ifndef TESTS_RECIPE_PARSING_H
 #define TESTS_RECIPE_PARSING_H
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Recipes of a program with several modules and keys of its own, which is registered by a stranger: its keys stand
- * among those of every recipe, each module has its mesh, and no other program knows its keys. */
+/* Tests recipes of a user's program with several modules and its own keys: its keys stand beside those of every recipe,
+ * each module has its mesh, and no other program accepts its keys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The manual page has every key of a recipe of every kind, as the schema describes it. Its options are compared in
- * tests/cli. */
+/* Tests that the manual page has every recipe key of every kind, as the schema describes it. Command line options are
+ * compared in tests/cli. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

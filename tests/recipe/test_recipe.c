@@ -1,4 +1,5 @@
-/* Recipes: what each mistake says, defaults, --set, contracts, and that what is printed reads back as the same. */
+/* Tests recipes: the message of each mistake, defaults, --set, contracts, and that a printed recipe reads back as the
+ * same. */
 #include <locale.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,9 @@
-/* Every contract that means something, on real ranks, against a model of the rounding: a gradient is rounded to its
- * gradient dtype, which the model does too; what is left is bounded by the roundings on the way:
+/* Tests every meaningful dtype contract on real ranks against a model of the rounding. A gradient is rounded to its
+ * gradient dtype, which the model does too; the remaining error is bounded by the roundings on the way:
  *   |found - exact| <= (2 u(reduce) + n u(accumulate)) S + w t(reduce)
- * S: sum of the addends' magnitudes; n: how many they are; 2: a value is written for the wire at most once for each of
- * two reductions; w: such writes that the result depends on, each of which may lose a subnormal's unit t, scaled. */
+ * S: sum of the addends' magnitudes. n: number of addends. u: a dtype's relative rounding error. 2: a value is rounded
+ * to the reduce dtype at most once in each of two reductions. w: number of such roundings behind the result; each may
+ * lose a unit t of a subnormal, scaled. */
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* What a dump holds: each addend as it was handed in, whoever wrote it where; the sums; what is refused before anything
- * is written. That sums are of their addends is asked of whole runs by tests/cli/dump.sh. */
+/* Tests a reducer's dump: each addend as it was handed in, however it was written; the sums; and what is refused before
+ * anything is written. That sums match their addends is tested on whole runs by tests/cli/dump.sh. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

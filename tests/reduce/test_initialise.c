@@ -1,4 +1,4 @@
-/* Initial values: which numbers a part holds. */
+/* Tests the initial values that each part of a parameter gets. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Each known mistake that can be planted in the reducer shows: as a wrong number with its own factor, or as ranks that
- * do not call the same thing. */
+/* Tests that each known mistake that can be planted in the reducer has an effect: a gradient wrong by the mistake's
+ * factor, or ranks whose calls do not match. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* What a reducer refuses, plans and holds: on engine dry, where any rank of any world can be asked. */
+/* Tests what a reducer refuses, plans and holds, on engine dry, where one process can act as any rank of any world. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

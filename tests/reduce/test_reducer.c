@@ -1,4 +1,4 @@
-/* The reducer with real ranks: every gradient is the sum of all addends, each once, whatever the mesh, the
+/* Tests the reducer on real ranks: every gradient is the sum of all addends, each once, whatever the mesh, the
  * microbatches, the buckets, and the order in which gradients arrive. */
 #include <stdarg.h>
 #include <stddef.h>

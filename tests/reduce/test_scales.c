@@ -1,6 +1,6 @@
-/* Law 8 at both ends of f16: what travels carries a scale that leaves room for the sum it joins, counts what is in it
- * and nothing more. Expected values are exact: too small a scale overflows or keeps what the law rounds away, too large
- * a one loses subnormals. */
+/* Tests law 8 (scaled f16) at both ends of f16's range: the scale of an f16 value leaves room for the sum it joins and
+ * is no smaller than its addends require. Expected values are exact: too large a value overflows, and too small a scale
+ * loses subnormals. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Buckets that take memory in turn: the same sums from less of it, and a clear word where memory is not a parameter's.
- */
+/* Tests buckets that share memory slots in turn: the same sums from less memory, and a clear message if memory is not a
+ * parameter's. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* The store with real ranks: whatever the mesh, the cut, the dtypes and the window, a rank that acquires a parameter
- * finds the whole of what the owners hold. */
+/* Tests the store (which keeps parameters sharded) on real ranks: whatever the mesh, the cut, the dtypes and the
+ * window, a rank that acquires a parameter gets the whole of what the owners hold. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

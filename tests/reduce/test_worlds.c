@@ -1,7 +1,7 @@
-/* Worlds that no recipe has: one rank in low precision, invariant parameters, parameters cut along their second
- * dimension, gradients that are absent from a microbatch; under contracts of every kind, in every order of syncs,
- * handed in or written where the reducer says. Addends are small integers, so that every sum is exact in every dtype
- * and nothing is compared within a tolerance. */
+/* Tests the reducer in worlds that no recipe has: one rank in low precision, parameters typed I, parameters cut along
+ * their second dimension, gradients that are absent from a microbatch; with contracts of every kind, every order of
+ * syncs, and gradients handed in or written in place. Addends are small integers, so that every sum is exact in every
+ * dtype and is compared exactly. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

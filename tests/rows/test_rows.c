@@ -1,5 +1,5 @@
-/* The row kernels: the exponential against the C library's, equal bits from every variant, and bf16 as f32 that is
- * rounded where it is stored. */
+/* Tests the row kernels: the exponential against the C library's, equal bits from every vector variant, and bf16
+ * computed in f32 and rounded when stored. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

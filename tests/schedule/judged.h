@@ -1,4 +1,4 @@
-/* Tables as text, and what the laws say of them. */
+/* Helpers: a schedule table as text, and what the laws of tables say of it. */
 #ifndef TESTS_SCHEDULE_JUDGED_H
 #define TESTS_SCHEDULE_JUDGED_H
 #include <setjmp.h>

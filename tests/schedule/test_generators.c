@@ -1,5 +1,5 @@
-/* Schedules: their orders written out, what they cost against closed forms, and that every shape gives a table that
- * holds. */
+/* Tests the generated schedules: their orders written out, their costs against closed forms, and that every shape gives
+ * a table that obeys the laws. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* Each law of a table by what it says: the law, rank, place, action, what to do. */
+/* Tests each law of schedule tables by its message: the law, rank, place, action, and what to do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

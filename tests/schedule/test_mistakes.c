@@ -1,7 +1,7 @@
-/* Mistakes derived from tables: each action left out, twice, for another microbatch, each two neighbours swapped, a W
- * before its I, a REDUCE before the last addend. What a table computes is found by a second way, which knows no law: a
- * world that executes it with values, and looks at the end whether every stage was updated by every addend once. A
- * table is refused exactly where that world comes to no right end. */
+/* Tests mistakes that are derived from schedule tables: each action left out, done twice, done for another microbatch,
+ * each two neighbours swapped, a W before its I, a REDUCE before the last addend. An independent world executes the
+ * table with values and knows no law; at the end it looks whether every stage was updated by every addend once. The
+ * laws must refuse a table exactly if that world does not come to the right end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Published mistakes of pipelines that a table shows: each as the code base had it, and the law that it breaks. Those
+/* Tests published pipeline mistakes that a table shows: each as the code base had it, and the law that it breaks. Those
  * that no table shows are in docs/pipeline.md, with what catches them. */
 #include <stdio.h>
 #include "judged.h"

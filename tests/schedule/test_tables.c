@@ -1,5 +1,5 @@
-/* Tables as objects and as texts: what is added, what is refused, what is written is read again, and memory that is not
- * there leaves nothing behind. */
+/* Tests tables as objects and as texts: what is added, what is refused, that what is written is read again, and that
+ * lack of memory leaves nothing behind. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests that need one environment of Python and begin together make it once: none takes it away while another fills it.
+# Tests that tests which need the same Python environment and start together make it once: none removes it while another
+# one fills it.
 set -eu
 source=$1
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

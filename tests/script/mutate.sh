@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# script/mutate in a project of two sources: mutants of the one that is judged are caught by the test that runs their line, those of
-# the other live and are told, survivors can be planted again, and the tree stays as it was.
+# Tests script/mutate on a project of two sources: mutants of the tested source are caught by the test that runs their
+# line, those of the other one survive and are reported, survivors can be planted again, and the source tree stays
+# unchanged.
 set -eu
 source=$1
 for program in git gcov ninja ctest; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# script/torch, and script/test --torch, which .ci/run calls: an environment that is there is found again, one that cannot be had is
-# said and ends nothing. A python3 of this test's own stands for the package index.
+# Tests script/torch, and script/test --torch, which .ci/run calls: an environment that exists is found again; one that
+# cannot be made is reported and stops nothing. A python3 made by this test stands for the package index.
 set -eu
 source=$1
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

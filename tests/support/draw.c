@@ -1,4 +1,4 @@
-/* Drawing some of a test's cases by a seed. */
+/* Draws some of a test's cases by a seed. */
 #include "draw.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-# Cases of a script that are too much for every run of the suite: drawn by ADDEND_TEST_SEED as tests/support/draw.h says.
+# Draws some of a script's cases by ADDEND_TEST_SEED, as tests/support/draw.h says, if they are too many for every run.
 
 # The commit's own, where none is given.
 choose_seed() {

@@ -1,4 +1,4 @@
-/* Checkpoints as somebody forges them. */
+/* Forges checkpoints: changed contents under a valid checksum. */
 #ifndef TESTS_FORGE_H
 #define TESTS_FORGE_H
 

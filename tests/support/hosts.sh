@@ -1,7 +1,8 @@
-# Hosts of one machine: network namespaces with addresses and host names of their own, joined by a bridge in one more,
-# Open MPI over TCP between them. For scripts that source it; they end with status 77 where this cannot be.
-#   open_hosts BUILD COUNT   makes them, and $host_folder, which is removed with them
-#   on_hosts "2 2" PROGRAM   runs 2 ranks on each of the first two hosts; what they say is in $host_folder/out
+# Makes several hosts of one machine for scripts that source it: network namespaces with their own addresses and host
+# names, joined by a network bridge in one more namespace, and Open MPI over TCP between them. Where that is not
+# possible the script ends with status 77.
+#   open_hosts BUILD COUNT   makes the hosts, and $host_folder, which is removed with them
+#   on_hosts "2 2" PROGRAM   runs 2 ranks on each of the first two hosts; their output is in $host_folder/out
 hosts_name=addend$$
 close_hosts() {
   local i

@@ -1,4 +1,4 @@
-/* Starting a test's ranks and bringing their failures home. */
+/* Starts a test's ranks and reports their failures in the test. */
 #include "ranks.h"
 
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /* Tests on real ranks: every rank is a process of its own, so that nothing is shared by accident. A check that fails in
- * a rank ends it; the others then learn that it left, and the test that started them fails with the first rank's words.
+ * a rank ends that rank; the other ranks then learn that it left, and the test that started them fails with the first
+ * rank's message.
  *
  * With ADDEND_TEST_MPIRUN="mpirun.mpich" in the environment the ranks are started by that launcher, on engine mpi.
  *

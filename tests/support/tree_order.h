@@ -1,5 +1,5 @@
-/* The order of law 10, written once more for tests, in the plainest way: the lower half of the indices, the upper half,
- * each so again. */
+/* The order of additions of law 10, written once more for tests, in the plainest way: the sum of the lower half of the
+ * indices plus the sum of the upper half, each formed in the same way. */
 #ifndef SUPPORT_TREE_ORDER_H
 #define SUPPORT_TREE_ORDER_H
 #include <stddef.h>

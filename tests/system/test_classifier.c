@@ -1,4 +1,4 @@
-/* The operation and the batch of examples/classifier.c, in the file that a reader copies. */
+/* Tests the operation and the batch of examples/classifier.c, in the file that a reader copies. */
 int classifier_main(int argc, char **argv);
 #define main classifier_main
 #include "../../examples/classifier.c"

@@ -1,5 +1,5 @@
-/* Public calls that the command line makes, made directly, and what a run, a reducer and an optimizer say of
- * themselves: what no other test calls. */
+/* Tests public functions that otherwise only the command line calls, and what a run, a reducer and an optimizer say of
+ * themselves. */
 #include "ranks.h"
 
 #include <math.h>

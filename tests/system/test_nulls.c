@@ -1,5 +1,5 @@
-/* Every public call that can fail, header by header: what it must be given and was not is refused by its name in the
- * header, and nothing is changed; so are sizes, types and numbers that mean nothing. The calls of comm.h are in
+/* Tests every public function that can fail, header by header: a required argument that is NULL is refused by its name
+ * in the header, and nothing is changed; so are sizes, types and numbers that are not valid. Functions of comm.h are in
  * tests/comm/test_calls.c. */
 #include <math.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Every function that takes options refuses a struct of a wrong size, by the name of the struct. */
+/* Tests that every function that takes options refuses a struct of a wrong size, by the name of the struct. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

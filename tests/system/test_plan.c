@@ -1,5 +1,4 @@
-/* A plan's bytes against those of the ranks it speaks of: one process that acts on engine dry, and real ranks after a
- * step. */
+/* Tests a plan's bytes, made by one process on engine dry, against those that real ranks have after a step. */
 #include "ranks.h"
 
 #include <setjmp.h>

@@ -1,6 +1,5 @@
-/* What must hold when a program uses addend from several threads at once: each has its own last error, and the tables
- * that are filled on first use are filled once. Mostly a question for the thread sanitizer. A rank of a world is one
- * thread. */
+/* Tests a program that uses addend from several threads at once: each thread has its own last error, and tables that
+ * are filled on first use are filled once. Mostly for the thread sanitizer. A rank of a world is one thread. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,4 @@
-/* An operation whose backward is not linear in the gradient that arrives: what the tape makes of such a record is
- * tested on it. */
+/* An operation whose backward is not linear in the gradient that arrives, to test how the tape handles such records. */
 #ifndef TESTS_TENSOR_BENT_H
 #define TESTS_TENSOR_BENT_H
 #include "addend/operation.h"

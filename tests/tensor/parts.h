@@ -1,5 +1,5 @@
-/* Operations on the parts of a value against the same on the whole, gathered: on meshes of which some ranks have no
- * part. */
+/* Compares an operation on the parts of a value with the same operation on the gathered whole, on meshes on which some
+ * ranks have an empty part. */
 #ifndef TESTS_TENSOR_PARTS_H
 #define TESTS_TENSOR_PARTS_H
 #include "two_ways.h"

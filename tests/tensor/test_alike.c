@@ -1,5 +1,5 @@
-/* A value on a tape that goes over a bridge between alike meshes of the same ranks: it and its gradient are as if there
- * were no bridge, whatever their types. */
+/* Tests a value on a tape that crosses a bridge between two meshes of the same shape on the same ranks: the value and
+ * its gradient are as if there were no bridge, whatever their types. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* Arenas: alignment, growth, marks, and steps that allocate nothing. */
+/* Tests arenas: alignment, growth, marks, and that later steps allocate nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

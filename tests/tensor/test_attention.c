@@ -1,6 +1,6 @@
-/* Attention's arithmetic in bf16 against f64 on the same numbers. What products read is rounded once, so an error is
- * that of a sum of terms each of which was rounded by itself: it is held against the root of the sum of the terms'
- * squares, at half a unit in the last place. A sum that forms in bf16 has several times that. */
+/* Tests attention in bf16 against f64 on the same numbers. Each operand of a product is rounded once, so an error is
+ * that of a sum of independently rounded terms: its bound is the root of the sum of the terms' squares, times half a
+ * unit in the last place. A sum that was accumulated in bf16 has several times that error. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

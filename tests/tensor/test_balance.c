@@ -1,4 +1,5 @@
-/* How evenly experts are chosen: the balancing loss against its formula, and what a limit drops against sorting. */
+/* Tests how evenly experts are chosen: the balancing loss against its formula, and the tokens that a capacity limit
+ * drops against sorting. */
 #include "tensor/routing.h"
 #include "two_ways.h"
 #include "world.h"

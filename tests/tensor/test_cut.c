@@ -1,5 +1,5 @@
-/* Operations on the parts of a value against the same on the whole, gathered, and operations against the sums and
- * products that they are: values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2
+/* Tests operations on the parts of a value against the gathered whole, and composed operations against the sums and
+ * products they stand for: values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2
  * and 3. */
 #include "parts.h"
 

@@ -1,6 +1,6 @@
-/* Operations that communicate inside, or compute on a part, against their composition from law 2's table: the same
- * values gathered, the whole computed, the own part taken. Values and gradients are compared on real ranks in f64.
- * Parts are uneven and empty, groups of size 1 and 3. */
+/* Tests operations that communicate inside, or compute on a part, against their composition from law 2's table: the
+ * operands are gathered, the whole is computed, the rank's part is taken. Values and gradients are compared on real
+ * ranks in f64. Parts are uneven and empty, groups of size 1 and 3. */
 #include "base/mistakes.h"
 #include "tensor/mistakes.h"
 #include "two_ways.h"

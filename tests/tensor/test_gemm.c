@@ -1,4 +1,4 @@
-/* Matrix products against the same in f64: every transpose, stride and dtype within what its arithmetic may round. */
+/* Tests matrix products against f64: every transpose, stride and dtype, within the rounding of its arithmetic. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

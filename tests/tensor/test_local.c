@@ -1,4 +1,5 @@
-/* Stepping outside the types and back: what the stated layout of a gradient makes of a value, and what is refused. */
+/* Tests code that steps outside the types and back (ad_local): what the stated layout of a gradient makes of a value,
+ * and what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

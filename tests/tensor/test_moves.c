@@ -1,5 +1,5 @@
-/* Transitions on the tape, on real ranks: every entry of the table is the adjoint of its backward, also where a
- * gradient is there already; a cut block against finite differences; a rank that fails tells the others. */
+/* Tests transitions on the tape, on real ranks: each is the adjoint of its backward, also where it adds to a gradient;
+ * a transformer block with cut parameters against finite differences; and that a rank that fails tells the others. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

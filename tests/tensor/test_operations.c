@@ -1,5 +1,5 @@
-/* Every operation's gradient against finite differences in f64 along a random direction; linear ones as adjoints; f32
- * and bf16 against f64. One rank: what more ranks change is in test_moves.c. */
+/* Tests every operation's gradient against finite differences in f64 along a random direction, linear operations as
+ * adjoints, and f32 and bf16 against f64. All on one rank; more ranks are tested in test_moves.c. */
 #include <stdio.h>
 #include "rows/rows.h"
 #include "world.h"

@@ -1,5 +1,5 @@
-/* Operations that somebody else wrote, on the public header alone: how they compute, what the record of one must have,
- * and how one of an older or a newer header is read. */
+/* Tests users' operations, written on the public header alone: how they compute, what their record must have, and how a
+ * record made for an older or a newer header is read. */
 #include "addend/operation.h"
 #include "world.h"
 

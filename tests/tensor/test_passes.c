@@ -1,5 +1,5 @@
-/* Backward in two passes: inputs first, weights later. What both leave together is, bit for bit, what one pass leaves;
- * what waits holds what it reads; and no reduction comes before its last addend. */
+/* Tests backward in two passes: gradients of inputs first, of weights later. Both passes together leave, bit for bit,
+ * what one pass leaves; memory that the second pass reads is kept; and no reduction starts before its last addend. */
 #include "ranks.h"
 #include "reduce/reducer.h"
 #include "tensor/tape.h"

@@ -1,5 +1,5 @@
-/* addend's own operations are held to what a record promises, and to their types, as ad_check_operation holds those of
- * a user: all that compute on the elements of one rank. */
+/* Tests addend's own operations as ad_check_operation tests a user's: against the promises of their record and their
+ * types. All operations are tested that compute on the elements of one rank. */
 #include "tensor/trial.h"
 #include "world.h"
 

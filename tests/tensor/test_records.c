@@ -1,4 +1,4 @@
-/* What a record of an operation may say of itself, each by a record made for this test: memory that forward makes, a
+/* Tests what the record of an operation may state, each by a record made for this test: memory that forward makes, a
  * backward that is not linear, dtypes, a struct of its own. */
 #include "tensor/tape.h"
 #include "world.h"

@@ -1,5 +1,5 @@
-/* What the tape says may repair a refusal, done as it is said, on real ranks: the program then runs, and its loss and
- * gradients are those of one rank, or of a formula. */
+/* Tests the repairs that the tape proposes when it refuses a program, on real ranks: with the repair the program runs,
+ * and its loss and gradients are those of one rank, or of a formula. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
-/* Operations of a mixture of experts: choosing, and rows that go to the ranks of their experts and come back, against a
- * composition on one rank's values: all experts applied to all tokens, those that were not chosen times zero. */
+/* Tests the operations of a mixture of experts: choosing experts, and sending rows to the ranks of their experts and
+ * back, against a composition on one rank: all experts applied to all tokens, and those that were not chosen multiplied
+ * by zero. */
 #include "tensor/routing.h"
 #include "two_ways.h"
 #include "world.h"

@@ -1,5 +1,5 @@
-/* Where backward may start: from several losses, from gradients that arrive from another tape, several times on one
- * tape; and where parameters' gradients then go. One rank, some on engine dry. */
+/* Tests where backward may start: from several losses, from gradients that arrive from another tape, several times on
+ * one tape; and where parameters' gradients then go. On one rank, some on engine dry. */
 #include <stdio.h>
 #include "tensor/tape.h"
 #include "ranks.h"

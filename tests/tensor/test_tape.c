@@ -1,4 +1,4 @@
-/* The tape: its memory, its errors, and how it hands gradients to the reducer. One rank. */
+/* Tests the tape: its memory, its errors, and how it hands gradients to the reducer. On one rank. */
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"

@@ -1,5 +1,5 @@
-/* ad_check_operation: it lets right operations through, those of a user and addend's own, and of each promise one that
- * breaks it is found, with the promise in the message. */
+/* Tests ad_check_operation: it accepts right operations, users' and addend's own; and for each promise it refuses an
+ * operation that breaks it, naming the promise. */
 #include <stdio.h>
 #include "base/memory.h"
 #include "tensor/trial.h"

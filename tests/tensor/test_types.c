@@ -1,5 +1,5 @@
-/* What the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The rules themselves are
- * tested in tests/layout. */
+/* Tests what the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The type rules
+ * themselves are tested in tests/layout. */
 #include <stdio.h>
 #include "base/seams.h"
 #include "reduce/count.h"

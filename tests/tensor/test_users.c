@@ -1,7 +1,7 @@
-/* Values with several users: every operation's backward adds to a gradient that is there already and writes where none
- * is, in every dtype for which it has arithmetic. The gradient that arrives from several users at once is the sum of
- * those that arrive from each alone; memory of gradients holds NaN before. And every operation in two passes, with
- * operands of each kind: the bits of one, although what went back to the pool between them holds NaN. */
+/* Tests values with several users: every operation's backward adds to a gradient that exists already, and writes where
+ * none does, in every dtype for which it has arithmetic. With several users, the gradient is the sum of those that each
+ * user alone gives; gradient memory holds NaN before. Also every operation with backward in two passes, with operands
+ * of each kind: the bits are those of one pass, although memory that was returned to the pool in between holds NaN. */
 #include <glob.h>
 #include <stdio.h>
 #include "addend/bridge.h"

@@ -1,5 +1,5 @@
-/* One operation on one mesh, written in two ways: the same values and gradients on real ranks in f64. What the tests of
- * operations that communicate inside share. */
+/* Compares one operation on one mesh, written in two ways: values and gradients on real ranks in f64 must agree. Shared
+ * by the tests of operations that communicate inside. */
 #ifndef TESTS_TENSOR_TWO_WAYS_H
 #define TESTS_TENSOR_TWO_WAYS_H
 #include <stdarg.h>

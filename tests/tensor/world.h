@@ -1,4 +1,4 @@
-/* A world of one rank and random arrays in it: what the tests of the tape share. */
+/* A world of one rank and random arrays in it, shared by the tests of the tape. */
 #ifndef TESTS_TENSOR_WORLD_H
 #define TESTS_TENSOR_WORLD_H
 #include <stdarg.h>

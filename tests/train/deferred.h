@@ -1,4 +1,4 @@
-/* A run whose backward comes in two passes. */
+/* Helper: a run whose backward has two passes, inputs first and weights later. */
 #ifndef TRAIN_DEFERRED_H
 #define TRAIN_DEFERRED_H
 #include "train/run.h"

@@ -1,16 +1,15 @@
-/* A program whose two modules may lie on ranks of their own, for tests of the step. Its form is one of three:
+/* A program for tests of the step whose two modules, a and b, may lie on disjoint ranks. It has one of these forms:
  *
  *   PAIR    a: x = i w                    b: y = x u, loss = sum y^2 / count
  *   TWICE   a: x = i w                    b: y = x u, loss; then in a second phase z = x t, a second loss
  *   BACK    a: x = i w                    b: y = x u;  then on a's ranks again z = y v + x q, loss = sum z^2 / count
  *
- *
- * and, where no phase runs on b:
+ * or, if no phase runs on b:
  *
  *   ALONE   a: x = i w, loss = sum x^2 / count
  *
- * Inputs i are cut by rows over dp of a's mesh; x is the same on its cp, and y on b's cp when it goes back. u, t, v and
- * q are cut by columns over cp, so that what arrives has addends there. */
+ * Inputs i are cut by rows over dp of a's mesh; x is replicated on its cp, and so is y on b's cp when it is sent back
+ * to a. u, t, v and q are cut by columns over cp, so that gradients which arrive have addends there. */
 #ifndef TESTS_TRAIN_POOLS_H
 #define TESTS_TRAIN_POOLS_H
 #include "world.h"

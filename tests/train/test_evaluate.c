@@ -1,4 +1,5 @@
-/* The held-out set: the same samples always, their mean, its standard error, and nothing of a run that it changes. */
+/* Tests the evaluation on the held-out set: always the same samples, their mean loss and its standard error; and that
+ * it changes nothing of the run. */
 #include "world.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* A run's table: which phases hand what to which, over which ways, and what becomes of ranks that modules share. */
+/* Tests the table of actions that a run makes: which phases send what to which, over which ways, and what happens on
+ * ranks that modules share. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

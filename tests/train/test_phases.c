@@ -1,5 +1,5 @@
-/* The step of a program of several modules and phases: values go from phase to phase and their gradients come back, on
- * every topology as on one rank and as the formulas say; norms, clips and skipped steps of several modules. */
+/* Tests the step of a program with several modules and phases: values go from phase to phase and their gradients come
+ * back, on every topology as on one rank and as the formulas say; norms, clips and skipped steps of several modules. */
 #include "two_modules.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
-/* Mistakes derived from the table that a pipeline executes: each action left out, twice, for another microbatch, each
- * two neighbours swapped, a W before its I, a REDUCE before the last addend. Laws refuse a wrong table before a run
- * takes it; here it is executed all the same, on real ranks. It ends with a message, or it has the right one's bits: no
- * table has other numbers, and none hangs. ADDEND_TEST_TELL=1 in the environment says what became of each. */
+/* Tests mistakes that are derived from a pipeline's table: each action left out, done twice, done for another
+ * microbatch, each two neighbours swapped, a W before its I, a REDUCE before the last addend. A run refuses such tables
+ * by law; this test executes them all the same, on real ranks. Each ends with a message or with the right bits: none
+ * gives other numbers, and none hangs. ADDEND_TEST_TELL=1 in the environment prints what became of each. */
 #include "world.h"
 
 #include <math.h>

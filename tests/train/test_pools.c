@@ -1,5 +1,5 @@
-/* The step of modules on ranks of their own: gradients, losses and values are those of the same program on ranks that
- * all modules share, however many microbatches are under way; what a rank knows of modules that it lacks; what is
+/* Tests the step of modules on disjoint ranks: gradients, losses and values are those of the same program on ranks that
+ * all modules share, however many microbatches are under way; what a rank knows of modules that it lacks; and what is
  * refused. */
 #include "deferred.h"
 #include "pools.h"

@@ -1,5 +1,5 @@
-/* Going on after a stop: bit for bit on the same mesh, with the same values on any other, under every contract and
- * sharding; whole weights as a file. */
+/* Tests resuming: bit for bit on the same mesh, with the same values on any other, with every contract and kind of
+ * sharding; and whole weights as a file. */
 #include "world.h"
 #include "forge.h"
 

@@ -1,5 +1,6 @@
-/* States that are no parameters, after a step: the sources of a decomposition's adversary do not see the loss scale and
- * stay where no step up is asked for; the balancing bias of a mixture of experts stays where a step is skipped. */
+/* Tests states that are no parameters, after a step: the adversary's sources of a decomposition do not depend on the
+ * loss scale and do not move if no ascent is asked for; the balancing bias of a mixture of experts does not move if a
+ * step is skipped. */
 #include "world.h"
 
 #include "kernels/kernels.h"

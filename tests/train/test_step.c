@@ -1,4 +1,5 @@
-/* The step: the same on every topology, and what it does with bad numbers, empty parts and uncounted tokens. */
+/* Tests the step: the same result on every topology, and how it handles non-finite numbers, empty parts and tokens that
+ * do not count. */
 #include "world.h"
 
 #include <fcntl.h>

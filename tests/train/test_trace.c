@@ -1,4 +1,4 @@
-/* The trace in memory: what is recorded, and for how long. */
+/* Tests the trace in memory: what is recorded, and how long it is kept. */
 #include "world.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* A whole training: its files, and how it ends early. */
+/* Tests a whole training: the files that it writes, and how it ends early. */
 #include "ranks.h"
 #include "world.h"
 

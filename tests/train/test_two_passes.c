@@ -1,6 +1,6 @@
-/* The step with backward in two passes, inputs of later microbatches before weights of earlier ones: losses, norms,
- * gradients and parameters are those of one pass, bit for bit, of every program on meshes of every kind. Every program
- * gets an input in its midst, so that both passes have work. */
+/* Tests the step with backward in two passes, where inputs of later microbatches come before weights of earlier ones:
+ * losses, norms, gradients and parameters are those of one pass, bit for bit, for every program on meshes of every
+ * kind. Every program gets an input in the middle, so that both passes have work. */
 #include "deferred.h"
 #include "world.h"
 

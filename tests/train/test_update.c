@@ -1,5 +1,5 @@
-/* From the recipe's numbers to the values after some steps: every optimizer setting arrives where it belongs. What is
- * expected is worked out here, from the recipe's own text, by the formulas of the manual. */
+/* Tests the way from a recipe's numbers to the values after some steps: every optimizer setting arrives where it
+ * belongs. Expected values are computed here, from the recipe's own text, by the formulas of the manual. */
 #include "module/module.h"
 #include "world.h"
 #include "train/run.h"
