@@ -16,7 +16,7 @@
     if (call) fail_msg("%s: %s", #call, ad_last_error()); \
   } while (0)
 
-/* `data` and `train` continue their maps: ", valid: [1, 0.5]". */
+/* A small recipe. `data` and `train` continue their YAML maps, such as ", valid: [1, 0.5]". */
 static inline ad_recipe *small_recipe(const char *mesh, const char *data, const char *train) {
   char text[1024];
   snprintf(text, sizeof text,
