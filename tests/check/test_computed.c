@@ -126,8 +126,8 @@ static void shards_that_were_summed_are_seen_along_their_axis(void **state) {
   assert_int_equal(summed("dp_shard=2 tp=3", "dp_shard=S0 tp=S1", AD_DP_SHARD, 0), AD_AXES(AD_DP_SHARD));
   assert_int_equal(summed("dp_shard=2 tp=3", "dp_shard=S0 tp=S1", AD_TP, 0), AD_AXES(AD_TP));
   assert_int_equal(summed("dp_shard=2 tp=3", "dp_shard=S0 tp=S1", AD_TP, 1e-6), 0);
-  assert_int_equal(summed("dp_shard=4 tp=1", "dp_shard=S1 tp=R", AD_DP_SHARD, 0),
-                   0); /* 6 columns on 4 ranks: shards of 1 and 2 */
+  /* 6 columns on 4 ranks: shards of 1 and 2 */
+  assert_int_equal(summed("dp_shard=4 tp=1", "dp_shard=S1 tp=R", AD_DP_SHARD, 0), 0);
 }
 
 /* Two axes cut one dimension of 8 elements: tp's parts are pairs inside the halves of dp_shard. */

@@ -196,8 +196,8 @@ static void a_seed_draws_the_same_mistakes_and_another_seed_others(void **state)
                *others = list_some(recipe, 20, 8), *many = list_some(recipe, (int64_t)1 << 40, 7);
   assert_int_equal(some->derived, 20);
   assert_int_equal(some->places, all->places);
-  assert_int_equal(some->count - some->derived,
-                   all->count - all->derived); /* known mistakes are all tried, whatever is drawn */
+  /* known mistakes are all tried, whatever is drawn */
+  assert_int_equal(some->count - some->derived, all->count - all->derived);
   assert_true(are_the_same(some, again));
   assert_false(are_the_same(some, others));
   assert_true(are_the_same(many, all));

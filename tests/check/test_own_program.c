@@ -16,8 +16,7 @@ enum { IN = 5, OUT = 3, ROWS = 9, MICROBATCHES = 2 };
 typedef struct own_options {
   double apart; /* difference of the data of two steps */
   double wrong; /* difference of the data that the ranks of one world read */
-  double
-      decay; /* squares of the matrix in the loss: 0 none; 1 added by every rank, which is a type error; 2 counted once */
+  double decay; /* squares of the matrix in the loss: 0 none; 1 on every rank, a type error; 2 counted once */
 } own_options;
 
 typedef struct own_model {
