@@ -101,7 +101,7 @@ static void operations_on_elements_hold(void **state) {
   CHECK(gelu, SHAPES(SHAPE(2, 5, 4)));
   CHECK(sigmoid, SHAPES(SHAPE(2, 5, 4)));
   CHECK(relu, SHAPES(SHAPE(2, 5, 4)));
-  CHECK(relu, SHAPES(SHAPE(2, 3, 100)));  // more than a piece
+  CHECK(relu, SHAPES(SHAPE(2, 3, 100)));  // more elements than one piece of the kernel
   CHECK(hyperbolic_tangent, SHAPES(SHAPE(2, 5, 4)));
   CHECK(exponential, SHAPES(SHAPE(2, 5, 4)));
   CHECK(logarithm, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 3);
