@@ -13,8 +13,8 @@ enum { NUMEL = 5 };
 
 typedef struct pools {
   const char *source, *destination;
-  int64_t first, second, ranks; /* of either mesh; of the world */
-  ad_type type;                 /* of the source */
+  int64_t first, second, ranks; /* first ranks of the two meshes; number of ranks in the world */
+  ad_type type;                 /* type of the value at the source */
 } pools;
 
 typedef struct sides {

@@ -5,12 +5,12 @@
 #include <stdint.h>
 
 typedef struct conformance {
-  const char *hostile;  // NULL, or the seed of an engine hostile around it
-  int staged;           // ranks may not read each other's memory
+  const char *hostile;  // NULL, or the seed of engine hostile around the engine
+  int staged;           // 1: ranks may not read each other's memory, so all data is staged
   int64_t ranks;
-  const char *mesh;    // over these ranks; NULL: "dp=RANKS"
-  const char *axes;    // of the group; NULL: all
-  uint64_t bytes_max;  // of the largest value
+  const char *mesh;    // mesh of these ranks; NULL: "dp=RANKS"
+  const char *axes;    // axes of the group; NULL: all
+  uint64_t bytes_max;  // bytes of the largest value
 } conformance;
 
 void conforms(const conformance *suite);
