@@ -19,7 +19,7 @@
 static char path[] = "/tmp/addend-map-XXXXXX";
 static const char hostile[] = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>";
 
-/* The page of a document with one parameter, in memory. */
+/* The page of a document with one parameter, as text. */
 static char *page_of(const char *name) {
   int64_t size;
   char *page;
