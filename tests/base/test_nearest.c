@@ -32,7 +32,7 @@ static void a_long_name_is_near_nothing(void **state) {
 static void the_nearest_of_several_is_found(void **state) {
   static const char *const names[] = {"set", "seed", "steps", "stop"};
   assert_string_equal(ad_nearest_name("stesp", names, 4), "steps");
-  assert_string_equal(ad_nearest_name("sed", names, 4), "set"); /* of those as near the first */
+  assert_string_equal(ad_nearest_name("sed", names, 4), "set"); /* of several equally near names the first */
   assert_string_equal(ad_nearest_name("stopp", names, 4), "stop");
   assert_null(ad_nearest_name("sabotage", names, 4));
   assert_null(ad_nearest_name("xyz", names, 4));

@@ -15,7 +15,7 @@ static void require(int holds) {
   if (!holds) abort();
 }
 
-/* Files in memory, by the paths that the process has for them. */
+/* Writes the input's files into memory files, and gets their paths under /proc/self/fd. */
 static size_t write_files(const uint8_t *data, size_t size, int opened[FILES], char paths[FILES][40]) {
   size_t count = 0;
   while (size >= 4 && count < FILES) {

@@ -20,7 +20,7 @@ typedef struct mixture {
   ad_batch_field fields[2];
   ad_batch *batch;
   double margin;
-  int32_t *kept; /* [global_batch * SEQ, TOP_K]; NULL: nobody asked for choices */
+  int32_t *kept; /* [global_batch * SEQ, TOP_K] choices; NULL: nobody asked for choices */
   int are_given;
 } mixture;
 

@@ -91,7 +91,7 @@ static void everything_at_once_trains_as_in_pytorch(void **state) {
 static void grouped_heads_train_as_in_pytorch(void **state) {
   train_on("gpt-grouped", over_data);
   train_on("gpt-grouped", over_two_parts);
-  train_on("gpt-grouped", over_three_parts);  // more ranks than heads of keys: each has them all
+  train_on("gpt-grouped", over_three_parts);  // more ranks than key heads: each rank has them all
   train_on("gpt-grouped", over_the_sequence);
   train_on("gpt-grouped", over_everything);
 }
@@ -112,7 +112,7 @@ static void normalised_heads_train_as_in_pytorch(void **state) {
 static void heads_wider_than_the_stream_train_as_in_pytorch(void **state) {
   train_on("gpt-wide-heads", over_data);
   train_on("gpt-wide-heads", over_two_parts);
-  train_on("gpt-wide-heads", over_four_parts);  // more ranks than heads of keys
+  train_on("gpt-wide-heads", over_four_parts);  // more ranks than key heads
   train_on("gpt-wide-heads", over_the_sequence);
   train_on("gpt-wide-heads", over_everything);
   train_on("gpt-wide-heads", over_stages);
@@ -144,6 +144,6 @@ int main(void) {
       cmocka_unit_test(heads_narrower_than_the_stream_train_as_in_pytorch),
       cmocka_unit_test(biases_of_the_mlp_alone_train_as_in_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

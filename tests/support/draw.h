@@ -14,7 +14,7 @@ typedef struct draw {
   uint64_t seed;
 } draw;
 
-/* Takes `taken` of `count` cases, among them the first `always`, and with a sanitizer half of the others; prints how
+/* Draws `taken` of `count` cases, among them always the first `always`; with a sanitizer half of the others. Prints how
  * many and the seed, which programs that this one starts inherit. */
 draw draw_cases(const char *what, int count, int always, int taken);
 int is_drawn(const draw *d, int number);

@@ -20,10 +20,10 @@ enum { THREADS = 4, ROUNDS = 200, NUMEL = 67 };
 typedef struct worker {
   pthread_t thread;
   int number;
-  const char *wrong; /* the first thing that did not hold */
+  const char *wrong; /* the first thing that was wrong; NULL: none */
 } worker;
 
-/* Runs `function` in all threads at once; fails with what the first of them found. */
+/* Runs `function` in all threads at once; fails with what the first thread found. */
 static void run_in_threads(void *(*function)(void *)) {
   worker workers[THREADS];
   for (int i = 0; i < THREADS; i++) {
