@@ -19,7 +19,7 @@ data: {text: [digits.txt], held_out: 0.2, fonts: [/usr/share/fonts/truetype/deja
 mesh: {encoder: "dp=1", model: "dp=1"}
 train: {global_batch: 32, steps: 1000, lr: 3e-3, warmup: 20, seed: 2}
 Y
-train() { # folder, KEY=VALUE...
+train() { # arguments: folder, KEY=VALUE...
   local folder=$1 sets=() set; shift
   for set in "$@"; do sets+=(--set "$set"); done
   "$addend" train digits.yaml "${sets[@]}" --out "$folder" >out 2>err || fail "train $folder"

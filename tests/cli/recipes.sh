@@ -6,7 +6,7 @@ addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
-refused() { # words that the message must have, then the call
+refused() { # arguments: words that the message must have, call
   local words=$1 status=0; shift
   "$addend" "$@" >out 2>err || status=$?
   [ $status -eq 2 ] || { cat err >&2; fail "exit $status instead of 2: $*"; }

@@ -27,7 +27,7 @@ start=$(date +%s)
 cmake --build "$work/build" --target libaddend.so addend_static addend_cli examples >"$work/log" 2>&1 || fail "the build"
 echo "built in $(($(date +%s) - start)) s"
 
-# What it needs at run time, and what it holds.
+# The libraries that the core needs at run time, and its symbols.
 needed=$(objdump -p "$work/build/libaddend.so" | sed -n 's/^ *NEEDED *//p' | sort | tr '\n' ' ')
 for library in $needed; do
   case $library in
@@ -40,7 +40,7 @@ foreign=$(nm -D --defined-only "$work/build/libaddend.so" | awk '{print $3}' |
   grep -E '^ad_(tape|tensor|gemm|recipe|run|program|plan|check|train|report|checkpoint)(_|@|$)' || true)
 [ -z "$foreign" ] || fail "libaddend.so holds of the trainer: $foreign"
 
-# Its tests: of each folder one, and the program.
+# The core's tests: one of each folder; and the program.
 cmake --build "$work/build" --target test_mesh_strings test_layout_strings test_array_packed test_diff_parts test_reduce_reducer \
   >"$work/log" 2>&1 || fail "its tests do not build"
 ctest --test-dir "$work/build" -R '^(mesh/strings|layout/strings|array/packed|diff/parts|reduce/reducer|examples/built|cli/core|cli/diff)$' \

@@ -21,7 +21,7 @@ for name in jansson xxHash Random123 dygraphs; do
   grep -q "$name" "$tree/THIRD-PARTY.md" || fail "THIRD-PARTY.md has no $name"
 done
 
-# No checkout above it either, whose hash could be taken.
+# Hides any git checkout above the folder, whose hash could be taken.
 export GIT_CEILING_DIRECTORIES=$work
 seed=$(bash "$tree/tests/support/seed.sh") || fail "seed.sh"
 [[ $seed =~ ^[0-9]+$ ]] && [ "$seed" = "$(bash "$tree/tests/support/seed.sh")" ] || fail "the seed is '$seed'"

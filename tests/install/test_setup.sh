@@ -10,7 +10,7 @@ fail() { echo "FAILED: $*" >&2; cat "$work/said" >&2; exit 1; }
 mkdir "$work/bin"
 for tool in bash sed awk tr dirname id sort uname env cat grep head; do ln -s "$(command -v "$tool")" "$work/bin/$tool"; done
 
-# setup OS-RELEASE ARGUMENT...: what is said, with exit status 1
+# setup OS-RELEASE ARGUMENT...: runs script/setup, which must exit with 1; `said` gets its message
 setup() {
   local status=0 release=$1
   shift
@@ -39,7 +39,7 @@ setup 'ID=plan9\n'
 says "this is not Debian, Fedora or Arch: .*the names are Debian's"
 ! grep -qE 'dnf|pacman|apt-get' "$work/said" || fail "a command for another system"
 
-# Every row has five columns, and what has no package is told by name where it is needed to build.
+# Every row of the tables has five columns; what has no package is told by name if the build needs it.
 awk -F '|' '/_table=/ {inside = 1; next} /^'\''$/ {inside = 0} inside && NF != 5 {bad = 1; print} END {exit bad}' "$source/script/setup" >"$work/said" ||
   fail "rows without five columns"
 echo "setup: all hold"

@@ -14,13 +14,13 @@ cat "$work/log"
 [ $status -eq 0 ] || fail "script/wheel: exit $status"
 wheel=$(echo "$work"/addend-*-py3-none-manylinux_*_x86_64.whl)
 
-# A Python that sees PyTorch, if one does, and else nothing but itself.
+# A Python that sees PyTorch, if there is one, and otherwise nothing but its own packages.
 torch=$(bash "$source/tests/support/python.sh" --find torch) || torch=
 "${torch:-python3}" -m venv "$work/venv"
 python=$work/venv/bin/python3
 "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
 
-# The loader meets these before the system's libraries, and none of them is one.
+# The loader finds these files before the system's libraries, and none of them is a library.
 mkdir "$work/poison"
 for library in libjansson.so.4 libxxhash.so.0 libopenblas.so.0 libyaml-0.so.2 libfreetype.so.6 libaddend.so.0; do
   echo "no library" >"$work/poison/$library"
@@ -52,7 +52,7 @@ for call in (addend.check, addend.plan, addend.train):
         raise AssertionError(call)
 P
 
-# What pytest loads of the package, and pages that the program explains.
+# The pytest plugin, and the pages of `addend explain`.
 "$python" - <<'P' || fail "the pytest plugin"
 import importlib.metadata, importlib.util
 plugins = [one for one in importlib.metadata.distribution("addend").entry_points if one.group == "pytest11"]
@@ -61,7 +61,7 @@ assert importlib.util.find_spec("pytest_addend") and importlib.util.find_spec("a
 P
 "$work/venv/bin/addend" explain own_only | grep -q '^# own_only: ' || fail "addend explain"
 
-# A dump with a mistake, by the program and by the package.
+# A dump with a mistake is judged by the program and by the package.
 PYTHONPATH=$source/tests/cli "$python" - <<'P'
 from dumps import Job, Param
 

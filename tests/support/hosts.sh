@@ -22,7 +22,7 @@ open_hosts() {
   fi
   host_folder=$(mktemp -d)
   trap close_hosts EXIT
-  # The first namespace is the switch.
+  # The first namespace has the network bridge, to which the hosts are connected.
   if ! ip -n "$hosts_name-0" link add bridge type bridge || ! ip -n "$hosts_name-0" link set bridge up; then
     echo "skipped: no network bridges here"
     exit 77
@@ -32,7 +32,7 @@ open_hosts() {
       ip -n "$hosts_name-$i" addr add "10.77.0.$i/24" dev eth && ip -n "$hosts_name-$i" link set eth up &&
       ip -n "$hosts_name-$i" link set lo up && ip -n "$hosts_name-0" link set "port$i" master bridge up || exit 1
   done
-  # What Open MPI takes for ssh: a shell on the other host.
+  # Open MPI runs this script instead of ssh: it starts a shell on the other host.
   cat >"$host_folder/shell" <<SHELL
 #!/bin/sh
 host=\${1##*.}

@@ -7,7 +7,7 @@ set -uo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 environment=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/addend/torch
 
-# What is installed, without importing it: PyTorch takes seconds for that.
+# Which packages are installed, found without importing PyTorch, which takes seconds.
 declare -A probes=(
   [numpy]='from importlib.metadata import version; version("numpy")'
   [torch]='from importlib.metadata import version; version("numpy"); version("safetensors"); assert tuple(map(int, version("torch").split(".")[:2])) >= (2, 6)'

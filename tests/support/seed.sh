@@ -4,7 +4,7 @@
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." || exit 1
 hash=
-# The folder may lie in another project's checkout, whose commit says nothing of it.
+# The folder may lie inside another project's checkout, whose commit must not be taken.
 [ ! -e .git ] || hash=$(git rev-parse --verify --quiet HEAD 2>/dev/null)
 [ -n "$hash" ] || hash=$(find src cli tests -type f -name '*.[chs]*' -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum)
 echo $((16#${hash:0:7}))
