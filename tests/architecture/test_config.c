@@ -1,5 +1,5 @@
-/* What a config.json means: of each architecture the values of a recipe's keys, and of each edit that asks for
- * something else than addend computes the sentence that refuses it. */
+/* Tests how a Transformers config.json is read: for each architecture, which recipe keys get which values; and that
+ * every setting that addend cannot compute is refused with a sentence that names it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 #define MODELS AD_TEST_SOURCE "/tests/architecture/models/"
 
-/* ---- what is given ---- */
+/* ---- what each committed config.json gives ---- */
 
 #define SIZES "model.layers=1 model.d_model=6 model.heads=3 model.vocabulary=256 model.tied=true model.kv_heads=1 "
 #define EXPERTS "model.sigmoid=false model.score_before_experts=false model.shared_experts=0 "
@@ -24,7 +24,7 @@
 #define LLAMA3 "model.rotary_base=500000 model.rotary_scaling=[8, 1, 4, 32] "
 
 static const struct {
-  const char *folder, *architecture, *kind, *values; /* each after its key, in any order */
+  const char *folder, *architecture, *kind, *values; /* values: each after its key, in any order */
 } models[] = {
     {"llama", "LlamaForCausalLM", "gpt",
      SIZES "model.head_dim=4 model.d_hidden=5 model.norm_epsilon=1e-06 model.qk_norm=false model.bias=all " PLAIN},
@@ -77,9 +77,9 @@ static void each_architecture_gives_every_key_of_its_recipe(void **state) {
   }
 }
 
-/* ---- edits ---- */
+/* ---- edited config.json files that are refused ---- */
 
-/* The value as JSON; NULL: the key is removed. */
+/* An edit of one key. value: JSON, NULL: the key is removed; sentence: the expected message. */
 typedef struct edit {
   const char *folder, *key, *value, *sentence;
 } edit;
@@ -175,7 +175,7 @@ static void another_architecture_is_refused_at_once(void **state) {
   }
 }
 
-/* Of these the recipe's key that the edit gives, and its value. */
+/* Edits that are accepted; `sentence` is the recipe key that the edit gives, and `value` its value. */
 static const struct {
   edit edit;
   const char *value;
@@ -225,7 +225,7 @@ static void what_is_no_object_is_refused(void **state) {
   }
 }
 
-/* ---- folders ---- */
+/* ---- folders that cannot be read ---- */
 
 static char folder[64];
 

@@ -1,5 +1,5 @@
-/* Where the values of parameters stand: any part of any parameter of the committed models, read against one element at
- * a time, and written back bit for bit. */
+/* Tests where the tensors of a pretrained model hold each parameter's values: any part of any parameter of the
+ * committed models is read, compared element by element, and written back bit for bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 #define MODELS AD_TEST_SOURCE "/tests/architecture/models/"
 
 typedef struct param {
-  const char *name, *tensor; /* of expert 2, where there are experts */
+  const char *name, *tensor; /* tensor: of expert 2, if the parameter has experts */
   ad_shape shape;
   int turned;
 } param;
@@ -61,7 +61,7 @@ static const struct {
   const param *params;
 } models[] = {{"llama", &ad_llama, llama}, {"mixtral", &ad_mixtral, mixtral}, {"qwen3_moe", &ad_qwen3_moe, qwen3_moe}};
 
-/* Element [i, j] of the whole parameter, of one dimension [j], of three [e, i, j]; bf16 as it is. */
+/* Element [i, j] of the whole parameter, read by itself as bf16; [j] of a vector, [e, i, j] of experts. */
 static uint16_t element(const ad_weights *weights, const ad_tensor_source *source, int turned, int64_t e, int64_t i,
                         int64_t j) {
   char name[AD_TENSOR_NAME_SIZE];
@@ -74,7 +74,7 @@ static uint16_t element(const ad_weights *weights, const ad_tensor_source *sourc
   return value;
 }
 
-/* Dimensions that are not there have one index, 0. */
+/* The spans of a dimension; a dimension that does not exist has the one index 0. */
 static void spans_of(const ad_part *part, int dim, const ad_span **spans, int *count) {
   static const ad_span one = {0, 1};
   *spans = dim < 0 ? &one : part->span[dim];
@@ -112,7 +112,7 @@ static void holds_part(const ad_weights *weights, const ad_tensor_source *source
   ad_release(wide);
 }
 
-/* Each dimension whole, then a piece from its middle, then two pieces with a gap. */
+/* Sets the part along a dimension: the whole, a piece from the middle, or two pieces with a gap. */
 static void set_spans(ad_part *part, int dim, int64_t size, int how) {
   part->count[dim] = how == 2 && size > 2 ? 2 : 1;
   part->span[dim][0] = how == 1 ? (ad_span){size / 3, size - size / 3 - (size > 3)} : (ad_span){0, how ? 1 : size};
@@ -180,14 +180,14 @@ static void other_names_are_no_parameters(void **state) {
   assert_true(ad_shape_equal(&source.shape, &shape));
 }
 
-/* ---- blocks larger than a tile ---- */
+/* ---- transposing blocks larger than a tile ---- */
 
 static void turns(int64_t rows, int64_t columns, ad_dtype dtype) {
   size_t size = ad_dtype_size(dtype), count = (size_t)(rows * columns);
   char *from, *to;
   assert_int_equal(ad_new(count * size + 1, &from), AD_OK);
   assert_int_equal(ad_new((count + (size_t)columns * 3) * size, &to), AD_OK);
-  char *shifted = from + 1; /* what lies in a file need not be aligned */
+  char *shifted = from + 1; /* data in a file need not be aligned */
   for (size_t i = 0; i < count; i++) {
     double value = (double)(i % 251);
     ad_cast(to, dtype, &value, AD_F64, 1);

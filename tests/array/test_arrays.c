@@ -1,4 +1,5 @@
-/* Arrays: law 6, posting, whole values and norms. */
+/* Tests ad_array: arrays accumulate only if layout, scale and dtype agree (law 6), transitions can be posted and waited
+ * for, whole values can be gathered, and norms count every element once. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -13,7 +14,7 @@
 #include "base/memory.h"
 #include "ranks.h"
 
-/* ---- law 6, on engine dry: addition is local ---- */
+/* ---- law 6 on engine dry, since adding arrays is local ---- */
 
 typedef struct fixture {
   ad_comm *comm;
@@ -139,7 +140,7 @@ static void whole_numbers_are_not_added(void **state) {
   refused(ad_array_add(&to, &from), "add: what is added is i32");
 }
 
-/* ---- posting ---- */
+/* ---- transitions that are posted and waited for ---- */
 
 static void post_and_compare(ad_comm *comm, const ad_array *in, ad_move move, ad_axes axes, ad_type to) {
   ad_array run, posted;
@@ -185,7 +186,7 @@ static int post_moves(ad_comm *comm, void *context) {
 
 static void a_posted_move_gives_the_same_bits(void **state) { run_ranks(3, post_moves, NULL); }
 
-/* ---- in place ---- */
+/* ---- transitions in place ---- */
 
 static int move_in_place(ad_comm *comm, void *context) {
   ad_mesh *mesh;
@@ -210,7 +211,7 @@ static int move_in_place(ad_comm *comm, void *context) {
 
 static void equal_parts_may_move_in_place(void **state) { run_ranks(3, move_in_place, NULL); }
 
-/* ---- norm ---- */
+/* ---- the norm ---- */
 
 static double square_sum_of_whole(ad_comm *comm, const ad_array *array) {
   ad_layout uncut = ad_layout_all(array->layout.mesh, AD_R);
@@ -297,8 +298,7 @@ static int scaled_norm(ad_comm *comm, void *context) {
 
 static void the_norm_undoes_the_scale(void **state) { run_ranks(1, scaled_norm, NULL); }
 
-/* Two pools, a value on each: ranks of the other pool know its layout, if they know it at all, and have nothing of it.
- */
+/* Two pools, each with a value of its own: a rank of the other pool knows its layout, or nothing of it. */
 static int norm_of_pools(ad_comm *comm, void *context) {
   int64_t rank = ad_comm_rank(comm);
   ad_mesh *world, *pools[2];
@@ -325,7 +325,7 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   CHECK_OK(ad_array_square_sum(comm, &all, pointers, 2, &sum));
   CHECK(fabs(sum - expected[0] - expected[1]) <= 1e-12 * sum && expected[0] > 0 && expected[1] > 0);
   check_same_on_all(comm, &all, sum);
-  // A group of the world that does not hold the pool cannot tell which of its ranks have copies.
+  // A group that does not hold the whole pool cannot tell which of its ranks have copies.
   ad_group alone = ad_mesh_group(world, 0, rank);
   CHECK_STATUS(ad_array_square_sum(comm, &alone, &pointers[own], 1, &sum), AD_INVALID);
   CHECK_MESSAGE("does not hold all ranks");
@@ -336,8 +336,8 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Several sums at once: each counts its own arrays, and has the same bits whether its pool is alone or there are other
- * ranks, whose arrays stand between. */
+/* Several sums at once: each counts its own arrays, and has the same bits whether its pool is alone or other ranks'
+ * arrays stand between. */
 static int sums_of_pools(ad_comm *comm, void *context) {
   enum { OWN = 16, ARRAYS = 2 * OWN };
   int64_t rank = ad_comm_rank(comm);
@@ -348,7 +348,7 @@ static int sums_of_pools(ad_comm *comm, void *context) {
   int own = rank >= 3;
   ad_array arrays[ARRAYS];
   const ad_array *all[ARRAYS], *here[OWN];
-  for (int i = 0; i < ARRAYS; i++) {  // pool 0, pool 1, pool 0, pool 1
+  for (int i = 0; i < ARRAYS; i++) {  // arrays of pools 0 and 1 in turn
     ad_shape shape = {2, {17 + 4 * i, 3}};
     ad_layout layout = ad_layout_all(pools[i % 2], AD_R);
     ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
@@ -360,7 +360,7 @@ static int sums_of_pools(ad_comm *comm, void *context) {
     here[i / 2] = &arrays[i];
   }
   ad_group everyone = ad_mesh_group(world, AD_AXES_ALL, rank), pool = ad_mesh_group(pools[own], AD_AXES_ALL, rank);
-  // Array i's sum is number 2 i: those between are nobody's.
+  // Array i adds to sum 2 i; no array adds to the sums between.
   double together[2 * ARRAYS], alone[2 * OWN], sum, added = 0;
   size_t places[ARRAYS];
   for (size_t i = 0; i < ARRAYS; i++) places[i] = 2 * i;
@@ -389,8 +389,8 @@ static void count_call(void *context, void *passing) {
   ++*(int *)context;
 }
 
-/* Over dp_shard alone: copies on dp_replicate are counted in their own groups. A group of all ranks of the mesh is
- * asked once. */
+/* The norm over groups of dp_shard alone: copies on dp_replicate count in their own groups. A group of all the mesh's
+ * ranks gives one norm. */
 static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_shape shape = {1, {7}};
@@ -440,7 +440,7 @@ static void a_varying_value_has_no_whole(void **state) { run_ranks(2, refuse_var
 
 static double at_place(int64_t i) { return ad_random_normal(6, 1, (uint64_t)i); }
 
-/* Rows of the whole are cut over the pool's dp; its other ranks hold copies. */
+/* Fills a value whose rows are cut over the pool's dp; the pool's other ranks hold copies. */
 static void fill_rows(ad_comm *comm, ad_array *cut) {
   ad_span rows = {0, 0};
   ad_layout_spans(&cut->layout, 0, cut->shape.dim[0], ad_comm_rank(comm), &rows, 1);
@@ -448,7 +448,7 @@ static void fill_rows(ad_comm *comm, ad_array *cut) {
   for (int64_t i = 0; i < rows.count * columns; i++) ((double *)cut->data)[i] = at_place(rows.first * columns + i);
 }
 
-/* Of a pool in the midst of other ranks: all of them get its bits, shape, dtype and scale. */
+/* A pool among other ranks tells them all a whole value: its bits, shape, dtype and scale. */
 static int tell_others(ad_comm *comm, void *context) {
   const char *mesh_text = context;
   ad_mesh *world, *pool;
@@ -470,7 +470,8 @@ static int tell_others(ad_comm *comm, void *context) {
     CHECK(ad_array_numel(&cut) == 0);
   }
   ad_group all = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
-  int says_it = is_there || ad_comm_rank(comm) % 2; /* one of the others has it described, one has nothing */
+  /* one of the other ranks describes the array, one has no description */
+  int says_it = is_there || ad_comm_rank(comm) % 2;
   CHECK_OK(ad_array_whole_for(comm, &all, pool, says_it ? &cut : NULL, &whole));
   CHECK(whole.data == memory && ad_shape_equal(&whole.shape, &shape) && ad_shape_equal(&whole.local, &shape));
   CHECK(whole.dtype == AD_F64 && whole.scale == 4);
@@ -486,7 +487,7 @@ static void ranks_off_a_mesh_get_the_whole_of_what_lies_on_it(void **state) {
   for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) run_ranks(6, tell_others, pools[i]);
 }
 
-/* ---- memory ---- */
+/* ---- allocations that fail ---- */
 
 static ad_status create_move_destroy(ad_comm *comm, const ad_mesh *mesh) {
   ad_shape shape = {2, {4, 6}};
@@ -520,7 +521,7 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
 
 static void a_failed_allocation_leaves_nothing_behind(void **state) { run_ranks(1, fail_each_allocation, NULL); }
 
-/* Every kind of packing: of what is sent, of what is received, of both. */
+/* Transitions along the second dimension pack what they send, what they receive, or both. */
 static void move_along_the_second_dimension(ad_comm *comm, const ad_array *partial, ad_array *cut, ad_array *other,
                                             ad_array *whole) {
   ad_axes tp = AD_AXES(AD_TP);

@@ -1,4 +1,4 @@
-/* What transitions do to numbers: scales are read where values are summed, and every element of a result is written,
+/* Tests the numbers that transitions leave: a sum undoes its addends' scales, and every element of a result is written,
  * whatever its memory held before. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,11 +11,11 @@
 #include "kernels/kernels.h"
 #include "ranks.h"
 
-/* ---- scales ---- */
+/* ---- scaled f16 ---- */
 
 enum { SCALE = 3, ROWS = 6, ROW = 2, NUMEL = ROWS * ROW };
 
-/* An f16 array that holds `value` times 2^-SCALE everywhere. */
+/* An f16 array whose every element is value times 2^-SCALE. */
 static ad_array scaled_values(ad_comm *comm, const ad_layout *layout, double value, uint16_t *memory) {
   ad_array array = ad_array_describe(comm, AD_F16, &(ad_shape){2, {ROWS, ROW}}, layout);
   double numbers[NUMEL];
@@ -26,7 +26,7 @@ static ad_array scaled_values(ad_comm *comm, const ad_layout *layout, double val
   return array;
 }
 
-/* The sum of 1, 2 and 3, which all ranks hold at a scale, written in another dtype at another scale. */
+/* Sums 1, 2 and 3, which the ranks hold scaled, into another dtype with another scale. */
 static void sum_scaled(ad_comm *comm, const ad_mesh *mesh, ad_move move, ad_type to, int scale, int posts) {
   ad_layout layout = ad_layout_all(mesh, AD_P);
   uint16_t memory[NUMEL];
@@ -62,17 +62,17 @@ static int sum_scaled_values(ad_comm *comm, void *context) {
 
 static void a_sum_reads_its_addends_at_their_scale(void **state) { run_ranks(3, sum_scaled_values, NULL); }
 
-/* ---- memory that was not cleared ---- */
+/* ---- results in memory that holds NaN ---- */
 
 static const ad_shape shape = {3, {5, 4, 3}};
 
-/* Values of which every rank holds its own part of one whole, or its own addend of it. */
+/* Fills a rank's part of a value, or its addend, with numbers that depend on rank and place. */
 static void fill(ad_array *array, int64_t rank) {
   double *data = array->data;
   for (size_t i = 0; i < ad_array_numel(array); i++) data[i] = (double)rank + (double)i / 16;
 }
 
-/* One transition into zeros and one into NaN; the bits must be the same. */
+/* Runs a transition into zeros and into NaN; the bits must be the same. */
 static void move_into_poison(ad_comm *comm, const ad_mesh *mesh, const ad_transition *entry, ad_type from, ad_type to) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
   ad_layout_set(&layout, AD_AXES(AD_TP), from);
@@ -96,7 +96,7 @@ static void move_into_poison(ad_comm *comm, const ad_mesh *mesh, const ad_transi
 static const ad_type cuts[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2)};
 enum { CUTS = sizeof cuts / sizeof *cuts };
 
-/* An entry of the table says "cut" as S(0) and means every dimension. */
+/* The table writes S(0) for any cut, so a cut is tried along every dimension. */
 static int kinds(ad_type type) { return type == AD_S(0) ? CUTS : 1; }
 static ad_type kind(ad_type type, int i) { return type == AD_S(0) ? cuts[i] : type; }
 
@@ -107,8 +107,8 @@ static int move_everything_into_poison(ad_comm *comm, void *context) {
   const ad_transition *table = ad_transition_table(&count);
   CHECK_OK(ad_mesh_create("tp=3", &mesh));
   for (size_t e = 0; e < count; e++) {
-    int exchanges = table[e].from == AD_V && table[e].to == AD_V;  // needs counts
-    // What is declared to be a cut needs parts of equal size to be described without the whole.
+    int exchanges = table[e].from == AD_V && table[e].to == AD_V;  // all_to_all V to V needs counts
+    // Declaring a cut needs equal parts, since the whole shape follows from one part.
     int declares = table[e].move == AD_MOVE_DECLARE;
     for (int f = 0; f < kinds(table[e].from); f++)
       for (int t = 0; t < kinds(table[e].to); t++) {

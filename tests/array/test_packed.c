@@ -1,4 +1,5 @@
-/* Packed arrays: what a transition does to values that lie one after another is what it does to each of them alone. */
+/* Tests packed arrays (several values one after another in one buffer): a transition of the packed array gives the same
+ * as the transition of each value alone. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -10,7 +11,7 @@
 #include "array/transit.h"
 #include "ranks.h"
 
-/* Uneven, fewer rows than ranks, one row, no rows, empty rows. */
+/* Values with uneven parts, with fewer rows than ranks, with one row, without rows, and with empty rows. */
 static const ad_segment segments[] = {{7, 3}, {2, 5}, {1, 1}, {0, 4}, {4, 0}, {12, 2}};
 enum { VALUES = sizeof segments / sizeof *segments };
 
@@ -19,7 +20,7 @@ static ad_array describe_value(const ad_comm *comm, int value, const ad_layout *
   return ad_array_describe(comm, AD_F64, &shape, layout);
 }
 
-/* Poisoned, so that what is not written shows. */
+/* Allocates memory filled with NaN, so that elements which are not written show. */
 static void give_memory(ad_comm *comm, ad_array *array) {
   CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(array), &array->data));
   memset(array->data, 0xff, ad_array_bytes(array));
@@ -28,16 +29,17 @@ static void give_memory(ad_comm *comm, ad_array *array) {
 typedef struct trial {
   const char *mesh;
   int64_t ranks;
-  const char *axes, *around; /* what moves, and what the layout is on all axes before that is set */
+  const char *axes, *around; /* axes of the transition, and the layout of all axes before those are set */
 } trial;
 
-/* The same move of one value alone, whose elements stand at `in` and must come out as at `out`. */
+/* Runs the transition on one value alone, whose elements are at *in, and compares with those at *out. */
 static void move_alone(ad_comm *comm, int value, const ad_layout *layout, const ad_transit *transit, const char **in,
                        const char **out) {
   ad_array alone = describe_value(comm, value, layout), after;
   CHECK_OK(ad_array_after(comm, &alone, transit->move, transit->axes, transit->to, &after));
   give_memory(comm, &alone);
-  CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(&after), &after.data));  // zeroed, unlike that of the packed values
+  // zeros, whereas the packed result's memory held NaN
+  CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(&after), &after.data));
   memcpy(alone.data, *in, ad_array_bytes(&alone));
   CHECK_OK(ad_array_move(comm, &alone, transit->move, transit->axes, transit->to, 0, &after));
   CHECK(!memcmp(after.data, *out, ad_array_bytes(&after)));
@@ -77,7 +79,7 @@ static void move_packed(ad_comm *comm, const ad_layout *layout, const ad_transit
   ad_array_destroy(comm, &out);
 }
 
-/* All entries of the table but those that a packed array has not: other cuts than by rows, rows declared to be cut. */
+/* Whether packed arrays have this transition: they have no cuts but by rows, and no rows that are declared cut. */
 static int is_for_packed(const ad_transition *entry) {
   int cuts = ad_type_is_cut(entry->from) || ad_type_is_cut(entry->to);
   return entry->move != AD_MOVE_ALL_TO_ALL && !(entry->move == AD_MOVE_DECLARE && cuts);
@@ -114,7 +116,7 @@ static void every_transition_does_to_each_value_what_it_does_to_it_alone(void **
   for (size_t i = 0; i < sizeof trials / sizeof *trials; i++) run_ranks(trials[i].ranks, move_by_the_table, &trials[i]);
 }
 
-/* ---- law 6 where a sum is added ---- */
+/* ---- law 6: sums that are added to others ---- */
 
 static ad_status add_sum(ad_comm *comm, const ad_array *in, ad_array *out) {
   ad_transit transit = {.move = AD_MOVE_REDUCE_SCATTER, .axes = AD_AXES(AD_DP_SHARD), .to = AD_S(0), .adds = 1};
@@ -138,7 +140,7 @@ static int add_sums(ad_comm *comm, void *context) {
   other = first;
   give_memory(comm, &other);
   memcpy(other.data, first.data, ad_array_bytes(&first));
-  // What was reduced over dp_replicate too is of another kind, and so is what is scaled.
+  // An array that was also reduced over dp_replicate does not add to one that was not, nor does a scaled one.
   ad_layout_set(&other.layout, AD_AXES(AD_DP_REPLICATE), AD_R);
   CHECK_STATUS(add_sum(comm, &in, &other), AD_TYPE);
   CHECK_MESSAGE("dp_replicate=R");
@@ -180,7 +182,7 @@ static int add_otherwise(ad_comm *comm, void *context) {
 
 static void only_a_reduce_scatter_adds(void **state) { run_ranks(1, add_otherwise, NULL); }
 
-/* ---- what packed arrays have not ---- */
+/* ---- transitions that packed arrays do not have ---- */
 
 typedef struct dry_world {
   ad_comm *comm;
@@ -215,7 +217,7 @@ static void a_packed_array_is_cut_by_rows_alone(void **state) {
   assert_non_null(strstr(ad_last_error(), "cut by rows"));
 }
 
-/* Cut in two and then in three, 3 rows begin elsewhere than cut in six; 12 rows do not. */
+/* 3 rows cut in two and then in three begin at other places than cut in six; 12 rows do not. */
 static int gather_over_two_axes(ad_comm *comm, void *context) {
   static const ad_segment rows[] = {{12, 2}, {3, 1}};
   ad_axes axes = AD_AXES(AD_DP_SHARD) | AD_AXES(AD_TP);

@@ -1,5 +1,6 @@
-/* Law 2 on arrays: every entry of the table is the adjoint of its backward and keeps the value; what is not in the
- * table is refused. Real ranks; uneven, zigzag, nested and empty parts. */
+/* Tests the transitions of law 2 (collectives and conversions that change a type) on arrays, on real ranks: each is the
+ * adjoint of its backward and keeps the value that the array stands for; transitions that are not in the table are
+ * refused. Parts are uneven, zigzag, nested and empty. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,18 +19,18 @@ static const ad_shape shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-/* One entry of the table on one shape, in a layout that may be cut on other axes already. */
+/* One transition on one shape, in a layout that may be cut on other axes already. */
 typedef struct trial {
   ad_comm *comm;
   const ad_transition *entry;
   ad_axes axes;
   ad_type from, to;
-  ad_array x, ax, y, aty;  // A x pairs with y, x with A' y
+  ad_array x, ax, y, aty;  // <A x, y> must equal <x, A' y>
 } trial;
 
 static int is_declared_cut(const trial *t) { return t->entry->move == AD_MOVE_DECLARE && ad_type_is_cut(t->to); }
 
-/* x: the shape is that of the cut value on either side of a declaration. */
+/* Describes x; for a declaration of a cut, `shape` is the cut value's. */
 static ad_status describe_x(trial *t, const ad_layout *around, const ad_shape *shape) {
   ad_layout layout = *around;
   ad_shape whole = *shape;
@@ -50,13 +51,13 @@ static ad_status create_like(trial *t, const ad_array *description, ad_array *ou
   return ad_array_create(t->comm, AD_F64, &description->shape, &description->layout, out);
 }
 
-/* ---- the entry whose rows go where counts say ---- */
+/* ---- all_to_all V to V, whose counts say how many rows go where ---- */
 
 enum { MEMBERS_MAX = 8 };
 
 static int is_exchange(const trial *t) { return t->entry->move == AD_MOVE_ALL_TO_ALL && t->from == AD_V; }
 
-/* How many rows go from one member to another: 0 for some, and as many as nobody else sends for others. */
+/* How many rows go from one member to another: none for some pairs, and different numbers for others. */
 static size_t rows_between(int64_t from, int64_t to) { return (size_t)((3 * from + 2 * to * to + 1) % 4); }
 
 static int64_t count_rows(const trial *t, const ad_mesh *mesh, size_t send[MEMBERS_MAX], size_t receive[MEMBERS_MAX]) {
@@ -106,7 +107,7 @@ static void make_exchange(trial *t, const ad_layout *around, const ad_shape *sha
   CHECK(ad_layout_equal(&t->aty.layout, &dual_x) && ad_shape_equal(&t->aty.local, &t->x.local));
 }
 
-/* ---- the others ---- */
+/* ---- all other transitions ---- */
 
 static ad_status forward(trial *t, const ad_shape *shape) {
   ad_array after;
@@ -164,7 +165,7 @@ static void for_each_to(trial *t, const ad_layout *around, const ad_shape *shape
   }
 }
 
-/* Every entry, along every dimension where it cuts, over `axes` of a value whose other axes are as in `around`. */
+/* Runs every transition over `axes`, with cuts along every dimension; the other axes have the types of `around`. */
 static void for_each_entry(ad_comm *comm, const ad_layout *around, ad_axes axes, const ad_shape *shape,
                            trial_runner run) {
   size_t count;
@@ -224,8 +225,8 @@ static void whole_of(ad_comm *comm, const ad_array *in, ad_array *out) {
 }
 
 static void run_keeping_trial(trial *t, const ad_layout *around, const ad_shape *shape) {
-  if (t->entry->move == AD_MOVE_DECLARE) return;  // says what a value means from here on
-  if (is_exchange(t)) return;                     // what varies has no whole; its rows are looked at below
+  if (t->entry->move == AD_MOVE_DECLARE) return;  // a declaration changes what the value means
+  if (is_exchange(t)) return;                     // a varying value has no whole; its rows are tested below
   ad_array before, now;
   CHECK_OK(describe_x(t, around, shape));
   fill_value(t->comm, &t->x, 3);
@@ -241,7 +242,7 @@ static void run_keeping_trial(trial *t, const ad_layout *around, const ad_shape 
 
 static void every_transition_keeps_the_value(void **state) { run_settings(run_keeping_trial); }
 
-/* Element by element: what a rank holds of a value whose elements are their own numbers. */
+/* Checks a rank's part of a value whose elements are their own numbers. */
 static void check_own_part(const ad_array *array, int64_t rank) {
   ad_span spans[3][32];
   int counts[3];
@@ -281,7 +282,7 @@ static int cut_numbers(ad_comm *comm, void *context) {
 
 static void a_part_holds_the_elements_that_its_spans_name(void **state) { run_ranks(3, cut_numbers, NULL); }
 
-/* Three members; 0 sends 2 rows to 1 and 1 to 2, 1 sends nothing, 2 sends 1 row to each. */
+/* Of three members, 0 sends 2 rows to 1 and 1 row to 2; 1 sends nothing; 2 sends 1 row to each. */
 static int send_numbered_rows(ad_comm *comm, void *context) {
   static const size_t sent[3][3] = {{0, 2, 1}, {0, 0, 0}, {1, 1, 1}};
   static const double expected[3][6] = {{20, 20}, {0, 0, 1, 1, 21, 21}, {2, 2, 22, 22}};
@@ -307,7 +308,7 @@ static int send_numbered_rows(ad_comm *comm, void *context) {
 
 static void rows_go_where_the_counts_say(void **state) { run_ranks(3, send_numbered_rows, NULL); }
 
-/* ---- refusals ---- */
+/* ---- transitions that are refused ---- */
 
 typedef struct dry_world {
   ad_comm *comm;
@@ -339,7 +340,7 @@ static void what_the_table_lacks_is_refused(void **state) {
         ad_layout_set(&layout, AD_AXES(AD_TP), types[f]);
         ad_array in = ad_array_describe(world->comm, AD_F64, &shapes[0], &layout), out = in, untouched = in;
         const ad_transition *entry = ad_transition_find((ad_move)move, types[f], types[t]);
-        if (entry && types[f] == AD_V && types[t] == AD_V) continue;  // needs counts
+        if (entry && types[f] == AD_V && types[t] == AD_V) continue;  // all_to_all V to V needs counts
         int legal = entry && (types[f] != types[t] || !ad_type_is_cut(types[f]));
         ad_status status = ad_array_after(world->comm, &in, (ad_move)move, AD_AXES(AD_TP), types[t], &out);
         assert_int_equal(status, legal ? AD_OK : AD_TYPE);
@@ -404,7 +405,7 @@ static void a_wrongly_described_result_is_refused(void **state) {
   other.dtype = AD_I32;
   assert_int_equal(ad_array_move(world->comm, &in, AD_MOVE_ALL_REDUCE, AD_AXES(AD_TP), AD_R, 0, &other), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "i32"));
-  // A sum is written in the dtype and scale of the result; what sums nothing keeps both.
+  // A sum may change dtype and scale; a transition that sums nothing keeps both.
   other = out;
   other.dtype = AD_F16;
   other.scale = 4;

@@ -1,4 +1,4 @@
-/* Random numbers of samples: the same ones whatever holds them. */
+/* Tests that the random numbers of a sample do not depend on which rank holds it. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,7 +20,7 @@ typedef struct place {
   ad_layout layout;
 } place;
 
-/* As that rank, which moves nothing. */
+/* A place in a world: the rank's comm is dry, since nothing is communicated. */
 static place open_place(const char *mesh, const char *layout, int64_t rank) {
   place p;
   must(ad_mesh_create(mesh, &p.mesh));
@@ -34,7 +34,7 @@ static void close_place(place *p) {
   ad_mesh_destroy(p->mesh);
 }
 
-/* Samples first .. first + count - 1 of step 3. */
+/* Random numbers of samples first .. first + count - 1 of step 3, as the rank holds them. */
 static ad_array drawn(const place *p, ad_dtype dtype, int64_t first, int64_t count) {
   ad_array array = ad_array_describe(p->comm, dtype, &(ad_shape){3, {count, SEQ, WIDTH}}, &p->layout);
   array.data = malloc(ad_array_bytes(&array) + 1);
@@ -50,7 +50,7 @@ static const double *whole(void) {
   return numbers;
 }
 
-/* A rank's part of samples first .. first + count - 1 against the same of the whole. */
+/* Compares a rank's part of samples first .. first + count - 1 with the whole's. */
 static void hold(const place *p, const double *all, int64_t first, int64_t count) {
   ad_array own = drawn(p, AD_F64, first, count);
   ad_layout uncut = ad_layout_all(p->mesh, AD_R);
@@ -101,7 +101,8 @@ static void both_dtypes_have_the_same_numbers_below_one(void **state) {
     sum += value;
     squares += value * value;
   }
-  /* Of 600000 numbers the mean is off by 1/sqrt(12 n), 4e-4, and that of squares by 4e-4: five times that. */
+  /* The mean of 600000 numbers errs by 1/sqrt(12 n), 4e-4, and the mean of squares by 4e-4; the bounds are five times
+   * that. */
   assert_true(fabs(sum / (double)n - 0.5) < 2e-3);
   assert_true(fabs(squares / (double)n - 1.0 / 3) < 2e-3);
   free(narrow.data);
@@ -143,7 +144,7 @@ static void what_has_no_whole_or_no_samples_is_refused(void **state) {
   ad_layout whole_layout = ad_layout_all(i.mesh, AD_R);
   refused(&i, ad_array_describe(i.comm, AD_F32, &scalar, &whole_layout), AD_INVALID, "no samples");
   ad_array empty = {.dtype = AD_F32, .shape = shape, .local = {2, {2, 3}}, .layout = i.layout};
-  must(ad_array_uniform(i.comm, 7, "mask", 3, 0, &empty)); /* dry: nothing to fill */
+  must(ad_array_uniform(i.comm, 7, "mask", 3, 0, &empty)); /* on engine dry there is nothing to fill */
   close_place(&p);
   close_place(&v);
   close_place(&i);

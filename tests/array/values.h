@@ -1,12 +1,12 @@
-/* Typed values for tests: arrays filled so that they mean what their types say, and the pairing of a value with a value
- * of dual type. */
+/* Typed values for tests: arrays filled so that they mean what their types say, and the inner product of a value with a
+ * value of the dual type. */
 #ifndef TESTS_ARRAY_VALUES_H
 #define TESTS_ARRAY_VALUES_H
 #include <string.h>
 #include "addend/array.h"
 #include "addend/random.h"
 
-/* The ranks that hold the same copy draw the same numbers, all others their own. */
+/* Fills an array with random numbers: ranks that hold the same copy draw the same numbers, other ranks others. */
 static inline void fill_value(ad_comm *comm, ad_array *array, uint64_t stream) {
   ad_axes same = ad_layout_axes_of(&array->layout, AD_R) | ad_layout_axes_of(&array->layout, AD_I);
   ad_group copies = ad_mesh_group(array->layout.mesh, same, ad_comm_rank(comm));
@@ -28,8 +28,8 @@ static inline ad_status sum_over_mesh(ad_comm *comm, const ad_mesh *mesh, double
   return ad_comm_run(comm, &call);
 }
 
-/* <value, dual>: a value that is R pairs with one that is P, and a cut one with a cut one: in both every rank leaves an
- * addend. One that is I pairs with one that is I: both are the same everywhere, and count once. */
+/* The inner product <value, dual>. An R value pairs with a P dual and a cut value with a cut dual: every rank has an
+ * addend. An I value pairs with an I dual: both are the same everywhere, and count once. */
 static inline ad_status pair(ad_comm *comm, const ad_array *value, const ad_array *dual, double *out) {
   const ad_mesh *mesh = value->layout.mesh;
   ad_group once = ad_mesh_group(mesh, ad_layout_axes_of(&value->layout, AD_I), ad_comm_rank(comm));

@@ -1,4 +1,4 @@
-/* The two clocks, and how far they are apart. */
+/* Tests the two clocks (wall time and time since an arbitrary start), and the measured offset between them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include "base/clock.h"
 
 static void what_is_added_makes_the_time_of_day(void **state) {
-  enum { SECONDS = 60 }; /* that pass at most between the two readings, on a machine with other work */
+  enum { SECONDS = 60 }; /* most time between the two readings, on a busy machine */
   int64_t wall = (ad_now() + ad_wall_clock_ahead()) / 1000000000;
   assert_true(llabs((long long)time(NULL) - wall) <= SECONDS);
 }

@@ -1,4 +1,4 @@
-/* Names and sizes of element types. */
+/* Tests the names and sizes of dtypes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

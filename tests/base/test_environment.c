@@ -1,4 +1,4 @@
-/* Every variable of the environment that holds a number or a folder is refused where it says what cannot be. */
+/* Tests that every environment variable that holds a number or a folder is refused if its value is not possible. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

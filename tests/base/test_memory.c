@@ -1,4 +1,4 @@
-/* Allocation, and failing a chosen one. */
+/* Tests the allocator, and the test hook that makes a chosen allocation fail. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

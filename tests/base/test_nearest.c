@@ -1,4 +1,4 @@
-/* What a wrong name was probably meant to be: a slip of a letter or two, and nothing farther. */
+/* Tests which known name is suggested for a wrong one: only a name that differs by a letter or two. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ static void a_long_name_is_near_nothing(void **state) {
 static void the_nearest_of_several_is_found(void **state) {
   static const char *const names[] = {"set", "seed", "steps", "stop"};
   assert_string_equal(ad_nearest_name("stesp", names, 4), "steps");
-  assert_string_equal(ad_nearest_name("sed", names, 4), "set"); /* of those as near the first */
+  assert_string_equal(ad_nearest_name("sed", names, 4), "set"); /* of several equally near names the first */
   assert_string_equal(ad_nearest_name("stopp", names, 4), "stop");
   assert_null(ad_nearest_name("sabotage", names, 4));
   assert_null(ad_nearest_name("xyz", names, 4));

@@ -1,4 +1,4 @@
-/* Options whose first field is their size. */
+/* Tests how option structs are read, whose first field is their size, so that they can grow in later versions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 typedef struct grown {
   size_t size;
   int first;
-  int64_t later; /* a field that an earlier library did not have */
+  int64_t later; /* a field that an earlier version of the library did not have */
 } grown;
 
 static const grown untouched = {7, 8, 9};
@@ -49,7 +49,8 @@ static void a_list_is_taken_by_the_size_that_its_structs_have(void **state) {
     size_t size;
     int first;
   } given[] = {{offsetof(grown, later), 3}, {offsetof(grown, later), 4}};
-  assert_int_equal(sizeof *given, offsetof(grown, later));  // as a program built with an earlier header lays them out
+  // the struct as a program built with an earlier header has it
+  assert_int_equal(sizeof *given, offsetof(grown, later));
   void *taken;
   assert_int_equal(ad_options_take_all(&taken, sizeof(grown), given, 2, "grown"), AD_OK);
   const grown *own = taken;

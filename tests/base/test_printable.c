@@ -1,4 +1,5 @@
-/* Texts from outside reach no terminal with anything that it would obey. */
+/* Tests that text from outside (file names, file contents) is printed without control characters that a terminal would
+ * obey. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,13 +26,13 @@ static void what_a_terminal_obeys_is_escaped(void **state) {
   prints(
       "\xc2\x9b"
       "31m",
-      "\\xc2\\x9b31m"); /* CSI as one character */
+      "\\xc2\\x9b31m"); /* CSI (begins a terminal command) as one character */
 }
 
 static void bytes_that_are_no_text_are_escaped(void **state) {
   prints("\x9b", "\\x9b");
   prints("\xff.svg", "\\xff.svg");
-  prints("\xc3", "\\xc3"); /* cut */
+  prints("\xc3", "\\xc3"); /* a cut-off character */
   prints("\xe2\x82", "\\xe2\\x82");
   prints("\xc0\x9b", "\\xc0\\x9b");
   prints("\xf8\x88\x80\x80\x80", "\\xf8\\x88\\x80\\x80\\x80");
@@ -54,7 +55,7 @@ static void messages_are_printable(void **state) {
   assert_string_equal(ad_last_error(), "a\\x1b[31mb: cannot be read");
   ad_fail_in(AD_IO, "%s", "\x1b");
   assert_string_equal(ad_last_error(), "\\x1b: a\\x1b[31mb: cannot be read");
-  ad_fail(AD_IO, "one\ntwo"); /* lists of what is wrong have lines */
+  ad_fail(AD_IO, "one\ntwo"); /* line breaks stay: lists of errors have several lines */
   assert_string_equal(ad_last_error(), "one\ntwo");
   ad_set_log(hear, NULL);
   ad_log(AD_LOG_WARNING, "%s", "\x1b]0;title\a");

@@ -1,4 +1,4 @@
-/* What memory is left, read from folders that stand for /proc and /sys. */
+/* Tests how much memory a process finds free, read from test folders that stand for /proc and /sys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -96,7 +96,7 @@ static void the_smallest_limit_of_a_group_and_those_above_it_is_named(void **sta
   put("sys/fs/cgroup/slurm/job/step/memory.max", "max\n");
   is_limited_by("", UINT64_MAX);
   put("sys/fs/cgroup/slurm/memory.max", "700000\n");
-  is_limited_by("/sys/fs/cgroup/slurm/memory.max", 700000);  // whatever is used of it
+  is_limited_by("/sys/fs/cgroup/slurm/memory.max", 700000);  // however much of it is used
   put("sys/fs/cgroup/slurm/job/memory.max", "900000\n");
   is_limited_by("/sys/fs/cgroup/slurm/memory.max", 700000);
   put("proc/self/cgroup", "4:memory:/job\n");
@@ -125,7 +125,7 @@ static void version_1_is_found_among_other_controllers(void **state) {
   leaves(1024000);
 }
 
-// Docker mounts the container's own group over the tree and names the host's path.
+// Docker mounts the container's own group in place of the tree, but names the host's path.
 static void a_path_that_is_not_there_leaves_the_mount(void **state) {
   put_machine();
   put("proc/self/cgroup", "4:memory:/docker/0123\n");

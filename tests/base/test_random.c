@@ -1,4 +1,5 @@
-/* Random numbers: Philox's published answers, the moments, independence of order. */
+/* Tests the random numbers: Philox's published answers, the moments of each distribution, and that numbers do not
+ * depend on the order in which they are drawn. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,8 +9,8 @@
 #include <stdlib.h>
 #include "addend/random.h"
 
-/* The philox4x32-10 lines of Random123's kat_vectors, whose words are: index low, high, stream low, high; seed low,
- * high; then the answer, of which the first two words are ours. */
+/* The philox4x32-10 lines of Random123's kat_vectors. Their words: index low, high, stream low, high; seed low, high;
+ * then the answer, whose first two words ad_random_bits returns. */
 static void the_published_answers_come_out(void **state) {
   assert_true(ad_random_bits(0, 0, 0) == 0xe169c58d6627e8d5);
   assert_true(ad_random_bits(UINT64_MAX, UINT64_MAX, UINT64_MAX) == 0x41c83b0e408f276d);
@@ -40,7 +41,7 @@ static void uniform_numbers_fill_the_unit_interval(void **state) {
     assert_true(value >= 0 && value < 1);
     count[(int)(value * 10)]++;
   }
-  for (int i = 0; i < 10; i++) assert_true(abs(count[i] - DRAWS / 10) < 500);  // five standard deviations
+  for (int i = 0; i < 10; i++) assert_true(abs(count[i] - DRAWS / 10) < 500);  // within five standard deviations
 }
 
 static void normal_numbers_have_the_normal_moments(void **state) {
@@ -66,7 +67,7 @@ static void neighbours_are_uncorrelated(void **state) {
   assert_true(fabs(by_stream) < 0.02);
 }
 
-/* XXH64 with seed 0: "" is the published ef46db3751d8e999. */
+/* Streams are XXH64 hashes with seed 0; that of "" is the published ef46db3751d8e999. */
 static void a_stream_is_the_hash_of_its_name(void **state) {
   assert_int_equal(ad_random_stream(""), 0xef46db3751d8e999u);
   assert_true(ad_random_stream("init") != ad_random_stream("dropout"));
@@ -75,7 +76,7 @@ static void a_stream_is_the_hash_of_its_name(void **state) {
 static void a_number_below_n_is_one_of_n(void **state) {
   int seen[3] = {0};
   for (uint64_t i = 0; i < 300; i++) seen[ad_random_below(1, 2, i, 3)]++;
-  for (int i = 0; i < 3; i++) assert_true(seen[i] > 60);  // of 100, five standard deviations
+  for (int i = 0; i < 3; i++) assert_true(seen[i] > 60);  // five standard deviations below 100
   assert_int_equal(ad_random_below(1, 2, 3, 1), 0);
   assert_int_equal(ad_random_below(1, 2, 3, 0), 0);
   assert_int_equal(ad_random_below(1, 2, 3, -5), 0);

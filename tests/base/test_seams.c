@@ -1,4 +1,4 @@
-/* Seams, and planting a known mistake at them. */
+/* Tests seams: the places in the code where a known mistake can be planted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -64,7 +64,7 @@ static void cleared_seams_make_no_mistake(void **state) {
   assert_true(norm == 4 && !scene.fired);
 }
 
-/* Of several that are missing the first is told. */
+/* If several needs are missing, the sentence names the first. */
 static void every_need_has_a_sentence_of_its_own(void **state) {
   for (int i = 0; i < AD_NEED_COUNT; i++) {
     const char *sentence = ad_need_sentence((ad_needs)1 << i);

@@ -1,4 +1,4 @@
-/* Signals have the names that the C library of this machine has for them. */
+/* Tests that signals are named as the C library of this machine names them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

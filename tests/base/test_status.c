@@ -1,4 +1,4 @@
-/* Statuses, messages, texts in fixed buffers, the log. */
+/* Tests statuses and error messages, text in buffers of fixed size, and the log callback. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

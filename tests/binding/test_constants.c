@@ -1,4 +1,4 @@
-/* What a binding asks: the version, and constants by name. */
+/* Tests what a language binding (Python) asks the library: its version, and constants by name. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* Bridges between alike meshes: each rank's part, of whatever types, is that of the rank at its position; values and
- * gradients go in any order; what is refused, by its words. */
+/* Tests bridges between two meshes of the same shape: each rank's part goes to the rank at the same position, whatever
+ * its types; values and gradients may be posted in any order; and messages of what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 
 typedef struct world {
   const char *mesh, *layout;
-  int64_t source, destination, ranks; /* first rank of either mesh; of the world */
+  int64_t source, destination, ranks; /* the first rank of each mesh, and the number of ranks in the world */
   ad_shape shape;
   ad_dtype dtype; /* 0: f64 */
 } world;
@@ -32,7 +32,7 @@ typedef struct sides {
 
 static ad_dtype dtype_of(const world *w) { return w->dtype ? w->dtype : AD_F64; }
 
-/* Both sides lie as the world says. */
+/* The bridge between both meshes, with the layouts that the world says. */
 static ad_bridge *bridge_of(ad_comm *comm, const world *w, const ad_mesh *a, const ad_mesh *b, int64_t tag) {
   ad_layout from, to;
   ad_bridge *bridge;
@@ -58,7 +58,7 @@ static void close_sides(sides *s) {
   ad_mesh_destroy(s->b);
 }
 
-/* ---- values: of each position in the mesh, each stream and each element another ---- */
+/* ---- values: different for each position in the mesh, each stream and each element ---- */
 
 static int64_t position_on(const ad_mesh *mesh, int64_t rank) {
   ad_group all = ad_mesh_group(mesh, AD_AXES_ALL, rank);
@@ -70,7 +70,7 @@ static void fill(const ad_array *array, int64_t position, uint64_t stream) {
     ad_array_set(array, i, ad_random_normal(7, 1000 * stream + (uint64_t)position, i));
 }
 
-/* With memory between red zones; none where the part is empty or this rank is not on that side. */
+/* Allocates an array between red zones; none if the part is empty or this rank is not on that side. */
 static ad_array made(const ad_array *described) {
   ad_array array = *described;
   if (array.layout.mesh && ad_array_numel(&array)) array.data = rank_memory(ad_array_bytes(&array));
@@ -98,7 +98,7 @@ static int differs(const sides *s, const ad_array *array, uint64_t stream) {
 
 static void holds(const sides *s, const ad_array *array, uint64_t stream) { CHECK(!differs(s, array, stream)); }
 
-/* ---- there and back ---- */
+/* ---- forward and backward ---- */
 
 static void go_forward(sides *s, uint64_t stream) {
   ad_array from, to;
@@ -111,7 +111,7 @@ static void go_forward(sides *s, uint64_t stream) {
   forget(&destination);
 }
 
-/* The addends of an R too: of every rank the same position has them. */
+/* Sends gradients back. Addends of an R value return as addends: each to the rank at the same position. */
 static void go_back(sides *s, uint64_t stream) {
   ad_array from, to;
   CHECK_OK(ad_bridge_describe(s->bridge, dtype_of(s->world), &s->world->shape, AD_BACKWARD, &from, &to));
@@ -134,20 +134,20 @@ static int there_and_back(ad_comm *comm, void *context) {
 }
 
 static const world worlds[] = {
-    {"dp=2 cp=3 tp=2", "dp=S0 cp=S1z tp=I", 0, 12, 24, {3, {5, 13, 3}}, 0}, /* a residual stream */
+    {"dp=2 cp=3 tp=2", "dp=S0 cp=S1z tp=I", 0, 12, 24, {3, {5, 13, 3}}, 0}, /* the residual stream of a transformer */
     {"dp=2 cp=1 tp=2", "dp=S0 cp=S1z tp=S1", 0, 4, 8, {3, {3, 9, 2}}, 0},
     {"dp=1 cp=3 tp=2", "dp=R cp=R tp=S0", 0, 6, 12, {2, {5, 2}}, 0}, /* a parameter */
     {"tp=2 dp=3", "dp=R tp=S1", 0, 6, 12, {2, {2, 3}}, 0},
-    {"dp=3 tp=2", "dp=S0 tp=S0", 0, 6, 12, {2, {11, 2}}, 0}, /* one dimension, cut twice */
-    {"dp=3", "dp=S0", 4, 0, 8, {2, {7, 2}}, AD_BF16},        /* down, with ranks of neither side */
-    {"dp=3", "dp=S0", 0, 3, 6, {2, {2, 4}}, 0},              /* a rank without an element */
+    {"dp=3 tp=2", "dp=S0 tp=S0", 0, 6, 12, {2, {11, 2}}, 0}, /* one dimension, cut by two axes */
+    {"dp=3", "dp=S0", 4, 0, 8, {2, {7, 2}}, AD_BF16},        /* towards lower ranks, with ranks on neither side */
+    {"dp=3", "dp=S0", 0, 3, 6, {2, {2, 4}}, 0},              /* one rank has no element */
     {"dp=3 tp=1", "dp=S0 tp=R", 0, 3, 6, {2, {0, 4}}, AD_F32},
     {"dp=2", "dp=V", 0, 2, 4, {6, {3, 1, 2, 1, 2, 2}}, AD_F16},
     {"tp=3", "tp=I", 1, 5, 8, {0, {0}}, 0}, /* a scalar */
     {"pp=3", "pp=I", 0, 3, 6, {1, {4}}, AD_I64},
     {"dp_replicate=2 cp=2", "dp_replicate=S0 cp=S0", 0, 4, 8, {2, {7, 3}}, 0},
     {"dp=1", "dp=R", 0, 1, 2, {1, {5}}, 0},
-    {"dp=2 cp=3", "dp=S0 cp=S1z", 0, 0, 6, {2, {3, 13}}, 0}, /* the same ranks */
+    {"dp=2 cp=3", "dp=S0 cp=S1z", 0, 0, 6, {2, {3, 13}}, 0}, /* both meshes have the same ranks */
     {"dp=3 tp=1", "dp=R tp=S0", 2, 2, 6, {2, {4, 2}}, AD_BF16},
     {"tp=3", "tp=R", 0, 0, 3, {0, {0}}, 0},
 };
@@ -156,7 +156,7 @@ static void each_part_goes_to_its_position_and_comes_back(void **state) {
   for (size_t i = 0; i < COUNT(worlds); i++) run_ranks(worlds[i].ranks, there_and_back, (void *)&worlds[i]);
 }
 
-/* What was sent without an element was received: the next part is not taken for it. */
+/* A transfer without elements is received too, so that the next part is not taken for it. */
 static int next_has_elements(ad_comm *comm, void *context) {
   world w = *(const world *)context;
   sides s = open_sides(comm, &w);
@@ -174,11 +174,11 @@ static void an_empty_part_takes_its_turn(void **state) {
   run_ranks(w.ranks, next_has_elements, &w);
 }
 
-/* ---- posts of all kinds, in any order ---- */
+/* ---- values and gradients of several microbatches, posted in any order ---- */
 
 enum { MICROBATCHES = 3, BRIDGES = 2, KINDS = 2, POSTS = MICROBATCHES * BRIDGES * KINDS };
 
-/* One value, or one gradient, of one microbatch over one bridge. */
+/* The transfer of one value, or of one gradient, of one microbatch over one bridge. */
 typedef struct post {
   int bridge, back, microbatch;
   ad_array source, destination;
@@ -203,7 +203,7 @@ static void start(ad_bridge *const *bridges, post *p) {
     CHECK_OK(ad_bridge_post_forward(bridges[p->bridge], &p->source, &p->destination, &p->request));
 }
 
-/* In an order drawn by each rank; microbatches of one bridge in one direction keep theirs. */
+/* Posts all transfers in an order drawn by each rank; microbatches of one bridge and direction keep their order. */
 static void start_all(ad_bridge *const *bridges, post posts[BRIDGES][KINDS][MICROBATCHES], uint64_t stream) {
   int next[BRIDGES][KINDS] = {0};
   for (uint64_t drawn = 0, left = POSTS; left > 0; drawn++) {
@@ -244,7 +244,7 @@ static void values_and_gradients_of_two_bridges_are_posted_in_any_order(void **s
   unsetenv("ADDEND_HOSTILE");
 }
 
-/* The source posts all values and then awaits gradients; the destination begins with the gradients. */
+/* The source posts its values and then waits for gradients; the destination posts the gradients first. */
 static int from_opposite_ends(ad_comm *comm, void *context) {
   sides s = open_sides(comm, context);
   int is_source = ad_bridge_has_source(s.bridge);
@@ -263,10 +263,11 @@ static void sides_may_begin_at_opposite_ends(void **state) {
   run_ranks(w.ranks, from_opposite_ends, &w);
 }
 
-/* Two bridges, there and back: values of one, which has the tag 3, go the way of the other's gradients. */
+/* Two bridges in opposite directions: values of one bridge (tag 3) and gradients of the other go between the same
+ * ranks. */
 typedef struct circle {
   world world;
-  int64_t tag; /* of the other */
+  int64_t tag; /* tag of the other bridge */
 } circle;
 
 static int around(ad_comm *comm, void *context) {
@@ -298,7 +299,8 @@ static int with_other_shapes(ad_comm *comm, void *context) {
   ad_array source = filled(&s, &from, 1), destination = made(&to);
   ad_status status = ad_bridge_forward(s.bridge, &source, &destination);
   if (!status)
-    status = ad_comm_barrier(comm, &(ad_group){ad_comm_mesh(comm), AD_AXES_ALL, 0});  // a send is copied away
+    // a send's data has been copied, so its buffer may change
+    status = ad_comm_barrier(comm, &(ad_group){ad_comm_mesh(comm), AD_AXES_ALL, 0});
   CHECK(status == AD_MISMATCH);
   CHECK_MESSAGE("sent: 4 f64");
   CHECK_MESSAGE("received: 0 f64");
@@ -313,7 +315,7 @@ static void a_part_and_none_do_not_match(void **state) {
   run_ranks(w.ranks, with_other_shapes, &w);
 }
 
-/* ---- what a rank knows by itself ---- */
+/* ---- what a rank knows without communication ---- */
 
 static void nothing_is_summed_and_any_batch_divides(void **state) {
   static const world whole = {"dp=2 tp=2", "dp=R tp=S0", 0, 4, 8, {2, {4, 2}}, 0};
@@ -365,7 +367,7 @@ static void on_engine_dry_nothing_moves(void **state) {
   ad_comm_close(comm);
 }
 
-/* Values and gradients may stay where they are. */
+/* A bridge between equal meshes on the same ranks moves nothing: the source's memory may be used directly. */
 static int shares_memory(ad_comm *comm, void *context) {
   sides s = open_sides(comm, context);
   ad_array from, to;
@@ -390,7 +392,7 @@ static void on_the_same_ranks_memory_may_be_shared(void **state) {
   run_ranks(w.ranks, shares_memory, &w);
 }
 
-/* ---- at the seam ---- */
+/* ---- the seam at which mistakes in routes are planted ---- */
 
 static void see_route(void *context, void *passing) {
   const ad_route_passing *at = passing;
@@ -414,7 +416,7 @@ static int passes_the_seam(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Mistakes with slices of a batch find none. */
+/* The known mistakes with slices of a batch do not apply to this kind of bridge. */
 static int knows_no_mistake(ad_comm *comm, void *context) {
   sides s = open_sides(comm, context);
   size_t count;
@@ -431,7 +433,7 @@ static int knows_no_mistake(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Rows 1 and on are sent to where 0 and on belong. */
+/* A planted mistake: rows 1 and on are sent as if they were rows 0 and on. */
 static void shift(void *context, void *passing) {
   ad_route_passing *at = passing;
   at->routes->here = (int64_t)at->sends;
@@ -465,7 +467,7 @@ static void a_route_is_the_whole_part(void **state) {
 
 typedef struct refusal {
   const char *source, *from, *destination, *to;
-  int64_t first; /* rank of the destination */
+  int64_t first; /* first rank of the destination */
   ad_bridge_options options;
   ad_status status;
   const char *words;

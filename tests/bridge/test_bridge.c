@@ -1,5 +1,6 @@
-/* Bridges on real ranks: what arrives is what left, the way back is the adjoint, addends of cp and tp are summed; known
- * mistakes change that where they are said to; and what is refused, by its words. */
+/* Tests bridges (which move a value from one mesh to another) on real ranks: the value arrives unchanged, backward is
+ * the adjoint of forward, gradients that are partial on cp and tp are summed; known mistakes change only what they are
+ * said to change; and messages of what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -22,9 +23,10 @@
 enum { ROWS = 24, SEQ = 4, WIDTH = 3 };
 
 typedef struct sides {
-  const char *source, *destination; /* meshes */
-  int64_t ranks, first;             /* of the destination's mesh; 0: the same ranks */
-  ad_type on_tp;                    /* of the destination */
+  const char *source, *destination; /* mesh strings */
+  /* ranks in the world; first rank of the destination's mesh, 0: both meshes have the same ranks */
+  int64_t ranks, first;
+  ad_type on_tp; /* type of the value on tp of the destination */
   int64_t rows;
   int ragged;
 } sides;
@@ -33,8 +35,9 @@ typedef struct joined {
   ad_comm *comm;
   ad_mesh *a, *b;
   ad_bridge *bridge;
-  ad_array source, destination;                   /* values */
-  ad_array source_gradient, destination_gradient; /* NULL data where this rank is not */
+  ad_array source, destination; /* the value on both sides */
+  /* gradients on both sides; data is NULL if this rank is not on that side */
+  ad_array source_gradient, destination_gradient;
 } joined;
 
 static ad_layout batch_on(const ad_mesh *mesh, ad_type other) {
@@ -87,7 +90,7 @@ static int64_t first_row(const ad_array *array, int64_t rank) {
   return ad_layout_spans(&array->layout, 0, array->shape.dim[0], rank, &part, 1) ? part.first : 0;
 }
 
-/* Element by its place in the whole; different in each stream. */
+/* The value's element by its number in the whole; each stream has other numbers. */
 static double value_at(uint64_t stream, int64_t element) { return ad_random_normal(3, stream, (uint64_t)element); }
 
 static void fill(const joined *j, ad_array *array, uint64_t stream) {
@@ -110,9 +113,10 @@ static void check_values(const joined *j, const ad_array *array, double (*wanted
 
 static double left(int64_t element) { return value_at(1, element); }
 
-/* Of ranks that hold copies, as how many addends: the ranks over which the destination is R. */
+/* Number of ranks with a copy of the value in the destination, each of which leaves an addend: the ranks over which it
+ * is R. */
 static int64_t addends;
-/* Copy number k leaves value_at(2 + k). */
+/* The sum of the gradient's addends: copy number k leaves value_at(2 + k). */
 static double summed(int64_t element) {
   double sum = 0;
   for (int64_t k = 0; k < addends; k++) sum += value_at(2 + (uint64_t)k, element);
@@ -148,15 +152,15 @@ static int there_and_back(ad_comm *comm, void *context) {
 
 static void values_arrive_and_all_addends_come_back(void **state) {
   static sides worlds[] = {
-      {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, /* fan-in */
-      {"dp=2 tp=4", "dp=4 cp=2 tp=1", 8, 0, AD_I, ROWS, 0}, /* fan-out */
+      {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, /* fan-in: to fewer data-parallel parts */
+      {"dp=2 tp=4", "dp=4 cp=2 tp=1", 8, 0, AD_I, ROWS, 0}, /* fan-out: to more data-parallel parts */
       {"dp=2 cp=2 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0},
-      {"dp=4 tp=2", "dp=4 cp=1 tp=2", 8, 0, AD_I, ROWS, 0}, /* nothing moves, nothing is summed */
+      {"dp=4 tp=2", "dp=4 cp=1 tp=2", 8, 0, AD_I, ROWS, 0}, /* nothing is moved and nothing is summed */
       {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0},
       {"tp=2 dp=2 cp=2", "cp=2 tp=4 dp=1", 8, 0, AD_R, ROWS, 0},
       {"cp=3 dp=2", "dp_replicate=2 tp=3", 6, 0, AD_I, ROWS, 0},
-      {"dp=3 tp=2", "dp=2 cp=3", 6, 0, AD_I, 11, 1}, /* ragged */
-      {"dp=6", "tp=3 dp=2", 6, 0, AD_I, 4, 1},       /* ranks without a row */
+      {"dp=3 tp=2", "dp=2 cp=3", 6, 0, AD_I, 11, 1}, /* numbers of ranks that do not divide each other */
+      {"dp=6", "tp=3 dp=2", 6, 0, AD_I, 4, 1},       /* some ranks have no row */
       {"dp=2 tp=2", "dp=2 cp=2", 8, 4, AD_I, ROWS, 0},
       {"dp=3", "dp=2", 5, 3, AD_I, 7, 1},
       {"dp=1", "dp=2 cp=3", 7, 1, AD_I, ROWS, 0},
@@ -164,9 +168,9 @@ static void values_arrive_and_all_addends_come_back(void **state) {
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, there_and_back, &worlds[i]);
 }
 
-/* ---- one batch after another: what is found for one is not taken for the next ---- */
+/* ---- batches of different sizes: what was computed for one is not used for the next ---- */
 
-/* A batch of other rows on the same bridge, which the arrays of `j` are made for. */
+/* Makes arrays for a batch with another number of rows on the same bridge. */
 static void take_rows(joined *j, int64_t rows) {
   ad_array *arrays[] = {&j->source, &j->destination, &j->source_gradient, &j->destination_gradient};
   for (int i = 0; i < 4; i++)
@@ -192,13 +196,13 @@ static int other_rows(ad_comm *comm, void *context) {
 
 static void batches_of_other_sizes_follow_each_other(void **state) {
   static sides worlds[] = {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0},
-                           {"dp=3 tp=2", "dp=2 cp=3", 6, 0, AD_I, 1, 1}, /* of one row: some ranks have none */
+                           {"dp=3 tp=2", "dp=2 cp=3", 6, 0, AD_I, 1, 1}, /* a batch of one row: some ranks have none */
                            {"dp=1 tp=2", "dp=2", 2, 0, AD_I, 2, 0},
                            {"dp=3", "dp=2", 5, 3, AD_I, 1, 1}};
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, other_rows, &worlds[i]);
 }
 
-/* A bridge over which nothing moves in batches of one size, and rows of another do. */
+/* On this bridge nothing is moved for some numbers of rows, and rows are moved for others. */
 static void whether_rows_move_is_asked_of_each_batch(void **state) {
   ad_comm *comm;
   must(ad_comm_open_dry(0, 6, &comm));
@@ -244,7 +248,7 @@ static void turn_around(void *context, void *passing) {
   for (size_t i = 0; i < at->sends; i++) at->routes[i].here = 0;
 }
 
-/* A mistake that was made once is gone with its cause. */
+/* A planted mistake in the routes is gone once it is no longer planted. */
 static int right_after_wrong(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   go_there_and_back(&j);
@@ -262,8 +266,8 @@ static void what_is_right_stays_so_after_a_mistake(void **state) {
   run_ranks(8, right_after_wrong, &fan_in);
 }
 
-/* Ranks 0 and 3 have all that they and those of their copy need, so that their rows stay where they are; on the way
- * back they are in one group with ranks whose rows move. */
+/* Forward, ranks 0 and 3 already have all rows that they and their copies need, so their rows are not moved; backward
+ * they are in a group with ranks whose rows move. */
 static int stays_one_way(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   int stays = ad_bridge_is_local(j.bridge, ROWS);
@@ -287,9 +291,10 @@ static void rows_may_stay_one_way_and_move_the_other(void **state) {
 
 enum { UNDER_WAY = 3, ROUNDS = 4, LONGEST_DELAY = 400 /* microseconds */ };
 
-/* One batch that travels without being waited for, and what the calls that wait made of the same. */
+/* One batch that is posted without waiting, and the results of the waiting calls for the same batch. */
 typedef struct traveller {
-  ad_array source, arrived, summed, returned; /* as ad_bridge_post_... has them; NULL data where this rank is not */
+  /* arguments of the ad_bridge_post_ functions; data is NULL if this rank is not on that side */
+  ad_array source, arrived, summed, returned;
   ad_array wanted_there, wanted_back;
   ad_request forward, backward;
 } traveller;
@@ -324,7 +329,7 @@ static void scale_by(ad_array *array, double factor) {
   for (size_t i = 0; array->layout.mesh && i < ad_array_numel(array); i++) ((double *)array->data)[i] *= factor;
 }
 
-/* The destination's gradient as it is posted: summed over its copies. */
+/* Sums the destination's gradient over its copies, as it must be before it is posted. */
 static void take_sum(const joined *j, ad_array *summed) {
   const ad_array *addends_of = &j->destination_gradient;
   if (!summed->layout.mesh) return;
@@ -333,7 +338,7 @@ static void take_sum(const joined *j, ad_array *summed) {
   if (axes) CHECK_OK(ad_array_move_at(j->comm, addends_of, AD_MOVE_ALL_REDUCE, axes, AD_I, AD_F64, summed, NULL));
 }
 
-/* There and back by the calls that wait; each batch has other values. */
+/* Computes the wanted results by the calls that wait; `factor` makes each batch different. */
 static void take_wanted(joined *j, traveller *t, double factor) {
   fill(j, &j->source, 1);
   scale_by(&j->source, factor);
@@ -359,7 +364,7 @@ static void post(joined *j, traveller *t, int backward, uint64_t *drawn) {
     CHECK_OK(ad_bridge_post_forward_at(j->bridge, &t->source, &t->arrived, &t->forward, NULL));
 }
 
-/* Each rank in an order of its own. */
+/* Waits for all transfers, on each rank in a random order of its own. */
 static void wait_for_all(joined *j, traveller *t, uint64_t *drawn) {
   ad_request *requests[2 * UNDER_WAY];
   for (int i = 0; i < UNDER_WAY; i++) {
@@ -379,7 +384,7 @@ static void check_bits(const ad_array *is, const ad_array *wanted) {
 
 static void one_round(joined *j, traveller *t, int round, uint64_t *drawn) {
   for (int i = 0; i < UNDER_WAY; i++) take_wanted(j, &t[i], round * UNDER_WAY + i + 1);
-  for (int i = 0; i <= UNDER_WAY; i++) { /* a value is one batch ahead of the gradients */
+  for (int i = 0; i <= UNDER_WAY; i++) { /* values are posted one batch ahead of gradients */
     if (i < UNDER_WAY) post(j, &t[i], 0, drawn);
     if (i) post(j, &t[i - 1], 1, drawn);
   }
@@ -408,7 +413,7 @@ static void what_is_posted_has_the_bits_of_what_is_waited_for(void **state) {
       {"dp=3", "cp=2", 5, 3, AD_I, ROWS, 0},
       {"dp=3", "dp=2", 5, 3, AD_I, 7, 1},
       {"dp=1", "dp=2 cp=3", 7, 1, AD_I, ROWS, 0},
-      {"dp=5", "dp=2", 7, 5, AD_I, 3, 1}, /* ranks without a row */
+      {"dp=5", "dp=2", 7, 5, AD_I, 3, 1}, /* some ranks have no row */
       {"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0},
   };
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, many_at_once, &worlds[i]);
@@ -417,7 +422,7 @@ static void what_is_posted_has_the_bits_of_what_is_waited_for(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
-/* In the record of types too the addends stay addends. */
+/* A planted mistake: the all-reduce is left out, and the result's type stays P. */
 static void leave_sum_out(void *context, void *passing) {
   ad_transit_passing *at = passing;
   if (at->transit->move != AD_MOVE_ALL_REDUCE && at->transit->move != AD_MOVE_REDUCE_SCATTER) return;
@@ -444,10 +449,10 @@ static void refuse_addends_from(const char *source) {
 
 static void addends_that_were_not_summed_do_not_go_back(void **state) {
   refuse_addends_from("dp=4 tp=2");
-  refuse_addends_from("dp=8"); /* each rank keeps its own rows */
+  refuse_addends_from("dp=8"); /* here each rank keeps its own rows, so nothing is moved */
 }
 
-/* ---- sums of the rows that a rank keeps ---- */
+/* ---- gradients that each rank sums for the rows it keeps ---- */
 
 typedef struct kept {
   sides sides;
@@ -487,7 +492,7 @@ static int sums_what_it_keeps(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* In one batch each rank keeps what it sums, in the next one it does not. */
+/* In one batch each rank keeps the rows that it sums, in the next one it does not. */
 static int keeps_in_turn(ad_comm *comm, void *context) {
   static const kept turns[] = {{{.rows = 6}, 1}, {{.rows = 10}, 0}, {{.rows = 6}, 1}};
   joined j = join(comm, context);
@@ -511,19 +516,20 @@ static void rows_are_summed_where_they_are_kept(void **state) {
       {{"dp=8", "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0}, 1},
       {{"dp=3", "cp=3", 3, 0, AD_I, ROWS, 0}, 1},
       {{"dp=3", "cp=3", 3, 0, AD_I, 7, 1}, 1},
-      {{"dp=3", "cp=3", 3, 0, AD_I, 2, 1}, 1},      /* a rank without a row */
-      {{"dp=4", "dp=2 cp=2", 4, 0, AD_I, 7, 1}, 1}, /* 1 2 2 2 rows */
+      {{"dp=3", "cp=3", 3, 0, AD_I, 2, 1}, 1},      /* one rank has no row */
+      {{"dp=4", "dp=2 cp=2", 4, 0, AD_I, 7, 1}, 1}, /* parts of 1, 2, 2 and 2 rows */
       {{"dp=2 tp=2", "cp=2 tp=2", 4, 0, AD_I, ROWS, 0}, 1},
-      {{"dp=3", "dp=1 cp=2", 5, 3, AD_I, ROWS, 0}, 0},           /* other ranks */
+      {{"dp=3", "dp=1 cp=2", 5, 3, AD_I, ROWS, 0}, 0},           /* the meshes have other ranks */
       {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_R, ROWS, 0}, 0}, /* ranks of tp keep the same rows */
-      {{"dp=4 tp=2", "dp=2 tp=2 cp=2", 8, 0, AD_I, ROWS, 0}, 0}, /* slices lie in another order */
-      {{"dp=2 tp=2", "dp=2 cp=2", 4, 0, AD_I, ROWS, 0}, 0},      /* both keep all */
+      {{"dp=4 tp=2", "dp=2 tp=2 cp=2", 8, 0, AD_I, ROWS, 0}, 0}, /* the slices have another order */
+      {{"dp=2 tp=2", "dp=2 cp=2", 4, 0, AD_I, ROWS, 0}, 0},      /* both ranks of tp keep all rows */
   };
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
     run_ranks(worlds[i].sides.ranks, sums_what_it_keeps, &worlds[i]);
 }
 
-/* What is R at the end of the bridge arrives as I; a conversion makes addends of its gradient. */
+/* A value that is wanted as R at the destination arrives as I, and is converted there, so that its gradient has
+ * addends. */
 static void arrives_as(const char *destination, ad_type on_tp, ad_axes same) {
   ad_comm *comm;
   must(ad_comm_open_dry(0, 16, &comm));
@@ -542,7 +548,7 @@ static void a_value_arrives_the_same_on_every_copy(void **state) {
   arrives_as("dp=4", AD_I, 0);
 }
 
-/* ---- the adjoint ---- */
+/* ---- backward is the adjoint of forward ---- */
 
 static double dot_here(const ad_array *a, const ad_array *b) {
   double sum = 0;
@@ -570,7 +576,7 @@ static double over_all_ranks(const joined *j, double sum) {
   return all;
 }
 
-/* <a, b> with copies counted once: on the axes on which both are the same, one rank's. */
+/* The inner product <a, b>, in which copies count once: of the axes on which both are replicated, one rank counts. */
 static double dot(const joined *j, const ad_array *a, const ad_array *b) {
   int64_t rank = ad_comm_rank(j->comm);
   if (!a->layout.mesh) return over_all_ranks(j, 0);
@@ -579,7 +585,7 @@ static double dot(const joined *j, const ad_array *a, const ad_array *b) {
   return over_all_ranks(j, ad_group_index(&copies, rank) == 0 ? dot_here(a, b) : 0);
 }
 
-/* <A x, y> = <x, A' y>: y is summed over the copies that each left an addend, I and R are counted once. */
+/* Tests <A x, y> = <x, A' y>; y is summed over the copies, each of which left an addend. */
 static int is_adjoint(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   fill(&j, &j.source, 1);
@@ -601,8 +607,8 @@ static void backward_is_the_adjoint_of_forward(void **state) {
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_ranks(worlds[i].ranks, is_adjoint, &worlds[i]);
 }
 
-/* A gradient that is zero outside each cp rank's positions of the sequence, as the cut's backward leaves it, comes back
- * as the full one. */
+/* Each cp rank's gradient is zero outside its positions of the sequence, as the backward of the cut leaves it; the sum
+ * that comes back is the whole gradient. */
 static int chunks_come_back_whole(ad_comm *comm, void *context) {
   joined j = join(comm, context);
   int64_t rank = ad_comm_rank(comm), cp = ad_mesh_axis_size(j.b, AD_CP), own = ad_mesh_position(j.b, rank, AD_CP);
@@ -627,7 +633,7 @@ static void a_gradient_that_is_zero_outside_each_ranks_chunks_comes_back_whole(v
 
 typedef struct planted {
   sides sides;
-  unsigned shown; /* what of AD_NEED_... the way there and back has */
+  unsigned shown; /* AD_NEED_ bits: what this bridge has, forward and backward, that a mistake may need */
   const ad_mistake *mistake;
 } planted;
 
@@ -648,7 +654,7 @@ static int shows_what_is_said(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Where the mistake is said to show, something else arrives on some rank or the exchange does not match. */
+/* With the mistake, either some rank receives something else or the exchange does not match. */
 static int changes_what_arrives(ad_comm *comm, void *context) {
   const planted *p = context;
   joined j = join(comm, &p->sides);
@@ -681,7 +687,8 @@ static void known_mistakes_show_where_it_is_said(void **state) {
     ON_CP = AD_NEED_SLICES_ON_CP | AD_NEED_SLICES_GATHERED_ON_CP
   };
   static planted worlds[] = {
-      {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 0, NULL}, /* the sum leaves each rank its own slice */
+      /* the sum leaves each rank its own slice of rows */
+      {{"dp=4 tp=2", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 0, NULL},
       {{"dp=4 tp=2", "dp=2 tp=2 cp=2", 8, 0, AD_I, ROWS, 0}, ORDER, NULL},
       {{"tp=2 dp=4", "dp=2 cp=2 tp=2", 8, 0, AD_I, ROWS, 0}, 0, NULL},
       {{"dp=2 tp=4", "dp=4 cp=2 tp=1", 8, 0, AD_I, ROWS, 0}, ORDER | TOGETHER | ON_CP, NULL},
@@ -717,7 +724,8 @@ static void refused(const char *source, const char *from, const char *destinatio
   must(ad_layout_parse(a, from, &layouts[0]));
   must(ad_layout_parse(b, to, &layouts[1]));
   ad_status is = ad_bridge_create(comm, &layouts[0], &layouts[1], NULL, &bridge);
-  assert_int_equal(ad_bridge_check(&layouts[0], &layouts[1], NULL), is); /* before there are ranks, in the same words */
+  /* the check before any rank starts gives the same message */
+  assert_int_equal(ad_bridge_check(&layouts[0], &layouts[1], NULL), is);
   if (!is)
     is =
         ad_bridge_describe_at(bridge, AD_F32, &(ad_shape){2, {rows, 3}}, AD_FORWARD, &arrays[0], &arrays[1], "ocr.c:1");
@@ -774,7 +782,7 @@ static void rows_are_a_multiple_of_the_parts_of_the_side_that_has_more(void **st
   assert_int_equal(multiple_of("dp=3 tp=2", "dp=2 cp=3", 1), 1);
 }
 
-/* A pool of a million ranks is joined as fast as one of two. */
+/* Joining a pool of a million ranks takes no longer than joining one of two. */
 static void a_bridge_of_a_million_ranks_is_arithmetic(void **state) {
   ad_comm *comm;
   ad_mesh *a, *b;

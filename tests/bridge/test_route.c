@@ -1,5 +1,5 @@
-/* Routing of bridges against an oracle that looks at every row of every rank: all factorisations of 8, 12 and 16 ranks
- * in every order of axes, and all pairs of 1 to 12 parts on ranks apart. */
+/* Tests which rank sends which rows to whom over a bridge, against a slow oracle that looks at every row of every rank:
+ * all factorisations of 8, 12 and 16 ranks in every order of axes, and all pairs of 1 to 12 parts on disjoint ranks. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -21,7 +21,7 @@ static ad_layout batch_on(const ad_mesh *mesh, ad_type other) {
   return layout;
 }
 
-/* ---- the oracle ---- */
+/* ---- the oracle: looks at each row of each rank ---- */
 
 static int holds(const ad_layout *layout, int64_t rows, int64_t rank, int64_t row, int64_t *local) {
   ad_span part;
@@ -30,7 +30,7 @@ static int holds(const ad_layout *layout, int64_t rows, int64_t rank, int64_t ro
   return row >= part.first && row < part.first + part.count;
 }
 
-/* giver[rank][row of the whole]: who gave it; -1: nobody. */
+/* giver[rank][row]: the rank that sends row `row` of the whole to `rank`; -1: none. */
 static int64_t giver[RANKS_MAX][ROWS_MAX];
 
 static void take_receives(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t rank) {
@@ -43,9 +43,9 @@ static void take_receives(const ad_layout *from, const ad_layout *to, int64_t ro
       for (int64_t row = 0; row < rows; row++) {
         int64_t here, there;
         if (!holds(to, rows, rank, row, &here) || here != routes[i].here + k) continue;
-        assert_true(holds(from, rows, routes[i].peer, row, &there)); /* it has what it gives */
+        assert_true(holds(from, rows, routes[i].peer, row, &there)); /* the sender holds the row */
         assert_int_equal(there, routes[i].there + k);
-        assert_int_equal(giver[rank][row], -1); /* once */
+        assert_int_equal(giver[rank][row], -1); /* the row is received once */
         giver[rank][row] = routes[i].peer;
       }
     }
@@ -60,7 +60,7 @@ static void assert_complete(const ad_layout *from, const ad_layout *to, int64_t 
   }
 }
 
-/* What one rank sends is what others receive from it, in the same pieces. */
+/* Checks that the pieces that each rank sends are the pieces that the other ranks receive. */
 static void assert_mirrored(const ad_layout *from, const ad_layout *to, int64_t rows, int64_t first, int64_t ranks) {
   size_t sent = 0, received = 0;
   for (int64_t rank = first; rank < first + ranks; rank++) {
@@ -88,7 +88,7 @@ static void hold_against_oracle(const ad_layout *from, const ad_layout *to, int6
   assert_mirrored(from, to, rows, first, ranks);
 }
 
-/* ---- the same ranks ---- */
+/* ---- both meshes on the same ranks ---- */
 
 static const char *const axes[] = {"dp_shard", "cp", "tp"};
 static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -118,7 +118,7 @@ static void try_ranks(int ranks, int every) {
     must(ad_mesh_create(texts[pair % count], &b));
     ad_layout from = batch_on(a, AD_I), to = batch_on(b, AD_R);
     hold_against_oracle(&from, &to, ranks, 0, ranks);
-    hold_against_oracle(&from, &to, ranks - 1, 0, ranks); /* does not divide */
+    hold_against_oracle(&from, &to, ranks - 1, 0, ranks); /* a number of rows that the ranks do not divide */
     ad_mesh_destroy(a);
     ad_mesh_destroy(b);
   }
@@ -138,9 +138,9 @@ static void batches_of_two_axes_and_none_at_all(void **state) {
   ad_mesh_destroy(b);
 }
 
-/* ---- who moves rows together ---- */
+/* ---- groups of ranks that exchange rows ---- */
 
-/* Ranks that give each other rows, by the lowest of them. */
+/* group[i]: the lowest of the ranks that exchange rows with rank i, directly or through others. */
 static void join(const ad_layout *from, const ad_layout *to, int64_t ranks, int64_t *group) {
   for (int64_t i = 0; i < ranks; i++) group[i] = i;
   for (int64_t round = 0; round < ranks; round++) {
@@ -155,7 +155,7 @@ static void join(const ad_layout *from, const ad_layout *to, int64_t ranks, int6
   }
 }
 
-/* Two ranks are together if and only if they agree in these numbers. */
+/* Checks that two ranks are in one group if and only if `number` is the same for both. */
 static void assert_together(const ad_layout *from, const ad_layout *to, int64_t ranks,
                             int64_t (*number)(const ad_mesh *a, const ad_mesh *b, int64_t rank)) {
   int64_t group[RANKS_MAX];
@@ -167,12 +167,13 @@ static void assert_together(const ad_layout *from, const ad_layout *to, int64_t 
 
 static int64_t at(const ad_mesh *mesh, int64_t rank, ad_axis axis) { return ad_mesh_position(mesh, rank, axis); }
 
-/* Backward of fan-out (a: the model's mesh, b: the encoder's): for each source dp, destination tp and cp level. */
+/* Backward of fan-out (a: the model's mesh, b: the encoder's): a group for each source dp, destination tp and cp
+ * position. */
 static int64_t fan_out(const ad_mesh *a, const ad_mesh *b, int64_t rank) {
   return (at(b, rank, AD_DP_SHARD) * 100 + at(a, rank, AD_TP)) * 100 + at(a, rank, AD_CP);
 }
 
-/* Forward of fan-in (a: the encoder's mesh, b: the model's): one member for each source dp of the slot, over cp levels.
+/* Forward of fan-in (a: the encoder's mesh, b: the model's): a group has one member for each source dp and cp position.
  */
 static int64_t fan_in(const ad_mesh *a, const ad_mesh *b, int64_t rank) {
   return at(b, rank, AD_DP_SHARD) * 100 + at(a, rank, AD_TP);
@@ -200,7 +201,7 @@ static void every_rank_is_in_exactly_the_group_of_its_slot_and_level(void **stat
   }
 }
 
-/* ---- ranks apart ---- */
+/* ---- disjoint ranks ---- */
 
 static void every_pair_of_1_to_12_parts_on_ranks_apart(void **state) {
   for (int a = 1; a <= 12; a++) {
@@ -215,7 +216,7 @@ static void every_pair_of_1_to_12_parts_on_ranks_apart(void **state) {
       int64_t ranks = ad_mesh_size(source) + ad_mesh_size(destination);
       for (int64_t rows = 11; rows <= 13; rows++) {
         hold_against_oracle(&from, &to, rows, 0, ranks);
-        hold_against_oracle(&to, &from, rows, 0, ranks); /* the way back */
+        hold_against_oracle(&to, &from, rows, 0, ranks); /* backward */
       }
       ad_mesh_destroy(source);
       ad_mesh_destroy(destination);
@@ -223,7 +224,7 @@ static void every_pair_of_1_to_12_parts_on_ranks_apart(void **state) {
   }
 }
 
-/* Nobody sends twice as much as another needs to: copies take turns. */
+/* The copies of a row take turns in sending it: no rank sends twice as much as another needs to. */
 static void copies_share_the_work_between_ranks_apart(void **state) {
   ad_mesh *source, *destination;
   must(ad_mesh_create_pool("dp=2 tp=3", 0, &source));

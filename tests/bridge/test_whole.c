@@ -1,5 +1,5 @@
-/* Values that are not cut by batch, such as weights, between pools that may have other ranks between them: every rank
- * of the destination gets them, their gradient is summed there and counts once where it came from. */
+/* Tests bridges of values that are not cut by batch, such as weights, between pools that may have other ranks between
+ * them: every rank of the destination gets the value; its gradient is summed there and counts once at the source. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -13,8 +13,8 @@ enum { NUMEL = 5 };
 
 typedef struct pools {
   const char *source, *destination;
-  int64_t first, second, ranks; /* of either mesh; of the world */
-  ad_type type;                 /* of the source */
+  int64_t first, second, ranks; /* first ranks of the two meshes; number of ranks in the world */
+  ad_type type;                 /* type of the value at the source */
 } pools;
 
 typedef struct sides {

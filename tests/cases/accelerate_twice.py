@@ -1,4 +1,4 @@
-"""Accelerate's own example divides the loss by the number of microbatches, and `backward()` does so again."""
+"""Accelerate's own example divides the loss by the number of microbatches, and `backward()` divides it again."""
 
 import functools
 import os

@@ -1,5 +1,6 @@
-"""Runs the job of one case of docs/cases.md, under the watch and under check, and prints what both say as one line of
-JSON. script/cases starts a case in the environment that has its release."""
+"""Run the job of one case of docs/cases.md, once under `addend.torch.watch` and once under `addend.torch.check`, and
+print what both say as one line of JSON. script/cases starts a case in the environment that has its release.
+"""
 
 import contextlib
 import json

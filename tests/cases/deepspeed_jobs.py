@@ -1,4 +1,4 @@
-"""What the cases of DeepSpeed have in common."""
+"""Code shared by the cases of DeepSpeed."""
 
 import os
 import sys

@@ -1,4 +1,6 @@
-"""DeepSpeed, ZeRO 1 with bf16 and sums in f32: each rank adds its last microbatch after the sum over ranks."""
+"""DeepSpeed, ZeRO 1 with bf16 and sums in f32: each rank adds its last microbatch after the sum over ranks, so that
+it is not summed.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,6 @@
-"""DeepSpeed, ZeRO 0 with Ulysses: gradients are divided by all ranks, those along the sequence too, whose addends are
-parts of one loss."""
+"""DeepSpeed, ZeRO 0 with Ulysses: gradients are divided by the number of all ranks, also over the sequence-parallel
+ranks, whose addends are parts of one loss and must only be summed.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,5 +1,6 @@
-"""DeepSpeed, ZeRO 0 with bf16: a loss scale that no loss was multiplied by is divided out, and gradients are not
-zeroed behind a step."""
+"""DeepSpeed, ZeRO 0 with bf16: gradients are divided by a loss scale although no loss was multiplied by it, and they
+are not zeroed after a step.
+"""
 
 import torch
 import torch.distributed as dist

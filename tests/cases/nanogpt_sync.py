@@ -1,5 +1,6 @@
-"""build-nanogpt: `require_backward_grad_sync` is set between forward and backward of each microbatch, and
-DistributedDataParallel asks it in the forward."""
+"""build-nanogpt: `require_backward_grad_sync` is set between forward and backward of each microbatch, but
+DistributedDataParallel reads it in forward.
+"""
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

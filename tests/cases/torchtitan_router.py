@@ -1,5 +1,6 @@
-"""torchtitan: `NoParallel` hands the router's output on as a plain tensor; its gradient, of which each rank of tp has
-an addend, is taken for the whole."""
+"""torchtitan: `NoParallel` returns the router's output as a plain tensor; its gradient, of which each tp rank has
+only an addend, is taken for the whole gradient.
+"""
 
 import torch
 import torch.distributed as dist

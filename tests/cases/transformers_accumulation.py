@@ -1,5 +1,6 @@
-"""Transformers' Trainer: the loss of each microbatch is the mean over its own tokens, and the mean over microbatches
-is taken of those."""
+"""Transformers' Trainer: the loss of each microbatch is the mean over its own tokens, and the step's loss is the mean
+of these means, so tokens of short microbatches weigh more.
+"""
 
 import tempfile
 

@@ -1,4 +1,5 @@
-"""Transformers, expert parallelism with `batched_mm`: slots of other ranks' experts give the router a gradient."""
+"""Transformers, expert parallelism with `batched_mm`: slots of experts on other ranks add to the router's gradient.
+"""
 
 import case
 import transformers_jobs as jobs

@@ -1,5 +1,6 @@
-"""What the cases of Transformers' expert parallelism have in common: a small OLMoE on two ranks, each with half of
-the experts."""
+"""Code shared by the cases of Transformers' expert parallelism: a small OLMoE on two ranks, each with half of the
+experts.
+"""
 
 import atexit
 import shutil

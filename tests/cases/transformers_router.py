@@ -1,5 +1,6 @@
-"""Transformers, expert parallelism: each rank's gradient of the router's scores has only its own experts' slots, and
-nobody sums them over the ranks."""
+"""Transformers, expert parallelism: each rank's gradient of the router's scores has only the slots of its own
+experts, and no all-reduce sums them over the ranks.
+"""
 
 import case
 import transformers_jobs as jobs

@@ -1,5 +1,6 @@
-"""verl: `fsdp_size=1` on several GPUs takes HYBRID_SHARD on a mesh of (ranks, 1), FullyShardedDataParallel makes
-NO_SHARD of it and sums over the one rank of its shards."""
+"""verl: `fsdp_size=1` on several GPUs asks for HYBRID_SHARD on a mesh of (ranks, 1). FullyShardedDataParallel turns
+that into NO_SHARD and sums gradients over the shard axis alone, which has one rank.
+"""
 
 import torch
 import torch.distributed as dist

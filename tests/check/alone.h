@@ -1,9 +1,9 @@
-/* One mistake of a recipe's, tried alone. */
+/* Helper: tries one planted mistake in one recipe. */
 #ifndef TESTS_CHECK_ALONE_H
 #define TESTS_CHECK_ALONE_H
 #include "world.h"
 
-/* The one whose name begins and goes on like this, in execution or in the record. */
+/* The mistake whose name begins with `begins` and contains `has`: planted in execution, or in the tape's record. */
 static inline const ad_sabotage *find(const ad_sabotages *list, const char *begins, const char *has, int in_record) {
   for (size_t i = 0; i < list->count; i++) {
     const ad_sabotage *one = &list->list[i];
@@ -14,7 +14,8 @@ static inline const ad_sabotage *find(const ad_sabotages *list, const char *begi
   return NULL;
 }
 
-/* *proof, of the recipe, is then what was said of every parameter with this mistake alone. */
+/* Plants one mistake and takes a proof of the recipe; *proof then has the numbers of every parameter with that mistake.
+ */
 static inline ad_sabotage try_alone(const ad_recipe *recipe, const char *begins, const char *has, ad_proof *proof) {
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
   ad_sabotages *tried;

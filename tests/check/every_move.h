@@ -1,6 +1,6 @@
-/* A program whose tape has every transition of the table that a tape can have, for tests of the mistakes that are
- * derived from a program. All values are matrices [rows, WIDTH] cut by rows over dp and cp; what follows each name is
- * its type on tp. Numbers of rows and columns are divided by no axis, so parts are uneven and some are empty.
+/* A program whose tape has every transition that a tape can have, for tests of the mistakes that are derived from a
+ * program. All values are matrices [rows, WIDTH] cut by rows over dp and cp; beside each name stands its type on tp. No
+ * axis size divides the numbers of rows and columns, so parts are uneven and some are empty.
  *
  *   a = x w_same            I      over dp once gathered and cut again
  *   b = convert a           R
@@ -9,7 +9,7 @@
  *   e -> all_reduce R, I;  reduce_scatter S(1), S(1z);  all_gather R, I;  convert R -> S, I -> S, S -> P, P;
  *   declare S -> V -> S and R -> V -> P, where the second is masked so that one rank's copy counts;  once
  *
- * Between two transitions stands something that is not linear, so that no two mistakes give the same numbers. */
+ * Between any two transitions stands a nonlinear operation, so that no two mistakes give the same numbers. */
 #ifndef TESTS_CHECK_EVERY_MOVE_H
 #define TESTS_CHECK_EVERY_MOVE_H
 #include "world.h"
@@ -32,17 +32,17 @@ typedef struct every_batch {
 typedef struct every_model {
   const ad_program_setting *setting;
   const ad_mesh *mesh;
-  ad_layout rows; /* cut over dp, I on tp */
+  ad_layout rows; /* rows cut over dp, I on tp */
   every_batch batches[EVERY_MICROBATCHES];
 } every_model;
 
-/* ---- the phase ---- */
+/* ---- the phase: the forward pass whose tape has every transition ---- */
 
 static inline ad_tensor *every_weight(ad_phase_run *at, size_t param) {
   return ad_parameter(ad_phase_tape(at), ad_phase_parameters(at), param);
 }
 
-/* I -> I: every row meets all rows, and itself again. */
+/* I -> I: multiplies each row with the gathered rows of all ranks, and adds the rank's part of the gathered rows. */
 static inline ad_tensor *every_first(ad_tape *t, ad_phase_run *at, ad_tensor *x) {
   ad_tensor *a = ad_gelu(t, ad_linear(t, x, every_weight(at, W_SAME)));
   ad_tensor *all = ad_gelu(t, ad_all_gather(t, a, "dp,cp", AD_R));
@@ -50,7 +50,7 @@ static inline ad_tensor *every_first(ad_tape *t, ad_phase_run *at, ad_tensor *x)
   return ad_add(t, met, ad_convert(t, all, "dp,cp", AD_S(0)));
 }
 
-/* R -> P */
+/* R -> P through an all-to-all and back */
 static inline ad_tensor *every_exchange(ad_tape *t, ad_phase_run *at, ad_tensor *b) {
   ad_tensor *c = ad_gelu(t, ad_linear(t, b, every_weight(at, W_COLUMNS)));
   c = ad_gelu(t, ad_all_to_all(t, c, "tp", AD_S(0)));
@@ -58,20 +58,20 @@ static inline ad_tensor *every_exchange(ad_tape *t, ad_phase_run *at, ad_tensor 
   return ad_linear(t, c, every_weight(at, W_ROWS));
 }
 
-/* R -> P by way of V, where an even number of columns is cut. */
+/* R -> P by way of V: columns whose number tp divides are declared V, then S(1) again. */
 static inline ad_tensor *every_varying(ad_tape *t, ad_phase_run *at, ad_tensor *b) {
   ad_tensor *c = ad_declare(t, ad_linear(t, b, every_weight(at, W_EVEN)), "tp", AD_V);
   c = ad_declare(t, ad_gelu(t, c), "tp", AD_S(1));
   return ad_linear(t, c, every_weight(at, W_BACK));
 }
 
-/* R -> P: the copy of the first rank, which alone has a mask of ones. */
+/* R -> P: keeps the copy of the first tp rank, which alone has a mask of ones. */
 static inline ad_tensor *every_masked(ad_tape *t, ad_tensor *r, const every_batch *batch) {
   ad_tensor *v = ad_multiply(t, ad_declare(t, r, "tp", AD_V), ad_constant(t, &batch->mask));
   return ad_declare(t, v, "tp", AD_P);
 }
 
-/* P -> P: summed, cut, gathered and converted in every way. */
+/* P -> P: the value is summed, cut, gathered and converted in every way, and the results are combined. */
 static inline ad_tensor *every_way(ad_tape *t, ad_phase_run *at, ad_tensor *e, const every_batch *batch) {
   ad_tensor *same = ad_gelu(t, ad_all_reduce(t, e, "tp", AD_I));
   ad_tensor *whole = ad_gelu(t, ad_all_reduce(t, e, "tp", AD_R));
@@ -99,9 +99,9 @@ static inline ad_status every_run(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- the record ---- */
+/* ---- the program's record: parameters, batches, phase ---- */
 
-/* What the program's phase does; a test may put another one there that uses all parameters. */
+/* The function that runs the program's phase; a test may set another one that uses all parameters. */
 static ad_status (*every_phase)(void *own, ad_phase_run *at) = every_run;
 
 static inline ad_param_spec every_param(const char *name, int64_t rows, int64_t columns, const ad_mesh *mesh,
@@ -159,7 +159,7 @@ static inline ad_array every_describe(const every_model *model, int64_t m, int64
   return array;
 }
 
-/* This rank's rows: every row counts for 1, 2 or 3. */
+/* Fills this rank's rows of a microbatch; each row has weight 1, 2 or 3. */
 static inline void every_fill(const every_model *model, int64_t step, ad_span rows, every_batch *batch) {
   int first = ad_mesh_position(model->mesh, ad_comm_rank(model->setting->comm), AD_TP) == 0;
   for (int64_t i = 0; i < rows.count; i++) {

@@ -1,8 +1,8 @@
-/* What is said of a mistake when the addends of its step were counted: in trials, and in a proof that nobody meddled
- * with on purpose. */
+/* Tests the sentences that follow from counting the addends of a wrong step: in trials of planted mistakes, and in a
+ * proof without any. */
 #include "alone.h"
 
-/* Two pools and the bridge `images` between them, cut along an axis of 3. */
+/* A recipe with two pools and the bridge `images` between them, cut along an axis of 3. */
 static ad_recipe *two_pools(void) {
   ad_recipe *recipe = NULL;
   must(
@@ -18,9 +18,9 @@ static ad_recipe *two_pools(void) {
 }
 
 typedef struct saying {
-  const char *begins, *has; /* of the mistake's name */
+  const char *begins, *has; /* the mistake's name begins with and contains */
   int causes;
-  ad_cause_kind kind; /* of one of them, with these */
+  ad_cause_kind kind; /* one of the causes has this kind, these axes, this place and these words */
   ad_axes axes;
   const char *place, *words;
 } saying;
@@ -52,7 +52,7 @@ static void a_bridges_sum_is_told_with_the_bridge(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* Ranks of two axes of the tokens are one axis of the experts: that is the one that is named. */
+/* A group of ranks that is one axis in the experts' view and two in the tokens' view is named by the experts' axis. */
 static void a_parameter_of_experts_is_told_of_in_its_own_view(void **state) {
   ad_recipe *recipe = NULL;
   must(
@@ -67,7 +67,8 @@ static void a_parameter_of_experts_is_told_of_in_its_own_view(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* A group of experts whose ranks are one axis of theirs and one of the tokens, as the dump names them. */
+/* A wrong group that consists of an axis of the experts' view and one of the tokens' view is named in the experts'
+ * view. */
 static void a_group_of_two_views_is_told_of_in_one(void **state) {
   ad_recipe *recipe = NULL;
   must(
@@ -82,7 +83,7 @@ static void a_group_of_two_views_is_told_of_in_one(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ... but for the count of tokens, which experts have no axes for. */
+/* A wrong count of tokens is named by the axes of the tokens' view, since the experts' view has none for it. */
 static void the_count_is_told_of_in_the_view_of_tokens(void **state) {
   ad_recipe *recipe = NULL;
   must(
@@ -94,7 +95,7 @@ static void the_count_is_told_of_in_the_view_of_tokens(void **state) {
                       "counted.yaml", NULL, 0, &recipe));
   ad_sabotage count = SAYS(recipe, "left_out: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_SHARD) | AD_AXES(AD_CP),
                            "", "the sum of counts over dp_shard,cp was left out");
-  assert_true(count.loss_err > 0.01);  // which divides the loss too
+  assert_true(count.loss_err > 0.01);  // a wrong count makes the loss wrong too
   ad_recipe_destroy(recipe);
 }
 
@@ -103,7 +104,7 @@ static void what_was_counted_is_told_by_microbatches(void **state) {
   SAYS(recipe, "first_microbatch_only: ", "reduce_scatter over dp_shard", 1, AD_CAUSE_PARTIAL, AD_AXES(AD_DP_SHARD),
        "microbatches", "in all microbatches but the first: not summed over dp_shard");
   ad_sabotage last = SAYS(recipe, "last-microbatch-only", "", 1, AD_CAUSE_MISSING, 0, "", "only the last microbatch");
-  assert_true(last.loss_err < 1e-12);  // of gradients alone
+  assert_true(last.loss_err < 1e-12);  // gradients are wrong, but the loss is right
   SAYS(recipe, "fewer_axes:dp_shard: count", "", 1, AD_CAUSE_AVERAGED, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD),
        "", "its own count");
   SAYS(recipe, "more_axes:dp_shard: embedding.weight", "all_reduce", 1, AD_CAUSE_WRONG_GROUP, AD_AXES(AD_DP_SHARD), "",
@@ -111,8 +112,8 @@ static void what_was_counted_is_told_by_microbatches(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* Each microbatch is the reference's but for what it was divided by: so far the numbers tell it, and no transition of
- * the forward pass is listed; the count that all divide by, and the formula, stay possible. */
+/* Each microbatch's gradient is the reference's but for its divisor: the numbers prove that much, so no transition of
+ * the forward pass is listed as a cause; a wrong count and a wrong formula remain possible. */
 static void a_mean_of_means_is_told_by_microbatches(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=1 dp_shard=3 tp=2", UNEQUAL, ", microbatches: 3}\nshard: {zero: 2");
   ad_sabotage means = SAYS(recipe, "mean-of-microbatch-means", "", 3, AD_CAUSE_AVERAGED, 0, "microbatches",
@@ -122,7 +123,7 @@ static void a_mean_of_means_is_told_by_microbatches(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- a proof ---- */
+/* ---- proofs in which a mistake is planted from the beginning ---- */
 
 typedef struct planted_job {
   ad_proof_job job;

@@ -1,5 +1,5 @@
-/* A step's collectives against its plan: what counts as a difference, and that a proof fails of one, though every
- * gradient is right. */
+/* Tests the comparison of a step's collectives with its plan: what counts as a difference, and that a proof with a
+ * difference fails even if every gradient is right. */
 #include "alone.h"
 
 #include "base/seams.h"
@@ -40,21 +40,21 @@ static void every_number_of_a_kind_counts(void **state) {
   ad_calls_kind one_more[] = {sums, other};
   assert_false(equal(one_more, 2, &sums, 1, "all_reduce of f32 over dp_shard: 3 with 96 bytes, planned 0 with 0"));
   ad_calls_kind routed = kind(AD_EXCHANGE, AD_F32, dp, 2, 8), fewer = kind(AD_EXCHANGE, AD_F32, dp, 1, 40);
-  assert_true(equal(&routed, 1, &rows, 1, "")); /* where rows go is the router's to say */
+  assert_true(equal(&routed, 1, &rows, 1, "")); /* an exchange's bytes depend on the router and may differ */
   assert_false(equal(&fewer, 1, &rows, 1, NULL));
   ad_calls_kind ring = kind(AD_EXCHANGE, AD_F32, tp, 4, 64), and_rows[] = {rows, ring};
-  assert_true(equal(and_rows, 2, &rows, 1, "")); /* a ring's, of which the plan says nothing */
+  assert_true(equal(and_rows, 2, &rows, 1, "")); /* a ring exchange, which the plan does not count */
   assert_false(equal(&ring, 1, &rows, 1, NULL));
 }
 
-/* ---- proofs ---- */
+/* ---- proofs with one more collective than planned ---- */
 
 typedef struct extra {
   ad_comm *comm;
   ad_mesh *mesh;
 } extra;
 
-/* Of nothing that the step uses. */
+/* Posts an all-reduce of a value that the step does not use. */
 static void sum_once_more(void *context, void *passing) {
   const extra *e = context;
   double unused = 1;
@@ -99,7 +99,7 @@ static void a_right_gradient_by_one_collective_more_is_not_proven(void **state) 
   ad_recipe_destroy(recipe);
 }
 
-/* Steps that overflow and are skipped have calls of their own: those of the first that counts are compared. */
+/* Overflowing steps are skipped and post fewer collectives: those of the first step that counts are compared. */
 static void the_calls_of_a_step_that_counts_are_compared(void **state) {
   enum { STEPS = 12 };
   ad_recipe *recipe = NULL;
@@ -122,7 +122,7 @@ static void the_calls_of_a_step_that_counts_are_compared(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- the bucket that a wide gradient chose ---- */
+/* ---- a gradient in a bucket of too wide a dtype ---- */
 
 static void a_bucket_by_the_wide_gradient_breaks_contract_and_plan(void **state) {
   ad_recipe *recipe = NULL;
@@ -140,7 +140,7 @@ static void a_bucket_by_the_wide_gradient_breaks_contract_and_plan(void **state)
   assert_non_null(strstr(wide.message,
                          "is reduced as param f32, grad f32, reduce f32, accumulate f32; its contract is "
                          "param bf16, grad bf16, reduce bf16, accumulate f32; "));
-  assert_non_null(strstr(wide.message, "reduce_scatter of ")); /* and then how often and how much */
+  assert_non_null(strstr(wide.message, "reduce_scatter of ")); /* after that, how often and how many bytes */
   assert_non_null(strstr(wide.message, ", planned "));
   ad_proof_destroy(proof);
   ad_recipe_destroy(recipe);

@@ -1,4 +1,4 @@
-/* The F distribution against what it is in closed form, far into the tails that bounds are made of. */
+/* Tests the F distribution against closed forms, far into the tails from which the proof takes its bounds. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,7 +12,7 @@ static void assert_near(double value, double expected, double tolerance) {
   if (!(fabs(value / expected - 1) < tolerance)) fail_msg("%.17g, expected %.17g", value, expected);
 }
 
-/* Of two squares above, the tail is (1 + 2 f / n)^(-n/2). */
+/* With two degrees of freedom in the numerator the tail of F is (1 + 2 f / n)^(-n/2). */
 static void two_squares_above_have_a_closed_form(void **state) {
   for (double n = 1; n < 3000; n *= 3)
     for (double f = 0.01; f < 1e4; f *= 3)
@@ -20,7 +20,7 @@ static void two_squares_above_have_a_closed_form(void **state) {
         assert_near(ad_chance_of_ratio(f, 2, n), pow(1 + 2 * f / n, -n / 2), 1e-10);
 }
 
-/* One square over another is Cauchy's; one over two is Student's with two degrees of freedom. */
+/* F with (1, 1) degrees of freedom is a squared Cauchy variable; F with (1, 2) a squared Student's t with two. */
 static void one_square_above_has_a_closed_form(void **state) {
   for (double x = 0.01; x < 1e6; x *= 7) {
     assert_near(ad_chance_of_ratio(x * x, 1, 1), 2 / M_PI * atan(1 / x), 1e-10);

@@ -1,4 +1,4 @@
-/* The numbers of a proof: ratio and worst error. */
+/* Tests the two numbers by which a proof compares gradients: the ratio and the worst error. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

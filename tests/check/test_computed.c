@@ -1,4 +1,5 @@
-/* Words for addends that were wrong before they were summed, and for shards that were summed with each other. */
+/* Tests the sentences for addends that were wrong before the sum, and for shards that were wrongly summed with each
+ * other. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +12,7 @@
 #include "check/computed.h"
 #include "check/shards.h"
 
-/* A forward pass over tp (2), its way back, a bridge's over cp (3), and a count. */
+/* Transitions of a program: a forward pass over tp (2 ranks), its backward, a bridge's over cp (3), and a count. */
 static const ad_place list[] = {
     {"count", AD_PLACE_STEP, AD_MOVE_ALL_REDUCE, .axes = AD_AXES(AD_CP), .large = AD_AXES(AD_CP), .ranks = 3},
     {"src/a.c:1", AD_PLACE_FORWARD, AD_MOVE_ALL_GATHER, .axes = AD_AXES(AD_TP), .large = AD_AXES(AD_TP), .ranks = 2},
@@ -28,7 +29,7 @@ static const ad_places places = {(ad_place *)(uintptr_t)list, sizeof list / size
 enum { PARAMS = 3 };
 static ad_proof *proof;
 
-/* The first two are wrong before their sum; `ratio` NaN: by no factor. */
+/* Explains a proof whose first two parameters have wrong addends, off by the factor `ratio` (NaN: by no factor). */
 static void explain(double ratio, double loss_error) {
   free(proof);
   proof = calloc(1, sizeof *proof + PARAMS * sizeof *proof->params);
@@ -61,7 +62,7 @@ static void with_the_right_loss_it_is_the_way_back(void **state) {
   says(1, AD_AXES(AD_CP), "images", "on the way back over the bridge `images`: left out, or done over others, over cp");
   says(2, 0, "", "a formula of the backward pass, in what comes back to `second`: the loss is right");
   assert_int_equal(proof->params[1].causes.count, 3);
-  assert_int_equal(proof->params[2].causes.count, 1); /* its own words */
+  assert_int_equal(proof->params[2].causes.count, 1); /* no cause was added to the one it had */
 }
 
 static void a_wrong_loss_is_made_on_the_way_there(void **state) {
@@ -83,17 +84,17 @@ static void a_factor_is_that_of_a_group_of_its_size(void **state) {
   assert_int_equal(proof->params[0].causes.count, 2);
   says(0, AD_AXES(AD_TP), "", "in the backward pass: summed twice over tp (all_gather at src/a.c:2)");
   assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
-  explain(3, 1e-3); /* of the loss as well: what it was divided by is too small */
+  explain(3, 1e-3); /* the loss is wrong as well: its divisor is too small */
   says(0, AD_AXES(AD_CP), "", "the count that losses are divided by is wrong: left out, or averaged, over cp");
   assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_AVERAGED);
   explain(1.0 / 3, 1e-3);
   says(0, AD_AXES(AD_CP), "", "the count that losses are divided by is wrong: summed twice over cp");
   assert_int_equal(proof->params[0].causes.list[0].kind, AD_CAUSE_DOUBLED);
-  explain(5, 0); /* no group's: any of them may have been done otherwise */
+  explain(5, 0); /* no group has 5 ranks, so any transition may be wrong */
   assert_int_equal(proof->params[0].causes.count, 3);
 }
 
-/* ---- shards ---- */
+/* ---- shards that were wrongly summed with each other ---- */
 
 enum { ROWS = 4, WIDTH = 6 };
 
@@ -125,10 +126,11 @@ static void shards_that_were_summed_are_seen_along_their_axis(void **state) {
   assert_int_equal(summed("dp_shard=2 tp=3", "dp_shard=S0 tp=S1", AD_DP_SHARD, 0), AD_AXES(AD_DP_SHARD));
   assert_int_equal(summed("dp_shard=2 tp=3", "dp_shard=S0 tp=S1", AD_TP, 0), AD_AXES(AD_TP));
   assert_int_equal(summed("dp_shard=2 tp=3", "dp_shard=S0 tp=S1", AD_TP, 1e-6), 0);
-  assert_int_equal(summed("dp_shard=4 tp=1", "dp_shard=S1 tp=R", AD_DP_SHARD, 0), 0); /* 6 by 4: shards of 1 and 2 */
+  /* 6 columns on 4 ranks: shards of 1 and 2 */
+  assert_int_equal(summed("dp_shard=4 tp=1", "dp_shard=S1 tp=R", AD_DP_SHARD, 0), 0);
 }
 
-/* Two axes cut one dimension: of 8 elements tp has pairs inside dp_shard's halves. */
+/* Two axes cut one dimension of 8 elements: tp's parts are pairs inside the halves of dp_shard. */
 static void the_inner_of_two_axes_sums_neighbours(void **state) {
   ad_mesh *mesh;
   ad_layout layout;

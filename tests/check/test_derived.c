@@ -1,5 +1,5 @@
-/* Mistakes derived from a program that has every transition: which there are; and of each that is drawn, that it is
- * planted and found, and the verdict right. */
+/* Tests the mistakes that are derived from a program with every transition: which mistakes there are, and, for some
+ * drawn by a seed, that each can be planted, is caught, and gets the right verdict. */
 #include "every_move.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ enum { WORLDS = sizeof worlds / sizeof *worlds };
 
 enum { TAKEN = 80 };
 
-/* The mistakes in each world, and what became of those that were drawn; made once. */
+/* For each world, made once: all derived mistakes, and the drawn ones with their verdicts. */
 static ad_sabotages *listed[WORLDS], *found[WORLDS];
 static size_t taken[WORLDS];
 
@@ -80,10 +80,10 @@ static void nothing_survives(void **state) {
   }
 }
 
-/* ---- the table ---- */
+/* ---- which operators each transition is planted with ---- */
 
 enum { IN_RECORD = AD_PLACE_STEP + 1, PHASES };
-static unsigned seen[AD_MOVE_COUNT][PHASES]; /* the operators, as bits */
+static unsigned seen[AD_MOVE_COUNT][PHASES]; /* bit i: operator i was listed */
 
 static void see(int world, const ad_sabotage *tried) {
   const ad_planting *planting = &tried->planting;
@@ -93,7 +93,8 @@ static void see(int world, const ad_sabotage *tried) {
 
 #define OP(name) (1u << AD_OPERATOR_##name)
 
-/* Sums of the tape are over one axis, so that there is none to leave out; paths of parameters have several. */
+/* Every sum on the tape goes over one axis, so none has an axis to leave out; the paths of parameters have several
+ * axes. */
 static void every_transition_meets_every_operator_that_means_something(void **state) {
   static const unsigned wrong_sum = OP(DOUBLED) | OP(AVERAGED) | OP(MORE_AXES), wrong_ranks = OP(OTHER_GROUP),
                         late = OP(FIRST_MICROBATCH_ONLY);
@@ -125,8 +126,8 @@ static void every_transition_meets_every_operator_that_means_something(void **st
   assert_true(seen[AD_MOVE_ALL_REDUCE][AD_PLACE_STEP] & OP(FEWER_AXES));
 }
 
-/* In a parameter's path a published mistake is an average, a sum left out or one made twice; of sums on the tape and in
- * the record there are others. */
+/* Only in a gradient's path have averaged, left out and doubled sums a number in the catalogue of published mistakes.
+ */
 static void name_number(int world, const ad_sabotage *tried) {
   const ad_planting *planting = &tried->planting;
   const ad_place *place = &planting->place;
@@ -141,7 +142,7 @@ static void name_number(int world, const ad_sabotage *tried) {
 
 static void of_a_gradients_sums_three_mistakes_have_a_number(void **state) { visit_derived(listed, name_number); }
 
-/* ---- verdicts ---- */
+/* ---- the verdict of each mistake ---- */
 
 static void judge(int world, const ad_sabotage *tried) {
   ad_caught expected = tried->planting.in_record ? AD_CAUGHT_TYPE : AD_CAUGHT_NUMBER;
@@ -175,7 +176,7 @@ static void leave_cp(int world, const ad_sabotage *tried) {
 
 static void an_axis_of_one_rank_may_be_left_out(void **state) { visit_derived(found, leave_cp); }
 
-/* ---- which are tried ---- */
+/* ---- which mistakes are drawn by a seed ---- */
 
 static ad_sabotages *list_some(const ad_recipe *recipe, int64_t take, uint64_t seed) {
   ad_sabotages *drawn;
@@ -195,7 +196,8 @@ static void a_seed_draws_the_same_mistakes_and_another_seed_others(void **state)
                *others = list_some(recipe, 20, 8), *many = list_some(recipe, (int64_t)1 << 40, 7);
   assert_int_equal(some->derived, 20);
   assert_int_equal(some->places, all->places);
-  assert_int_equal(some->count - some->derived, all->count - all->derived); /* known ones are all tried */
+  /* known mistakes are all tried, whatever is drawn */
+  assert_int_equal(some->count - some->derived, all->count - all->derived);
   assert_true(are_the_same(some, again));
   assert_false(are_the_same(some, others));
   assert_true(are_the_same(many, all));
@@ -206,7 +208,7 @@ static void a_seed_draws_the_same_mistakes_and_another_seed_others(void **state)
 
 static void never_called(void *context, void *passing) { ((ad_mistake_scene *)context)->fired = 1; }
 
-/* Scores of experts' slots never pass in a program without experts. */
+/* A program without experts never passes scores of experts' slots, so this mistake can never fire. */
 static void a_known_mistake_that_never_fires_where_it_should_is_a_survivor(void **state) {
   static const ad_mistake unreached = {.name = "unreached",
                                        .words = "something of experts, in a program without any",

@@ -1,4 +1,4 @@
-/* From numbers to causes. */
+/* Tests how a proof gets from wrong numbers to likely causes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include "check/proof.h"
 
-static ad_mesh *mesh; /* 3 replicas of 2 shards, an axis of size 1 */
+static ad_mesh *mesh; /* 3 replicas of 2 shards, and an axis of size 1 */
 static const ad_axes REPLICATE = AD_AXES(AD_DP_REPLICATE), SHARD = AD_AXES(AD_DP_SHARD);
 
 static int set_up(void **state) { return ad_mesh_create("dp_replicate=3 dp_shard=2 tp=1", &mesh); }
@@ -23,14 +23,15 @@ static void diagnose_all(double ratio, double error, int proportional, int equal
   ad_diagnose(mesh, REPLICATE | SHARD, &param, proportional, differs, odd, &causes);
 }
 
-/* The one cause; of none at all its text is empty. */
+/* The one cause, or one with an empty text if there is none. */
 static ad_cause diagnose(double ratio, double error, int proportional, int equal, ad_axes differs, int64_t odd) {
   diagnose_all(ratio, error, proportional, equal, differs, odd);
   assert_true(causes.count <= 1);
   return causes.count ? causes.list[0] : (ad_cause){0};
 }
 
-/* The causes of a factor on the gradient of a parameter that is summed over some axes of a mesh: "axes, axes ...". */
+/* The causes of a gradient that is `ratio` times right and is summed over `reduced`, as text: "kind axes; kind axes".
+ */
 static const char *factors(const char *axes, ad_axes reduced, double ratio) {
   static char told[512];
   ad_mesh *other;
@@ -69,7 +70,7 @@ static void the_size_of_a_group_names_its_double_sum(void **state) {
   assert_int_equal(cause.axes, REPLICATE);
 }
 
-/* Of experts: summed over their copies alone, while tokens come from all ranks of ep. */
+/* An expert's gradient is summed over efsdp (its copies) alone, while its tokens come from all ranks of ep. */
 static void the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_it(void **state) {
   ad_mesh *view;
   assert_int_equal(ad_mesh_create("efsdp=2 ep=4 etp=3", &view), AD_OK);
@@ -83,7 +84,7 @@ static void the_size_of_a_group_that_is_not_summed_over_names_a_divisor_without_
   ad_mesh_destroy(view);
 }
 
-/* Whatever the order of the axes, and whichever of them are summed over. */
+/* The causes of a factor name every set of axes with so many ranks, in whatever order the mesh has its axes. */
 static void a_factor_that_several_groups_have_names_all_of_them(void **state) {
   ad_axes two = AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), tp = AD_AXES(AD_TP);
   assert_string_equal(factors("dp_replicate=2 dp_shard=2", two, 0.5), "averaged dp_replicate; averaged dp_shard");
@@ -189,12 +190,12 @@ static ad_cause_kind kind_of(double error, double bound, int proportional, int c
   return causes.list[0].kind;
 }
 
-/* In f64 below a millionth; where the contract rounds, below what 16 bits may come to. */
+/* An error counts as rounding below 1e-6 in f64, and below 1/32 if the contract rounds to fewer bits. */
 static void an_error_is_rounding_below_what_a_narrower_dtype_makes(void **state) {
   assert_int_equal(kind_of(0.99e-6, 1e-12, 0, 1), AD_CAUSE_ROUNDING);
   assert_int_equal(kind_of(1.01e-6, 1e-12, 0, 2), AD_CAUSE_MISSING);
   assert_int_equal(kind_of(0.99e-6, 1e-12, 1, 1), AD_CAUSE_ROUNDING);
-  assert_int_equal(kind_of(1.01e-6, 1e-12, 1, 1), AD_CAUSE_UNKNOWN); /* a factor */
+  assert_int_equal(kind_of(1.01e-6, 1e-12, 1, 1), AD_CAUSE_UNKNOWN); /* the gradient is a multiple of the right one */
   assert_int_equal(kind_of(0.99 / 32, 1e-12, 0, 2), AD_CAUSE_MISSING);
   assert_int_equal(kind_of(1.01 / 32, 1e-12, 0, 1), AD_CAUSE_MISSING);
   for (int narrow = 0; narrow < 2; narrow++) {
@@ -205,7 +206,7 @@ static void an_error_is_rounding_below_what_a_narrower_dtype_makes(void **state)
   assert_int_equal(kind_of(1.01 / 32, 1e-6, 0, 1), AD_CAUSE_MISSING);
 }
 
-/* A share of 1 is still within what a dtype explains. */
+/* sum_share and process_share tell the error as a part of its bound: 1 is still within it. */
 static void rounding_names_what_exceeds_its_share(void **state) {
   static const struct {
     double sum, process;

@@ -1,5 +1,5 @@
-/* One process's draws: the same step with its sums in other orders, each time the same numbers, none of them far from
- * the gradient in f64; and what a proof makes of how they lie. */
+/* Tests repeated runs of the reference in low precision with its sums in other random orders: each order is
+ * reproducible and close to the f64 gradient; and how a proof judges the distributed gradient by their spread. */
 #include "world.h"
 
 #include <math.h>
@@ -69,7 +69,7 @@ static void draws_are_the_same_in_every_run(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* Where a piece of a bf16 product is rounded before the next is added, draws lie as far apart as one is from f64. */
+/* If each partial sum of a bf16 product is rounded, the draws lie as far from each other as one draw lies from f64. */
 static void pieces_that_round_lie_further_apart(void **state) {
   ad_recipe *recipe = small_recipe("dp_shard=1", "", "}\nprecision: {compute: bf16");
   ad_reference *once = reference_of(recipe, 0), *each = reference_of(recipe, 1);
@@ -83,7 +83,7 @@ static void pieces_that_round_lie_further_apart(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- what is made of them: a world whose ranks' addends are made by hand from one process's ---- */
+/* ---- judging ranks by the draws: the ranks' addends are made by hand from one process's ---- */
 
 typedef struct judged {
   ad_recipe *recipe;
@@ -121,7 +121,7 @@ static void measure(judged *world) {
   ad_computing_measure(&world->computing, world->run, world->reference, &world->ranks);
 }
 
-/* The ranks' sum of parameter i is the mean of the draws, moved by `amount` of what it may be off. */
+/* Sets the ranks' sum of parameter i to the mean of the draws, moved by `amount` times its bound. */
 static void move(judged *world, size_t i, double amount) {
   const ad_draws *draws = ad_reference_draws(world->reference);
   const double *ref = ad_reference_gradient(world->reference, i)->data;
@@ -165,7 +165,7 @@ static void a_parameter_just_beyond_its_bound_is_beyond_and_one_just_within_is_w
   release(&world);
 }
 
-/* In bf16 on a batch that alone is cut a parameter may have been turned by one rounding, but not all of them. */
+/* In bf16, with only the batch cut, one parameter alone may be off by most of its bound, but not all at once. */
 static void all_parameters_moved_at_once_are_beyond_though_each_is_within(void **state) {
   judged world = judge_as("}\nprecision: {compute: bf16");
   measure(&world);
@@ -180,7 +180,8 @@ static void all_parameters_moved_at_once_are_beyond_though_each_is_within(void *
   release(&world);
 }
 
-/* Of a chance that more numbers share each has less, and a wider bound. */
+/* The chance of a false alarm is shared by all judged numbers: more steps leave each a smaller chance and a wider
+ * bound. */
 static void a_longer_proof_has_wider_bounds_and_no_more_false_alarms(void **state) {
   judged world = judge_as("");
   measure(&world);
@@ -195,14 +196,15 @@ static void a_longer_proof_has_wider_bounds_and_no_more_false_alarms(void **stat
   release(&world);
 }
 
-/* ---- the bounds, computed from the words of docs/dtypes.md ---- */
+/* ---- the bounds, computed again from the words of docs/dtypes.md ---- */
 
-/* How vectors lie that were drawn: S, b and n, and M. */
+/* How drawn vectors are spread, in the document's letters: S, b, n, the norm of their mean, and M. */
 typedef struct lie {
   double deviation, alike, directions, mean, error;
 } lie;
 
-/* `draws`: so many vectors of `numel` one after another. Contrast c is of the first c + 1 and the next one. */
+/* `draws`: AD_DRAWS vectors of `numel` elements one after another. Contrast c: the mean of the first c + 1 draws minus
+ * the next draw, scaled to the variance of one draw. */
 static lie lie_of(const double *draws, size_t numel) {
   enum { FREE = AD_DRAWS - 1 };
   double gram[FREE][FREE] = {{0}}, of_mean = 0, of_all = 0, squares = 0, pairs = 0, across = 0, variance = 0;
@@ -232,7 +234,7 @@ static lie lie_of(const double *draws, size_t numel) {
   return found;
 }
 
-/* k hypot(q S, s b), q at most `most` */
+/* The bound k hypot(q S, s b); q is at most `most`. */
 static double drawn_apart(const judged *world, const lie *of, double k, double s, double most) {
   double numbers = 2 * ((double)world->computing.count + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3);
   double squares = (1 + 1.0 / 8) * ad_ratio_of_chance(1e-7 / numbers, of->directions, 7 * of->directions);
@@ -240,7 +242,7 @@ static double drawn_apart(const judged *world, const lie *of, double k, double s
   return k * sqrt(squares * of->deviation * of->deviation + s * s * of->alike * of->alike);
 }
 
-/* 2 u ||sum|a_i|||, 1e-12 of the gradient where that is more, and w. */
+/* The bound's fixed part: 2 u ||sum|a_i|||, or 1e-12 of the gradient's norm if that is more, plus w. */
 static double spared(const judged *world, size_t i, double u) {
   const double *ref = ad_reference_gradient(world->reference, i)->data;
   const double *exact = ad_reference_exact_gradient(world->reference, i)->data;
@@ -264,7 +266,8 @@ static void nearly(double found, double expected) {
   if (fabs(found - expected) > 1e-9 * fabs(expected)) fail_msg("%.17g, not %.17g", found, expected);
 }
 
-/* `u`: of what computes; k, s, and of all gradients together s and the most of q. */
+/* Compares all bounds with the document's. u: unit roundoff of the compute dtype; k, s: factors of one parameter's
+ * bound; s_of_all, most: s and the largest q of all gradients together. */
 static void hold_to_the_words(judged *world, double u, double k, double s, double s_of_all, double most) {
   ad_computing *c = &world->computing;
   size_t total = 0;
@@ -321,16 +324,16 @@ static void what_gradients_may_be_off_by_is_what_the_documents_say(void **state)
   release(&wires);
 }
 
-/* Ranks that cut the batch alone round at the same places; no test of it needs the ranks. */
+/* Tests ad_cuts_formulas: ranks that only cut the batch round at the same places as one process. On engine dry. */
 static void what_a_mesh_cuts_decides_how_ranks_may_round(void **state) {
   static const struct {
-    const char *recipe, *mesh, *view; /* NULL: its own */
+    const char *recipe, *mesh, *view; /* NULL: the recipe's own */
     int cuts;
   } cases[] = {{"gpt-dp", NULL, NULL, 0},
                {"hsdp-3x2", NULL, NULL, 0},
                {"gpt-tp", NULL, NULL, 1},
                {"gpt-cp", NULL, NULL, 1},
-               {"pools-10", NULL, NULL, 0}, /* block=2 */
+               {"pools-10", NULL, NULL, 0}, /* its mesh has block=2 */
                {"moe-16", "mesh=dp_shard=4", "views.sparse=efsdp=2 ep=2 etp=1", 1},
                {"moe-16", "mesh=dp_shard=4", "views.sparse=efsdp=4 ep=1 etp=1", 0}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -361,7 +364,8 @@ static void what_a_mesh_cuts_decides_how_ranks_may_round(void **state) {
   }
 }
 
-/* It has no error that others could be measured in: side by side it counts for nothing, and allows nothing. */
+/* A parameter without any rounding error has nothing to measure a distance in, so the comparison of all parameters
+ * leaves it out. */
 static void a_parameter_in_which_nothing_rounds_is_none_of_those_side_by_side(void **state) {
   judged world = judge_as("");
   measure(&world);

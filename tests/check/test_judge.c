@@ -1,5 +1,5 @@
-/* What a proof makes of a step's numbers: each in turn moved to just within what docs/dtypes.md allows it and to just
- * beyond, in f64 and in the recipe's own dtypes, where the bounds are computed here from the documents' words. */
+/* Tests how a proof judges the numbers of one step: each number is moved to just within the bound of docs/dtypes.md and
+ * to just beyond it, in f64 and in the recipe's own dtypes. The bounds are computed here again from the document. */
 #include "world.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 #define WIDE 1e-12
 #define LITTLE 1e-2
 
-/* A step that one rank took and its prover judged, to be judged again with other numbers. */
+/* One real step of one rank and of its reference, whose numbers a test changes and judges again. */
 typedef struct scene {
   ad_recipe *recipe;
   ad_comm *comm;
@@ -49,7 +49,7 @@ static void close_scene(scene *s) {
   free(s);
 }
 
-/* From the beginning, with the numbers as they now are. */
+/* Judges the step anew with the numbers as they now are; 1 if the proof passes. */
 static int judge(scene *s) {
   ad_prover_begin(&s->prover);
   ad_prover_judge(&s->prover, &s->dist);
@@ -57,13 +57,13 @@ static int judge(scene *s) {
   return ad_proof_passes(s->proof, 0);
 }
 
-/* ---- reports ---- */
+/* ---- losses and norms of the step ---- */
 
-/* The number may be off by `bound` of itself, to either side. */
+/* Tests that *dist may differ from `ref` by `bound`, relative to the larger of both, and by no more. */
 static void try_reported(scene *s, const char *what, double *dist, double ref, double bound) {
   double kept = *dist;
   for (int side = -1; side <= 1; side += 2) {
-    /* |a-b| / max(|a|,|b|) */
+    /* the proof measures |a-b| / max(|a|,|b|) */
     double within = bound * (1 - LITTLE), beyond = bound * (1 + LITTLE);
     *dist = side > 0 ? ref / (1 - within) : ref * (1 - within);
     if (!judge(s)) fail_msg("%s within %g is refused", what, bound);
@@ -96,7 +96,8 @@ static void each_loss_and_norm_is_held_to_1e_12_in_f64(void **state) {
   close_scene(s);
 }
 
-/* What all gradients of a group (-1: all) may be off by together: what each may, what reducing it rounds included. */
+/* The bound of the norm of all gradients of a norm group (-1: of all): from each gradient's bound and the rounding of
+ * its reduction. */
 static double allowed_norm(const scene *s, int group) {
   double squares = 0;
   for (size_t i = 0; i < s->prover.param_count; i++) {
@@ -113,7 +114,7 @@ static double allowed_norm(const scene *s, int group) {
   return sqrt(squares);
 }
 
-/* M + A of the draws' own, or the part that all gradients may be off by. */
+/* The relative bound of a loss, from the losses of the draws; loss -1: the total loss. */
 static double allowed_loss(const scene *s, double ref, int loss) {
   const ad_step_report *drawn = ad_reference_draws(s->prover.reference)->reports;
   double losses[AD_DRAWS];
@@ -121,7 +122,7 @@ static double allowed_loss(const scene *s, double ref, int loss) {
   return ad_computing_of_loss(&s->prover.computing, losses, ref) / fabs(ref);
 }
 
-/* Several modules, of which each group has a norm of its own. */
+/* A recipe with several modules, each norm group with a norm of its own. */
 static ad_recipe *pools(void) {
   ad_recipe *recipe = NULL;
   const char *sets[] = {"placement=colocated"};
@@ -129,7 +130,7 @@ static ad_recipe *pools(void) {
   return recipe;
 }
 
-/* Where there is nothing, nothing else may be: a program has fewer losses and groups than there is room for. */
+/* A loss that the program does not have must be 0; AD_LOSSES_MAX is the size of the array. */
 static void try_own_loss(scene *s, int i) {
   if (s->ref.losses[i] != 0)
     try_reported(s, "one of the losses", &s->dist.losses[i], s->ref.losses[i], allowed_loss(s, s->ref.losses[i], i));
@@ -157,9 +158,9 @@ static void in_own_dtypes_they_are_held_to_what_all_gradients_may_be_off_by(void
   }
 }
 
-/* ---- gradients ---- */
+/* ---- gradients in f64 ---- */
 
-/* The gradient lies `amount` (a norm) from `from`, evenly in all elements. */
+/* Puts the gradient of parameter i at the distance `amount` (a norm) from `from`, spread evenly over the elements. */
 static void put_gradient(scene *s, size_t i, const double *from, double amount) {
   ad_array *gradient = &s->prover.gradients[i];
   size_t numel = ad_array_numel(gradient);
@@ -169,7 +170,7 @@ static void put_gradient(scene *s, size_t i, const double *from, double amount) 
   free(values);
 }
 
-/* The distributed gradient is the reference's but for its element in the middle. */
+/* Sets the distributed gradient to the reference's, with its middle element moved by `amount`. */
 static void move_element(scene *s, size_t i, double amount) {
   const ad_array *ref = ad_reference_gradient(s->prover.reference, i);
   double *dist = s->prover.gradients[i].data;
@@ -196,7 +197,8 @@ static void every_gradient_is_held_to_1e_12_of_its_largest_element_in_f64(void *
   close_scene(s);
 }
 
-/* The reference is zero in parameter 1: what is there is measured by a millionth of the model's largest element. */
+/* The reference's gradient of parameter 1 is zero, so errors there are relative to a millionth of the model's largest
+ * element. */
 static void where_the_reference_is_zero_a_millionth_of_the_largest_element_measures(void **state) {
   for (int own = 0; own < 2; own++) {
     scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: f64, param: f32"), own);
@@ -216,8 +218,8 @@ static void where_the_reference_is_zero_a_millionth_of_the_largest_element_measu
   }
 }
 
-/* The gradient is half of the reference's but for its smallest element, which the factor does not depend on: a
- * multiple, as long as that is within 1e-4 of the largest. */
+/* The gradient is half of the reference's, except for its smallest element, which hardly enters the factor: still a
+ * multiple if that element is within 1e-4 of the largest. */
 static void a_gradient_is_a_multiple_within_a_ten_thousandth(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ""), 0);
   const ad_array *ref = ad_reference_gradient(s->prover.reference, 1);
@@ -235,11 +237,12 @@ static void a_gradient_is_a_multiple_within_a_ten_thousandth(void **state) {
   close_scene(s);
 }
 
-/* ---- gradients in own dtypes ---- */
+/* ---- gradients in the recipe's own dtypes ---- */
 
 static double u_of(const scene *s) { return ad_run_compute_dtype(s->prover.run) == AD_F64 ? 0x1p-53 : 0x1p-24; }
 
-/* On one rank and in one microbatch reducing rounds nothing: what is left is 16 u of the addends' sizes. */
+/* On one rank with one microbatch, reducing rounds nothing: the sum may differ from its addends by 16 u of their
+ * magnitudes. */
 static void a_sum_is_held_to_its_addends_by_16_u(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: bf16, param: f32"), 1);
   for (size_t i = 0; i < s->prover.param_count; i++) {
@@ -257,7 +260,8 @@ static void a_sum_is_held_to_its_addends_by_16_u(void **state) {
   close_scene(s);
 }
 
-/* And by M + A to the reference: an error of this shape over norm. The bound is told in the same measure. */
+/* A gradient may differ from the reference by computing.allowed, as a norm; the proof reports error and bound relative
+ * to the gradient's norm. */
 static void a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", "}\nprecision: {compute: bf16, param: f32"), 1);
   for (size_t i = 0; i < s->prover.param_count; i++) {
@@ -284,7 +288,7 @@ static void a_gradient_is_held_to_what_one_process_and_ranks_may_be_off_by(void 
   close_scene(s);
 }
 
-/* Addends that are no numbers prove nothing, even of a gradient that is right. */
+/* Addends that are NaN fail the proof, even if the gradient is right. */
 static void addends_that_are_no_numbers_are_beyond_every_bound(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 1);
   for (size_t i = 0; i < s->prover.param_count; i++) {
@@ -300,7 +304,7 @@ static void addends_that_are_no_numbers_are_beyond_every_bound(void **state) {
   close_scene(s);
 }
 
-/* ---- what is told ---- */
+/* ---- what the proof reports of a step ---- */
 
 static void what_is_told_is_what_was_judged_last(void **state) {
   scene *s = open_scene(small_recipe("dp_shard=1", "", ""), 0);
@@ -320,7 +324,8 @@ static void push_parameter(const scene *s, size_t i, double by) {
   if (master != value) master[0] += by;
 }
 
-/* A run that never restarts leaves one that was pushed; of all parameters and steps the farthest is told. */
+/* The free-running reference never restarts from the ranks' values, so it keeps its distance from a pushed run; the
+ * proof reports the largest distance over all parameters and steps. */
 static void the_farthest_from_a_run_that_never_restarts_is_told(void **state) {
   for (int last = 0; last < 2; last++) {
     scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
@@ -340,7 +345,7 @@ static void the_farthest_from_a_run_that_never_restarts_is_told(void **state) {
   }
 }
 
-/* Later steps start from where the ranks are. */
+/* Step 0 must start from the reference's initial values; later references start from the ranks' values. */
 static void the_first_step_alone_must_start_from_what_one_process_has(void **state) {
   for (int step = 0; step < 2; step++) {
     scene *s = open_scene(small_recipe("dp_shard=1", "", ", microbatches: 2"), 0);
@@ -355,14 +360,14 @@ static void the_first_step_alone_must_start_from_what_one_process_has(void **sta
   }
 }
 
-/* ---- of several steps the worst ---- */
+/* ---- over several steps the worst number counts ---- */
 
 static void judge_again(scene *s, int step) {
   s->dist.step = step;
   ad_prover_judge(&s->prover, &s->dist);
 }
 
-/* A gradient that is off by `bad` of its bound in step `when` of three, else by a tenth. */
+/* Judges three steps: the gradient is off by `bad` of its bound in step `when`, and by a tenth in the others. */
 static void judge_three(scene *s, size_t i, int when, double bad) {
   const ad_array *ref = ad_reference_gradient(s->prover.reference, i);
   double bound = WIDE * ad_largest(ref->data, AD_F64, ad_array_numel(ref));
@@ -388,7 +393,7 @@ static void the_worst_step_is_kept_whichever_it_is(void **state) {
     judge_again(s, 3);
     move_element(s, 1, NAN);
     judge_again(s, 4);
-    assert_int_equal(param->step, when); /* the first that is none */
+    assert_int_equal(param->step, when); /* the first of the steps whose error is NaN */
     judge_three(s, 1, when, 0.5);
     assert_int_equal(param->step, when);
     assert_true(ad_proof_passes(s->proof, 0));
@@ -431,7 +436,7 @@ static void of_losses_and_norms_the_worst_step_is_kept(void **state) {
   close_scene(s);
 }
 
-/* ---- what a program measures and chooses ---- */
+/* ---- what a program measures, and its discrete choices (top-k) ---- */
 
 static ad_program_kind kind;
 static double margins[2], measured[2][3];
@@ -439,7 +444,7 @@ static int measures;
 
 static double own_margin(const void *own) { return margins[0]; }
 
-/* The distributed run asks first, the reference's second. */
+/* Returns the distributed run's numbers to the first call and the reference's to the second. */
 static const double *own_measured(const void *own, size_t index, const char **name, size_t *count) {
   *name = "measured";
   *count = 3;
@@ -456,7 +461,8 @@ static ad_recipe *recipe_of_kind(void) {
   return recipe;
 }
 
-/* By twice what all gradients together may be off by a choice may be worse than one that was left. */
+/* A choice may be worse than the best alternative by twice the bound of all gradients together, relative to their norm.
+ */
 static void a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by(void **state) {
   ad_recipe *recipe = recipe_of_kind();
   kind.choices.margin = own_margin;
@@ -478,7 +484,7 @@ static void a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by(void **s
     assert_true(s->proof->margin == margins[0] && s->proof->turned == fmax(0, -margins[0]));
     assert_true(fabs(s->proof->turned_bound / bound - 1) < 1e-9);
   }
-  for (int when = 0; when < 3; when++) { /* of three steps */
+  for (int when = 0; when < 3; when++) { /* the wrong choice is in step `when` of three */
     ad_prover_begin(&s->prover);
     for (int step = 0; step < 3; step++) {
       margins[0] = step == when ? -2 * bound : bound;
@@ -489,7 +495,7 @@ static void a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by(void **s
   close_scene(s);
 }
 
-/* In f64 the reference chooses itself, and its margin is told only. */
+/* In f64 the reference makes its own choices, so a margin is reported but not judged. */
 static void in_f64_a_margin_is_told_and_not_judged(void **state) {
   ad_recipe *recipe = recipe_of_kind();
   kind.choices.margin = own_margin;
@@ -517,7 +523,7 @@ static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
         measured[0][k] = measured[1][k] + tries[i].off;
         must(ad_prover_step(&s->prover, 1, &report));
         measured[0][k] = measured[1][k];
-        must(ad_prover_step(&s->prover, 2, &report)); /* the worst stays */
+        must(ad_prover_step(&s->prover, 2, &report)); /* the worst of both steps counts */
         s->proof->complete = 1;
         assert_int_equal(ad_proof_passes(s->proof, 0), tries[i].holds);
       }
@@ -526,7 +532,7 @@ static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
   }
 }
 
-/* The lowest bit of an array of the distributed run, which takes its step before the reference does, turns in the end.
+/* A byte whose lowest bit is flipped when the distributed run's step ends; that step is taken before the reference's.
  */
 static char *turned_bit;
 

@@ -1,12 +1,12 @@
-/* A mistake that only masters show: in low precision, what the optimizer keeps differs long before the value that it
- * rounds to does. */
+/* Tests a mistake that only master weights show: in low precision the f32 masters differ long before the parameter that
+ * is rounded from them does. */
 #include "world.h"
 
 enum { RANKS = 2, ODD = 1 };
 
 typedef struct job {
   ad_proof_job proof;
-  const ad_recipe *odd;  // of one rank; NULL: none
+  const ad_recipe *odd;  // the recipe of one rank alone; NULL: every rank has the same
 } job;
 
 static int prove_on_rank(ad_comm *comm, void *context) {
@@ -18,7 +18,7 @@ static int prove_on_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* One step in bf16 with f32 masters, cut over two ranks, so that no rank holds a copy of another's part. */
+/* One step in bf16 with f32 masters, sharded over two ranks, so that no rank holds a copy of another's shard. */
 static ad_recipe *cut_recipe(void) {
   return small_recipe("dp_shard=2", UNEQUAL, "}\nprecision: {param: bf16}\nshard: {zero: 2");
 }
@@ -34,7 +34,7 @@ static ad_proof *prove(const ad_recipe *recipe, const ad_recipe *odd) {
   return proof;
 }
 
-/* Weight decay enters neither a gradient nor a moment; this much of it, an update in the last digits of f32. */
+/* Weight decay changes neither gradients nor moments; so little of it changes only the last digits of an f32 update. */
 static void a_master_that_differs_below_its_values_digits_is_noticed(void **state) {
   ad_recipe *recipe = cut_recipe(), *odd = cut_recipe();
   odd->train.weight_decay += 2e-5;

@@ -1,5 +1,5 @@
-/* A program of one's own reads its own data, and knows nothing of mistakes: those in what a rank reads are planted in
- * it all the same, and the table of its proof ends with one verdict. */
+/* Tests the proof of a user's own program, which reads its own data and knows nothing of mistakes: mistakes in what a
+ * rank reads can be planted in it all the same, and the printed table ends with one verdict. */
 #include "world.h"
 
 #include <math.h>
@@ -14,9 +14,9 @@
 enum { IN = 5, OUT = 3, ROWS = 9, MICROBATCHES = 2 };
 
 typedef struct own_options {
-  double apart; /* how far the data of two steps are from each other */
-  double wrong; /* what several ranks' data are off by */
-  double decay; /* of the matrix's squares in the loss: 0 none, 1 as every rank has them, 2 once */
+  double apart; /* difference of the data of two steps */
+  double wrong; /* difference of the data that the ranks of one world read */
+  double decay; /* squares of the matrix in the loss: 0 none; 1 on every rank, a type error; 2 counted once */
 } own_options;
 
 typedef struct own_model {
@@ -24,7 +24,7 @@ typedef struct own_model {
   double apart, wrong, decay;
   ad_layout rows;
   ad_array x[MICROBATCHES];
-  double data[MICROBATCHES][ROWS * IN], seen[ROWS * IN]; /* the second as the tape computes */
+  double data[MICROBATCHES][ROWS * IN], seen[ROWS * IN]; /* seen: the data in the tape's dtype */
 } own_model;
 
 static ad_status run_phase(void *own, ad_phase_run *at) {
@@ -104,7 +104,7 @@ static void register_kind(void) {
   if (!ad_program_kind_find("own")) must(ad_program_register(&kind));
 }
 
-/* ---- its proof ---- */
+/* ---- the proof of this program ---- */
 
 typedef struct proof {
   int holds;
@@ -191,7 +191,7 @@ static void a_rank_that_reads_other_data_than_its_own_is_caught(void **state) {
   }
 }
 
-/* What is said of it before a rank starts was tried; done so, it is proven. */
+/* A type error before any rank starts names a repair that was tried; the repaired program (decay: 2) is proven. */
 static void a_program_whose_types_do_not_fit_is_told_what_repairs_it(void **state) {
   static const char mesh[] = "dp_replicate=2 dp_shard=3", precision[] = "param: f64, compute: f64";
   ad_recipe *recipe = recipe_of(mesh, "apart: 0.1, decay: 1", precision);
@@ -203,7 +203,7 @@ static void a_program_whose_types_do_not_fit_is_told_what_repairs_it(void **stat
                          "count it once per rank; this repairs it: once operand 2 R->P on "
                          "`dp_replicate,dp_shard` (tried: every type of a step then holds, and "
                          "nothing that does so moves fewer bytes)"));
-  /* of a mistake that is not there, though the program is refused without it, nothing is said to repair it */
+  /* No repair is named for a planted mistake that does not exist, though the program itself is refused. */
   ad_sabotage nowhere = {.planting = {.in_record = 1, .place = {.phase = AD_PLACE_FORWARD, .ordinal = 1000}}};
   ad_repair repair;
   assert_int_equal(ad_derived_repair(recipe, &nowhere, &repair, &holds), AD_OK);
@@ -228,7 +228,8 @@ static void where_all_data_are_the_same_a_shift_has_no_effect_and_it_is_said_why
   release(&found);
 }
 
-/* The data of two steps differ in their last bits: another batch gives other bits, and no error that counts. */
+/* The data of two steps differ only in their last bits: exchanging batches changes bits, but no number beyond its
+ * bound. */
 static void a_survivor_is_the_verdict(void **state) {
   proof found = prove("dp=3", 4e-17);
   assert_string_equal(text_at(shifted_slice(&found), "caught_by"), "none");
@@ -241,8 +242,8 @@ static void a_survivor_is_the_verdict(void **state) {
   release(&found);
 }
 
-/* What f32 does not see f64 does: the proof in the recipe's own dtypes holds, the one beside which mistakes are planted
- * does not. */
+/* A proof in f32 does not see this mistake of the program, a proof in f64 does: the proof in the recipe's own dtypes
+ * holds, but planted mistakes are tried beside the f64 proof, which does not. */
 static void where_the_program_is_wrong_without_one_no_mistake_is_called_caught_or_survived(void **state) {
   ad_check_options options = {.size = sizeof options, .sabotage = 1, .recipe_dtype = 1};
   proof found = prove_as("dp=3", options, "apart: 0.1, wrong: 1e-10", "param: f32");

@@ -1,5 +1,5 @@
-/* The mistakes of pipelines that no table shows, each planted alone: which parameters are wrong, by which factor, and
- * where there is nothing to be seen. */
+/* Tests the pipeline mistakes that no schedule table shows, each planted alone: which parameters are wrong, by which
+ * factor, and where the mistake has no effect. */
 #include <math.h>
 #include "alone.h"
 
@@ -18,7 +18,8 @@ static ad_recipe *recipe_of(const char *mesh, const char *model, const char *tra
 #define UNTIED ", tied: false"
 #define MICROBATCHES ", microbatches: 3"
 
-/* What a mistake does: to the embedding, and to all others; 1: nothing, NaN: no factor. */
+/* A mistake's effect on the gradients of the embedding and of all other parameters. 1: none; NaN: wrong by no factor.
+ */
 typedef struct signature {
   const char *mesh, *name;
   double embedding, others;
@@ -39,7 +40,8 @@ static void shows(const signature *s) {
   must(ad_proof_create(recipe, &proof));
   ad_sabotage tried = try_alone(recipe, s->name, "", proof);
   if (tried.caught != AD_CAUGHT_NUMBER) fail_msg("%s: %s %s", s->name, ad_caught_name(tried.caught), tried.message);
-  /* What changes every gradient alike says by how much, and that is printed beside what was found. */
+  /* A mistake that changes every gradient by one factor states this factor, which the table prints beside the found one.
+   */
   if (s->embedding == s->others && s->others != 1 && !(fabs(tried.expected_ratio / s->others - 1) < 1e-9))
     fail_msg("%s: %g times is expected, not %g", s->name, tried.expected_ratio, s->others);
   for (size_t i = 0; i < proof->param_count; i++)
@@ -83,7 +85,7 @@ static void the_count_of_one_microbatch_is_seen(void **state) {
   is_not_planted("pp=2", TIED, "", "divided-by-one-microbatch");
 }
 
-/* Gradients are right: the norm is not, and what is clipped by it. */
+/* Gradients are right, but their norm is not, and clipping uses the norm. */
 static void a_norm_of_another_sum_is_seen(void **state) {
   SHOWS("pp=2", "embedding-twice-in-norm", 1, 1);
   SHOWS("pp=2 dp_shard=3", "embedding-twice-in-norm", 1, 1);
@@ -92,7 +94,7 @@ static void a_norm_of_another_sum_is_seen(void **state) {
   is_not_planted("dp=3", TIED, MICROBATCHES, "norm-of-each-stage");
 }
 
-/* ---- published ones ---- */
+/* ---- published mistakes ---- */
 
 static double of_block(const ad_proof *proof, int block) {
   char path[32];
@@ -103,8 +105,8 @@ static double of_block(const ad_proof *proof, int block) {
   return ratio;
 }
 
-/* pytorch/torchtitan#1733: the schedule divided all accumulated gradients by the microbatches in every call, so that
- * what came first was divided several times. */
+/* pytorch/torchtitan#1733: in every call the schedule divided all accumulated gradients by the number of microbatches,
+ * so those of earlier calls were divided several times. */
 static void accumulated_gradients_are_divided_in_every_pass(void **state) {
   SHOWS("pp=2", "accumulated-divided-again", NAN, NAN);
   SHOWS("pp=3 dp_shard=2", "accumulated-divided-again", NAN, NAN);
@@ -113,21 +115,21 @@ static void accumulated_gradients_are_divided_in_every_pass(void **state) {
   is_not_planted("dp=2", TIED, MICROBATCHES, "accumulated-divided-again");
 }
 
-/* pytorch/torchtitan#2972: the sum of losses went back, and what was told was divided by the tokens afterwards. The
- * batch counts 1, 0.5, 0.25, 0.75, 1, 0 and 0.5 of 8 tokens: 32. */
+/* pytorch/torchtitan#2972: backward started from the sum of losses, and only the reported loss was divided by the
+ * number of tokens. The batch counts 1, 0.5, 0.25, 0.75, 1, 0 and 0.5 of 8 tokens: 32. */
 static void a_loss_is_divided_behind_its_backward(void **state) {
   SHOWS("pp=2", "divided-behind-backward", 32, 32);
   SHOWS("pp=2 dp_shard=3", "divided-behind-backward", 32, 32);
   is_not_planted("dp=2", TIED, MICROBATCHES, "divided-behind-backward");
 }
 
-/* pytorch/torchtitan#596, with one stage a rank: each stage clipped by its own norm. */
+/* pytorch/torchtitan#596, with one stage a rank: each stage clipped by the norm of its own gradients. */
 static void each_stage_has_its_norm(void **state) { SHOWS("pp=2", "norm-of-each-stage", 1, 1); }
 
-/* deepspeedai/DeepSpeed#7773: means of microbatches were summed and not divided by their number. */
+/* deepspeedai/DeepSpeed#7773: means of microbatches were summed and not divided by the number of microbatches. */
 static void microbatches_are_not_divided(void **state) { SHOWS("pp=2 tp=2", "divided-by-one-microbatch", NAN, NAN); }
 
-/* deepspeedai/DeepSpeed#8152: every stage divided what came back to it by the microbatches. */
+/* deepspeedai/DeepSpeed#8152: every stage divided the gradient that it received by the number of microbatches. */
 static void microbatches_are_divided_at_each_stage(void **state) {
   ad_recipe *recipe = recipe_of("pp=3", TIED, MICROBATCHES "}\nschedule: {layers: [1, 1, 1]");
   ad_proof *proof;
@@ -140,19 +142,19 @@ static void microbatches_are_divided_at_each_stage(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* uw-syfi/piper#13: a tied embedding and head on two stages, and their gradients were not summed. */
+/* uw-syfi/piper#13: the gradients of a tied embedding and head on two stages were not summed. */
 static void a_tied_gradient_is_not_summed(void **state) {
   SHOWS("pp=2 dp_shard=2", "head-left-out-of-tied-gradient", NAN, 1);
 }
 
-/* areal-project/AReaL#1273: the loss was divided by its count and by the microbatches as well. */
+/* areal-project/AReaL#1273: the loss was divided by its count and also by the number of microbatches. */
 static void a_count_is_divided_by_microbatches_too(void **state) {
   SHOWS("pp=2", "divided-by-microbatches-too", 1.0 / 3, 1.0 / 3);
   SHOWS("pp=3 tp=2", "divided-by-microbatches-too", 1.0 / 3, 1.0 / 3);
   is_not_planted("pp=2", TIED, "", "divided-by-microbatches-too");
 }
 
-/* NVIDIA/Megatron-LM#7227: the embedding of the first stage and its copy on the last both counted in the norm. */
+/* NVIDIA/Megatron-LM#7227: the embedding of the first stage and its copy on the last stage both counted in the norm. */
 static void a_shared_embedding_counts_twice(void **state) { SHOWS("pp=3", "embedding-twice-in-norm", 1, 1); }
 
 int main(void) {

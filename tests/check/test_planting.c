@@ -1,5 +1,5 @@
-/* Planting: with the true group and no factor, what planting computes for a transition is what the transition does. So
- * a mutant differs from the program by its operator alone. */
+/* Tests that planting changes nothing but the operator: planted with the true group and no factor, a transition
+ * computes what it computes unplanted. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 
 enum { TRIALS = 400, SEED = 20 };
 
-/* Moves that put together what several ranks handed in: the others have no such mutant. */
+/* Whether the transition combines what several ranks hand in; only such transitions have mistakes of this kind. */
 static int puts_together(ad_move move) {
   return move != AD_MOVE_CONVERT && move != AD_MOVE_ONCE && move != AD_MOVE_DECLARE;
 }
@@ -37,7 +37,7 @@ static ad_type as_drawn(ad_type type, int trial, uint64_t which) {
 typedef struct trial {
   ad_transit transit;
   ad_array in;
-  double before; /* stands at the result and is added to, where the transition adds */
+  double before; /* the old value of the result, to which a transition with `adds` adds */
 } trial;
 
 static ad_axes draw_axes(const ad_mesh *mesh, int number) {
@@ -47,8 +47,8 @@ static ad_axes draw_axes(const ad_mesh *mesh, int number) {
   return axes & named ? axes & named : named;
 }
 
-/* A row of the table over random axes, on a random shape, with cuts or copies on the other axes; 0 if the types of the
- * draw do not allow it. */
+/* Draws a row of the transition table over random axes, a random shape, and cuts or copies on the other axes; returns 0
+ * if the types that were drawn do not allow it. */
 static int draw_trial(ad_comm *comm, const ad_mesh *mesh, int number, trial *t) {
   size_t count;
   const ad_transition *entry = &ad_transition_table(&count)[draw(number, 0, count)];
@@ -66,7 +66,7 @@ static int draw_trial(ad_comm *comm, const ad_mesh *mesh, int number, trial *t) 
   return !ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, &after);
 }
 
-/* Several values one after another, over one axis. */
+/* Draws a reduction of a packed array: several values one after another, over random axes. */
 static int draw_packed(ad_comm *comm, const ad_mesh *mesh, int number, trial *t) {
   static const ad_segment segments[] = {{7, 3}, {2, 5}, {1, 1}, {0, 4}, {4, 0}, {12, 2}};
   static const char *const names[] = {"a", "b", "c", "d", "e", "f"};
@@ -84,7 +84,7 @@ static int draw_packed(ad_comm *comm, const ad_mesh *mesh, int number, trial *t)
   return !ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, &after);
 }
 
-/* Poisoned, or what the transition adds to. */
+/* Allocates the result, filled with NaN or with the value to which the transition adds. */
 static void give_result(ad_comm *comm, const trial *t, ad_array *out) {
   CHECK_OK(ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, out));
   CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(out), &out->data));
@@ -96,7 +96,7 @@ static void compare(const ad_array *right, const ad_array *planted) {
   for (size_t i = 0; i < ad_array_numel(right); i++) CHECK(fabs(a[i] - b[i]) <= 1e-15 * (1 + fabs(a[i])));
 }
 
-/* Planted with one axis fewer, which is none of its axes: nothing is changed. */
+/* Plants "one axis fewer" with an axis that the transition does not have: nothing may change. */
 static void plant_nothing(ad_comm *comm, const trial *t, const ad_place *place, const ad_array *right) {
   ad_planting planting = {.place = *place, .operator_ = AD_OPERATOR_FEWER_AXES};
   ad_array out;
@@ -165,7 +165,7 @@ static void one_value_of_several_is_computed_and_the_others_are_sent(void **stat
   run_ranks(3, try_packed, "dp_shard=3");
 }
 
-/* ---- in one microbatch and not in the next ---- */
+/* ---- a mistake in the first microbatch only ---- */
 
 enum { LENGTH = 6 };
 
@@ -210,9 +210,9 @@ static void what_is_done_in_the_first_microbatch_only_is_done_there_in_every_ste
   run_ranks(3, only_in_the_first, NULL);
 }
 
-/* ---- moves of a program's own arrays ---- */
+/* ---- collectives on a program's own arrays, without a tape ---- */
 
-/* They are of no tape: known by the site that they are called with, in the step. */
+/* A collective that is not on a tape is found in the step by the call site that it is given. */
 static int by_its_site(ad_comm *comm, void *context) {
   static const char site[] = "load.c:9, tokens of the experts";
   ad_mesh *mesh;

@@ -1,10 +1,10 @@
-/* The mistakes of programs on several pools, each planted alone, with the losses that show it alone: how many times the
- * gradients of each pool are the reference's, what the diagnosis says, and where there is nothing to be seen. */
+/* Tests mistakes in programs on several pools (disjoint sets of ranks), each planted alone, with a loss that shows it:
+ * by which factor each pool's gradients are wrong, what the diagnosis says, and where the mistake has no effect. */
 #include <math.h>
 #include "alone.h"
 #include "draw.h"
 
-/* Losses; and whether samples share their sources. */
+/* Losses of the recipe, as bits; SHARED: all samples share the adversary's sources. */
 enum { FAITHFULNESS = 1, STOCHASTIC = 2, SPARSITY = 4, ADVERSARIAL = 8, SHARED = 16 };
 
 typedef struct pools {
@@ -29,11 +29,11 @@ static ad_recipe *recipe_of(const pools *p, int losses) {
   return recipe;
 }
 
-/* ---- signatures ---- */
+/* ---- the signature of a mistake: factors and causes ---- */
 
 static int is_of(const ad_proof_param *param, const char *pool) { return !strncmp(param->name, pool, strlen(pool)); }
 
-/* Of every parameter of the pool; NaN: none is a multiple of the reference. */
+/* Checks that every parameter of the pool is `ratio` times the reference; NaN: wrong by no factor. */
 static void has_ratio(const ad_proof *proof, const char *pool, double ratio) {
   for (size_t i = 0; i < proof->param_count; i++) {
     const ad_proof_param *param = &proof->params[i];
@@ -49,12 +49,12 @@ static void has_ratio(const ad_proof *proof, const char *pool, double ratio) {
 typedef struct signature {
   pools pools;
   int losses;
-  const char *begins, *has; /* of the mistake's name */
-  double ci, blocks;        /* ratios */
-  const char *cause;        /* words of the diagnosis of what is worst; NULL: addends are wrong, by no factor */
+  const char *begins, *has; /* the mistake's name begins with and contains */
+  double ci, blocks;        /* factors of the gradients of both pools */
+  const char *cause; /* words of the diagnosis of the worst parameter; NULL: its addends are wrong by no factor */
 } signature;
 
-/* That of those which fit whose text has these words. */
+/* The first possible cause whose text has these words. */
 static const ad_cause *cause_with(const ad_sabotage *tried, const char *words) {
   const ad_causes *causes = &tried->causes;
   for (int i = 0; i < causes->count; i++)
@@ -79,7 +79,7 @@ static void shows(const signature *s) {
 }
 #define SHOWS(...) shows(&(signature){__VA_ARGS__})
 
-/* It would change nothing with these losses. */
+/* Checks that the mistake is not planted, because it would change nothing with these losses. */
 static void is_not_planted(pools p, int losses, const char *name) {
   ad_recipe *recipe = recipe_of(&p, losses);
   ad_proof *proof;
@@ -89,7 +89,7 @@ static void is_not_planted(pools p, int losses, const char *name) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- factors ---- */
+/* ---- mistakes with a factor ---- */
 
 static const char one_seed[] = "one-seed-for-two-averages";
 
@@ -98,7 +98,7 @@ static void a_seed_for_another_pools_average_is_off_by_both_sizes(void **state) 
         "averaged over dp_shard (4), and multiplied by the ranks of `ci` (2)");
   SHOWS({6, 4, 1}, STOCHASTIC, one_seed, "", 1, 1.5,
         "averaged over dp_shard (4), and multiplied by the ranks of `ci` (6)");
-  /* 2 is the size of the block too. */
+  /* the axis `block` has 2 ranks too, so a second cause fits */
   SHOWS({4, 2, 1}, STOCHASTIC, one_seed, "", 1, 2,
         "averaged over dp_shard (2), and multiplied by the ranks of `ci` (4)");
   SHOWS({4, 2, 1}, STOCHASTIC, one_seed, "", 1, 2, "summed twice, or divided by a local count, over dp_shard");
@@ -130,7 +130,7 @@ static void a_leaders_gradient_that_is_broadcast_counts_for_each_copy(void **sta
   is_not_planted((pools){2, 1, 2}, ADVERSARIAL, "leaders-gradient-broadcast");
 }
 
-/* ---- what is no factor ---- */
+/* ---- mistakes without a factor ---- */
 
 static void values_of_the_step_before_are_seen_in_the_second_step(void **state) {
   pools p = {2, 2, 2};

@@ -1,5 +1,5 @@
-/* Proofs on real ranks: nothing planted is proven, every planted mistake is found, and the oracle that shares no
- * formula with the product finds them too. */
+/* Tests proofs on real ranks: a correct program is proven, every planted mistake is found, and an independent oracle
+ * that shares no formula with the library finds it too. */
 #include "world.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ enum { MESHES = sizeof meshes / sizeof *meshes, DRAWN = 60 };
 
 static ad_recipe *unequal_world(const char *mesh) { return small_recipe(mesh, UNEQUAL, ", microbatches: 2"); }
 
-/* Every mesh with whole storage, then with cut storage. */
+/* Every mesh, first with whole storage and then with sharded storage. */
 enum { WORLDS = 2 * MESHES };
 static ad_recipe *world_at(int i) {
   return small_recipe(meshes[i % MESHES], UNEQUAL,
@@ -45,7 +45,8 @@ static void a_sound_world_is_proven(void **state) {
   }
 }
 
-/* In a folder that stands for /proc and /sys. */
+/* Whether the proof's memory fits a control group's `limit` (bytes), read from a folder that stands for /proc and /sys.
+ */
 static ad_status fits_under(const ad_recipe *recipe, const ad_check_options *options, int64_t limit) {
   char root[] = "/tmp/addend-proof-XXXXXX", command[512];
   ad_proof_job job = {.recipe = recipe, .options = options, .steps = options->steps};
@@ -79,8 +80,9 @@ static void a_proof_that_its_control_group_has_no_room_for_is_refused(void **sta
   assert_int_equal(fits_under(recipe, &several, 1 << 20), AD_MEMORY);
   assert_non_null(strstr(ad_last_error(), "whole gradients on each"));
   assert_non_null(strstr(ad_last_error(), "/sys/fs/cgroup/job/memory.max"));
-  assert_true(least_limit(recipe, &slope) < least_limit(recipe, &one));   /* no reference */
-  assert_true(least_limit(recipe, &one) < least_limit(recipe, &several)); /* and one more that runs free */
+  assert_true(least_limit(recipe, &slope) < least_limit(recipe, &one)); /* a slope needs no reference */
+  /* several steps need one more reference, which never restarts */
+  assert_true(least_limit(recipe, &one) < least_limit(recipe, &several));
   ad_recipe_destroy(recipe);
 }
 
@@ -107,7 +109,7 @@ static void every_planted_mistake_is_caught(void **state) {
   }
 }
 
-/* The cause names what was done and over which axes, where copies of a whole gradient show it. */
+/* The diagnosis names the operator and its axes if all ranks of the axis hold copies of the whole gradient. */
 static void the_cause_of_a_wrong_sum_is_told(void **state) {
   static const struct {
     ad_operator operator_;
@@ -141,7 +143,7 @@ static void the_cause_of_a_wrong_sum_is_told(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* Copies that differ are parts of a sum only if they are: one over other ranks leaves copies that differ as well. */
+/* Ranks whose copies differ may hold partial sums, or sums over other ranks; only the first are called partial. */
 static void a_sum_over_other_ranks_is_not_told_as_a_part(void **state) {
   ad_check_options options = options_of(0, 0);
   ad_recipe *recipe =
@@ -186,7 +188,7 @@ static void the_difference_quotient_agrees_in_a_sound_world(void **state) {
   }
 }
 
-/* A proof with one mistake planted from its beginning. */
+/* A proof in which one mistake is planted from the beginning. */
 typedef struct planted_job {
   ad_proof_job job;
   ad_sabotage *planted;
@@ -204,7 +206,7 @@ static int prove_with_a_mistake(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* Wrong sums of one large parameter, and of all: no loss is computed with them. */
+/* Whether the mistake is a wrong sum of one large parameter's gradient, or of all: then no loss is wrong. */
 static int is_a_wrong_sum(const ad_sabotage *sabotage) {
   const ad_planting *planting = &sabotage->planting;
   if (sabotage->known)
@@ -234,12 +236,12 @@ static void the_difference_quotient_catches_wrong_sums(void **state) {
     ad_proof_destroy(proof);
     tried++;
   }
-  assert_int_equal(tried, 7); /* left out, doubled, averaged, two of fewer axes; two that are known */
+  assert_int_equal(tried, 7); /* left out, doubled, averaged, two with fewer axes, and two known ones */
   ad_sabotages_destroy(listed);
   ad_recipe_destroy(recipe);
 }
 
-/* One rank trains by another recipe than the rest. */
+/* A proof in which one rank trains by another recipe than the others. */
 typedef struct odd_job {
   ad_proof_job job;
   const ad_recipe *odd;
@@ -256,7 +258,7 @@ static int prove_with_an_odd_recipe(ad_comm *comm, void *context) {
 
 static void a_rank_that_updates_in_another_way_is_named(void **state) {
   ad_recipe *recipe = unequal_world("dp_replicate=3"), *odd = unequal_world("dp_replicate=3");
-  odd->train.lr *= 2; /* the same gradients at the first step, other values after it */
+  odd->train.lr *= 2; /* step 0 has the same gradients, and other values afterwards */
   ad_check_options options = options_of(1, 0);
   ad_proof *proof;
   must(ad_proof_create(recipe, &proof));
@@ -274,7 +276,8 @@ static void a_rank_that_updates_in_another_way_is_named(void **state) {
   ad_recipe_destroy(odd);
 }
 
-/* A copy of one of the reference's arrays that a distributed run could have, with one element changed by `amount`. */
+/* A copy, described like the distributed run's, of one of the reference's arrays, with one element changed by `amount`.
+ */
 static void changed_copy(const ad_array *array, double amount, double *memory, ad_array *out) {
   memcpy(memory, array->data, ad_array_bytes(array));
   memory[ad_array_numel(array) / 2] += amount;
@@ -294,7 +297,7 @@ static void a_value_or_moment_that_differs_in_one_bit_is_noticed(void **state) {
   const ad_array *like = ad_reference_gradient(reference, 0);
   for (int part = 0; part < AD_PART_KEPT; part++) {
     ad_array other;
-    changed_copy(like, 0, memory, &other); /* the gradient: no value or moment of its own run */
+    changed_copy(like, 0, memory, &other); /* the gradient has no counterpart among the values and moments */
     ad_reference_restart(reference, 0, (ad_param_part)part, &other);
     assert_true(ad_reference_agrees(reference, 0, (ad_param_part)part, &other));
     memory[7] = nextafter(memory[7], INFINITY);

@@ -1,5 +1,5 @@
-/* A repair is said only after it was tried, and what is said is right: every program that lacks one transition and is
- * refused for it is run with the conversion that its message names, and proven. */
+/* Tests the repair that a type error proposes: every program that lacks one transition and is refused for it is run
+ * with the proposed conversion, and proven. */
 #include "alone.h"
 #include "base/seams.h"
 #include "plan/plan.h"
@@ -66,13 +66,14 @@ static void is_right_when_repaired(const ad_recipe *recipe, ad_sabotage *lacking
   repaired_job job = {{.recipe = recipe, .options = &options, .steps = 1, .proof = proof}, &lacking->planting, repair};
   ad_launch_options launch = {.size = sizeof launch, .ranks = ranks, .function = prove, .context = &job};
   must(ad_launch(&launch, &result));
-  proof->calls[0] = 0; /* of several ways to the right gradient it may be another than the program's own */
+  /* the repaired program may take another way to the right gradient, so its collectives need not match the plan */
+  proof->calls[0] = 0;
   if (!ad_proof_passes(proof, 0))
     fail_msg("%s: %s: not proven", lacking->name, ad_repair_print(repair, text, sizeof text));
   ad_proof_destroy(proof);
 }
 
-/* Whether it was refused for what an operation takes. */
+/* Whether the error message names the repair that was found, or says that none was found. */
 static int is_said_as_it_is(const ad_recipe *recipe, ad_sabotage *lacking, const ad_repair *repair, int found) {
   char text[256];
   must(ad_derived_try_record(recipe, lacking));
@@ -115,7 +116,7 @@ static void every_repair_that_is_said_repairs(void **state) {
   assert_true(repaired >= 20 && 10 * repaired >= 8 * refused);
 }
 
-/* Whether the step that lacks it, with the repair, is the one that lacks it. */
+/* Whether planting the mistake and making the repair both take effect in one step. */
 static int is_of_that_mistake(const ad_recipe *recipe, ad_sabotage *lacking, const ad_repair *repair) {
   ad_mending mending = {.repair = repair};
   ad_run_options options = {.size = sizeof options, .dtype = AD_F64, .quiet = 1};
@@ -135,7 +136,8 @@ static int is_of_that_mistake(const ad_recipe *recipe, ad_sabotage *lacking, con
   return mending.fired && lacking->planting.fired;
 }
 
-/* What was not tried is said with "may"; in programs as small as these all that there is was tried. */
+/* Checks that a message claims only what was tried: an untried repair is proposed with "may". Programs as small as
+ * these have all their repairs tried. */
 static void is_said_as_sure_as_it_is(const ad_sabotage *one) {
   const char *said = one->message, *none = strstr(said, "no conversion of one value there repairs it (");
   int tried = 0;
@@ -148,7 +150,7 @@ static void is_said_as_sure_as_it_is(const ad_sabotage *one) {
     if (strstr(said, sure[i])) fail_msg("%s: nobody tried: %s", one->name, said);
 }
 
-/* Whatever was done to a transition of the record. */
+/* Checks the message of every planted mistake in the record, whatever its operator. */
 static void every_sentence_says_how_sure_it_is(void **state) {
   int found_count = 0, may = 0;
   for (int w = 0; w < WORLDS; w++) {
@@ -175,17 +177,17 @@ static void every_sentence_says_how_sure_it_is(void **state) {
   assert_true(found_count > 0 && may > 0);
 }
 
-/* ---- how much was tried ---- */
+/* ---- how many repairs were tried ---- */
 
 enum { ROWS = 3, INNER = 4, COLUMNS = 5 };
 
-/* A step of its own on one rank of three: so many calls, and a product that is refused on `tp`. */
+/* A step on one rank of three, on engine dry: `calls` operations, then a product that is refused on `tp`. */
 typedef struct long_step {
   ad_comm *comm;
   ad_mesh *mesh;
-  int calls;   /* before the refused one */
-  int goes_on; /* 0: after it comes what no conversion of its operands repairs */
-  int taken;   /* how often it was taken */
+  int calls;   /* operations before the refused product */
+  int goes_on; /* 0: the step then has another error that no conversion of its operands repairs */
+  int taken;   /* how often the step was run */
 } long_step;
 
 static ad_status take_long_step(void *context) {
@@ -203,7 +205,7 @@ static ad_status take_long_step(void *context) {
     x[i] = ad_input(tape, &arrays[i]);
   }
   for (int i = 0; i < step->calls; i++) ad_scale(tape, x[1], 2);
-  for (int i = 0; i < 6; i++) x[i % 2] = ad_scale(tape, x[i % 2], 2); /* before each of them a conversion may stand */
+  for (int i = 0; i < 6; i++) x[i % 2] = ad_scale(tape, x[i % 2], 2); /* a repair may convert before each of these */
   ad_tensor *y = ad_linear(tape, x[0], x[1]);
   if (!step->goes_on) ad_multiply(tape, ad_all_gather(tape, y, "tp", AD_R), x[2]);
   ad_status status = ad_tape_status(tape);
@@ -226,10 +228,10 @@ static void says_of_long_step(long_step *step, const char *said, const char *the
     assert_non_null(strstr(found, then));
     if (read != 2 || count != 64 || of <= 64) fail_msg("%s", ad_last_error());
   }
-  if (read) assert_int_equal(step->taken, 1 + count); /* once to see what is refused */
+  if (read) assert_int_equal(step->taken, 1 + count); /* one run more, to find the error */
 }
 
-/* Where a step is short all are tried, where it is long the simplest: which it was the sentence says. */
+/* In a short step all repairs are tried, in a long step only the simplest; the message says which and how many. */
 static void how_many_were_tried_is_said(void **state) {
   long_step step = {0};
   must(ad_comm_open_dry(1, 3, &step.comm));

@@ -1,4 +1,5 @@
-/* Replicas on real ranks: which copies differ, along which axes, and whether one rank is the odd one. */
+/* Tests, on real ranks, which copies of a replicated value differ, along which axes, and whether one rank alone is
+ * different. */
 #include "ranks.h"
 
 #include <setjmp.h>
@@ -10,7 +11,7 @@
 
 enum { ROWS = 5 };
 
-/* Ranks in `changed` (a bit each) hold something else. */
+/* A layout in which the ranks of the bit mask `changed` hold a value that differs from their replicas'. */
 typedef struct scene {
   const char *mesh, *layout;
   uint32_t changed;
@@ -77,8 +78,8 @@ static void of_two_copies_none_is_the_odd_one(void **state) {
 }
 
 static void copies_that_differ_along_one_axis_name_it(void **state) {
-  scene replicas = {"dp_replicate=3 dp_shard=2", "dp=R", 0x30, {0, REPLICATE, -1}}; /* ranks 4 and 5 */
-  scene shards = {"dp_replicate=3 dp_shard=2", "dp=R", 0x2a, {0, SHARD, -1}};       /* ranks 1, 3 and 5 */
+  scene replicas = {"dp_replicate=3 dp_shard=2", "dp=R", 0x30, {0, REPLICATE, -1}}; /* ranks 4 and 5 differ */
+  scene shards = {"dp_replicate=3 dp_shard=2", "dp=R", 0x2a, {0, SHARD, -1}};       /* ranks 1, 3 and 5 differ */
   run_ranks(6, compare, &replicas);
   run_ranks(6, compare, &shards);
 }
@@ -89,7 +90,7 @@ static void parts_are_compared_with_their_own_copies_only(void **state) {
   scene column = {"dp_replicate=3 dp_shard=2", "dp_replicate=R dp_shard=S0", 0x2a, {1, 0, -1}};
   run_ranks(6, compare, &one);
   run_ranks(6, compare, &both);
-  run_ranks(6, compare, &column); /* all copies of the second part */
+  run_ranks(6, compare, &column); /* all copies of the second part are equal */
 }
 
 int main(void) {

@@ -1,4 +1,5 @@
-/* The model of rounding: what it counts, and that no sum exceeds it that is rounded as the contract says. */
+/* Tests the model of rounding errors: how many roundings it counts, and that no sum rounded as the contract says
+ * exceeds its bound. */
 #include <math.h>
 #include "kernels/kernels.h"
 #include "addend/random.h"
@@ -58,8 +59,9 @@ static void f32_rounds_in_its_additions_and_nowhere_else(void **state) {
 
 static void a_first_write_of_single_addends_is_exact(void **state) {
   double sums = 2 * 0x1p-24;
-  nearly(relative("dp_replicate=3", 0, 1, brain), 0x1p-8 + sums);  // to bf16 once, on the wire as it is
-  nearly(relative("dp_replicate=3", 0, 1, raw), 0x1p-8 + sums);    // as it comes, to bf16 on the wire
+  nearly(relative("dp_replicate=3", 0, 1, brain), 0x1p-8 + sums);  // rounded to bf16 once, then sent as it is
+  nearly(relative("dp_replicate=3", 0, 1, raw), 0x1p-8 + sums);    // not rounded when handed in, rounded to bf16 for
+                                                                   // sending
   nearly(relative("dp_replicate=3", 0, 2, brain), expm1(2 * log1p(0x1p-8)) + 4 * 0x1p-24);
 }
 
@@ -75,7 +77,7 @@ static void only_f16_loses_small_values(void **state) {
   scene s = open_scene("dp_replicate=4", 0, 2, (ad_contract){.param = AD_F16});
   ad_allowance plain = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0);
   ad_allowance scaled = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 10);
-  // Eight gradients at scale 1; at most eight values on the wire that carry 2^-3.
+  // Eight gradients at scale 1; up to eight sent values that carry the scale 2^-3.
   nearly(plain.absolute, 8 * 0x1p-25 + 8 * 0x1p-25 * 8);
   nearly(scaled.absolute, plain.absolute / 1024);
   close_scene(&s);
@@ -84,7 +86,7 @@ static void only_f16_loses_small_values(void **state) {
   close_scene(&s);
 }
 
-/* ---- sums, rounded as the contract says, in the order in which reductions run ---- */
+/* ---- sums, rounded as the contract says, in the order of a real reduction ---- */
 
 enum { SHARDS = 4, REPLICAS = 3, MICROBATCHES = 5, TRIALS = 4000 };
 
@@ -98,10 +100,11 @@ static double rounded(double value, ad_dtype dtype) {
 static double addend(int trial, int replica, int shard, int m) {
   uint64_t index = (uint64_t)(((trial * REPLICAS + replica) * SHARDS + shard) * MICROBATCHES + m);
   double normal = ad_random_normal(3, 1, index);
-  return rounded(trial % 2 ? normal : 1 + fabs(normal), AD_F32);  // cancelling, and of one sign
+  return rounded(trial % 2 ? normal : 1 + fabs(normal), AD_F32);  // odd trials cancel, even trials have one sign
 }
 
-/* Each microbatch is scattered over shards, their sums add up, and the last goes over replicas. */
+/* Reduces one element as a run does: each microbatch is reduce-scattered, the results are added, and the last is
+ * all-reduced over replicas. Returns the sum; `exact` and `sizes` get the exact sum and the sum of magnitudes. */
 static double reduce(int trial, const ad_contract *c, ad_dtype sums, double *exact, double *sizes) {
   double total = 0;
   for (int replica = 0; replica < REPLICAS; replica++) {
@@ -139,7 +142,7 @@ static void no_sum_that_keeps_its_contract_exceeds_its_allowance(void **state) {
   for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
     double share = worst_share(contracts[i], AD_F32);
     assert_true(share <= 1);
-    assert_true(share > 0.05);  // nor is the allowance a loose one
+    assert_true(share > 0.05);  // the bound is not too loose either: some sum comes near it
   }
 }
 
@@ -147,20 +150,22 @@ static void a_sum_that_forms_in_bf16_where_f32_was_promised_exceeds_it(void **st
   assert_true(worst_share(single, AD_BF16) > 100);
 }
 
-/* ---- elements ---- */
+/* ---- single elements against their own bounds ---- */
 
 static void an_element_exceeds_its_own_allowance_and_no_other_s(void **state) {
   double ref[] = {100, 1, 1, 0}, dist[] = {100.5, 1.25, 1, 7},
-         sizes[] = {100, 1, 1, 1000};  // three, and what is beyond
+         sizes[] = {100, 1, 1, 1000};  // three elements, and one beyond the count
   ad_error error = ad_measure_error(dist, ref, sizes, 3, (ad_allowance){0.01, 0}, 0);
-  nearly(error.share, 25);  // 0.25 of 0.01, where 0.5 of 1 would have been well inside
+  nearly(error.share, 25);  // the second element: an error of 0.25 with a bound of 0.01; by the bound of the first it
+                            // would pass
   nearly(error.norm, hypot(0.5, 0.25));
   nearly(error.reduced, sqrt(1 + 2 * 0.01 * 0.01));
 }
 
 static void what_elements_exceed_is_held_against_computing_together(void **state) {
   double ref[] = {0, 0, 5}, dist[] = {4, -5, 5}, sizes[] = {1, 1, 1};
-  nearly(ad_measure_error(dist, ref, sizes, 3, (ad_allowance){1, 0}, 5).share, 1);  // 3 and 4 of 5
+  nearly(ad_measure_error(dist, ref, sizes, 3, (ad_allowance){1, 0}, 5).share, 1);  // an error of 3 and 4, so 5 in
+                                                                                    // norm, with a bound of 5
   assert_true(ad_measure_error(dist, ref, sizes, 3, (ad_allowance){1, 0}, 5.001).share <= 1);
   assert_true(ad_measure_error(dist, ref, sizes, 3, (ad_allowance){1, 0}, 4.999).share > 1);
 }

@@ -1,4 +1,4 @@
-/* The known mistakes: their lists, and which of them are planted: those that can show, and no others. */
+/* Tests the lists of known mistakes, and that exactly those are planted that can have an effect in a recipe. */
 #include <math.h>
 
 #include "world.h"
@@ -7,7 +7,7 @@
 #include "draw.h"
 #include "tensor/ring.h"
 
-/* What became of all known mistakes, and of one that is derived. */
+/* The verdicts of all known mistakes and of one derived mistake. */
 static ad_sabotages *list(const char *mesh, const char *data, const char *train) {
   ad_recipe *recipe = small_recipe(mesh, data, train);
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
@@ -102,7 +102,7 @@ static void equal_counts_hide_a_mean_of_means(void **state) {
   assert_false(has(p, "mean-of-microbatch-means"));
   assert_true(has(p, "last-microbatch-only") && has(p, "shifted-slice"));
   ad_sabotages_destroy(p);
-  p = list("dp_replicate=3", "", ", microbatches: 5"); /* 12 samples in 5 parts */
+  p = list("dp_replicate=3", "", ", microbatches: 5"); /* 12 samples in 5 microbatches: some are smaller */
   assert_true(has(p, "mean-of-microbatch-means"));
   ad_sabotages_destroy(p);
 }
@@ -114,7 +114,7 @@ static void one_microbatch_is_the_last(void **state) {
   ad_sabotages_destroy(p);
 }
 
-/* Of the mistakes that are derived: over an axis of one rank none is executed but the one that leaves it out. */
+/* Over an axis of one rank, the only derived mistake that is executed is the one that leaves the axis out. */
 static void an_axis_of_size_1_is_left_alone(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=1", UNEQUAL, ", microbatches: 2");
   ad_sabotages *p;
@@ -209,8 +209,7 @@ static void without_tokens_only_the_protocol_and_replicas_are_left(void **state)
   ad_sabotages_destroy(p);
 }
 
-/* What changes no more than the last bit is no wrong gradient: the verdict must be able to say that nothing caught it.
- */
+/* A change of the last bit alone is no wrong gradient: the verdict must be that nothing caught it. */
 static void change_the_last_bit(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   double *norm = passing;
@@ -253,7 +252,7 @@ static void what_nothing_catches_is_a_survivor(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- experts ---- */
+/* ---- known mistakes of mixtures of experts ---- */
 
 static ad_recipe *recipe_of_experts(void) {
   static const char text[] =
@@ -266,7 +265,7 @@ static ad_recipe *recipe_of_experts(void) {
   return recipe;
 }
 
-/* Tries this one alone; what the proof then says of every parameter is in *proof. */
+/* Tries one mistake by its name; *proof gets the numbers of every parameter with it. */
 static void try_alone(const ad_recipe *recipe, const char *name, ad_proof *proof) {
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
   ad_sabotages *tried;

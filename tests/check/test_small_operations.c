@@ -1,12 +1,12 @@
-/* Small operations on a tape between transitions, on cut, replicated and pending values: the program is proven, and of
- * the mistakes that are derived from it none survives. */
+/* Tests small operations between transitions, on sharded, replicated and partial values: the program is proven, and all
+ * mistakes that are derived from it are caught. */
 #include "every_move.h"
 
 #include "draw.h"
 
 enum { TAKEN = 40 };
 
-/* Numbers of [EVERY_WIDTH] that are made of one matrix: R on tp. */
+/* Two rows of EVERY_WIDTH numbers made from one matrix, typed R on tp. */
 typedef struct small_rows {
   ad_tensor *means, *largest;
 } small_rows;
@@ -15,16 +15,16 @@ static small_rows rows_of(ad_tape *t, ad_tensor *matrix) {
   return (small_rows){ad_mean_over(t, matrix, 0), ad_max_over(t, matrix, 1)};
 }
 
-/* R -> P: columns cut, their mean over a cut dimension, and a bias that counts once. */
+/* R -> P: a linear layer with cut columns, scaled by the mean over the cut dimension, with a bias that counts once. */
 static ad_tensor *by_columns(ad_tape *t, ad_phase_run *at, ad_tensor *b, ad_tensor *row) {
   ad_tensor *c = ad_tanh(t, ad_linear(t, b, every_weight(at, W_COLUMNS)));
-  ad_tensor *mean = ad_all_reduce(t, ad_mean_over(t, c, 1), "tp", AD_R); /* [rows] */
+  ad_tensor *mean = ad_all_reduce(t, ad_mean_over(t, c, 1), "tp", AD_R); /* shape [rows], one mean for each row */
   ad_tensor *e = ad_linear(t, ad_relu(t, c), every_weight(at, W_ROWS));
   ad_tensor *bias = ad_once(t, row, "tp");
   return ad_scale_rows(t, ad_add_row(t, e, bias), ad_exp(t, mean));
 }
 
-/* R -> P, where an even number of columns is cut, by way of another shape. */
+/* R -> P through an even number of cut columns, reshaped, transposed and back. */
 static ad_tensor *by_even_columns(ad_tape *t, ad_phase_run *at, ad_tensor *b) {
   ad_tensor *c = ad_linear(t, b, every_weight(at, W_EVEN));
   c = ad_sqrt(t, ad_exp(t, c));
@@ -35,7 +35,7 @@ static ad_tensor *by_even_columns(ad_tape *t, ad_phase_run *at, ad_tensor *b) {
   return ad_linear(t, c, every_weight(at, W_BACK));
 }
 
-/* The samples of this microbatch begin with this one. */
+/* The number of the first sample of microbatch m in the global batch. */
 static int64_t first_sample(const every_model *model, size_t m) {
   const ad_program_setting *setting = model->setting;
   return ad_cut(setting->global_batch, (int64_t)m, setting->microbatches).first;
@@ -61,7 +61,7 @@ static ad_status small_run(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- proofs ---- */
+/* ---- proofs on two meshes ---- */
 
 static const struct {
   const char *mesh;

@@ -1,5 +1,5 @@
-/* States that a phase changes by gradients and a rule of its own: in their order, with what they may be off by told
- * after the last, and no other than theirs. */
+/* Tests the proof of states that a phase updates by gradients and a rule of its own: in which order they stand, that
+ * their error is reported after the last parameter, and that no other state is listed. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ typedef struct scene {
   ad_phase_run at;
   double numbers[2][FIRST];
   ad_array gradients[2];
-  ad_state_change changes[2]; /* of the second state, then of the first */
+  ad_state_change changes[2]; /* changes[0] is the second state's, changes[1] the first's */
 } scene;
 
 static void open_scene(scene *s) {
@@ -62,7 +62,7 @@ static void close_scene(scene *s) {
   ad_comm_close(s->comm);
 }
 
-/* Adds the gradient; its number goes into what was called. */
+/* A rule that adds the gradient to the state; the state's number is noted in `called`. */
 static char called[16];
 static void note(char what) { called[strlen(called)] = what; }
 
@@ -122,7 +122,7 @@ static void what_fits_no_state_is_refused(void **state) {
   close_scene(&s);
 }
 
-/* Writes the error that it is told where the state's own number says. */
+/* Writes the reported error where the number of the state says. */
 static void tell_error(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i, double error,
                        double *off) {
   for (size_t k = 0; k < ad_array_numel(change->gradient); k++) off[k] += error * (double)(i + 1);
@@ -134,7 +134,7 @@ static double slack_of(const ad_slack *slack, const ad_array *state) {
   return -1;
 }
 
-/* As errors of gradients are: of the largest element of each, or of a millionth of the largest of all. */
+/* A state's allowed error is a part of the largest element of its gradient, or of a millionth of the largest of all. */
 static void what_may_be_off_is_taken_from_the_gradients(void **state) {
   scene s;
   double factor = 1;
@@ -145,7 +145,7 @@ static void what_may_be_off_is_taken_from_the_gradients(void **state) {
   memset(called, 0, sizeof called);
   ad_slack_watch(&slack);
   must(ad_phase_change_states(&s.at, &rule, s.changes, 2));
-  must(ad_phase_change_states(&s.at, &rule, s.changes, 1)); /* which adds to what the first allowed */
+  must(ad_phase_change_states(&s.at, &rule, s.changes, 1)); /* adds to what the first change allowed */
   ad_seam_plant(AD_SEAM_STATES, (ad_seam_slot){0});
   must(slack.status);
   double of_second = AD_WIDE_BOUND * (1e-6 * 1e9) + AD_WIDE_BOUND * 11, of_first = 2 * AD_WIDE_BOUND * 1e9;

@@ -1,4 +1,5 @@
-/* The table for people says of every parameter what the document says, the bad ones above all. */
+/* Tests that the printed table says of every parameter what the JSON document says, and shows wrong parameters first.
+ */
 #include "world.h"
 
 #include <math.h>
@@ -46,7 +47,7 @@ static void a_proof_on_one_rank_says_that_it_is_none_of_sums(void **state) {
   }
 }
 
-/* A parameter that several causes fit is as bad as one with a cause, and has all of them in its row. */
+/* A parameter with several possible causes ranks as bad as one with a single cause, and its row lists all of them. */
 static void every_possible_cause_stands_in_the_row(void **state) {
   static const char before[] =
       "{\"recipe\":\"tiny\",\"world\":4,\"summary\":{\"params\":1,\"counted\":1},\"params\":[{"
@@ -66,7 +67,7 @@ static void every_possible_cause_stands_in_the_row(void **state) {
   free(table);
 }
 
-/* ---- the verdict ---- */
+/* ---- the last line: the verdict ---- */
 
 static const char *last_line(const char *table) {
   size_t length = strlen(table);
@@ -84,7 +85,7 @@ static int verdicts(const char *table) {
   return count;
 }
 
-/* A document whose parameters all hold; `rest` begins with a comma. */
+/* The table of a document whose parameters all hold, with the further members `rest` (begins with a comma). */
 static char *table_of_rest(int world, const char *rest) {
   char document[1024], *table;
   snprintf(document, sizeof document,
@@ -121,9 +122,9 @@ static void the_last_line_is_the_verdict_and_there_is_one(void **state) {
   }
 }
 
-/* ---- angles ---- */
+/* ---- angles between a gradient and its reference ---- */
 
-/* The table of a proof in the recipe's own dtypes, of one parameter. */
+/* The table of a proof of one parameter in the recipe's own dtypes. */
 static char *table_of_param(double cosine, double error, double *kept) {
   ad_recipe *recipe = small_recipe("dp_shard=2", "", "");
   ad_check_options options = {.size = sizeof options, .recipe_dtype = 1};
@@ -156,7 +157,8 @@ static void an_angle_is_no_number_where_a_gradient_has_no_direction(void **state
       {0.5, 0.1, 0.5, "smallest cosine to the reference 0.5, of `w`", "; smallest cosine 0.5; "},
       {NAN, NAN, NAN, "smallest cosine to the reference undefined, of `w`", "; smallest cosine undefined; "},
       {NAN, 1, NAN, "smallest cosine to the reference undefined, of `w`", "; smallest cosine undefined; "},
-      {NAN, 0, 1, "smallest cosine to the reference undefined, of `w`", "; smallest cosine 1; "}, /* both are zero */
+      /* gradient and reference are both zero */
+      {NAN, 0, 1, "smallest cosine to the reference undefined, of `w`", "; smallest cosine 1; "},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     double kept;
@@ -167,8 +169,8 @@ static void an_angle_is_no_number_where_a_gradient_has_no_direction(void **state
   }
 }
 
-/* One that has no direction where its reference has one points further away than any, one that is zero as its reference
- * points as that does. */
+/* The table names the smallest cosine. An undefined cosine (null) with an error, a zero on one side only, counts as the
+ * smallest; one without error, zero on both sides, counts as 1. */
 static void the_smallest_angle_is_named_whichever_parameter_has_it(void **state) {
   static const char *const cosines[] = {"0.9", "0.8", "null", "null"}, *const errors[] = {"0.1", "0.1", "0", "1"};
   static const int worst[4][4] = {{0, 1, 0, 3}, {1, 1, 1, 3}, {0, 1, 2, 3}, {3, 3, 3, 3}};

@@ -1,5 +1,5 @@
-/* What is made of a planted mistake: a change is seen wherever a step shows it, and "no effect" is said only where the
- * program is the same. */
+/* Tests how the trial of a planted mistake is judged: any change in a step counts as caught, and "no effect" is said
+ * only if the program is provably unchanged. */
 #include "every_move.h"
 
 #include "check/sabotage.h"
@@ -12,11 +12,11 @@ static ad_sabotages *drawn_of(const ad_recipe *recipe) {
   return drawn;
 }
 
-/* ---- a mistake that shows in one of the losses alone ---- */
+/* ---- a mistake that changes only a loss that has no gradient ---- */
 
 static double metric_times;
 
-/* A number that is reported, and that no gradient starts from. */
+/* A loss that is reported only: its coefficient gives no gradient. */
 static ad_status metric_run(void *own, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *weights = ad_constant(t, &((every_model *)own)->batches[ad_phase_microbatch(at)].weights);
@@ -60,11 +60,11 @@ static void a_mistake_that_shows_in_a_metric_alone_is_caught(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- a mistake that is judged by the collectives of a run of its own ---- */
+/* ---- a mistake that is judged by the collectives of a second run ---- */
 
 static void notice_creation(void *context, void *passing) { ((ad_mistake_scene *)context)->fired = 1; }
 
-/* Whatever the loss is divided by, f16 does not hold this. */
+/* Makes the divisor of the loss so small that f16 overflows. */
 static void overflow(void *context, void *passing) { ((ad_divisor_passing *)passing)->total = 1e-30; }
 
 static ad_recipe *halves(int scale) {
@@ -109,7 +109,7 @@ static void a_wide_bucket_is_told_by_contract_and_by_calls(void **state) {
   if (!strstr(found.message, ", planned ")) fail_msg("the calls are not told: %s", found.message);
 }
 
-/* The first parameter's alone, so that the others overflow as they do. */
+/* Widens the dtype of the first parameter's gradient alone, so that the others still overflow. */
 static void widen_first(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   ad_contract *contract = passing;
@@ -118,7 +118,8 @@ static void widen_first(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* At 2^24 a step overflows and is skipped: calls are told of one at the scale to which that falls. */
+/* At loss scale 2^24 a step overflows and is skipped: the collectives that are reported are those of the first step
+ * that is not skipped, at a smaller scale. */
 static void calls_are_told_of_a_step_that_counts(void **state) {
   static const ad_mistake wide_first = {.name = "wide first",
                                         .words = "one bucket is wide",
@@ -130,7 +131,7 @@ static void calls_are_told_of_a_step_that_counts(void **state) {
   if (!strstr(found.message, ", planned ")) fail_msg("the calls are not told: %s", found.message);
 }
 
-/* A step that is skipped has fewer calls, which is no answer. */
+/* A skipped step has fewer collectives, which must not count as catching the mistake. */
 static void a_skipped_step_is_not_caught_by_its_calls(void **state) {
   static const ad_mistake overflows = {.name = "overflows",
                                        .words = "the loss is divided by next to nothing",
@@ -141,9 +142,9 @@ static void a_skipped_step_is_not_caught_by_its_calls(void **state) {
   if (found.caught != AD_CAUGHT_NONE) fail_msg("%s: %s", ad_caught_name(found.caught), found.message);
 }
 
-/* ---- what one mistake leaves to the next ---- */
+/* ---- a mistake leaves nothing behind for the next one ---- */
 
-/* The scale falls in a step that overflows; the mistake that is tried after it starts from the scale of the first. */
+/* An overflowing step lowers the loss scale; the next mistake is tried from the original scale. */
 static void each_mistake_is_tried_at_the_same_loss_scale(void **state) {
   static const ad_mistake overflows = {.name = "overflows",
                                        .words = "the loss is divided by next to nothing",
@@ -197,7 +198,7 @@ static ad_recipe *mirrored_recipe(void) {
   return recipe;
 }
 
-/* A trial starts from what was kept of the first: of a mirror's parameters there are no moments. */
+/* Each trial restores the state of the first; a mirror module's parameters have no moments to restore. */
 static void mistakes_are_tried_beside_a_mirror(void **state) {
   ad_recipe *recipe = mirrored_recipe();
   ad_check_options options = {.size = sizeof options, .sabotage = 1, .sabotage_count = 1};
@@ -211,10 +212,10 @@ static void mistakes_are_tried_beside_a_mirror(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- mistakes in the record that types let pass ---- */
+/* ---- mistakes in the tape's record that keep all types right ---- */
 
-/* Leaves out of a transition an axis that it does not go over: the program stays what it is, and all types hold. Were
- * that axis one of several ranks, nothing would say that this is the same program. */
+/* Plants a transition with one axis fewer, an axis over which it does not go: the program is unchanged and all types
+ * hold. If that axis has several ranks, nothing proves that the program is unchanged. */
 static ad_caught leave_out(const ad_recipe *recipe, const ad_place *place, ad_axis axis) {
   ad_sabotage sabotage = {
       .planting = {.place = *place, .operator_ = AD_OPERATOR_FEWER_AXES, .axis = axis, .in_record = 1}};
@@ -245,7 +246,7 @@ static void what_types_let_pass_has_no_effect_only_over_one_rank(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* Where a group has one rank, a transition that is left out in the record is the same program too. */
+/* Over a group of one rank, a transition that is left out of the record leaves the program unchanged. */
 static void what_is_left_out_over_one_rank_has_no_effect(void **state) {
   for (int ranks = 1; ranks <= 2; ranks++) {
     ad_recipe *recipe = every_recipe(ranks == 1 ? "dp_shard=2 tp=1" : "dp_shard=2 tp=2", 0);

@@ -1,5 +1,5 @@
-/* The verdict from both sides: a proof that no rank made, of which each number in turn stands just within its bound, at
- * it and just beyond it. */
+/* Tests the verdict from both sides, on a proof made up by the test: each number in turn is just within its bound, at
+ * it, and just beyond it. */
 #include "world.h"
 
 #include <math.h>
@@ -9,15 +9,15 @@
 enum { PARAMS = 3 };
 #define LITTLE 1e-6
 
-/* A number that a proof judges. */
+/* One of the numbers that a proof judges by a bound. */
 typedef struct number {
   const char *name;
-  size_t at, bound_at; /* bound_at 0: `bound` is what it may be */
+  size_t at, bound_at; /* offsets of the number and its bound; bound_at 0: the bound is the constant `bound` */
   double bound;
-  int may_lack; /* it is no number where nothing rounds but f64 */
+  int may_lack; /* NaN in a proof in f64, where it does not exist */
 } number;
 
-/* Bounds that the proof itself has: each another one, so that none is judged by another's. */
+/* The numbers of a whole proof. All bounds differ, so that a number judged by another's bound is noticed. */
 static const number of_proof[] = {
     {"loss", offsetof(ad_proof, loss_err), offsetof(ad_proof, loss_bound), 0, 0},
     {"norm", offsetof(ad_proof, norm_err), offsetof(ad_proof, norm_bound), 0, 0},
@@ -41,7 +41,7 @@ static void halve(const number *list, size_t count, void *in) {
   for (size_t i = 0; i < count; i++) *number_at(in, list[i].at) = bound_of(&list[i], in) / 2;
 }
 
-/* Every number is half of what it may be. */
+/* A proof in which every number is half of its bound. */
 static ad_proof *sound_proof(void) {
   ad_proof *proof = calloc(1, sizeof *proof + PARAMS * sizeof *proof->params);
   proof->complete = proof->initial_equal = proof->updates_equal = proof->judges_states = 1;
@@ -66,7 +66,7 @@ static ad_proof *sound_proof(void) {
   return proof;
 }
 
-/* The verdict, as the call gives it and as the document says it. */
+/* The verdict of the proof, which must be the same in ad_proof_passes and in the document. */
 static int holds(const ad_proof *proof, int directional) {
   ad_recipe_mesh mesh = {.text = (char *)"dp_shard=2"};
   ad_recipe recipe = {.name = (char *)"synthetic", .meshes = &mesh, .mesh_count = 1};
@@ -82,7 +82,7 @@ static int holds(const ad_proof *proof, int directional) {
   return verdict;
 }
 
-/* `own`: beside a sound proof in f64, as that in the recipe's own dtypes. */
+/* The verdict of a sound proof in f64 together with `own`, a proof in the recipe's own dtypes. */
 static int holds_as_own(const ad_proof *own) {
   ad_proof *proof = sound_proof();
   ad_recipe recipe = {0};
@@ -145,7 +145,7 @@ static void each_fact_decides(void **state) {
   free(proof);
 }
 
-/* A slope is compared without any of the other numbers, and they without it. */
+/* A directional proof judges the slope and nothing else; other proofs do not judge it. */
 static void a_slope_is_judged_alone(void **state) {
   ad_proof *proof = sound_proof();
   try_number(proof, &slope, proof, 1);
@@ -161,7 +161,7 @@ static void a_slope_is_judged_alone(void **state) {
   free(proof);
 }
 
-/* ---- of parameters the worst ---- */
+/* ---- the summary names the worst parameter ---- */
 
 static json_t *document_of(const ad_proof *proof, const ad_proof *own, const ad_sabotages *sabotages) {
   ad_recipe_mesh mesh = {.text = (char *)"dp_shard=2"};
@@ -193,7 +193,7 @@ static void a_document_sums_up_by_the_worst_parameter(void **state) {
       worst->ratio = 1 + side * 1e-3;
       worst->cosine = 0.25;
       json_t *document = document_of(proof, proof, NULL);
-      double largest = 0; /* an error may be larger where its bound is */
+      double largest = 0; /* a parameter's error may be larger than another's if its bound is */
       for (int i = 0; i < PARAMS; i++) largest = fmax(largest, proof->params[i].max_rel_err);
       assert_true(number_in(document, "summary", "worst_rel_err") == largest);
       assert_true(fabs(number_in(document, "summary", "worst_ratio_error") - 1e-3) < 1e-9);
@@ -214,7 +214,7 @@ static void a_document_sums_up_by_the_worst_parameter(void **state) {
   free(proof);
 }
 
-/* ---- planted mistakes ---- */
+/* ---- the verdict with planted mistakes ---- */
 
 static int holds_with(const ad_proof *proof, const ad_sabotages *sabotages) {
   json_t *document = document_of(proof, NULL, sabotages);
@@ -237,7 +237,7 @@ static void one_mistake_that_survives_decides_and_so_do_none_that_show(void **st
       sabotages->list[i].caught = shows[k];
       assert_true(holds_with(proof, sabotages));
     }
-    sabotages->list[i].caught = AD_CAUGHT_TYPE; /* refused before anything was computed */
+    sabotages->list[i].caught = AD_CAUGHT_TYPE; /* refused by types, before anything was computed */
     assert_false(holds_with(proof, sabotages));
     sabotages->list[i].caught = AD_CAUGHT_NO_EFFECT;
   }
@@ -252,9 +252,10 @@ static void one_mistake_that_survives_decides_and_so_do_none_that_show(void **st
   free(proof);
 }
 
-/* ---- what decides is told ---- */
+/* ---- the table names the number that decides ---- */
 
-/* What the table says of a sound proof with one number that decides, and of one in own dtypes beside it. */
+/* The table of a proof with one number that decides; `own` (or NULL): the proof in the recipe's own dtypes beside it.
+ */
 static char *table_of(const ad_proof *proof, const ad_proof *own) {
   json_t *document = document_of(proof, own, NULL);
   char *json = json_dumps(document, 0), *table;
@@ -304,7 +305,7 @@ static void whatever_decides_is_told_in_the_table(void **state) {
   free(proof);
 }
 
-/* Two digits of the nearest share, and four where two would not say on which side of 1 it is. */
+/* A share of a bound is printed with two digits, and with four if two would not show on which side of 1 it is. */
 static void a_share_near_1_is_told_with_more_digits(void **state) {
   static const struct {
     double share;
@@ -322,7 +323,7 @@ static void a_share_near_1_is_told_with_more_digits(void **state) {
   free(proof);
 }
 
-/* ---- which bounds hold ---- */
+/* ---- which precisions have wide bounds ---- */
 
 static int is_wide(const char *precision, int own, ad_dtype dtype) {
   char train[160];

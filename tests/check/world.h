@@ -1,5 +1,5 @@
-/* A small world in which sums go wrong: unequal token counts, a rank with none, and memory that ranks and test share.
- */
+/* A small world for proofs in which sums easily go wrong: token counts differ between ranks, one rank has none; and
+ * memory that the ranks share with the test. */
 #ifndef TESTS_CHECK_WORLD_H
 #define TESTS_CHECK_WORLD_H
 #include <setjmp.h>
@@ -16,7 +16,7 @@
     if (call) fail_msg("%s: %s", #call, ad_last_error()); \
   } while (0)
 
-/* `data` and `train` continue their maps: ", valid: [1, 0.5]". */
+/* A small recipe. `data` and `train` continue their YAML maps, such as ", valid: [1, 0.5]". */
 static inline ad_recipe *small_recipe(const char *mesh, const char *data, const char *train) {
   char text[1024];
   snprintf(text, sizeof text,

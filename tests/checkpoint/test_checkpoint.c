@@ -1,5 +1,5 @@
-/* Checkpoints: every world reads what any other wrote; damage of any kind is seen and passed over; a full disk leaves
- * the earlier checkpoints alone. */
+/* Tests checkpoints: any mesh reads what any other mesh wrote; a damaged checkpoint is recognised and skipped; a full
+ * disk leaves earlier checkpoints intact. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@
 #include "forge.h"
 #include "ranks.h"
 
-/* ---- the values, and where they lie ---- */
+/* ---- the values that are saved, and their layouts ---- */
 
 enum { VALUES = 6, NUMEL_MAX = 64 };
 typedef struct value {
@@ -39,7 +39,7 @@ static const value values[VALUES] = {{"matrix", AD_F32, {2, {7, 5}}}, {"cube", A
 
 typedef struct world {
   int64_t ranks;
-  const char *mesh, *many, *one; /* layouts of values with several dimensions, with one */
+  const char *mesh, *many, *one; /* layouts of values with several dimensions and with one */
 } world;
 static const world worlds[] = {
     {1, "dp_shard=1", "", ""},
@@ -61,7 +61,7 @@ typedef struct side {
   ad_checkpoint_state state;
 } side;
 
-// Each element tells its value, its place and the step.
+// Each element is a number made from its value, its place and the step.
 static void whole_of(int v, int64_t step, void *out) {
   double elements[NUMEL_MAX];
   int64_t numel = ad_shape_numel(&values[v].shape);
@@ -123,7 +123,7 @@ static void close_side(side *s) {
   ad_mesh_destroy(s->mesh);
 }
 
-/* ---- folders ---- */
+/* ---- folders and files ---- */
 
 static const char *at(const char *name) {
   static char path[4][160];
@@ -162,7 +162,7 @@ static int save_on_rank(ad_comm *comm, void *context) {
   CHECK_OK(ad_checkpointer_create(comm, s.mesh, folder, 2, &c));
   fill(&s, 5);
   CHECK_OK(ad_checkpointer_save(c, &s.state));
-  spoil(&s);  // what is saved is what was there at the call
+  spoil(&s);  // saved values are those at the time of the call
   CHECK_OK(ad_checkpointer_finish(c));
   CHECK(ad_checkpoint_newest(folder) == 5);
   ad_checkpointer_destroy(c);
@@ -195,7 +195,7 @@ static void every_element_is_written_once(void **state) {
     char name[64];
     ad_safetensors *file;
     snprintf(name, sizeof name, "step-5/rank-%d.safetensors", rank);
-    assert_int_equal(is_there(name), rank < 2);  // the second replica writes nothing
+    assert_int_equal(is_there(name), rank < 2);  // the second replica writes no file
     if (rank >= 2) continue;
     assert_int_equal(ad_safetensors_open(at(name), &file), AD_OK);
     for (int v = 0; v < VALUES; v++) {
@@ -254,13 +254,13 @@ static int count_unfinished(void) {
 }
 
 static void polling_completes_them_and_the_last_ones_stay(void **state) {
-  assert_int_equal(mkdir(at("step-3.tmp"), 0777), 0);  // an interrupted write
+  assert_int_equal(mkdir(at("step-3.tmp"), 0777), 0);  // stands for an interrupted write
   run_ranks(3, poll_on_rank, (void *)&worlds[3]);
   assert_false(is_there("step-1") || is_there("step-2") || is_there("step-3.tmp") || is_there("step-4.tmp"));
   assert_true(is_there("step-3") && is_there("step-4"));
 }
 
-/* Names that could be known before would be a trap: what a link leads to is neither written nor removed. */
+/* Names that can be guessed could be links laid by others: what a link leads to is neither written nor removed. */
 static void links_in_the_folder_are_not_followed(void **state) {
   static const char *const links[] = {"step-3.tmp", "step-4.tmp", "step-3.old.tmp"};
   char victim[96], kept[128];
@@ -272,8 +272,8 @@ static void links_in_the_folder_are_not_followed(void **state) {
   run_ranks(3, poll_on_rank, (void *)&worlds[3]);
   assert_true(is_there("step-3") && is_there("step-4"));
   assert_int_equal(count_unfinished(), 0);
-  assert_int_equal(unlink(kept), 0);   // it was not removed,
-  assert_int_equal(rmdir(victim), 0);  // and nothing was written beside it
+  assert_int_equal(unlink(kept), 0);   // the link's target was not removed
+  assert_int_equal(rmdir(victim), 0);  // and nothing was written into it
 }
 
 static int saves_one_after_another(ad_comm *comm, void *context) {
@@ -281,7 +281,7 @@ static int saves_one_after_another(ad_comm *comm, void *context) {
   ad_checkpointer *c;
   open_side(comm, context, &s);
   CHECK_OK(ad_checkpointer_create(comm, s.mesh, folder, 2, &c));
-  for (int64_t step = 3; step <= 5; step++) {  // each waits for the one before it
+  for (int64_t step = 3; step <= 5; step++) {  // each save waits for the one before it
     fill(&s, step);
     CHECK_OK(ad_checkpointer_save(c, &s.state));
   }
@@ -289,8 +289,8 @@ static int saves_one_after_another(ad_comm *comm, void *context) {
   spoil(&s);
   CHECK_OK(ad_checkpoint_load(comm, s.mesh, folder, &s.state));
   CHECK(holds(&s, 5));
-  CHECK_OK(ad_checkpointer_save(c, &s.state));  // takes the place of the one of that step
-  ad_checkpointer_destroy(c);                   // not finished: stays incomplete
+  CHECK_OK(ad_checkpointer_save(c, &s.state));  // replaces the checkpoint of the same step
+  ad_checkpointer_destroy(c);                   // this save was not finished, so the checkpoint stays incomplete
   close_side(&s);
   return 0;
 }
@@ -330,7 +330,7 @@ static int fill_the_disk(ad_comm *comm, void *context) {
   CHECK_OK(ad_checkpoint_load(comm, s.mesh, folder, &s.state));
   CHECK(holds(&s, 1));
   if (ad_comm_rank(comm) == 1) limit_files(RLIM_INFINITY);
-  fill(&s, 3);  // there is room again
+  fill(&s, 3);  // from here on there is room again
   CHECK_OK(ad_checkpointer_save(c, &s.state));
   CHECK_OK(ad_checkpointer_finish(c));
   ad_checkpointer_destroy(c);
@@ -344,7 +344,7 @@ static void a_full_disk_is_an_error_on_all_ranks_and_harms_nothing_earlier(void 
   assert_false(is_there("step-2") || count_unfinished());
 }
 
-/* ---- damage, in a world of one rank ---- */
+/* ---- damaged checkpoints, in a world of one rank ---- */
 
 typedef struct alone {
   ad_comm *comm;
@@ -356,7 +356,7 @@ static void collect_log(void *context, ad_log_level level, const char *message) 
 }
 static char warning[1024];
 
-// The side points into itself, so it stays where it is.
+// Opens *a, whose address must stay the same (its side points into itself), and saves two checkpoints.
 static void save_two(alone *a) {
   ad_checkpointer *c;
   assert_int_equal(ad_comm_open_alone(&a->comm), AD_OK);
@@ -421,7 +421,7 @@ static void damage_at_every_byte(const char *name) {
 
 static void a_damaged_shard_is_seen_at_any_byte(void **state) { damage_at_every_byte("step-2/rank-0.safetensors"); }
 
-static const char *damaged; /* the file of a checkpoint that is none */
+static const char *damaged; /* the damaged file */
 
 static int refuse_on_rank(ad_comm *comm, void *context) {
   side s;
@@ -477,7 +477,8 @@ static void an_index_that_says_another_dtype_is_passed_over(void **state) {
   forge(at("step-1/index.json"), "\"dtype\":\"bf16\"", "\"dtype\":\"f64\"");
   assert_int_equal(ad_checkpoint_load(a.comm, a.s.mesh, folder, &a.s.state), AD_IO);
   assert_non_null(strstr(ad_last_error(), "step 2: index.json: says that narrow is f64, its file holds bf16"));
-  assert_non_null(strstr(warning, "the checkpoint of step 1 is not usable: index.json"));  // none is before it
+  // no earlier checkpoint exists
+  assert_non_null(strstr(warning, "the checkpoint of step 1 is not usable: index.json"));
   close_alone(&a);
 }
 
@@ -498,7 +499,7 @@ static void an_index_that_says_other_ranks_than_its_mesh_has_is_passed_over(void
   close_alone(&a);
 }
 
-/* Names that end so cannot be given; NULL: all can. */
+/* Renames to names with this ending fail; NULL: none fails. */
 static const char *refused_end;
 
 int rename(const char *from, const char *to) {
@@ -537,7 +538,7 @@ static void a_failed_checkpoint_takes_its_own_pieces_away_and_says_so(void **sta
   save_two(&a);
   assert_int_equal(ad_checkpointer_create(a.comm, a.s.mesh, folder, 2, &c), AD_OK);
   fill(&a.s, 3);
-  assert_int_equal(mkdir(at("step-3"), 0777), 0);  // in the way, and nothing that a run makes
+  assert_int_equal(mkdir(at("step-3"), 0777), 0);  // a foreign folder in the way
   assert_int_equal(mkdir(at("step-3.old.tmp"), 0777), 0);
   assert_int_equal(mkdir(at("step-3.old.tmp/full"), 0777), 0);
   refused_end = ".others";

@@ -1,6 +1,6 @@
-/* Whenever the machine stops, a complete checkpoint is on disk: what is brought there, and in which order names are
- * given and taken. The test program stands between the library and the system: it defines the calls that matter,
- * writes down who was called with what, and passes the call on. */
+/* Tests that a complete checkpoint is on disk whenever the machine stops: what is synced, and in which order files are
+ * renamed and removed. The test program stands between the library and the system: it defines the system calls that
+ * matter, writes down each call, and passes it on. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -20,14 +20,14 @@
 #include "files/file.h"
 #include "ranks.h"
 
-/* ---- the calls, as they were made ---- */
+/* ---- the system calls, in the order in which they were made ---- */
 
 enum { CALLS_MAX = 256, CALL_SIZE = 400 };
-static char calls[CALLS_MAX][CALL_SIZE]; /* "fsync step-1.tmp/index.json", "rename step-1.tmp step-1" */
+static char calls[CALLS_MAX][CALL_SIZE]; /* such as "fsync step-1.tmp/index.json", "rename step-1.tmp step-1" */
 static int call_count;
 static char folder[64];
 
-static const char *failing; /* the next call that reads so fails; NULL: none does */
+static const char *failing; /* the next call with this text fails; NULL: none fails */
 
 static int fails(const char *call) {
   if (!failing || strcmp(call, failing) != 0) return 0;
@@ -36,10 +36,10 @@ static int fails(const char *call) {
   return 1;
 }
 
-/* A checkpoint is written by a thread, but never by two, and the test waits for it. */
+/* No lock is needed: one thread writes a checkpoint, and the test waits for it. */
 static char *next_call(void) { return calls[call_count < CALLS_MAX ? call_count++ : CALLS_MAX - 1]; }
 
-/* Below the folder; the folder itself is ".". Of an unfinished name what was drawn by chance is left out. */
+/* The path below the folder, "." for the folder itself, without the random part of an unfinished file's name. */
 static const char *inside(const char *path) {
   static _Thread_local char plain[2][160];
   static _Thread_local int next;
@@ -84,7 +84,7 @@ int unlinkat(int parent, const char *name, int flags) {
 int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
 int rmdir(const char *path) { return unlinkat(AT_FDCWD, path, AT_REMOVEDIR); }
 
-/* The number of the first call that begins with these words, from `start` on; CALLS_MAX if there is none. */
+/* The number of the first call from `start` on that begins with these words; CALLS_MAX if there is none. */
 static int find_from(int start, const char *words) {
   for (int i = start; i < call_count; i++)
     if (!strncmp(calls[i], words, strlen(words))) return i;
@@ -95,7 +95,7 @@ static void print_calls(void) {
   for (int i = 0; i < call_count; i++) print_error("  %s\n", calls[i]);
 }
 
-/* These calls were made, in this order. */
+/* Checks that these calls were made in this order. */
 static void made_in_order(const char *const *words, size_t count) {
   int at = -1;
   for (size_t i = 0; i < count; i++) {
@@ -106,14 +106,14 @@ static void made_in_order(const char *const *words, size_t count) {
   }
 }
 
-/* Nothing with this beginning was called before that. */
+/* Checks that no call beginning with `words` came before the first call beginning with `first`. */
 static void not_before(const char *words, const char *first) {
   if (find_from(0, words) > find_from(0, first)) return;
   print_calls();
   fail_msg("\"%s\" came before \"%s\"", words, first);
 }
 
-/* ---- a world of one rank ---- */
+/* ---- saving in a world of one rank ---- */
 
 enum { ROWS = 4 };
 
@@ -161,7 +161,7 @@ static void close_alone(alone *a) {
   assert_int_equal(rmdir(folder), 0);
 }
 
-/* ---- the order ---- */
+/* ---- the order of calls ---- */
 
 static void a_checkpoint_gets_its_name_when_all_of_it_is_on_disk(void **state) {
   alone a;
@@ -169,7 +169,7 @@ static void a_checkpoint_gets_its_name_when_all_of_it_is_on_disk(void **state) {
   save(&a, 1);
   static const char *const shard[] = {"fsync step-1.tmp/rank-0.safetensors", "rename step-1.tmp step-1"};
   static const char *const index[] = {"fsync step-1.tmp/index.json", "rename step-1.tmp step-1"};
-  // The names of its files, after the last of them; and its own name, after it has it.
+  // The files' names are synced after the last file, and the checkpoint's name after its rename.
   static const char *const names[] = {"fsync step-1.tmp/rank-0.safetensors", "fsync step-1.tmp/index.json",
                                       "fsync step-1.tmp", "rename step-1.tmp step-1", "fsync ."};
   made_in_order(shard, 2);
@@ -190,7 +190,7 @@ static void an_older_one_goes_when_the_new_one_has_its_name_on_disk(void **state
   close_alone(&a);
 }
 
-/* It loses its name at once, so that no half of it ever bears a complete one's. */
+/* A checkpoint that is removed loses its name first, so that no half-removed one looks complete. */
 static void no_file_of_a_complete_one_is_removed_while_it_has_its_name(void **state) {
   alone a;
   open_alone(&a, 1);
@@ -202,7 +202,7 @@ static void no_file_of_a_complete_one_is_removed_while_it_has_its_name(void **st
   close_alone(&a);
 }
 
-/* One that cannot be set aside stays complete, and the caller learns it. */
+/* An old checkpoint that cannot be renamed stays complete, and the caller gets the error. */
 static void an_older_one_that_cannot_be_removed_is_told(void **state) {
   alone a;
   char path[160];
@@ -232,7 +232,7 @@ static void one_of_the_same_step_is_replaced_before_it_is_removed(void **state) 
   close_alone(&a);
 }
 
-/* Whether the new one cannot have the name, or the name cannot be brought to disk. */
+/* The new checkpoint cannot be renamed, or its name cannot be synced: the old one stays. */
 static void one_of_the_same_step_stays_where_the_new_one_fails(void **state) {
   static const char *const calls_that_fail[] = {"rename step-1.tmp step-1", "fsync ."};
   alone a;
@@ -252,7 +252,7 @@ static void one_of_the_same_step_stays_where_the_new_one_fails(void **state) {
   close_alone(&a);
 }
 
-/* ---- a value of which the files hold a part ---- */
+/* ---- a value of which the files hold only a part ---- */
 
 static int save_halves(ad_comm *comm, void *context) {
   (void)context;
@@ -274,7 +274,7 @@ static int save_halves(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Rewrites the index, with a checksum that fits: the second piece is left out, or takes the place of the first. */
+/* Rewrites the index under a valid checksum: the second piece is left out, or put in place of the first (doubles). */
 static void lose_a_piece(int doubles) {
   char path[160];
   json_t *index;
@@ -301,7 +301,7 @@ static void a_value_of_which_a_part_is_missing_does_not_load(void **state) {
   close_alone(&a);
 }
 
-/* As many elements as there are, but not each of them. */
+/* The files have the right number of elements, but one piece twice. */
 static void a_value_of_which_a_part_is_there_twice_does_not_load(void **state) {
   alone a;
   open_alone(&a, 1);

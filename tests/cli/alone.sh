@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One rank in low precision: nothing travels and everything rounds. It is proven at every ZeRO level, and what can still
-# go wrong on one rank is caught.
+# Tests low precision on one rank, where nothing is communicated and everything is rounded: the recipe is proven at
+# every ZeRO level, and mistakes that can still happen on one rank are caught.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `addend bench` measures and its document has the keys that scripts rely on. Times are not judged. Usage: bench.sh PROGRAM SOURCE
+# Tests that `addend bench` measures and that its document has the keys that scripts rely on. Times are not judged.
+# Usage: bench.sh PROGRAM SOURCE
 set -euo pipefail
 addend=$1
 . "$2/tests/support/draw.sh"
@@ -30,7 +31,7 @@ for dtype in ("f32", "bf16", "f16"):
 PY
 fi
 
-# Steps on parameters: each dtype and storage once, at the floor's bytes.
+# Steps on parameters: measures each dtype and storage once, with the bytes that the floor (a plain program) moves.
 if is_drawn parameters; then
 for op in reducer copy_in sharded_step update; do
   document=$("$addend" bench --quick --json --op "$op" --ranks 2 2>/dev/null)
@@ -50,7 +51,7 @@ PY
 done
 fi
 
-for ranks in "2 ranks" "errors on 3" "startup on 32"; do # what the next documents have
+for ranks in "2 ranks" "errors on 3" "startup on 32"; do # the next documents must have these
   "$addend" bench --help | tr -s ' \n' ' ' | grep -q -- "--quick[^-]*$ranks" || { echo "bench --help: --quick does not say $ranks" >&2 && exit 1; }
 done
 if is_drawn startup; then
@@ -58,7 +59,7 @@ document=$("$addend" bench --quick --json --op startup 2>/dev/null)
 python3 -c 'import json, sys; row, = json.loads(sys.argv[1])["rows"]; assert row["ranks"] == 32 and row["seconds_median"] > 0' "$document"
 fi
 
-# Products: every shape in every dtype, by each library that is there.
+# Matrix products: every shape in every dtype, by each library that is there.
 if is_drawn products; then
 table=$(mktemp -d)/products.json
 document=$("$addend" bench --quick --json --op products --write "$table" 2>/dev/null)
@@ -97,8 +98,8 @@ fi
 rm -r "${table%/*}"
 fi
 
-# Training steps: two models, the second twice as wide, on one rank and on two, in f32 and in bf16 beside the same f32 parameters;
-# what made the products, in words; and the share and rate of products in a step of either dtype.
+# Training steps: two models, the second twice as wide, on one rank and on two, in f32 and in bf16 with the same f32
+# parameters; which library computes products, in words; and the products' share and rate in a step of either dtype.
 if is_drawn train_step; then
 document=$("$addend" bench --quick --json --op train_step 2>/dev/null)
 python3 - "$document" <<'PY'
@@ -134,7 +135,8 @@ grep -Eq '^ +2 +256 bf16 +2 .* (oneDNN|OpenBLAS)' <<<"$table"
 grep -Eq '^matrix products of a step in bf16 on one rank, .*%' <<<"$table"
 fi
 
-# Errors: every mistake reaches every other rank; two ranks have one group, so no circle. Nothing is left of the worlds.
+# Errors: every mistake reaches every other rank; two ranks have one group, so there is no circle of waits. Nothing is
+# left of the worlds.
 if is_drawn errors; then
 document=$("$addend" bench --quick --json --op errors 2>/dev/null)
 python3 - "$document" <<'PY'
@@ -151,7 +153,8 @@ PY
 "$addend" bench --quick --op errors --ranks 4 2>/dev/null | grep -Eq '^circle +4 +5 '
 fi
 
-# Steps of tensor parallel ranks: without and with the sequence cut too on two, beside cut parameters on four.
+# Steps of tensor-parallel ranks: on two ranks with and without the sequence cut too, and on four ranks with cut
+# parameters.
 if is_drawn parallel_step; then
 document=$("$addend" bench --quick --json --op parallel_step 2>/dev/null)
 python3 - "$document" <<'PY'
@@ -164,7 +167,7 @@ assert [(row["storage"], row["ranks"]) for row in rows] == [("tp", 2), ("tp_sequ
 PY
 fi
 
-# Rows to their experts and back, at the floor's bytes; products of experts and their layer on one rank.
+# Rows sent to their experts and back, with the floor's bytes; products of experts and their layer on one rank.
 if is_drawn exchange; then
 document=$("$addend" bench --quick --json --op exchange --ranks 2,3 2>/dev/null)
 python3 - "$document" <<'PY'
@@ -187,7 +190,7 @@ PY
 done
 fi
 
-# A batch over a bridge and back, at the floor's bytes where any move.
+# A batch sent over a bridge and back, with the floor's bytes if any are moved.
 if is_drawn bridge; then
 document=$("$addend" bench --quick --json --op bridge --ranks 2,3,4 2>/dev/null)
 python3 - "$document" <<'PY'
@@ -201,7 +204,7 @@ assert [(row["ranks"], row["storage"], row["bytes"]) for row in rows] == [
 PY
 fi
 
-# Attention: one rank, and each variant on two.
+# Attention on one rank, and each variant on two.
 if is_drawn attention; then
 document=$("$addend" bench --quick --json --op attention 2>/dev/null)
 python3 - "$document" <<'PY'
@@ -216,7 +219,7 @@ PY
 "$addend" bench --quick --op attention --ranks 3 2>/dev/null | grep -Eq '^gather +3 +256 '
 fi
 
-# A decomposition on three pools: its step and each of its exchanges, at the bytes that its receivers lack.
+# A decomposition on three pools: its step and each of its exchanges, with the bytes that receivers lack.
 if is_drawn decompose; then
 for op in decompose_step decompose_exchange; do
   document=$("$addend" bench --quick --json --op $op 2>/dev/null)
@@ -238,8 +241,9 @@ PY
 done
 fi
 
-# Memory as planned and as the kernel counts it, of every level and dtype on two ranks; and of steps in f32 and bf16 with a batch and
-# with two, whose difference is activations. How close they must be is judged in tests/system/test_memory.c.
+# Memory as planned and as the kernel counts it, for every ZeRO level and dtype on two ranks; and for steps in f32 and
+# bf16 with one batch and with two, whose difference is activations. tests/system/test_memory.c judges how close they
+# must be.
 if is_drawn memory; then
 document=$("$addend" bench --quick --json --op memory 2>/dev/null)
 python3 - "$document" <<'PY'
@@ -266,8 +270,8 @@ assert document["activations"]["planned"]["bf16_bytes"] == of[3] - of[2], of
 PY
 fi
 
-# Collectives through PyTorch's process groups and steps of DDP and FSDP2, on the memory that each row names. With --peers what is there
-# must have right results: a peer whose result is wrong is not measured.
+# Collectives through PyTorch's process groups, and steps of DDP and FSDP2, on the memory that each row names. With
+# --peers the results of other programs must be right: a program with a wrong result is not measured.
 if is_drawn torch_group; then
 rows_of_group=$(mktemp)
 cat >"$rows_of_group" <<'PY'
@@ -288,7 +292,7 @@ PY
 document=$("$addend" bench --quick --json --op torch_group 2>/dev/null)
 python3 "$rows_of_group" "$document"
 if python=$(bash "$2/tests/support/python.sh" --find torch); then
-  peers=$(mktemp -d) # without DeepSpeed, which is fetched and compiled
+  peers=$(mktemp -d) # DeepSpeed is left out, since it would be fetched and compiled
   ln -s "$(realpath "${addend%/*}")"/peers/* "$peers" && rm "$peers"/deepspeed*
   document=$(ADDEND_PEERS=$peers ADDEND_LIBRARY=$(realpath "${addend%/*}")/libaddend.so ADDEND_PEER_PYTHON=$python "$addend" bench --quick --peers --json --op torch_group 2>/dev/null)
   python3 "$rows_of_group" "$document" torch_group gloo
@@ -298,23 +302,25 @@ fi
 rm -- "$rows_of_group"
 fi
 
-# What cannot be measured is said, and is exit 3.
+# A measurement that is not possible is told, with exit status 3.
 log=$(mktemp)
 trap 'rm -f -- "$log"' EXIT
-could_not() { # words of the message, then the options
+could_not() { # arguments: words of the message, then options
   local words=$1 status=0
   shift
   "$addend" bench --quick "$@" >/dev/null 2>"$log" || status=$?
   [ "$status" -eq 3 ] && grep -q "$words" "$log" || { cat "$log" >&2 && echo "bench $*: exit $status, not 3 with '$words'" >&2 && exit 1; }
 }
-(ulimit -n 16 && "$addend" bench --quick --op startup >/dev/null) # fewer descriptors than ranks: they are watched all the same
+# fewer file descriptors than ranks: the ranks are watched all the same
+(ulimit -n 16 && "$addend" bench --quick --op startup >/dev/null)
 (exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; ulimit -n 4 && could_not "addend bench: startup, [0-9]* ranks: signals cannot be watched" --op startup)
 ADDEND_PEERS=/nowhere could_not "attention, ring, 1 rank, 256 tokens: no result" --op attention
 TMPDIR=/nowhere could_not "zero1, dp_shard=2: /nowhere/addend-bench-.*: the folder for checkpoints cannot be made" --op memory
-"$addend" bench --quick --op memory --largest 1024 2>/dev/null | grep -q cores # all left out: a table without rows
+# every row is left out: the table has none
+"$addend" bench --quick --op memory --largest 1024 2>/dev/null | grep -q cores
 "$addend" bench --quick --op memory 2>/dev/null | grep -Eq '^dp_shard=2 +zero3 +bf16 +f32 +8 '
 
-# A request to stop ends it, also while ranks run, which it then says; between them the signal itself does.
+# A request to stop ends the bench: with a message while ranks run, by the signal itself between runs.
 "$addend" bench --op memory >/dev/null 2>"$log" &
 sleep 2
 kill -TERM $!
@@ -331,7 +337,8 @@ for wrong in "--hosts 1" "--hosts 2x" "--hosts 2x1," "--hosts 2x17" "--hosts 9" 
   [ "$status" -eq 2 ] || { echo "bench $wrong: exit $status, not 2" >&2 && exit 1; }
 done
 
-# A pipeline's step by each schedule, and what of it ranks spend in transfers between the stages: some of it, not all.
+# A pipeline's step with each schedule, and the part of it that ranks spend in transfers between stages: some of it, not
+# all.
 if is_drawn pipeline; then
 document=$("$addend" bench --quick --json --op pipeline 2>/dev/null)
 python3 - "$document" <<'PY'

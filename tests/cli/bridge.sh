@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Two modules joined by a bridge, on the same ranks and on ranks of their own: each recipe with and without cp, axes in
-# every order on either side, one and three microbatches, at ZeRO 0 and 3, over five steps (drawn by a seed); one norm
-# over both modules; known and derived mistakes (drawn); checkpoints that go on on the same meshes and on others, from one
-# placement to the other; weights; and what does not fit.
+# Tests recipes of two modules joined by a bridge, on the same ranks and on disjoint ranks: each recipe with and without
+# cp, axes in every order on either side, one and three microbatches, at ZeRO 0 and 3, over five steps (drawn by a
+# seed); one norm over both modules; known and derived mistakes (drawn); checkpoints that are resumed on the same
+# meshes, on other meshes, and on disjoint instead of shared ranks; weights; and recipes that do not fit.
 #   bridge.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -13,7 +13,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/prove.sh"
 
 # ---- every gradient of both modules against one process, f64 below 1e-12 ----
-orders() { # two or three axes of a mesh, in every order, with + between them
+orders() { # prints all orders of two or three axes, joined by +
   if [ $# -eq 2 ]; then echo "$1+$2 $2+$1"; else echo "$1+$2+$3 $1+$3+$2 $2+$1+$3 $2+$3+$1 $3+$1+$2 $3+$2+$1"; fi
 }
 meshes=()
@@ -46,7 +46,7 @@ for mesh in "${meshes[@]}"; do
 done
 for encoder in dp=3+tp=2 tp=2+dp=3; do
   for model in $(orders dp=2 cp=3 tp=1) $(orders dp=2+cp=1 tp=3); do
-    for batch in 1 2 5 7; do # with parts that have no row
+    for batch in 1 2 5 7; do # batches of which some ranks have no row
       mesh="ocr-ragged mesh.encoder=$encoder mesh.model=$model model.heads=6 train.global_batch=$batch"
       cases+=("$mesh shard.zero=0 train.microbatches=1 --steps 5" "$mesh shard.zero=3 train.microbatches=3 --steps 5")
     done
@@ -55,14 +55,14 @@ done
 draw_cases "meshes" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 
-# The decoder's sequence cut over tp too, inside what cp cuts, on an axis of one rank, and beside no cp.
+# The decoder's sequence is cut over tp too: inside the part that cp cuts, on an axis of one rank, and without cp.
 prove ocr-fan-in-small model.sequence_parallel=true
 prove ocr-fan-out model.sequence_parallel=true
 prove ocr-fan-out mesh.model=dp=4+tp=2 model.sequence_parallel=true
 prove ocr-fan-in-small mesh.model=cp=2+tp=4 model.sequence_parallel=true shard.zero=3
 
-# The same for modules on ranks of their own, whose numbers need not agree: with copies that nobody asks on the one side
-# or on the other, and parts without a row.
+# The same for modules on disjoint ranks, whose numbers need not match: with copies on either side from which nobody
+# receives, and with parts without a row.
 cases=()
 while read -r encoder model batch ragged; do
   for a in ${encoder//,/ }; do
@@ -94,7 +94,7 @@ done
 draw_cases "recipes of bridges" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do prove $arguments; done
 
-# ---- one norm over both modules, every distinct parameter once ----
+# ---- one norm over both modules, in which every distinct parameter counts once ----
 prove ocr-fan-out --steps 1 --dump dump
 python3 - "$source/tests/cli" <<'Y'
 import json, struct, sys
@@ -109,7 +109,7 @@ assert set(squares) == {"encoder", "model"} and min(squares.values()) > 0, squar
 assert abs(sum(squares.values()) ** 0.5 - proof["norm"]["dist"]) < 1e-12 * proof["norm"]["dist"], (squares, proof["norm"])
 Y
 
-# ---- mistakes: none survives, and those of a bridge are planted where they show ----
+# ---- planted mistakes: none survives, and a bridge's are planted where they have an effect ----
 : "${ADDEND_TEST_SEED:?}"
 seed=$ADDEND_TEST_SEED count=
 [ "$seed" = all ] && seed=1 || count==40
@@ -139,8 +139,8 @@ draw_cases "mistakes of bridges" 1 \
   "ocr-disjoint"
 for arguments in "${drawn[@]}"; do sabotage $arguments; done
 
-# ---- checkpoints: the same bits on the same meshes, and on from any others ----
-train() { # recipe, arguments
+# ---- checkpoints: the same bits on the same meshes; any other meshes can resume ----
+train() { # arguments: recipe, options
   local recipe=$1; shift
   "$addend" train "$source/recipes/$recipe.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $recipe $*"; }
 }
@@ -171,7 +171,7 @@ while IFS='|' read -r recipe placement encoder model; do
   esac
 done < <(printf '%s\n' "${drawn[@]}")
 
-# ---- weights: the file that pools write is what shared ranks begin with, and the other way ----
+# ---- weights: shared ranks read the file that pools write, and the reverse ----
 for from in ocr-disjoint ocr-fan-in-small; do
   for to in ocr-disjoint ocr-fan-in-small; do
     train $to --set model.weights="$work/$from/weights.safetensors" --set train.global_batch=8 --set train.microbatches=2 \
@@ -181,8 +181,8 @@ for from in ocr-disjoint ocr-fan-in-small; do
   are_close $(cat losses-$from)
 done
 
-# ---- what does not fit: all at once, with numbers that would ----
-refused() { # lines that the message must have, then a recipe and what is set
+# ---- recipes that do not fit: all errors at once, with numbers that would fit ----
+refused() { # arguments: lines that the message must have, recipe, options
   local status=0 words
   "$addend" check "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?
   [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:2}"; }

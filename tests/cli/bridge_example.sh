@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The example of a bridge on plain buffers: what comes back is the whole sum, and copies that would count their gradient
-# each are refused.
+# Tests the example of a bridge on plain buffers: the gradient that comes back is the whole sum, and a mesh whose copies
+# would each count in the gradient is refused.
 #   bridge_example.sh ADDEND SOURCE
 set -eu
 addend=$1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `addend check` as users and scripts call it: documents with the promised keys, verdicts, exit statuses.
+# Tests `addend check` as users and scripts call it: the keys of its document, verdicts, exit statuses.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -7,7 +7,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 
-prove() { # name, arguments...: the proof holds, and its document has what was promised
+prove() { # arguments: name, options of check; the proof must hold, and its document NAME.json have the promised keys
   local name=$1 status=0; shift
   "$addend" check "$@" --json >"$name.json" 2>"$name.err" || status=$?
   [ $status -eq 0 ] || { cat "$name.err" >&2; tail -5 "$name.json" >&2; fail "$name: exit $status"; }
@@ -25,8 +25,8 @@ prove recipe "$recipe" --dtype recipe
 prove directional "$recipe" --directional
 prove microbatches "$recipe" --set train.microbatches=5
 
-# What there was nothing to judge in is no proof: the answer is no, with its reason.
-no() { # arguments...: exit 1
+# A proof without anything to judge does not hold, and says why.
+no() { # arguments: options of check, which must exit with 1
   local status=0
   "$addend" check "$recipe" "$@" >out 2>err || status=$?
   [ $status -eq 1 ] || { cat err out >&2; fail "$*: nothing was proven, yet exit $status"; }
@@ -57,10 +57,10 @@ Y
 draw_cases "meshes with mistakes" 1 "dp_replicate=3 dp_shard=1" "dp_replicate=2 dp_shard=2"
 for mesh in "${drawn[@]}"; do prove sabotage "$recipe" --set mesh="$mesh" --sabotage; done
 
-# A sum over four ranks and an axis of one: without the axis it is the same sum, bit for bit.
+# A sum over axes of four ranks and of one: without the axis of one rank the sum is the same, bit for bit.
 prove one_of "$recipe" --set mesh="dp_replicate=2 dp_shard=1 tp=2" --set model.sequence_parallel=true --set model.layers=1 --sabotage
 
-# Some of the mistakes, drawn by a seed.
+# Some of the mistakes are drawn by a seed.
 one_layer=("$recipe" --set model.layers=1)
 prove all "${one_layer[@]}" --sabotage
 prove drawn "${one_layer[@]}" --sabotage=12 --seed 3
@@ -74,7 +74,7 @@ assert len(names("drawn")) == 12 and names("drawn") == names("again") != names("
 assert names("more") == names("all") and set(names("drawn")) < set(names("all"))
 Y
 
-# What a step reads and computes, as files for other programs: they fit together.
+# The files of a step's inputs and results, for other programs, are consistent.
 prove dumped "$recipe" --dump dump
 python3 - <<'Y'
 import json, math, struct
@@ -104,7 +104,8 @@ Y
 status=0; "$addend" check "$recipe" --dump /dev/null/no 2>err || status=$?
 [ $status -eq 3 ] && grep -q "/dev/null" err || fail "a folder that cannot be made is exit 3, not $status"
 
-# A recipe that rounds is proven in its own dtypes too, unless only those are asked for, or nothing rounds.
+# A recipe with dtypes that round is proven in f64 and in its own dtypes, unless only the latter are asked for, or
+# nothing rounds.
 python3 - <<'Y'
 import json
 own = json.load(open("world-3.json"))["own_dtypes"]

@@ -1,4 +1,4 @@
-"""Holds a document of `addend check --json` against what users and scripts rely on."""
+"""Check that a document of `addend check --json` has what users and scripts rely on."""
 import json
 import sys
 

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# What a proof's dump has is all that its steps start from, and what they came to: names, dtypes, shapes and metadata are those of
-# docs/dumps.md; the batch is the one that include/addend/data.h has drawn; a target that was dumped is the target.
+# Tests what `addend check --dump` writes: all that its steps start from and result in, with the names, dtypes, shapes
+# and metadata of docs/dumps.md; the batch is drawn as include/addend/data.h says; a dumped target of a decomposition is
+# the target.
 #   check_dump.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
-cd "$source" # the text is named as seen from there
+cd "$source" # recipes name the text relative to this folder
 fail() { echo "FAILED: $*" >&2; [ ! -s "$work/err" ] || cat "$work/err" >&2; exit 1; }
-dump() { # recipe, folder, arguments...
+dump() { # arguments: recipe, folder, options
   local recipe=$1 folder=$2; shift 2
   "$addend" check "recipes/$recipe.yaml" --dump "$work/$folder" "$@" >"$work/out" 2>"$work/err" || fail "exit $?: check $recipe $*"
 }
 judge() { python3 - tests "$work" "$@" 2>"$work/err" || fail "${*:-one module}: another dump than the documents say"; }
 text=(--set 'data.text=[tests/oracle/fixtures/text/first.txt]' --set data.held_out=0)
 
-# ---- pools: the same batch and target on every mesh, and the adversary's sources ----
+# ---- pools: batch and target are the same on every mesh, and so are the adversary's sources ----
 for recipe in pools-1 pools-10 pools-ragged; do dump $recipe $recipe "${text[@]}" --set train.global_batch=7; done
 judge pools-1 pools-10 pools-ragged <<'P'
 import math, os, struct, sys
@@ -68,11 +69,12 @@ dump pools-10 again "${text[@]}" --set train.global_batch=7 --set "target.weight
 diff -r "$work/pools-10" "$work/again" || fail "a target that was dumped is another one"
 dump pools-10 sigmoid "${text[@]}" --set ascent.bounds=sigmoid --set ascent.rule=sign --set ascent.scope=batch --steps 1
 
-# Losses are of every position: what counts of a text is the business of who learns to predict it.
+# A decomposition's losses count every position, whatever data.valid says, which is for programs that learn to predict
+# text.
 dump pools-10 counted "${text[@]}" --set train.global_batch=7 --set 'data.valid=[0.5, 0]'
 diff -r "$work/pools-10" "$work/counted" || fail "data.valid changes losses that are of every position"
 
-# ---- one module: states without the module's name; no losses one by one where there is one; no constants ----
+# ---- one module: names of states have no module; a single loss is not listed by itself; there are no constants ----
 dump moe-balance balance --set model.balance_rate=0.25
 dump gpt-dp plain --steps 1
 judge <<'P'

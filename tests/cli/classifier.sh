@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A model of one's own is a command: proven with all its mistakes on three topologies, trained, gone on with, planned; --help lists its
-# keys, completions are its own, and what is wrong with its file or its recipe is said.
+# Tests examples/classifier.c, a user's model as a command: it is proven with all its mistakes on three topologies,
+# trained, resumed and planned; --help lists its keys, shell completions are its own, and errors in its file or its
+# recipe are told.
 # Usage: classifier.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2 mine=$(dirname "$1")/example_classifier
@@ -28,7 +29,7 @@ prove --set mesh='dp_replicate=1 dp_shard=3 tp=1' --set shard.zero=2 --set train
 "$mine" check $recipe --dtype recipe --set precision.compute=bf16 >/dev/null || fail "bf16"
 "$mine" check $recipe --directional >/dev/null || fail "--directional"
 
-# Trained: of the last fifty steps' rows 95 % hit.
+# Training: 95 % of the rows of the last fifty steps are classified right.
 "$mine" train $recipe --set mesh='dp_shard=2 tp=2' --set shard.zero=3 --out "$work/run" >"$work/trained"
 python3 - "$work/run" <<'P'
 import json, sys
@@ -42,7 +43,7 @@ P
 grep -q "held-out loss" "$work/trained" || fail "held-out loss"
 [ -s "$work/run/report.html" ] || fail "report.html"
 
-# It goes on, bit for bit, from half of the way.
+# A resumed run continues from half way, bit for bit.
 "$mine" train $recipe --set train.steps=300 --set checkpoint.every=150 --set checkpoint.keep=9 --out "$work/whole" >/dev/null
 cp -r "$work/whole" "$work/half"
 rm -rf "$work/half/checkpoints/"*299* "$work/half/checkpoints/"*300* "$work/half"/weights.safetensors
@@ -53,7 +54,7 @@ cmp "$work/whole/weights.safetensors" "$work/half/weights.safetensors" || fail "
 "$mine" plan $recipe --set mesh='dp_shard=64 tp=8' --set train.global_batch=4096 --set model.hidden=4096 --picture "$work/plan.svg" >"$work/plan"
 grep -q "dense.in" "$work/plan" && grep -q "<svg" "$work/plan.svg" || fail "plan"
 
-# Its own words.
+# --help lists the program's own keys.
 "$mine" --help >"$work/help"
 for word in "Usage: example_classifier" "model.kind: classifier" "model.hidden .*default 16" "data.rows .*must be given"; do
   grep -q "$word" "$work/help" || fail "--help has no '$word'"
@@ -69,8 +70,8 @@ cp "$mine" "$work/my-model.2"
 ! "$mine" bench 2>"$work/error" || fail "bench is none of its commands"
 grep -q "is no command.*example_classifier --help" "$work/error" || fail "its name: $(cat "$work/error")"
 
-# What is wrong is said before any rank starts, or by the sentence of the file's own code.
-says() { # words, then what is called
+# Errors are told before any rank starts, or with the sentence of the program's own code.
+says() { # arguments: words of the message, call
   local words=$1
   shift
   ! "$mine" "$@" >"$work/said" 2>&1 || fail "$* should not hold"

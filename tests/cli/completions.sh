@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What a shell completes is what there is: every command, every option that --help names, the values of those that take certain
-# words, and the keys of recipes. And what was typed wrong is told with what was probably meant.
+# Tests shell completions: every command, every option that --help names, the values of options that take certain words,
+# and the keys of recipes. Also tests that a mistyped word is answered with the word that was probably meant.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
-same() { # what, expected, found
+same() { # arguments: what is compared, expected, found
   [ "$2" = "$3" ] || { diff <(echo "$2") <(echo "$3") >&2 || true; fail "$1"; }
 }
 mkdir -p some/folder && touch some/recipe.yaml some/dump.safetensors some/other.txt
@@ -20,13 +20,13 @@ bash -n completions.bash || fail "bash reads it"
 # shellcheck disable=SC1091
 source ./completions.bash
 
-# The words that help names, one a line.
+# The commands that --help names, one a line.
 commands=$("$addend" --help | sed -n 's/^  \([a-z][a-z-]*\)  *[^ ].*/\1/p')
 [ "$(wc -w <<<"$commands")" -ge 7 ] || fail "help names the commands"
 options_of() { "$addend" "$1" --help | grep -oE '^ +(-[^ ]+, +)?--[a-z-]+' | grep -oE -- '--[a-z-]+'; }
 
-compopt() { :; } # of a completion that is under way; here none is
-bash_completes() { # words...: the last is completed
+compopt() { :; } # bash's own compopt works only during a completion, and here there is none
+bash_completes() { # arguments: words, the last of which is completed
   COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
   _addend
   printf '%s\n' "${COMPREPLY[@]}"
@@ -56,7 +56,7 @@ for command in train check plan; do
 done
 same "bash: no key's value" "" "$(bash_completes addend check --set train.lr = 3)"
 
-# Files of the kind that is taken.
+# File names are completed to files of the kind that the command takes.
 same "bash: recipes" "some/folder some/recipe.yaml" "$(bash_completes addend plan some/ | xargs)"
 same "bash: dumps" "some/dump.safetensors some/folder" "$(bash_completes addend diff some/ | xargs)"
 same "bash: pages" "$("$addend" explain | awk '{print $1}')" "$(bash_completes addend explain "")"
@@ -85,8 +85,8 @@ else
 fi
 if command -v zsh >/dev/null; then
   zsh -n completions.zsh || fail "zsh reads it"
-  # Its own completion asks _arguments; here that says what it was asked.
-  zsh_asks() { # command
+  # The zsh completion calls _arguments, which here prints its own arguments.
+  zsh_asks() { # argument: command
     # shellcheck disable=SC2016
     zsh -f -c '_arguments() { print -rl -- "$@" }; _describe() {}; compadd() {}
       words=(addend $2); CURRENT=3; source $1' zsh ./completions.zsh "$1"
@@ -101,8 +101,8 @@ else
   echo "completions: SKIPPED: zsh is not installed, so it was not asked"
 fi
 
-# What was probably meant.
-meant() { # what is said, words...
+# A mistyped word is answered with the word that was probably meant.
+meant() { # arguments: words of the answer, words of the call
   local said=$1 status=0
   shift
   "$addend" "$@" >out 2>err || status=$?
@@ -120,7 +120,7 @@ meant "there is no operation 'prodcuts' to measure; did you mean products?" benc
 meant "unrecognized option '--nonsense'" check R.yaml --nonsense
 meant "is ambiguous" check R.yaml --se 3
 ! grep -q "did you mean" err || fail "what several options begin with is no slip"
-meant "R.yaml" check --out --stesp R.yaml # a value, though it looks like an option
+meant "R.yaml" check --out --stesp R.yaml # --stesp is the value of --out, though it looks like an option
 ! grep -q "did you mean" err || fail "a value is no option"
 "$addend" check --help --stesp >out || fail "help ends a call"
 "$addend" run -n 1 -- "$(command -v true)" --rnaks >out 2>err || { cat err >&2; fail "what stands behind -- is the program's"; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every combination of dtypes in a recipe's contract is refused with its line before any rank starts, or trains and is
-# proven under the recipe's own contract: of these some are drawn.
+# Tests every combination of dtypes in a recipe's contract: either it is refused with its line before any rank starts,
+# or it trains and is proven under the recipe's own contract. Some of the latter are drawn.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -9,7 +9,9 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 proven=0 refused=0 meant=()
 
-means_something() { # param grad reduce accumulate compute: sums form in no less than what is sent
+# arguments: param grad reduce accumulate compute; a contract has a meaning if sums form in no narrower dtype than is
+# sent
+means_something() {
   local grad=$2 reduce=$3 accumulate=$4
   [ "$grad" != raw ] || grad=$5
   [ "$grad" != param ] || grad=$1
@@ -17,7 +19,7 @@ means_something() { # param grad reduce accumulate compute: sums form in no less
   [ "$reduce" != f64 ] || [ "$accumulate" != f32 ]
 }
 
-try() { # param grad reduce accumulate compute
+try() { # arguments: param grad reduce accumulate compute
   local status=0
   cat >contract.yaml <<Y
 model: {kind: gpt, layers: 1, d_model: 8, heads: 2}

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# What a program of the core alone can do; a whole one does it too. Usage: core.sh ADDEND SOURCE
+# Tests what a program built from the core alone can do; a full build must do it too. Usage: core.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2 build=$(dirname -- "$1")
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-# Ranks of a program of one's own.
+# Ranks of a user's program join a world.
 "$addend" run -n 3 -- "$build/example_join" >"$work/joined" || fail "run"
 [ "$(cat "$work/joined")" = "the numbers of all 3 ranks add up to 3" ] || fail "run printed: $(cat "$work/joined")"
 "$build/example_plain_buffers" >"$work/buffers" || fail "plain buffers: $(cat "$work/buffers")"
 
-# Collectives beside the floor: rows of this operation and of no other.
+# Collectives are measured beside the floor: the rows are of this operation and of no other.
 "$addend" bench --op all_reduce --ranks 2 --largest 65536 --quick --json >"$work/bench.json" || fail "bench"
 python3 - "$work/bench.json" <<'P' || fail "the bench's document"
 import json, sys
@@ -22,8 +22,9 @@ assert document["copy_gbps"] > 0 and document["machine"]["cores"] > 0, document
 P
 "$addend" --completions bash | grep -q 'diff' || fail "completions"
 
-# Dumps of the example's program are judged: the right one, and the one whose loss was divided by a rank's own count.
-judge() { # expected exit status, argument of the example
+# `addend diff` judges dumps of the example's program: the right one, and one whose loss was divided by each rank's own
+# count.
+judge() { # arguments: expected exit status, argument of the example
   local status=0
   rm -rf "$work/dump" && mkdir "$work/dump"
   ADDEND_DUMP=$work/dump "$build/example_own_sum" ${2-} >"$work/own_sum" || fail "own_sum ${2-}"

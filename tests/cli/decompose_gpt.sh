@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The target of a decomposition is trained by its recipe, in a folder of its own that is taken up, kept and refused as any
-# run's; the power of importances falls with the steps. A small version of recipes/decompose-gpt.yaml.
+# Tests a small version of recipes/decompose-gpt.yaml: the target of a decomposition is trained by its recipe, in a
+# folder of its own that is resumed, kept and refused like any run's; the exponent of importances falls with the steps.
 #   decompose_gpt.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -13,14 +13,14 @@ small=(--set 'model={kind: decompose, layers: 1, d_model: 16, heads: 2, d_hidden
   --set 'mesh={ci: "dp=2", blocks: "block=2 dp=1", adv: "dp=1"}' --set train.global_batch=4 --set train.steps=8
   --set train.warmup=2 --set target.steps=300 --set target.warmup=10 --set checkpoint.every=4)
 train() { "$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" "$@" >out 2>err; }
-exits_with() { # status, command...
+exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
   "$@" || status=$?
   [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
 }
 
-# ---- the target: a run of its own, whose weights are those that are decomposed ----
+# ---- the target: its training is a run of its own, whose weights are then decomposed ----
 train -o whole || fail "train"
 for file in metrics.jsonl report.html run.json trace.json weights.safetensors; do
   [ -s whole/target/$file ] && [ -s whole/$file ] || fail "two runs have $file"
@@ -38,7 +38,7 @@ train -o given --set target.steps=0 --set target.weights=whole/target/weights.sa
 train -o drawn --set target.steps=0 || fail "drawn weights"
 cmp -s whole/weights.safetensors drawn/weights.safetensors && fail "a target that was not trained is another"
 
-# ---- taken up: bit for bit, on the same pools and on others, without training the target again ----
+# ---- resuming: bit for bit on the same pools, possible on others, without training the target again ----
 cp -r whole stopped && rm -r stopped/checkpoints/step-8 stopped/weights.safetensors
 cp -r stopped other
 cp -r stopped read && rm -r read/target
@@ -54,7 +54,7 @@ train -o read --resume --set target.steps=0 --set target.weights=whole/target/we
 cmp whole/weights.safetensors read/weights.safetensors || fail "the same target, the same bits"
 train -o whole --resume && grep -q "^all 8 steps were taken before" out || fail "a finished run"
 
-# ---- Ctrl-C while the target trains: its checkpoint, and a resumption with the same bits ----
+# ---- Ctrl-C while the target trains: it leaves a checkpoint, and resumes with the same bits ----
 "$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" --set target.steps=100000 -o long >out 2>err & launcher=$!
 for _ in $(seq 600); do [ ! -s long/target/metrics.jsonl ] || break; sleep 0.1; done
 exits_with 3 train -o long --resume
@@ -69,7 +69,7 @@ train -o long --resume --set target.steps=$((step + 5)) || fail "resume in the t
 grep -q "goes on after step $step" err || fail "it goes on where it was stopped"
 [ "$(wc -l <long/target/metrics.jsonl)" -eq $((step + 5)) ] && [ "$(wc -l <long/metrics.jsonl)" -eq 8 ] || fail "both are finished"
 
-# A rank that is killed then ends the whole.
+# A killed rank of the target's training ends the whole run.
 "$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" --set target.steps=100000 -o killed >out 2>err & launcher=$!
 for _ in $(seq 600); do [ ! -s killed/target/metrics.jsonl ] || break; sleep 0.1; done
 kill -9 "$(pgrep -P $launcher | tail -1)"
@@ -77,7 +77,7 @@ exits_with 3 wait $launcher
 grep -q "rank [0-9]* died: signal 9" err || fail "which rank"
 [ ! -e killed/metrics.jsonl ] && [ ! -e killed/target/weights.safetensors ] || fail "nothing is decomposed"
 
-# ---- another target is not taken for that of the checkpoint; what is wrong is told before any rank starts ----
+# ---- a checkpoint's target is not replaced by another; errors are told before any rank starts ----
 cp -r whole changed
 exits_with 2 train -o changed --resume --set target.lr=0.5
 grep -q "target, whose train.* is target.* in this recipe: .*differs in train.lr (0.01 there, 0.5 here)" err || fail "another training of the target"
@@ -87,7 +87,7 @@ grep -q "target.weights ([0-9]* numbers, xxh64 [0-9a-f]* there, [0-9]* numbers, 
 cmp whole/target/weights.safetensors changed/target/weights.safetensors || fail "the trained one stays"
 train -o changed --overwrite --set target.steps=20 --set checkpoint.every=0 || fail "overwrite"
 [ "$(wc -l <changed/target/metrics.jsonl)" -eq 20 ] && [ ! -e changed/checkpoints ] || fail "both runs are replaced"
-refused() { # words, KEY=VALUE...
+refused() { # arguments: words of the message, KEY=VALUE...
   local words=$1 sets=() set
   shift
   for set in "$@"; do sets+=(--set "$set"); done
@@ -107,8 +107,8 @@ refused 'losses.sparsity.last_power: must be above 0, is -1' losses.sparsity.las
 "$addend" plan "$source/recipes/decompose-gpt.yaml" "${small[@]}" >out 2>err || fail "plan"
 grep -q "^addend: the target is drawn from the seed here; .addend train. trains it first$" err || fail "plan says which target"
 
-# ---- the power of step s: constant until anneal_from, straight to last_power, constant from anneal_to on ----
-anneal() { # folder, KEY=VALUE...
+# ---- the exponent of importances at step s: constant until anneal_from, then linear to last_power at anneal_to ----
+anneal() { # arguments: folder, KEY=VALUE...
   local out=$1 sets=() set
   shift
   for set in "$@"; do sets+=(--set "losses.sparsity.$set"); done

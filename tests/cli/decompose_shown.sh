@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a decomposition says that it found: result.json on several pools with the same weights, and its numbers counted again from the
-# weights, from the text and from the target's own held-out loss.
+# Tests a decomposition's result.json: the same on several pools with the same weights, and its numbers computed again
+# from the weights, from the text and from the target's held-out loss.
 #   decompose_shown.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -33,7 +33,7 @@ mesh: {ci: "dp=1", blocks: "block=1 dp=1", adv: "dp=1"}
 placement: disjoint
 train: {global_batch: 8, steps: 300, lr: 1e-2, warmup: 10, seed: 3}
 Y
-train() { # folder, recipe, KEY=VALUE...
+train() { # arguments: folder, recipe, KEY=VALUE...
   local folder=$1 recipe=$2 sets=() set; shift 2
   for set in "$@"; do sets+=(--set "$set"); done
   "$addend" train "$recipe.yaml" "${sets[@]}" --out "$folder" >out 2>err || fail "train $folder"
@@ -48,7 +48,7 @@ assert entropy["target"] < entropy["masked"] < entropy["random"], entropy
 assert entropy["target"] < entropy["unigram"] < entropy["uniform"], entropy
 Y
 
-# The same weights on other pools, in f64, on so little text that all of it is shown.
+# The same weights on other pools, in f64, on a text so short that all of it is shown.
 wide="precision.compute=f64 precision.param=f64 train.lr=0 train.warmup=0 train.global_batch=2"
 shown="$wide model.weights=learned/weights.safetensors train.steps=1"
 train one decomposed $shown

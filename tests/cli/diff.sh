@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# `addend diff`: every verdict, forms of dumps, what is refused (diff_cases.py); the table; the exit status of a wrong call.
+# Tests `addend diff`: every verdict, forms of dumps, what is refused (all in diff_cases.py); the printed table; the
+# exit status of a wrong call.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
 python3 "$source/tests/cli/diff_cases.py" "$addend" "$work"
 
-# The table: one line for all that is right, one for all of which the same wrong is said, and the answer.
+# The table has one line for all right parameters, one for each group with the same verdict, and the answer.
 cd "$work"
 PYTHONPATH=$source/tests/cli python3 - <<'P'
 from dumps import Job, Param
@@ -34,8 +35,8 @@ WRONG: 1 of 3 parameters
 more: addend explain averaged
 T
 
-# Equal lines are one; --all has each. Annotations are by the same groups.
-shown() { # file, arguments: what diff prints of the dump with equal lines
+# Equal lines become one; --all prints each. GitHub annotations use the same groups.
+shown() { # arguments: file, options; FILE gets what diff prints of the dump with equal lines
   local status=0 file=$1
   shift
   "$addend" diff "$@" groups >"$file" 2>err || status=$?
@@ -65,7 +66,7 @@ diff -u - github.txt <<T || fail "annotations"
 ::error title=addend%3A averaged::4 parameters (layer0.weight ... layer3.weight): $averaged
 ::notice title=addend%3A note::the factor differs between parameters: 2 for \`a\`, 1 for \`head\`
 T
-# What differs in a measured number alone is one too, and says so.
+# Lines that differ only in a measured number become one too, which says so.
 status=0
 "$addend" diff other_data >other.txt || status=$?
 [ $status -eq 1 ] && grep -qE '^  BAD  3 parameters \(layer0.weight ... layer2.weight\): unexplained: .* \(the first; numbers differ\)$' other.txt ||
@@ -83,7 +84,7 @@ status=0
 [ $status -eq 2 ] || fail "another format: exit $status"
 grep -q "takes text, json, html or github, not 'htm'; did you mean html?" err || fail "another format is told: $(cat err)"
 
-# Any number of threads gives the same document; any other number is refused.
+# Any number of threads gives the same document; an impossible number is refused.
 for threads in 1 2 4 64; do
   shown threads.json --json --threads $threads
   cmp one.json threads.json || fail "--threads $threads gives another document"

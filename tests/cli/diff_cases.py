@@ -1,5 +1,6 @@
-"""Every verdict of `addend diff`, on dumps that hold one mistake each; what a dump may look like; what is refused. Called by
-diff.sh with the program and an empty folder."""
+"""Test every verdict of `addend diff` on dumps that hold one mistake each; which forms a dump may have; and what is
+refused. Called by diff.sh with the program and an empty folder.
+"""
 import itertools
 import json
 import os

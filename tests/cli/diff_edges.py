@@ -1,5 +1,6 @@
-"""The thresholds of `addend diff`, each from both sides: dumps that are off by just less than docs/dumps.md and the sources
-allow, and by just more. Called by diff_edges.sh with the program and an empty folder."""
+"""Test each threshold of `addend diff` from both sides: dumps whose error is just below what docs/dumps.md and the
+sources allow, and just above. Called by diff_edges.sh with the program and an empty folder.
+"""
 import json
 import math
 import os

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `addend diff` at the edges of its bounds: of each threshold a dump just within and one just beyond (diff_edges.py).
+# Tests each threshold of `addend diff` with a dump just within it and one just beyond it (diff_edges.py).
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

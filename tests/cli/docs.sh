@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the documents name is there: paths, files, functions of the laws and their tests. Every law that is cited is one of docs/laws.md,
-# and each of those says where it is checked, what it stops and which test holds it.
+# Tests that what the documents name exists: paths, files, functions of the laws and their tests. Every law that is
+# cited is one of docs/laws.md, and each law there says where it is checked, what it stops and which test holds it.
 set -eu
 source=$2
 python3 - "$source" <<'P'

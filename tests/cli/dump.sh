@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What a run dumps of one step: every sum is that of its addends, whatever the mesh, the sharding and the dtypes; training is the
-# same with it as without; a program on the reducer dumps as well; what cannot be dumped is said before a step.
+# Tests the dump of a training step: every sum is the sum of its addends, whatever the mesh, the sharding and the
+# dtypes; training gives the same with a dump as without; a program that uses only the reducer dumps as well; and what
+# cannot be dumped is told before a step.
 #   dump.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -9,24 +10,25 @@ clean_up() { [ -z "$mounted" ] || umount "$mounted"; rm -rf "$work"; }
 trap clean_up EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
-exits_with() { # status, command...
+exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
   "$@" >out 2>err || status=$?
   [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
 }
 says() { grep -q -e "$1" err || fail "it does not say \"$1\""; }
-adds_up() { # files...: what dump_check.py says of them is in `sums`
+adds_up() { # arguments: dump files; `sums` gets what dump_check.py prints of them
   python3 "$source/tests/cli/dump_check.py" "$@" >sums 2>err || fail "they do not add up: $*"
   exits_with 0 "$addend" diff "$@"
 }
-train() { # recipe, arguments...
+train() { # arguments: recipe, options
   local recipe=$1; shift
   exits_with 0 "$addend" train "$source/recipes/$recipe.yaml" --set train.steps=2 "$@"
 }
 
-# The norm that train reported is in each file of sums, and is theirs; where all losses have one divisor, addends tell it.
-tells_norm_and_divisor() { # run
+# Each file of sums has the norm that train reported, which is the sums' norm; if all losses have one divisor, the
+# addends' files have it.
+tells_norm_and_divisor() { # argument: folder of the run
   exits_with 0 "$addend" diff --json "$1"/dump-1/*
   python3 - "$source/tests/cli" "$1" <<'P' 2>err || fail "$1: norm or divisor are other numbers"
 import sys; sys.path.insert(0, sys.argv[1])
@@ -41,7 +43,8 @@ assert norm["pass"] and abs(norm["computed"] / norm["reported"] - 1) < 1e-6, nor
 P
 }
 
-# Meshes, levels of sharding, experts on a view, more ranks than rows, dtypes; and the same weights after it.
+# Dumps on several meshes, ZeRO levels, experts on a view, more ranks than rows, several dtypes; the weights are the
+# same with a dump.
 while read -r recipe mesh settings; do
   read -ra sets <<<"$settings"
   train "$recipe" "${sets[@]}" --dump-step 1 -o with --overwrite
@@ -65,12 +68,12 @@ moe-tp2ep dp_shard=2.tp=2
 moe-16 efsdp=2.ep=4.tp=2
 X
 
-# A loss that each microbatch divides by its own share has no one divisor.
+# If each microbatch divides its loss by its own share, there is no single divisor.
 train moe-balance --dump-step 1 -o balance
 adds_up balance/dump-1/*
 ! grep -q addend.divisor balance/dump-1/* || fail "two losses, two divisors"
 
-# A norm for which each rank adds up all that it holds counts the copies along tp.
+# A norm in which each rank counts all that it holds counts the copies along tp several times.
 train gpt-tp-sp --dump-step 0 -o copies
 python3 - "$source/tests/cli" copies/dump-0/*.sum.* <<'P'
 import sys; sys.path.insert(0, sys.argv[1])
@@ -84,14 +87,15 @@ P
 exits_with 1 "$addend" diff copies/dump-0/*
 grep -q "copies along tp were counted each" out || fail "a norm that counts copies is named: $(cat out)"
 
-# Each module has its own files, and blocks of a pool that share a name too.
+# Each module has files of its own, and so have blocks of a pool that share a name.
 train ocr-disjoint --dump-step 0 -o modules
 adds_up modules/dump-0/encoder.rank*
 adds_up modules/dump-0/model.at00004.rank*
 train pools-10 --dump-step 0 -o pools
 for files in ci.rank blocks.at00004.rank blocks.at00006.rank; do adds_up pools/dump-0/$files*; done
 
-# A folder of several modules: each by itself, and one verdict; a reference of the same modules is taken apart alike.
+# diff judges each module of a folder by itself and gives one verdict; a reference of the same modules is split in the
+# same way.
 shows() { grep -q -- "$1" out || { cat out >&2; fail "\"$1\" is not in the table"; }; }
 exits_with 0 "$addend" diff modules/dump-0 --html modules.html
 shows '^`encoder`: 4 ranks'
@@ -133,7 +137,7 @@ exits_with 0 "$addend" diff modules/dump-0
 says 'again.safetensors: is .*link.*, which is not read in a folder'
 rm modules/dump-0/again.safetensors
 
-# An addend that is another one is seen by the reader.
+# A changed addend is noticed by the reader.
 python3 - "$source/tests/cli" with/dump-1 <<'P'
 import sys; sys.path.insert(0, sys.argv[1])
 import json, struct, safetensors
@@ -147,7 +151,7 @@ P
 ! python3 "$source/tests/cli/dump_check.py" with/dump-1/* >out 2>err || fail "an addend of 1000 changes nothing"
 says final.norm.weight
 
-# The same from the environment, of any program on the reducer; ranks of `addend run` too.
+# ADDEND_DUMP dumps the same from any program that uses the reducer, and from ranks of `addend run`.
 mkdir own later joined
 ADDEND_DUMP=own exits_with 0 "$(dirname "$addend")/example_plain_buffers"
 adds_up own/*
@@ -163,8 +167,8 @@ ADDEND_DUMP=trained ADDEND_DUMP_STEP=1 train gpt-dp -o from-environment
 train gpt-dp -o asked --dump-step 1
 diff -r trained asked/dump-1 || fail "train's option is the environment's"
 
-# What no type sees, for it is done before the gradient is handed in: the dump has all that tells of it.
-dumped() { # folder, arguments of the program
+# Types do not see mistakes that are made before a gradient is handed in, but the dump shows them.
+dumped() { # arguments: folder, arguments of the program
   mkdir "$1"
   ADDEND_DUMP=$1 exits_with 0 "$(dirname "$addend")/example_own_sum" "${@:2}"
   python3 "$source/tests/cli/dump_check.py" "$1"/* >sums 2>err || fail "$1: they do not add up"
@@ -188,7 +192,7 @@ grep -q "cannot tell: ranks 0, 1, 2 and 3 hold the same addend" out || fail "ran
 grep -q "^CANNOT TELL: 1 of 1 parameters" out || fail "nobody can say whether it is right"
 exits_with 0 "$addend" diff --allow-identical by-hand/*
 
-# What cannot be.
+# Dumps that are not possible are refused.
 recipe=$source/recipes/gpt-dp.yaml
 exits_with 2 "$addend" train "$recipe" --set train.steps=2 -o no --dump-step 2
 says "step 2 cannot be dumped: the recipe takes steps 0 to 1"
@@ -223,7 +227,8 @@ unset ADDEND_DUMP
 rmdir untouched
 [ ! -e nothing ] || fail "a folder is made for what does not begin"
 
-# A full disk: said, and no file has its name that is not whole. Mounting needs privileges that not everybody has.
+# A full disk: it is told, and no file under its final name is incomplete. Mounting needs privileges that not everybody
+# has.
 mkdir full
 if mount -t tmpfs -o size=100k none full 2>/dev/null; then
   mounted=$work/full

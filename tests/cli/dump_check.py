@@ -1,5 +1,7 @@
-"""Reads one step's dump by nothing but what docs/dumps.md says of the format, and adds it up: every sum is the sum of its addends.
-    dump_check.py FILE...: prints how many sums were judged; exit 1 where one is another number."""
+"""Read one step's dump by nothing but what docs/dumps.md says of the format, and add it up: every sum must be the sum
+of its addends.
+    dump_check.py FILE...: prints how many sums were judged; exit status 1 if a sum is another number.
+"""
 import itertools
 import json
 import math

@@ -1,5 +1,6 @@
-"""Dumps of a step (docs/dumps.md) that no framework wrote: Python's standard library alone. A job is a mesh and parameters;
-what each rank's optimizer gets is a function of the addends, so that any mistake can be made."""
+"""Write dumps of a step (docs/dumps.md) with Python's standard library alone. A job is a mesh and parameters; a
+function of the addends gives what each rank's optimizer gets, so that any mistake can be made.
+"""
 import fnmatch
 import itertools
 import json

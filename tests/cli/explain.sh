@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `addend explain`: a page for each kind that a verdict or a cause can have, made of docs/explain; what it lists is what there is;
-# an unknown name is told with those that are near; a table ends with the pages that say more of it.
+# Tests `addend explain`: it has a page, made from docs/explain, for each kind that a verdict or a cause can have; its
+# list is complete; an unknown name is answered with similar names; a table of `addend diff` ends with the pages that
+# say more.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -25,14 +26,14 @@ for kind in $kinds; do
 ## Where to look
 ## A published case" ] || fail "the parts of $kind"
 done
-# Published mistakes have numbers that `addend check --sabotage` knows, or an address.
+# Published mistakes have a number that `addend check --sabotage` knows, or an address.
 grep -ohE 'Mistakes? [0-9, and]+' "$source"/docs/explain/*.md | grep -oE '[0-9]+' | while read -r number; do
   [ "$number" -ge 1 ] && [ "$number" -le 30 ] || fail "the catalogue has no mistake $number"
 done
 
 "$addend" explain missing norm >page
 [ "$(grep -c '^# ' page)" -eq 2 ] || fail "several pages"
-refused() { # what is said, name
+refused() { # arguments: words of the message, name
   local status=0
   "$addend" explain "$2" >out 2>err || status=$?
   [ $status -eq 2 ] && [ ! -s out ] || fail "$2: exit $status"
@@ -45,7 +46,7 @@ status=0
 "$addend" explain >/dev/full 2>err || status=$?
 [ $status -eq 3 ] || fail "a list that cannot be written: exit $status"
 
-# What a table names can be read.
+# `addend explain` knows every page that a table names.
 PYTHONPATH=$source/tests/cli python3 - <<'P'
 from dumps import Job, Param
 job = Job("dp=3 tp=2", [Param("a", [6, 5]), Param("b", [7]), Param("c", [9])])

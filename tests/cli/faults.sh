@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Faults while ranks run: killed ranks and launchers, requests to stop, no memory, numbers that are none, an unwritable
-# folder. Nothing hangs, nothing is left.
+# Tests faults while ranks run: killed ranks and launchers, requests to stop, lack of memory, NaN, an unwritable folder.
+# Nothing hangs, and no process or file is left.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) launcher= ranks=
@@ -10,11 +10,11 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 recipe=$source/recipes/gpt-dp.yaml
 
-hang=60 # seconds after which something hangs, twice what a rank has to answer: the machine may have other work
+hang=60 # seconds after which a call counts as hanging: twice what a rank has to answer, since the machine may be busy
 
 in_background() { "$addend" "$@" >out 2>err & launcher=$!; }
 ranks_of_launcher() { cat "/proc/$launcher/task/$launcher/children" 2>/dev/null || true; }
-wait_for_ranks() { # a number of them
+wait_for_ranks() { # argument: number of ranks
   local start=$SECONDS
   while [ $((SECONDS - start)) -lt $hang ]; do
     ranks=$(ranks_of_launcher)
@@ -24,7 +24,7 @@ wait_for_ranks() { # a number of them
   cat err >&2; fail "no ranks after $hang s"
 }
 start() { start_on "$recipe" 3; }
-start_on() { # recipe, its ranks: trains long enough to be disturbed, and has begun
+start_on() { # arguments: recipe, number of its ranks; starts a long training and waits until it has begun
   rm -rf run
   in_background train "$1" --set train.steps=100000 --set name=faults -o "$work/run"
   for _ in $(seq $((10 * hang))); do
@@ -35,13 +35,14 @@ start_on() { # recipe, its ranks: trains long enough to be disturbed, and has be
   wait_for_ranks "$2"
 }
 is_alive() { [ -r "/proc/$1/stat" ] && ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null; }
-wait_for_end() { # sets status
+wait_for_end() { # sets $status
   local start=$SECONDS
   while is_alive $launcher && [ $((SECONDS - start)) -lt $hang ]; do sleep 0.05; done
   ! is_alive $launcher || fail "still running after $hang s"
   status=0; wait $launcher || status=$?
 }
-ask_twice() { # a signal, which is sent until the launcher ends: one too soon after the first is the same request
+# argument: signal, sent until the launcher ends, since a second signal too soon counts as the same request
+ask_twice() {
   for _ in $(seq $((2 * hang))); do
     kill -"$1" $launcher 2>/dev/null && is_alive $launcher || break
     sleep 0.5
@@ -58,7 +59,8 @@ nothing_left() {
   done
   [ -z "$(ls /dev/shm | grep -i addend || true)" ] || fail "files are left in /dev/shm"
 }
-killed_rank_is_named() { # kills the given rank; the others stop, and say who died of what
+# argument: rank to kill; the others must stop, and the message must name the rank and what killed it
+killed_rank_is_named() {
   local victim; victim=$(cut -d' ' -f$(($1 + 1)) <<<"$ranks")
   kill -9 "$victim"
   wait_for_end
@@ -68,26 +70,27 @@ killed_rank_is_named() { # kills the given rank; the others stop, and say who di
 }
 
 for delay in 0.0 0.3 0.7; do start; sleep $delay; killed_rank_is_named 1; done # a rank dies in training
-start; killed_rank_is_named 0 # the one that writes
-for rank in 0 2; do # while ranks start and join
+start; killed_rank_is_named 0 # rank 0, which writes the files
+for rank in 0 2; do # ranks die while they start and join
   rm -rf run
   in_background train "$recipe" --set train.steps=100000 -o "$work/run"
   wait_for_ranks 3; killed_rank_is_named $rank
 done
-for rank in 0 1; do # in a proof: the first rank also runs the reference
+for rank in 0 1; do # ranks die in a proof, in which rank 0 also runs the reference
   in_background check "$recipe" --steps 100000
   wait_for_ranks 3; sleep 0.4; killed_rank_is_named $rank
 done
 in_background check "$recipe" --set mesh=dp_replicate=8 --set train.global_batch=64 --steps 100000
 wait_for_ranks 8; sleep 0.2; killed_rank_is_named 7
 
-for rank in 2 5; do # of either pool, while the other one waits for what it gives
+for rank in 2 5; do # a rank of either pool dies, while the other pool waits for its values
   start_on "$source/recipes/ocr-disjoint.yaml" 8; killed_rank_is_named $rank
 done
 
-start; kill -9 $launcher; wait $launcher 2>/dev/null || true; nothing_left # its ranks go with the launcher
+start; kill -9 $launcher; wait $launcher 2>/dev/null || true; nothing_left # if the launcher dies its ranks die too
 
-stopped_cleanly() { # a finished step and everything written, a checkpoint of that step too, though the recipe has none
+# after a stop: the step is finished, all files are written, and there is a checkpoint, though the recipe has none
+stopped_cleanly() {
   wait_for_end
   [ $status -eq 3 ] || fail "a stopped run is exit 3, not $status: $(cat err)"
   grep -q "stopped on request after" err && grep -q report.html err || { cat err >&2; fail "the message says so"; }
@@ -106,27 +109,30 @@ assert json.load(open("run/trace.json"))["traceEvents"]
 assert "</html>" in open("run/report.html").read()
 P
 }
-goes_on() { # from the step at which it was stopped
+goes_on() { # the run resumes from the step at which it was stopped
   local taken; taken=$(wc -l <run/metrics.jsonl)
   "$addend" train "$recipe" --set train.steps=$((taken + 1)) -o run --resume >out 2>err || { cat err >&2; fail "it goes on"; }
   grep -q "goes on after step $taken" err && [ "$(wc -l <run/metrics.jsonl)" -eq $((taken + 1)) ] || { cat err >&2; fail "from where it was"; }
 }
-for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; goes_on; done # Ctrl-C, kill, Slurm
-start; for pid in $launcher $ranks; do kill -INT "$pid"; done; stopped_cleanly # as a terminal does it: everybody
-start; kill -TERM "$(cut -d' ' -f2 <<<"$ranks")"; stopped_cleanly # one rank alone was asked
-start; kill -QUIT $launcher; wait_for_end # ends its ranks, with a word
+# the signals of Ctrl-C, kill and Slurm
+for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; goes_on; done
+# a terminal sends the signal to all processes
+start; for pid in $launcher $ranks; do kill -INT "$pid"; done; stopped_cleanly
+start; kill -TERM "$(cut -d' ' -f2 <<<"$ranks")"; stopped_cleanly # only one rank gets the signal
+start; kill -QUIT $launcher; wait_for_end # SIGQUIT ends the ranks, with a message
 [ $status -eq 3 ] && grep -q "interrupted by signal 3, SIGQUIT; ranks that still ran were killed" err || { cat err >&2; fail "QUIT: exit $status"; }
 nothing_left
 
-start; kill -USR1 $launcher # a checkpoint, though the recipe has none, and it goes on
+start; kill -USR1 $launcher # SIGUSR1 stops the run with a checkpoint, though the recipe has none, and it can be resumed
 for _ in $(seq $((10 * hang))); do [ -z "$(ls run/checkpoints 2>/dev/null | grep -v tmp)" ] || break; sleep 0.1; done
 [ -n "$(ls run/checkpoints)" ] && is_alive $launcher || { cat err >&2; fail "USR1 writes a checkpoint and goes on"; }
 kill -TERM $launcher; stopped_cleanly
-trap '' HUP; rm -rf run; in_background train "$recipe" --set train.steps=100000 -o "$work/run"; trap - HUP # nohup
+# under nohup SIGHUP is ignored
+trap '' HUP; rm -rf run; in_background train "$recipe" --set train.steps=100000 -o "$work/run"; trap - HUP
 wait_for_ranks 3; kill -HUP $launcher; sleep 1; is_alive $launcher || fail "a run under nohup goes on after a hangup"
 kill -INT $launcher; wait_for_end; nothing_left
 
-start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; kill -TERM $launcher # a rank that does not answer
+start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; kill -TERM $launcher # a stopped rank does not answer
 wait_for_end
 [ $status -eq 3 ] && grep -q "SIGTERM; ranks that still ran were killed: rank 1 was stopped$" err || { cat err >&2; fail "no answer: exit $status"; }
 nothing_left
@@ -134,7 +140,7 @@ start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; ask_twice TERM
 
 rm -rf run
 in_background train "$recipe" --set train.steps=100000 -o "$work/run"
-wait_for_ranks 3; kill -INT $launcher; wait_for_end # before the first step
+wait_for_ranks 3; kill -INT $launcher; wait_for_end # a stop before the first step
 [ $status -eq 3 ] || fail "a run stopped early is exit 3, not $status"
 nothing_left
 
@@ -143,24 +149,27 @@ wait_for_ranks 3; kill -INT $launcher; wait_for_end
 [ $status -eq 3 ] && grep -q "interrupted by signal 2" err || { cat err >&2; fail "an interrupted check says so: $status"; }
 nothing_left
 
-in_background run -n 2 -- sh -c 'trap "" INT; touch "deaf-$$"; sleep 1000' # deaf ranks: the second request ends them
+# the ranks ignore the first request, and the second ends them
+in_background run -n 2 -- sh -c 'trap "" INT; touch "deaf-$$"; sleep 1000'
 wait_for_ranks 2
 for _ in $(seq $((10 * hang))); do [ "$(ls deaf-* 2>/dev/null | wc -l)" -lt 2 ] || break; sleep 0.1; done
 ask_twice INT
 launcher=
 
-could_not() { # words of the message, then the call: exit 3
+could_not() { # arguments: words of the message, call, which must exit with 3
   local words=$1; shift
   status=0; "$addend" "$@" >out 2>err || status=$?
   [ $status -eq 3 ] && grep -q "$words" err || { cat err >&2; fail "exit $status instead of 3 with '$words': $*"; }
   [ ! -s out ] || fail "nothing on standard output: $*"
 }
 touch taken
-for folder in /proc/nowhere/run taken taken/run; do # found before any rank starts, and said once
+# an unwritable folder is found before any rank starts, and told once
+for folder in /proc/nowhere/run taken taken/run; do
   could_not "^addend: [^ ]*: the folder cannot be made" train "$recipe" -o $folder
   [ "$(wc -l <err)" -eq 1 ] || { cat err >&2; fail "said once: $folder"; }
 done
-not_in_environment() { # NAME=VALUE, what it must be, COMMAND...: refused before any rank starts, so that none is named
+# arguments: NAME=VALUE, what it must be, COMMAND...; refused before any rank starts, so no rank is named
+not_in_environment() {
   local variable=$1 words=$2 status=0
   shift 2
   env "$variable" "$addend" "$@" >out 2>err || status=$?
@@ -178,7 +187,7 @@ could_not "step [0-9]*: the loss on rank [0-2] is not a finite number" train "$r
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0 --json
 could_not "no memory" check "$recipe" --set model.d_model=65536 --json
 could_not "rank [0-2]: no memory for [0-9]* bytes that ranks share" train "$recipe" -o big --set model.d_model=262144
-if ! grep -q __asan_init "$addend"; then # a sanitizer reserves terabytes for itself
+if ! grep -q __asan_init "$addend"; then # a sanitizer reserves terabytes of addresses
   (ulimit -v 400000; could_not "ulimit -v" check "$recipe")
 fi
 could_not "world of this version of addend (0.0.0)" run -n 2 -- "$(dirname "$addend")/mpi_sums_of_another_version"
@@ -193,10 +202,10 @@ for call in "train --help" "plan --help" --help "plan $recipe"; do
 done
 set +e; "$addend" plan "$recipe" --set model.layers=200 2>err | sed -n 1q; status=${PIPESTATUS[0]}; set -e
 [ $status -eq 0 ] && [ ! -s err ] || { cat err >&2; fail "a reader that has enough is no error: exit $status"; }
-if ! grep -q __asan_init "$addend"; then # sanitizers need more themselves
+if ! grep -q __asan_init "$addend"; then # sanitizers need more threads and memory themselves
   (ulimit -s 64; could_not "ulimit -s" check "$recipe")
 fi
-few_processes() { # addend as a user who may start no process more: ulimit -u counts for no root
+few_processes() { # runs addend as a user who may start no more processes; `ulimit -u` does not hold for root
   (ulimit -u 1; OPENBLAS_NUM_THREADS= exec setpriv --reuid=65534 --clear-groups --inh-caps=-all env -u OPENBLAS_NUM_THREADS "$@")
 }
 chmod 755 .
@@ -204,7 +213,7 @@ if [ "$(id -u)" -eq 0 ] && few_processes "$addend" --version >/dev/null 2>err; t
   status=0; few_processes "$addend" check "$recipe" >out 2>err || status=$?
   [ $status -eq 3 ] && grep -q "rank 0 of 3 could not be started.*ulimit -u" err || { cat err >&2; fail "no processes: exit $status"; }
 fi
-start # names that a person finds in ps
+start # ranks have names in ps
 [ "$(cat /proc/$launcher/comm)" = addend ] && [ "$(cat "/proc/$(cut -d' ' -f2 <<<"$ranks")/comm")" = addend:1 ] ||
   fail "processes are named"
 kill -KILL $launcher; wait $launcher 2>/dev/null || true; nothing_left; launcher=

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Files that cannot be written whole, over files that are there: what was there stays, nothing else is left, the message
-# names the file, and the exit status is 3. A limit on the size of files stands for the full disk where no ranks start,
-# whose memory is a file; where a small file system can be mounted, that is filled, for all commands.
+# Tests files that cannot be written whole, over files that exist: the old file stays, nothing else is left, the message
+# names the file, and the exit status is 3. Where no ranks start, a limit on file size stands for the full disk (ranks'
+# shared memory is itself a file); if a small file system can be mounted, it is filled, for all commands.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) mounted=
@@ -15,8 +15,8 @@ recipe=$source/recipes/gpt-dp.yaml few="--set train.steps=2 --set checkpoint.eve
 "$addend" export run exported >out 2>err || { cat err >&2; fail "an export to begin with"; }
 listed() { (cd "$1" && find . -type f ! -name .lock -exec sha256sum {} + | sort); }
 
-without_room() { "$@"; } # how a call finds no room: set below
-keeps() { # a file or folder, words of the message, then a call that would write there: it is as it was
+without_room() { "$@"; } # runs a call where it finds no room; redefined below
+keeps() { # arguments: file or folder, words of the message, call that would write there; the old contents must stay
   local what=$1 words=$2 status=0
   shift 2
   listed . >"$work/before"
@@ -24,7 +24,7 @@ keeps() { # a file or folder, words of the message, then a call that would write
   listed . | diff "$work/before" - >"$work/changes" || { cat "$work/changes" "$work/err" >&2; fail "$what is as it was: $*"; }
   [ $status -eq 3 ] && grep -q "$words" "$work/err" || { cat "$work/err" >&2; fail "exit $status, the message names $what: $*"; }
 }
-keeps_alone() { # commands that start no ranks; in a folder that has run and proof
+keeps_alone() { # commands that start no ranks, in a folder that has a run and a proof
   keeps picture.svg "picture.svg: .*" plan "$recipe" --picture picture.svg
   keeps report.html "report.html: cannot be written" report run --out report.html
   keeps run/report.html "run/report.html: cannot be written" report run
@@ -37,13 +37,13 @@ keeps_of_ranks() {
   keeps run "run/metrics.jsonl: " train "$recipe" $few -o run --overwrite
   keeps run "run/[a-z./-]*: .*cannot be written" train "$recipe" --set train.steps=4 --set checkpoint.every=1 -o run --resume
 }
-put_old() { # what the calls above will find
+put_old() { # writes the old files over which the calls write
   cp -r "$work/run" "$work/proof" "$work/exported" .
   echo old >picture.svg; cp picture.svg report.html; cp picture.svg map.html; cp picture.svg check.json
 }
 
 mkdir limited && cd limited && put_old
-without_room() { (ulimit -f 1; exec "$@"); } # 1 KiB
+without_room() { (ulimit -f 1; exec "$@"); } # the limit is 1 KiB
 keeps_alone
 cd ..
 
@@ -60,7 +60,7 @@ else
   echo "full_disk: no small file system can be mounted here: what ranks write was not tried"
 fi
 
-# Names that no file is written to, of the library's own calls too, which take any path.
+# Names under which no file can be written are refused, also by the library's own functions, which take any path.
 cat >write.py <<'P'
 import ctypes, os, sys
 library = ctypes.CDLL(sys.argv[1])

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The tables that people read, character by character, with what differs from run to run taken out: seconds, digits of
-# rounding, which of equally wrong parameters is shown, which rank saw a mismatch first. A third argument `update` writes them anew.
+# Tests the printed tables character by character, without what differs from run to run: seconds, digits of rounding,
+# which of several equally wrong parameters is shown, which rank saw a mismatch first. A third argument `update` writes
+# the expected tables anew.
 set -eu
 addend=$1 source=$2 update=${3:-}
 golden=$source/tests/cli/golden
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
-seq 1 4000 >text.txt # the same text on every machine
-export ADDEND_PRODUCTS=openblas # and the same library: a plan counts what each takes for itself
+seq 1 4000 >text.txt # the text is the same on every machine
+export ADDEND_PRODUCTS=openblas # the math library too: a plan counts the memory of each library
 recipe=$source/recipes/gpt-dp.yaml
 
 without_noise() {
@@ -19,10 +20,10 @@ without_noise() {
     -e 's/( 1 +)0 +equal/\1TINY equal/' -e 's/: `[^`]*` (comes nearest .*), [0-9.e-]+ of it/: PARAMETER \1, SHARE of it/' \
     -e 's/(collectives do not match: ).*/\1BOTH SIDES/'
 }
-same() { # name, arguments: the output is that of golden/NAME.txt
+same() { # arguments: name, options; the output must be golden/NAME.txt
   local name=$1; shift
   "$addend" "$@" --set 'data.text=[text.txt]' 2>err | without_noise >"$name.txt"
-  sed -i '/^check [0-9]/d' err # progress, where the machine is slow
+  sed -i '/^check [0-9]/d' err # progress messages, which a slow machine prints
   [ ! -s err ] || { cat err >&2; echo "FAILED: $name: nothing on standard error" >&2; exit 1; }
   if [ "$update" = update ]; then cp "$name.txt" "$golden/$name.txt"; fi
   diff -u "$golden/$name.txt" "$name.txt" || { echo "FAILED: $name" >&2; exit 1; }

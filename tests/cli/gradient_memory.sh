@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Gradients that take memory in turn: how many slots a plan counts, what stays whole and why, a window that is too small.
+# Tests gradients that share memory slots in turn: how many slots a plan counts, which gradients keep memory of their
+# own and why, and a window that is too small.
 #   gradient_memory.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -7,7 +8,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-rows() { # recipe, what its rows of gradient_memory must be, as Python over `rows`, `ranks` and `mib`; arguments
+rows() { # arguments: recipe, a Python condition on `rows` (of gradient_memory), `ranks`, `why` and `mib`, options
   local recipe=$source/recipes/$1.yaml holds=$2
   shift 2
   "$addend" plan "$recipe" "$@" --json >plan.json
@@ -28,7 +29,8 @@ assert eval(sys.argv[1]), rows
 Y
 }
 
-# From ZeRO 2 on two slots, and a tied embedding by itself; below, and with what stays unsent, every bucket has its own.
+# From ZeRO 2 on, buckets share two slots, and a tied embedding has its own memory; below ZeRO 2, and with microbatches
+# that are not reduced, every bucket has its own memory.
 large=(--set model.layers=12 --set model.d_model=256 --set shard.bucket_mib=1)
 for zero in 2 3; do
   rows fsdp-4 'rows[0]["slots"] == 2 and rows[0]["buckets"] > 12 and not rows[0]["open"] and len(rows) == 2 and "far apart" in why[1] and rows[1]["bytes"] == 256 * 256 * 4' \
@@ -43,8 +45,8 @@ rows moe-dp2ep 'rows[0]["op"] == "none" and len(rows) == 3' --set shard.zero=2
 rows ddp-4 'why == ["not reduce-scattered"]' --set mesh=dp_replicate=4
 rows ocr-disjoint 'len({row["module"] for row in rows}) == 2' --set shard.zero=2
 
-# All ranks together keep less than half of ZeRO 1's gradients on 4 ranks and less than a sixth on 32, of buckets of which the
-# window is an eighth of the gradients at most.
+# With a window of at most an eighth of the gradients, all ranks together need less than half of the memory of ZeRO 1's
+# gradients on 4 ranks, and less than a sixth on 32.
 whole() { "$addend" plan "$source/recipes/$1.yaml" "${@:2}" --json | python3 -c '
 import json, sys
 print(sum(rank["buckets"] + rank["grads"] for rank in json.load(sys.stdin)["memory_per_rank"]))'; }
@@ -56,7 +58,8 @@ for zero in 2 3; do
   [ $((6 * $(whole hsdp-4x8 "${of_32[@]}" --set shard.zero=$zero))) -lt "$one_of_32" ] || fail "zero $zero on 32 ranks"
 done
 
-# A window that is too small for what is open at once is refused before a rank starts, and the number that it names fits.
+# A window that is too small for the buckets in use at once is refused before a rank starts, and the number that the
+# message names fits.
 small=(--set shard.zero=3 --set shard.bucket_mib=0.000001)
 for command in check plan "train --out run"; do
   read -ra words <<<"$command"
@@ -66,7 +69,7 @@ for command in check plan "train --out run"; do
 done
 "$addend" check "$source/recipes/gpt-3d.yaml" "${small[@]}" --set shard.window=2 >out || { cat out && fail "a window of 2"; }
 
-# A slot that is filled again before its sum was taken is a mistake that shows.
+# Filling a slot again before its sum was taken is a mistake that the check catches.
 "$addend" check "$source/recipes/fsdp-4.yaml" --set shard.bucket_mib=0.001 --sabotage --json >proof.json || fail "the mistakes of slots"
 python3 - <<'Y' || fail "slot-filled-again is not caught"
 import json

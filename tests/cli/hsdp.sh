@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sharded storage, accumulation and the dtype contract: every recipe of its kind, at every ZeRO level, with one, two and
-# five microbatches (drawn by a seed), in f64 and in the contracts that round; training steps; and the mistakes that only these can show.
+# Tests sharded storage, accumulation and the dtype contract: every recipe of its kind, at every ZeRO level, with one,
+# two and five microbatches (drawn by a seed), in f64 and in contracts that round; training steps; and mistakes that
+# only these can show.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -8,13 +9,13 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 
-prove() { # recipe, arguments...
+prove() { # arguments: recipe, options
   local recipe=$1 status=0; shift
   "$addend" check "$source/recipes/$recipe.yaml" "$@" --json >proof.json 2>proof.err || status=$?
   [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
 }
 
-# ---- f64, below 1e-12 ----
+# ---- proofs in f64: errors below 1e-12 ----
 cases=() whole=()
 for recipe in hsdp-2x2 hsdp-3x2 fsdp-4 ddp-4 fsdp-uneven hsdp-f16; do
   for zero in 1 2 3; do
@@ -38,7 +39,7 @@ for param in proof["params"]:
     assert param["reduced_over"] == "dp_replicate,dp_shard", param
 Y
 
-# Any order of reductions that ends in all; gathers further ahead than there are layers, and none ahead.
+# Any order of reductions that ends in `all`; gathers that run further ahead than there are layers, and none ahead.
 cases=()
 for sync in "[none, shard, all]" "[all, none, all]" "[shard, none, all]" "[all, shard, all]" "[none, none, all]"; do
   for zero in 0 1 3; do cases+=("$zero $sync"); done
@@ -58,7 +59,7 @@ Y
 prove hsdp-2x2 --directional
 prove fsdp-uneven --directional --set shard.zero=3
 
-# ---- contracts, within the rounding that they allow ----
+# ---- contracts that round: errors within the rounding that they allow ----
 draw_cases "contracts" 2 "{param: f32}" "{param: bf16}" "{param: bf16, reduce: f32}" "{param: bf16, grad: raw}" "{param: f16}" \
   "{param: f32, reduce: f16, accumulate: f64}" '{param: bf16, overrides: {"*.norm.*": {param: f32}}}'
 for contract in "${drawn[@]}"; do
@@ -75,7 +76,7 @@ assert all(1e-5 < param["bound"] < 1 for param in params)
 Y
 
 # ---- planted mistakes ----
-planted() { # names that must be among those that were planted, all of them caught
+planted() { # arguments: names of mistakes that must have been planted; all planted mistakes must be caught
   cp proof.json "sabotage-$((++proofs)).json"
   python3 - "$@" <<'Y'
 import json, sys
@@ -93,7 +94,7 @@ if "partial-after-all-reduce" in names:
 Y
 }
 proofs=0
-seed=$ADDEND_TEST_SEED drawn_by=--sabotage=20 # of those that are derived; the known ones are planted always
+seed=$ADDEND_TEST_SEED drawn_by=--sabotage=20 # options that draw derived mistakes; known ones are always planted
 [ "$seed" != all ] || seed=1 drawn_by=--sabotage
 prove hsdp-3x2 $drawn_by --seed "$seed"
 planted partial-after-all-reduce both-factors-when-one-runs factor-wrong-width bucket-by-raw-dtype narrow-accumulate \
@@ -115,7 +116,7 @@ planted product-sums-in-bf16 statistics-in-bf16 residual-in-bf16 master-in-bf16 
 prove gpt-pp --sabotage=1
 planted head-left-out-of-tied-gradient head-alone-in-tied-gradient embedding-twice-in-norm norm-of-each-stage averaged-over-stages \
   divided-by-one-microbatch divided-by-microbatches-too divided-at-each-stage accumulated-divided-again divided-behind-backward
-# Each known mistake is planted, and caught, in a recipe as it is shipped but for the wires.
+# Each known mistake is planted and caught in some shipped recipe, except for mistakes of wires.
 python3 - sabotage-*.json <<'Y'
 import json, sys
 planted, known = set(), set()
@@ -133,7 +134,7 @@ planted overflow-per-rank padding-counted add-to-itself-in-group-of-one
 prove hsdp-2x2 $drawn_by --seed "$seed" --set mesh="dp_replicate=1 dp_shard=3" --set 'precision={param: f32, reduce: f16}'
 planted overflow-per-rank padding-counted add-to-itself-in-group-of-one partial-after-all-reduce
 
-# ---- a step that overflows is skipped on every rank, and the next is taken ----
+# ---- a step that overflows is skipped on every rank, and training continues ----
 "$addend" train "$source/recipes/hsdp-2x2.yaml" --set 'precision={param: f16, loss_scale: 24}' --set train.steps=12 \
   --set name=overflow >/dev/null 2>train.err || { cat train.err >&2; fail "training in f16"; }
 python3 - <<'Y'
@@ -166,15 +167,15 @@ import json, sys
 whens = {(step["op"], step["when"]) for param in json.load(sys.stdin)["params"] for step in param["path"]}
 assert whens == {("reduce_scatter", "last_microbatch"), ("all_reduce", "last_microbatch"), ("all_gather", "step")}, whens'
 
-# People read one row for what a layer gathers, forward and backward; the document lists every collective.
+# The table has one row for a layer's gathers in forward and backward; the document lists every collective.
 "$addend" plan "$source/recipes/fsdp-4.yaml" >plan.txt
 [ "$(grep -c "^  [0-9]* *all_gather" plan.txt)" -eq 3 ] || { cat plan.txt >&2; fail "a row for each of three units"; }
 [ "$(grep -c "^  1  *all_gather .* 13440 forward, backward 9$" plan.txt)" -eq 1 ] || { cat plan.txt >&2; fail "the row of the block"; }
 grep -q "attn.wq .* all_gather over dp_shard in unit 1, forward and backward; reduce_scatter over dp_shard in bucket 1$" plan.txt ||
   { cat plan.txt >&2; fail "of a parameter too they are one step"; }
 
-# ---- what means nothing is refused, with the sentence that helps ----
-refused() { # words, arguments...
+# ---- settings without a meaning are refused, with a sentence that helps ----
+refused() { # arguments: words of the message, options
   local words=$1 status=0; shift
   "$addend" plan "$source/recipes/hsdp-2x2.yaml" "$@" >/dev/null 2>err || status=$?
   [ $status -eq 2 ] && grep -q -- "$words" err || { cat err >&2; fail "$*: exit $status, wanted 2 and \"$words\""; }

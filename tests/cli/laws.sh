@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The mistakes of docs/laws.md are stopped with the words that stand there. Numbers of lines, ratios, which rank is the first to say it,
-# and which ranks had come when two calls did not match may be others.
+# Tests that the mistakes of docs/laws.md are stopped with the messages printed there. These may differ: line numbers,
+# ratios, which rank is the first to tell, and which ranks had arrived when two calls did not match.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Limits on a process's memory, from tiny to ample: every command ends, and one that cannot do its work says so.
+# Tests every command under limits on a process's memory, from tiny to ample: it ends, and if it cannot do its work it
+# says so.
 set -eu
 addend=$1 source=$2
 if grep -q __asan_init "$addend"; then echo "limits: skipped: a sanitizer takes terabytes of addresses for itself"; exit 0; fi
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
-hang=120 # seconds after which a command hangs: it takes one, and the machine may have other work
+hang=120 # seconds after which a command counts as hanging: it takes one, but the machine may be busy
 recipe=$source/recipes/gpt-dp.yaml few="--set train.steps=1 --set train.warmup=0"
 "$addend" train "$recipe" $few -o dumped --dump-step 0 >out 2>err || { cat err >&2; fail "a dump to read"; }
 
-ends() { # -v or -d and KiB, then a call: it ends, in words where it has no answer
+ends() { # arguments: -v or -d, KiB, call; the call must end, with a message if it fails
   local kind=$1 kibibytes=$2 status=0
   shift 2
   (ulimit "$kind" "$kibibytes"; exec timeout -k 1 $hang "$addend" "$@") >out 2>err || status=$?
@@ -30,14 +31,14 @@ done
 
 ends -d 140000 bench --quick --op products
 
-ends -d 2000 bench --quick --op attention # before OpenBLAS has its memory
+ends -d 2000 bench --quick --op attention # too little memory for OpenBLAS to start
 ! grep -Eq "rank [0-9]+: *$" err || { cat err >&2; fail "a rank says why it failed"; }
-files=4 # with which a program starts beside what is open already
+files=4 # file descriptors with which a program starts beside those that are open
 until (ulimit -n $files; exec true) 2>/dev/null; do files=$((files + 1)); done
 ends -n $files bench --quick --op attention
 grep -q "bench_attention cannot be started: Too many open files" err || { cat err >&2; fail "a program that cannot be started"; }
 
-told() { # words, then -v or -d and KiB, then a call: exit 3, before any rank starts
+told() { # arguments: words, -v or -d, KiB, call; it must exit with 3 before any rank starts
   local words=$1 kind=$2 kibibytes=$3 status=0
   shift 3
   (ulimit "$kind" "$kibibytes"; exec timeout -k 1 $hang "$addend" "$@") >out 2>err || status=$?
@@ -49,7 +50,7 @@ told "$needs" -d 10000 check "$recipe"
 told "$needs" -d 100000 train "$recipe" $few -o run --overwrite
 told "$needs" -v 200000 check "$recipe"
 ADDEND_BLAS_THREADS=3 told "which needs 384 MiB" -d 200000 check "$recipe"
-# Fewer addresses than ranks' shared memory usually takes are enough where that is told how many there are.
+# Fewer addresses than ranks' shared memory usually takes are enough if ADDEND_ADDRESSES says how many there are.
 told "ADDEND_ADDRESSES" -v 6000000 check "$recipe" --steps 1
 (ulimit -v 6000000; export ADDEND_ADDRESSES=2; exec timeout -k 1 $hang "$addend" check "$recipe" --steps 1) >out 2>err && grep -q ^proven out ||
   { cat out err >&2; fail "2 GiB of addresses, and as many again while ranks start, are enough"; }

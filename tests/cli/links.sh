@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a training removes is its own: nothing through a link, and no file that addend did not write.
+# Tests that a training removes only files that addend wrote: nothing through a symbolic link, and no foreign file.
 #   links.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -7,7 +7,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
 train() { "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=4 --set train.warmup=0 --set mesh=dp=1 --set checkpoint.every=2 "$@" >out 2>err; }
-refused() { # words, arguments...
+refused() { # arguments: words of the message, options
   local words=$1 status=0
   shift
   train "$@" || status=$?
@@ -18,12 +18,13 @@ sums() { (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort); }
 
 train -o precious --dump-step 1 || fail "train"
 echo mine >precious/checkpoints/notes.txt && echo mine >precious/checkpoints/step-2/notes.txt && echo mine >precious/dump-1/notes.txt
-alike="my-rank00000.sum.safetensors rank00000.notes.sum.safetensors rank00000.sum.safetensors.mine.tmp rank0.sum.safetensors" # but not as addend names it
+# names that are similar to addend's but not its own
+alike="my-rank00000.sum.safetensors rank00000.notes.sum.safetensors rank00000.sum.safetensors.mine.tmp rank0.sum.safetensors"
 for name in $alike; do echo mine >"precious/dump-1/$name"; done
 sums precious >before
 unchanged() { sums precious >after && cmp before after || fail "another run's files: $*"; }
 
-# The run's folder itself, its checkpoints, a checkpoint, a dump, a result.
+# A link may be the run's folder, its checkpoints, a checkpoint, a dump, or a result.
 ln -s precious linked
 for folder in linked linked/ "$work/linked//"; do
   refused "linked/* is a symbolic link to precious, and nothing is removed through a link" -o "$folder" --overwrite
@@ -44,7 +45,7 @@ unchanged "a checkpoint is a link"
 [ ! -L own/weights.safetensors ] && [ -L own/dump-1 ] && [ -d own/checkpoints/step-2 ] && [ ! -L own/checkpoints/step-2 ] || fail "links make way for the new run, but not one that it does not need"
 "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=8 --set mesh=dp=1 --set checkpoint.every=2 --set checkpoint.keep=1 -o linked --resume --force >out 2>err || fail "a link is as good a name of the run as any"
 
-# Files of somebody else stay, in checkpoints that go one by one and in those that are overwritten.
+# Foreign files stay, in checkpoints that are removed one by one and in those that are overwritten.
 [ "$(ls -d precious/checkpoints/step-? | wc -l)" -eq 1 ] && [ "$(cat precious/checkpoints/step-2*.others/*)" = mine ] || fail "pruned, but for a note"
 train -o precious --overwrite --dump-step 1 || fail "overwrite"
 [ "$(cat precious/checkpoints/notes.txt precious/checkpoints/*.others/notes.txt precious/dump-1/notes.txt | grep -c mine)" -eq 3 ] || fail "notes stay"
@@ -55,8 +56,8 @@ unchanged "a folder has the name of a file of the dump"
 rmdir precious/dump-1/rank00000.sum.safetensors && mv kept precious/dump-1/rank00000.sum.safetensors
 [ -s precious/dump-1/rank00000.sum.safetensors ] && [ "$(ls -d precious/checkpoints/step-[0-9] | wc -l)" -eq 2 ] || fail "and the new run has its files"
 
-# What stands where a result is to be written, and cannot make way, is told before anything is removed or trained.
-stands() { # status, words, name, arguments...: nothing is changed
+# Something in a result's place that cannot be replaced is reported before anything is removed or trained.
+stands() { # arguments: status, words of the message, name, options; nothing may be changed
   local expected=$1 words=$2 name=$3 status=0
   shift 3
   sums precious >before

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The manual page has every command, every long option of each, and every variable of the environment that users may set;
-# and no option that is not there. README's table has every command, and groff reads the page without a warning.
+# Tests that the manual page has every command, every long option of each, and every environment variable that users may
+# set, and no option that does not exist; that README's table has every command; and that groff reads the page without a
+# warning.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `addend diff --html`: the page has the document, all of it and as text; what is wrong stands first and can be pointed at; it is drawn
-# narrow, and with hundreds of parameters on hundreds of ranks. Drawn by chromium; where it is not installed the test ends as skipped.
+# Tests the page of `addend diff --html`: it holds the whole document, as text; wrong parameters stand first and can be
+# pointed at; it fits a narrow window, and hundreds of parameters on hundreds of ranks. The page is drawn by chromium;
+# if that is not installed the test is skipped.
 #   map.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -8,14 +9,14 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 hang=60
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
-exits_with() { # status, command...
+exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
   "$@" >out 2>err || status=$?
   [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
 }
 
-# A run in which one parameter's sums are twice what they should be; another has a name that is markup.
+# A run in which one parameter's sums are twice what they should be, and another parameter's name is markup.
 exits_with 0 "$addend" train "$source/recipes/hsdp-2x2.yaml" --set train.steps=2 --dump-step 0 -o run
 python3 - run/dump-0/* <<'P'
 import array, json, struct, sys
@@ -59,17 +60,17 @@ exits_with 2 "$addend" diff run/dump-0 --html run/metrics.jsonl
 echo "map: the document holds"
 
 command -v chromium >/dev/null || { echo "map: SKIPPED: chromium is not installed, so no page was drawn"; exit 77; }
-draw() { # page: leaves what chromium makes of it in `drawn`; what a script logs is an error
+draw() { # argument: page; `drawn` gets what chromium makes of it; a script's console message is an error
   timeout $hang chromium --headless --no-sandbox --disable-gpu --window-size="${width:-1400},3000" --user-data-dir="$work/chromium" --enable-logging=stderr \
     ${dark:+--blink-settings=preferredColorScheme=0} --virtual-time-budget=5000 --dump-dom "file://$work/$1" >drawn 2>log || { cat log >&2; fail "chromium cannot draw $1"; }
   ! grep CONSOLE log >err || fail "$1: a script has something to say"
   grep -o '<title>.*</title>' drawn >title || true
-  sed -i -n '/<main/,/<script/p' drawn # without the data and the scripts themselves
+  sed -i -n '/<main/,/<script/p' drawn # leaves out the data and the scripts themselves
 }
-shows() { # how many at least, of what
+shows() { # arguments: least number, pattern
   [ "$({ grep -o -e "$2" drawn || true; } | wc -l)" -ge "$1" ] || fail "fewer than $1 of $2"
 }
-act() { # page, script: the page on which that happened
+act() { # arguments: page, script; writes the page in which the script has run
   cp "$1" acted.html && echo "<script>addEventListener('load', () => setTimeout(() => { $2 }, 500))</script>" >>acted.html && draw acted.html
 }
 draw map.html
@@ -83,7 +84,7 @@ shows 1 '>averaged<'
 shows 1 '>9 parameters right'
 ! grep -q '<img' drawn || fail "a name is read as markup"
 
-# The keyboard goes from rank to rank and from microbatch to microbatch, also into what is folded; the pointer too.
+# The keyboard moves from rank to rank and from microbatch to microbatch, also in folded parts; the pointer too.
 act map.html 'const strip = document.querySelectorAll(".strip")[1];
   for (const key of ["ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown"]) strip.dispatchEvent(new KeyboardEvent("keydown", {key}))'
 shows 1 'blocks\.0\.attn\.wq, rank 2 (dp_replicate=1 dp_shard=0), microbatch 1: counted 2 times ± [0-9.e-]*\. doubled'
@@ -96,7 +97,7 @@ act map.html "$find_name"
 shows 1 'data-shown="blocks\.0\.attn\.wk"'
 shows 1 '>1 of 11<'
 
-# Addends that are the same are hatched, and the page says what to do.
+# Equal addends are hatched, and the page says what to do.
 python3 - <<'P'
 import json
 page, document = open("map.html").read(), json.load(open("document.json"))
@@ -122,7 +123,7 @@ shows 1 'give each rank a batch of its own, or allow it with --allow-identical'
 shows 1 'data-hatched="true,true,false,false"'
 shows 1 'rank 0 ([^)]*), microbatch 0: how often it was counted cannot be told, for another addend is the same'
 
-# Narrow and dark: nothing is wider than the page.
+# In a narrow window and in dark mode nothing is wider than the page.
 for mode in '' yes; do
   width=500 dark=$mode act map.html 'const root = document.documentElement;
     for (const fold of document.querySelectorAll("details")) fold.open = true;
@@ -130,7 +131,7 @@ for mode in '' yes; do
   shows 1 'data-cut="false"'
 done
 
-# Many: 200 parameters on 256 ranks and in 4 microbatches, half of them wrong; more ranks than pixels.
+# A large page: 200 parameters on 256 ranks with 4 microbatches, half of the parameters wrong; more ranks than pixels.
 python3 - <<'P'
 import json
 page, document = open("map.html").read(), json.load(open("document.json"))

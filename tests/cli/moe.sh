@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Mixtures of experts: each recipe in both score orders, with and without sequence parallelism, with the gate I and R, at
-# every ZeRO level, with one and three microbatches, over five steps, on several views (drawn by a seed); derived
-# mistakes (drawn); what experts are asked for; the gradient's way in the plan; checkpoints that go on on other views; and what does not fit.
+# Tests mixtures of experts: each recipe with scores applied before or after the experts, with and without sequence
+# parallelism, with the gate typed I and R, at every ZeRO level, with one and three microbatches, over five steps, on
+# several views (drawn by a seed); derived mistakes (drawn); option values; the gradient's path in the plan; checkpoints
+# that are resumed on other views; and recipes that do not fit.
 #   moe.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -11,7 +12,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/prove.sh"
 
-# ---- every gradient against one process, f64 below 1e-12 ----
+# ---- every gradient compared with one process, in f64, errors below 1e-12 ----
 views=("moe-tp2ep" "moe-tp2ep views.sparse=efsdp=2+ep=2+etp=1" "moe-tp2ep mesh=tp=3 views.sparse=efsdp=1+ep=3+etp=1"
   "moe-tp2ep mesh=dp_shard=3 views.sparse=efsdp=1+ep=3+etp=1" "moe-dp2ep" "moe-dp2ep mesh=dp_shard=4+tp=2 views.sparse=efsdp=2+ep=2+etp=2"
   "moe-tp" "moe-tp mesh=dp_shard=1+tp=3" "moe-cp" "moe-cp mesh=dp_shard=2+cp=2+tp=2 views.sparse=efsdp=2+ep=2+etp=2"
@@ -63,7 +64,7 @@ qwen="model.normalised_scores=true model.top_k=3 model.head_dim=6 model.vocabula
 prove moe-tp2ep $qwen
 prove moe-16 $qwen model.bias=attention model.sigmoid=true
 prove moe-tp2ep $qwen --directional
-prove moe-tp2ep model.top_k=5 # nothing is left to choose
+prove moe-tp2ep model.top_k=5 # every token takes all experts, so nothing is chosen
 ! grep -q smallest_margin proof.json || fail "a margin where every expert is chosen"
 prove moe-balance --steps 5
 python3 -c '
@@ -73,8 +74,8 @@ assert states["rel_err"] <= states["bound"] == 1e-12, states'
 prove moe-16 model.score_before_experts=true model.sequence_parallel=false
 prove moe-tp2ep mesh=dp_shard=1 views.sparse=efsdp=1+ep=1+etp=1
 
-# ---- what experts are asked for: the same on every topology, dropped where a limit says so, evened out by the bias ----
-measured() { # recipe, key=value...: the last step of its training is last.json
+# ---- how often experts are chosen: the same on every topology, with drops under a limit, evened out by the bias ----
+measured() { # arguments: recipe, KEY=VALUE...; last.json gets the last step of its training
   local arguments=() argument recipe=$1; shift
   for argument in "$@"; do arguments+=(--set "${argument//+/ }"); done
   "$addend" train "$source/recipes/$recipe.yaml" --out asked --overwrite "${arguments[@]}" >out 2>&1 || { cat out; fail "train $recipe $*"; }
@@ -96,7 +97,7 @@ done
 measured moe-balance model.capacity=unlimited
 python3 -c 'import json; assert json.load(open("last.json"))["measured"]["dropped"] == 0'
 
-# ---- who sums what ----
+# ---- which ranks sum which gradients ----
 python3 - "$addend" "$source" <<'Y'
 import json, subprocess, sys
 addend, source = sys.argv[1:]
@@ -115,7 +116,7 @@ assert sixteen["storage"].startswith("ep=S0 efsdp=S0"), sixteen
 assert not plan("moe-tp2ep")[gate]["path"]
 Y
 
-# ---- memory of even choices and at the worst, of a listed world and of a large one ----
+# ---- planned memory for even choices and for the worst ones, in a listed world and in a large one ----
 python3 - "$addend" "$source" <<'Y'
 import json, subprocess, sys
 addend, source = sys.argv[1:]
@@ -144,7 +145,7 @@ proof = json.load(open("proof.json"))
 assert proof["survivors"] == 0 and proof["coverage"]["mistakes"] >= 40, proof["coverage"]'
 done
 
-# ---- checkpoints: the same bits on the same view, and on from any other ----
+# ---- checkpoints: the same bits on the same view; any other view can resume ----
 train() { "$addend" train "$source/recipes/moe-tp2ep.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
 loss() { sed -n 's/.*"step":5,"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
 train --out whole
@@ -161,7 +162,7 @@ tp=3|efsdp=1 ep=3 etp=1
 dp_shard=1|efsdp=1 ep=1 etp=1
 Y
 
-# the balancing bias goes on with the rest
+# the balancing bias is resumed too
 balanced() { "$addend" train "$source/recipes/moe-balance.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
 balanced --out even
 rm -rf on && mkdir -p on/checkpoints && cp -r even/checkpoints/step-3 on/checkpoints/ && cp even/metrics.jsonl on/
@@ -174,7 +175,7 @@ import json
 a, b = (json.loads(open(f"{run}/metrics.jsonl").readlines()[-1]) for run in ("even", "on"))
 assert a["measured"] == b["measured"] and abs(a["loss"] - b["loss"]) < 1e-4, (a, b)'
 
-# ---- what does not fit: all at once, with numbers that would ----
+# ---- recipes that do not fit: all errors at once, with numbers that would fit ----
 refused() {
   local status=0
   "$addend" check "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?

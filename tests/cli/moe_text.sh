@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The real run of a mixture of experts, shortened: its proof holds, its loss falls, every choice of every step is measured, the first steps
-# drop some; and the dense model that docs/moe.md holds it against multiplies as much for each token.
+# Tests the recipe that trains a mixture of experts on real text, shortened: its proof holds, its loss falls, every
+# step's expert choices are measured, the first steps drop some tokens; and the dense model with which docs/moe.md
+# compares it does as many multiplications for each token.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

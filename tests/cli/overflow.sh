@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A proof in f16 whose steps all overflow proves nothing and says which scale holds; one in which some do says which, and
-# is made of the others; what overflows on a wire between modules is named, in a training as in a proof.
+# Tests overflow in f16: a proof whose steps all overflow proves nothing and says which loss scale would do; a proof in
+# which some steps overflow says which, and judges the others; an overflow on a wire between modules is named, in a
+# training as in a proof.
 #   overflow.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -9,7 +10,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 recipe=$source/recipes/hsdp-f16.yaml
 
-refused() { # arguments: exit 2, nothing on standard output, one sentence
+refused() { # arguments: options; exit status 2, nothing on standard output, one sentence
   local status=0
   "$addend" check "$recipe" "$@" >out 2>err || status=$?
   [ $status -eq 2 ] || { cat out err >&2; fail "$*: exit $status, not 2"; }
@@ -17,7 +18,7 @@ refused() { # arguments: exit 2, nothing on standard output, one sentence
   grep -q 'overflow at scale 2^[0-9]* in `[A-Za-z0-9._]*`' err || { cat err >&2; fail "$*: no overflow is named"; }
 }
 holding() { sed -n 's/.*; 2^\(-\{0,1\}[0-9]*\) holds.*/\1/p' err; }
-document() { # numbers are finite or null, whatever became of the steps
+document() { # checks the document: its numbers are finite or null, whatever happened in the steps
   ! grep -q -i -e 'nan' -e 'infinity' "$1" || fail "$1 has what is no number"
   python3 -c "
 import json, sys
@@ -37,7 +38,7 @@ for more in --json --sabotage=1 "--dtype recipe" "--dtype recipe --json"; do
   [ "$(holding)" -le "$scale" ] || fail "what holds in two steps holds in one"
 done
 
-# ---- some do ----
+# ---- some steps overflow ----
 "$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 --json >proof.json || fail "two of five overflow"
 document proof.json "
 own = proof['own_dtypes']['overflow']
@@ -53,13 +54,13 @@ document proof.json "assert proof['summary']['overflow']['steps'] >= 2, proof['s
 "$addend" check "$recipe" --set precision.loss_scale="$scale" --json >proof.json || fail "none overflows"
 document proof.json "assert 'overflow' not in proof['own_dtypes'], proof['own_dtypes']"
 
-# Mistakes are planted where steps are taken.
+# Mistakes are planted in steps that do not overflow.
 "$addend" check "$recipe" --set precision.loss_scale=$((scale + 2)) --steps 5 --sabotage=1 --json >proof.json || fail "sabotage beside an overflow"
 document proof.json "
 caught = {one['name']: one['caught_by'] for one in proof['sabotage']}
 assert proof['survivors'] == 0 and caught['overflow-per-rank'] in ('protocol', 'number'), caught"
 
-# ---- a later step alone ----
+# ---- only a later step overflows ----
 wild=(--set train.lr=3 --set train.warmup=0 --set train.clip=0)
 "$addend" check "$recipe" --dtype recipe "${wild[@]}" --set precision.loss_scale=24 --steps 1 >out 2>err && fail "2^24 overflows"
 scale=$(holding)
@@ -68,8 +69,8 @@ document proof.json "
 later = proof['summary']['overflow']
 assert 1 <= later['steps'] < 4 and later['scale'] == $scale and proof['holds'] is True, later"
 
-# ---- on a wire between modules: no scale of the loss helps a value; what goes back without one is named too ----
-said() { # words, command and arguments: it ends with 3 and says them
+# ---- overflow on a wire between modules: no loss scale helps a value; an unscaled gradient is named too ----
+said() { # arguments: words of the message, command and options; it must exit with 3
   local words=$1 status=0; shift
   "$addend" "$@" >out 2>err || status=$?
   [ $status -eq 3 ] || { cat out err >&2; fail "$*: exit $status, not 3"; }
@@ -90,7 +91,7 @@ for where in pools-10 pools-1 "pools-1 --set placement=colocated"; do
 done
 said "step 1: $values" check "$source/recipes/pools-10.yaml" "${large_values[@]}" --json
 [ ! -s out ] || fail "no document of a proof that was not finished"
-# A gradient that carries a scale is a matter of that scale.
+# For a gradient that carries the loss scale, the message tells the scale.
 scaled=(--set 'wire={gradients: f16}' --set 'precision={grad: f16, loss_scale: 24}' --set losses.adversarial.coefficient=1e4 --set train.clip=0)
 recipe=$source/recipes/pools-10.yaml
 refused "${scaled[@]}" --steps 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The program of docs/own-operation.md compiles as it stands there, as C without a warning and as C++, and holds; with a wrong slope
-# it does not.
+# Tests the program of docs/own-operation.md: it compiles as it stands there, as C without a warning and as C++, and its
+# check passes; with a wrong slope the check fails.
 set -eu
 addend=$1 source=$2
 build=$(dirname "$addend")

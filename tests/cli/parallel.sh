@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tensor, sequence and context parallelism: each recipe on meshes with 2, 3 and 4 ranks an axis, at every ZeRO level,
-# with one and three microbatches, over five steps (drawn by a seed); derived mistakes (drawn); one token that counts;
-# plans of a million ranks; checkpoints that go on on other meshes; and sizes that do not fit.
+# Tests tensor, sequence and context parallelism: each recipe on meshes with 2, 3 and 4 ranks an axis, at every ZeRO
+# level, with one and three microbatches, over five steps (drawn by a seed); derived mistakes (drawn); a batch in which
+# one token counts; plans of a million ranks; checkpoints that are resumed on other meshes; and sizes that do not fit.
 #   parallel.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -16,9 +16,9 @@ check() { # recipe, arguments...: the proof's document is proof.json
   [ $status -eq 0 ] || { cat proof.err >&2; tail -8 proof.json >&2; fail "$recipe $*: exit $status"; }
 }
 
-# ---- every gradient against one process, f64 below 1e-12 ----
-# What other families of models have: heads of a width of their own, tokens that no tp divides, biases of some products, scaled
-# rotations (a pair of each head keeps its speed, one is slowed down, one lies between).
+# ---- every gradient compared with one process, in f64, errors below 1e-12 ----
+# Options of other model families: a head width of its own, a vocabulary that no tp divides, biases in some products,
+# scaled rotary frequencies (in each head one pair keeps its frequency, one is slowed down, one is between).
 llama="--set model.head_dim=6 --set model.kv_heads=2 --set model.vocabulary=259 --set model.bias=attention --set model.qk_norm=false"
 llama+=" --set model.norm_epsilon=0.01 --set model.rotary_base=12 --set model.rotary_scaling=[8,0.5,2,16]"
 qwen="--set model.head_dim=2 --set model.kv_heads=4 --set model.vocabulary=257 --set model.bias=qkv --set model.norm_epsilon=1e-6"
@@ -50,14 +50,14 @@ check gpt-3d --set mesh="dp_replicate=2 dp_shard=1 cp=4 tp=2"
 check gpt-3d --set mesh="tp=3 dp_shard=2 cp=2" --set shard.zero=2
 draw_cases "slopes" 1 gpt-tp gpt-tp-sp gpt-cp gpt-3d
 for recipe in "${drawn[@]}"; do check $recipe --directional; done
-# Axes of one rank are the same program.
+# Axes of one rank leave the program unchanged.
 check gpt-3d --set mesh="dp_shard=1 cp=1 tp=1"
 
-# One token of the step counts, on one rank of cp; the others add zero to loss and count.
+# A single token of the step counts, on one rank of cp; the other ranks add zero to loss and count.
 check gpt-cp --set 'data.valid=[0, 0, 0.02, 0, 0, 0]' --set mesh="dp_shard=1 cp=3"
 check gpt-3d --set 'data.valid=[0, 0, 0, 0, 0.05, 0]'
 
-# ---- types ----
+# ---- types and conversions in the plan ----
 python3 - "$addend" "$source" <<'Y'
 import json, subprocess, sys
 addend, source = sys.argv[1:]
@@ -104,7 +104,7 @@ assert all(m["caught_by"] == "number" for m in ring), ring
 Y
 done
 
-# ---- checkpoints: the same bits on the same mesh, and on from any other ----
+# ---- checkpoints: the same bits on the same mesh; any other mesh can resume ----
 train() { "$addend" train "$source/recipes/gpt-3d.yaml" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>&1 || { cat out; fail "train $*"; }; }
 loss() { sed -n 's/.*"step":5,"loss":\([0-9.]*\).*/\1/p' "$1/metrics.jsonl"; }
 train --out whole
@@ -116,7 +116,7 @@ for mesh in "dp_replicate=1 dp_shard=3 cp=2 tp=2" "${drawn[@]}"; do
   [ "$mesh" != "dp_replicate=1 dp_shard=3 cp=2 tp=2" ] || cmp whole/weights.safetensors on/weights.safetensors
 done
 
-# ---- sizes that do not fit: all at once, with numbers that would ----
+# ---- sizes that do not fit: all errors at once, with numbers that would fit ----
 refused() {
   local status=0
   "$addend" check "$source/recipes/gpt-3d.yaml" "${@:2}" >out 2>&1 || status=$?

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Stages of a pipeline: gpt and moe on meshes with pp, with several stages on a rank and stages without layers, beside one
-# process; one norm; training with pp as without; checkpoints that go on on another pp; dumps and plans of stages; recipes that do
-# not fit.
+# Tests pipelines: gpt and moe on meshes with pp, with several stages on a rank and stages without layers, compared with
+# one process; one norm over all stages; training with pp as without; checkpoints that are resumed on another pp; dumps
+# and plans of stages; and recipes that do not fit.
 #   pipeline.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -12,7 +12,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/prove.sh"
 is_below() { python3 -c 'import json; assert all(p["max_rel_err"] < 1e-12 == p["bound"] for p in json.load(open("proof.json"))["params"])'; }
 
-# ---- every gradient against one process in one stage, f64 below 1e-12 ----
+# ---- every gradient compared with one process in one stage, in f64, errors below 1e-12 ----
 cases=()
 for microbatches in 1 2 3 4 5; do
   for tied in true false; do
@@ -56,22 +56,22 @@ done
 prove gpt-pp && is_below
 prove gpt-pp schedule.stages=6 train.microbatches=2 && is_below
 prove moe-pp --steps 3 && is_below
-# The table that the last stage gets has as many rows as the recipe says.
+# The embedding table that the last stage receives has as many rows as the recipe's vocabulary.
 prove gpt-pp model.tied=true model.vocabulary=259 model.head_dim=6 model.bias=qkv && is_below
 prove moe-pp model.vocabulary=257 model.normalised_scores=true model.top_k=2 model.bias=attention && is_below
 prove gpt-pp --directional
 
-# On the engine that poisons, delays and reorders.
+# Engine hostile poisons, delays and reorders.
 (export ADDEND_HOSTILE=17 && prove gpt-pp schedule.kind=zb && is_below)
 (export ADDEND_HOSTILE=7 && prove moe-pp schedule.stages=4 shard.zero=3 && is_below)
 
-# Stages on one rank are the same program.
+# Stages on one rank leave the program unchanged.
 prove gpt-dp mesh=pp=1 schedule.stages=3 && is_below
 
-# One token of the step counts: a microbatch without any goes through all stages.
+# A single token of the step counts: microbatches without any pass through all stages too.
 prove gpt-pp 'data.valid=[0, 0, 0.1, 0, 0, 0, 0]' && is_below
 
-# ---- the norm: no cut into stages changes a bit of it ----
+# ---- the norm has the same bits, however layers are cut into stages ----
 cat >norms.py <<'P'
 import json, struct
 norms = set()
@@ -83,7 +83,7 @@ P
 for recipe in gpt-pp moe-pp; do
   for stages in 1 2 3; do prove $recipe mesh="pp=$stages+dp_shard=2+tp=2" model.tied=false --dump $stages; done
   python3 norms.py
-  prove $recipe mesh="pp=2+dp_shard=2+tp=2" schedule.stages=4 model.tied=false --dump 3 # two stages on a rank
+  prove $recipe mesh="pp=2+dp_shard=2+tp=2" schedule.stages=4 model.tied=false --dump 3 # two stages on each rank
   python3 norms.py
   rm -r 1 2 3
 done
@@ -98,8 +98,8 @@ for recipe in "${drawn[@]}"; do
   python3 -c 'import json; p = json.load(open("proof.json")); assert p["survivors"] == 0 and p["coverage"]["mistakes"] >= 20, p["coverage"]'
 done
 
-# ---- training: the same losses and weights as without stages, under the same names, in one file ----
-train() { # folder, recipe, arguments...
+# ---- training: the same losses and weights as without stages, in one file under the same names ----
+train() { # arguments: folder, recipe, options
   local folder=$1 recipe=$2; shift 2
   "$addend" train "$source/recipes/$recipe.yaml" --set train.steps=4 --set checkpoint.every=2 \
     --set 'precision={param: f64, compute: f64}' --out "$folder" "$@" >out 2>&1 || { cat out; fail "train $recipe $*"; }
@@ -133,8 +133,8 @@ train experts moe-pp --set mesh="dp_shard=2 tp=2"
 train staged moe-pp
 python3 same.py experts staged metrics
 
-# ---- checkpoints go on on another pp ----
-goes_on() { # from, recipe, arguments...
+# ---- checkpoints are resumed with another pp ----
+goes_on() { # arguments: folder to resume from, recipe, options
   local from=$1 recipe=$2; shift 2
   rm -rf on && mkdir -p on/checkpoints && cp -r "$from/checkpoints/step-2" on/checkpoints/
   train on "$recipe" --resume "$@"
@@ -188,8 +188,8 @@ big = plan("gpt-pp", "mesh=pp=64 dp_shard=8192 tp=2", "model.layers=64", "train.
 assert big["world"] == 1 << 20 and len(big["pools"]) == 64, big["world"]
 P
 
-# ---- what does not fit: with its key and what would do ----
-refused() { # sentence, recipe, arguments...
+# ---- recipes that do not fit are refused with the key and a value that would fit ----
+refused() { # arguments: sentence, recipe, options
   local status=0
   "$addend" plan "$source/recipes/$2.yaml" "${@:3}" >out 2>&1 || status=$?
   [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:3}"; }

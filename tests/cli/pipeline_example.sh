@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The example of two stages that execute a table: every schedule is proven, and one that does not fit two ranks refused.
+# Tests the example of two stages that execute a schedule table: every schedule is proven, and one that does not fit two
+# ranks is refused.
 #   pipeline_example.sh ADDEND SOURCE
 set -eu
 addend=$1
@@ -17,7 +18,7 @@ for schedule in gpipe 1f1b interleaved zb leads; do
 done
 "$example" >out 2>err || fail "the example without a name"
 grep -q '^rank 0    F0 F1       B0---' out || { cat out >&2; fail "without a name it is 1f1b"; }
-refuses() { # schedule, words
+refuses() { # arguments: schedule, words of the message
   if "$example" "$1" >out 2>err; then fail "$1 is not refused"; fi
   grep -q "^pipeline: $2" err && [ ! -s out ] || { cat out err >&2; fail "how $1 is refused"; }
 }

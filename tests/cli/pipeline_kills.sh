@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A rank of a pipeline is killed at a random time of its training: every rank ends soon, the message names the one, and
-# the run goes on from its checkpoint to the bits of an undisturbed one.
+# Kills a rank of a pipeline at a random time of its training: every rank ends soon, the message names the killed rank,
+# and the run resumes from its checkpoint to the bits of an undisturbed run.
 #   pipeline_kills.sh ADDEND SOURCE [KILLS]
 set -eu
 addend=$1 source=$2 kills=${3:-4}
@@ -16,10 +16,10 @@ RANDOM=$((ADDEND_TEST_SEED % 32768))
 echo "$kills kills, ADDEND_TEST_SEED=$ADDEND_TEST_SEED"
 
 hang=60 steps=120
-# Ranks, mesh, other keys with + for a space.
+# Cases: number of ranks, mesh, other keys, with + for a space.
 cases=("3 pp=3" "4 pp=2+dp_shard=2 schedule.kind=gpipe shard.zero=3" "2 pp=2 schedule.kind=interleaved schedule.stages=4"
   "4 pp=2+tp=2 schedule.kind=zb" "3 pp=3 schedule.kind=zb train.microbatches=5")
-choose_case() { # sets ranks, train: the command without its folder
+choose_case() { # sets $ranks and $train, the command without its folder
   local words key
   read -ra words <<<"${cases[$1]}"
   ranks=${words[0]}
@@ -29,7 +29,7 @@ choose_case() { # sets ranks, train: the command without its folder
 }
 milliseconds() { date +%s%3N; }
 
-# The undisturbed run, and how long it takes.
+# Runs the case undisturbed once, and measures how long that takes.
 straight() {
   local start
   start=$(milliseconds)
@@ -40,7 +40,7 @@ straight() {
 is_alive() { [ -r "/proc/$1/stat" ] && ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null; }
 ranks_of_launcher() { cat "/proc/$launcher/task/$launcher/children" 2>/dev/null || true; }
 
-# Kills a rank once all have started; 1: the training ended before. Sets victim, took.
+# Kills a rank once all have started, and sets $victim and $took; returns 1 if the training ended before.
 kill_one() {
   local delay=$1 start children
   rm -rf run
@@ -62,7 +62,7 @@ kill_one() {
   for child in $children; do ! is_alive "$child" || fail "rank process $child is left"; done
 }
 
-goes_on() { # case
+goes_on() { # argument: number of the case
   "${train[@]}" -o run --resume >out 2>err || fail "${cases[$1]}: resume"
   cmp "straight-$1/weights.safetensors" run/weights.safetensors || fail "${cases[$1]}: other weights"
   diff <(sed 's/,"seconds.*//' "straight-$1/metrics.jsonl") <(sed 's/,"seconds.*//' run/metrics.jsonl) ||

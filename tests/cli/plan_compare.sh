@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plans side by side are the plans one by one: every number of `plan --compare` against `plan` with that value set.
+# Tests that every number of `addend plan --compare` is that of `addend plan` with the compared value set.
 #   plan_compare.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -7,7 +7,7 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-compare() { # recipe, KEY, values one by one, arguments of both: the numbers of each plan
+compare() { # arguments: recipe, KEY, values, options of both; compares every number with single plans
   local recipe=$source/recipes/$1.yaml key=$2 values=() value
   shift 2
   while [ $# -gt 0 ] && [ "$1" != with ]; do values+=("$1"); shift; done
@@ -70,7 +70,7 @@ compare gpt-pp schedule.kind gpipe 1f1b zb with --set train.microbatches=5
 compare moe-pp mesh '"pp=3 dp_shard=2"' '"pp=1 dp_shard=2"' with --set views.sparse="ep=2 etp=1"
 compare gpt-pp schedule '{kind: gpipe, stages: 6}' '{kind: interleaved, stages: 6}' with --set mesh="pp=3 dp_shard=2"
 
-# Schedules that the recipe cannot have are told in their row; where it can have none, that is refused.
+# Schedules that the recipe cannot have are told in their row; if it can have none, the comparison is refused.
 pipeline=$source/recipes/gpt-pp.yaml
 "$addend" plan "$pipeline" --compare schedule=gpipe,1f1b,interleaved,zb >kinds.txt || fail "kinds"
 "$addend" plan "$pipeline" --compare schedule=gpipe,1f1b,interleaved,zb --json >kinds.json || fail "kinds"
@@ -88,7 +88,7 @@ none=0
 "$addend" plan "$pipeline" --set schedule.stages=4 --compare schedule=1f1b,zb >out 2>err || none=$?
 [ $none -eq 2 ] && [ ! -s out ] && [ "$(grep -c "has one stage a rank" err)" -eq 2 ] || fail "no schedule fits"
 
-refused() { # words, arguments
+refused() { # arguments: words of the message, options
   local words=$1 status=0
   shift
   "$addend" plan "$source/recipes/hsdp-4x8.yaml" "$@" >out 2>err || status=$?

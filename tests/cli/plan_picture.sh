@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# `addend plan --picture`: it is XML, its numbers are those of `addend plan --json`, any world has a picture of a size to look at,
-# and it is not written where something would be lost.
+# Tests `addend plan --picture`: the picture is XML, its numbers are those of `addend plan --json`, a world of any size
+# has a picture of readable size, and it never overwrites a file that it should not.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 ln -s "$source/recipes" recipes
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
-exits_with() { # status, command...
+exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
   "$@" >out 2>err || status=$?
@@ -107,7 +107,7 @@ draws recipes/hsdp-3x2.yaml
 draws recipes/gpt-3d.yaml
 draws recipes/gpt-3d.yaml --set mesh="dp_replicate=2 dp_shard=2 cp=2 tp=2"
 draws recipes/moe-16.yaml
-draws recipes/gpt-dp.yaml --set mesh="dp_replicate=1 dp_shard=1" # one rank: nothing is brought anywhere
+draws recipes/gpt-dp.yaml --set mesh="dp_replicate=1 dp_shard=1" # one rank: nothing is communicated
 draws recipes/gpt-dp.yaml --set mesh="dp_replicate=37 dp_shard=1"
 draws recipes/gpt-dp.yaml --set mesh="dp_replicate=256 dp_shard=256" --set shard.zero=2
 grep -q '>256 groups of 256 ranks; the first:<' picture.svg || fail "of a large world one group is drawn"
@@ -121,7 +121,7 @@ grep -q 'routes more are not drawn' picture.svg || fail "it says how many arrows
 draws recipes/ocr-fan-in-small.yaml --set mesh.encoder="dp=256 tp=2" --set mesh.model="dp=128 cp=2 tp=2" --set train.global_batch=1024
 grep -q '>Rank 0, one of 512 senders: ' picture.svg || fail "of many senders one is drawn"
 
-# A bridge that moves nothing is drawn all the same; so are pools, those of the same mesh apart.
+# A bridge that moves nothing is drawn all the same; pools are drawn too, and pools with the same mesh are drawn apart.
 draws recipes/ocr-equal.yaml
 draws recipes/ocr-fan-in.yaml --set mesh.encoder="dp=4 tp=2" --set mesh.model="dp=4 cp=2"
 [ "$(grep -c '"arrow stays"' picture.svg)" -eq 16 ] || fail "every rank keeps its rows, forward and backward"
@@ -134,7 +134,7 @@ draws recipes/ocr-fan-in.yaml --set placement=disjoint --set mesh='{encoder: "dp
   --set model.encoder_heads=16
 grep -q '>143<' picture.svg || fail "of a pool whose ranks have three digits each is drawn"
 
-# Values that go one way are one exchange.
+# Several values between the same pools are drawn as one exchange.
 cat >exchanges.py <<'E2'
 """exchanges.py PICTURE TABLE EXCHANGES: holds both against the document on standard input."""
 import json, re, sys
@@ -191,24 +191,24 @@ exchanges() { # how many, the call's arguments
 }
 exchanges 5 recipes/pools-10.yaml
 exchanges 5 recipes/pools-10.yaml --set 'wire={values: f16, gradients: bf16, weights: f16}'
-exchanges 3 recipes/pools-ragged.yaml # microbatches of two sizes
+exchanges 3 recipes/pools-ragged.yaml # microbatches have two sizes
 exchanges 3 recipes/pools-10.yaml --set placement=colocated --set 'mesh={ci: "dp=4", blocks: "block=2 dp=4", adv: "dp=4"}'
 exits_with 0 "$addend" plan recipes/decompose-gpt.yaml --set 'mesh={ci: "dp=3", blocks: "block=8 dp=2", adv: "dp=2"}' --picture picture.svg
 [ "$(grep -c 'marker-end' picture.svg)" -eq 6 ] || fail "many blocks are one"
 grep -q '>blocks, the first of 8<' picture.svg || fail "of many blocks the first one's sums are shown"
 
-# What was typed is shown as a shell reads it, and no character breaks the picture.
+# The command is shown quoted as for a shell, and no character in it breaks the picture.
 draws recipes/gpt-dp.yaml --set 'train.steps=20 # <b> & ]]> it'"'"'s "x"' --set train.lr=1e-3
 grep -q "addend plan recipes/gpt-dp.yaml --set 'train.steps=20 # &lt;b&gt; &amp; \]\]&gt; it'\\\\''s \"x\"' " picture.svg || fail "the command is there"
 exits_with 0 "$addend" plan recipes/gpt-dp.yaml --json --picture $'no-text-\xff.svg'
 python3 compare.py $'no-text-\xff.svg' <out || fail "bytes that are no text"
 
-# Without --json the table is printed as without a picture.
+# Without --json the table is printed as it is without a picture.
 "$addend" plan recipes/gpt-dp.yaml >table
 exits_with 0 "$addend" plan recipes/gpt-dp.yaml --picture picture.svg
 cmp table out || fail "the table is the same"
 
-# What may be named.
+# Names that --picture refuses.
 mkdir folder && mkfifo pipe && ln -s picture.svg link
 for path in folder folder/ pipe link '' metrics.jsonl folder/weights.safetensors; do
   exits_with 2 timeout 60 "$addend" plan recipes/gpt-dp.yaml --picture "$path"

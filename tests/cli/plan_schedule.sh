@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A pipeline seen beforehand and afterwards: `addend plan` says and draws the schedule that runs take, times it by what a run's trace
-# says, and the run's page has each pass with its stage and microbatch.
+# Tests what is told of a pipeline before and after a run: `addend plan` prints and draws the schedule that runs execute
+# and times it by a run's trace, and the run's page has each pass with its stage and microbatch.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
-exits_with() { # status, command...
+exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
   "$@" >out 2>err || status=$?
@@ -14,7 +14,7 @@ exits_with() { # status, command...
 }
 recipe=$source/recipes/gpt-pp.yaml
 
-# The picture has every action, and the document is that of the table with the same costs.
+# The picture has every action, and the document agrees with the schedule's table with the same costs.
 cat >same.py <<'P'
 """same.py PICTURE: plan's document on standard input, beside table.json, which `addend schedule make --json` printed."""
 import json, re, sys
@@ -43,7 +43,7 @@ for number, row in enumerate(schedule["per_pool"]):
     assert abs(row["busy"] - cost * schedule["microbatches"]) < 1e-9 * row["busy"], row
     assert abs(row["busy"] + row["idle"] - schedule["makespan"]) < 1e-9 * schedule["makespan"]
 P
-# The table has the document's numbers.
+# The printed table has the document's numbers.
 cat >table.py <<'P'
 """The table on standard input, beside plan.json."""
 import json, sys
@@ -62,7 +62,7 @@ unit = {"products": "1 is the forward pass of the mean stage, by its matrix prod
 at = lines.index(head)
 assert lines[at + 2 : at + 3 + len(rows)] == rows + ["  busy: " + unit[s["costs"]["by"]]], (lines[at : at + 3 + len(rows)], rows)
 P
-draws() { # arguments of plan
+draws() { # arguments: options of plan
   exits_with 0 "$addend" plan "$recipe" "$@" --json --picture pp.svg
   python3 same.py pp.svg <out || fail "the picture of: $*"
   mv out plan.json
@@ -76,7 +76,7 @@ draws --set mesh="pp=2 tp=2 dp_shard=1" --set schedule.kind=gpipe --set schedule
 grep -q "stage 0, from stage 0 to stage" out && fail "a bridge is no stage"
 grep -q "^  stream 0, from stage 0 to stage 1: " out || fail "bridges name stages"
 
-# By what a run took; a table that the run did not have is refused.
+# Times are read from a run's trace; the trace of another table is refused.
 pipeline=(--set "mesh=pp=2 dp_shard=2" --set train.microbatches=4 --set train.steps=3)
 exits_with 0 "$addend" train "$recipe" "${pipeline[@]}" --set schedule.kind=zb -o run
 draws "${pipeline[@]}" --set schedule.kind=zb --trace run
@@ -108,7 +108,7 @@ grep -q "is of another pipeline" err || fail "fewer microbatches"
 exits_with 2 "$addend" plan "$source/recipes/gpt-dp.yaml" --trace run
 grep -q "actions of a pipeline" err || fail "no pipeline"
 
-# The run's page.
+# The run's page has each pass with its stage and microbatch.
 python3 - run/report.html <<'P' || fail "the page has stages"
 import json, sys
 page = open(sys.argv[1]).read()
@@ -120,7 +120,7 @@ for kind in ("forward", "backward", "backward of weights"):
 assert all(("stage" in s) == s["kind"].startswith(("forward", "backward")) for s in spans)
 P
 
-# A large pipeline is planned as one is that is small.
+# A plan of a large pipeline takes no longer than that of a small one.
 exits_with 0 timeout 60 "$addend" plan "$recipe" --set mesh="pp=64 dp_replicate=125 dp_shard=125" --set model.layers=128 \
   --set train.global_batch=15625 --set train.microbatches=64
 grep -q "1000000 ranks" out && grep -q "64 microbatches through 64 stages" out && grep -q "and 48 more" out || fail "a large pipeline"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A decomposition on three pools: every gradient of components and importance network against one process, on pools of
-# which each may be larger or smaller than the others, or no multiple of them; each loss alone; the steps up of the
-# adversary; mistakes planted; checkpoints that go on on the same pools bit for bit and on others; and what does not fit.
+# Tests a decomposition on three pools: every gradient of components and importance network against one process, on
+# pools that may be larger or smaller than each other, and no multiples; each loss alone; the adversary's ascent steps;
+# planted mistakes; checkpoints that are resumed bit for bit on the same pools, and on others; and recipes that do not
+# fit.
 #   pools.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -10,11 +11,11 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/prove.sh"
-# In f64 throughout; `prove` alone proves the same in the recipe's own dtypes too.
+# Proves in f64 alone; `prove` proves in the recipe's own dtypes too.
 prove_wide() { prove pools-10 precision.compute=f64 precision.param=f64 "$@"; }
 pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}"; }
 
-# ---- pools: as they are, square, nested either way, no multiples of each other, of one rank each, at random ----
+# ---- pools as shipped, of equal sizes, nested either way, no multiples of each other, of one rank each, random ----
 cases=(pools-10 pools-square pools-inverted-a pools-inverted-b pools-ragged pools-1 "pools-1 mesh.blocks=block=6+dp=1")
 for case in "${cases[@]}"; do
   cases+=("$case precision.compute=bf16" "$case precision.compute=bf16 wire={values:+f16,+gradients:+f16,+weights:+bf16} ascent.scope=batch")
@@ -43,7 +44,7 @@ for case in "${drawn[@]}"; do prove pools-10 $case; done
 prove pools-10 ascent.steps=0
 prove pools-10 --steps 3
 
-# ---- each loss alone; slopes without a reference ----
+# ---- each loss alone; slopes without a reference (--directional) ----
 none="losses.faithfulness.coefficient=0 losses.stochastic.coefficient=0 losses.sparsity.coefficient=0 losses.adversarial.coefficient=0"
 draw_cases "losses alone" 1 faithfulness stochastic sparsity adversarial
 for loss in "${drawn[@]}"; do
@@ -56,7 +57,7 @@ for sets in "" "--set ascent.steps=0"; do
   [ $status -eq 2 ] && grep -q 'add --set .*model.plain_clamp=true' out.txt || { cat out.txt >&2; fail "a slope that is none: exit $status"; }
 done
 
-# ---- mistakes ----
+# ---- planted mistakes ----
 prove pools-10 --sabotage=20
 python3 - <<'Y'
 import json
@@ -68,9 +69,9 @@ for m in proof["sabotage"]:
         assert abs(m["ratio"] / m["expected_ratio"] - 1) < 1e-9, m
 Y
 
-# With one loss alone a mistake has the signature that is known of it: faithfulness that counts on every rank of a block
-# is as many times too large, what is averaged over a pool that much too small.
-signature() { # loss
+# With one loss alone each mistake has its known effect: faithfulness that counts on every rank of a block is too large
+# by their number, and a gradient averaged over a pool is too small by its number of ranks.
+signature() { # argument: loss
   prove_wide $none losses.$1.coefficient=2 "$(pools 2 2 3 1)" --sabotage
   python3 - "$1" <<'Y'
 import json, sys
@@ -88,14 +89,14 @@ Y
 draw_cases "signatures" 1 faithfulness sparsity
 for loss in "${drawn[@]}"; do signature "$loss"; done
 
-# ---- a training that stops and goes on: sources and moments of the ascent too ----
+# ---- resuming: sources and moments of the ascent are resumed too ----
 train() { local out=$1; shift; "$addend" train "$source/recipes/pools-10.yaml" --out "$out" --set checkpoint.every=4 "$@" >out.txt 2>&1 || { cat out.txt >&2; fail "train $*"; }; }
 train whole --set train.steps=8
 cp -r whole same && rm -rf same/checkpoints/*8 same/weights.safetensors
 cp -r same other
 train same --resume --set train.steps=8
 cmp whole/weights.safetensors same/weights.safetensors || fail "a resumed run has other bits"
-# Sources are those of a microbatch: with another number of these there is nothing to go on from.
+# Sources belong to microbatches, so a run with another number of microbatches cannot be resumed.
 for option in "" --force; do
   status=0
   "$addend" train "$source/recipes/pools-10.yaml" --out same --set checkpoint.every=4 --resume $option --set train.steps=9 --set train.microbatches=1 >out.txt 2>&1 || status=$?
@@ -112,7 +113,7 @@ for name, value in whole["losses"].items():
     assert abs(other["losses"][name] / value - 1) < 1e-4, (name, value, other["losses"][name])
 Y
 
-# ---- sparsity is divided by the positions: importances that all count 1 leave the number of components ----
+# ---- sparsity is divided by the positions: if every importance counts 1, it is the number of components ----
 train ones --set train.steps=2 --set losses.sparsity.epsilon=1 --set losses.sparsity.power=1e-9 --set losses.sparsity.beta=0
 python3 - <<'Y'
 import json
@@ -120,8 +121,8 @@ found, components = json.loads(open("ones/metrics.jsonl").readline())["losses"][
 assert abs(found / components - 1) < 1e-5, (found, components)
 Y
 
-# ---- what does not fit is told before any rank starts ----
-refused() { # words, KEY=VALUE...
+# ---- recipes that do not fit are refused before any rank starts ----
+refused() { # arguments: words of the message, KEY=VALUE...
   local words=$1 status=0 settings=() setting; shift
   for setting in "$@"; do settings+=(--set "$setting"); done
   "$addend" train "$source/recipes/pools-10.yaml" --out none "${settings[@]}" >out.txt 2>&1 || status=$?
@@ -146,8 +147,8 @@ refused 'ascent.rule: must be adam or sign, is sgd' 'ascent.rule=sgd'
 refused 'losses.stochastic.divergence: must be mse or kl, is l1' 'losses.stochastic.divergence=l1'
 refused 'the modules run on the same ranks, so their meshes must be of one size: ci has dp=4, so 4 ranks; blocks has block=2 dp=2, so 2 ranks that its blocks share; adv has dp=2, so 2 ranks; with' 'placement=colocated'
 
-# ---- a target from a file: every tensor is one of its own, of its shape, of floats and finite, and none is left over ----
-target() { # name, KEY=VALUE...: the weights of a gpt of this kind
+# ---- a target's weight file must have exactly the target's tensors, in their shapes, as finite floats ----
+target() { # arguments: name, KEY=VALUE...; writes weights of such a gpt
   local out=$1 settings=() setting; shift
   for setting in "$@"; do settings+=(--set "$setting"); done
   "$addend" train "$source/recipes/gpt-dp.yaml" --out "$out" --set 'model={kind: gpt, layers: 2, d_model: 16, heads: 2, d_hidden: 24}' \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sources of the adversary that all samples of a microbatch share, and sources that are a sigmoid: every gradient and the
-# sources themselves against one process, on pools with an adversary of one rank, of several, and of more than there are
-# samples; and checkpoints that go on on the same pools bit for bit and on others.
+# Tests adversary sources that all samples of a microbatch share, and sources behind a sigmoid: every gradient and the
+# sources themselves against one process, on pools whose adversary has one rank, several, and more than there are
+# samples; and checkpoints that are resumed bit for bit on the same pools, and on others.
 #   pools_sources.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -14,7 +14,7 @@ pools() { echo "mesh={ci:+\"dp=$1\",+blocks:+\"block=$2+dp=$3\",+adv:+\"dp=$4\"}
 judged() { python3 -c "import json; states = json.load(open('proof.json'))['summary']['states']; assert 0 <= states['rel_err'] < 1e-12, states"; }
 
 for how in "ascent.rule=adam" "ascent.rule=sign" "ascent.bounds=sigmoid" "ascent.rule=sign ascent.bounds=sigmoid"; do
-  for adv in 1 3 5; do # of five ranks one has no sample
+  for adv in 1 3 5; do # with five adversary ranks one has no sample
     prove_wide "$(pools 3 2 1 $adv)" train.global_batch=4 train.microbatches=1 ascent.scope=batch $how --steps 3
     judged
   done
@@ -24,7 +24,7 @@ done
 prove_wide "$(pools 3 2 1 5)" train.global_batch=4 train.microbatches=1 ascent.bounds=sigmoid --steps 3
 prove pools-10 --directional ascent.steps=0 model.plain_clamp=true ascent.scope=batch ascent.bounds=sigmoid
 
-# ---- a training that stops and goes on ----
+# ---- resuming a stopped training ----
 train() { local out=$1; shift; "$addend" train "$source/recipes/pools-10.yaml" --out "$out" --set checkpoint.every=4 --set ascent.scope=batch --set ascent.bounds=sigmoid "$@" >out.txt 2>&1 || { cat out.txt >&2; fail "train $*"; }; }
 train whole --set train.steps=8
 cp -r whole same && rm -rf same/checkpoints/*8 same/weights.safetensors
@@ -39,8 +39,8 @@ for name, value in last("whole")["losses"].items():
     assert abs(last("other")["losses"][name] / value - 1) < 1e-4, (name, value, last("other")["losses"][name])
 Y
 
-# ---- what there is not ----
-refused() { # words, KEY=VALUE
+# ---- values that do not exist are refused ----
+refused() { # arguments: words of the message, KEY=VALUE
   local words=$1 status=0; shift
   "$addend" train "$source/recipes/pools-10.yaml" --out none --set "$1" >out.txt 2>&1 || status=$?
   [ $status -eq 2 ] && grep -qF -- "$words" out.txt || { cat out.txt >&2; fail "$1: exit $status, wanted: $words"; }

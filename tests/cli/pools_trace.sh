@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a decomposition's run leaves says that importances travel while blocks and adversary run the target: they are waited for
-# inside the forward pass that asks for them, after the target's.
+# Tests by a decomposition's trace that importances travel while blocks and adversary run the target: the wait for them
+# lies inside the forward pass that needs them, after the target's forward.
 #   pools_trace.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2

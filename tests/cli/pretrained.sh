@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Models as Transformers saves them on the command line: what model.from gives, what it refuses before any rank starts,
-# and what `addend export` writes, refuses and leaves alone. That Transformers reads it is in tests/torch.
+# Tests models in Transformers' format on the command line: what model.from reads, what it refuses before any rank
+# starts, and what `addend export` writes, refuses and leaves alone. That Transformers reads the result is tested in
+# tests/torch.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -18,7 +19,7 @@ mesh: "dp_shard=1"
 train: {global_batch: 4, steps: 1, lr: 0, clip: 0}
 evaluate: {samples: 0}
 Y
-take() { rm -rf model runs; cp -r "$models/$1" model; } # a model to begin with
+take() { rm -rf model runs; cp -r "$models/$1" model; } # argument: name of the committed model to begin with
 edit() { python3 - "$1" <<'P'
 import json, sys
 config = json.load(open("model/config.json"))
@@ -35,7 +36,7 @@ for folder in sys.argv[1:3]:
 assert both[0] == both[1], "tensors differ"
 P
 }
-exits() { # a status, words on standard error, a call
+exits() { # arguments: status, words on standard error, call
   local status=0 wanted=$1 words=$2
   shift 2
   "$addend" "$@" >out 2>err || status=$?
@@ -43,7 +44,7 @@ exits() { # a status, words on standard error, a call
   grep -qF -- "$words" err || fail "does not say: $words"
 }
 
-# Every model comes back byte for byte, whatever mesh and sharding read it.
+# Every model is written back byte for byte, whatever mesh and sharding read it.
 for model in "$models"/*/; do
   take "$(basename "$model")"
   for mesh in "dp_shard=1" "dp_shard=3" "dp_shard=2 cp=1"; do
@@ -55,19 +56,19 @@ for model in "$models"/*/; do
   done
 done
 
-# Sequences longer than the model was trained on are told of, and allowed; shorter ones are not spoken of.
+# Sequences longer than those the model was trained on are allowed with a warning; shorter ones without.
 take llama
 edit '{"max_position_embeddings": 8, "is_llama_config": true, "transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}}'
 "$addend" plan recipe.yaml >out 2>err && [ ! -s err ] || fail "data.seq as long as max_position_embeddings"
 "$addend" plan recipe.yaml --set data.seq=9 >out 2>err || fail "data.seq longer than max_position_embeddings"
 grep -qF -- '--set data.seq: data.seq is 9, but max_position_embeddings in model/config.json is 8' err || fail "no warning"
 
-# Tensor parallelism needs heads that it divides; experts lie on ranks of their own.
+# tp must divide the numbers of heads; experts may lie on ranks of their own.
 take mixtral
 "$addend" train recipe.yaml --set mesh="dp_shard=3" --set views.sparse="ep=3 etp=1" --set shard.zero=2 >out 2>err || fail "ep=3"
 "$addend" export runs/tiny written --overwrite >out 2>err && tensors model written || fail "experts on three ranks"
 
-# The proof runs on real weights, the plan reads headers alone.
+# check uses real weights; plan reads only the headers of weight files.
 "$addend" check recipe.yaml --steps 1 >out 2>err || fail "check"
 python3 - <<'P'
 import safetensors as s
@@ -81,7 +82,7 @@ rm -rf runs
 exits 2 "recipe.yaml:3: model.from: model/model.safetensors: not every value is a finite number: model.norm.weight[2] is nan" train recipe.yaml
 [ ! -e runs ] || fail "no run has begun"
 
-# What the recipe says beside it must agree, and stands with both places.
+# Keys in the recipe beside model.from must agree with config.json; the error names both places.
 take llama3
 exits 2 "--set model.heads: is 4, and num_attention_heads in model/config.json makes it 3: leave the key out" plan recipe.yaml --set model.heads=4
 exits 2 "--set model.kind: is moe, and architectures in model/config.json makes it gpt: leave the key out" plan recipe.yaml --set model.kind=moe
@@ -115,7 +116,7 @@ exits 2 "recipe.yaml:3: model.from: model: holds Meta's own files (consolidated.
 mv away model/config.json && mv model/model.safetensors model/pytorch_model.bin
 exits 2 "recipe.yaml:3: model.from: model: holds pickled weights (" train recipe.yaml
 
-# An export of what was trained, and whatever else is asked.
+# Exports of a trained run, and wrong calls.
 take qwen3
 echo '{"a": 1}' >model/tokenizer.json
 "$addend" train recipe.yaml --set train.lr=0.1 --set checkpoint.every=1 >out 2>err || fail "train"
@@ -147,8 +148,8 @@ exits 2 "--dtype takes f32, bf16 or f16, not 'f8'" export runs/tiny written2 --d
 exits 2 "name the folder of a run" export runs/tiny
 [ ! -e written2 ] || fail "nothing is begun"
 
-# What no architecture expresses is named; what a recipe says by itself is written.
-own() { # keys of model
+# A model that no architecture can express is refused by name; settings of the recipe alone are written.
+own() { # argument: keys of `model`
   rm -rf runs
   sed "s/^model:/model: {$1}/; /from:/d" recipe.yaml >own.yaml
   "$addend" train own.yaml >out 2>err || fail "train $1"

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Nothing that was typed, that a pattern of file names put there or that stands in a file reaches a terminal as something
-# that it obeys; what is in a dump's folder but not read is named.
+# Tests that control characters that were typed, matched by a file pattern or read from a file never reach a terminal;
+# and that files in a dump's folder that are not read are named.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 hang=120
-on_terminal() { # arguments...: both outputs go to a terminal of their own, and from there to `seen`
+on_terminal() { # arguments: command; both of its outputs go to a terminal of its own, and from there to `seen`
   status=0
   TERM=dumb NO_COLOR=1 timeout $hang python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@" >seen </dev/null || status=$?
 }
 evil=$'a\e[31mb\a\xc2\x9b' shown='a\x1b[31mb'
-shows() { # exit status, then a call whose words have the name
+shows() { # arguments: exit status, call whose message has the name
   local expected=$1; shift
   on_terminal "$addend" "$@"
   [ $status -eq "$expected" ] || { cat -v seen >&2; fail "exit $status instead of $expected: $(printf '%q ' "$@")"; }
@@ -47,7 +47,7 @@ path=$("$addend" report "$evil") && [ "$path" = "$evil/report.html" ] || fail "a
 "$addend" train "$recipe" $few -o $'b\e' --json 2>err >out && python3 -c 'import json; assert json.load(open("out"))["folder"] == "b\x1b"' ||
   { cat err out >&2; fail "a JSON document has it with JSON's escapes"; }
 
-# Names in files of other jobs.
+# Names in files of other programs' jobs.
 cat >dump.py <<'P'
 import json, struct
 def write(path, metadata, name, values):
@@ -70,7 +70,7 @@ shows 2 diff wrong.safetensors
 "$addend" diff dumped --json >out || [ $? -eq 1 ]
 python3 -c 'import json; assert json.load(open("out"))["params"][0]["name"] == "w\x1b[31m\x9b"' || fail "JSON has the name as it is"
 
-# What a dump's folder has beside files.
+# A dump's folder with things that are no dump files.
 mkdir elsewhere && mv dumped/rank1.sum.safetensors elsewhere && ln -s ../elsewhere/rank1.sum.safetensors dumped
 mkfifo dumped/pipe.safetensors dumped/other && mkdir dumped/folder.safetensors
 status=0; timeout $hang "$addend" diff dumped >out 2>err || status=$?

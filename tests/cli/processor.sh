@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the processor has: OpenBLAS's kernels are those of its instructions, however new it is, unless somebody chose
-# others; and what bf16 is worth on it is said, once.
+# Tests what follows from the processor: OpenBLAS uses the kernels of its instructions, however new the processor is,
+# unless the user chose others; and the speed of bf16 on it is told, once.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -22,7 +22,7 @@ fi
 bf16() { "$addend" train "$source/recipes/fsdp-4-bf16.yaml" --set train.steps=2 --out "$1" >out 2>err || fail "train: $(cat err)"; }
 bf16 run
 said=$(grep -c "computing in bf16 takes less memory here than in f32, but more time" err || true)
-# Matrix units multiply bf16 faster than f32, and so do the instructions of AMD's Zen 4 and 5 (src/trainer/products/gemm_choice.c).
+# bf16 products are faster than f32 with matrix units, and on AMD's Zen 4 and 5 (src/trainer/products/gemm_choice.c).
 expected=1
 if has amx_bf16 && has amx_tile; then expected=0; fi
 if has AuthenticAMD && has avx512_bf16; then expected=0; fi

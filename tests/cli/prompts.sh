@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# evaluate.prompts: what a run goes on with at each evaluation is what `addend sample` says of its weights, on every mesh; the training
-# stays the same, bit for bit; a run that goes on has each prompt once a step; what is wrong with prompts is told before any rank starts.
+# Tests evaluate.prompts: the text with which a run continues each prompt is what `addend sample` gives with its
+# weights, on every mesh; the training stays the same, bit for bit; a resumed run has each prompt once for each step;
+# and wrong prompts are told before any rank starts.
 #   prompts.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -10,14 +11,14 @@ fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
 recipe=$source/recipes/gpt-dp.yaml
 small=(--set train.steps=9 --set data.held_out=0.1 --set evaluate.samples=12 --set evaluate.every=4)
 prompts=(--set 'evaluate.prompts=["The free", "a\nb", "the"]' --set evaluate.prompt_tokens=7)
-train() { # folder, recipe, arguments...
+train() { # arguments: folder, recipe, options
   local folder=$1 of=$2
   shift 2
   "$addend" train "$source/recipes/$of.yaml" -o "$folder" "$@" >out 2>err || fail "train $folder"
 }
 
-# The last lines of a run are what its weights go on with.
-as_sampled() { # folder, arguments of sample...
+# The last lines of samples.jsonl are what `addend sample` gives with the run's weights.
+as_sampled() { # arguments: folder, options of sample
   python3 - "$addend" "$@" <<'P' || fail "$*"
 import json, subprocess, sys
 addend, folder, *arguments = sys.argv[1:]
@@ -30,12 +31,12 @@ for line in last:
     assert json.loads(said.stdout)["tokens"] == line["tokens"], (line, said.stdout)
 P
 }
-steps() { # folder: the steps of its lines
+steps() { # argument: folder; prints the steps of its lines
   python3 -c 'import json, sys; print(*[json.loads(line)["step"] for line in open(sys.argv[1] + "/samples.jsonl")])' "$1"
 }
 tokens() { python3 -c 'import json, sys; print(*[json.loads(line)["tokens"] for line in open(sys.argv[1] + "/samples.jsonl")])' "$1"; }
 
-# ---- what is written ----
+# ---- the lines that are written ----
 train with gpt-dp "${small[@]}" "${prompts[@]}"
 [ "$(steps with)" = "3 3 3 7 7 7 8 8 8" ] || fail "steps: $(steps with)"
 as_sampled with
@@ -51,7 +52,7 @@ page = open("with/report.html").read().split('id="runs">')[1].split("</script>")
 assert json.loads(page)[0]["samples"] == lines, page
 P
 
-# ---- nothing else changes ----
+# ---- nothing else of the run changes ----
 train without gpt-dp "${small[@]}"
 [ ! -e without/samples.jsonl ] || fail "a run without prompts has samples"
 cmp with/weights.safetensors without/weights.safetensors || fail "other weights"
@@ -64,7 +65,7 @@ assert of("with") == of("without")
 P
 
 # ---- on every mesh ----
-# In f64 no sum is near another: the samples are the same.
+# In f64 rounding does not change a token, so the samples are the same.
 wide=(--set precision.param=f64 --set precision.compute=f64)
 train one gpt-dp "${small[@]}" "${prompts[@]}" "${wide[@]}" --set mesh=dp_shard=1
 for mesh in "dp_replicate=1 dp_shard=3 --set shard.zero=3" "dp_shard=1 tp=2" "dp_shard=3 tp=2 --set shard.zero=3"; do
@@ -74,13 +75,13 @@ for mesh in "dp_replicate=1 dp_shard=3 --set shard.zero=3" "dp_shard=1 tp=2" "dp
   [ "$(tokens cut)" = "$(tokens one)" ] || fail "$mesh: $(tokens cut), not $(tokens one)"
   rm -r cut
 done
-# Stages of a pipeline, sequences that are cut, experts with the bias that balances them.
+# Pipeline stages, cut sequences, and experts with their balancing bias.
 for of in moe-pp gpt-cp moe-balance; do
   train "$of" "$of" "${small[@]}" "${prompts[@]}" --set checkpoint.every=9
   as_sampled "$of"
 done
 
-# ---- going on ----
+# ---- resuming ----
 train on gpt-dp "${small[@]}" "${prompts[@]}" --set checkpoint.every=5 --set train.steps=6 --set train.warmup=0
 [ "$(steps on)" = "3 3 3 5 5 5" ] || fail "$(steps on)"
 rm -r on/checkpoints/step-6
@@ -91,7 +92,7 @@ as_sampled on
 train on gpt-dp "${small[@]}" --overwrite
 [ ! -e on/samples.jsonl ] || fail "--overwrite leaves samples of another run"
 
-# ---- tokens ----
+# ---- prompts of token numbers ----
 python3 - <<'P'
 import json, struct
 header = b"{'descr': '<u2', 'fortran_order': False, 'shape': (1000,), }\n"
@@ -102,7 +103,7 @@ train numbers gpt-dp "${small[@]}" "${of_tokens[@]}" --set 'evaluate.prompts=["1
 as_sampled numbers --numbers
 grep -q '"text"' numbers/samples.jsonl && fail "there is no tokenizer, and yet text"
 
-# A model of 256 tokens without a tokenizer reads and writes bytes, as `addend sample` has it.
+# A model with 256 tokens and without a tokenizer reads and writes bytes, as `addend sample` does.
 of_bytes=("${of_tokens[@]}" --set model.vocabulary=256)
 train bytes gpt-dp "${small[@]}" "${of_bytes[@]}" --set 'evaluate.prompts=["The free", "17 4"]' --set evaluate.prompt_tokens=3
 python3 - "$addend" <<'P' || fail "bytes of a model of tokens"
@@ -114,8 +115,8 @@ for line, arguments in ((text, []), (numbers, ["--numbers"])):
     assert json.loads(said.stdout)["tokens"] == line["tokens"], (line, said.stdout)
 P
 
-# ---- what the plan says of it ----
-# Rank 0 alone keeps every parameter in f32, and one of them whole on its way; a node's peak has it.
+# ---- the plan's memory for prompts ----
+# Rank 0 alone keeps every parameter in f32, and one whole parameter while it arrives; a node's peak includes both.
 "$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.held_out=0.1 "${prompts[@]}" --json >planned
 "$addend" plan "$source/recipes/moe-pp.yaml" --set evaluate.every=1 --set data.held_out=0.1 --json >planned-without
 "$addend" plan "$source/recipes/gpt-dp.yaml" --set mesh=dp_shard=8192 --set train.global_batch=8192 --set evaluate.every=1 --set data.held_out=0.1 "${prompts[@]}" --json \
@@ -136,8 +137,8 @@ for name in ("planned", "planned-large"):
     assert first["peak"] - before["peak"] == plan["memory_per_rank"][0]["prompts"], (first, before)
 P
 
-# ---- what is wrong ----
-refused() { # words, arguments...
+# ---- wrong prompts ----
+refused() { # arguments: words of the message, options
   local words=$1 status=0
   shift
   "$addend" train "$recipe" -o refused "${small[@]}" "$@" >out 2>err || status=$?
@@ -163,7 +164,7 @@ for of in ocr-equal decompose-gpt; do
   grep -q 'evaluate.prompts: unknown key' err || fail "$of"
 done
 
-# ---- text of a tokenizer ----
+# ---- prompts as text, with a tokenizer ----
 python=${ADDEND_PYTHON:-}
 [ -n "$python" ] || for python in "$HOME/.cache/addend/torch/bin/python3" python3; do [ ! -x "$python" ] || break; done
 echo '{"version": "1.0"}' >tokenizer.json

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Learning to read, small enough for a test: digits at random, which no model of language can guess. After training on one rank
-# held-out lines are read, blank pictures are not; trained on blank pictures nothing is; eight ranks read what one reads, on the same
-# ranks or in two pools.
+# Tests learning to read, small enough for a test, on random digits, which no language model can guess. After training
+# on one rank the model reads held-out lines and not blank pictures; trained on blank pictures it reads nothing; eight
+# ranks read what one rank reads, on shared ranks and in two pools.
 #   reading.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -19,7 +19,7 @@ data: {text: [digits.txt], held_out: 0.2, fonts: [/usr/share/fonts/truetype/deja
 mesh: {encoder: "dp=1", model: "dp=1"}
 train: {global_batch: 32, steps: 1000, lr: 3e-3, warmup: 20, seed: 2}
 Y
-train() { # folder, KEY=VALUE...
+train() { # arguments: folder, KEY=VALUE...
   local folder=$1 sets=() set; shift
   for set in "$@"; do sets+=(--set "$set"); done
   "$addend" train digits.yaml "${sets[@]}" --out "$folder" >out 2>err || fail "train $folder"

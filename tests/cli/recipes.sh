@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Wrong calls and recipes: everything is reported at once, with its line, before any rank starts; exit 2.
+# Tests wrong calls and wrong recipes: all errors are reported at once, with their lines, before any rank starts; exit
+# status 2.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
-refused() { # words that the message must have, then the call
+refused() { # arguments: words that the message must have, call
   local words=$1 status=0; shift
   "$addend" "$@" >out 2>err || status=$?
   [ $status -eq 2 ] || { cat err >&2; fail "exit $status instead of 2: $*"; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `addend report`: the page that training wrote, made again; several runs on one page; runs that are under way, stopped, resumed or
-# killed; folders that hold none. The pages are drawn by chromium; where it is not installed the test ends as skipped.
+# Tests `addend report`: the page that training wrote is made again; several runs on one page; runs that are under way,
+# stopped, resumed or killed; folders that hold no run. The pages are drawn by chromium; if that is not installed the
+# test is skipped.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) training=
@@ -9,21 +10,21 @@ trap clean_up EXIT
 cd "$work"
 hang=60
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
-exits_with() { # status, command...
+exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
   "$@" >out 2>err || status=$?
   [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
 }
 recipe=$source/recipes/gpt-dp.yaml
-data() { # page: the documents in it
+data() { # argument: page; prints its data
   python3 -c 'import sys; print(open(sys.argv[1]).read().split("<script type=\"application/json\" id=\"runs\">")[1].split("</script>")[0])' "$1"
 }
-holds() { # page, assertion about its `runs`
+holds() { # arguments: page, Python condition on its `runs`
   data "$1" | python3 -c 'import json, sys; runs = json.load(sys.stdin); assert eval(sys.argv[1]), runs' "$2" || fail "$1: $2"
 }
 
-# The same page, but for nothing, whoever makes it; and every name gets there as it is.
+# The page is the same whoever makes it, except for one word; and every name stands in it unchanged.
 odd='a "run" <!--<script> & <b>'
 mkdir "$odd" other
 exits_with 0 "$addend" check "$recipe" --steps 1 --sabotage=3 --out "$odd/check.json"
@@ -44,7 +45,7 @@ holds written.html 'runs[0]["timeline"]["steps"] == [1, 29] and {s["rank"] for s
 holds written.html 'all(0 < s["begin"] <= s["end"] for s in runs[0]["timeline"]["spans"])'
 holds written.html 'all({"wait_seconds", "reduction_seconds"} <= set(line) for line in runs[0]["metrics"])'
 
-# Several runs.
+# Several runs on one page.
 exits_with 0 "$addend" train "$recipe" --set train.steps=20 --set train.lr=1e-2 --set data.held_out=0.1 --set train.microbatches=1 -o other
 exits_with 0 "$addend" report other "$odd"
 [ "$(cat out)" = other/report.html ] || fail "their page is beside the first"
@@ -52,7 +53,7 @@ cp other/report.html both.html
 holds both.html '[len(run["metrics"]) for run in runs] == [20, 30]'
 holds both.html '[run["run"]["facts"][1][1].split(" in ")[1] for run in runs] == ["1 microbatch", "2 microbatches"]'
 
-# Several losses, and what a program measures: five experts in each of two blocks; and sixty-four, of which one gets all.
+# Several losses and metrics: five experts in each of two blocks; and sixty-four, of which one gets all tokens.
 exits_with 0 "$addend" train "$source/recipes/moe-balance.yaml" --set train.steps=12 -o experts
 holds experts/report.html 'set(runs[0]["metrics"][-1]["losses"]) == {"cross_entropy", "balance"}'
 holds experts/report.html 'len(runs[0]["metrics"][-1]["measured"]["blocks.1.moe.tokens"]) == 5'
@@ -66,7 +67,8 @@ Y
 exits_with 0 "$addend" report sixty-four
 exits_with 0 "$addend" report experts sixty-four -o experts-both.html
 
-# What a program read: right, a wrong letter, one too many, one missing, nothing; and names that are markup.
+# Lines that a program read: right, with a wrong letter, with one too many, one missing, empty; and names that are
+# markup.
 cp -r other read
 python3 - >read/result.json <<'Y'
 import base64, json
@@ -78,7 +80,7 @@ Y
 exits_with 0 "$addend" report read
 holds read/report.html 'len(runs[0]["result"]["samples"]) == 6'
 
-# What components do: text that is markup, control characters and bytes that are no UTF-8.
+# Texts of components: markup, control characters and bytes that are not UTF-8.
 cp -r other components
 python3 - >components/result.json <<'Y'
 import json
@@ -94,7 +96,8 @@ print(json.dumps({"positions": 24, "components": 10, "threshold": 0.5, "active":
 Y
 exits_with 0 "$addend" report components
 
-# Modules on ranks of their own are at work at once: the encoder goes back in a microbatch while the model is in the next.
+# Modules on disjoint ranks work at the same time: the encoder runs backward of a microbatch while the model runs the
+# next.
 exits_with 0 "$addend" train "$source/recipes/ocr-disjoint.yaml" -o pools
 python3 - pools/trace.json <<'Y' || fail "both pools are at work at once"
 import json, sys
@@ -120,7 +123,7 @@ exits_with 0 "$addend" train "$source/recipes/ocr-equal.yaml" --set train.steps=
 holds shared/report.html 'runs[0]["run"]["placement"] == "colocated" and "pools" not in runs[0]["run"]'
 holds written.html '"placement" not in runs[0]["run"]'
 
-# What holds no run, and what cannot be written.
+# Folders without a run, and pages that cannot be written.
 mkdir empty
 exits_with 2 "$addend" report
 exits_with 2 "$addend" report other --out ''
@@ -130,8 +133,8 @@ for folder in nowhere empty; do
   [ ! -e none.html ] || fail "and writes no page"
 done
 
-# One rule for what --out may name.
-judges_out() { # command...
+# report and plan have the same rule for the name of --out.
+judges_out() { # arguments: command
   mkfifo pipe && ln -s metrics.jsonl link && echo old >there
   for out in pipe link other other/ other/metrics.jsonl other/weights.safetensors other/run.json; do
     exits_with 2 timeout $hang "$addend" "$@" --out $out
@@ -149,14 +152,14 @@ exits_with 2 "$addend" check "$recipe" --out other/report.html
 exits_with 3 "$addend" report other --out nowhere/page.html
 grep -q "^addend: nowhere/page.html: cannot be written" err || fail "it says which page"
 
-# Files that are missing or broken are said, and the rest is shown.
+# Missing and broken files are told, and the rest is shown.
 cp -r other broken && echo '{"half' >broken/check.json && echo '[]' >broken/trace.json && rm broken/run.json
 exits_with 0 "$addend" report broken
 holds broken/report.html 'sorted(runs[0]["broken"]) == ["check.json", "trace.json"] and len(runs[0]["metrics"]) == 20'
 holds broken/report.html 'runs[0]["run"] is None and runs[0]["timeline"] is None and runs[0]["check"] is None'
 
 # A run that is under way, then stopped, then resumed; and one that was killed.
-start() { # folder: trains there until it is stopped
+start() { # argument: folder; trains there until it is stopped
   "$addend" train "$recipe" --set train.steps=1000000 --set checkpoint.every=1000000 -o "$1" >out 2>err &
   training=$!
   for _ in $(seq $((hang * 10))); do [ ! -s "$1/metrics.jsonl" ] || return 0; sleep 0.1; done
@@ -184,15 +187,15 @@ exits_with 0 "$addend" report killed
 holds killed/report.html 'runs[0]["metrics"] and runs[0]["timeline"] is None and "ended" not in runs[0]["run"]["starts"][0]'
 echo "report: the documents hold"
 
-# What a reader sees.
+# The page as a reader sees it.
 command -v chromium >/dev/null || { echo "report: SKIPPED: chromium is not installed, so no page was drawn"; exit 77; }
-draw() { # page: leaves what chromium makes of it in `drawn`; what a script logs is an error
+draw() { # argument: page; `drawn` gets what chromium makes of it; a script's console message is an error
   timeout $hang chromium --headless --no-sandbox --disable-gpu --window-size="${width:-1200},3000" --user-data-dir="$work/chromium" --enable-logging=stderr \
     --virtual-time-budget=5000 --dump-dom "file://$work/$1" >drawn 2>log || { cat log >&2; fail "chromium cannot draw $1"; }
   ! grep CONSOLE log >err || fail "$1: a script has something to say"
-  sed -i -n '/<main/,/<script/p' drawn # without the data and the scripts themselves
+  sed -i -n '/<main/,/<script/p' drawn # leaves out the data and the scripts themselves
 }
-shows() { # how many at least, of what
+shows() { # arguments: least number, pattern
   [ "$({ grep -o -e "$2" drawn || true; } | wc -l)" -ge "$1" ] || fail "fewer than $1 of $2"
 }
 cp "$odd/report.html" odd.html
@@ -205,10 +208,10 @@ shows 1 'It holds'
 shows 1 'train\.steps'
 shows 1 'a "run" &lt;!--&lt;script&gt; &amp; &lt;b&gt;'
 ! grep -q 'What the program measures' drawn || fail "a program that measures nothing has no such part"
-# Every axis of every chart says what it is in.
+# Every axis of every chart is labelled.
 measured='document.getElementById("page").dataset.axes = [...document.querySelectorAll(".chart")].map((plot) =>
   [".dygraph-xlabel", ".dygraph-ylabel"].map((name) => (plot.querySelector(name) || {textContent: ""}).textContent || "nothing").join(": ")).join("; ")'
-act() { # page, script: the page on which that happened
+act() { # arguments: page, script; writes the page in which the script has run
   cp "$1" acted.html && echo "<script>$2</script>" >>acted.html && draw acted.html
 }
 act odd.html "$measured"
@@ -221,7 +224,7 @@ shows 1 '; step: no unit; step: share of all; step: times an even share; step: %
 act sixty-four/report.html "$measured"
 ! grep -q 'data-axes="[^"]*nothing' drawn || fail "an axis says nothing of its unit"
 draw experts/report.html
-shows 20 '<canvas' # two for each of the five charts and of as many of what is measured
+shows 20 '<canvas' # two for each of the five charts and for each of as many measured values
 shows 1 '>cross_entropy <b>[0-9.]*<'
 shows 1 '>balance <b>[0-9.]*<'
 shows 1 '>Dropped choices<'
@@ -258,7 +261,7 @@ shows 1 '<option value="&lt;i&gt;\.wq">&lt;i&gt;\.wq<'
 ! grep -q '<option value="wo">' drawn || fail "a matrix without a component to be shown is no choice"
 shows 1 'aria-pressed="true"><b>#2<'
 shows 1 'aria-pressed="false"><b>#4<'
-# Each byte has its place: a mark for what cannot be seen, nothing for the later bytes of a character.
+# Each byte has a place: bytes that cannot be seen have a mark, and the later bytes of a character have nothing.
 shows 1 '%;">&lt;</span><span style="--need: 15%;">b</span><span style="--need: 16%;">&gt;</span><span style="--need: 17%;">⏎$'
 shows 1 '^</span><span style="--need: 18%;">·</span><span style="--need: 19%;">“</span><span style="--need: 20%;"></span><span style="--need: 21%;"></span>'
 shows 1 '>x</span><span style="--need: 23%;">·</span><span style="--need: 24%;">·</span><span style="--need: 25%;">·</span></p>'
@@ -279,21 +282,22 @@ shows 1 '>Final loss<'
 shows 5 '"quiet step">last<'
 shows 1 'Band: their 10 % to 90 % quantiles'
 
-# A reader with the keyboard goes to the last step, where the shorter run has no value of that step.
+# A reader moves by keyboard to the last step, at which the shorter run has no value.
 act both.html 'const plot = document.querySelector(".chart");
   for (let i = 0; i < 30; i++) plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
 shows 5 '"quiet step">step 29<'
 shows 1 'other, training <b>–<'
 shows 1 'other, held out <b>[0-9.]* (step 19)<'
-# Of another component the text is coloured anew, and the keyboard goes through it, past bytes that show nothing.
+# Choosing another component colours the text anew; the keyboard moves through it and skips bytes that show nothing.
 act components/report.html 'document.querySelectorAll(".choices button")[1].click(); const text = document.querySelector(".texts");
   for (let i = 0; i < 7; i++) text.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}))'
 shows 1 'aria-pressed="true"><b>#4<'
 shows 1 'style="--need: 28%;"[^>]*>&lt;<'
 shows 1 '#4 of &lt;i&gt;\.wq: 0\.36 at “x”, text 1, position 8'
 
-# The last held-out loss is the best only where that is more than noise; without a standard error nothing is said.
-rank() { # last loss, its standard error: the page of a run whose other evaluation had 2.5 +- 0.1
+# The last held-out loss counts as the best only if the difference exceeds the noise; without a standard error nothing
+# is said.
+rank() { # arguments: last loss, its standard error; makes the page of a run whose other evaluation had 2.5 +- 0.1
   mkdir -p ranked && python3 - "$@" >ranked/metrics.jsonl <<'Y'
 import json, sys
 losses = [(2.5, 0.1)] + [tuple(float(part) for part in sys.argv[1:])]
@@ -312,7 +316,7 @@ shows 1 '>at step 1, 64 samples; best 2.5000 ± 0.1000 at step 0<'
 rank 2
 shows 1 '>at step 1, 64 samples<'
 
-# On a narrow screen nothing but a map is wider than the page, a failing parameter's cause neither.
+# On a narrow screen nothing but a map is wider than the page, not even a failing parameter's cause.
 python3 - "$odd/check.json" other/check.json <<'Y'
 import json, sys
 check = json.load(open(sys.argv[1]))
@@ -338,7 +342,7 @@ shows 8 '<canvas'
 shows 1 'check\.json: is no JSON'
 shows 1 'trace\.json: is no JSON'
 shows 1 'run\.json is missing'
-# What is JSON and something else is said, and the rest is drawn, without an error of a script.
+# Valid JSON with unexpected contents is told, and the rest is drawn without a script error.
 cp -r experts mixed
 python3 - mixed/metrics.jsonl "$odd/check.json" mixed/check.json <<'Y'
 import json, sys

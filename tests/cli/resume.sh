@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checkpoints and --resume on the command line: bit for bit on the same mesh, on other meshes, after damage, after Ctrl-C,
-# on a full disk.
+# Tests checkpoints and --resume on the command line: bit for bit on the same mesh, on other meshes, after damage, after
+# Ctrl-C, on a full disk.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) mounted=
@@ -11,7 +11,7 @@ fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
 recipe=$source/recipes/gpt-dp.yaml
 train() { "$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 --json "$@" >out 2>err; }
 first_step() { python3 -c 'import json; print(json.load(open("out"))["first_step"])'; }
-exits_with() { # status, command...
+exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
   "$@" || status=$?
@@ -34,8 +34,8 @@ for mesh in dp_shard=2 dp_shard=1 "dp_replicate=2 dp_shard=2"; do
   [ "$(first_step)" = 5 ] || fail "it goes on after step 5 on $mesh"
 done
 
-# Sharded storage and narrow contracts: bit for bit under the same sharding, resharded under any other.
-sharded() { # recipe, arguments...
+# Sharded storage and narrow contracts: bit for bit with the same sharding, resharded with any other.
+sharded() { # arguments: recipe, options
   local name=$1
   shift
   "$addend" train "$source/recipes/$name.yaml" --set train.steps=4 --set checkpoint.every=2 --json "$@" >out 2>err
@@ -55,8 +55,8 @@ for case in "hsdp-2x2 1 {param: f16, loss_scale: 19}" "hsdp-3x2 2 {param: bf16, 
   [ "$(first_step)" = 2 ] || fail "$name goes on after step 2 under another sharding"
 done
 
-# A run that is there is not overwritten unasked, and the message says which it is.
-refuses() { # folder, words of the message
+# An existing run is not overwritten unasked, and the message says which run it is.
+refuses() { # arguments: folder, words of the message
   (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort) >before
   exits_with 2 train -o "$1" ${3:-}
   grep -q "^addend: $1 holds $2.*--overwrite replaces it" err || fail "which run is there: $1"
@@ -90,12 +90,12 @@ cp -r straight replaced && echo kept >replaced/notes && touch replaced/check.jso
 train -o replaced --overwrite --set train.steps=3 --set checkpoint.every=0 || fail "--overwrite"
 [ "$(wc -l <replaced/metrics.jsonl)" -eq 3 ] && [ ! -e replaced/checkpoints ] || fail "the earlier run is gone"
 [ -e replaced/notes ] && [ -e replaced/check.json ] || fail "other files stay"
-cp -r straight gone # by a run that comes to no results of its own
+cp -r straight gone # replaces it by a run that ends without results
 exits_with 3 train -o gone --overwrite --set train.steps=100 --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0
 [ ! -e gone/weights.safetensors ] && [ ! -e gone/report.html ] && [ ! -e gone/trace.json ] || fail "the earlier results are gone"
 exits_with 2 train -o replaced --overwrite --resume
 grep -q "give one of them" err || fail "--resume or --overwrite"
-# A run that died between its last checkpoint and its weights is finished; one that is finished stays as it is.
+# A run that died between its last checkpoint and its weights is finished; a finished run stays unchanged.
 cp -r straight nearly && rm nearly/weights.safetensors nearly/report.html
 for _ in missing there; do
   train -o nearly --resume || fail "a run with all its steps"
@@ -106,9 +106,9 @@ for _ in missing there; do
 done
 "$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 -o nearly --resume >out 2>err || fail "for people"
 grep -q "^all 10 steps were taken before" out || fail "it says that nothing was left"
-# Also where its only checkpoint is of a step before its end, on whatever mesh it is resumed.
+# The same if the only checkpoint is of an earlier step, on whatever mesh the run is resumed.
 cp -r straight early && rm -r early/checkpoints/step-10
-touch --date=@1 early/*.* # what is written again is newer
+touch --date=@1 early/*.* # files that are written again are newer
 for mesh in "dp_replicate=3 dp_shard=1" dp_shard=2; do
   train -o early --resume --set "mesh=\"$mesh\"" || fail "a finished run with an early checkpoint"
   python3 -c 'import json; s = json.load(open("out")); assert (s["steps"], s["first_step"], s["steps_taken"]) == (10, 10, 0), s'
@@ -134,7 +134,7 @@ cp -r stopped counted
 "$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 -o counted --resume >out 2>err || fail "for people"
 grep -q " in 5 steps (after 5 before), " out || fail "the summary counts the steps that ran"
 
-# What changes the meaning of the numbers is refused with both values; what does not is listed.
+# A setting that changes the meaning of the numbers is refused with both values; other changed settings are listed.
 while read -r key value words; do
   rm -rf other && cp -r stopped other
   exits_with 2 train -o other --resume --set "$key=$value"
@@ -158,13 +158,13 @@ grep -q -- "--force goes with --resume" err || fail "force alone"
 cp -r stopped listed
 train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "keys that are free"
 grep -q "^addend: since the checkpoint was written there changed shard.zero (0 there, 1 here), train.steps (10 there, 11 here)" err || fail "they are listed"
-# Other matrix products give other bits, which is told.
+# Another library for matrix products gives other bits, which is told.
 cp -r stopped otherwise
 ADDEND_PRODUCTS=openblas train -o otherwise --resume || fail "other products"
 grep -q "^addend: warning: matrix products are made otherwise than before the checkpoint, .*: by table; .* there, OpenBLAS; .* here" err || fail "other products are told"
 grep -q '"products": "OpenBLAS; ' otherwise/run.json || fail "run.json says what made the products"
 train -o same --resume --set train.steps=11 && ! grep -q "matrix products are made" err || fail "the same products are not"
-# Text is known by what is in it.
+# A text is identified by its contents.
 mkdir text && cp /usr/share/common-licenses/GPL-2 text/a
 train -o texts --set 'data.text=[text]' --set train.steps=5 || fail "own text"
 mv text moved
@@ -186,7 +186,7 @@ grep -q "^addend: no usable checkpoint is in damaged/checkpoints; step 10: .*ind
 grep -q "^addend: warning: the checkpoint of step 10 is not usable, the one before it is tried: " err || fail "one is before it"
 grep -q "^addend: warning: the checkpoint of step 5 is not usable: " err || fail "none is before it"
 
-# Ctrl-C
+# Ctrl-C leaves a checkpoint.
 "$addend" train "$recipe" --set train.steps=100000 --set checkpoint.every=100000 -o long >out 2>err & launcher=$!
 for _ in $(seq 600); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
 kill -INT $launcher
@@ -197,7 +197,7 @@ step=$(ls long/checkpoints) && step=${step#step-}
 train -o long --resume --set train.steps=$((step + 2)) || fail "resume after Ctrl-C"
 [ "$(first_step)" = "$step" ] || fail "it goes on where it was stopped"
 
-# Two runs in one folder: the second is refused, before and under --resume; a kill leaves no lock behind.
+# Two runs in one folder: the second is refused, with and without --resume; a killed run leaves no lock.
 "$addend" train "$recipe" --set train.steps=100000 -o shared >out 2>err & launcher=$!
 for _ in $(seq 600); do [ ! -s shared/metrics.jsonl ] || break; sleep 0.1; done
 lines=$(wc -l <shared/metrics.jsonl)
@@ -209,7 +209,7 @@ kill -9 $launcher && wait $launcher 2>/dev/null || true
 [ "$(wc -l <shared/metrics.jsonl)" -ge "$lines" ] || fail "the first run's metrics were not touched"
 train -o shared --resume || fail "the lock is gone with the killed run"
 
-# Killed while it writes one checkpoint after another: what has a name is whole.
+# A run killed while it writes one checkpoint after another: every checkpoint with a final name is whole.
 for steps in 3 6 9; do
   rm -rf killed && mkdir -p killed
   "$addend" train "$recipe" --set train.steps=100000 --set checkpoint="{every: 1, keep: 2}" -o "$work/killed" >out 2>err & launcher=$!
@@ -223,7 +223,7 @@ for steps in 3 6 9; do
   [ -z "$(ls killed/checkpoints | grep tmp || true)" ] || fail "what was half written is gone"
 done
 
-# A full disk: room for one checkpoint and half another. Mounting needs privileges that not everybody has.
+# A full disk has room for one checkpoint and half of another. Mounting needs privileges that not everybody has.
 mkdir -p full/checkpoints
 if mount -t tmpfs -o size=700k none full/checkpoints 2>/dev/null; then
   mounted=$work/full/checkpoints
@@ -235,7 +235,7 @@ else
   echo "resume: a full disk is not tried here: no right to mount"
 fi
 
-# Nothing that lies in wait in the folder is written to, and what an earlier kill left there is removed.
+# Links laid in the folder are not written through, and unfinished files of a killed run are removed.
 mkdir trapped && touch victim && chmod 600 victim
 for name in weights.safetensors metrics.jsonl trace.json run.json report.html; do
   ln -s "$work/victim" trapped/$name.tmp
@@ -249,7 +249,7 @@ train -o trapped || fail "train among links"
 [ "$(ls trapped | grep -c note.tmp)" -eq 5 ] || fail "other names stay"
 [ ! -L trapped/trace.json ] && [ -s trapped/trace.json ] || fail "links make way"
 
-# No checkpoints unless somebody asks.
+# Checkpoints are written only if the recipe asks for them.
 train -o unasked --set checkpoint.every=0 || fail "train without checkpoints"
 [ ! -e unasked/checkpoints ] || fail "no checkpoints unless the recipe asks"
 

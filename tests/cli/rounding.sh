@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Right programs hold in their own dtypes on every processor: OpenBLAS's kernels and the rows' stand for other ones. Among
-# them are proofs that were called wrong while one process's error was held against one other's.
+# Tests that correct programs are proven in their own dtypes on every processor: other OpenBLAS and row kernels stand
+# for other processors. Some of these proofs once failed wrongly, when the distributed error was compared with a single
+# run's error.
 #   rounding.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -10,7 +11,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/prove.sh"
 
-runs() { # whether the processor has what these kernels of OpenBLAS use
+runs() { # argument: kernels of OpenBLAS; whether the processor has the instructions that they use
   case $1 in
     SkylakeX) grep -qwm 1 avx512vl /proc/cpuinfo ;;
     Zen | Haswell) grep -qwm 1 avx2 /proc/cpuinfo ;;
@@ -28,13 +29,14 @@ prove_on Zen "" "" moe-dp2ep model.score_before_experts=false model.sequence_par
 prove_on Haswell openblas avx2 ocr-fan-in-small train.seed=5
 prove_on SkylakeX openblas "" gpt-tp-sp train.seed=35
 
-# A mistake of computing is found where draws have a value on one side of a rounding and on the other.
+# A mistake in computing is found though the reference's repeated runs round some values to either side.
 prove_on Haswell "" "" gpt-dp mesh=dp_replicate=2+dp_shard=3 train.seed=31728 precision.compute=bf16 --dtype recipe --sabotage=1
 
-# Sources whose gradient is zero but for rounding rise by what Adam makes of that: another on every processor.
+# If a source's gradient is zero but for rounding, Adam still moves it, differently on every processor.
 prove_on Nehalem "" "" pools-10 train.seed=40972 train.microbatches=3
 
-# The chance of a false alarm is said, and the share near 1 is printed with the digits that tell on which side it is.
+# The report states the chance of a false alarm, and prints a share near 1 with enough digits to show on which side it
+# is.
 "$addend" check "$source/recipes/gpt-tp.yaml" >table.txt
 prove gpt-tp
 grep -q 'chance of a false alarm below 1e-07' table.txt || fail "no chance: $(grep -A1 'own dtypes' table.txt)"

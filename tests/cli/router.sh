@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The published mistakes of experts, by their numbers in the catalogue, on views drawn by a seed: the router's gradient
-# taken for final (1), score gradients of other ranks' slots dropped (4), experts divided by their own smaller group
-# (12), an exchange's sum averaged over copies alone (13). And the example that shows the first.
+# Tests the published mistakes of expert parallelism, by their numbers in the catalogue, on views drawn by a seed: the
+# router's gradient is taken for the final sum (1), score gradients of other ranks' slots are dropped (4), experts'
+# gradients are divided by the size of their smaller group (12), an exchange's sum is averaged over copies alone (13).
+# Also tests the example that shows the first.
 #   router.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -62,7 +63,7 @@ for m in numbered(12, False) + numbered(13, False):
     assert own and all(cause["kind"] == "doubled" and abs(cause["factor"] / ep - 1) < 1e-6 for cause in own), m
 Y
 
-# Whether there is a tp, ranks of ep, recipe, KEY=VALUE...
+# Views: whether there is a tp, ranks of ep, recipe, KEY=VALUE...
 views=("tp 4 moe-tp2ep" "tp 2 moe-tp2ep views.sparse=efsdp=2+ep=2+etp=1" "tp 2 moe-dp2ep" "tp 1 moe-tp" "tp 3 moe-empty" "tp 2 moe-balance"
   "tp 3 moe-tp2ep mesh=dp_shard=1+tp=3 views.sparse=efsdp=1+ep=3+etp=1"
   "tp 2 moe-dp2ep mesh=dp_shard=4+tp=2 views.sparse=efsdp=2+ep=2+etp=2"
@@ -85,7 +86,7 @@ for case in "${drawn[@]}" "tp 4 moe-16"; do
   python3 judge.py "$tp" "$ep" "$balanced" || fail "$case"
 done
 
-# ---- the example ----
+# ---- the example program ----
 "$(dirname "$addend")/example_router" >out 2>err || { cat out err >&2; fail "the example"; }
 [ "$(grep -c 'refused: examples/router.c:[0-9]*: ' out)" -eq 3 ] || { cat out >&2; fail "three layers are refused where they are written"; }
 [ "$(grep -c 'repaired: .*: right; ' out)" -eq 3 ] || { cat out >&2; fail "three layers are repaired"; }

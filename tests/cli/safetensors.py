@@ -1,5 +1,6 @@
-"""Safetensors files with Python's standard library alone: the format is a length, a JSON header and bytes. A tensor is a
-tuple of dtype, shape and bytes."""
+"""Read and write safetensors files with Python's standard library alone: a length, a JSON header and bytes. A tensor
+is a tuple of dtype, shape and bytes.
+"""
 import json
 import struct
 

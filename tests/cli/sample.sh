@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# `addend sample`: numbers, bytes and text; where it stops; what it is refused. That its tokens are those of Transformers is in
-# tests/export.
+# Tests `addend sample`: prompts as numbers, bytes and text; where it stops; what it refuses. That its tokens are those
+# of Transformers is tested in tests/export.
 #   sample.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
-exits() { # status, sentence, arguments...
+exits() { # arguments: status, sentence, options
   local status=0
   "$addend" sample "${@:3}" >out 2>err || status=$?
   [ $status -eq "$1" ] || { cat out err >&2; fail "exit $status, not $1: ${*:3}"; }
@@ -15,7 +15,7 @@ exits() { # status, sentence, arguments...
 }
 model=$source/tests/oracle/fixtures/hf-mistral/model
 
-# ---- numbers ----
+# ---- prompts of token numbers ----
 "$addend" sample "$model" "3 4 5" --tokens 12 >out 2>err
 [ "$(cat out)" = "3 4 5 9 22 30 9 22 6 7 12 30 30 9 6" ] || { cat out >&2; fail "numbers"; }
 grep -q '^12 tokens, [0-9.]* a second$' err || fail "the rate"
@@ -23,18 +23,18 @@ grep -q '^12 tokens, [0-9.]* a second$' err || fail "the rate"
 python3 -c 'import json; d = json.load(open("out")); assert d["prompt"] == [3, 4, 5] and d["tokens"] == [9, 22, 30] and d["text"] is None and d["ended"] is False and d["tokens_per_second"] > 0, d'
 [ ! -s err ] || fail "--json says nothing else"
 
-# ---- draws: the same of a seed, others of another ----
+# ---- random draws: a seed gives the same tokens again, another seed others ----
 for seed in 1 1 2; do "$addend" sample "$model" 3 --tokens 30 --temperature 1.5 --seed $seed 2>err; done >out
 [ "$(sed -n 1p out)" = "$(sed -n 2p out)" ] && [ "$(sed -n 1p out)" != "$(sed -n 3p out)" ] || { cat out >&2; fail "seeds"; }
 
-# ---- the model ends its text ----
+# ---- the model ends its text (end-of-sequence token) ----
 mkdir ends && cp "$model"/* ends && echo '{"eos_token_id": [41, 30]}' >ends/generation_config.json
 "$addend" sample ends "3 4 5" --tokens 12 >out 2>err
 [ "$(cat out)" = "3 4 5 9 22" ] && grep -q '^3 tokens, .*; the model ended its text$' err || { cat out err >&2; fail "the end"; }
 echo '{"eos_token_id": "x"}' >ends/generation_config.json
 exits 2 'ends/generation_config.json: eos_token_id must be a token or a list' ends 3
 
-# ---- bytes, of a run, from its weights and from its checkpoint ----
+# ---- bytes, from a run's weights and from its checkpoint ----
 "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=4 --set checkpoint.every=2 >out 2>&1
 "$addend" sample runs/gpt-dp "This " --tokens 7 >text 2>err
 [ "$(head -c 5 text)" = "This " ] && [ "$(wc -c <text)" -eq 13 ] || fail "bytes"
@@ -44,11 +44,11 @@ python3 -c 'import json; t = json.load(open("out"))["tokens"]; assert bytes(t) =
 rm runs/gpt-dp/weights.safetensors
 "$addend" sample runs/gpt-dp "This " --tokens 7 2>err | cmp - text || fail "of a checkpoint"
 
-# ---- sequences that a run cut: of cp nothing is left ----
+# ---- a run with cut sequences (cp): the sampler does not need cp ----
 "$addend" train "$source/recipes/gpt-cp.yaml" -o cut --set train.steps=2 --set train.warmup=0 >out 2>&1 || fail "train on cp"
 "$addend" sample cut "This " --tokens 7 >out 2>err || { cat err >&2; fail "of a run on cp"; }
 
-# ---- weights that stand beside a checkpoint are an earlier training's where the run has not finished since ----
+# ---- weights beside a later checkpoint belong to an earlier training if the run has not finished since ----
 "$addend" train "$source/recipes/gpt-dp.yaml" -o killed --set train.steps=4 --set checkpoint.every=2 >out 2>&1
 "$addend" train "$source/recipes/gpt-dp.yaml" -o other --set train.steps=4 --set train.seed=9 >out 2>&1
 cp other/weights.safetensors killed/
@@ -60,7 +60,7 @@ json.dump(run, open("killed/run.json", "w"))
 P
 "$addend" sample killed "This " --tokens 7 2>err | cmp - text || fail "weights of an earlier training"
 
-# ---- of equal logits the first; none that is no number ----
+# ---- of equal logits the first token is taken; NaN logits are an error ----
 mkdir zero huge && cp "$model"/* zero && cp "$model"/* huge
 PYTHONPATH=$source/tests/cli PYTHONDONTWRITEBYTECODE=1 python3 - <<'P'
 import math, struct, safetensors as s
@@ -73,8 +73,8 @@ P
 [ "$(cut -d ' ' -f 3 out)" = 0 ] || { cat out err >&2; fail "equal logits"; }
 exits 3 'the logit of token 0 is ' huge "3 4"
 
-# ---- experts: what a token is followed by does not depend on how many are read at once; a bias is a checkpoint's ----
-balance() { # folder, checkpoint.every
+# ---- experts: the next token does not depend on how many tokens are read at once; a checkpoint has the bias ----
+balance() { # arguments: folder, checkpoint.every
   "$addend" train "$source/recipes/moe-balance.yaml" -o "$1" --set train.steps=4 --set train.warmup=0 --set checkpoint.every="$2" >out 2>&1 || fail "train $1"
 }
 balance limited 2
@@ -84,7 +84,7 @@ drawn=(--numbers --dtype f64 --temperature 1)
 balance unkept 0
 exits 2 'unkept: has no checkpoint, and only one holds model.blocks.0.moe.bias, which weights.safetensors does not' unkept "The "
 
-# ---- text: a tokenizer in a process of Python's, here one that knows the letters a to z ----
+# ---- text: the tokenizer is a Python process; this test's own knows the letters a to z ----
 mkdir text-model && cp "$model"/* text-model && echo '{}' >text-model/tokenizer.json
 cat >letters <<'P'
 #!/usr/bin/env bash
@@ -104,10 +104,10 @@ python3 -c 'import json; d = json.load(open("out")); assert d["text"] == "defjw.
 export ADDEND_PYTHON=./letters
 exits 2 'PROMPT is no UTF-8, which a tokenizer reads' text-model $'de\xff'
 if grep -q Traceback err; then cat err >&2; fail "a trace of Python's"; fi
-# Python may read another encoding than UTF-8: U+00E9 is one letter, token 136, in each.
+# Python may use another encoding than UTF-8: U+00E9 is one letter, token 136, in each.
 PYTHONIOENCODING=latin-1 exits 2 "token 0 is 136" text-model $'\xc3\xa9'
 
-# ---- the tokenizer's process may end, and so may who reads: nothing is computed for nobody ----
+# ---- the tokenizer's process may end, and so may the reader: then nothing more is computed ----
 cat >dies <<'P'
 #!/usr/bin/env bash
 exec python3 -uc '
@@ -132,7 +132,7 @@ exits 2 "PROMPT is to be numbers of tokens, such as \"17 4 250\", and has 'def'"
 "$addend" sample text-model "3 4 5" --tokens 3 >out 2>err
 [ "$(cat out)" = "3 4 5 9 22 30" ] || fail "numbers where there is no Python"
 
-# ---- text: a tokenizer of Hugging Face's, with a NUL among its texts ----
+# ---- text: a Hugging Face tokenizer that has a NUL in a text ----
 python=$HOME/.cache/addend/torch/bin/python3
 [ -x "$python" ] || python=python3
 if "$python" -c 'import tokenizers' 2>/dev/null; then
@@ -144,14 +144,14 @@ own.save("text-model/tokenizer.json")
 P
   ADDEND_PYTHON=$python "$addend" sample text-model "w3 w4 w5" --tokens 3 >out 2>err
   [ "$(cat out)" = $'w3 w4 w5 w9 a\xef\xbf\xbdb w30' ] || { cat out err >&2; fail "a text with a NUL"; }
-  # Interrupted, also in the middle of a question: Python ends, and says nothing.
+  # An interrupt, also in the middle of a question to Python, ends both, without a message.
   status=0; ADDEND_PYTHON=$python timeout -s INT 2 "$addend" sample "$work/text-model" w3 --tokens 1000000000 >out 2>err || status=$?
   [ $status -eq 124 ] && [ ! -s err ] || { cat err >&2; fail "an interrupted sample, exit $status"; }
   for _ in $(seq 50); do pgrep -f "$work/text-model" >processes || break; sleep 0.1; done
   [ ! -s processes ] || fail "an interrupted sample leaves Python"
 fi
 
-# ---- refused ----
+# ---- calls that are refused ----
 exits 2 'name the folder of a run or of a model, and a prompt' "$model"
 exits 2 'name the folder of a run or of a model, and a prompt' "$model" ""
 exits 2 "a model goes on with one prompt; '4' is too much" "$model" 3 4

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# `addend schedule`: what it prints and exits with; tables that torch.distributed.pipelining dumped; pictures; large tables.
+# Tests `addend schedule`: output and exit statuses; tables that torch.distributed.pipelining dumped; pictures; large
+# tables.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
-run() { # exit status, arguments...: output in out, errors in err
+run() { # arguments: exit status, arguments of schedule; output in `out`, errors in `err`
   local expected=$1 status=0; shift
   "$addend" schedule "$@" >out 2>err || status=$?
   [ $status -eq "$expected" ] || { cat out err >&2; fail "exit $status instead of $expected: $*"; }
@@ -13,7 +14,7 @@ run() { # exit status, arguments...: output in out, errors in err
 says() { grep -qF -e "$1" out || { cat out >&2; fail "it says: $1"; }; }
 complains() { [ ! -s out ] && grep -qF -e "$1" err || { cat out err >&2; fail "it complains: $1"; }; }
 
-# What docs/pipeline.md shows.
+# docs/pipeline.md shows what is printed.
 run 0 make 1f1b --stages 3 --microbatches 4
 python3 - "$source/docs/pipeline.md" out <<'P' || fail "docs/pipeline.md shows what is printed"
 import sys
@@ -36,7 +37,7 @@ P
 cp out zb.csv && run 0 check zb.csv
 run 0 check wrong.csv --buffered
 
-# The schedules, and tables that are written and read again.
+# Tables of all schedules are written and read again.
 for name in gpipe 1f1b interleaved zb leads accumulate; do
   ranks=4; [ $name != accumulate ] || ranks=1
   stages=4; [ $name != interleaved ] || stages=8
@@ -77,7 +78,7 @@ run 1 make 1f1b -s 4 -m 8 --limit 3; says "in_flight: rank 0, place 3 (0F3): wit
 run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10; says "of 88;"
 run 0 make 1f1b -s 2 -m 1 --cost F=3,B=5,transfer=7 --stage-cost 1,10 --lower; says "of 102;"
 
-# Tables of PyTorch: compute alone, and lowered.
+# Tables of PyTorch: compute actions alone, and lowered with communication.
 fixtures=$source/tests/schedule/pytorch
 for table in "$fixtures"/*.csv; do
   [ "$table" != "$fixtures/1f1b.csv" ] || continue
@@ -92,10 +93,10 @@ assert ("transfers" in found["parts"]) == (".comms." in sys.argv[1])
 P
 done
 run 0 check "$fixtures/dualpipev.compute.csv"; grep -qE "^addend: [0-9]+ OVERLAP_F_B are read as their actions one after the other$" err || fail "overlaps are told"
-# addend's orders are PyTorch's: compute without what waits and reduces.
+# addend's orders of compute actions are PyTorch's.
 compute() { python3 -c 'import csv, re, sys
 for row in csv.reader(open(sys.argv[1])): print(",".join(cell for cell in row if re.fullmatch(r"\d+[FBIW]\d+", cell)))' "$1"; }
-same_order() { # name, table, arguments of make...
+same_order() { # arguments: name, table, arguments of make
   run 0 make "${@:3}" --csv
   tr -d '\r' <out >ours; compute "$2" >theirs
   cmp -s ours theirs || { diff ours theirs >&2 || true; fail "$1 is PyTorch's order"; }
@@ -104,17 +105,19 @@ same_order gpipe "$fixtures/gpipe.csv" gpipe -s 3 -m 4
 same_order interleaved "$fixtures/interleaved.compute.csv" interleaved -s 4 -n 2 -m 4
 same_order zb "$fixtures/interleaved-zb.compute.csv" zb -s 4 -m 8
 
-for name in interleaved interleaved-zb looped-bfs zbv; do # its transfers, reductions and gathers cost no waiting
+# the lowered table's transfers, reductions and gathers cause no waiting
+for name in interleaved interleaved-zb looped-bfs zbv; do
   for form in compute comms; do run 0 check "$fixtures/$name.$form.csv" --json; grep -E '"(makespan|bubble)"' out >$form.worth; done
   cmp -s compute.worth comms.worth || { cat compute.worth comms.worth >&2; fail "$name: what PyTorch inserts costs no time"; }
 done
-# The order that PyTorch's 1F1B says it has: its last rank counts microbatches from 1. The other ranks' are addend's.
+# In PyTorch's dumped 1F1B the last rank counts microbatches from 1, which the check refuses; the other ranks' lists are
+# addend's.
 run 1 check "$fixtures/1f1b.csv"; says "once: rank 3: stage 3 never computes microbatch 0 forward; put 3F0 into its list"
 run 0 make 1f1b -s 4 -m 6 --csv
 tr -d '\r' <out >ours; compute "$fixtures/1f1b.csv" >theirs
 cmp -s <(head -3 ours) <(head -3 theirs) || fail "1f1b is PyTorch's order on the first ranks"
 
-# Pictures.
+# Pictures of tables.
 run 0 make zb -s 4 -m 8 --lower --picture zb.svg
 run 0 check "$fixtures/interleaved.comms.csv" --picture interleaved.svg
 python3 - <<'P' || fail "the picture"
@@ -138,12 +141,12 @@ run 1 check wrong.csv --picture none.svg
 [ ! -e none.svg ] && grep -q "none.svg: a wrong table has no times to draw" err || fail "no picture of a wrong table"
 run 3 make zb -s 4 -m 8 --picture /nonexistent/zb.svg
 
-# A large table, and more ranks than a terminal shows.
+# A large table, and one with more ranks than a terminal shows.
 run 0 make interleaved -s 64 -n 64 -m 512 --lower --json; cp out large.json
 run 0 check large.json; says "right: 64 ranks, 64 stages, 512 microbatches"
 run 0 make 1f1b -s 200 -m 3; says "... and 136 more ranks"
 
-# Calls and files that are wrong.
+# Wrong calls and files.
 complaint() { local sentence=$1; shift; run 2 "$@"; complains "$sentence"; }
 complaint "say \`check FILE\` or \`make SCHEDULE\`"
 complaint "say \`check FILE\` or \`make SCHEDULE\`, not 'draw'" draw it

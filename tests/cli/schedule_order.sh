@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Tables are what runs do: forward and backward of their traces stand in the lists' order on each rank, of one stage, of several
-# modules on ranks of their own (`accumulate`, `leads`) and of the stages of a pipeline, whose schedule is a recipe's.
+# Tests that runs execute their tables: in the traces, forward and backward stand in the order of each rank's list, for
+# one stage, for several modules on disjoint ranks (schedules `accumulate`, `leads`), and for the stages of a pipeline,
+# whose schedule the recipe names.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
-trained() { # recipe, microbatches, what is set...
+trained() { # arguments: recipe, microbatches, settings
   local recipe=$1 microbatches=$2; shift 2
   rm -rf run
   "$addend" train "$recipe" --set train.steps=2 --set train.warmup=0 --set train.microbatches="$microbatches" --set train.global_batch=12 \
     "$@" -o run >out 2>err || { cat err >&2; fail "train $recipe"; }
 }
-same() { # recipe, microbatches, schedule, stages, rank of the run for each rank of the table..., -- what is set...
+same() { # arguments: recipe, microbatches, schedule, stages, rank of the run for each rank of the table, --, settings
   local recipe=$source/recipes/$1.yaml microbatches=$2 schedule=$3 stages=$4 ranks=(); shift 4
   while [ $# -gt 0 ] && [ "$1" != -- ]; do ranks+=("$1"); shift; done
   [ $# -eq 0 ] || shift

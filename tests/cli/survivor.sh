@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The check calls caught only what was: a planted mistake that changes nothing has no effect, with the reason, and those
-# beside it are caught. (A survivor, which is a no, has a test in tests/check/test_own_program.c.)
+# Tests that the check does not claim too much: a planted mistake that changes nothing is reported as without effect,
+# with the reason, and the mistakes beside it as caught. (tests/check/test_own_program.c tests a mistake that survives,
+# which fails the check.)
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-# Of a text of one letter every slice is the same: a rank that reads the wrong one makes no mistake that any number
-# could show. (Of a text of one letter attention learns nothing: its gradient is zero but for rounding, which is
-# why all is f64 here.)
+# In a text of one letter every slice is the same, so reading a wrong slice changes no number. (From such a text
+# attention learns nothing: its gradient is zero but for rounding, so everything is in f64 here.)
 head -c 20000 /dev/zero | tr '\0' a >letters
 cat >letters.yaml <<'Y'
 name: letters

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a terminal is told: colours and a moving bar, unless NO_COLOR or TERM=dumb refuse them; files get neither.
+# Tests what is printed to a terminal: colours and a moving bar, unless NO_COLOR or TERM=dumb refuse them; files get
+# neither.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -8,7 +9,7 @@ unset NO_COLOR
 export TERM=xterm
 fail() { echo "FAILED: $*" >&2; exit 1; }
 
-on_terminal() { # arguments...: both outputs go to a terminal of their own, and from there to `seen`
+on_terminal() { # arguments: command; both of its outputs go to a terminal of its own, and from there to `seen`
   python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@" >seen </dev/null
 }
 recipe=$source/recipes/gpt-dp.yaml

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Training on files of tokens: what is wrong with them is told before any rank starts, each with its sentence; the batch is the one
-# that include/addend/data.h describes, on every mesh; a run that goes on takes the steps of one that was never stopped; the
-# tokenizer beside the tokens is copied into the run's folder.
+# Tests training on token files: errors in them are told before any rank starts, each with its sentence; the batch is
+# the one that include/addend/data.h describes, on every mesh; a resumed run takes the steps of one that was never
+# stopped; and the tokenizer beside the tokens is copied into the run's folder.
 #   tokens.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -10,7 +10,7 @@ cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
 recipe=$source/recipes/gpt-dp.yaml
 
-# ---- files ----
+# ---- writing token files ----
 python3 - <<'P'
 import struct
 def npy(path, code, values, shape=None, descr=None, order="False", version=1, length=None):
@@ -35,15 +35,16 @@ P
 tokens=(--set 'data.text=[]' --set 'data.tokens=[one.npy, two.npy]')
 masked=("${tokens[@]}" --set 'data.mask=[one.mask.npy, two.mask.npy]' --set data.held_out=0.2)
 
-# ---- what is wrong ----
-refused() { # words, arguments...
+# ---- wrong token files ----
+refused() { # arguments: words of the message, options
   local words=$1 status=0
   shift
   "$addend" train "$recipe" -o refused "$@" >out 2>err || status=$?
   [ $status = 2 ] && grep -qF -- "$words" err || fail "exit $status, or no '$words': $*"
   [ ! -e refused ] || fail "a folder was made: $*"
 }
-wrong() { refused "--set data.tokens: $1.npy: $2" --set 'data.text=[]' --set "data.tokens=[$1.npy]"; } # file, words
+# arguments: file, words of the message
+wrong() { refused "--set data.tokens: $1.npy: $2" --set 'data.text=[]' --set "data.tokens=[$1.npy]"; }
 wrong nowhere 'cannot be read: No such file'
 wrong text 'no .npy file: it does not begin as one; write it with numpy.save or addend.tokens'
 wrong empty 'no .npy file: it is empty'
@@ -74,7 +75,7 @@ printf 'data:\n  tokens:\n    - one.npy\n    - beyond.npy\n  seq: 24\n' >>inside
 "$addend" plan inside.yaml >out 2>err && fail "a recipe with a wrong second file"
 grep -q "^inside.yaml:$(grep -n beyond inside.yaml | cut -d: -f1): data.tokens: beyond.npy: the token at index 1001" err || fail "a wrong file is told in its line"
 
-# ---- proofs, and the batch that data.h describes ----
+# ---- proofs, and batches as data.h describes them ----
 check() { "$addend" check "$@" >out 2>err || fail "check $*"; }
 check "$recipe" "${masked[@]}" --dump dumped
 check "$recipe" "${masked[@]}" --set mesh="dp_shard=2 cp=2 tp=2" --set train.microbatches=3 --dump dumped-cut
@@ -120,7 +121,7 @@ for folder, microbatches in ("dumped", 2), ("dumped-cut", 3):
             assert rows["targets"][row * seq:][:seq] == wanted, (folder, step, row)
 P
 
-# ---- training: the same losses on every mesh and after every break ----
+# ---- training: the same losses on every mesh and after every stop ----
 train() { "$addend" train "$recipe" "${masked[@]}" --set train.steps=8 --set checkpoint.every=4 --set checkpoint.keep=9 --json "$@" >out 2>err; }
 echo '{"a": "tokenizer"}' >tokenizer.json
 train -o one --set mesh=dp_shard=1 || fail "train on one rank"
@@ -141,7 +142,7 @@ cp -r stopped same && train -o same --resume --set mesh=dp_shard=2 || fail "resu
 cmp two/weights.safetensors same/weights.safetensors || fail "a resumed run has the weights of one that was never stopped"
 diff <(sed 's/,"seconds.*//' two/metrics.jsonl) <(sed 's/,"seconds.*//' same/metrics.jsonl) || fail "the same losses"
 
-# ---- files count by what they hold ----
+# ---- token files are identified by their contents ----
 cp one.npy moved.npy
 cp -r stopped moved && train -o moved --resume --set mesh=dp_shard=2 --set 'data.tokens=[moved.npy, two.npy]' || fail "the same tokens under another name"
 for change in 'data.tokens=[other.npy, two.npy]' 'data.tokens=[two.npy, one.npy]' 'data.mask=[]' 'data.mask=[one.mask.npy, two.mask2.npy]'; do
@@ -152,7 +153,7 @@ for change in 'data.tokens=[other.npy, two.npy]' 'data.tokens=[two.npy, one.npy]
   grep -q "the checkpoint is of another run: it differs in data.\(tokens\|mask\) ([0-9]* bytes, xxh64 [0-9a-f]* there" err || fail "says that $change differs"
 done
 
-# ---- the tokenizer ----
+# ---- the tokenizer is copied to the run ----
 cmp tokenizer.json one/tokenizer.json || fail "the tokenizer is copied"
 mkdir foreign && echo own >foreign/tokenizer.json
 train -o foreign || fail "train beside another tokenizer.json"
@@ -164,7 +165,7 @@ train -o one --overwrite && [ ! -e one/tokenizer.json ] || fail "--overwrite rem
 mkdir data && cp ./*.npy data && cp away.json data/tokenizer.json
 (cd data && train -o . && cmp tokenizer.json ../away.json && train -o . --overwrite && cmp tokenizer.json ../away.json) || fail "a run in the folder of its data leaves the tokenizer there"
 
-# ---- other programs ----
+# ---- other programs on tokens ----
 cp away.json tokenizer.json
 "$addend" train "$source/recipes/moe-tp.yaml" "${tokens[@]}" --set train.steps=1 --set train.warmup=0 -o experts >out 2>err || fail "experts on tokens"
 cmp tokenizer.json experts/tokenizer.json || fail "experts have the tokenizer"

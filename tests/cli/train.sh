@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `addend train` on real text: the loss falls, and the run leaves metrics, trace and report that open.
+# Tests `addend train` on real text: the loss falls, and the run leaves metrics, a trace and a report that can be
+# opened.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -44,12 +45,13 @@ assert 'src="http' not in report and 'href="http' not in report  # self-containe
 P
 "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=1 --set train.warmup=0 -o 'a "folder"' --json >quoted.json 2>err
 python3 -c 'import json; story = json.load(open("quoted.json")); assert story["folder"] == "a \"folder\"", story'
-sed -i '/^\(train\|evaluate\) [0-9]/d' err # progress, where the machine is slow
+sed -i '/^\(train\|evaluate\) [0-9]/d' err # progress messages, which a slow machine prints
 [ ! -s err ] || { cat err >&2; fail "what goes well has nothing else to tell of"; }
-# How much is evaluated and when is the recipe's to say; the last line tells of it. Of too few samples all are read, and it is said.
+# The recipe says how often and on how many samples a run is evaluated, and the last line tells it. If there are too few
+# samples all are used, which is told.
 held_out() { python3 -c 'import json, sys; print([(line["step"], line["held_out_samples"]) for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")) if "held_out_loss" in line])' "$1"; }
 tiny() { "$addend" train "$source/recipes/gpt-dp.yaml" --set train.steps=8 --set data.held_out=0.1 --set data.text=[few.txt] "$@" >out 2>err || { cat err >&2; fail "train $*"; }; }
-head -c 6001 /usr/share/common-licenses/GPL-3 >few.txt # 600 bytes held out: 24 samples of 24 tokens
+head -c 6001 /usr/share/common-licenses/GPL-3 >few.txt # 600 bytes are held out: 24 samples of 24 tokens
 tiny -o three --set evaluate.every=3 --set evaluate.samples=10
 [ "$(held_out three)" = "[(2, 10), (5, 10), (7, 10)]" ] || fail "when and how much: $(held_out three)"
 grep -q "^held-out loss [0-9.]* +- [0-9.]* (standard error) over 10 samples, after 8 steps$" out || { cat out >&2; fail "it is said at the end"; }
@@ -61,7 +63,8 @@ tiny -o none --set evaluate.samples=0
 [ "$(held_out none)" = "[]" ] && ! grep -q held-out out || fail "no evaluation"
 tiny -o uncounted-there --set 'data.valid=[0, 0]'
 [ "$(held_out uncounted-there)" = "[]" ] || fail "nothing that counts"
-# Law 5: a step without a counted token has gradient 0 and a warning, and training goes on; of several the first is told, and how many.
+# Law 5: a step without a counted token has gradient 0, with a warning, and training continues; of several such steps
+# the first is named, with their number.
 "$addend" train "$source/recipes/gpt-dp.yaml" --set 'data.valid=[0]' --set train.steps=2 -o uncounted --json >uncounted.json 2>err || fail "uncounted"
 grep -q "^addend: warning: step 0: no token of the batch counts; its gradient is 0$" err || { cat err >&2; fail "it warns"; }
 grep -q "^addend: warning: in 2 steps no token of the batch counted; their gradients were 0$" err || { cat err >&2; fail "it counts them"; }

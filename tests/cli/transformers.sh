@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Gradients that distributed runs write down are those that Transformers computed: `addend check --dump` of the models in
-# tests/oracle/fixtures/hf-*, on meshes, beside expected.safetensors (generate_transformers.py), each parameter below 1e-12.
+# Tests gradients of distributed runs against Transformers: `addend check --dump` of the models in
+# tests/oracle/fixtures/hf-*, on meshes, is compared with expected.safetensors (generate_transformers.py); each
+# parameter's error is below 1e-12.
 #   transformers.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -35,7 +36,7 @@ for step in 0, 1:
 print(f"worst {worst:.1e}")
 P
 
-cd "$source" # recipes name their files as seen from there
+cd "$source" # recipes name their files relative to this folder
 draw_cases "models of Transformers on meshes" 5 \
   "hf-llama mesh=dp_shard=3+tp=3 shard.zero=3" "hf-llama mesh=pp=2+dp=2" \
   "hf-llama-scaled mesh=cp=3+tp=2 shard.zero=1" "hf-llama-scaled mesh=dp_replicate=3+dp_shard=1" \

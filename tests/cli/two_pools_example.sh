@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The example of a program of two pools: its own proof holds, with every planted mistake caught.
+# Tests the example of a program on two pools: its own proof holds, with every planted mistake caught.
 #   two_pools_example.sh ADDEND SOURCE
 set -eu
 addend=$1

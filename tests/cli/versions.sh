@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# What an earlier version wrote is read by this one: dumps, checkpoints, recipes, and the keys of every document.
+# Tests that this version reads what earlier versions wrote: dumps, checkpoints, recipes, and the keys of every
+# document.
 #   versions.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
-exits_with() { # status, command...
+exits_with() { # arguments: status, command
   local expected=$1 status=0
   shift
   "$@" >out 2>err || status=$?
   [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
 }
 
-# Every key that the document had is there, with a value of the same kind; numbers that are given agree.
-has_all_of() { # document of today, document of then
+# Every key of the old document exists, with a value of the same kind; numbers that are given agree.
+has_all_of() { # arguments: today's document, old document
   python3 - "$1" "$2" <<'P' || fail "$1 lacks something that $2 has"
 import json, sys
 new, old = (json.load(open(path)) for path in sys.argv[1:])
@@ -36,8 +37,8 @@ judge(new, old, "document")
 P
 }
 
-# The losses and norms of these steps, but for what another processor or mesh rounds.
-steps_are() { # metrics of today, of then, first step
+# Losses and norms of these steps agree within what another processor or mesh rounds.
+steps_are() { # arguments: today's metrics, old metrics, first step
   python3 - "$@" <<'P' || fail "resumed steps differ from those of then"
 import json, sys
 new, old = ({line["step"]: line for line in map(json.loads, open(path))} for path in sys.argv[1:3])

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Weights as files on the command line: what is written others can read, what others write is taken, as one file or in
-# shards, and what does not fit the model is said before any rank starts.
+# Tests weight files on the command line: other programs can read what addend writes, addend reads what others write, in
+# one file or in shards, and weights that do not fit the model are refused before any rank starts.
 set -eu
 addend=$1 source=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
@@ -10,7 +10,7 @@ fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
 recipe=$source/recipes/gpt-dp.yaml
 train() { "$addend" train "$recipe" --set train.steps=4 "$@" >out 2>err; }
 
-# The file is what its format says, and has the checkpoint's values.
+# The file has the safetensors format, and the checkpoint's values.
 train -o straight --set checkpoint.every=4 || fail "train"
 python3 - <<'P'
 import safetensors as s
@@ -26,21 +26,21 @@ s.save_shards("m.safetensors.index.json", {
     "m-00002-of-00002.safetensors": {name: weights[name] for name in names[1::2]}})
 P
 
-# One file, a foreign one of another dtype in another order, and shards begin the same run.
+# A single file, another program's file with another dtype and order, and shards begin the same run.
 train -o fine --set model.weights=straight/weights.safetensors || fail "model.weights"
 ! cmp -s fine/weights.safetensors straight/weights.safetensors || fail "weights are where a run begins"
-mkdir linked && ln -s "$work"/m-* "$work/m.safetensors.index.json" linked # as a cache of downloads has them
+mkdir linked && ln -s "$work"/m-* "$work/m.safetensors.index.json" linked # links, as download caches have them
 for file in foreign.safetensors m.safetensors.index.json "$work/m.safetensors.index.json" linked/m.safetensors.index.json; do
   train -o other --overwrite --set model.weights="$file" || fail "$file"
   cmp fine/weights.safetensors other/weights.safetensors || fail "the same weights from $file"
   "$addend" check "$recipe" --set model.weights="$file" --set mesh=dp_shard=3 --set shard.zero=3 >out 2>err || fail "$file under the proof"
 done
 
-# Everything that is wrong is said at once, by every command, with the key's line, and no rank starts.
+# Every command reports all errors at once, with the key's line, and starts no rank.
 sed 's/^model: .*/model:\n  kind: gpt\n  layers: 2\n  d_model: 32\n  heads: 4\n  weights: WEIGHTS/' "$recipe" >with.yaml
 line=$(grep -n WEIGHTS with.yaml | cut -d: -f1)
-with() { sed "s|WEIGHTS|$1|" with.yaml >recipe.yaml; } # a file of weights
-refused() { # the words of each line about them
+with() { sed "s|WEIGHTS|$1|" with.yaml >recipe.yaml; } # argument: weight file
+refused() { # arguments: the words of each line about the weights
   local command status words
   for command in train check plan; do
     status=0; "$addend" $command recipe.yaml >out 2>err || status=$?
@@ -90,7 +90,8 @@ with outside.json; refused 'outside.json: tensor "embedding.weight" is in "../m-
 with nowhere; refused "nowhere: cannot be read: No such file or directory"
 head -c 1000 straight/weights.safetensors >short
 with short; refused "short: no safetensors file, or cut short: .*"
-with odd; sed -i 's/heads: 4/heads: 5/' recipe.yaml # then the model is not known, but the values are
+# heads: 5 does not fit the model, but the values can still be checked
+with odd; sed -i 's/heads: 4/heads: 5/' recipe.yaml
 refused "odd: not every value is a finite number: .*"
 grep -q "model.heads" err || fail "the other mistake"
 echo "weights: all hold"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A decomposition in f32 and with values that travel in f16 and bf16, on pools of several sizes: each parameter's error
-# stands beside that of one process, and is of its size, whatever wires round; a wire that is narrower
-# than promised is caught beside others that are as narrow.
+# Tests decompositions in f32 whose values travel between pools in f16 and bf16, on pools of several sizes: each
+# parameter's error is of the size of one process's error, whatever the wires round; and a wire whose dtype is narrower
+# than promised is caught beside others that are as narrow by right.
 #   wires.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2
@@ -11,7 +11,9 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/prove.sh"
 
-within() { # least and most that the worst of what is named may be: the error of one process, or what wires round
+# arguments: least and largest allowed worst error of the named parameters, by one process's error or by what wires
+# round
+within() {
   python3 - "$@" <<'Y'
 import json, sys
 what, least, most = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
@@ -43,11 +45,11 @@ for case in "${drawn[@]}"; do
   done
 done
 
-# Gradients too small for f16 cross with the loss scale that they carry, in one process as well.
+# Gradients too small for f16 cross with the loss scale that they carry, in one process too.
 prove pools-10 --dtype recipe "wire={values:+f16,+gradients:+f16}" "precision={grad:+f16,+loss_scale:+16}" \
   losses.{faithfulness,stochastic,sparsity,adversarial}.coefficient=1e-6
 
-# The one wire that promises more travels as bf16, as the others do.
+# A wire that promises a wider dtype travels as bf16, as the other wires do by right.
 draw_cases "wires that promise more" 1 values:bf16-for-f16-values gradients:bf16-for-f16-gradients weights:bf16-for-f16-values
 for mistake in "${drawn[@]}"; do
   promised=${mistake%:*} name=${mistake#*:} wire=

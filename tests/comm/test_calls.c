@@ -1,5 +1,6 @@
-/* Calls that hand in nothing are refused with the name of what is missing, and nothing is changed; what a comm says of
- * itself: its bytes and its flight record. Values that do not match are in test_protocol.c. */
+/* Tests collective calls with a missing or wrong argument: they are refused by the argument's name, and nothing is
+ * changed; and what a comm says of itself: bytes moved and its flight recorder. Calls that differ between ranks are in
+ * test_protocol.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -77,14 +78,14 @@ static void a_missing_argument_is_refused_and_the_next_call_works(void **state) 
   ad_comm_close(comm);
 }
 
-/* Which of two transfers into or out of the same bytes comes first is nobody's promise. */
+/* Two transfers of one exchange must not overlap if one of them writes: their order is not defined. */
 static void what_an_exchange_receives_lands_in_memory_of_its_own(void **state) {
   ad_comm *comm = open_alone();
   ad_mesh *mesh;
   float cells[12] = {1, 2, 3, 4, 5, 6};
   assert_int_equal(ad_mesh_create("dp=1", &mesh), AD_OK);
   ad_message messages[] = {{.send = cells, .count = 4},
-                           {.send = cells + 2, .count = 4}, /* two may read the same */
+                           {.send = cells + 2, .count = 4}, /* two sends may read the same memory */
                            {.receive = cells + 6, .count = 4},
                            {.receive = cells + 5, .count = 4}};
   ad_collective exchange = {.size = sizeof exchange,
@@ -95,7 +96,7 @@ static void what_an_exchange_receives_lands_in_memory_of_its_own(void **state) {
                             .dtype = AD_F32};
   refused(ad_comm_run(comm, &exchange), "message 2 is received into memory that message 3 is received into too");
   messages[3].receive = cells + 8;
-  messages[1] = (ad_message){.send = cells + 1, .count = 3}; /* ends where what is received will begin */
+  messages[1] = (ad_message){.send = cells + 1, .count = 3}; /* this send ends where the receive begins */
   messages[3].count = 3;
   messages[2].receive = cells + 3;
   refused(ad_comm_run(comm, &exchange), "message 2 is received into memory that message 0 is sent from");
@@ -104,7 +105,7 @@ static void what_an_exchange_receives_lands_in_memory_of_its_own(void **state) {
   assert_true(cells[4] == 1 && cells[7] == 4 && cells[8] == 2 && cells[10] == 4);
   messages[0].count = messages[1].count = messages[2].count = messages[3].count = 0;
   messages[2].receive = messages[3].receive = cells;
-  assert_int_equal(ad_comm_run(comm, &exchange), AD_OK); /* nothing lands */
+  assert_int_equal(ad_comm_run(comm, &exchange), AD_OK); /* without a receive nothing is written */
   ad_mesh_destroy(mesh);
   ad_comm_close(comm);
 }
@@ -220,7 +221,7 @@ static int fail_and_call_again(ad_comm *comm, void *context) {
 
 static void an_error_says_what_became_of_the_comm(void **state) { run_ranks(2, fail_and_call_again, NULL); }
 
-/* Engine hostile poisons the first line of what is given back; here the test does. */
+/* Engine hostile poisons the first cache line of memory that is given back; here the test does. */
 static void memory_of_any_size_has_a_line_on_engine_dry(void **state) {
   ad_comm *comm;
   void *memory[3];
@@ -231,7 +232,7 @@ static void memory_of_any_size_has_a_line_on_engine_dry(void **state) {
   ad_comm_close(comm);
 }
 
-/* What is only looked at on paper is the same then; nothing arrives there that could be poisoned. */
+/* Engine dry stays dry with ADDEND_HOSTILE set: it has no data that could be poisoned. */
 static void engine_dry_is_never_hostile(void **state) {
   ad_comm *comm;
   setenv("ADDEND_HOSTILE", "3", 1);

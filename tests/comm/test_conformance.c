@@ -1,5 +1,5 @@
-/* One suite, one line per engine and world: see the end of the file. Values are small integers, so that every dtype
- * holds the exact sums and every rank can compute what every other sends. */
+/* Runs the conformance suite on every engine and world: one line for each, at the end of the file. Values are small
+ * integers, so that every dtype holds the exact sums and every rank can compute what every other sends. */
 #include "conformance.h"
 #include "tree_order.h"
 
@@ -30,9 +30,9 @@ typedef struct suite {
   size_t element;
 } suite;
 
-/* ---- values ---- */
+/* ---- values that every rank can compute for every other ---- */
 
-// Element i of what member k holds (of what it sends to member j).
+// Element i of what member k holds, or of what it sends to member j.
 static int64_t value(size_t k, size_t i, size_t j) { return (int64_t)((k * 7 + i * 3 + j * 5 + (i >> 4)) & 7); }
 
 static void put(const suite *s, void *memory, size_t i, int64_t number) {
@@ -58,12 +58,12 @@ static int holds(const suite *s, const void *memory, size_t i, int64_t number) {
   char expected[8];
   const char *held = (const char *)memory + i * s->element;
   put(s, expected, 0, number);
-  // Most of the suite's time is spent here: with sizes that are constants nothing is called.
+  // Most of the suite's time is spent here: with a constant size memcmp is inlined.
   if (s->element == 4) return !memcmp(expected, held, 4);
   return !memcmp(expected, held, s->element);
 }
 
-/* ---- memory: in the engine's own or elsewhere, with red zones either way ---- */
+/* ---- buffers: in the engine's memory or elsewhere, always between red zones ---- */
 
 typedef struct buffer {
   void *memory;
@@ -96,8 +96,7 @@ static void give(const suite *s, buffer *b) {
 
 /* ---- one collective ---- */
 
-/* How a case is run. `apart` of memory: bit 0 input in comm memory, bit 1 output; `uneven` blocks, some of them empty.
- */
+/* How a case is run: whether input and output lie in comm memory, in place, with uneven blocks (some empty), posted. */
 typedef struct variant {
   int in_comm, out_comm, in_place, uneven, posted;
 } variant;
@@ -162,7 +161,7 @@ static void broadcast(const suite *s, const variant *v, size_t n, size_t root) {
   if (!v->in_place) give(s, &in);
 }
 
-// The counts that all members know, and where the own block starts.
+// Gets the blocks' counts, which all members know, and the start of this member's block.
 static size_t blocks(const suite *s, const variant *v, size_t n, size_t counts[MEMBERS_MAX], size_t *own) {
   size_t total = 0;
   for (size_t i = 0; i < s->members; i++) {
@@ -222,7 +221,7 @@ static void all_to_all(const suite *s, const variant *v, size_t n) {
   give(s, &out);
 }
 
-// Two messages to the next member, of n and n / 2 + 1 elements; an uneven exchange leaves the last member out.
+// Sends two messages to the next member, of n and n / 2 + 1 elements; an uneven exchange leaves the last member out.
 static void exchange(const suite *s, const variant *v, size_t n) {
   size_t taking_part = v->uneven ? s->members - 1 : s->members, counts[2] = {n, n / 2 + 1};
   ad_collective call = collective(s, AD_EXCHANGE, 0);
@@ -252,8 +251,8 @@ static void exchange(const suite *s, const variant *v, size_t n) {
 
 enum { TURNS = 2 };
 
-// TURNS messages to each member and to itself, sends and receives mixed and the last members first; what is between two
-// members stands in two buffers one after another.
+// Sends TURNS messages to each member and to itself, with sends and receives mixed and the last members first; each
+// pair's messages lie one after another in two buffers.
 static void exchange_among_all(const suite *s, const variant *v, size_t n) {
   size_t sent = 0, received = 0, count = 2 * TURNS * s->members;
   ad_message messages[2 * TURNS * MEMBERS_MAX];
@@ -282,9 +281,9 @@ static void exchange_among_all(const suite *s, const variant *v, size_t n) {
   give(s, &out);
 }
 
-/* ---- every case ---- */
+/* ---- all cases of a world ---- */
 
-// Number `c` of the ways to place memory. The last differs between members.
+// Number `c` of the ways to place memory; in the last ways members differ.
 static variant placed(const suite *s, int c) {
   variant v = {
       .in_comm = c & 1, .out_comm = c >> 1 & 1, .in_place = c >> 2 & 1, .uneven = c >> 3 & 1, .posted = c % 3 == 1};
@@ -313,11 +312,11 @@ static void set_dtype(suite *s, ad_dtype dtype) {
 }
 
 static void every_size(suite *s) {
-  // Empty, one, odd; about the size of a slot, of a chunk, of a staging buffer.
+  // Sizes: empty, one, odd; near the size of a slot, of a chunk, of a staging buffer.
   static const size_t sizes[] = {0, 1, 17, 130, 1025, 9001, 70001};
   for (ad_dtype dtype = AD_F64; dtype <= AD_I64; dtype++) {
     set_dtype(s, dtype);
-    // Every variant in f32; in the others, each size in a few of its own.
+    // All ways to place memory in f32; in each other dtype, some ways for each size.
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
       int step = dtype == AD_F32 ? sizes[i] < 2000 ? 1 : 3 : 7;
       if (sizes[i] > 9001 && dtype != AD_F32) continue;
@@ -339,11 +338,11 @@ static void large_sizes(suite *s) {
     }
 }
 
-/* ---- many at once ---- */
+/* ---- many calls under way at once ---- */
 
-enum { REQUESTS = 100 };  // more than may be under way: posting then waits for the oldest
+enum { REQUESTS = 100 };  // more than may be under way: a post then waits for the oldest call
 
-// Posts sums of many sizes, then finishes them in an order of its own.
+// Posts sums of many sizes, then waits for them in another order.
 static void many_requests(suite *s) {
   ad_request requests[REQUESTS];
   buffer buffers[REQUESTS];
@@ -365,11 +364,11 @@ static void many_requests(suite *s) {
   }
 }
 
-/* ---- bits: sums of numbers that do not add up exactly ---- */
+/* ---- bits: sums of numbers whose sum is not exact ---- */
 
 enum { NOISE_MEMBERS = 9, NOISE = 100003 };
 
-// Made before the ranks are, which inherit it.
+// Filled before the ranks are started, which inherit it.
 static double noise[NOISE_MEMBERS][NOISE];
 
 static void make_noise(void) {
@@ -389,8 +388,8 @@ static double addend_of(const void *context, size_t k) {
 
 static double add_in_f32(const void *context, double a, double b) { return (float)(a + b); }
 
-// The sum in the order of law 10, in f32: what every path on every member must give. `terms` has n floats for each
-// member, `sums` n.
+// The sum in the order of law 10, in f32, which every path must give on every member. `terms` has space for n floats of
+// each member, `sums` for n.
 static void sum_in_order(const suite *s, size_t n, void *narrow, float *terms, float *sums) {
   for (size_t k = 0; k < s->members; k++) {
     ad_cast(narrow, s->dtype, noise[k], AD_F64, n);
@@ -436,7 +435,7 @@ static void same_bits(suite *s) {
   }
 }
 
-/* ---- the suite ---- */
+/* ---- running the suite in one world ---- */
 
 static ad_axes axes_of(const conformance *wanted) {
   ad_axes axes = AD_AXES_ALL;
@@ -489,7 +488,7 @@ CONFORMS(hostile_conforms_on_two_ranks, .hostile = "2", .ranks = 2, .bytes_max =
 CONFORMS(hostile_conforms_on_three_ranks, .hostile = "3", .ranks = 3)
 CONFORMS(hostile_conforms_on_five_ranks, .hostile = "5", .ranks = 5)
 
-/* Most on engine shm, few under an MPI launcher, which starts this program for each of them. */
+/* Runs most worlds on engine shm; under an MPI launcher, which starts this program for each world, only a few. */
 static int run_worlds(const struct CMUnitTest *worlds, int count, int always) {
   struct CMUnitTest taken[32];
   size_t n = 0;
@@ -504,7 +503,7 @@ static int run_worlds(const struct CMUnitTest *worlds, int count, int always) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest worlds[] = {
-      cmocka_unit_test(shm_conforms_on_three_ranks),  // always
+      cmocka_unit_test(shm_conforms_on_three_ranks),  // the worlds up to here always run
       cmocka_unit_test(hostile_conforms_on_two_ranks),
       cmocka_unit_test(shm_conforms_on_one_rank),
       cmocka_unit_test(shm_conforms_on_two_ranks),
@@ -519,7 +518,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(hostile_conforms_on_five_ranks),
   };
   make_noise();
-  if (argc > 1) {  // one of them, by its name
+  if (argc > 1) {  // an argument names the one world to run
     cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(worlds, NULL, NULL);
   }

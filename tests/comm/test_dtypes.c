@@ -1,4 +1,4 @@
-/* Every dtype with every reduction it has, through every collective and place of memory, against a reference that takes
+/* Tests every dtype with every reduction it has, in every collective and kind of memory, against a reference that adds
  * the members' values one by one; and what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,12 +21,13 @@ typedef struct world {
   size_t members, index, element;
   ad_dtype dtype;
   ad_reduction reduction;
-  int place;                  // bit 0: the input is in the comm's memory; bit 1: the output; 4: in place, elsewhere
-  char *inputs[MEMBERS_MAX];  // what each member holds
-  char *expected;             // the reduction of them
+  // bit 0: input in the comm's memory; bit 1: output in it; value 4: in place in other memory
+  int place;
+  char *inputs[MEMBERS_MAX];  // inputs of all members
+  char *expected;             // their reduction
 } world;
 
-/* ---- the reference ---- */
+/* ---- the reference: one value after another ---- */
 
 static int64_t whole_number(const world *w, const void *at) {
   int64_t wide = 0;
@@ -51,7 +52,7 @@ static uint64_t combined(ad_reduction reduction, int64_t a, int64_t b) {
   return reduction == AD_BIT_AND ? x & y : reduction == AD_BIT_OR ? x | y : x ^ y;
 }
 
-/* The low bytes of the number: this machine is little-endian, as the engines' are. */
+/* Copies the low bytes of the number: this machine is little-endian, as all that the engines run on. */
 static void reduce_whole_numbers(const world *w, size_t i, void *out) {
   int64_t number = whole_number(w, w->inputs[0] + i * w->element);
   for (size_t k = 1; k < w->members; k++) {
@@ -98,8 +99,8 @@ static void find_expected(const world *w, size_t n) {
 
 /* ---- values and memory ---- */
 
-/* Random bits; of bools every other is 0, and the others any other byte. Floats are of either sign and near 1, so that
- * products stay finite. */
+/* Fills inputs with random bits. Every other bool is 0, the rest any other byte. Floats have either sign and are near
+ * 1, so that products stay finite. */
 static void fill_inputs(const world *w) {
   for (size_t k = 0; k < w->members; k++)
     for (size_t i = 0; i < BYTES_MAX / w->element; i++) {
@@ -137,7 +138,7 @@ static void give(const world *w, buffer b) {
 static int is_in_comm(const world *w) { return w->place & 1; }
 static int is_out_in_comm(const world *w) { return w->place >> 1 & 1; }
 
-/* Where the cuts of n elements begin, member by member. */
+/* The first of n elements in member k's part. */
 static size_t cut(const world *w, size_t n, size_t k) { return k * n / w->members; }
 static size_t cut_count(const world *w, size_t n, size_t k) { return cut(w, n, k + 1) - cut(w, n, k); }
 
@@ -145,7 +146,7 @@ static void find_counts(const world *w, size_t n, size_t counts[MEMBERS_MAX]) {
   for (size_t k = 0; k < w->members; k++) counts[k] = cut_count(w, n, k);
 }
 
-/* ---- the collectives, each on n elements in all ---- */
+/* ---- the collectives, each with n elements in all ---- */
 
 static ad_collective describe(const world *w, ad_collective_op op, size_t n) {
   return (ad_collective){.size = sizeof(ad_collective),
@@ -184,7 +185,7 @@ static void reduce_scatter(const world *w, size_t n) {
   give(w, in);
 }
 
-/* What does not reduce moves bytes as they are, those of bools too. */
+/* Collectives without a reduction copy bytes unchanged, also those of bools. */
 static void all_gather(const world *w, size_t n) {
   size_t counts[MEMBERS_MAX], own = cut(w, n, w->index), count = cut_count(w, n, w->index);
   buffer in = take(w, count, is_in_comm(w)), out = take(w, n, is_out_in_comm(w));
@@ -245,7 +246,7 @@ static void exchange(const world *w, size_t n) {
 
 /* ---- every case ---- */
 
-/* In the places whose bits are set. */
+/* Runs the reductions with each place of memory whose bit is set. */
 static void reduce_everywhere(world *w, size_t n, unsigned places) {
   find_expected(w, n);
   for (w->place = 0; w->place < PLACES; w->place++) {
@@ -318,7 +319,7 @@ static void every_dtype_stands_a_hostile_engine(void **state) { holds_on(3, "ADD
 
 /* ---- bools ---- */
 
-/* What is true on any rank, or on all; a byte that is neither 0 nor 1 is true, and no result. */
+/* Logical or and logical and: every nonzero byte counts as true, and results are 0 or 1. */
 static int reduce_bools(ad_comm *comm, void *context) {
   static const uint8_t held[3][4] = {{2, 0, 1, 0}, {1, 0, 0, 0}, {0x80, 0, 0, 0xff}};
   static const uint8_t any[4] = {1, 0, 1, 1}, all[4] = {1, 0, 0, 0}, odd[4] = {1, 0, 1, 1};
@@ -345,9 +346,9 @@ static void bools_are_any_or_all_and_come_out_as_0_or_1(void **state) { run_rank
 
 /* ---- products of 16-bit floats ---- */
 
-/* Three factors of 1 + 2^-10, whose product needs 31 bits: rounded to f16 or f32 in between it is another. */
+/* The product of three factors 1 + 2^-10 needs 31 bits; rounding to f16 or f32 in between gives another result. */
 static int multiply_halves(ad_comm *comm, void *context) {
-  static const double held[4] = {0x1.004p+0, 0x1.004p+0, 0x1.004p+0, 1};  // 1 + 2^-10 each
+  static const double held[4] = {0x1.004p+0, 0x1.004p+0, 0x1.004p+0, 1};  // three factors 1 + 2^-10
   world w = open_world(comm);
   double exact = held[0] * held[1] * held[2], back = 0;
   float single = (float)(held[0] * held[1]) * (float)held[2];

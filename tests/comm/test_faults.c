@@ -1,5 +1,5 @@
-/* Every allocation fails once: opening, making channels, calls with large tables and staging. Each time the call fails
- * with AD_MEMORY, nothing is left behind (the harness looks for leaks), and after it the same call works. */
+/* Lets every allocation fail once: in opening a comm, making channels, calls with large tables, and staging. Each time
+ * the call fails with AD_MEMORY, nothing leaks (the harness looks), and the same call works afterwards. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,9 +12,9 @@
 
 enum { COUNT = 40000, MESSAGES = 600, TRIES = 60 };
 
-// All that a rank does; the first failure ends it.
+// Everything that a rank does; returns the first failure.
 static ad_status use(ad_comm *comm, const ad_mesh *mesh, const float *in, float *out) {
-  static ad_message messages[2 * MESSAGES];  // their table does not fit into a slot
+  static ad_message messages[2 * MESSAGES];  // the table of so many messages does not fit into a slot
   void *memory;
   ad_group group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   ad_collective sum = {
@@ -62,7 +62,7 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
 
 static void a_failed_allocation_leaves_nothing_behind(void **state) { run_ranks(1, fail_each_allocation, NULL); }
 
-// One rank of two runs out of memory and says so: the other does not hang.
+// One rank of two runs out of memory and reports it: the other rank does not hang.
 static int fail_on_one(ad_comm *comm, void *context) {
   long n = *(const long *)context;
   ad_mesh *mesh;
@@ -103,7 +103,7 @@ static int ask_for_too_much(ad_comm *comm, void *context) {
   CHECK_OK(ad_comm_alloc(comm, 100, &small));
   CHECK((uintptr_t)small % 64 == 0);
   for (int i = 0; i < 100; i++) CHECK(((char *)small)[i] == 0);
-  ad_comm_free(comm, &memory);  // not ours: left alone
+  ad_comm_free(comm, &memory);  // memory that the comm did not allocate is left alone
   return 0;
 }
 
@@ -136,7 +136,7 @@ static int call_wrongly(ad_comm *comm, void *context) {
   bad[n].op = AD_REDUCE_SCATTER;
   bad[n++].counts = counts;
   bad[n++].group.base = 1;
-  // The mesh of the other rank alone: this one is outside.
+  // The group of the other rank's mesh, which does not have this rank.
   bad[n].group.axes = 0;
   bad[n].group.base = ad_comm_rank(comm);
   bad[n++].group.mesh = other;
@@ -146,7 +146,7 @@ static int call_wrongly(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_comm_post(comm, NULL, &unknown), AD_INVALID);
   CHECK_MESSAGE("NULL");
   CHECK_STATUS(ad_comm_wait(comm, &unknown), AD_INVALID);
-  CHECK_OK(ad_comm_run(comm, &good));  // nothing was counted as a call
+  CHECK_OK(ad_comm_run(comm, &good));  // the refused calls were not counted as calls
   ad_mesh_destroy(mesh);
   ad_mesh_destroy(too_large);
   ad_mesh_destroy(other);

@@ -1,5 +1,5 @@
-/* Worlds of processes that no launcher of addend's started: they meet in a folder, by ad_comm_join, or by what torchrun
- * leaves in the environment. Every rank is a child process of the test. */
+/* Tests worlds of processes that addend's launcher did not start: they meet in a folder, through ad_comm_join, or
+ * through torchrun's environment variables. Every rank is a child process of the test. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -22,11 +22,11 @@
 
 enum { RANKS_MAX = 8, WRONG = 1 };
 
-/* ---- a rendezvous in a folder ---- */
+/* ---- a rendezvous through files in a folder ---- */
 
 typedef struct folder {
   char path[64];
-  int dies_at; /* this rank kills itself when it gets for this time; 0: never */
+  int dies_at; /* the rank kills itself at its get number `dies_at`; 0: never */
   int gets;
 } folder;
 
@@ -74,7 +74,7 @@ static ad_rendezvous in_folder(folder *f) {
       .size = sizeof(ad_rendezvous), .context = f, .put = put, .wait = wait_for, .get = get, .seconds = RANK_HANGS};
 }
 
-/* ---- ranks ---- */
+/* ---- ranks as child processes ---- */
 
 typedef struct world {
   folder folder;
@@ -93,7 +93,7 @@ static void end(const world *w) {
   assert_int_equal(system(command), 0);
 }
 
-/* Runs function(rank) in a process for each rank and returns their wait statuses. */
+/* Runs function(rank) in one process for each rank and waits; `status` gets the wait statuses. */
 static void run(world *w, int (*function)(world *w, int64_t rank), int status[RANKS_MAX]) {
   pid_t pid[RANKS_MAX];
   fflush(NULL);
@@ -113,7 +113,7 @@ static void all_hold(world *w, int (*function)(world *w, int64_t rank)) {
   for (int64_t rank = 0; rank < w->ranks; rank++) assert_int_equal(status[rank], 0);
 }
 
-/* In a rank. */
+/* A check inside a rank: if it fails the rank exits. */
 #define HOLDS(condition)                                                                       \
   do {                                                                                         \
     if (!(condition)) {                                                                        \
@@ -180,7 +180,7 @@ static int loses_the_last(world *w, int64_t rank) {
   return 0;
 }
 
-/* Its parent, the test, has not asked for its end: it is a zombie, whose number kill() still finds. */
+/* The dead rank is a zombie until its parent, the test, waits for it, so kill() still finds its pid. */
 static void who_waits_for_a_dead_rank_is_told(void **state) {
   int status[RANKS_MAX];
   world w = begin(3);
@@ -191,9 +191,9 @@ static void who_waits_for_a_dead_rank_is_told(void **state) {
   end(&w);
 }
 
-/* The last of two dies or leaves; the other tests what it posted and never waits. */
+/* The last of two ranks dies or leaves; the other one only tests its posted call and never waits. */
 typedef struct polling {
-  world world; /* first: it is what ranks get */
+  world world; /* must be first: ranks get a pointer to it */
   int leaves, receives;
 } polling;
 
@@ -233,7 +233,8 @@ static void who_tests_is_told_too(void **state) {
   }
 }
 
-/* Between the second meeting, which opens the memory, and joining it: its third get is the last meeting's. */
+/* A rank dies after the second meeting, which opens the shared memory, and before it maps it: its third get belongs to
+ * the last meeting. */
 static int loses_one_that_has_not_joined(world *w, int64_t rank) {
   w->folder.dies_at = rank == 2 ? 3 : 0;
   ad_rendezvous by = in_folder(&w->folder);
@@ -253,9 +254,10 @@ static void one_that_dies_before_it_joined_is_told(void **state) {
   end(&w);
 }
 
-/* One of three kills itself, in a call or between two, small and large ones, in memory of its own or in the world's. */
+/* One of three ranks kills itself, in a call or between two calls, with small and large values, in its own memory or
+ * the world's. */
 typedef struct killing {
-  world world; /* first: it is what ranks get */
+  world world; /* must be first: ranks get a pointer to it */
   uint64_t number;
 } killing;
 enum { CALLS = 40, LARGE = 100000, KILLINGS = 24 };
@@ -306,7 +308,7 @@ static void no_death_hangs_or_goes_unnoticed(void **state) {
   }
 }
 
-/* A rank that left in order is no death, and what it did before counts. */
+/* A rank that leaves after its last call is not reported as dead, and its earlier calls count. */
 static int leaves_early(world *w, int64_t rank) {
   ad_rendezvous by = in_folder(&w->folder);
   ad_comm *comm;
@@ -327,7 +329,7 @@ static void leaving_is_no_death(void **state) {
   end(&w);
 }
 
-/* ---- who cannot ---- */
+/* ---- ranks that cannot join ---- */
 
 static int is_elsewhere(world *w, int64_t rank) {
   ad_rendezvous by = in_folder(&w->folder);

@@ -1,4 +1,5 @@
-/* Starting and ending ranks: deaths in every phase, signals, programs, and nothing left behind. */
+/* Tests starting and ending ranks: deaths in every phase, signals, whole programs as ranks, and that no process or file
+ * is left behind. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,7 +31,7 @@ static ad_status launch(int64_t ranks, int (*function)(ad_comm *, void *), void 
   return ad_launch(&options, result);
 }
 
-// Children of this process that are still there, dead or alive.
+// Whether this process still has children, running or not yet waited for.
 static int children_left(void) { return waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD; }
 
 static int files_in_shared_memory(void) {
@@ -44,7 +45,7 @@ static int files_in_shared_memory(void) {
 
 static int nothing_left(void **state) { return children_left() || files_in_shared_memory(); }
 
-/* ---- starting ---- */
+/* ---- starting ranks ---- */
 
 static int do_nothing(ad_comm *comm, void *context) { return 0; }
 
@@ -77,7 +78,7 @@ static void an_error_with_words_is_told_by_them_alone(void **state) {
   ad_status cause = AD_SYSTEM;
   assert_int_equal(launch(3, say_what_is_wrong, &cause, &result), AD_PEER_FAILED);
   assert_string_equal(ad_last_error(), "rank 1: no such key");
-  cause = AD_INVALID;  // wrong on all ranks: who said it first does not matter
+  cause = AD_INVALID;  // all ranks have the error, and any of them may be first
   assert_int_equal(launch(3, say_what_is_wrong, &cause, &result), AD_PEER_FAILED);
   assert_string_equal(ad_last_error(), "no such key");
 }
@@ -125,18 +126,18 @@ static void refused_under(const char *rank, const char *ranks, const char *name)
   ad_comm *comm;
   char variables[64];
   snprintf(variables, sizeof variables, "unset %s %s", rank, ranks);
-  setenv(ranks, "4", 1);  // that there are others is enough, whichever this one is
+  setenv(ranks, "4", 1);  // a launcher's number of ranks above 1 is enough, whichever rank this is
   refused_naming(name, "addend run -n 4", variables);
   setenv(rank, "2", 1);
   refused_naming(name, "addend run -n 4", variables);
-  setenv(ranks, "1", 1);  // one process is alone by right
+  setenv(ranks, "1", 1);  // a world of one process may open alone
   assert_int_equal(ad_comm_open(&comm), AD_OK);
   ad_comm_close(comm);
   unsetenv(rank);
   unsetenv(ranks);
 }
 
-// Such a launcher does not say how many ranks there are.
+// Some launchers set a rank but not the number of ranks.
 static void refused_under_rank(const char *rank, const char *name) {
   char variables[64];
   snprintf(variables, sizeof variables, "unset %s`", rank);
@@ -181,7 +182,7 @@ static void ranks_are_not_forked_beside_threads(void **state) {
   assert_int_equal(launch(2, do_nothing, NULL, &result), AD_OK);
 }
 
-/* ---- programs ---- */
+/* ---- whole programs as ranks ---- */
 
 static ad_status launch_program(int64_t ranks, const char *script, ad_launch_result *result) {
   char *argv[] = {"/bin/sh", "-c", (char *)script, NULL};
@@ -189,7 +190,7 @@ static ad_status launch_program(int64_t ranks, const char *script, ad_launch_res
   return ad_launch(&options, result);
 }
 
-static const char *self;  // this test, which joins as a rank if ADDEND_SHM_FD is set
+static const char *self;  // path of this test program, which joins as a rank if ADDEND_SHM_FD is set
 
 static void programs_join_the_world(void **state) {
   char script[1024];
@@ -197,7 +198,7 @@ static void programs_join_the_world(void **state) {
   snprintf(script, sizeof script, "exec '%s' sum", self);
   assert_int_equal(launch_program(3, script, &result), AD_OK);
   assert_int_equal(result.joined, 3);
-  snprintf(script, sizeof script, "'%s' sum; exit $?", self);  // a shell in between
+  snprintf(script, sizeof script, "'%s' sum; exit $?", self);  // a shell between launcher and rank
   assert_int_equal(launch_program(3, script, &result), AD_OK);
   assert_int_equal(launch_program(3, "exit 0", &result), AD_OK);
   assert_int_equal(result.joined, 0);
@@ -214,7 +215,8 @@ static void a_program_that_does_not_exist_is_an_error(void **state) {
 static void a_program_that_never_joins_is_named(void **state) {
   char script[1024];
   ad_launch_result result = {.size = sizeof result};
-  snprintf(script, sizeof script, /* rank 1 ends once rank 0 sleeps, waiting for it, however slow its start was */
+  /* rank 1 ends only once rank 0 sleeps and waits for it, however slowly rank 0 started */
+  snprintf(script, sizeof script,
            "BEGUN=${TMPDIR:-/tmp}/begun-$PPID; export BEGUN; test $ADDEND_RANK = 0 && exec '%s' expect-left\n"
            "until test -s $BEGUN; do sleep 0.05; done; asleep=0\n"
            "while test $asleep -lt 4; do\n"
@@ -270,7 +272,7 @@ static int join_as(const char *what) {
   return status;
 }
 
-/* ---- deaths ---- */
+/* ---- ranks that die ---- */
 
 enum { PHASES = 7 };
 
@@ -283,7 +285,7 @@ static void die_in(const death *d, int phase, int64_t rank) {
   if (d->phase == phase && d->rank == rank) raise(SIGKILL);
 }
 
-// Runs through all that a rank does; rank d->rank dies in one of the phases. Returns 0 if nobody died.
+// Runs through everything that a rank does; rank d->rank dies in phase d->phase. Returns 0 if no rank died.
 static int live_and_die(ad_comm *comm, void *context) {
   const death *d = context;
   int64_t rank = ad_comm_rank(comm);
@@ -343,7 +345,7 @@ static void a_killed_rank_is_named_on_all_ranks(void **state) {
   }
 }
 
-// Ranks that do not look at errors are ended.
+// A rank that does not look at errors is ended.
 static int compute_forever(ad_comm *comm, void *context) {
   if (ad_comm_rank(comm) == 0) abort();
   sleep(2 * RANK_HANGS);
@@ -368,7 +370,7 @@ static int wait_forever(ad_comm *comm, void *context) {
   return 0;
 }
 
-// Runs ad_launch in a process of its own, which first calls `prepare`, sends it a signal, and returns how it ended.
+// Runs ad_launch in a child process, which first calls `prepare`; sends it a signal and returns how it ended.
 static int launch_and_signal(void (*prepare)(void), int signal_number, pid_t *pids) {
   pid_t launcher = fork();
   if (!launcher) {
@@ -408,15 +410,15 @@ static void ranks_end_with_their_launcher(void **state) {
   }
 }
 
-/* ---- ranks that do not move ---- */
+/* ---- ranks that stand still, and the watchdog's messages ---- */
 
 typedef struct stall {
   atomic_int said, pid;
-  int told[2]; /* a pipe: a byte when it was said */
+  int told[2]; /* a pipe; gets a byte once the message was logged */
   char words[4096];
 } stall;
 
-// Takes down what is said, and when all three ranks were spoken of lets them go on.
+// Collects log messages; once all three ranks have been named lets the ranks go on.
 static void take_down(void *context, ad_log_level level, const char *message) {
   stall *s = context;
   size_t length = strlen(s->words);
@@ -427,7 +429,7 @@ static void take_down(void *context, ad_log_level level, const char *message) {
   kill(atomic_load(&s->pid), SIGCONT);
 }
 
-// After one sum rank 1 stops and rank 2 does something else, while rank 0 waits for both in the next.
+// After one sum rank 1 stops (SIGSTOP) and rank 2 sleeps, while rank 0 waits for both in the next sum.
 static int stall_after_a_sum(ad_comm *comm, void *context) {
   stall *s = context;
   CHECK_OK(sum_ranks(comm));
@@ -436,8 +438,8 @@ static int stall_after_a_sum(ad_comm *comm, void *context) {
     raise(SIGSTOP);
   }
   struct pollfd told = {s->told[0], POLLIN, 0};
-  if (ad_comm_rank(comm) == 2) poll(&told, 1, RANK_HANGS * 1000);    // asleep: it never runs while nothing is said
-  if (ad_comm_rank(comm) == 2) kill(atomic_load(&s->pid), SIGCONT);  // where nothing was said
+  if (ad_comm_rank(comm) == 2) poll(&told, 1, RANK_HANGS * 1000);    // asleep until the message was logged
+  if (ad_comm_rank(comm) == 2) kill(atomic_load(&s->pid), SIGCONT);  // in case nothing was logged
   CHECK_OK(sum_ranks(comm));
   return 0;
 }
@@ -473,8 +475,8 @@ static double processor_seconds(void) {
   return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
 }
 
-/* A fifth of the time: four times what the watchdog takes for work, and other tests may use the rest of the minute.
- * Where others leave it less it goes on wanting more, so that it never looks like one that sleeps. */
+/* Uses a fifth of the processor's time: four times what the watchdog counts as computing, and other tests may use the
+ * rest. If they leave it less, it goes on computing, so that it never looks asleep. */
 static void compute_until(atomic_int *said) {
   double start = rank_seconds(), used = processor_seconds();
   while (!atomic_load(said) && rank_seconds() - start < 3 * RANK_HANGS)
@@ -499,14 +501,14 @@ static void a_rank_that_computes_is_no_alarm_but_told_after_a_minute(void **stat
   ad_set_log(NULL, NULL);
   if (status) fail_msg("%s", ad_last_error());
   assert_true(atomic_load(&s->said));
-  assert_int_equal(sscanf(s->words, "ranks wait for %d s already", &waited), 1);  // the first that was said
+  assert_int_equal(sscanf(s->words, "ranks wait for %d s already", &waited), 1);  // the first message
   assert_true(waited >= 60);
   assert_non_null(strstr(s->words, "s already, for ranks that compute; which rank is where:"));
   assert_non_null(strstr(s->words, "computes outside of collectives; its last: all_reduce(sum) of 1 i32"));
   munmap(s, sizeof *s);
 }
 
-// From here on the kernel seems to be one that has no pidfd_open.
+// Makes pidfd_open fail from here on, as on a kernel that does not have it.
 static void forbid_pidfd(void) {
   struct sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -518,7 +520,7 @@ static void forbid_pidfd(void) {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) _exit(77);
 }
 
-// Two more than there are: the memory file and the signals.
+// Limits this process to two more file descriptors, which the memory file and the signals need.
 static void leave_no_descriptors(void) {
   int free_one = dup(0);
   struct rlimit limit = {(rlim_t)free_one + 2, (rlim_t)free_one + 2};

@@ -1,5 +1,5 @@
-/* Memory that ranks share runs out as an error: what other ranks were promised and have not touched yet counts as gone.
- */
+/* Tests that running out of shared memory is reported as an error: memory that was promised to other ranks but is not
+ * yet touched counts as used. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -42,7 +42,7 @@ static long blocks_of(const shm_world *shm) {
 static void what_others_were_promised_is_gone(void **state) {
   world *w = *state;
   void *memory = NULL;
-  uint64_t promised = UINT64_MAX / 2;  // by ranks that make their pages just now
+  uint64_t promised = UINT64_MAX / 2;  // bytes of pages that other ranks are allocating at this moment
   atomic_store(&w->shm->control->promised, promised);
   long before = blocks_of(w->shm);
   assert_int_equal(ad_comm_alloc(w->comm, LARGE, &memory), AD_MEMORY);
@@ -57,7 +57,7 @@ static void what_others_were_promised_is_gone(void **state) {
 static void a_promise_ends_when_the_pages_are_there(void **state) {
   world *w = *state;
   char *memory;
-  size_t bytes = 70u << 20;  // more than one piece
+  size_t bytes = 70u << 20;  // more than one piece of memory
   long before = blocks_of(w->shm);
   assert_int_equal(ad_comm_alloc(w->comm, bytes + 8, (void **)&memory), AD_OK);
   assert_true(atomic_load(&w->shm->control->promised) == 0);

@@ -1,6 +1,6 @@
-/* How sums are written: another dtype, scaled, added to what stands there, cut by rows of several segments. Every place
- * of memory and size takes another way through the engine; all must give the bits of one plain computation. And memory
- * that ranks share. */
+/* Tests how a reduction writes its result: in another dtype, scaled, added to the old value, cut by rows of several
+ * segments. Every kind of memory and size takes another path through the engine; all must give the bits of one plain
+ * computation. Also tests memory that ranks share. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -32,7 +32,7 @@ static world open_world(ad_comm *comm) {
   return w;
 }
 
-/* Uneven, smaller than the group, empty, of one element. */
+/* Segments with uneven parts, with fewer rows than ranks, empty, and of one element. */
 static size_t make_segments(size_t unit, ad_segment segments[SEGMENTS]) {
   const ad_segment made[SEGMENTS] = {{7, unit}, {1, 3 * unit}, {0, 5}, {12, 1}, {3, unit}, {5, 2 * unit}};
   size_t count = 0;
@@ -41,7 +41,7 @@ static size_t make_segments(size_t unit, ad_segment segments[SEGMENTS]) {
   return count;
 }
 
-/* What each member holds and what stands in the output before: made before the ranks are, which inherit it. */
+/* What each member holds, and the old values of the output: filled before the ranks are started, which inherit it. */
 static double numbers[MEMBERS_MAX + 1][COUNT_MAX];
 
 static int make_numbers(void **state) {
@@ -79,7 +79,7 @@ static void give(const world *w, buffer b) {
     rank_memory_free(b.memory);
 }
 
-/* The sum of all members, on one rank with one kernel. */
+/* The sum of all members, computed on one rank with one kernel. */
 static void sum_alone(const world *w, const ad_collective *call, size_t count, double most, void *out) {
   void *sources[MEMBERS_MAX];
   size_t element = ad_dtype_size(call->dtype);
@@ -96,7 +96,7 @@ static void sum_alone(const world *w, const ad_collective *call, size_t count, d
   for (uint32_t k = 0; k < w->members; k++) free(sources[k]);
 }
 
-/* The rows of every segment that `member` holds, one after another. */
+/* Copies the rows of every segment that `member` holds, one after another. */
 static size_t own_rows(const ad_segment *segments, uint32_t member, uint32_t members, const char *whole, size_t element,
                        char *out) {
   size_t start = 0, count = 0;
@@ -150,14 +150,15 @@ static int reduce_everything(ad_comm *comm, void *context) {
   static const size_t units[] = {1, 40, 9000};
   for (int k = 0, turn = 0; k < 64; k++) {
     ad_dtype dtype = floats[k % 4], out = floats[k / 4 % 4], sum = k & 16 || dtype == AD_F64 ? AD_F64 : AD_F32;
-    for (int u = 0; u < (k % 3 ? 2 : 3); u++, turn++) {  // the largest takes long
+    // the largest size takes long, so it is tried in one case of three
+    for (int u = 0; u < (k % 3 ? 2 : 3); u++, turn++) {
       ad_collective call = {
           .size = sizeof call, .op = k & 32 ? AD_ALL_REDUCE : AD_REDUCE_SCATTER, .dtype = dtype, .accumulate = sum};
       call.out_dtype = out;
       call.in_scale = turn % 3;
       call.out_scale = turn % 5 - 1;
       call.adds = !(k & 32) && out == sum && turn % 2;
-      // Places differ between ranks too.
+      // Ranks differ in where their memory lies, too.
       check_reduction(&w, &call, units[u], (turn + (int)w.index * (turn % 4 == 3)) & 1, turn & 2);
     }
   }
@@ -206,7 +207,7 @@ static void rows_of_segments_are_gathered_to_their_places(void **state) {
   for (int64_t ranks = 1; ranks <= MEMBERS_MAX; ranks += ranks == 3 ? 2 : 1) run_ranks(ranks, gather_segments, NULL);
 }
 
-/* ---- ranks that do not mean the same ---- */
+/* ---- ranks whose outputs do not match ---- */
 
 typedef enum difference {
   OTHER_IN_SCALE,
@@ -305,7 +306,7 @@ static int refuse(ad_comm *comm, void *context) {
 
 static void outputs_that_mean_nothing_are_refused(void **state) { run_ranks(1, refuse, NULL); }
 
-/* ---- memory that ranks share ---- */
+/* ---- memory that all members of a group share ---- */
 
 static int share(ad_comm *comm, void *context) {
   world w = open_world(comm);
@@ -321,7 +322,7 @@ static int share(ad_comm *comm, void *context) {
     CHECK_OK(ad_comm_barrier(comm, &w.group));
     for (size_t i = 0; i < bytes; i++) CHECK(seen[i] == 1 + i % w.members);
     if (turn % 3) CHECK_OK(ad_comm_barrier(comm, &w.group));
-    // Without the barrier a rank may free it while another still reads.
+    // Without the barrier a rank may free the memory while another one still reads it.
     ad_comm_free(comm, memory);
   }
   ad_mesh_destroy(w.mesh);
@@ -345,7 +346,7 @@ static int outlive(ad_comm *comm, void *context) {
   }
   CHECK_OK(ad_comm_barrier(comm, &w.group));
   void *next;
-  CHECK_OK(ad_comm_alloc(comm, 4096, &next));  // where the first one would lie if it were gone
+  CHECK_OK(ad_comm_alloc(comm, 4096, &next));  // would get the first block's memory if that were free already
   memset(next, 9, 4096);
   CHECK_OK(ad_comm_barrier(comm, &w.group));
   if (w.index) CHECK(((unsigned char *)memory)[4095] == 7);

@@ -1,5 +1,5 @@
-/* Ranks may work together on processors on which the tests of comm have run, and nowhere else; one process may
- * anywhere. */
+/* Tests that ranks may work together only on processor architectures on which the tests of comm have run; a single
+ * process may run on any. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ static void one_process_works_on_any(void **state) {
   assert_int_equal(ad_processor_check("another processor", 1), AD_OK);
 }
 
-/* Where the test itself runs on such a processor (tests/install/test_aarch64.sh) two ranks are refused by ad_launch. */
+/* On a processor that is refused (tests/install/test_aarch64.sh) ad_launch refuses two ranks. */
 static void launching_asks(void **state) {
   ad_launch_result result = {.size = sizeof result};
   char program[] = "/bin/true", *words[] = {program, NULL};

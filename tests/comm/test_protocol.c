@@ -1,4 +1,4 @@
-/* What happens when ranks do not play together: every rank gets an error within 2 s, the same first one, and it names
+/* Tests ranks whose calls do not match: every rank gets an error within 2 s, all get the same first one, and it names
  * both sides. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,11 +47,11 @@ static ad_collective sum_of(world *w, size_t count, const char *site) {
                          .site = site};
 }
 
-// The call fails and says both; the next calls fail with the same words.
+// Checks that the call fails and names both sides, and that later calls fail with the same message.
 static void fails_on_all(world *w, const ad_collective *call, ad_status expected, const char *one, const char *other) {
   double start = rank_seconds();
   ad_status status = ad_comm_run(w->comm, call);
-  // A member that the difference does not concern may be done with the call where it comes from another node.
+  // On engine mpi a member that is not concerned may complete the call before the message arrives from another node.
   if (!status && !strcmp(ad_comm_engine(w->comm), "mpi")) status = ad_comm_barrier(w->comm, &w->all);
   CHECK_STATUS(status, expected);
   CHECK(rank_seconds() - start < RANK_HANGS);
@@ -64,7 +64,7 @@ static void fails_on_all(world *w, const ad_collective *call, ad_status expected
   CHECK_STATUS(ad_comm_health(w->comm), expected);
 }
 
-/* ---- mismatches ---- */
+/* ---- calls that do not match ---- */
 
 typedef struct difference {
   const char *one, *other;
@@ -106,7 +106,7 @@ static void a_mismatch_is_an_error_on_all_ranks(void **state) {
   for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) run_ranks(3, differ, (void *)&differences[i]);
 }
 
-// Rank 2 computes while 0 and 1 disagree, and learns at its next call.
+// Rank 2 computes while ranks 0 and 1 disagree, and gets the error at its next call.
 static int differ_aside(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=2 tp=2");
   ad_group dp = ad_mesh_group(w->mesh, AD_AXES_DP, w->rank), tp = ad_mesh_group(w->mesh, AD_AXES(AD_TP), w->rank);
@@ -127,7 +127,7 @@ static int differ_in_counts(ad_comm *comm, void *context) {
   ad_collective call = {
       .size = sizeof call, .op = op, .group = w->all, .in = w->in, .out = w->out, .counts = counts, .dtype = AD_F32};
   if (op == AD_ALL_TO_ALL) call.receive_counts = receive;
-  if (w->rank == 1) usleep(300000);  // the two that agree are both there when it is found
+  if (w->rank == 1) usleep(300000);  // the two ranks that agree are both in the call when the difference is found
   if (op == AD_ALL_TO_ALL)
     fails_on_all(w, &call, AD_MISMATCH, "rank 1 sends 4 elements to rank 0", "rank 0 receives 1");
   else
@@ -155,13 +155,13 @@ static void a_message_needs_its_other_side(void **state) {
   for (int both = 0; both < 2; both++) run_ranks(3, send_to_nobody, &both);
 }
 
-/* ---- circles ---- */
+/* ---- circles of waiting ranks ---- */
 
 static int wrong_order(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=2 tp=2");
   ad_group dp = ad_mesh_group(w->mesh, AD_AXES_DP, w->rank), tp = ad_mesh_group(w->mesh, AD_AXES(AD_TP), w->rank);
   ad_collective call = sum_of(w, 3, AD_HERE);
-  // 0 waits for 1 on tp, 1 for 3 on dp, 3 for 2 on tp, 2 for 0 on dp.
+  // Rank 0 waits for 1 on tp, 1 for 3 on dp, 3 for 2 on tp, 2 for 0 on dp.
   call.group = w->rank == 0 || w->rank == 3 ? tp : dp;
   fails_on_all(w, &call, AD_CYCLE, "rank 0 waits for rank 1", "rank 3 waits for rank 2");
   CHECK_MESSAGE("tp {0,1}");
@@ -185,7 +185,7 @@ static int wrong_order_of_three(ad_comm *comm, void *context) {
   ad_mesh *pools[2], *whole = w->mesh;
   CHECK_OK(ad_mesh_create_pool("dp=2", 0, &pools[0]));
   CHECK_OK(ad_mesh_create_pool("dp=2", 1, &pools[1]));
-  // 0 waits for 1 in {0,1}, 1 for 2 in {1,2}, 2 for 0 in {0,1,2}.
+  // Rank 0 waits for 1 in {0,1}, 1 for 2 in {1,2}, 2 for 0 in {0,1,2}.
   const ad_mesh *mesh = w->rank == 2 ? whole : pools[w->rank];
   ad_collective call = sum_of(w, 3, AD_HERE);
   call.group = ad_mesh_group(mesh, AD_AXES_ALL, w->rank);
@@ -200,7 +200,7 @@ static void a_circle_of_waits_is_an_error_that_names_its_ranks(void **state) {
   run_ranks(3, wrong_order_of_three, NULL);
 }
 
-// Posting in different orders is no circle: publications do not wait.
+// Ranks that post calls in different orders are no circle, since a post does not wait.
 static int posted_in_any_order(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=2 tp=2");
   ad_collective first = sum_of(w, 1024, AD_HERE), second = first;
@@ -228,7 +228,7 @@ static int compute_for_long(ad_comm *comm, void *context) {
 
 static void waiting_for_a_rank_that_computes_is_no_error(void **state) { run_ranks(3, compute_for_long, NULL); }
 
-/* ---- leaving and failing ---- */
+/* ---- ranks that leave or fail ---- */
 
 static int leave_early(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=3");
@@ -239,7 +239,8 @@ static int leave_early(ad_comm *comm, void *context) {
 
 static void waiting_for_a_rank_that_returned_is_an_error(void **state) { run_ranks(3, leave_early, NULL); }
 
-// It posted its part and left: with buffers in shared memory or in the slot, nobody needs it any more.
+// A rank posts its part and leaves: if its buffer is in shared memory or in the slot, the others do not need the rank
+// any more.
 static int post_and_leave(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=3");
   size_t count = *(const size_t *)context;
@@ -315,7 +316,7 @@ static void the_last_256_calls_are_dumped_with_an_error(void **state) {
   assert_int_equal(rmdir(folder), 0);
 }
 
-/* ---- nothing wrong: the harness of these tests can fail ---- */
+/* ---- calls that match: these tests must not report an error ---- */
 
 static int no_difference(ad_comm *comm, void *context) {
   world *w = open_world(comm, "dp=3");

@@ -1,5 +1,5 @@
-/* Large values in ordinary memory are read from the process that holds them: what becomes of a call whose source is
- * gone, goes, or takes its memory away. That the values are right is test_conformance.c's. */
+/* Tests large values in ordinary memory, which are read directly from the process that holds them: what happens if that
+ * process is gone, dies meanwhile, or unmaps its memory. That the values are right is tested in test_conformance.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 #include <unistd.h>
 #include "ranks.h"
 
-enum { COUNT = 8 << 20, RANKS = 3 };  // f32 of each rank
+enum { COUNT = 8 << 20, RANKS = 3 };  // COUNT: f32 values of each rank
 
 typedef struct world {
   ad_comm *comm;
@@ -53,7 +53,7 @@ static ad_collective collective(const world *w, ad_collective_op op, const char 
                          .site = site};
 }
 
-// Whether the machine lets ranks read each other, by trying: where it does not, everything is staged.
+// Tries whether the machine lets ranks read each other's memory; if not, all data is staged.
 static int ranks_read_each_other(const world *w) {
   typedef struct place {
     int64_t pid, at;
@@ -70,7 +70,7 @@ static int ranks_read_each_other(const world *w) {
   return reads;
 }
 
-/* ---- memory that is taken away ---- */
+/* ---- memory that its owner unmaps ---- */
 
 static int take_away(ad_comm *comm, void *context) {
   _Atomic int *is_taken = context;
@@ -109,7 +109,7 @@ static void memory_that_is_taken_away_is_an_error_that_names_both_ranks(void **s
   munmap(is_taken, sizeof(_Atomic int));
 }
 
-/* ---- leaving ---- */
+/* ---- owners that leave ---- */
 
 static int post_and_leave(ad_comm *comm, void *context) {
   world w = open_world(comm);
@@ -127,11 +127,11 @@ static int post_and_leave(ad_comm *comm, void *context) {
 
 static void a_rank_that_left_with_its_input_unread_is_named(void **state) { run_ranks(RANKS, post_and_leave, NULL); }
 
-/* ---- deaths ---- */
+/* ---- owners that die ---- */
 
 typedef struct death {
   ad_collective_op op;
-  long microseconds;  // after its call is posted; 0: before it looks at it again
+  long microseconds;  // time after the call was posted at which the rank dies; 0: before it looks at the call again
 } death;
 
 static void kill_in(long microseconds) {
@@ -142,7 +142,7 @@ static void kill_in(long microseconds) {
   CHECK(!timer_settime(timer, 0, &when, NULL));
 }
 
-// Rank 1 dies. The others go on until they learn of it.
+// Rank 1 dies; the other ranks continue until they get the error.
 static int die_while_read(ad_comm *comm, void *context) {
   const death *d = context;
   world w = open_world(comm);

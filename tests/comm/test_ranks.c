@@ -1,4 +1,5 @@
-/* Groups that are lists of ranks: in any order, several of the same ranks, made and released without end. */
+/* Tests groups given as lists of ranks: in any order, several groups of the same ranks, made and released many times.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -28,9 +29,9 @@ static float sum_over(ad_comm *comm, const ad_ranks *ranks, float value) {
   return sum;
 }
 
-/* ---- order ---- */
+/* ---- the order of members ---- */
 
-// Every operation that knows members by number, on a list in reverse order.
+// Runs every operation that has numbered members on a list in reverse order.
 static int use_reversed(ad_comm *comm, void *context) {
   int64_t size = ad_comm_size(comm), rank = ad_comm_rank(comm), index = size - 1 - rank;
   int32_t own = (int32_t)rank, all[8], root = own, sent[8], received[8];
@@ -67,7 +68,7 @@ static void members_are_numbered_as_they_stand(void **state) {
   run_ranks(5, use_reversed, NULL);
 }
 
-// Large values, in memory of the file and not: {4,0,2} of five, while {3,1} do the same.
+// Reduces large values, in shared memory and elsewhere, on {4,0,2} of five ranks while {3,1} do the same.
 static int use_some(ad_comm *comm, void *context) {
   static const int64_t even[] = {4, 0, 2}, odd[] = {3, 1};
   int is_odd = ad_comm_rank(comm) % 2;
@@ -102,7 +103,8 @@ static void some_ranks_are_a_group(void **state) { run_ranks(5, use_some, NULL);
 
 /* ---- two groups of the same ranks ---- */
 
-// One after another in different orders: with one sequence for both the sums would be mixed up, or a mismatch.
+// Ranks call on two groups of the same ranks in different orders: with one sequence of calls for both, sums would be
+// mixed up or calls would not match.
 static int interleave(ad_comm *comm, void *context) {
   ad_ranks *first, *second;
   ad_request requests[40];
@@ -111,7 +113,7 @@ static int interleave(ad_comm *comm, void *context) {
   reversed(comm, &first);
   reversed(comm, &second);
   for (int i = 0; i < 40; i++) {
-    // Rank 0 begins with all of the first group; the others take turns.
+    // Rank 0 runs all calls of the first group before those of the second; the other ranks alternate.
     int is_second = rank ? i % 2 : i >= 20, number = rank ? i / 2 : i % 20, k = 20 * is_second + number;
     in[k] = (float)(k + 1);
     ad_collective c = {.size = sizeof c, .op = AD_ALL_REDUCE, .in = &in[k], .out = &out[k], .count = 1};
@@ -143,7 +145,7 @@ static ad_status pass(ad_comm *comm, const ad_ranks *ranks, int receives, int64_
   return pass_many(comm, ranks, receives, peer, value, 1);
 }
 
-// The same of transfers, beside those of the world.
+// The same for point-to-point transfers, beside transfers of the world.
 static int interleave_transfers(ad_comm *comm, void *context) {
   ad_ranks *first, *second;
   float values[3] = {1, 2, 3}, got[3] = {0};
@@ -160,7 +162,7 @@ static int interleave_transfers(ad_comm *comm, void *context) {
   return 0;
 }
 
-// More groups than a rank has lists of messages by group and tag: those that stand in one list are told apart too.
+// More groups than a rank has message lists (by group and tag): messages in one list are still told apart.
 static int send_on_many(ad_comm *comm, void *context) {
   enum { GROUPS = 200 };
   ad_ranks *groups[GROUPS];
@@ -185,9 +187,9 @@ static void two_groups_of_the_same_ranks_have_two_sequences(void **state) {
   run_ranks(2, interleave_transfers, NULL);
 }
 
-/* ---- without end ---- */
+/* ---- many groups, one after another ---- */
 
-// How far the ranks' file reaches in memory, in KiB.
+// Size in KiB of this rank's touched pages of the shared file.
 static long shared_pages(void) {
   char line[256];
   long kib = -1;
@@ -200,11 +202,11 @@ static long shared_pages(void) {
   return kib;
 }
 
-/* A channel of four is 2.2 MiB once its ring went around; a few lists are alive at once, since ranks run ahead of each
- * other. A thousand channels that are not used again take hundreds of MiB. */
+/* A channel of four ranks takes 2.2 MiB once its ring was used; a few lists exist at once, since ranks run ahead of
+ * each other. A thousand channels that were not used again would take hundreds of MiB. */
 enum { WARM = 50, TIMES = 1000, GROWTH_KIB = 16 << 10 };
 
-// Messages to itself, without values: more than a slot has room to tell of.
+// An exchange of so many empty messages to itself that their table does not fit into a slot.
 static void fill_table(ad_comm *comm, const ad_ranks *ranks, int64_t own) {
   enum { HALF = 1500 };
   static ad_message messages[2 * HALF];
@@ -219,8 +221,9 @@ static void fill_table(ad_comm *comm, const ad_ranks *ranks, int64_t own) {
   CHECK_OK(ad_comm_run(comm, &c));
 }
 
-// Lists of two, three and four ranks; large messages, whose tables and staging are kept a while; messages that nobody
-// receives; some groups that are never used, and one whose release comes before the others' calls.
+// Makes, uses and releases a list of two, three or four ranks: large messages, whose tables and staging are kept for a
+// while; messages that are never received; some groups that are never used; and a group that one rank releases before
+// the others' calls.
 static void live_once(ad_comm *comm, int i) {
   static const int64_t lists[3][4] = {{3, 0, 2, 1}, {1, 0, 2}, {2, 3}};
   int which = i % 3;
@@ -244,7 +247,7 @@ static void live_once(ad_comm *comm, int i) {
     ad_request request;
     if (!own) values[n - 1] = (float)i;
     CHECK_OK(ad_comm_post(comm, &c, &request));
-    if (i % 10 == 9) ad_ranks_release(ranks);  // lives on until the call ends
+    if (i % 10 == 9) ad_ranks_release(ranks);  // the group exists until the call ends
     CHECK_OK(ad_comm_wait(comm, &request));
     CHECK(values[n - 1] == (float)i);
     if (i % 10 == 9) return;
@@ -281,7 +284,8 @@ static void release_with_staging(void **state) {
   unsetenv("ADDEND_STAGING");
 }
 
-// More lists than the file has places, were none used again; each of them known by its own ranks.
+// More lists than the shared file has places, so places must be used again; each list must still be told from the
+// others.
 static int use_again(ad_comm *comm, void *context) {
   int64_t rank = ad_comm_rank(comm), both[2] = {0, 1};
   ad_ranks *kept[8] = {0};
@@ -297,15 +301,15 @@ static int use_again(ad_comm *comm, void *context) {
     CHECK_OK(ad_comm_run(comm, &c));
     CHECK(value == (float)i);
   }
-  // Some are released after the comm is closed by the harness: they are the process's until its end.
+  // Some lists are released after the harness closed the comm: they belong to the process.
   for (int i = 0; i < 8; i++) ad_ranks_release(kept[i]);
   return 0;
 }
 
 static void channels_are_used_again(void **state) { run_ranks(2, use_again, NULL); }
 
-// Rank 1 has posted many calls and looks at none for a while; rank 0 is done with them, and would make the next ones in
-// the same places of the ring, did it not wait for rank 1.
+// Rank 1 posts many calls and does not look at them for a while; rank 0 has completed them and must wait for rank 1
+// before it uses their places in the ring again.
 static int run_ahead(ad_comm *comm, void *context) {
   enum { CALLS = 60, ROUNDS = 3 };
   static float in[ROUNDS * CALLS], out[ROUNDS * CALLS];
@@ -349,7 +353,7 @@ static int release_late(ad_comm *comm, void *context) {
 
 static void a_list_may_outlive_its_comm(void **state) { run_ranks(1, release_late, NULL); }
 
-/* ---- what goes wrong ---- */
+/* ---- errors ---- */
 
 static int make_nonsense(ad_comm *comm, void *context) {
   int64_t rank = ad_comm_rank(comm), twice[] = {rank, rank}, outside[] = {rank, 2}, others[] = {1 - rank};
@@ -373,7 +377,7 @@ static int make_nonsense(ad_comm *comm, void *context) {
 
 static void nonsense_is_refused(void **state) { run_ranks(2, make_nonsense, NULL); }
 
-// Each calls on the list the other does not: the words name them, in their order.
+// Each rank calls on the list on which the other one does not: the message names both lists, in their order.
 static int call_crosswise(ad_comm *comm, void *context) {
   ad_ranks *first, *second;
   reversed(comm, &first);
@@ -424,7 +428,7 @@ static int record(ad_comm *comm, void *context) {
   reversed(comm, &ranks);
   sum_over(comm, ranks, 1);
   ad_ranks_release(ranks);
-  void *noise[100];  // where the list was, other things are
+  void *noise[100];  // overwrites the memory where the list was
   for (int i = 0; i < 100; i++) CHECK(noise[i] = memset(malloc(40 + (size_t)i), 1, 40 + (size_t)i));
   CHECK_OK(ad_comm_flight_record(comm, &text));
   for (int i = 0; i < 100; i++) free(noise[i]);

@@ -1,5 +1,5 @@
-/* Who of a group that spans nodes sums what and brings what to whom: on every placement of few ranks, and on regular
- * ones of many. */
+/* Tests which member of a group that spans nodes sums what and sends results to whom: on every placement of few ranks,
+ * and on regular placements of many. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +54,7 @@ static ad_call call_of(ad_collective_op op, uint32_t members, ad_dtype dtype, ad
   return call;
 }
 
-/* ---- sums ---- */
+/* ---- which member sums what ---- */
 
 static int is_on_one_node(const placed *p, size_t first, size_t end) {
   for (size_t i = first; i < end; i++)
@@ -62,7 +62,7 @@ static int is_on_one_node(const placed *p, size_t first, size_t end) {
   return 1;
 }
 
-/* The largest part of the tree over [first, end) that has member i and lies on one node. */
+/* Finds the largest part of the tree over [first, end) that has member i and lies on one node. */
 static void find_part(const placed *p, uint32_t i, size_t *first, size_t *end) {
   while (!is_on_one_node(p, *first, *end)) {
     size_t cut = tree_cut(*first, *end);
@@ -105,7 +105,7 @@ static void every_addend_of_a_part_is_read_by_the_one_who_sends_its_sum(void **s
 }
 
 /* How many values of slice k come from other nodes. */
-/* A node's ranks share the work for other nodes: each forms and sends the sums of some slices, and passes some on. */
+/* A node's ranks share the work for other nodes: each forms and sends the sums of some slices, and forwards results. */
 static void the_members_of_a_node_take_turns(void **state) {
   placed p = regular(2, 4);
   ad_call sum = call_of(AD_ALL_REDUCE, p.members, AD_F32, AD_F32);
@@ -155,15 +155,15 @@ static void a_sum_crosses_only_if_it_is_no_longer_than_its_addends(void **state)
   placed two = regular(2, 2), four = regular(2, 4);
   ad_call narrow = call_of(AD_ALL_REDUCE, 4, AD_BF16, AD_F32), wide = call_of(AD_ALL_REDUCE, 4, AD_BF16, AD_F64);
   ad_call cast = call_of(AD_BROADCAST, 4, AD_F32, AD_F32);
-  assert_true(ad_mpi_sums_first(&two.routes, &narrow, 0));  // 4 bytes, as two addends of 2
-  assert_false(ad_mpi_sums_first(&two.routes, &wide, 0));   // 8 bytes
+  assert_true(ad_mpi_sums_first(&two.routes, &narrow, 0));  // 4 bytes, the size of two addends of 2 bytes
+  assert_false(ad_mpi_sums_first(&two.routes, &wide, 0));   // 8 bytes, more than two addends
   assert_true(ad_mpi_sums_first(&four.routes, &wide, 0));
   assert_false(ad_mpi_sums_first(&two.routes, &cast, 0));
   ad_mpi_routes_free(&two.routes);
   ad_mpi_routes_free(&four.routes);
 }
 
-/* ---- what is for all ---- */
+/* ---- results that all members get ---- */
 
 static void check_givers(const placed *p) {
   ad_call call = call_of(AD_ALL_GATHER, p->members, AD_F32, AD_F32);
@@ -187,7 +187,7 @@ static void what_is_for_one_goes_to_it(void **state) {
   placed p = regular(2, 3);
   ad_call all_to_all = call_of(AD_ALL_TO_ALL, p.members, AD_F32, AD_F32);
   ad_call inline_blocks = call_of(AD_ALL_GATHER, p.members, AD_F32, AD_F32);
-  inline_blocks.count = 10;  // travel with the call
+  inline_blocks.count = 10;  // these blocks travel inside the call itself
   for (uint32_t i = 0; i < p.members; i++)
     for (uint32_t k = 0; k < p.members; k++) {
       assert_int_equal(ad_mpi_giver(&p.routes, &all_to_all, k, i), k);

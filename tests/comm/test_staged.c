@@ -1,5 +1,5 @@
-/* What passes through staging all at once: a rank that is done goes on, and changes its memory, while others have not
- * read yet what it sent. */
+/* Tests values that fit staging memory in one round: a rank that is done may go on and change its buffer while others
+ * have not yet read what it sent. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -11,13 +11,14 @@
 
 enum { RANKS = 3, CALLS = 40, LATE = RANKS - 1, DELAY = 20000 /* microseconds */ };
 
-/* Bytes to each other rank. Of two others: small enough for a slot, through one buffer, just so, and just too large. */
+/* Bytes to each other rank: small enough for a slot, for one staging buffer, just fitting, and just too large, given
+ * two other ranks. */
 static const size_t sizes[] = {1000, 9000, 100000, 262144, 262145, 600000};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static size_t bytes_of(int call) { return sizes[call % SIZES]; }
 
-/* What a rank sends to another in a call. */
+/* The byte that one rank sends to another in a call. */
 static unsigned char value_of(int64_t from, int64_t to, int call) {
   return (unsigned char)(1 + 7 * call + 50 * from + 11 * to);
 }
@@ -68,7 +69,7 @@ static void finish(ad_comm *comm, int call, sent *of) {
   }
 }
 
-/* The last rank posts a number of calls, and looks at none of them for a while. */
+/* The last rank posts a number of calls and does not look at them for a while. */
 static int run_ahead(ad_comm *comm, void *context) {
   const int *at_once = context;
   static sent calls[CALLS];
@@ -87,7 +88,7 @@ static int run_ahead(ad_comm *comm, void *context) {
 }
 
 static void what_was_sent_is_read_however_late(void **state) {
-  int few = 5, many = CALLS; /* as many as are kept, and more */
+  int few = 5, many = CALLS; /* fewer calls than the engine keeps, and more */
   run_ranks(RANKS, run_ahead, &few);
   run_ranks(RANKS, run_ahead, &many);
   setenv("ADDEND_STAGING", "1", 1);

@@ -1,4 +1,5 @@
-/* Transfers: random schedules in which every rank posts its sides in an order of its own, and what goes wrong. */
+/* Tests point-to-point transfers: random schedules in which every rank posts its sends and receives in an order of its
+ * own, and what can go wrong. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -19,7 +20,7 @@ static void rest(int milliseconds) { usleep((useconds_t)milliseconds * 1000); }
 
 enum { MESSAGES = 300, TAGS = 5, ANY_TAGS = 2, RANKS_MAX = 5, LARGEST = 1 << 20 };
 
-/* The first ANY_TAGS tags are received from any source; all their messages have one size. */
+/* Receives of the first ANY_TAGS tags take messages from any source; their messages all have one size. */
 static const int64_t tags[TAGS] = {0, -7, 1, INT64_MAX, INT64_MIN};
 
 typedef struct schedule {
@@ -30,9 +31,9 @@ typedef struct schedule {
 } schedule;
 
 typedef struct message {
-  int from, to, tag;  // tag: index in tags
-  int on_list;        // 1: on the list of all ranks in reverse order
-  int number;         // among those of its stream: same ranks, tag and group
+  int from, to, tag;  // tag: index into `tags`
+  int on_list;        // 1: sent on the list of all ranks in reverse order
+  int number;         // number among the messages with the same ranks, tag and group
   ad_dtype dtype;
   size_t count;
 } message;
@@ -74,11 +75,11 @@ static unsigned char value_of(const message *m, size_t i) {
   return (unsigned char)(17 * m->from + 31 * m->to + 101 * m->tag + 5 * m->on_list + 59 * m->number + 7 * i + i / 255);
 }
 
-/* One side of a message, as one rank has it. */
+/* A rank's side of a message: the send or the receive. */
 typedef struct side {
   const message *m;
   int receives;
-  int kind;  // of memory
+  int kind;  // kind of memory
   unsigned char *memory;
   ad_request request;
   int is_posted, is_done;
@@ -86,7 +87,8 @@ typedef struct side {
 
 static size_t bytes_of(const message *m) { return m->count * ad_dtype_size(m->dtype); }
 
-// The rank's sides in an order of its own, in which those of one stream stand one after another as they were drawn.
+// Puts the rank's sends and receives into an order of its own; those with the same ranks, tag and group keep their
+// order.
 static int order_sides(const message all[MESSAGES], int rank, drawing *d, side sides[2 * MESSAGES]) {
   int count = 0;
   for (int i = 0; i < MESSAGES; i++) {
@@ -130,10 +132,11 @@ static void give_memory(ad_comm *comm, side *of) {
 }
 
 typedef struct seen {
-  int any[RANKS_MAX][ANY_TAGS][2];  // messages received so far from a rank under a tag from any source
+  // messages received so far from each rank under a tag that is received from any source
+  int any[RANKS_MAX][ANY_TAGS][2];
 } seen;
 
-// A side is complete: what was received is right, and the memory is free for other things.
+// Ends a completed side: checks what was received and frees its memory.
 static void end(ad_comm *comm, side *of, seen *so_far) {
   message m = *of->m;
   size_t bytes = bytes_of(&m);
@@ -171,7 +174,8 @@ static void post(ad_comm *comm, const ad_ranks *list, side *of, drawing *d) {
   CHECK_OK(ad_comm_post_transfer(comm, &transfer, &of->request));
 }
 
-// Receives under a tag from any source end in the order in which they were posted, as far as the test looks at them.
+// Whether the test may look at this receive: receives under a tag from any source complete in the order in which they
+// were posted, as far as the test looks at them.
 static int may_look(const side *sides, int i) {
   if (!sides[i].receives || !is_any(sides[i].m)) return 1;
   for (int k = 0; k < i; k++)
@@ -317,7 +321,7 @@ static void two_ranks_that_both_send_first_come_through(void **state) { run_rank
 
 enum { MANY = 1500 };
 
-// More than a queue holds, while the other one does the same or does not look.
+// Sends more messages than a queue holds, while the other rank does the same or does not look.
 static int send_many(ad_comm *comm, void *context) {
   int64_t own = ad_comm_rank(comm);
   static ad_request requests[MANY];
@@ -370,7 +374,7 @@ static int send_to_itself(ad_comm *comm, void *context) {
 
 static void a_rank_sends_to_itself(void **state) { run_ranks(1, send_to_itself, NULL); }
 
-// What was sent completely is received after its sender has left; what nobody receives is no error.
+// A message that was sent completely is received after its sender left; a message that is never received is no error.
 static int leave_after_sending(ad_comm *comm, void *context) {
   float *memory = floats(comm, LARGE, 0), small = 4;
   if (!ad_comm_rank(comm)) {
@@ -471,7 +475,7 @@ typedef struct difference {
   const char *words;
 } difference;
 
-// The third rank waits for both in a collective, and learns of it too.
+// The third rank waits for both in a collective and gets the error too.
 static int disagree(ad_comm *comm, void *context) {
   const difference *d = context;
   static double values[64];
@@ -498,7 +502,7 @@ static void sides_that_do_not_agree_are_an_error_on_all_ranks(void **state) {
   run_ranks(3, disagree, (&(difference){2, AD_F64, "received: 2 f64 at receiver.c:2"}));
 }
 
-/* ---- waits that do not end ---- */
+/* ---- waits that would never end ---- */
 
 static int wait_in_a_circle(ad_comm *comm, void *context) {
   float value = 0;
@@ -513,7 +517,7 @@ static int wait_in_a_circle(ad_comm *comm, void *context) {
   return 0;
 }
 
-// From any source: nobody else can send.
+// One rank waits for any source, but all other ranks wait as well.
 static int wait_for_anybody(ad_comm *comm, void *context) {
   float value = 0;
   int64_t peer = ad_comm_rank(comm) == 1 ? 0 : AD_ANY_SOURCE;
@@ -537,7 +541,8 @@ static void circles_of_waits_are_found(void **state) {
   run_ranks(2, wait_in_two_ways, NULL);
 }
 
-// Two ranks wait for a third, which computes for a while: no circle, though one of them is needed by the other.
+// Two ranks wait for a third, which computes for a while: not a circle, though one of the two waits for the other as
+// well.
 static int come_late(ad_comm *comm, void *context) {
   float value = 3;
   int64_t source = -1;
@@ -552,7 +557,7 @@ static int come_late(ad_comm *comm, void *context) {
   return 0;
 }
 
-// A message comes and goes between ranks that both wait long each time: no circle is ever seen.
+// A message goes back and forth between two ranks that each wait long: no circle may be reported.
 static int play_slowly(ad_comm *comm, void *context) {
   float *value = floats(comm, LARGE, 0);
   for (int i = 0; i < 40; i++) {
@@ -568,9 +573,9 @@ static int play_slowly(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* ---- ranks that are stopped ---- */
+/* ---- messages that a stopped rank has not seen yet ---- */
 
-// What a process of its own does meanwhile: after so many milliseconds each, it sends a signal.
+// What a child process does meanwhile: waits `after` milliseconds and sends `signal` to `pid`, one plan after another.
 typedef struct plan {
   int after, signal;
   pid_t pid;
@@ -588,7 +593,7 @@ static void carry_out(const plan *plans, int count) {
   _exit(0);
 }
 
-// Rank 1 tells its process, and receives; rank 0 stops it in the middle of its wait.
+// Rank 1 tells its pid and then receives; rank 0 stops rank 1 in the middle of its wait and returns the pid.
 static pid_t stop_waiting_peer(ad_comm *comm) {
   float own = (float)getpid(), peer = 0;
   if (ad_comm_rank(comm)) {
@@ -602,7 +607,7 @@ static pid_t stop_waiting_peer(ad_comm *comm) {
   return (pid_t)peer;
 }
 
-// The message is in the queue of the one that waits for it, and has not been seen; its sender waits already.
+// The message is in the queue of the stopped rank, which has not seen it, and its sender waits too: not a circle.
 static int overlook_queue(ad_comm *comm, void *context) {
   float value = 0;
   pid_t peer = stop_waiting_peer(comm);
@@ -617,7 +622,7 @@ static int overlook_queue(ad_comm *comm, void *context) {
   return 0;
 }
 
-// It found the queue full, and its sender, who waits too, is stopped before it can go on.
+// The queue was full when the message was sent, and its sender, who waits too, is stopped before it can try again.
 static int overlook_backlog(ad_comm *comm, void *context) {
   enum { FULL = 300 };
   static ad_request requests[FULL];
@@ -640,7 +645,7 @@ static int overlook_backlog(ad_comm *comm, void *context) {
   return 0;
 }
 
-// It was sent just before its sender left.
+// The message was sent just before its sender left.
 static int overlook_last(ad_comm *comm, void *context) {
   float value = 5;
   pid_t peer = stop_waiting_peer(comm);
@@ -656,7 +661,7 @@ static int overlook_last(ad_comm *comm, void *context) {
 }
 
 static void a_message_that_was_not_seen_yet_is_not_overlooked(void **state) {
-  if (getenv("ADDEND_TEST_MPIRUN")) return;  // its launcher would have to bear stopped ranks
+  if (getenv("ADDEND_TEST_MPIRUN")) return;  // an MPI launcher might not tolerate stopped ranks
   run_ranks(2, overlook_queue, NULL);
   run_ranks(2, overlook_backlog, NULL);
   run_ranks(2, overlook_last, NULL);
@@ -678,7 +683,7 @@ static int wait_for_who_left(ad_comm *comm, void *context) {
   return 0;
 }
 
-// Both others left; and a message under another tag is none under this.
+// Both other ranks left, and a message under another tag does not match.
 static int all_left(ad_comm *comm, void *context) {
   float value = 0;
   if (ad_comm_rank(comm) == 1) CHECK_OK(send_to(comm, 0, 8, &value, 1));
@@ -688,7 +693,7 @@ static int all_left(ad_comm *comm, void *context) {
   return 0;
 }
 
-// A send that its rank did not wait for is given up; under an MPI launcher ranks leave together, and it may arrive.
+// A send for which its rank did not wait is given up; under an MPI launcher ranks leave together, so it may arrive.
 static int leave_in_the_middle(ad_comm *comm, void *context) {
   float *memory = floats(comm, LARGE, 1);
   ad_transfer send = {.size = sizeof send, .peer = 1, .tag = 7, .send = memory, .count = LARGE, .dtype = AD_F32};

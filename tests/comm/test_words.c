@@ -1,4 +1,5 @@
-/* What is told of calls that do not match and of waits that do not end: the same words whatever the engine is. */
+/* Tests the messages for calls that do not match and for waits that do not end: the words are the same on every engine.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

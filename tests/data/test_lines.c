@@ -1,5 +1,5 @@
-/* Lines of text as pictures: which characters, whoever draws them and in whatever order; that they stand in the picture
- * and can be seen there; what is wrong with fonts and options. */
+/* Tests drawn pictures of lines of text: which characters a sample has, whoever draws it and in whatever order; that
+ * they are visible in the picture; and errors in fonts and options. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ static char folder[64], numbers[96], mixed[96], letters[96], scratch[96];
 static char *fonts[] = {FONT("Sans"), FONT("Serif"), FONT("SansMono")};
 static double sizes[] = {10, 16}, weights[] = {-0.02, 0.05};
 
-/* A text of which every few characters stand in one place only. */
+/* Writes a text of numbers, in which every few characters occur in one place only. */
 static void write_numbers(const char *path) {
   FILE *file = fopen(path, "w");
   assert_non_null(file);
@@ -61,7 +61,7 @@ static int remove_files(void **state) {
   return rmdir(folder);
 }
 
-/* Of the numbers, in three fonts and one that is held out. */
+/* Options: the text of numbers, three fonts, and one more that is held out. */
 static ad_line_options usual(void) {
   static char *text[] = {numbers};
   return (ad_line_options){.text = text,
@@ -114,7 +114,7 @@ static double ink(const drawn *of) {
   return sum;
 }
 
-/* ---- the same for everybody ---- */
+/* ---- a line is the same for every rank and order ---- */
 
 static void a_line_depends_on_its_index_alone(void **state) {
   enum { LINES = 40 };
@@ -130,7 +130,7 @@ static void a_line_depends_on_its_index_alone(void **state) {
   ad_line_data_close(others);
 }
 
-/* Each rank opens its own, starts elsewhere, and sends what it drew to be compared. */
+/* Each rank opens its own data, starts with another line, and compares what it drew. */
 static int draw_on_a_rank(ad_comm *comm, void *context) {
   enum { LINES = 12 };
   static drawn own[LINES];
@@ -169,7 +169,7 @@ static void seeds_indices_and_parts_differ(void **state) {
   ad_line_data_close(lines);
 }
 
-/* ---- characters ---- */
+/* ---- the characters of a line ---- */
 
 static void spaces_and_other_bytes_are_one_space(void **state) {
   char *text[] = {mixed};
@@ -195,7 +195,7 @@ static void spaces_and_other_bytes_are_one_space(void **state) {
   ad_line_data_close(lines);
 }
 
-/* Whatever the fonts and sizes, in a picture that is wide enough. */
+/* Lengths range from half the maximum to the maximum, whatever the fonts and sizes, if the picture is wide enough. */
 static void lengths_are_from_half_to_all(void **state) {
   double small[] = {6, 8};
   ad_line_options options = usual();
@@ -207,7 +207,7 @@ static void lengths_are_from_half_to_all(void **state) {
   ad_line_data_close(lines);
 }
 
-/* The text with single spaces, as far as it is trained on. */
+/* The text with runs of spaces collapsed; *train: how much of it is trained on. */
 static size_t collapsed_numbers(char *out, size_t size, double held_out, size_t *train) {
   char *bytes;
   int64_t count;
@@ -266,7 +266,7 @@ static void nothing_held_out_gives_empty_lines(void **state) {
   ad_line_data_close(lines);
 }
 
-/* ---- pictures ---- */
+/* ---- pictures of lines ---- */
 
 static void a_blank_line_has_the_characters_and_no_ink(void **state) {
   ad_line_options options = usual(), blank = usual();
@@ -284,8 +284,8 @@ static void a_blank_line_has_the_characters_and_no_ink(void **state) {
   ad_line_data_close(blanks);
 }
 
-/* Half a pixel at each border stays free, so a pixel there is covered by half at most; a character that is cut off
- * would cover some of them whole. */
+/* Half a pixel at each border stays free, so at most half of a border pixel is covered; a character cut off by the
+ * border would cover some of them whole. */
 static void check_border(const drawn *one, int64_t height, int64_t width) {
   for (int64_t y = 0; y < height; y++)
     for (int64_t x = 0; x < width; x++) {
@@ -347,8 +347,8 @@ static void check_l_stands(const char *font) {
     if (columns[x] > 0.5) last_column = x;
     if (columns[x] > most_in_column) most_in_column = columns[column = x];
   }
-  assert_true(row > first_row + 5);       // the bar of an L is below
-  assert_true(column < last_column - 2);  // and its stem on the left
+  assert_true(row > first_row + 5);       // the bar of an L is at the bottom
+  assert_true(column < last_column - 2);  // and its stem at the left
 }
 
 static void letters_stand_upright(void **state) {
@@ -375,7 +375,7 @@ static void a_line_is_drawn_in_the_font_that_it_names(void **state) {
   for (int font = 0; font < 4; font++) ad_line_data_close(alone[font]);
 }
 
-/* One character a line, of a text of all that can be drawn. */
+/* The text has all characters that can be drawn; each line has one. */
 static void every_character_is_drawn_in_every_font(void **state) {
   char *text[] = {scratch}, all['~' - '!' + 2] = {0};
   int seen[4][128] = {{0}};
@@ -397,7 +397,7 @@ static void every_character_is_drawn_in_every_font(void **state) {
   ad_line_data_close(lines);
 }
 
-/* Of the line through the ink, upwards; *left and *top: the first column and row that have some. */
+/* The slope of the line through the ink, upwards positive; *left, *top: the first column and row with ink. */
 static double slope(const drawn *of, int *left, int *top) {
   double sum = 0, x_sum = 0, y_sum = 0, xx = 0, xy = 0;
   *left = WIDTH;
@@ -411,7 +411,7 @@ static double slope(const drawn *of, int *left, int *top) {
   return (xy - x_sum * y_sum / sum) / (xx - x_sum * x_sum / sum);
 }
 
-/* Lines of equal letters, so that their ink lies along the line. The angle has either sign, the place varies. */
+/* Lines of equal letters, whose ink lies along the line: the angle takes both signs, and the place varies. */
 static void check_turns(double degrees) {
   enum { LINES = 100 };
   char *text[] = {letters};
@@ -480,7 +480,7 @@ static void noise_has_the_deviation_that_was_asked_for(void **state) {
   assert_true(fabs(sqrt(sum / count) - 0.1) < 0.01);
 }
 
-/* ---- bad input ---- */
+/* ---- wrong options and fonts ---- */
 
 static void wrong(const ad_line_options *options, ad_status status, const char *words) {
   ad_line_data *lines = NULL;
@@ -508,7 +508,8 @@ static void copy_font(const char *from, char **bytes, int64_t *size) {
   assert_int_equal(ad_file_read(from, 1 << 24, bytes, size), AD_OK);
 }
 
-/* The font without the table that says which glyph is which character, nor the names that FreeType would guess by. */
+/* Writes a font without the table that maps characters to glyphs, and without the names from which FreeType would
+ * guess. */
 static void write_font_without_characters(void) {
   char *bytes;
   int64_t size;
@@ -544,7 +545,7 @@ static void what_is_wrong_with_a_font_is_said(void **state) {
   wrong(&options, AD_INVALID, "the held-out font is one of those that are trained on (fonts[1])");
 }
 
-/* The size that the message names is the remedy. */
+/* Checks that the size which the message names works. */
 static void mend_size(ad_line_options options, const char *words) {
   double large[] = {6, 40};
   options.sizes = large;
@@ -629,9 +630,9 @@ static void checksums_know_text_and_fonts(void **state) {
   ad_line_data_close(of_other_text);
 }
 
-/* ---- what no file and no machine may do ---- */
+/* ---- damaged fonts and failing allocations ---- */
 
-/* Changes a few bytes, half of them among the first, where the tables are listed. */
+/* Changes a few bytes, half of them near the beginning, where the font's tables are listed. */
 static void spoil(char *bytes, int64_t size, uint64_t seed) {
   for (uint64_t i = 0; i < 8; i++) {
     int64_t at = ad_random_below(seed, 0, i, i % 2 ? size : 400);
@@ -665,7 +666,7 @@ static void a_font_with_changed_bytes_is_refused_or_drawn_inside_the_picture(voi
   ad_release(bytes);
 }
 
-/* A letter whose place is wrong never writes beside the picture, at any of its borders. */
+/* A letter at a wrong place never writes outside the picture, at any of its borders. */
 static void what_is_outside_the_picture_is_cut(void **state) {
   enum { SIDE = 8 };
   const ad_font_style style = {20, 0};

@@ -1,4 +1,4 @@
-/* Headers of .npy files: what NumPy writes is read, and what else may stand there is refused with what to do. */
+/* Tests headers of .npy files: what NumPy writes is read, and anything else is refused with what to do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ typedef struct bytes {
   size_t size;
 } bytes;
 
-/* A file of format `version` with this header, of the length that it has or of `length`, and so many bytes behind. */
+/* A file of format `version` with this header, which states its length or `length`, followed by `data` bytes. */
 static bytes file_of(int version, const char *header, long length, size_t data) {
   bytes file = {.size = 8};
   size_t said = length < 0 ? strlen(header) : (size_t)length;
@@ -89,7 +89,8 @@ static void a_size_that_does_not_fit_is_refused(void **state) {
   REFUSES(HEADER("<u2", "(3,)"), 5, "its header says 3 elements of 2 bytes, but 5 bytes follow: it is cut short");
   REFUSES(HEADER("<u2", "(3,)"), 7, "there is more behind the array");
   REFUSES(HEADER("<u2", "(9223372036854775807,)"), 8, "it is cut short");
-  REFUSES(HEADER("<u2", "(4611686018427387905,)"), 2, "it is cut short");  // 2^62 + 1: twice that is 2 beyond 2^63
+  // 2^62 + 1 elements of 2 bytes are 2 more than 2^63 bytes
+  REFUSES(HEADER("<u2", "(4611686018427387905,)"), 2, "it is cut short");
 }
 
 #define NO_DICTIONARY "its header is no dictionary of descr, fortran_order and shape"
@@ -138,7 +139,7 @@ static void a_file_of_another_form_is_refused(void **state) {
   refuses(&file, TOKENS, "it is cut short in its header");
 }
 
-/* Cut anywhere, it is refused; nothing behind its end is read (which the address sanitizer sees). */
+/* A file cut at any byte is refused; nothing beyond its end is read (the address sanitizer would see it). */
 static void a_file_that_is_cut_anywhere_is_refused(void **state) {
   for (int version = 1; version <= 2; version++) {
     bytes file = file_of(version, HEADER("<u2", "(3,)"), -1, 6);
@@ -153,7 +154,7 @@ static void a_file_that_is_cut_anywhere_is_refused(void **state) {
   }
 }
 
-/* Blocks are looked at as a whole, then the one that has it element by element. */
+/* The search looks at whole blocks first, and at single elements of the block that has a too large one. */
 static void the_first_element_that_is_too_large_is_found(void **state) {
   enum { COUNT = 3 * 4096 + 5 };
   static uint16_t narrow[COUNT];

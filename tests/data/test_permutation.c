@@ -1,4 +1,5 @@
-/* Permutations by counter: each number once, whatever n is; other keys, other orders. */
+/* Tests the pseudo-random permutation of n numbers: each number comes once, whatever n is; another key gives another
+ * order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +30,7 @@ static void every_number_is_reached_once(void **state) {
   for (size_t i = 0; i < sizeof large / sizeof *large; i++) is_a_bijection(i, large[i]);
 }
 
-/* Too many to count: what is reached stays in its range, and no two meet. */
+/* For too many numbers to count: results stay in range, and no two of some are equal. */
 static int by_value(const void *a, const void *b) {
   int64_t one = *(const int64_t *)a, other = *(const int64_t *)b;
   return (one > other) - (one < other);
@@ -44,7 +45,8 @@ static void large_numbers_stay_in_their_range_and_do_not_meet(void **state) {
     qsort(to, SOME, sizeof *to, by_value);
     assert_true(to[0] >= 0 && to[SOME - 1] < sizes[s]);
     for (int i = 1; i < SOME; i++) assert_true(to[i] > to[i - 1]);
-    assert_true(to[SOME / 2] > sizes[s] / 3 && to[SOME / 2] < sizes[s] / 3 * 2);  // spread, not close together
+    // the results are spread over the range
+    assert_true(to[SOME / 2] > sizes[s] / 3 && to[SOME / 2] < sizes[s] / 3 * 2);
   }
 }
 
@@ -57,12 +59,13 @@ static void other_keys_give_other_orders(void **state) {
     fixed += to == i;
     neighbours += i && to == ad_permuted(1, N, i - 1) + 1;
   }
-  assert_in_range(same, 0, 9);  // of a random permutation 1 each, with deviation 1
+  assert_in_range(same, 0, 9);  // a random permutation keeps 1 number at its place, with standard deviation 1
   assert_in_range(fixed, 0, 9);
   assert_in_range(neighbours, 0, 9);
 }
 
-/* Over many keys every number goes to every place as often: also where n is small, and after cycles were walked. */
+/* Over many keys each number comes to each place equally often, also for small n, where numbers are drawn repeatedly
+ * until one is in range. */
 static void every_place_is_as_likely(void **state) {
   enum { KEYS = 6000 };
   for (int64_t n = 2; n <= 7; n++) {

@@ -1,5 +1,5 @@
-/* Text as training data: which bytes a sample holds, whoever draws it; which rows a rank reads; what is wrong with a
- * text. */
+/* Tests text as training data: which bytes a sample holds, whoever draws it; which rows a rank reads; and what makes a
+ * text unusable. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -154,7 +154,7 @@ static void tokens_and_targets_are_read_and_counted_apart(void **state) {
   must(ad_text_data_rows(text, &options, 1, 0, 3, NULL, NULL, &counted[3]));
   assert_memory_equal(both, alone, sizeof both);
   for (int i = 0; i < 4; i++) assert_int_equal(counted[i], 3 + 5 + 3);
-  options.held_out = 1;  // there is none
+  options.held_out = 1;  // the text has no held-out part
   must(ad_text_data_rows(text, &options, 1, 0, 3, alone[0], NULL, &counted[0]));
   must(ad_text_data_rows(text, &options, 1, 0, 3, NULL, alone[1], &counted[0]));
   for (int i = 0; i < 15; i++) assert_true(alone[0][i] == 0 && alone[1][i] == -1);
@@ -175,7 +175,7 @@ static void seeds_steps_and_samples_differ(void **state) {
   ad_text_data_close(text);
 }
 
-/* A text in which every place looks different: numbers, one after another. */
+/* Writes a text that looks different at every place: numbers, one after another. */
 static void write_numbers(const char *name) {
   FILE *file = fopen(in_folder(name), "w");
   assert_non_null(file);
@@ -183,7 +183,7 @@ static void write_numbers(const char *name) {
   fclose(file);
 }
 
-/* Every sample of every step is drawn by a number of its own. */
+/* Every sample of every step has its own number, by which its place is drawn. */
 static void no_sample_comes_back_in_a_later_step(void **state) {
   enum { STEPS = 8, BATCH = 6, SEQ = 12, SAMPLES = STEPS * BATCH };
   write_numbers("numbers");
@@ -226,7 +226,7 @@ static void fractions_of_a_sample_count(void **state) {
   ad_text_data_close(text);
 }
 
-/* Ranks in order of the mesh hold neighbouring rows; microbatch after microbatch, every row once. */
+/* Ranks hold neighbouring rows in the order of the mesh; over all microbatches every row comes once. */
 static void check_rows(const char *mesh_text, int64_t global_batch, int64_t microbatches) {
   ad_mesh *mesh;
   ad_layout layout;
@@ -297,7 +297,7 @@ static void a_text_that_is_not_read_has_its_size_and_its_counts(void **state) {
   ad_text_data_close(unread);
 }
 
-/* Before it is read; as somebody to whom that matters, which it does not to root. */
+/* An unreadable file is found before it is read. The test runs as another user, since root may read everything. */
 static void a_file_that_may_not_be_read_is_told_when_it_is_found(void **state) {
   const char *path = in_folder("ten");
   assert_int_equal(chmod(folder, 0711), 0);

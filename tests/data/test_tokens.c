@@ -1,4 +1,5 @@
-/* Tokens as training data: which window a sample reads, whoever reads it; masks; several files; what is held out. */
+/* Tests token files as training data: which window of tokens a sample reads, whoever reads it; loss masks; several
+ * files; and what is held out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,11 +36,11 @@ static void write_npy(const char *path, const char *descr, const void *data, siz
   fclose(file);
 }
 
-/* Token i of file f is 1000 f + i: u16 in even files, u32 and beyond 65535 in odd ones. */
+/* Token i of file f is 1000 f + i: u16 in even files, u32 (above 65535) in odd files. */
 static uint32_t token(int f, int64_t i) { return (uint32_t)(1000 * f + i + (f % 2 ? 65536 : 0)); }
 static int is_masked(int f, int64_t i) { return (i * 7 + f) % 3 == 0; }
 
-static const int64_t counts[FILES_MAX] = {23, 5, 41, 6}; /* windows of 5: 4, none, 8, 1 */
+static const int64_t counts[FILES_MAX] = {23, 5, 41, 6}; /* windows of 5 tokens: 4, none, 8, 1 */
 
 static int make_files(void **state) {
   snprintf(folder, sizeof folder, "/tmp/addend-tokens-XXXXXX");
@@ -86,9 +87,9 @@ static ad_text_data *open_all(double held_out, int masked) {
   return text;
 }
 
-/* ---- windows ---- */
+/* ---- windows of tokens ---- */
 
-/* File and first token of window w. */
+/* The file and the first token of a window. */
 typedef struct place {
   int file;
   int64_t first;
@@ -112,7 +113,7 @@ static void is_window(const int32_t *tokens, const int32_t *targets, place at, i
   }
 }
 
-/* Every sample of four epochs is the window that data.h says, here computed by the permutation alone. */
+/* Checks that every sample of four epochs is the window that data.h says, computed here by the permutation alone. */
 static void check_epochs(double held_out, int is_held_out, int64_t windows, int masked) {
   enum { BATCH = 7 };
   const double valid[] = {1, 0.4, 0.61};
@@ -175,7 +176,8 @@ static void an_epoch_has_every_window_once_and_epochs_differ(void **state) {
   ad_text_data_close(text);
 }
 
-/* Any rows, any positions: the same numbers as of the whole, and counts that add up; tokens and targets apart too. */
+/* Rows and positions read in any parts have the numbers of the whole, and counts that add up; also tokens and targets
+ * read separately. */
 static void a_sample_is_the_same_however_the_batch_is_cut(void **state) {
   enum { BATCH = 11 };
   ad_text_data *text = open_all(0, 1);
@@ -221,7 +223,7 @@ static void the_held_out_set_is_every_window_of_the_last_part(void **state) {
       seen[w] += tokens[i / 3][i % 3][0] == (int32_t)token(at.file, at.first);
     }
   for (int w = 0; w < WINDOWS; w++) assert_int_equal(seen[w], 1);
-  assert_true(counted[0] == 15 && counted[1] == 5);  // what begins anew does not count
+  assert_true(counted[0] == 15 && counted[1] == 5);  // the token at which the sequence begins anew does not count
   ad_text_data_close(text);
 }
 
@@ -243,7 +245,7 @@ static void sizes_and_tallies_are_those_of_the_files(void **state) {
   ad_text_data_close(masked);
 }
 
-/* ---- what is wrong ---- */
+/* ---- wrong files and options ---- */
 
 static void refuses(ad_token_options options, const char *words) {
   ad_text_data *text = NULL;
@@ -277,7 +279,7 @@ static void what_is_wrong_with_tokens_is_said(void **state) {
 static void element_is_wrong(const char *path, int64_t vocabulary, const char *words) {
   const char *const paths[] = {path_of[vocabulary ? 2 : FILES_MAX], path, path_of[vocabulary ? 2 : FILES_MAX]};
   size_t at = 0;
-  for (int again = 0; again < 2; again++) {  // from the next file on there is nothing wrong
+  for (int again = 0; again < 2; again++) {  // the second time, from the next file on, nothing is wrong
     ad_status status =
         vocabulary ? ad_token_files_check(paths, 3, vocabulary, &at) : ad_token_masks_check(paths, 3, &at);
     assert_int_equal(status, again ? AD_OK : AD_INVALID);
@@ -305,7 +307,7 @@ static void every_token_is_held_against_the_vocabulary(void **state) {
   element_is_wrong(other, 0, "other.npy: the element at index 3 is 2, where a mask has 1");
 }
 
-/* In a file that is looked at in several pieces, with holes in place of zeros. */
+/* The wrong token is far into a file that is read in several pieces; holes in the file stand for zeros. */
 static void far_token_is_found(int width, int64_t count, int64_t index) {
   char other[96], header[128], words[64];
   const char *const path = other;
@@ -339,7 +341,7 @@ static void a_token_far_behind_is_found(void **state) {
   }
 }
 
-/* Who did not look at the files before: no rank reads beyond its tables. */
+/* A run that did not check its files first: no rank reads beyond its embedding table. */
 static void a_token_that_no_vocabulary_has_is_an_error_of_its_step(void **state) {
   enum { WINDOWS = 8 };
   ad_token_options options = all_files(0, 0);

@@ -1,5 +1,5 @@
-/* Weights in one file and in shards that an index joins: every tensor is found, and what an index says wrongly is
- * refused by name. */
+/* Tests weight files, single or in shards with an index: every tensor is found, and a wrong index is refused by name.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@ static const char *at(const char *name) {
   return path;
 }
 
-/* Of [2, 3] each; `values` are the tensor's. */
+/* Writes a file of tensors of shape [2, 3]; `values` are the tensors' elements, one tensor after another. */
 static void write_file(const char *name, const char *const *tensors, size_t count, const float *values) {
   ad_safetensor described[4];
   ad_safetensors_writer *writer;
@@ -86,7 +86,8 @@ static void an_index_in_the_working_folder_needs_no_path(void **state) {
   assert_int_equal(chdir(folder), 0);
   assert_int_equal(ad_weights_open("m.safetensors.index.json", &weights), AD_OK);
   ad_weights_close(weights);
-  assert_int_equal(rename("m.safetensors.index.json", ".json"), 0); /* its name need not have more than the ending */
+  /* an index's name may consist of its ending alone */
+  assert_int_equal(rename("m.safetensors.index.json", ".json"), 0);
   assert_int_equal(ad_weights_open(".json", &weights), AD_OK);
   ad_weights_close(weights);
   assert_int_equal(chdir(before), 0);

@@ -1,4 +1,5 @@
-/* The public call: what it gives, what it leaves behind when memory is lacking, and what it refuses. */
+/* Tests the public call of `addend diff`: its result, what it leaves behind when memory runs out, and what it refuses.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,8 +19,8 @@ enum { RANKS = 3, ROWS = 4, FILES = 2 * RANKS };
 static char folder[] = "/tmp/addend_diff_XXXXXX", paths[FILES][64];
 static const char *files[FILES];
 
-/* 1/3 of the sum of the ranks' addends, but for `factor`; rank r's addend is r + 1, r + 2, ..., squared in its place.
- * `alike`: or all ranks' are rank 0's. */
+/* Writes a dump whose sum is 1/3 of the sum of the ranks' addends, times `factor`. Rank r's addend is r + 1, r + 2,
+ * ..., squared element by element; if `alike`, all ranks have rank 0's. */
 static void write_dump_of(double factor, int alike) {
   ad_safetensor tensor = {.name = "w", .dtype = AD_F64, .shape = {1, {ROWS}}};
   double sum[ROWS] = {0}, values[ROWS];
@@ -62,7 +63,7 @@ static void a_dump_is_judged(void **state) {
   }
 }
 
-/* The kilobytes of the dump's files that lie in this process's memory. */
+/* Kilobytes of the dump's files that are mapped and resident in this process. */
 static long resident(void) {
   FILE *maps = fopen("/proc/self/smaps", "r");
   char line[512];
@@ -84,7 +85,8 @@ static void an_open_dump_takes_no_pages_of_its_files(void **state) {
   write_dump(1);
   assert_int_equal(ad_dump_open(files, FILES, 0, &(ad_dump_opening){.finite = 1}, &dump), AD_OK);
   assert_int_equal(resident(), 0);
-  (void)*(const volatile char *)ad_safetensors_at(dump.files[0].tensors, 0)->data; /* which this would see */
+  /* reading a mapped file makes it resident, which the test must see */
+  (void)*(const volatile char *)ad_safetensors_at(dump.files[0].tensors, 0)->data;
   assert_true(resident() > 0);
   ad_dump_close(&dump);
 }
@@ -104,8 +106,9 @@ static double addend_of(int rank, int microbatch, int element) {
   return 1 + (rank * 7 + microbatch * 3 + element * element) % 11;
 }
 
-/* The sum of all ranks' addends of three microbatches over 2, and a reference in which microbatch m has `weights[m]`
- * and one element is off by `off`. Rank r has divided by r + 1, so that its addends count (r + 1) / 2 times. */
+/* Writes a dump whose sum is that of all ranks' addends of three microbatches, divided by 2, and a reference in which
+ * microbatch m has the weight `weights[m]` and one element differs by `off`. Rank r divided its addends by r + 1, so
+ * each counts (r + 1) / 2 times. */
 static void write_weighed(const char *names[MANY], char own[MANY][64], const double *weights, double off) {
   double sum[WIDE] = {0}, reference[WIDE] = {0};
   int file = 0;
@@ -160,7 +163,7 @@ static void expect_reference(const double *weights, double off, const char *word
   for (int i = FILES; i < MANY; i++) assert_int_equal(unlink(own[i]), 0);
 }
 
-/* Their sum is right and the reference has each microbatch once, divided by another count. */
+/* The dump's sums are right; the reference has each microbatch once, divided by another count. */
 static void microbatches_of_other_weights_are_told_by_a_reference(void **state) {
   const double means[] = {1.25, 0.8, 0.8}, alike[] = {2, 2, 2}, lost[] = {1, 0, 1};
   expect_reference(
@@ -189,7 +192,7 @@ static void equal_addends_tell_nothing_unless_they_are_allowed(void **state) {
   }
 }
 
-/* A document is told in several forms; where there is none each says so. */
+/* A document can be printed as GitHub annotations and as HTML; each form says if there is no document. */
 static void a_document_has_several_forms(void **state) {
   typedef ad_status form(const char *json, char **out);
   static form *const forms[] = {ad_diff_github, ad_diff_html};
@@ -207,13 +210,13 @@ static void a_document_has_several_forms(void **state) {
   }
   assert_int_equal(ad_diff_list(json, AD_PLAIN_TEXT, &text), AD_OK);
   assert_int_equal(ad_diff_table(json, AD_PLAIN_TEXT, &again), AD_OK);
-  assert_string_equal(text, again); /* of one parameter */
+  assert_string_equal(text, again); /* the document has one parameter */
   free(text);
   free(again);
   free(json);
 }
 
-/* What a runner would read as the end of a title or of a command is written as it reads it. */
+/* Characters that a GitHub runner would take for the end of a title or of a command are escaped. */
 static void annotations_are_escaped(void **state) {
   char *text;
   const char json[] =
@@ -235,7 +238,7 @@ static void a_page_is_explained(void **state) {
   assert_non_null(strstr(ad_last_error(), "did you mean own_only?"));
 }
 
-/* Those that are named as safetensors files: what else lies in it is not read. */
+/* Of a folder only files with the names of safetensors files are read. */
 static void a_folder_is_its_files(void **state) {
   const char *whole[] = {folder};
   char beside[64], *json;
@@ -265,7 +268,7 @@ static void what_cannot_be_is_refused(void **state) {
   assert_int_equal(holds, -1);
 }
 
-/* Folders in which there is nothing to read are told all at once, with what else is wrong. */
+/* All folders without anything to read are named in one message, with the other errors. */
 static void every_folder_without_a_dump_is_named(void **state) {
   enum { FOLDERS = 2 };
   char inner[FOLDERS][64], notes[FOLDERS][80];
@@ -293,7 +296,7 @@ static void every_folder_without_a_dump_is_named(void **state) {
   }
 }
 
-/* The n-th allocation fails, for every n: it is said, and nothing is left (the sanitizers watch). */
+/* Allocation n fails, for every n: an error is reported, and nothing leaks (the sanitizers watch). */
 static void lacking_memory_is_said(void **state) {
   write_dump(1.0 / 3);
   for (long n = 1;; n++) {

@@ -1,4 +1,4 @@
-/* Eigenvectors of known and of random matrices: what each must be, and that they are found whatever the matrix is. */
+/* Tests the eigenvectors of known and of random matrices. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -39,8 +39,8 @@ static double multiply(const double *x, const double *y, size_t n) {
 
 static double length_of(size_t n) { return sqrt(multiply(matrix, matrix, n * n)); }
 
-/* Solves, and holds what every answer must be: A v = value v, v of length 1 and at right angles to each other, values
- * in order. Rounding is what few of an element's roundings are of the matrix's length. */
+/* Solves, and checks what holds of every answer: A v = value v, the vectors v have length 1 and are orthogonal, and the
+ * values are sorted. The bound is a few roundings of an element, relative to the matrix's norm. */
 static void check(size_t n) {
   solve(n);
   double rounding = 16 * DBL_EPSILON, length = length_of(n);
@@ -82,7 +82,7 @@ static void two_rows_are_known(void **state) {
   assert_true(fabs(vectors[0] + vectors[1]) < 1e-15 && fabs(vectors[2] - vectors[3]) < 1e-15);
 }
 
-/* 2 on the diagonal and -1 beside it: 2 - 2 cos(k pi / (n + 1)). */
+/* The matrix with 2 on the diagonal and -1 beside it has the eigenvalues 2 - 2 cos(k pi / (n + 1)). */
 static void differences_have_the_eigenvalues_of_a_string(void **state) {
   for (size_t s = 1; s < SIZE_COUNT; s++) {
     size_t n = sizes[s];
@@ -112,7 +112,7 @@ static void a_diagonal_is_only_sorted(void **state) {
   for (size_t k = 0; k < N; k++) assert_true(values[k] == (double)k - 20);
 }
 
-/* A mirror turns one direction around and keeps all others. */
+/* A reflection turns one direction around and keeps all others, so n - 1 eigenvalues are equal. */
 static void an_eigenvalue_may_be_there_many_times(void **state) {
   for (size_t s = 1; s < SIZE_COUNT; s++) {
     size_t n = sizes[s];
@@ -125,7 +125,7 @@ static void an_eigenvalue_may_be_there_many_times(void **state) {
   }
 }
 
-/* n vectors of length 1 in `dimensions`, every third one the same as the one before it. */
+/* The Gram matrix of n vectors of length 1 in `dimensions`; every third vector equals the one before it. */
 static void make_gram(size_t n, size_t dimensions) {
   static double columns[LARGEST * 16];
   for (size_t c = 0; c < n; c++) {
@@ -152,7 +152,7 @@ static void what_vectors_have_no_part_in_has_the_eigenvalue_nothing(void **state
   }
 }
 
-/* By powers of two nothing is rounded otherwise. */
+/* Scaling by a power of two changes no rounding. */
 static void the_unit_does_not_matter(void **state) {
   enum { N = 33 };
   static const int exponents[] = {-900, 900, 1015};
@@ -170,7 +170,7 @@ static void the_unit_does_not_matter(void **state) {
   }
 }
 
-/* Elements from 1 down to where their squares are no numbers any more, the largest first and last. */
+/* Elements from 1 down to sizes whose squares underflow, with the largest first and last. */
 static void elements_may_be_of_any_size(void **state) {
   static const double steps[] = {1e-1, 1e-8, 1e-40, 1e-75, 1e-140, 1e-155, 1e-162};
   for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
@@ -186,7 +186,7 @@ static void elements_may_be_of_any_size(void **state) {
   }
 }
 
-/* Neighbours on a diagonal of ones that are coupled by next to nothing, and by little. */
+/* A matrix with ones on the diagonal and neighbours coupled by very small numbers. */
 static void weakly_coupled_rows_stay_at_right_angles(void **state) {
   static const double couplings[] = {1e-8, 1e-15, 1e-17, 1e-100, 1e-146, 1e-161, 1e-170, 1e-300};
   for (size_t c = 0; c < sizeof couplings / sizeof *couplings; c++) {
@@ -198,7 +198,7 @@ static void weakly_coupled_rows_stay_at_right_angles(void **state) {
   }
 }
 
-/* Beside one row of 1 a pair of rows that is next to nothing, and coupled. */
+/* A row of 1 and a coupled pair of rows with very small elements. */
 static void small_eigenvalues_that_stand_alone_keep_their_digits(void **state) {
   for (double size = 1e-2; size > 1e-28; size /= 10) {
     memcpy(matrix, (double[]){2 * size, size, 0, size, 2 * size, 0, 0, 0, 1}, 9 * sizeof *matrix);

@@ -1,4 +1,4 @@
-/* The fit's loops in every variant that this machine runs, against sums in long double. */
+/* Tests the inner loops of the fit in every vector variant that this machine runs, against sums in long double. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@ enum { COLUMNS = 131, ROWS = 1041, STRIDE = ROWS + 6, LONGEST = 67 };
 static const size_t counts[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 63, 64, 65, 127, COLUMNS};
 static const size_t lengths[] = {0, 1, 7, 8, 9, 16, 511, 512, 513, 1024, ROWS};
 
-/* Leaves the widest variant in use. */
+/* The kernels of a vector variant; afterwards the widest variant is in use again. */
 static const fit_kernels *kernels_of(int variant) {
   ad_kernels_choose((ad_variant)variant);
   const fit_kernels *kernels = ad_fit_kernels();
@@ -26,7 +26,7 @@ static const fit_kernels *kernels_of(int variant) {
 
 static double number(const char *name, size_t index) { return ad_random_normal(5, ad_random_stream(name), index); }
 
-/* Columns of `rows` elements; what stands between them is NaN, so that nobody reads it unnoticed. */
+/* Columns of `rows` elements; the gaps between them are NaN, so that a read of a gap is noticed. */
 static double *new_columns(size_t n, size_t rows) {
   double *columns = malloc(n * STRIDE * sizeof *columns);
   assert_non_null(columns);
@@ -89,7 +89,7 @@ static void every_variant_gives_products_of_the_same_bits(void **state) {
     for (size_t r = 0; r < sizeof lengths / sizeof *lengths; r++) check_product_bits(counts[c], lengths[r]);
 }
 
-/* The order of the sum: a product has the same bits whatever stands beside its columns. */
+/* A product has the same bits, so the same order of additions, whatever columns stand beside its own. */
 static void a_product_does_not_know_how_many_columns_there_are(void **state) {
   double *columns = new_columns(COLUMNS, ROWS), *all = calloc(COLUMNS * COLUMNS, sizeof *all);
   assert_non_null(all);
@@ -114,7 +114,7 @@ static void a_value_that_is_no_number_stays_in_its_columns_products(void **state
   free(columns);
 }
 
-/* ---- loops over rows ---- */
+/* ---- loops over rows: every variant against plain code ---- */
 
 typedef struct rows {
   double x[LONGEST + 1], y[LONGEST + 1], u[LONGEST + 1], v[LONGEST + 1], w[LONGEST + 1];
@@ -186,7 +186,7 @@ static void fill_columns(const rows *r, size_t at, columns *out) {
   }
 }
 
-/* In their order, so that the sums are those of one after the other. */
+/* Columns are added in their order, so the bits are those of adding one after the other. */
 static void columns_of_floats_are_added_as_one_by_one(void **state) {
   for (size_t count = 0; count <= AD_FIT_COLUMNS; count++)
     for (size_t n = 0; n <= LONGEST; n++) {
@@ -203,7 +203,7 @@ static void columns_of_floats_are_added_as_one_by_one(void **state) {
     }
 }
 
-/* All loops one after the other, at both places of a pair of elements. */
+/* Runs all loops one after another, starting at either element of an aligned pair. */
 static rows run(const fit_kernels *kernels, size_t at, size_t n) {
   rows r = random_rows();
   columns c;

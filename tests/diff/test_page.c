@@ -1,5 +1,5 @@
-/* The map as a file: it carries everything along, and no name in it is read as markup. What a reader sees is asked by
- * tests/cli/map.sh. */
+/* Tests the HTML page of `addend diff`: it needs no other file, and no name in it is read as markup. What a reader sees
+ * is tested by tests/cli/map.sh. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 static char path[] = "/tmp/addend-map-XXXXXX";
 static const char hostile[] = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>";
 
-/* The page of a document with one parameter, in memory. */
+/* The page of a document with one parameter, as text. */
 static char *page_of(const char *name) {
   int64_t size;
   char *page;

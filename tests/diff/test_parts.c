@@ -1,4 +1,5 @@
-/* The pieces that a verdict stands on: samples, boxes, meshes, the bound, the fit. */
+/* Tests the pieces from which `addend diff` makes a verdict: samples, boxes of elements, meshes, the error bound, the
+ * fit. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +15,7 @@
 #include "diff/mesh.h"
 #include "diff/verdict_case.h"
 
-/* Numbers of another program (docs/dumps.md in Python): "w", 4 of 10, and 3 of 2^40. */
+/* Expected numbers are another program's (docs/dumps.md in Python): tensor "w", 4 samples of 10 and 3 of 2^40. */
 static void a_sample_is_the_same_everywhere(void **state) {
   uint64_t hash = ad_sample_hash("w");
   static const int64_t small[] = {0, 4, 6, 9}, large[] = {363456313516, 618995394283, 928787940871};
@@ -36,7 +37,7 @@ static void a_sample_of_parts_is_the_sample(void **state) {
   }
 }
 
-/* The numbers of a box's sampled elements, against a look at every one of them; -1: none. */
+/* Checks the numbers of a box's sampled elements against a look at every sampled element; -1: the box has none. */
 static void hold_numbers(const ad_shape *shape, const ad_box *box) {
   uint64_t hash = ad_sample_hash("name");
   int64_t first = -1, count = 0;
@@ -52,7 +53,7 @@ static void hold_numbers(const ad_shape *shape, const ad_box *box) {
   if (count) assert_int_equal(span.first, first);
 }
 
-/* All boxes of 3 x 4 x 5. */
+/* Tries all boxes of a 3 x 4 x 5 tensor. */
 static void a_box_knows_its_sampled_elements(void **state) {
   ad_shape shape = {3, {3, 4, 5}};
   for (int64_t at = 0; at < 60; at++)
@@ -104,7 +105,7 @@ static void a_count_is_what_a_mistake_makes(void **state) {
   assert_true(ad_simple_count(&mesh, -0.001) == 0);
 }
 
-/* Three addends of which two are equal: their sum is known, and the third's count alone. */
+/* Two of three addends are equal: only the sum of their counts is known, and the third's count by itself. */
 static void equal_addends_have_no_count_of_their_own(void **state) {
   double gram[9] = {4, 1, 1, 1, 9, 9, 1, 9, 9}, with_sum[3], counts[3] = {2, 1, 0.5}, prior[3] = {1, 1, 1};
   double rounded[3] = {0};
@@ -119,13 +120,14 @@ static void equal_addends_have_no_count_of_their_own(void **state) {
   assert_int_equal(fit.rank, 2);
   assert_true(fabs(fit.counts[0] - 2) < 1e-12 && isfinite(fit.errors[0]));
   assert_true(fabs(fit.counts[1] + fit.counts[2] - 1.5) < 1e-12);
-  assert_true(fabs(fit.counts[1] - fit.counts[2]) < 1e-12); /* next to what was expected of both */
+  assert_true(fabs(fit.counts[1] - fit.counts[2]) < 1e-12); /* each equal addend gets the share expected of it */
   assert_true(isinf(fit.errors[1]) && isinf(fit.errors[2]));
   ad_fit_destroy(&fit);
 }
 
-/* Addends of which each has something of every other one: counts come back, whatever the rows that are worked on at
- * once leave over. Errors are by the inverse of the Gram matrix, here (d - s) times one and s times all ones. */
+/* Each addend has a component of every other one; fits of 1 to 13 addends cover all sizes of blocks of the solver.
+ * Errors follow from the inverse of the Gram matrix, which here is (d - s) times the unit matrix plus s in every
+ * element. */
 static void counts_come_back_of_any_number_of_addends(void **state) {
   enum { MOST = 13 };
   for (size_t n = 1; n <= MOST; n++) {
@@ -137,11 +139,12 @@ static void counts_come_back_of_any_number_of_addends(void **state) {
       for (size_t j = 0; j < n; j++) with_sum[i] += gram[i + j * n] * (double)(1 + j % 3);
       products.sum_square += with_sum[i] * (double)(1 + i % 3);
     }
-    products.sum_square += 1; /* in 100 rows nothing explains it */
+    products.sum_square += 1; /* 100 rows have a remainder that no count explains */
     ad_fit fit;
     assert_int_equal(ad_fit_create(&products, prior, &fit), AD_OK);
     assert_int_equal(fit.rank, n);
-    double own = (d + s * ((double)n - 2)) / ((d - s) * (d + s * ((double)n - 1))); /* the inverse's diagonal */
+    /* a diagonal element of the inverse */
+    double own = (d + s * ((double)n - 2)) / ((d - s) * (d + s * ((double)n - 1)));
     for (size_t j = 0; j < n; j++) {
       assert_true(fabs(fit.counts[j] - (double)(1 + j % 3)) < 1e-12);
       assert_true(fabs(fit.errors[j] / (0.1 * sqrt(own)) - 1) < 1e-9);
@@ -150,7 +153,7 @@ static void counts_come_back_of_any_number_of_addends(void **state) {
   }
 }
 
-/* ---- thresholds, each from both sides ---- */
+/* ---- thresholds, each tried from both sides ---- */
 
 static void a_count_may_be_off_by_eight_of_its_errors_and_a_little(void **state) {
   static const double errors[] = {0, 1e-6, 1e-3, 0.02, 0.03, 1, INFINITY};
@@ -162,7 +165,7 @@ static void a_count_may_be_off_by_eight_of_its_errors_and_a_little(void **state)
       assert_false(ad_counts_close(0.5 + side * 1.001 * allowed[i], 0.5, errors[i]));
     }
   }
-  assert_true(ad_counts_close(32 * (1 + 0.99e-4), 32, 0)); /* of a large one as much of it */
+  assert_true(ad_counts_close(32 * (1 + 0.99e-4), 32, 0)); /* relative for large counts */
   assert_false(ad_counts_close(32 * (1 + 1.01e-4), 32, 0));
   assert_true(ad_counts_close(-32 * (1 + 0.99e-4), -32, 0));
   assert_false(ad_counts_close(NAN, 1, 0.1));
@@ -174,11 +177,12 @@ static void a_size_is_a_groups_within_a_ten_thousandth(void **state) {
   assert_int_equal(ad_dump_mesh_parse("a=2 one=1 b=3 c=6", &mesh), AD_OK);
   for (int side = -1; side <= 1; side += 2) {
     assert_int_equal(ad_dump_axes_of_size(&mesh, 6 / (1 + side * 0.99e-4), 0, sets), 2);
-    assert_int_equal(sets[0], 8); /* fewest axes first */
+    assert_int_equal(sets[0], 8); /* the set with the fewest axes comes first */
     assert_int_equal(sets[1], 5);
     assert_int_equal(ad_dump_axes_of_size(&mesh, 6 / (1 + side * 1.01e-4), 0, sets), 0);
   }
-  assert_int_equal(ad_dump_axes_of_size(&mesh, 6, 7, sets), 2); /* but those that are preferred before others as few */
+  /* of sets with as few axes, preferred ones come first */
+  assert_int_equal(ad_dump_axes_of_size(&mesh, 6, 7, sets), 2);
   assert_int_equal(sets[0], 8);
   assert_int_equal(ad_dump_axes_of_size(&mesh, 36, 0, sets), 1);
   assert_int_equal(ad_dump_axes_of_size(&mesh, 1, 0, sets), 0);
@@ -206,9 +210,10 @@ static void of_many_ranks_six_are_named(void **state) {
   }
 }
 
-/* ---- the fit ---- */
+/* ---- the fit of counts ---- */
 
-/* Addends of which the Gram matrix is this, whose sum counts each as `counts` says and is off by `off` beside them. */
+/* Products of addends with this Gram matrix and of their sum, which has `counts` of each and differs by `off` besides.
+ */
 typedef struct made {
   double with_sum[3], rounded[3];
   ad_products products;
@@ -235,14 +240,15 @@ static size_t rank_of_pair(double cosine) {
   return rank;
 }
 
-/* The smaller eigenvalue of two addends of length 1 is 1 less their cosine. */
+/* The smaller eigenvalue of the Gram matrix of two addends of length 1 is 1 minus their cosine. */
 static void addends_are_alike_where_a_billionth_tells_them_apart(void **state) {
   assert_int_equal(rank_of_pair(1 - 1.01e-9), 2);
   assert_int_equal(rank_of_pair(1 - 0.99e-9), 1);
   assert_int_equal(rank_of_pair(0), 2);
 }
 
-/* The third is the first and a little of the second: of the second's count so little is not known that it stays so. */
+/* The third addend is the first plus a little of the second: whether the second's count is known depends on how little.
+ */
 static int knows_second(double little) {
   double length = sqrt(1 + little * little), counts[3] = {1, 1, 1};
   double gram[9] = {1, 0, 1 / length, 0, 1, little / length, 1 / length, little / length, 1};
@@ -261,7 +267,7 @@ static void a_count_is_known_if_a_millionth_of_it_is_not(void **state) {
   assert_false(knows_second(sqrt(2 * 1.02e-6)));
 }
 
-/* By as many elements as are left beside the counts. */
+/* A count's error is the remainder divided by the number of elements that are left beside the counts. */
 static void a_counts_error_is_what_is_left_over_its_addends_length(void **state) {
   double gram[4] = {4, 0, 0, 25}, counts[2] = {1, 0.5}, prior[2] = {1, 1};
   static const size_t rows[] = {100, 3, 2, 1}, left[] = {98, 1, 1, 1};
@@ -278,7 +284,8 @@ static void a_counts_error_is_what_is_left_over_its_addends_length(void **state)
   }
 }
 
-/* And at least what rounding each addend leaves in its product with the sum, over that length's square. */
+/* A count's error is at least what rounding of each addend leaves in its product with the sum, over the addend's
+ * squared length. */
 static void a_counts_error_is_no_less_than_its_addends_rounding(void **state) {
   double gram[4] = {4, 0, 0, 25}, counts[2] = {1, 0.5}, prior[2] = {1, 1};
   made two;

@@ -1,4 +1,5 @@
-/* Parameters that are judged at the same time: the same document, the same message, the same order as one by one. */
+/* Tests that `addend diff` with several threads gives the same document, the same message and the same order as with
+ * one. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -20,12 +21,12 @@
 static const int numbers[] = {1, 2, 5, 16};
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
-/* ---- things ---- */
+/* ---- the loop that runs tasks on several threads ---- */
 
 enum { THINGS = 200 };
 typedef struct scene {
   atomic_int begun[THINGS], running, most;
-  size_t told, fails, fails_too; /* fails: THINGS: none does */
+  size_t told, fails, fails_too; /* fails, fails_too: numbers of tasks that fail; THINGS: none fails */
 } scene;
 
 static ad_status each(void *context, size_t index) {
@@ -33,7 +34,7 @@ static ad_status each(void *context, size_t index) {
   int running = atomic_fetch_add(&own->running, 1) + 1;
   if (running > atomic_load(&own->most)) atomic_store(&own->most, running);
   atomic_fetch_add(&own->begun[index], 1);
-  usleep(index % 7 ? 50 : 2000); /* some are done long after those behind them */
+  usleep(index % 7 ? 50 : 2000); /* some tasks end long after the tasks behind them */
   atomic_fetch_sub(&own->running, 1);
   return index == own->fails || index == own->fails_too ? ad_fail(AD_INVALID, "thing %zu", index) : AD_OK;
 }
@@ -57,7 +58,7 @@ static void each_thing_is_done_once_and_told_in_order(void **state) {
   assert_int_equal(ad_work_do(&(ad_work){0, each, told, NULL}, 4), AD_OK);
 }
 
-/* Number 7 takes long: it fails after number 8 has, and after number 6. */
+/* Task 7 takes long: it fails after task 8 has failed, and after task 6. */
 static void the_first_that_fails_is_what_is_returned(void **state) {
   for (int n = 0; n < NUMBERS; n++)
     for (size_t first = 6; first <= 7; first++) {
@@ -71,19 +72,19 @@ static void the_first_that_fails_is_what_is_returned(void **state) {
     }
 }
 
-/* ---- dumps ---- */
+/* ---- dumps with different mistakes ---- */
 
 enum { MISTAKES = 9 };
 typedef enum mistake { RIGHT, LEFT_OUT, HALF, TWICE, FACTOR, OWN, ANY, TERM, LAST } mistake;
 
 typedef struct ad_job {
   int ranks, microbatches, params, elements;
-  int unsummed; /* this many of the last parameters are in no sum */
+  int unsummed; /* so many of the last parameters are in no sum */
 } ad_job;
 
 static char folder[] = "/tmp/addend_threads_XXXXXX";
 
-/* Numbers of no pattern between -1 and 1. */
+/* A pseudo-random number between -1 and 1. */
 static float noise(uint64_t seed) {
   uint64_t z = (seed + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -96,7 +97,7 @@ static float addend_of(const ad_job *job, int param, int rank, int microbatch, i
   return noise(at * (uint64_t)job->elements + (uint64_t)element);
 }
 
-/* How often the addend is in the sum of `holder`. */
+/* How often the addend of a rank and microbatch counts in the sum of `holder`. */
 static double count_of(const ad_job *job, int param, int holder, int rank, int microbatch) {
   switch ((mistake)(param % MISTAKES)) {
     case LEFT_OUT:
@@ -196,7 +197,7 @@ static void remove_dump(const ad_job *job) {
     for (int m = 0; m <= job->microbatches; m++) unlink(path_of(job, rank, m, path, sizeof path));
 }
 
-/* ---- documents ---- */
+/* ---- documents with one and with several threads ---- */
 
 typedef struct telling {
   int64_t params;
@@ -225,7 +226,7 @@ static char *document_with(const ad_job *job, int threads) {
   return json;
 }
 
-/* How many parameters' kind this is. */
+/* Checks that `times` parameters have this kind of verdict. */
 static void expect_kind(const char *json, const char *kind, int times) {
   char words[64];
   int found = 0;
@@ -234,7 +235,7 @@ static void expect_kind(const char *json, const char *kind, int times) {
   if (found != times) fail_msg("%d parameters are %s, not %d", found, kind, times);
 }
 
-/* `kind`, `times`: what shows that the dump is what it is for. */
+/* Checks that all numbers of threads give one document; `kind` and `times` show that the dump has what it is for. */
 static void expect_one_document(const ad_job *job, const char *kind, int times) {
   write_dump(job);
   char *alone = document_with(job, 0);
@@ -252,19 +253,19 @@ static void few_addends_give_the_same_document(void **state) {
   expect_one_document(&(ad_job){6, 2, 40, 30, 0}, "own_only", 4);
 }
 
-/* Each of them is fitted, and what one teaches is known to those behind it. */
+/* Each parameter is fitted, and later parameters try the counts that earlier ones had. */
 static void many_addends_give_the_same_document(void **state) {
   _Static_assert(96 > AD_KNOWN_MANY, "so that what was found of others is tried");
   expect_one_document(&(ad_job){48, 2, 36, 110, 0}, "own_only", 4);
 }
 
-/* More fits than are made: which of them are left out depends on the order. What others' counts explain is none of
- * them. */
+/* There are more parameters to fit than fits allowed, so the order decides which are left out. Parameters that the
+ * counts of others explain need no fit. */
 static void what_is_not_fitted_is_the_same(void **state) {
   expect_one_document(&(ad_job){64, 16, 36, 1040, 0}, "not_fitted", 7);
 }
 
-/* ---- failures ---- */
+/* ---- errors in parameters ---- */
 
 static void expect_message(const char *reference, const char *const *words) {
   const char *whole[] = {folder};
@@ -307,7 +308,7 @@ static void files_that_cannot_be_read_are_named_in_order(void **state) {
   remove_dump(&job);
 }
 
-/* Its addends belong to nothing that is judged, and are looked at all the same. */
+/* The parameter's addends are in no sum that is judged, but their values are checked all the same. */
 static void a_value_of_a_parameter_without_a_sum_is_looked_at(void **state) {
   const ad_job job = {12, 2, 9, 20, 2};
   const char *const words[] = {"007.a00.safetensors: not every value is a finite number: p08[19] is inf", NULL};
@@ -317,7 +318,7 @@ static void a_value_of_a_parameter_without_a_sum_is_looked_at(void **state) {
   remove_dump(&job);
 }
 
-/* What is found only when a parameter is judged. */
+/* An error that is found only when its parameter is judged. */
 static void the_first_parameter_that_fails_is_named(void **state) {
   const ad_job job = {12, 1, 36, 20, 0};
   const char *const words[] = {"\"p05\" is f32 [2]", NULL};

@@ -1,5 +1,6 @@
-/* A sampler goes on as Hugging Face Transformers does: logits of each position, whether its tokens are read at once or
- * one by one, and what `generate` makes of a prompt greedily (tests/oracle/generate_transformers.py). */
+/* Tests that the sampler continues text as Hugging Face Transformers does: the logits of each position, whether tokens
+ * are read at once or one by one, and what `generate` makes of a prompt greedily
+ * (tests/oracle/generate_transformers.py). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -23,8 +24,8 @@ static const char *const names[] = {"hf-llama",   "hf-llama-scaled", "hf-qwen2",
 typedef struct fixture {
   const char *name;
   ad_safetensors *expected;
-  const int32_t *tokens; /* of the first sample of the first step, the whole window */
-  double *logits;        /* [positions of all samples that are no padding, vocabulary] */
+  const int32_t *tokens; /* the window of the first sample of the first step */
+  double *logits;        /* shape [non-padding positions of all samples, vocabulary] */
 } fixture;
 
 static fixture open_fixture(const char *name) {
@@ -57,7 +58,7 @@ static void read_tokens(ad_sampler *sampler, const int32_t *tokens, int64_t coun
   if (ad_sampler_read(sampler, tokens, count)) fail_msg("%s", ad_last_error());
 }
 
-/* Of a window's first tokens that are no padding, which is 0: its rows of the logits are the first ones. */
+/* The number of tokens before the first padding (0) of the first sample, whose logits come first. */
 static int64_t real_tokens(const fixture *f) {
   int64_t count = 0;
   while (count < SEQ && f->tokens[count]) count++;
@@ -89,7 +90,7 @@ static void logits_are_those_of_transformers(void **state) {
   }
 }
 
-/* Some at once behind some that are kept: the mask and the positions of both parts. */
+/* Reads some tokens at once after others whose keys are kept, so mask and positions join both parts. */
 static void a_part_follows_a_part(void **state) {
   for (int64_t first = 1; first < SEQ; first++) {
     fixture f = open_fixture("hf-llama-scaled");
@@ -119,7 +120,7 @@ static void greedy_tokens_are_those_of_generate(void **state) {
   }
 }
 
-/* How often each token is drawn, beside its share. */
+/* How often each token is drawn, compared with its probability. */
 static void draws_follow_the_softmax(void **state) {
   enum { DRAWS = 4000, TOKENS_MAX = 64 };
   const double temperature = 0.5;
@@ -131,7 +132,7 @@ static void draws_follow_the_softmax(void **state) {
   assert_true(vocabulary <= TOKENS_MAX);
   read_tokens(first, &token, 1);
   for (int64_t i = 0; i < vocabulary; i++) sum += shares[i] = exp(ad_sampler_logits(first)[i] / temperature);
-  for (int n = 0; n < DRAWS; n++) { /* the draw depends on how many tokens were read */
+  for (int n = 0; n < DRAWS; n++) { /* a draw depends on how many tokens were read before */
     int32_t chosen;
     if (ad_sampler_choose(first, &chosen)) fail_msg("%s", ad_last_error());
     counts[chosen]++;
@@ -145,11 +146,11 @@ static void draws_follow_the_softmax(void **state) {
     squares += off * off / expected;
   }
   ad_sampler_close(first);
-  /* chi-squared with vocabulary - 1 degrees: its mean and six deviations */
+  /* the bound of chi-squared with vocabulary - 1 degrees of freedom: its mean and six standard deviations */
   assert_true(squares < (double)(vocabulary - 1) + 6 * sqrt(2.0 * (double)(vocabulary - 1)));
 }
 
-/* The token that sample.h describes: the first up to which the shares come to more than the draw. */
+/* The token that sample.h describes: the first at which the cumulative probability exceeds the draw. */
 static int32_t described(const ad_sampler *sampler, double temperature, uint64_t seed, uint64_t read) {
   uint64_t bits = ad_random_bits(seed, ad_checksum("sample", strlen("sample"), 0), read);
   const double *logits = ad_sampler_logits(sampler);
@@ -174,7 +175,7 @@ static void draws_are_those_of_the_header(void **state) {
   ad_sampler_close(sampler);
 }
 
-/* In bf16 the vectors and the routers stay as wide as training has them. */
+/* In bf16, vectors and routers keep the dtype that they have in training. */
 static void wide_parameters_are_wide(void **state) {
   ad_sampler *narrow = open_sampler("hf-mixtral", AD_BF16, 0, 0), *wide = open_sampler("hf-mixtral", AD_F32, 0, 0);
   int routers = 0;
@@ -191,7 +192,7 @@ static void wide_parameters_are_wide(void **state) {
   ad_sampler_close(wide);
 }
 
-/* The arithmetic of bf16: 8 bits of each number, some layers deep. */
+/* The bound is that of bf16, which keeps 8 bits of each number, through some layers. */
 static void logits_in_bf16_are_near(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     fixture f = open_fixture(names[i]);

@@ -1,4 +1,5 @@
-/* Locks on folders: one holder at a time, none after its death, and no link followed. */
+/* Tests locks on folders: one holder at a time, no lock survives its holder's death, and no symbolic link is followed.
+ */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -26,7 +27,7 @@ static int make_folder(void **state) {
 
 static int remove_folder(void **state) { return ad_folder_remove(folder) != AD_OK; }
 
-/* A process that holds the lock until it is killed. */
+/* Starts a process that holds the lock until it is killed. */
 static pid_t start_holder(void) {
   int ready[2];
   char byte = 0;
@@ -34,7 +35,7 @@ static pid_t start_holder(void) {
   pid_t child = fork();
   if (child == 0) {
     int lock;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves nobody behind
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // the holder dies with a failing test
     byte = ad_lock_take(folder, &lock) == AD_OK;
     if (write(ready[1], &byte, 1) != 1) _exit(1);
     for (;;) pause();

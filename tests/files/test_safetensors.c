@@ -1,4 +1,4 @@
-/* The safetensors format: what is written reads back, and what a file says wrongly of itself is refused by name. */
+/* Tests safetensors files: what is written is read back, and a file that contradicts itself is refused by name. */
 #include <setjmp.h>
 #include <dirent.h>
 #include <signal.h>
@@ -87,7 +87,7 @@ static void a_file_cut_at_any_byte_is_refused(void **state) {
   size_t size = fread(bytes, 1, sizeof bytes, in);
   fclose(in);
   for (size_t cut = 0; cut < size; cut++) {
-    char *exact = malloc(cut + !cut);  // so that a sanitizer sees a read behind it
+    char *exact = malloc(cut + !cut);  // of exact size, so that a sanitizer sees a read beyond it
     memcpy(exact, bytes, cut);
     ad_safetensors *file = NULL;
     assert_int_equal(ad_safetensors_parse(exact, cut, "cut", &file), AD_INVALID);
@@ -120,7 +120,7 @@ static void a_file_gets_its_name_when_it_is_finished(void **state) {
   assert_int_equal(ad_safetensors_add(writer, tensors[0].data), AD_OK);
   assert_int_equal(entries(), 2);
   ad_safetensors_writer_destroy(writer);
-  holds_tensors(TENSORS); /* what was there */
+  holds_tensors(TENSORS); /* the old file is still there */
   assert_int_equal(ad_safetensors_create(path, tensors, 1, NULL, &writer), AD_OK);
   assert_int_equal(ad_safetensors_add(writer, tensors[0].data), AD_OK);
   assert_int_equal(ad_safetensors_finish(writer, NULL, NULL), AD_OK);
@@ -129,7 +129,7 @@ static void a_file_gets_its_name_when_it_is_finished(void **state) {
   holds_tensors(1);
 }
 
-/* What the system says of a full disk it says of a file that may not grow. */
+/* A limit on file size makes a write fail as a full disk does. */
 static void a_file_that_finds_no_room_leaves_what_was_there(void **state) {
   static const float many[4096] = {1};
   const ad_safetensor large = {"many", AD_F32, {1, {4096}}, many, sizeof many};
@@ -182,7 +182,7 @@ static void dtypes_of_collectives_alone_are_not_written(void **state) {
   }
 }
 
-/* ---- what a file may not say ---- */
+/* ---- files that contradict themselves ---- */
 
 static ad_status parse(const char *header, size_t data_bytes, ad_safetensors **out) {
   size_t length = strlen(header), size = 8 + length + data_bytes;
@@ -260,9 +260,9 @@ static void what_is_no_file_is_named(void **state) {
   assert_int_equal(ad_safetensors_open(folder, &file), AD_IO);
 }
 
-/* ---- headers that are shared ---- */
+/* ---- files that share most of their header's text ---- */
 
-/* A header and four bytes of data. */
+/* Writes a file with this header and four bytes of data. */
 static void write_raw(const char *at, const char *header) {
   size_t length = strlen(header);
   FILE *file = fopen(at, "wb");
@@ -277,7 +277,7 @@ static void write_raw(const char *at, const char *header) {
 #define TENSOR "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"
 static const char first_header[] = "{\"__metadata__\": {\"x\": \"a\\\\\", \"y\": \"{\\\"b\\\"\"}, " TENSOR;
 
-/* Opens a file with this header as like one with `first_header`. */
+/* Opens a file with this header with the help of one that has `first_header`. */
 static ad_status open_second(const char *header, ad_safetensors **out, int *shares, int *shares_y) {
   ad_safetensors *first;
   write_raw(path, first_header);
@@ -298,16 +298,19 @@ static void what_headers_have_in_common_is_shared(void **state) {
   } cases[] = {
       {first_header, "a\\", "{\"b\"", 1, 1},
       {"{\"__metadata__\": {\"x\": \"a\", \"y\": \"{\\\"b\\\"\"}, " TENSOR, "a", "{\"b\"", 1, 1},
-      {"{\"__metadata__\": {\"x\": \"a\", \"y\": \"{\\\"b\\\"\"}, " TENSOR "   ", "a", "{\"b\"", 1, 1}, /* filled up */
+      /* padded with spaces */
+      {"{\"__metadata__\": {\"x\": \"a\", \"y\": \"{\\\"b\\\"\"}, " TENSOR "   ", "a", "{\"b\"", 1, 1},
       {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"c\"}, " TENSOR, NULL, "{\"b\"c", 1, 0},
       {"{\"__metadata__\": {\"x\": \"}, \\\\\\\" \"}, " TENSOR, "}, \\\" ", NULL, 1, 0},
       {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"\"},  " TENSOR, NULL, "{\"b\"", 0, 0},
-      {"{\"__metadata__\": {\"z\": \"{\\\"b\\\"\"}, " TENSOR, NULL, NULL, 1, 0}, /* another key of that length */
+      {"{\"__metadata__\": {\"z\": \"{\\\"b\\\"\"}, " TENSOR, NULL, NULL, 1, 0}, /* another key of the same length */
       {"{\"__metadata__\": {\"yy\": \"a\", \"y\": \"{\\\"c\\\"\"}, " TENSOR, NULL, "{\"c\"", 1, 0},
-      {"{\"__metadata__\": {\"\\u0079\": \"{\\\"b\\\"\"}, " TENSOR, NULL, "{\"b\"", 1, 0}, /* another way to write it */
+      /* the same key written with an escape */
+      {"{\"__metadata__\": {\"\\u0079\": \"{\\\"b\\\"\"}, " TENSOR, NULL, "{\"b\"", 1, 0},
       {"{\"__metadata__\": {\"x\": \"a\\\\\\\\\", \"y\": \"\\\\\"}, " TENSOR, "a\\\\", "\\", 1, 0},
       {"{\"__metadata__\": {\"x\\\\\": \"a\", \"y\": \"\\\\\\\"\"}, " TENSOR, NULL, "\\\"", 1, 0},
-      {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"\"}, " OTHER, NULL, "{\"b\"", 0, 0}, /* as long as the other tensor */
+      /* a tensor of another name, as long as the first */
+      {"{\"__metadata__\": {\"y\": \"{\\\"b\\\"\"}, " OTHER, NULL, "{\"b\"", 0, 0},
       {"{\"__metadata__\": {}, " TENSOR, NULL, NULL, 0, 0},
       {"{" TENSOR, NULL, NULL, 0, 0},
   };
@@ -358,7 +361,8 @@ static void what_is_more_than_a_header_is_refused_beside_a_right_one(void **stat
   ad_safetensors_close(first);
 }
 
-/* Headers of `keys` keys, opened one like the other: as many as are kept are shared, more are read all the same. */
+/* Opens two files whose headers have `keys` keys: as many values as can be kept are shared, further ones are read
+ * anyway. */
 static void open_many(int keys) {
   char header[1024] = "{\"__metadata__\": {";
   ad_safetensors *first, *second;
@@ -380,11 +384,11 @@ static void a_header_may_have_more_texts_than_are_shared(void **state) {
   for (int keys = AD_HEADER_PAIRS - 1; keys <= AD_HEADER_PAIRS + 1; keys++) open_many(keys);
 }
 
-/* The bytes behind such a text are not its own. */
+/* A header that ends inside a value must not be read beyond its end. */
 static void a_text_that_ends_inside_of_a_value_is_not_read_on(void **state) {
   static const char like[] = "{\"__metadata__\":{\"x\":\"abc}}defgh\"}}", cut[] = "{\"__metadata__\":{\"x\":\"abc}}";
   ad_header_text first = {.metadata = json_object()}, second = {0};
-  char *exact = malloc(strlen(cut)); /* so that a sanitizer sees a read behind it */
+  char *exact = malloc(strlen(cut)); /* of exact size, so that a sanitizer sees a read beyond it */
   ad_header_text_split(like, strlen(like), &first);
   assert_int_equal(first.count, 1);
   memcpy(exact, cut, strlen(cut));

@@ -1,4 +1,5 @@
-/* Whole files: one that cannot be written leaves what was there, and no link is written through. */
+/* Tests files that are written whole or not at all: a failed write leaves the old file, and no symbolic link is written
+ * through. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -89,7 +90,7 @@ static void what_is_no_file_is_not_replaced(void **state) {
   snprintf(folders, sizeof folders, "%s/folder", folder);
   assert_int_equal(mkdir(folders, 0777), 0);
   assert_int_equal(mkfifo(other, 0666), 0);
-  assert_int_equal(symlink("/proc/self/fd/1", path), 0); /* as /dev/stdout */
+  assert_int_equal(symlink("/proc/self/fd/1", path), 0); /* a link like /dev/stdout */
   const char *const names[] = {folders, other, path, "/dev/null"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     struct stat before, after;
@@ -110,7 +111,7 @@ static void what_cannot_be_written_is_named(void **state) {
   assert_int_equal(ad_unfinished_write("/nowhere/file", put_words, "", &file), AD_IO);
   assert_non_null(strstr(ad_last_error(), "/nowhere/file: cannot be written: No such file"));
   assert_null(file);
-  assert_int_equal(ad_unfinished_write(folder, put_words, "", &file), AD_IO);  // a folder has that name
+  assert_int_equal(ad_unfinished_write(folder, put_words, "", &file), AD_IO);  // the name belongs to a folder
   assert_null(file);
 }
 

@@ -1,5 +1,5 @@
-/* Any bytes as a config.json: it is refused with a message, or every value that it gives is of a key of model and every
- * sentence names a key; and the same bytes are judged the same again. */
+/* Fuzzes config.json: any bytes are refused with a message, or every value that they give belongs to a key of `model`
+ * and every refusal names a key; the same bytes give the same result again. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

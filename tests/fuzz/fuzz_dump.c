@@ -1,5 +1,5 @@
-/* Any bytes as the files of a dump, each behind its length in four bytes: what is accepted is judged, with a document
- * that can be printed, and the same again. */
+/* Fuzzes the files of a dump (each behind its length in four bytes): what is accepted is judged, the document can be
+ * printed, and a second judgement is the same. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static void require(int holds) {
   if (!holds) abort();
 }
 
-/* Files in memory, by the paths that the process has for them. */
+/* Writes the input's files into memory files, and gets their paths under /proc/self/fd. */
 static size_t write_files(const uint8_t *data, size_t size, int opened[FILES], char paths[FILES][40]) {
   size_t count = 0;
   while (size >= 4 && count < FILES) {

@@ -1,6 +1,6 @@
-/* Any two headers that have most of their text in common: a file opened like another one is what it is when it is
- * parsed alone, or is refused in the same words. The bytes: a plan, the first header, and what stands in the second
- * one in place of some of it. */
+/* Fuzzes pairs of safetensors headers that share most of their text: a file that is opened with the help of a similar
+ * one gives what it gives when it is parsed alone, or is refused in the same words. The input's bytes: a plan, the
+ * first header, and what the second header has in place of some of it. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +15,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { LENGTH_BYTES = 8, MOST = 8192 };
 
 typedef struct plan {
-  uint16_t length, at, removed; /* of the first header, and of what the second one has something else for */
-  uint8_t bytes, more;          /* of data, and what the second file has more of it */
+  /* length of the first header; place and length of what the second header replaces in it */
+  uint16_t length, at, removed;
+  uint8_t bytes, more; /* bytes of data, and how many more the second file has */
 } plan;
 
 typedef struct made {
@@ -34,7 +35,7 @@ static void add(made *file, const void *bytes, size_t size) {
   file->size += size;
 }
 
-/* A file in memory, by the path that the process has for it. */
+/* Finishes a memory file, with its path under /proc/self/fd. */
 static void finish(made *file, size_t data_bytes) {
   uint64_t length = file->size - LENGTH_BYTES;
   memcpy(file->bytes, &length, sizeof length);
@@ -76,7 +77,7 @@ static void compare(const made *first, const made *second) {
   require(ad_safetensors_parse(second->bytes, second->size, second->path, &alone) == status);
   require(!status || !strcmp(why, ad_last_error()));
   if (!status) same_metadata(shared, alone, first);
-  ad_safetensors_close(like); /* what is shared outlives it */
+  ad_safetensors_close(like); /* shared text must outlive the first file */
   if (!status) same_metadata(shared, alone, second);
   if (!status) same_tensors(shared, alone, second);
   ad_safetensors_close(shared);

@@ -1,4 +1,4 @@
-/* Any text as a layout string on three meshes: what is accepted prints as a string that reads as the same layout. */
+/* Fuzzes layout strings on three meshes: what is accepted prints as a string that reads as the same layout. */
 #include <stdlib.h>
 #include <string.h>
 #include "addend/layout.h"

@@ -1,4 +1,4 @@
-/* Any text as a mesh string: what is accepted prints as a string that builds the same mesh again. */
+/* Fuzzes mesh strings: what is accepted prints as a string that builds the same mesh again. */
 #include <stdlib.h>
 #include <string.h>
 #include "addend/mesh.h"
@@ -10,7 +10,7 @@ static void require(int holds) {
   if (!holds) abort();
 }
 
-/* The mesh's own arithmetic must agree with itself at its last rank. */
+/* Checks that positions and groups of the mesh's last rank agree. */
 static void check_last_rank(const ad_mesh *mesh) {
   int64_t position[AD_AXIS_COUNT], last = ad_mesh_first_rank(mesh) + ad_mesh_size(mesh) - 1;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) position[axis] = ad_mesh_position(mesh, last, (ad_axis)axis);

@@ -1,5 +1,5 @@
-/* Any bytes as a .npy file: what is accepted holds its elements inside of the bytes, to the last one, and the same
- * bytes are judged the same again. */
+/* Fuzzes .npy files: what is accepted has all its elements inside the input's bytes, and the same bytes give the same
+ * result again. */
 #include <stdlib.h>
 #include <string.h>
 #include "data/npy.h"

@@ -1,5 +1,5 @@
-/* Any bytes as a recipe and, after a zero byte, as a --set: they are refused with a message, the same each time, or
- * what is printed reads back as the same recipe. No file is opened. */
+/* Fuzzes a recipe and, after a zero byte, a --set argument: both are refused with a message, the same each time, or the
+ * printed recipe reads back as the same recipe. No file is opened. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

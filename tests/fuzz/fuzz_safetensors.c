@@ -1,5 +1,5 @@
-/* Any bytes as a safetensors file: what is accepted tiles the file's data with tensors that can be read and found
- * again. */
+/* Fuzzes safetensors files: in what is accepted, tensors tile the data without gap, can be read, and are found by name.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include "addend/safetensors.h"

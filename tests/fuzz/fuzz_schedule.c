@@ -1,5 +1,5 @@
-/* Any bytes as a table: what is accepted is judged alike twice, is written as text that reads as the same table, and
- * where it holds it can be measured, lowered and drawn. */
+/* Fuzzes schedule tables: what is accepted is judged alike twice and is written as text that reads as the same table; a
+ * table that holds can be timed, lowered and drawn. */
 #include <stdlib.h>
 #include <string.h>
 #include "addend/schedule.h"

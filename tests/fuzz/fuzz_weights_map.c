@@ -1,5 +1,5 @@
-/* Any bytes as an index of weights: what is accepted names files by plain names, which cannot lead out of its folder,
- * and the same bytes are judged the same again. */
+/* Fuzzes the index of sharded weights: what is accepted names files by plain names, which cannot lead out of the
+ * index's folder; the same bytes give the same result again. */
 #include <stdlib.h>
 #include <string.h>
 #include "data/weights.h"

@@ -1,5 +1,5 @@
-/* Both libraries in one process have one core: an error that the trainer records is the one that the core tells. Loaded
- * at run time, the core first, as a binding does. Usage: both FOLDER */
+/* A program that loads both libraries with dlopen, the core first, as a language binding does. They share one core: the
+ * last error that the trainer sets is the one that the core returns. Usage: both FOLDER */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* A stranger's mixture of experts, in C and C++17: it reads rows of numbers, learns their squares, and chooses as the
- * proof tells it to. Its layer, its view and its choices come from the headers alone. */
+/* A user's own mixture of experts, in C and C++17, on the installed headers alone: it reads rows of numbers, learns
+ * their squares, and takes its expert choices from the proof when the proof gives them. It makes its own layer, view
+ * and choices. */
 #include <math.h>
 #include <stdlib.h>
 #include <addend/addend.h>
@@ -19,7 +20,7 @@ typedef struct mixture {
   ad_batch_field fields[2];
   ad_batch *batch;
   double margin;
-  int32_t *kept; /* [global_batch * SEQ, TOP_K]; NULL: nobody asked for choices */
+  int32_t *kept; /* [global_batch * SEQ, TOP_K] choices; NULL: nobody asked for choices */
   int are_given;
 } mixture;
 

@@ -1,5 +1,5 @@
-/* A stranger's program: knows addend only as it is installed. Prints a mesh; tests/install/test_install.sh builds and
- * runs it. */
+/* A user's program that knows addend only as it is installed. It prints a mesh; tests/install/test_install.sh builds
+ * and runs it. */
 #include <stdio.h>
 #include <addend/mesh.h>
 

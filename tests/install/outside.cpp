@@ -1,4 +1,4 @@
-// A stranger's C++ program on the core's headers alone.
+// A user's C++ program on the core's installed headers alone.
 #include <cstdio>
 #include <addend/core.h>
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# On aarch64 layouts and diff work, and ranks are refused (src/core/comm/processor.c). What they need compiles without headers that
-# only Linux or only x86-64 has; then the core is built for aarch64, its tests of layouts, files and diff run under qemu, and so does
-# `addend diff`. Compiler: aarch64-linux-gnu-gcc where it is installed, else zig. Debian's libraries for aarch64 are fetched into the
-# user's cache folder. Where qemu-user is missing, or those libraries, it is compiled only. Usage: test_aarch64.sh SOURCE
+# Tests that on aarch64 layouts and diff work and ranks are refused (src/core/comm/processor.c). The sources of layouts
+# and diff must compile without headers that only Linux or only x86-64 has; then the core is built for aarch64, and its
+# tests of layouts, files and diff, and `addend diff`, run under qemu. Compiler: aarch64-linux-gnu-gcc if it is
+# installed, else zig. Debian's libraries for aarch64 are fetched into the user's cache folder. Without qemu-user or
+# those libraries the test only compiles. Usage: test_aarch64.sh SOURCE
 set -euo pipefail
 source=$1
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
@@ -19,7 +20,7 @@ else
   export ZIG_GLOBAL_CACHE_DIR=$cache/zig
 fi
 
-# Of the system's headers these are alike on every processor.
+# These system headers are the same for every processor.
 mkdir "$work/include"
 for header in jansson.h jansson_config.h xxhash.h cmocka.h Random123; do
   for folder in /usr/local/include /usr/include "/usr/include/$(uname -m)-linux-gnu"; do
@@ -27,7 +28,7 @@ for header in jansson.h jansson_config.h xxhash.h cmocka.h Random123; do
   done
 done
 
-# Without Linux's headers.
+# Headers that only Linux or only x86-64 has are replaced by ones that stop the compiler.
 mkdir -p "$work/poison"
 for header in sys/prctl.h sys/syscall.h sys/signalfd.h sys/eventfd.h sys/epoll.h sys/uio.h sys/sendfile.h sys/inotify.h linux/futex.h \
   linux/mempolicy.h linux/memfd.h numaif.h immintrin.h xmmintrin.h cpuid.h; do
@@ -48,7 +49,8 @@ echo "base, kernels, mesh, layout, files and diff compile for aarch64 without Li
 compiled_only() { echo "compiled for aarch64, not run: $*" && exit 0; }
 qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static) || compiled_only "qemu-user is not installed"
 
-# fetch_libraries: Debian's for aarch64, unpacked into the cache folder; the system's own packages stay as they are.
+# fetch_libraries: fetches Debian's libraries for aarch64 and unpacks them into the cache folder; the system's own
+# packages stay as they are.
 sysroot=$cache/aarch64
 fetch_libraries() {
   local own=$work/apt options
@@ -77,13 +79,13 @@ for test in "$source"/tests/{mesh,layout,files,diff}/test_*.c; do
   targets+=("test_$(basename "$(dirname "$test")")_${name#test_}")
 done
 cmake --build "$work/build" --target "${targets[@]}" >"$work/log" 2>&1 || fail "the core for aarch64"
-slow='^diff/gram$' # emulated, without optimisation
+slow='^diff/gram$' # too slow when emulated without optimisation
 [ "${ADDEND_TEST_SEED-}" != all ] || slow='^$'
 ctest --test-dir "$work/build" -R '^(mesh/|layout/|files/|diff/|comm/processor$)' -E "$slow" --output-on-failure --no-tests=error >"$work/log" 2>&1 ||
   fail "tests under qemu"
 grep -E 'tests passed' "$work/log"
 
-# The program: a dump with a mistake is judged, ranks are refused, one process works.
+# The program: it judges a dump with a mistake, refuses ranks, and works as one process.
 cd "$work"
 addend() { "$qemu" -L "$sysroot" "$work/build/addend" "$@"; }
 PYTHONPATH=$source/tests/cli python3 - <<'P'

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# libaddend without the trainer and without what the trainer stands on: it is configured where no package of those libraries is
-# found, built where each of their headers ends the compiler, and holds nothing of the trainer. Its tests run.
+# Tests that libaddend builds without the trainer and the libraries that the trainer needs: CMake finds no package of
+# those libraries, including one of their headers stops the compiler, and the library holds nothing of the trainer. The
+# core's tests run.
 # Usage: test_core_alone.sh SOURCE COMPILER
 set -euo pipefail
 source=$1 compiler=$2
@@ -26,7 +27,7 @@ start=$(date +%s)
 cmake --build "$work/build" --target libaddend.so addend_static addend_cli examples >"$work/log" 2>&1 || fail "the build"
 echo "built in $(($(date +%s) - start)) s"
 
-# What it needs at run time, and what it holds.
+# The libraries that the core needs at run time, and its symbols.
 needed=$(objdump -p "$work/build/libaddend.so" | sed -n 's/^ *NEEDED *//p' | sort | tr '\n' ' ')
 for library in $needed; do
   case $library in
@@ -39,7 +40,7 @@ foreign=$(nm -D --defined-only "$work/build/libaddend.so" | awk '{print $3}' |
   grep -E '^ad_(tape|tensor|gemm|recipe|run|program|plan|check|train|report|checkpoint)(_|@|$)' || true)
 [ -z "$foreign" ] || fail "libaddend.so holds of the trainer: $foreign"
 
-# Its tests: of each folder one, and the program.
+# The core's tests: one of each folder; and the program.
 cmake --build "$work/build" --target test_mesh_strings test_layout_strings test_array_packed test_diff_parts test_reduce_reducer \
   >"$work/log" 2>&1 || fail "its tests do not build"
 ctest --test-dir "$work/build" -R '^(mesh/strings|layout/strings|array/packed|diff/parts|reduce/reducer|examples/built|cli/core|cli/diff)$' \

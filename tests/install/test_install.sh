@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs a built tree into a folder with a space in its name, then builds and runs programs that know only what is installed:
-# with pkg-config (shared, static) and with find_package, on the core alone and on the trainer, in C and in C++.
+# Installs a built tree into a folder with a space in its name, then builds and runs programs that know only what is
+# installed: with pkg-config (shared, static) and with find_package, on the core alone and on the trainer, in C and in
+# C++.
 # Usage: test_install.sh SOURCE BUILD COMPILER
 set -euo pipefail
 source=$1 build=$2 compiler=$3
@@ -22,7 +23,7 @@ must_print() {
 
 cmake --install "$build" --prefix "$prefix" >"$work/install.log"
 
-# Every header is there, and the manual page and completions are where their readers look.
+# Every header is installed, and the manual page and completions are where programs look for them.
 diff -r "$source/include/addend" "$prefix/include/addend"
 for file in man/man1/addend.1 bash-completion/completions/addend zsh/site-functions/_addend \
   fish/vendor_completions.d/addend.fish; do
@@ -32,7 +33,7 @@ for file in bash:bash-completion/completions/addend zsh:zsh/site-functions/_adde
   "$build/addend" --completions "${file%%:*}" | cmp - "$prefix/share/${file#*:}" || fail "completions are not this program's"
 done
 
-# With pkg-config: the core, then the trainer.
+# Builds with pkg-config, the core and then the trainer.
 package=$(find "$prefix" -name addend.pc)
 PKG_CONFIG_PATH=$(dirname "$package")
 export PKG_CONFIG_PATH
@@ -62,7 +63,7 @@ for name in addend addend-train; do
     fail "$name.pc has another version than the project"
 done
 
-# Both libraries in one process.
+# Loads both libraries into one process.
 "$compiler" "${flags[@]}" "-I$prefix/include" "$source/tests/install/both.c" -o "$work/both" -ldl
 expected="one core"
 must_print "both libraries in one process" "$work/both" "$libraries"
@@ -75,7 +76,7 @@ done
 echo '#include <addend/addend.h>' | c++ -std=c++17 -Wall -Wextra -Werror "-I$prefix/include" -x c++ -fsyntax-only - ||
   fail "addend.h is no C++"
 
-# With find_package.
+# Builds with find_package.
 cmake -S "$source/tests/install/package" -B "$work/outside build" -DCMAKE_PREFIX_PATH="$prefix" -DTRAINER=ON \
   -DCMAKE_C_COMPILER="$compiler" >"$work/cmake.log" || { cat "$work/cmake.log" >&2 && fail "find_package failed"; }
 cmake --build "$work/outside build" >"$work/build.log" || { cat "$work/build.log" >&2 && fail "the package does not build"; }
@@ -84,7 +85,7 @@ for program in addend static cpp; do must_print "find_package, $program" "$work/
 expected="3 ranks"
 for program in train train_static; do must_print "find_package, $program" "$work/outside build/outside_$program" "$recipe"; done
 
-# The core alone is a component of its own: its headers and libraries, and a package that knows no trainer.
+# The core is an install component: its headers and libraries, and a package that knows no trainer.
 for component in core; do cmake --install "$build" --prefix "$work/core" --component $component >"$work/install.log"; done
 [ -e "$work/core/include/addend/core.h" ] || fail "core.h is no part of the component core"
 for foreign in tensor.h recipe.h addend.h; do
@@ -98,7 +99,7 @@ cmake -S "$source/tests/install/package" -B "$work/core build" -DCMAKE_PREFIX_PA
   -DCMAKE_C_COMPILER="$compiler" >"$work/cmake.log" 2>&1 || fail "a trainer that is not there was found"
 grep -q 'installed here without its trainer' "$work/cmake.log" || { cat "$work/cmake.log" >&2 && fail "nothing says that the trainer is not there"; }
 
-# The program knows itself without the tree that it was built in.
+# The installed program works without the build tree.
 if [ -x "$build/addend" ]; then
   "$prefix/bin/addend" --help >/dev/null || fail "the installed addend --help failed"
 fi

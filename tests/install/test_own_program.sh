@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# examples/classifier.c as a stranger builds it, knowing only what is installed: as a program, shared and from archives, in C and in
-# C++17; and as a shared object, which the installed `addend --program` and the Python package run. Objects that do not fit are
-# refused with a sentence.
+# Builds examples/classifier.c as a user does, knowing only what is installed: as a program, with shared libraries and
+# with archives, in C and in C++17; and as a shared object, which the installed `addend --program` and the Python
+# package run. Shared objects that do not fit are refused with a sentence.
 # Usage: test_own_program.sh SOURCE BUILD COMPILER
 set -euo pipefail
 source=$1 build=$2 compiler=$3
@@ -20,7 +20,7 @@ eval "shared=($(pkg-config --libs addend-train))"
 eval "static=($(pkg-config --static --libs addend-train | sed -E 's/-l(addend(_train)?)( |$)/-l:lib\1.a\3/g'))"
 strict=(-Wall -Wextra -Werror -Wno-unused-parameter)
 
-proven() { # what, then a command
+proven() { # arguments: what is tried, command
   local what=$1
   shift
   "$@" >printed 2>&1 || fail "$what: $(tail -n 3 printed)"
@@ -43,7 +43,7 @@ for cxx in g++ clang++; do
   proven "in C++17 by $cxx" env LD_LIBRARY_PATH="$libraries" ./classifier_$cxx check classifier.yaml
 done
 
-# As a shared object, without a library of its own or linked with the shared one.
+# As a shared object, linked without addend's library and with the shared one.
 addend=$work/prefix/bin/addend
 "$compiler" -std=c11 "${strict[@]}" -shared -fPIC "${cflags[@]}" classifier.c -o classifier.so
 proven "a shared object" "$addend" check classifier.yaml --program ./classifier.so "${three[@]}"
@@ -54,7 +54,7 @@ proven "named without a slash" "$addend" check classifier.yaml --program classif
 "$compiler" -shared -fPIC "${cflags[@]}" classifier.c -o linked.so "${shared[@]}"
 proven "linked with the shared library" env LD_LIBRARY_PATH="$libraries" "$addend" check classifier.yaml --program linked.so
 
-# A mixture of experts, of the installed headers alone.
+# A mixture of experts, on the installed headers alone.
 cat >experts.yaml <<END
 name: experts
 model: {kind: mixture}
@@ -71,7 +71,7 @@ g++ -x c++ -std=c++17 "${strict[@]}" -Wno-missing-field-initializers -shared -fP
 ! "$addend" check experts.yaml --program ./experts.so --set views.sparse="etp=2 ep=2" 2>printed || fail "etp that is not tp"
 grep -q "etp of the view .* must be 1 .* or have the ranks of tp" printed || fail "etp that is not tp: $(cat printed)"
 
-refused() { # words, file
+refused() { # arguments: words of the message, file
   ! "$addend" check classifier.yaml --program "$2" >printed 2>&1 || fail "$2 should be refused"
   grep -q -- "$1" printed || fail "$2: '$1' is not in: $(cat printed)"
 }
@@ -104,7 +104,7 @@ printf 'name: c\nprogram: ./classifier.so\n' | cat - classifier.yaml | sed '/^na
 ! "$addend" check named.yaml --program ./classifier.so >printed 2>&1 || fail "a recipe names a program"
 grep -q "program: unknown key" printed || fail "a recipe that names a program: $(cat printed)"
 
-# From Python.
+# The shared object is checked from Python.
 python=$(bash "$source/tests/support/python.sh" --find numpy) || { echo "own program: Python was not tried: no NumPy" && exit 0; }
 PYTHONPATH=$source/python ADDEND_LIBRARY=$libraries/libaddend.so "$python" - <<'P'
 import addend

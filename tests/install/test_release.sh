@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The source archive of script/release holds every file of the commit, and from it alone, without git, the core builds, its fast
-# tests run, and tests draw their cases. Usage: test_release.sh SOURCE COMPILER
+# Tests that script/release's source archive holds every file of the commit, and that from the archive alone, without
+# git, the core builds, its fast tests run, and tests draw their cases. Usage: test_release.sh SOURCE COMPILER
 set -euo pipefail
 source=$1 compiler=$2
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
@@ -21,7 +21,7 @@ for name in jansson xxHash Random123 dygraphs; do
   grep -q "$name" "$tree/THIRD-PARTY.md" || fail "THIRD-PARTY.md has no $name"
 done
 
-# No checkout above it either, whose hash could be taken.
+# Hides any git checkout above the folder, whose hash could be taken.
 export GIT_CEILING_DIRECTORIES=$work
 seed=$(bash "$tree/tests/support/seed.sh") || fail "seed.sh"
 [[ $seed =~ ^[0-9]+$ ]] && [ "$seed" = "$(bash "$tree/tests/support/seed.sh")" ] || fail "the seed is '$seed'"

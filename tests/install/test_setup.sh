@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Where script/setup cannot install, it says how: by the names of Fedora, of Arch, or of Debian; what no package brings it says too.
-# Nothing is installed here: the path has neither apt-get nor what is looked for. Usage: test_setup.sh SOURCE
+# Tests that script/setup says what to install where it cannot install it: the packages by the names of Fedora, Arch, or
+# Debian, and what no package provides. Nothing is installed here: the test's PATH has neither apt-get nor the tools
+# that script/setup looks for. Usage: test_setup.sh SOURCE
 set -euo pipefail
 source=$1
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
@@ -9,7 +10,7 @@ fail() { echo "FAILED: $*" >&2; cat "$work/said" >&2; exit 1; }
 mkdir "$work/bin"
 for tool in bash sed awk tr dirname id sort uname env cat grep head; do ln -s "$(command -v "$tool")" "$work/bin/$tool"; done
 
-# setup OS-RELEASE ARGUMENT...: what is said, with exit status 1
+# setup OS-RELEASE ARGUMENT...: runs script/setup, which must exit with 1; `said` gets its message
 setup() {
   local status=0 release=$1
   shift
@@ -38,7 +39,7 @@ setup 'ID=plan9\n'
 says "this is not Debian, Fedora or Arch: .*the names are Debian's"
 ! grep -qE 'dnf|pacman|apt-get' "$work/said" || fail "a command for another system"
 
-# Every row has five columns, and what has no package is told by name where it is needed to build.
+# Every row of the tables has five columns; what has no package is told by name if the build needs it.
 awk -F '|' '/_table=/ {inside = 1; next} /^'\''$/ {inside = 0} inside && NF != 5 {bad = 1; print} END {exit bad}' "$source/script/setup" >"$work/said" ||
   fail "rows without five columns"
 echo "setup: all hold"

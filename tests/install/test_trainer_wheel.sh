@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# `pip install './python[train]'` builds the core and the trainer, each a distribution, without asking a package index for either;
-# the package then finds the trainer, and loses it with `pip uninstall addend-train`. Where a library is missing one sentence says
-# which, and names script/setup. Usage: test_trainer_wheel.sh SOURCE
+# Tests that `pip install './python[train]'` builds the core and the trainer, each a distribution, without asking a
+# package index for either; that the package then finds the trainer, and no longer after `pip uninstall addend-train`;
+# and that a missing library is named in one sentence, with script/setup. Usage: test_trainer_wheel.sh SOURCE
 set -euo pipefail
 source=$1
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; tail -n 40 "$work/log" >&2; exit 1; }
 
-# What builds it is script/wheel's.
+# script/wheel provides the build tools.
 tools=$(bash "$source/script/wheel" --tools) || { echo "${tools:-skipped: no tools}" && exit 77; }
 python3 -m venv "$work/venv"
 python=$work/venv/bin/python3
 "$tools/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tools.pth"
 unset ADDEND_LIBRARY PYTHONPATH
-export SKBUILD_CMAKE_BUILD_TYPE=Debug CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)} # not what is measured
+# a debug build is faster to make, and nothing is measured
+export SKBUILD_CMAKE_BUILD_TYPE=Debug CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 pip() { "$python" -m pip --disable-pip-version-check "$@" >"$work/log" 2>&1; }
 cd "$source"
 
@@ -32,12 +33,12 @@ cores = [path for path in mapped if "libaddend.so" in path]
 assert len(cores) == 1 and str(native / "libaddend_train.so.0") in mapped, (cores, mapped)
 P
 "$work/venv/bin/addend" check "$source/recipes/gpt-dp.yaml" --steps 1 >"$work/log" 2>&1 || fail "addend check"
-# Alone it finds the core too.
+# The trainer's library finds the core's by itself.
 "$python" -c 'import ctypes, importlib.util, pathlib
 folder = pathlib.Path(importlib.util.find_spec("addend_train").origin).parent
 ctypes.CDLL(str(folder / "_native/libaddend_train.so.0"))' >"$work/log" 2>&1 || fail "the trainer does not find the core"
 
-# A trainer of another build of the core says so.
+# A trainer that cannot be loaded is reported.
 native=$(dirname "$(find "$work/venv" -name libaddend_train.so.0)")
 echo "no library" >"$native/libaddend_train.so.0"
 "$python" - "$source" <<'P' >"$work/log" 2>&1 || fail "a trainer that cannot be loaded"
@@ -55,7 +56,7 @@ pip uninstall -y addend-train || fail "pip uninstall addend-train"
 try: addend.plan("recipe.yaml")
 except addend.MissingTrainerError: print("missing")' >"$work/log" 2>&1 && grep -qx missing "$work/log" || fail "without addend-train"
 
-# Without libraries of the trainer.
+# The libraries of the trainer are missing.
 mkdir "$work/packages"
 for package in jansson libxxhash; do
   ln -s "$(pkg-config --variable=pcfiledir $package)/$package.pc" "$work/packages/$package.pc"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The wheel of script/wheel, installed where no library that it was built with can be found: `import addend`, `addend diff`, what the
-# package says of the trainer, and, where there is a PyTorch, the watch of a job with a mistake. Usage: test_wheel.sh SOURCE
+# Tests the wheel of script/wheel, installed where the libraries that it was built with cannot be found: `import
+# addend`, `addend diff`, what the package says of the trainer, and, if there is a PyTorch, the watch of a job with a
+# mistake. Usage: test_wheel.sh SOURCE
 set -euo pipefail
 source=$1
 work=$(mktemp -d) && trap 'rm -rf -- "$work"' EXIT
@@ -13,13 +14,13 @@ cat "$work/log"
 [ $status -eq 0 ] || fail "script/wheel: exit $status"
 wheel=$(echo "$work"/addend-*-py3-none-manylinux_*_x86_64.whl)
 
-# A Python that sees PyTorch, if one does, and else nothing but itself.
+# A Python that sees PyTorch, if there is one, and otherwise nothing but its own packages.
 torch=$(bash "$source/tests/support/python.sh" --find torch) || torch=
 "${torch:-python3}" -m venv "$work/venv"
 python=$work/venv/bin/python3
 "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
 
-# The loader meets these before the system's libraries, and none of them is one.
+# The loader finds these files before the system's libraries, and none of them is a library.
 mkdir "$work/poison"
 for library in libjansson.so.4 libxxhash.so.0 libopenblas.so.0 libyaml-0.so.2 libfreetype.so.6 libaddend.so.0; do
   echo "no library" >"$work/poison/$library"
@@ -51,7 +52,7 @@ for call in (addend.check, addend.plan, addend.train):
         raise AssertionError(call)
 P
 
-# What pytest loads of the package, and pages that the program explains.
+# The pytest plugin, and the pages of `addend explain`.
 "$python" - <<'P' || fail "the pytest plugin"
 import importlib.metadata, importlib.util
 plugins = [one for one in importlib.metadata.distribution("addend").entry_points if one.group == "pytest11"]
@@ -60,7 +61,7 @@ assert importlib.util.find_spec("pytest_addend") and importlib.util.find_spec("a
 P
 "$work/venv/bin/addend" explain own_only | grep -q '^# own_only: ' || fail "addend explain"
 
-# A dump with a mistake, by the program and by the package.
+# A dump with a mistake is judged by the program and by the package.
 PYTHONPATH=$source/tests/cli "$python" - <<'P'
 from dumps import Job, Param
 

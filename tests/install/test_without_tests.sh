@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Where the package that the tests need is missing, a plain cmake says so and describes the rest.
+# Tests that plain cmake, without the package that the tests need, says so and configures everything else.
 set -eu
 source=$1 compiler=$2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT

@@ -1,4 +1,4 @@
-/* A stranger's program that uses the trainer as it is installed: asks a plan of a recipe, whose path it is given. */
+/* A user's program on the installed trainer: it plans the recipe whose path it is given. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <addend/addend.h>

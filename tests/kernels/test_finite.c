@@ -1,4 +1,4 @@
-/* The first value that is no finite number is found, wherever it stands and whatever stands before it. */
+/* Tests the search for the first value that is not finite, wherever it stands and whatever stands before it. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +16,8 @@ enum { NUMEL = 10000 };
 static const ad_dtype dtypes[] = {AD_F64, AD_F32, AD_BF16, AD_F16};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
-/* At an odd address, as in a file whose header is of any length. Finite: both zeros, subnormals, the largest. */
+/* Data at an odd address, as in a file with a header of any length. Zeros of both signs, subnormals and the largest
+ * number are finite. */
 static char memory[NUMEL * sizeof(double) + 1], *const data = memory + 1;
 
 static void put(ad_dtype dtype, size_t index, double value) {
@@ -65,7 +66,7 @@ static void what_a_narrower_dtype_has_no_room_for_is_found_by_its_size(void **st
   from[3] = 1e5;
   from[NUMEL - 1] = -2e5;
   from[7] = NAN;
-  from[8] = INFINITY; /* not finite before: the cast is not what made it so */
+  from[8] = INFINITY; /* the value was infinite before the cast too */
   ad_cast(to, AD_F16, from, AD_F64, NUMEL);
   assert_true(ad_largest_overflow(to, AD_F16, from, AD_F64, NUMEL) == 2e5);
   assert_true(ad_largest_overflow(to, AD_F16, from, AD_F64, NUMEL - 1) == 1e5);

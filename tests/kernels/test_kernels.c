@@ -1,4 +1,5 @@
-/* Kernels: conversions against arithmetic in f64, and every variant against the plain one, bit for bit. */
+/* Tests the vector kernels: conversions against arithmetic in f64, and every vector variant against the plain one, bit
+ * for bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +21,7 @@ enum { FLOATS = 4, OF_FLOATS = 4, REDUCTIONS = 7, VARIANTS = 4, ENCODINGS = 6553
 
 static ad_variant best;
 
-/* ---- the reference: a 16-bit format as numbers ---- */
+/* ---- the reference: a 16-bit format computed with f64 numbers ---- */
 
 typedef struct format {
   ad_dtype dtype;
@@ -44,14 +45,15 @@ static double decode(format f, unsigned bits) {
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
-/* Of a number, not of a NaN. Counts in units of the last place, where the next exponent follows the full mantissa. */
+/* Encodes a number (not a NaN), counted in units of the last place, so that a full mantissa carries into the exponent.
+ */
 static unsigned encode(format f, double value) {
   unsigned sign = signbit(value) ? 0x8000 : 0;
   double magnitude = fabs(value);
   if (isinf(value)) return sign | infinity_of(f);
   int exponent = magnitude > 0 ? ilogb(magnitude) : 1 - f.bias;
   if (exponent < 1 - f.bias) exponent = 1 - f.bias;
-  double units = nearbyint(ldexp(magnitude, f.mantissa_bits - exponent));  // to nearest even
+  double units = nearbyint(ldexp(magnitude, f.mantissa_bits - exponent));  // rounds to nearest even
   double bits = units + ldexp(exponent + f.bias - 1, f.mantissa_bits);
   return sign | (bits < infinity_of(f) ? (unsigned)bits : infinity_of(f));
 }
@@ -108,7 +110,7 @@ static void all_16_bit_numbers_widen_exactly(void **state) {
   }
 }
 
-/* Around every number of the format and every midpoint between two: the value, and its neighbours in f64 and f32. */
+/* For every number of the format and every midpoint between two: this value, and its neighbours in f64 and f32. */
 enum { AROUND = 9, BOUNDARIES = ENCODINGS * AROUND };
 static double boundaries[BOUNDARIES];
 static float boundaries_f32[BOUNDARIES];
@@ -119,7 +121,7 @@ static void fill_boundaries(format f) {
     double here = decode(f, i), next = decode(f, (i & 0x7fff) == infinity_of(f) - 1 ? i : i + 1);
     if (!isfinite(here) || !isfinite(next)) here = next = (i & 1 ? -1 : 1) * ldexp(1.3, (int)(i % 2046) - 1023);
     double middle = (here + next) / 2;
-    if ((i & 0x7fff) == infinity_of(f) - 1)  // where infinity begins
+    if ((i & 0x7fff) == infinity_of(f) - 1)  // from here on values round to infinity
       middle = copysign(ldexp((2 << f.mantissa_bits) - 0.5, f.bias - f.mantissa_bits), here);
     const double around[AROUND] = {here,
                                    nextafter(here, INFINITY),
@@ -129,7 +131,7 @@ static void fill_boundaries(format f) {
                                    nextafter(middle, -INFINITY),
                                    nextafterf((float)middle, INFINITY),
                                    nextafterf((float)middle, -INFINITY),
-                                   -middle * (1 + 0x1p-40)};  // would round twice through f32
+                                   -middle * (1 + 0x1p-40)};  // rounding through f32 would round twice
     for (int j = 0; j < AROUND; j++) boundaries[n++] = around[j];
   }
   for (size_t i = 0; i < BOUNDARIES; i++) boundaries_f32[i] = (float)boundaries[i];
@@ -156,7 +158,8 @@ static void a_nan_stays_one_and_keeps_the_top_of_its_payload(void **state) {
   uint32_t singles[NANS];
   uint64_t doubles[NANS];
   uint16_t narrowed[NANS];
-  for (unsigned i = 0; i < NANS; i++) {  // payloads whose top bits are all zero, and others; quiet and signalling
+  // NaNs with payloads whose top bits are all zero, and others; quiet and signalling
+  for (unsigned i = 0; i < NANS; i++) {
     uint64_t payload = i < 20 ? 1ull << i : ad_random_bits(1, 1, i) >> 12;
     doubles[i] = (uint64_t)(i & 1) << 63 | 0x7ffull << 52 | payload << (i < 20 ? 32 : 0);
     singles[i] = (uint32_t)(i & 1) << 31 | 0x7f800000u | ((uint32_t)payload & 0x7fffff) | (i >= 20);
@@ -206,7 +209,7 @@ static void the_two_16_bit_formats_convert_into_each_other(void **state) {
 
 static void integers_and_equal_dtypes_are_copied_bit_for_bit(void **state) {
   uint64_t bits[9], copied[9];
-  for (unsigned i = 0; i < 9; i++) bits[i] = ad_random_bits(2, 2, i) | 0x7ff0000000000000;  // NaNs in f64
+  for (unsigned i = 0; i < 9; i++) bits[i] = ad_random_bits(2, 2, i) | 0x7ff0000000000000;  // f64 NaNs
   for (int dtype = AD_F64; dtype <= AD_BOOL; dtype++) {
     size_t n = sizeof bits / ad_dtype_size((ad_dtype)dtype);
     memset(copied, 0, sizeof copied);
@@ -217,7 +220,7 @@ static void integers_and_equal_dtypes_are_copied_bit_for_bit(void **state) {
   }
 }
 
-/* ---- all variants against the plain one ---- */
+/* ---- all vector variants against the plain one ---- */
 
 enum { LONGEST = 2500, MOST_SOURCES = 9, MARGIN = 8, ROOM = LONGEST + 2 * MARGIN };
 typedef struct buffer {
@@ -227,14 +230,15 @@ static buffer inputs[MOST_SOURCES], results[VARIANTS][MOST_SOURCES];
 static const size_t lengths[] = {0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 1023, 1024, 1025, 2049};
 enum { LENGTHS = sizeof lengths / sizeof *lengths };
 
-/* Random bits, so that every exponent, subnormals, infinities and NaNs occur; and plain numbers between. */
+/* Random bits, so that every exponent, subnormals, infinities and NaNs occur, mixed with ordinary numbers. */
 static void fill(buffer *b, uint64_t stream, ad_dtype dtype) {
   for (uint64_t i = 0; i < sizeof b->bytes / 8; i++) {
     uint64_t bits = ad_random_bits(3, stream, i);
     memcpy(b->bytes + 8 * i, &bits, 8);
   }
   double special[] = {NAN, -NAN, INFINITY, -INFINITY, 0.0, -0.0, 1.0, 0x1p-24};
-  for (size_t i = 0; dtype == AD_BOOL && i < sizeof b->bytes; i++)  // every other is false, the others any truth
+  // every other bool is false, the others are any nonzero byte
+  for (size_t i = 0; dtype == AD_BOOL && i < sizeof b->bytes; i++)
     if (ad_random_bits(5, stream, i) & 1) b->bytes[i] = 0;
   if (!ad_dtype_is_float(dtype)) return;
   for (size_t i = 0; i < ROOM; i++) {
@@ -307,8 +311,8 @@ static void every_variant_reduces_alike(void **state) {
 
 static uint16_t terms[ENCODINGS], pair_sums[VARIANTS][ENCODINGS];
 
-/* Every 16-bit number with others: those near its own size, of either sign, where sums cancel, are halfway between two
- * numbers, subnormal, infinite or no number; and some far away. */
+/* Sums each 16-bit number with others: near its own size and of either sign, where sums cancel, lie halfway between two
+ * numbers, are subnormal, infinite or NaN; and some far from its size. */
 static void every_variant_rounds_sums_of_two_alike(void **state) {
   fill_encodings();
   for (int turn = 0; turn < 2 * 192; turn++) {
@@ -327,7 +331,7 @@ static void every_variant_rounds_sums_of_two_alike(void **state) {
   }
 }
 
-/* ---- what the kernels compute ---- */
+/* ---- the kernels against their definition ---- */
 
 static double reduce_two(ad_reduction reduction, double a, double b) {
   if (isnan(a) || isnan(b)) return NAN;
@@ -337,13 +341,13 @@ static double reduce_two(ad_reduction reduction, double a, double b) {
 }
 
 typedef struct wanted_sum {
-  size_t i;  // of the element
+  size_t i;  // number of the element
   ad_dtype dtype, sum;
   ad_reduction reduction;
   const void *const *sources;
 } wanted_sum;
 
-/* In f64, rounded to f32 after each step if that is the accumulate type. */
+/* The term in f64, rounded to f32 if f32 is the accumulate dtype. */
 static double term_of(const void *context, size_t j) {
   const wanted_sum *w = context;
   double term;
@@ -378,7 +382,7 @@ static const void *const *many_sources(ad_dtype dtype) {
   return sources;
 }
 
-/* `out` holds the reduction of `count` sources that stand for the indices from `first` on. */
+/* Checks that `out` is the reduction of `count` sources, which stand for the indices from `first` on, in tree order. */
 static void assert_in_order(const void *out, const wanted_sum *wanted, size_t first, size_t count) {
   for (size_t i = 0; i < MANY_LENGTH; i++) {
     wanted_sum w = *wanted;
@@ -389,7 +393,7 @@ static void assert_in_order(const void *out, const wanted_sum *wanted, size_t fi
   }
 }
 
-/* In registers, and in blocks. */
+/* Few elements are reduced in registers, many in blocks. */
 static void a_reduction_goes_in_the_order_of_the_tree_in_the_accumulate_dtype(void **state) {
   static const size_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33};
   for (int turn = 0; turn < FLOATS * OF_FLOATS * 2; turn++) {
@@ -407,7 +411,7 @@ static void a_reduction_goes_in_the_order_of_the_tree_in_the_accumulate_dtype(vo
   }
 }
 
-/* Cuts 0 .. count - 1 into parts of the tree, each time another way; a part of several is summed before. */
+/* Cuts 0 .. count - 1 into parts of the tree, differently for each draw; a part with several leaves is summed first. */
 static size_t cut_into_parts(size_t first, size_t count, uint64_t draw, uint32_t *leaves) {
   size_t lower = count > 1 ? ad_tree_lower(first, count) : 0;
   if (count == 1 || (draw >> (first + count) % 61 & 3) == 0) return leaves[0] = (uint32_t)count, 1;
@@ -415,8 +419,8 @@ static size_t cut_into_parts(size_t first, size_t count, uint64_t draw, uint32_t
   return below + cut_into_parts(first + lower, count - lower, draw, leaves + below);
 }
 
-/* As a node does that sends the sum of its ranks' addends to another: it gets the bits of all addends summed at one
- * place. */
+/* Sums parts first, as a node does that sends the sum of its ranks' addends to another: the bits are those of summing
+ * all addends at one place. */
 static void sum_parts_before(const void *const *sources, ad_dtype dtype, ad_reduction reduction, size_t count,
                              int turn) {
   static double partial[MANY_SOURCES][MANY_LENGTH];
@@ -452,7 +456,7 @@ static void parts_of_the_tree_may_be_summed_before(void **state) {
   }
 }
 
-/* ---- whole numbers and bools: the reference takes them one by one, in 64 bits ---- */
+/* ---- integers and bools: the reference adds them one by one, in 64 bits ---- */
 
 static int64_t whole_number(const void *memory, ad_dtype dtype, size_t i) {
   switch (dtype) {
@@ -471,7 +475,7 @@ static int64_t whole_number(const void *memory, ad_dtype dtype, size_t i) {
   }
 }
 
-/* The number of the dtype that the low bits stand for. */
+/* The number of the dtype that the low bits represent. */
 static int64_t wrapped(uint64_t bits, ad_dtype dtype) {
   switch (dtype) {
     case AD_BOOL:
@@ -507,7 +511,7 @@ static int64_t combined(ad_reduction reduction, int64_t a, int64_t b, ad_dtype d
   }
 }
 
-/* As written: a bool that is not 0 or 1 is no result. */
+/* A number as it was written: a written bool must be 0 or 1. */
 static int64_t written_number(const void *memory, ad_dtype dtype, size_t i) {
   return dtype == AD_BOOL ? ((const uint8_t *)memory)[i] : whole_number(memory, dtype, i);
 }
@@ -521,7 +525,7 @@ static void assert_one_by_one(const void *found, const void *const *sources, siz
   }
 }
 
-/* Apart, and into the source in the middle. */
+/* Reduces into memory of its own, and into the memory of the source in the middle. */
 static void reduce_one_by_one(const void *const *sources, size_t count, const ad_reducing *how) {
   static char in_place[MANY_LENGTH * sizeof(int64_t)];
   const void *mixed[MANY_SOURCES];
@@ -638,7 +642,7 @@ static void scaling_forms_the_product_before_the_one_rounding(void **state) {
   double wide = 1 + 0x1p-11 + 0x1p-40, narrow_factor = 3;
   uint16_t half;
   ad_cast_scaled(&half, AD_F16, &wide, AD_F64, 1, 1);
-  assert_int_equal(half, 0x3c01);  // through f32 it would be a tie and become 1
+  assert_int_equal(half, 0x3c01);  // rounded to f32 first it would be a tie and become 1
   float single = 0.1f, product;
   ad_cast_scaled(&product, AD_F32, &single, AD_F32, narrow_factor, 1);
   assert_true(product == 0.1f * 3.0f);
@@ -655,12 +659,12 @@ static void accumulating_adds_in_the_dtype_of_the_sum(void **state) {
   float single_one = 1;
   ad_accumulate(&total, AD_F64, &single_one, AD_F32, -2, 1);
   assert_true(total == 16777214);
-  uint16_t half = 0x3f80;  // 1 in bf16
+  uint16_t half = 0x3f80;  // bf16 encoding of 1
   ad_accumulate(&half, AD_BF16, &single_one, AD_F32, 0.5, 1);
   assert_int_equal(half, 0x3fc0);
 }
 
-/* Enough bytes that writes go past the caches. */
+/* So many bytes that the kernel writes past the caches. */
 static void what_goes_past_the_caches_is_the_same(void **state) {
   enum { N = (12 << 20) + 5 };
   float *a = malloc(N * sizeof *a), *b = malloc(N * sizeof *b), *sum = malloc((N + 1) * sizeof *sum);
@@ -689,7 +693,7 @@ static void what_goes_past_the_caches_is_the_same(void **state) {
   free(copy);
 }
 
-/* What would be read and written lies at the end of a page, before one that nobody may touch. */
+/* Source and destination end at the end of a page, before a page that must not be touched. */
 static void nothing_is_read_or_written_at_length_zero(void **state) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -716,7 +720,8 @@ static void nothing_is_read_or_written_at_length_zero(void **state) {
   munmap(pages, 2 * page);
 }
 
-/* On both sides of the limit from which on some processors copy past the caches, at any address; not a byte more. */
+/* Sizes on both sides of the limit above which some processors copy past the caches, at any address; not a byte more is
+ * written. */
 static void copies_to_another_core_are_whole(void **state) {
   enum { LIMIT = 16 << 10, SPACE = 2 * LIMIT, EDGE = 64 };
   static const size_t sizes_tried[] = {0, 1, 63, 64, LIMIT - 1, LIMIT, LIMIT + 1, LIMIT + 65, SPACE - 3};
@@ -769,7 +774,7 @@ static void a_name_of_no_variant_is_refused(void **state) {
   assert_int_equal(ad_kernels_check(), AD_OK);
 }
 
-/* ---- how sums are written ---- */
+/* ---- writing sums: dtype, scale, adding ---- */
 
 static void every_variant_writes_sums_alike(void **state) {
   for (int turn = 0; turn < 64; turn++) {
@@ -795,7 +800,7 @@ static void every_variant_writes_sums_alike(void **state) {
 }
 
 static void a_sum_is_scaled_added_and_rounded_once(void **state) {
-  const uint16_t large[] = {0x7bff, 0x7bff};  // 65504 in f16, each standing for twice as much
+  const uint16_t large[] = {0x7bff, 0x7bff};  // 65504 in f16, scaled so that each stands for twice as much
   const void *sources[] = {&large[0], &large[1]};
   float sum = 1;
   void *out = &sum;
@@ -809,7 +814,7 @@ static void a_sum_is_scaled_added_and_rounded_once(void **state) {
   out = &half;
   ad_reduce(&out, 1, sources, 2,
             &(ad_reducing){.dtype = AD_F16, .accumulate = AD_F32, .out_dtype = AD_F16, .shift = -1}, 1);
-  assert_int_equal(half, 0x7bff);  // the sum itself would be infinite
+  assert_int_equal(half, 0x7bff);  // the sum without its scale would be infinite
 }
 
 int main(void) {

@@ -1,5 +1,6 @@
-/* Law 3: which operands meet, what the result is, and what the errors say. The last test compares with arithmetic: what
- * propagation allows, and the type that it gives, must hold for numbers. */
+/* Tests how types propagate through local operations (law 3): which operand types may meet, the result's type, and the
+ * error messages. The last test compares with arithmetic: each allowed combination and its result type must be true of
+ * numbers. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -23,8 +24,8 @@ enum { PRODUCT = AD_MULTILINEAR, SUM = AD_ADDITIVE, CURVE = AD_NONLINEAR };
 typedef struct meeting {
   const char *dims;
   int linearity;
-  const char *first, *second; /* layouts; NULL: no second operand */
-  const char *result;         /* a layout, or a part of the message */
+  const char *first, *second; /* operand layouts; second NULL: one operand */
+  const char *result;         /* the result's layout, or a part of the error message */
   const char *whole;
   const char *constant; /* "01": the second operand carries no gradient */
 } meeting;
@@ -275,7 +276,7 @@ static void cuts_fit_or_are_refused(void **state) {
   REFUSED(wrong);
 }
 
-/* cp has size 1, and nobody looks at that. */
+/* cp has size 1 and is checked like the other axes. */
 static void an_axis_of_size_one_is_checked_like_any_other(void **state) {
   static const meeting meetings[] = {
       {.dims = "bk,kn->bn", PRODUCT, "dp=R tp=R cp=S1", "dp=R tp=R cp=S0", "dp=R tp=R cp=P"},
@@ -289,7 +290,7 @@ static void an_axis_of_size_one_is_checked_like_any_other(void **state) {
   REFUSED(wrong);
 }
 
-/* ---- what a message says may repair it, done ---- */
+/* ---- repairs that messages propose, carried out ---- */
 
 static ad_type read_type(const char *text) {
   static const ad_type types[] = {AD_R, AD_I, AD_V, AD_P, AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1)};
@@ -307,7 +308,7 @@ static ad_move read_move(const char *text) {
   return AD_MOVE_COUNT;
 }
 
-/* "convert operand 2 I->R", on `tp`. */
+/* Applies a proposed step such as "convert operand 2 I->R" on `tp`. */
 static void apply_step(const char *step, ad_layout operands[2], const int ndim[2]) {
   char move[32], from[16], to[16], printed[16];
   int operand;
@@ -338,8 +339,9 @@ static ad_status meet_all(const ad_rule *rule, const ad_layout operands[2]) {
   return ad_layout_propagate_at(rule, both, NULL, 2, &out, "moe.c:88");
 }
 
-/* Every pair of types on an axis, under every kind of rule: done as the message says, the operation takes them. Where
- * both operands have to change (two sums under a curve), the second message says the other. */
+/* Tries every pair of types on an axis under every kind of rule: after the proposed repair the operation accepts the
+ * operands. If both operands must change (two partial sums inside a nonlinear function), the second message proposes
+ * the other change. */
 static void what_is_said_to_repair_it_does(void **state) {
   static const char *const types[] = {"R", "I", "V", "P", "S0", "S1", "S0z", "S1z"};
   static const struct {
@@ -391,9 +393,10 @@ static void a_rule_that_is_none_is_refused(void **state) {
   }
 }
 
-/* The arithmetic. One axis of 3 ranks; values with up to 3 dimensions of the sizes below, uneven and smaller than 3. */
+/* The comparison with arithmetic: one axis of 3 ranks; values of up to 3 dimensions with these sizes, uneven and
+ * smaller than 3. */
 enum { RANKS = 3, NUMEL_MAX = 64, OPERANDS_MAX = 2, LETTERS = 4 };
-static const int letter_size[LETTERS] = {4, 2, 3, 1}; /* of a, b, c, d */
+static const int letter_size[LETTERS] = {4, 2, 3, 1}; /* sizes of the dimensions a, b, c, d */
 
 typedef struct value {
   ad_shape shape;
@@ -406,7 +409,7 @@ static ad_shape shape_of(const char *letters, int count) {
   return shape;
 }
 
-/* The index of the element of `shape` that a point of the letters' space stands for. */
+/* The index in `shape` of the element at a point, which has a coordinate for each letter. */
 static int64_t index_of(const char *letters, const ad_shape *shape, const int64_t point[LETTERS]) {
   int64_t index = 0;
   for (int i = 0; i < shape->ndim; i++) index = index * shape->dim[i] + point[letters[i] - 'a'];
@@ -416,7 +419,7 @@ static int64_t index_of(const char *letters, const ad_shape *shape, const int64_
 typedef struct experiment {
   ad_rule rule;
   int count;
-  const char *letters[OPERANDS_MAX + 1]; /* the result's last */
+  const char *letters[OPERANDS_MAX + 1]; /* letters of each operand, and at last of the result */
   int letter_count[OPERANDS_MAX + 1];
 } experiment;
 
@@ -437,7 +440,7 @@ static double combine(ad_linearity linearity, double product) {
   return linearity == AD_NONLINEAR ? product * product + product + 1 : product;
 }
 
-/* Sums f over all points of the space of `extent`, those letters that operand and result both lack left at 0. */
+/* Sums the formula over all points within `extent`; letters that neither an operand nor the result has stay 0. */
 static void sum_over(const experiment *e, const int64_t extent[LETTERS], const value *operands, int only, value *out) {
   int64_t point[LETTERS], points = 1;
   int used[LETTERS] = {0};
@@ -466,7 +469,7 @@ static value compute(const experiment *e, const int64_t extent[LETTERS], const v
 
 static double number(int64_t seed) { return (double)((seed * 7919 + 13) % 101) / 17 - 2; }
 
-/* Elements that one rank's part has, in the whole value: walks the part, gives the whole index of each element. */
+/* The index in the whole value of element `local` of a part that is cut along `dim` from `first` on. */
 static int64_t whole_index(const ad_shape *whole, const ad_shape *part, int dim, int64_t first, int64_t local) {
   int64_t index = 0, factor = 1;
   for (int i = whole->ndim - 1; i >= 0; i--) {
@@ -477,7 +480,7 @@ static int64_t whole_index(const ad_shape *whole, const ad_shape *part, int dim,
   return index;
 }
 
-/* What a rank holds of a value: P in addends that sum to it. */
+/* What a rank holds of a value; for P an addend. */
 static value part_of(const value *whole, ad_type type, int64_t rank) {
   value part = {.shape = whole->shape};
   int dim = ad_type_dim(type);
@@ -490,7 +493,7 @@ static value part_of(const value *whole, ad_type type, int64_t rank) {
   return part;
 }
 
-/* Do the ranks' results, read as `type`, make up `whole`? */
+/* Whether the ranks' results, taken as `type`, make up `whole`. */
 static int makes_up(const value *whole, ad_type type, const value parts[RANKS]) {
   value sum = {.shape = whole->shape};
   int dim = ad_type_dim(type);
@@ -507,7 +510,7 @@ static int makes_up(const value *whole, ad_type type, const value parts[RANKS]) 
   return 1;
 }
 
-/* The sizes that one rank sees; 0 if operands disagree about a letter, so that it could not even be computed. */
+/* Gets the sizes that one rank sees; returns 0 if operands disagree about a letter, so that nothing can be computed. */
 static int local_extent(const experiment *e, const value *parts, int64_t extent[LETTERS]) {
   for (int k = 0; k < LETTERS; k++) extent[k] = -1;
   for (int i = 0; i < e->count; i++)
@@ -520,7 +523,7 @@ static int local_extent(const experiment *e, const value *parts, int64_t extent[
   return 1;
 }
 
-/* Is there a type, of all that a result can have, under which the ranks' results are right? */
+/* Whether the ranks' results are right under any type that a result can have; *claim: under the claimed type. */
 static int some_type_holds(const experiment *e, const value *whole, const ad_type types[], ad_type claimed,
                            int *claim) {
   value operands[OPERANDS_MAX] = {0}, parts[OPERANDS_MAX], results[RANKS];
@@ -572,7 +575,7 @@ static void check_experiment(const experiment *e, const ad_mesh *axis_mesh) {
   }
 }
 
-/* Allowed is what is right for numbers, under the type that was given; refused is what is right under no type. */
+/* An operation is allowed only if its result type is true of the numbers, and refused only if no type would be. */
 static void propagation_agrees_with_arithmetic(void **state) {
   static const char *const products[] = {"ac,cb->ab", "ab,ab->ab", "ab,b->ab", "ab,ba->ab", "abc,c->ba", "ab,c->abc"};
   static const char *const sums[] = {"ab,ab->ab", "ab,b->ab", "ab,ba->ab", "cb,c->cb"};

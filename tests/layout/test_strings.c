@@ -1,4 +1,5 @@
-/* Types and layout strings: what is read, printed and refused; layouts as values. */
+/* Tests types and layout strings: what is read, printed and refused; and layouts as values that can be copied and
+ * compared. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -41,7 +42,7 @@ static void a_type_prints_as_in_messages(void **state) {
   assert_true(ad_type_is_cut(AD_S_ZIGZAG(5)));
 }
 
-/* Every pair of types on two axes, in both orders: so every nest of two cuts too. */
+/* Prints and reads every pair of types on two axes, in both orders, so that every nest of two cuts comes. */
 static void a_layout_prints_as_it_is_read(void **state) {
   char text[128];
   for (int i = 0; i < TYPE_COUNT; i++)
@@ -159,7 +160,7 @@ static void a_shape_prints_and_counts(void **state) {
 
 static void people_see_the_axes_that_say_something(void **state) {
   char text[160];
-  ad_layout layout = ad_layout_all(mesh, AD_I); /* ep, etp, ... are not named */
+  ad_layout layout = ad_layout_all(mesh, AD_I); /* the mesh does not name ep, etp, ... */
   ad_layout_set(&layout, AD_AXES_DP, AD_P);
   assert_string_equal(ad_layout_shown(&layout, text, sizeof text), "pp=I dp_replicate=P dp_shard=P cp=I tp=I");
   ad_layout_set(&layout, AD_AXES(AD_EP), AD_S(0));
@@ -168,7 +169,7 @@ static void people_see_the_axes_that_say_something(void **state) {
   assert_string_equal(ad_layout_shown(&layout, text, sizeof text), "pp=I dp_replicate=P dp_shard=P cp=I tp=I ep=S0");
   assert_true(ad_layout_equal(&before, &layout));
   char other[160];
-  ad_layout_set(&layout, AD_AXES(AD_ETP), AD_P); /* they differ in nothing that is usually shown */
+  ad_layout_set(&layout, AD_AXES(AD_ETP), AD_P); /* the layouts differ only on an axis that is usually not printed */
   ad_layouts_shown_apart(&before, &layout, text, other, sizeof text);
   assert_non_null(strstr(text, "ep=S0 etp=V"));
   assert_non_null(strstr(other, "ep=S0 etp=P"));

@@ -1,4 +1,5 @@
-/* Law 2 and law 4: the table, the layouts after a transition, the path of a gradient; and changing view. */
+/* Tests law 2 and law 4: the table of transitions, the layout after each, the path of a gradient to its storage layout;
+ * and changing view (another factorisation of the same ranks). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -78,7 +79,7 @@ static int in_table(ad_move move, ad_type from, ad_type to) {
   return 0;
 }
 
-/* Every move between every two kinds, on an axis of size 2 and on one of size 1. */
+/* Tries every transition between every two kinds of types, on an axis of size 2 and on one of size 1. */
 static void what_is_not_in_the_table_is_refused(void **state) {
   static const ad_axis axes[] = {AD_TP, AD_CP};
   for (int move = 0; move < AD_MOVE_COUNT; move++)
@@ -101,7 +102,8 @@ static void what_is_not_in_the_table_is_refused(void **state) {
         }
 }
 
-/* The repairs that messages offer: each step is in the table, and they lead there. */
+/* A message proposes a way from one type to another: each of its steps is in the table, and the last type is the wanted
+ * one. */
 static void there_is_a_way_between_any_two_types(void **state) {
   for (int i = 0; i < KIND_COUNT; i++)
     for (int j = 0; j < KIND_COUNT; j++) {
@@ -122,7 +124,7 @@ typedef struct step_case {
   ad_move move;
   ad_axes axes;
   ad_type to;
-  const char *after; /* a layout, or a part of the message */
+  const char *after; /* the layout after the transition, or a part of the error message */
 } step_case;
 
 static void check_steps(const step_case *cases, size_t count, ad_status wanted) {
@@ -238,7 +240,7 @@ static void an_axis_that_the_mesh_lacks_takes_no_step(void **state) {
   assert_int_equal(steps[0].axes, AD_AXES_DP | AD_AXES(AD_CP));
 }
 
-/* Every path that is found is legal step by step, and ends in the storage layout. */
+/* Each step of a path is a legal transition, and the last layout is the storage layout. */
 static void a_path_is_legal_step_by_step(void **state) {
   static const ad_type finals[] = {AD_R, AD_I, AD_P, AD_S(0), AD_S(1)};
   int paths = 0;

@@ -1,4 +1,5 @@
-/* Positions, groups, views: rank arithmetic, exhaustively on small odd meshes and on pools that do not start at 0. */
+/* Tests positions, groups and views: the arithmetic of ranks, exhaustively on small odd meshes and on pools whose first
+ * rank is not 0. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -59,7 +60,7 @@ static void the_last_axis_is_the_fastest(void **state) {
   ad_mesh_destroy(mesh);
 }
 
-/* Every rank is in exactly one group, at one index; two members differ in nothing but the axes of the group. */
+/* Every rank is in exactly one group at one index; members of a group differ only in the group's axes. */
 static void check_partition(const ad_mesh *mesh, ad_axes axes) {
   int seen[RANKS_MAX] = {0};
   for (int64_t rank = FIRST_RANK; rank < FIRST_RANK + ad_mesh_size(mesh); rank++) {
@@ -146,7 +147,7 @@ static void check_shape(const ad_mesh *mesh, ad_axes axes) {
 static void check_shapes(const ad_mesh *mesh) { with_every_set(mesh, check_shape); }
 static void a_canonical_shape_gives_the_members(void **state) { with_every_mesh(check_shapes); }
 
-/* All pairs of sets of axes of two meshes over the same ranks, groups at two ranks. */
+/* Compares groups for all pairs of sets of axes of two meshes on the same ranks, at two ranks. */
 static void compare_groups(const ad_mesh *a, const ad_mesh *b) {
   ad_axes named_a = ad_mesh_named(a), named_b = ad_mesh_named(b);
   int64_t last = ad_mesh_size(a) - 1;
@@ -195,8 +196,8 @@ static int common(const ad_mesh *a, const ad_mesh *b, ad_axes in_a, ad_axes in_b
   return same_members(&left, &right);
 }
 
-/* Of all pairs of non-empty sets without axes of size 1, the ones that are common and contain no smaller common pair.
- */
+/* Finds by search, among all pairs of nonempty sets without axes of size 1, the common sets that contain no smaller
+ * pair. */
 static int common_sets_by_search(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[], ad_axes in_b[]) {
   int count = 0;
   for (ad_axes x = 1; x <= AD_AXES_ALL; x++)

@@ -1,4 +1,4 @@
-/* Mesh strings and sets of axes: what is read, printed and refused. */
+/* Tests mesh strings and sets of axes: what is read, printed and refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* A module: where each of its arrays is found, its states, mirrors, parameters on a view of its mesh, and what is
- * refused. */
+/* Tests modules (the parameters of one set of ranks, with their store, reducer and optimizer): where each array is
+ * found, states, mirror modules, parameters on another view of the mesh, and what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -27,7 +27,7 @@ static ad_param_spec matrix(const char *name, const ad_mesh *mesh) {
                          .deviation = 1};
 }
 
-/* A module of two parameters on one rank; a mesh and a comm of their own. */
+/* A module of two parameters on one rank, with its mesh and comm. */
 typedef struct fixture {
   ad_comm *comm;
   ad_mesh *mesh;
@@ -37,7 +37,7 @@ typedef struct fixture {
   ad_module *module;
 } fixture;
 
-/* In place: the spec points into it. */
+/* Describes the module in *f, whose address must stay the same: the spec points into it. */
 static void describe(fixture *f) {
   *f = (fixture){0};
   must(ad_comm_open_alone(&f->comm));
@@ -70,7 +70,7 @@ static void close_module(fixture *f) {
   ad_comm_close(f->comm);
 }
 
-/* ---- parts ---- */
+/* ---- arrays of parameters, by part ---- */
 
 static void every_array_of_a_parameter_is_found_by_its_part(void **state) {
   fixture f;
@@ -152,7 +152,7 @@ static void states_begin_with_their_value_in_their_dtype(void **state) {
   const float *bias = ad_module_state(f.module, 0)->data;
   for (int i = 0; i < 3; i++) assert_true(bias[i] == 0.5f);
   const uint16_t *sources = ad_module_state(f.module, 1)->data;
-  for (int i = 0; i < 7; i++) assert_int_equal(sources[i], 0xc000);  // -2 in bf16
+  for (int i = 0; i < 7; i++) assert_int_equal(sources[i], 0xc000);  // -2 as bf16
   close_module(&f);
 }
 
@@ -187,7 +187,7 @@ static void an_update_moves_masters_values_and_copies(void **state) {
   gradients_are_of(&f, before);
   must(ad_module_update(f.module, 0.125, 1));
   const float *after = ad_module_part(f.module, 0, AD_PART_VALUE)->data;
-  // The first step of Adam is the learning rate in the gradient's direction.
+  // Adam's first step is the learning rate times the sign of the gradient.
   for (int i = 0; i < ROWS * COLUMNS; i++)
     assert_true(fabsf(before[i] - after[i] - (before[i] > -1 ? 0.125f : -0.125f)) < 1e-4f);
   assert_memory_equal(ad_module_parameters(f.module)->values[0]->data, after, sizeof before);
@@ -243,7 +243,7 @@ static void f16_gradients_are_told_by_the_whole_contract(void **state) {
   }
 }
 
-/* ---- on a view of the mesh ---- */
+/* ---- parameters on a view of the mesh ---- */
 
 static int on_a_view(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view;
@@ -271,7 +271,8 @@ static int on_a_view(ad_comm *comm, void *context) {
   const ad_shape *value = &ad_module_part(module, 1, AD_PART_VALUE)->local;
   CHECK(value->dim[0] == ad_cut(ROWS, rank / 3, 2).count && value->dim[1] == ad_cut(COLUMNS, rank % 3, 3).count);
 
-  // Each rank leaves 1 + rank: every part of `w` gets the sum over all, that of `u` over the ranks that hold it.
+  // Each rank's gradient is 1 + rank: every part of `w` gets the sum over all ranks, `u` that over the ranks that hold
+  // it.
   float ones[ROWS * COLUMNS];
   CHECK_OK(ad_reducer_begin_microbatch(ad_module_reducer(module), AD_SYNC_ALL));
   for (size_t i = 0; i < 2; i++) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `addend bench --hosts` measures between network namespaces, counts what their interfaces send, and leaves none of them behind,
-# however it ends. Times are not judged.
+# Tests that `addend bench --hosts` measures between network namespaces, counts what their interfaces send, and leaves
+# none of them behind, however it ends. Times are not judged.
 #   bench_hosts.sh BUILD
 set -euo pipefail
 addend=$1/addend
@@ -17,16 +17,16 @@ ip netns del "addend$$"
 log=$(mktemp)
 trap 'rm -f -- "$log"' EXIT
 
-# Namespaces have the number of the process that made them.
+# Network namespaces are named by the pid of the bench that made them.
 is_gone() { ! ip netns 2>/dev/null | grep -q "^addend-bench$1\b"; }
-gone_soon() { # NUMBER WORDS
+gone_soon() { # arguments: pid, words
   for _ in $(seq 300); do
     is_gone "$1" && return
     sleep 0.2
   done
   fail "$2: namespaces are left: $(ip netns)"
 }
-could_not() { # WORDS VARIABLE=VALUE OPTION...
+could_not() { # arguments: words of the message, VARIABLE=VALUE, options
   local words=$1 set=$2 status=0 bench
   shift 2
   env "$set" "$addend" bench --quick "$@" >/dev/null 2>"$log" &
@@ -58,7 +58,8 @@ wanted = [(world, op, size) for world in (1, 2) for op in (*values, "all_to_all"
 assert [(row["ranks_per_host"], row["op"], row["bytes"]) for row in rows] == wanted, rows
 PY
 
-# Three hosts of one rank hold no part of the tree together, of an odd size; steps; the table; a slow network.
+# Three hosts of one rank each, where no part of the summation tree lies on one host, with an odd size; training steps;
+# the table; a slow network.
 document=$("$addend" bench --hosts 3 --quick --json --op all_reduce --qdisc "tbf rate 1gbit burst 1mb latency 10ms" 2>"$log") || fail "$(cat "$log")"
 python3 - "$document" <<'PY'
 import json, sys
@@ -69,7 +70,7 @@ if grep -q sharded_step <<<"$("$addend" bench --help)"; then
   "$addend" bench --hosts 2 --quick --op sharded_step 2>"$log" | grep -Eq '^2 x 1 +sharded_step +zero3 ' || fail "no steps: $(cat "$log")"
 fi
 
-# A training step says what its own report says of waiting, for a step.
+# A training step's row has the waiting time that the step's own report tells.
 if grep -q sharded_step <<<"$("$addend" bench --help)"; then
   document=$("$addend" bench --hosts 2 --quick --json --op train_step 2>"$log") || fail "$(cat "$log")"
   python3 - "$document" <<'PY'
@@ -81,7 +82,7 @@ assert row["least_bytes"] <= row["sent_bytes"]["addend"] <= 1.1 * row["least_byt
 PY
 fi
 
-# What cannot be measured is said, and is exit 3.
+# A measurement that is not possible is told, with exit status 3.
 could_not "tc qdisc add dev eth root tbf nonsense' failed: " ADDEND_PEERS= --hosts 2 --qdisc "tbf nonsense"
 could_not "ranks of engine mpi do not start" ADDEND_PEERS=/nowhere --hosts 2
 could_not "there is no program 'ip' here" PATH=/nowhere --hosts 2
@@ -92,22 +93,22 @@ if [ -n "$nobody" ] && setpriv --reuid 65534 --clear-groups "$addend" --version 
   [ $status -eq 3 ] && grep -q "takes root" "$log" || fail "without root: exit $status: $(cat "$log")"
 fi
 
-# However it ends, while ranks run: the programs and namespaces end with it.
-runs() { # NUMBER
+# However the bench ends while ranks run, its programs and namespaces end with it.
+runs() { # argument: pid
   local process
   for process in $(ip netns pids "addend-bench$1-1" 2>/dev/null); do
     ! grep -q bench_rank "/proc/$process/comm" 2>/dev/null || return 0
   done
   return 1
 }
-cores_of() { # NUMBER: on which cores the ranks of either host may run
+cores_of() { # argument: pid; the cores on which the ranks of either host may run
   local process
   for process in $(ip netns pids "addend-bench$1-1" 2>/dev/null) $(ip netns pids "addend-bench$1-2" 2>/dev/null); do
     if grep -q bench_rank "/proc/$process/comm" 2>/dev/null; then sed -n 's/^Cpus_allowed_list:\s*//p' "/proc/$process/status" 2>/dev/null; fi
   done | sort -u
 }
-# What tc says of the interface of every host, and that --qdisc is what it has there.
-shaped() { # NUMBER
+# Prints what tc says of every host's interface; --qdisc must be set there.
+shaped() { # argument: pid
   local host words
   for host in 1 2; do
     words=$(ip netns exec "addend-bench$1-$host" tc qdisc show dev eth)
@@ -131,7 +132,7 @@ for signal in INT TERM KILL; do
   wait $bench 2>/dev/null && fail "SIG$signal ends it with exit 0"
   gone_soon $bench "SIG$signal"
   for rank in $ranks; do
-    for _ in $(seq 100); do # a process that has ended and nobody asked about has no words
+    for _ in $(seq 100); do # a process that has ended and was not yet waited for has no command line
       if ! grep -q . "/proc/$rank/cmdline" 2>/dev/null; then continue 2; fi
       sleep 0.1
     done

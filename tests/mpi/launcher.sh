@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Engine mpi under one launcher: the bits of shm wherever ranks are placed, proofs, mistakes, deaths, other versions.
+# Tests engine mpi under one launcher: the bits are those of engine shm wherever ranks are placed; proofs, mistakes,
+# deaths of ranks, and ranks of different versions.
 #   launcher.sh BUILD SOURCE openmpi|mpich
 set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own
@@ -17,7 +18,7 @@ fi
 
 fail() { echo "failed: $*" >&2; exit 1; }
 must() { "$@" >"$work/out" 2>&1 || { cat "$work/out" >&2; fail "status $?: $*"; }; }
-# refused STATUS WORDS COMMAND...
+# refused STATUS WORDS COMMAND...: the command must exit with this status and say these words
 refused() {
   local status=$1 words=$2 got
   shift 2
@@ -27,8 +28,8 @@ refused() {
   grep -qF -- "$words" "$work/out" || { cat "$work/out" >&2; fail "\"$words\" is not in what was said by: $*"; }
 }
 
-# NODES PROGRAM...: NODES has a letter for each rank, which names its node; or as many as are on the first node, the
-# others on a second. Notes its process, becomes the program.
+# place NODES PROGRAM...: NODES has a letter for each rank, which names its node; or it is the number of ranks on the
+# first node, with the others on a second. Notes its pid and becomes the program.
 cat >"$work/place" <<'PLACE'
 #!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
@@ -44,7 +45,7 @@ PLACE
 chmod +x "$work/place"
 
 . "$source/tests/support/draw.sh"
-# Nodes that are parts of the tree, that are cut by it, that have every other rank.
+# Nodes that hold whole parts of the summation tree, that cut it, and that hold every other rank.
 draw_cases "placings under $implementation" 4 a aa ab aaa aab abc aabb abab aaaaa aaabb aaabbb aabbcc abbcca
 for nodes in "${drawn[@]}"; do
   expected=$("$build/addend" run -n ${#nodes} -- "$build/mpi_sums" | cut -d' ' -f1)
@@ -54,7 +55,9 @@ done
 echo "bits: as on shm, on one node and on several"
 
 recipe=$source/recipes/gpt-dp.yaml
-proves() { # RANKS, how many of them are on the first node (all: nothing is said of nodes), RECIPE, arguments with + for a space
+# arguments: number of ranks, how many of them are on the first node (`all`: nodes are not set), recipe, options with +
+# for a space
+proves() {
   local ranks=$1 first=$2 name=$3 on=()
   shift 3
   [ "$first" = all ] || on=("$work/place" "$first")
@@ -62,8 +65,8 @@ proves() { # RANKS, how many of them are on the first node (all: nothing is said
 }
 must "${launch[@]}" -n 3 "$build/addend" check "$recipe" --steps 2 --out "$work/proof.json"
 [ -s "$work/proof.json" ] || fail "the first rank writes what --out names"
-# Parameters, matrices and sequence cut, rows of experts by counts, rows over a bridge, modules on ranks of their own: on one node,
-# and with rings, groups and sides that lie across two, or each on a node.
+# Proofs with cut parameters, matrices and sequences, experts' rows, rows over a bridge, and modules on disjoint ranks:
+# on one node, and with rings, groups and pools that span two nodes or lie on one each.
 unlike='ocr-disjoint --set mesh={encoder:+"dp=3",+model:+"cp=2"} --set train.global_batch=9 --set train.microbatches=3'
 draw_cases "proofs under $implementation" 1 \
   "3 2 gpt-dp" "4 2 gpt-dp --set mesh=dp_replicate=2+dp_shard=2" \
@@ -72,9 +75,10 @@ draw_cases "proofs under $implementation" 1 \
   "8 all ocr-fan-in-small" "8 3 ocr-fan-out" "6 4 ocr-ragged" \
   "8 all ocr-disjoint --steps 5" "8 4 ocr-disjoint --set shard.zero=3" "5 5 $unlike" "5 3 $unlike" "5 2 $unlike" \
   "4 3 gpt-pp --set mesh=pp=2+tp=2" "4 2 gpt-pp --set mesh=pp=2+dp_shard=2 --set schedule.kind=zb" \
-  "10 5 pools-10 --steps 3" # one of three pools lies across two nodes
+  "10 5 pools-10 --steps 3" # one of the three pools spans two nodes
 for arguments in "${drawn[@]}"; do proves $arguments; done
-# Which ranks share memory decides whether they gather or read, and what a proof expects of a step: nodes of unlike sizes.
+# Which ranks share memory decides whether they gather or read directly, and so the collectives that a proof expects;
+# nodes of different sizes.
 proves 3 2 gpt-dp --set mesh=dp_shard=3 --set shard.zero=3 --steps 1
 proves 5 3 gpt-dp --set mesh=dp_shard=5 --set shard.zero=1 --steps 1
 pools=$source/recipes/ocr-disjoint.yaml
@@ -87,7 +91,7 @@ grep -q 'loss .* in 2 steps' "$work/out" || fail "the first rank did not speak"
 [ -e "$work/run/report.html" ] || fail "no report"
 echo "proofs and training: on one node and on two"
 
-# A dump: each rank writes its own, and they are those of ranks on shm.
+# A dump: each rank writes its own files, which are those of ranks on engine shm.
 must "${launch[@]}" -n 3 "$work/place" 2 "$build/addend" train "$recipe" --set train.steps=2 --dump-step 1 --out "$work/dumped"
 must "$build/addend" train "$recipe" --set train.steps=2 --dump-step 1 --out "$work/dumped-on-shm"
 must diff -r "$work/dumped/dump-1" "$work/dumped-on-shm/dump-1"
@@ -113,22 +117,22 @@ refused 1 "libaddend-mpi-$implementation.so, is not in" "${launch[@]}" -n 1 "$wo
 must env ADDEND_MPI_MODULE="$build/libaddend-mpi-$implementation.so" "${launch[@]}" -n 1 "$work/moved"
 echo "mistakes: refused with their sentence"
 
-# A stopped rank, here the one that else speaks for all: another one says which it is. A killed rank: the launcher says so
+# A stopped rank (here the one that usually reports): another rank reports it. A killed rank: the launcher reports it
 # and ends the others.
-says() { # WORDS: the run says them sooner or later
+says() { # argument: words that the run must print within a minute
   for _ in $(seq 600); do grep -q "$1" "$work/out" && return 0; sleep 0.1; done
   kill -CONT "$stopped"
   kill $launcher
   fail "nobody says \"$1\": $(cat "$work/out")"
 }
-starts() { # RECIPE RANKS FIRST: trains until it is ended
+starts() { # arguments: recipe, number of ranks, number on the first node; trains until it is ended
   mkdir -p "$work/pids"
   ADDEND_TEST_PIDS=$work/pids "${launch[@]}" -n "$2" "$work/place" "$3" "$build/addend" train "$1" --set train.steps=1000000 --overwrite --out "$work/killed" >"$work/out" 2>&1 &
   launcher=$!
   for _ in $(seq 600); do [ -s "$work/killed/metrics.jsonl" ] && break; sleep 0.1; done
   [ -s "$work/killed/metrics.jsonl" ] || { kill $launcher; fail "training did not start: $(cat "$work/out")"; }
 }
-ends_when_killed() { # RANK
+ends_when_killed() { # argument: rank
   kill -KILL "$(cat "$work/pids/$1")"
   (sleep 60; kill $launcher 2>/dev/null) & guard=$!
   wait $launcher
@@ -146,18 +150,18 @@ for first in 3 2; do
   stopped=$(cat "$work/pids/0")
   kill -STOP "$stopped"
   says "rank 0 (process $stopped) is stopped"
-  [ "$first" -eq 3 ] || says "rank 2 waits for .* at src/" # alone on the other node
+  [ "$first" -eq 3 ] || says "rank 2 waits for .* at src/" # rank 2 is alone on the other node
   kill -CONT "$stopped"
   ends_when_killed 2
 done
-draw_cases "killed ranks under $implementation" 1 1 6 # of either pool
+draw_cases "killed ranks under $implementation" 1 1 6 # a rank of either pool
 for rank in "${drawn[@]}"; do
   starts "$pools" 8 4
   ends_when_killed $rank
 done
 echo "deaths: the launcher's status, nothing left; stops: named"
 
-# The suites of engine shm, on one node and on two.
+# The test suites of engine shm, on one node and on two.
 draw_cases "suites under $implementation" 1 {1,2}" "{comm_protocol,comm_conformance,comm_dtypes,comm_transfer,comm_ranks,reduce_store,reduce_slots,bridge_alike}
 for case in "${drawn[@]}"; do
   read -r nodes suite <<<"$case"

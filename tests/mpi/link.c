@@ -1,12 +1,12 @@
-/* How many bytes leave the hosts in a collective, by the counters of their network interfaces: prints a line for each,
- * "all_reduce f32 2.01", in units of the value's size. */
+/* Measures how many bytes leave the hosts in a collective, by the counters of their network interfaces: prints a line
+ * for each, "all_reduce f32 2.01", in units of the value's size. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "addend/addend.h"
 
-enum { TIMES = 4, COUNT = 5040 << 8 }; /* any number of ranks up to 10 divides it */
+enum { TIMES = 4, COUNT = 5040 << 8 }; /* COUNT is divisible by any number of ranks up to 10 */
 
 static ad_comm *comm;
 
@@ -17,7 +17,7 @@ static void must(ad_status status, int line) {
 }
 #define MUST(call) must((call), __LINE__)
 
-/* All ranks of a host see the same interfaces: one of them counts. */
+/* All ranks of a host see the same interfaces, so one of them counts. */
 static int counts_for_host(void) {
   const char *local = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
   if (!local) local = getenv("MPI_LOCALRANKID");
@@ -36,7 +36,7 @@ static int64_t sent_by_host(void) {
   return counts_for_host() ? total : 0;
 }
 
-/* By all hosts, when all ranks are here. */
+/* Bytes sent by all hosts, read once all ranks are here. */
 static int64_t sent_by_all(void) {
   int64_t sent = 0;
   ad_collective barrier = {.size = sizeof barrier, .op = AD_BARRIER};

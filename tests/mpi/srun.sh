@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Engine mpi under srun: a cluster of this one machine, started here and for this test alone, then the same training and
-# proof with each MPI that is built, and what is said where tasks and MPI do not fit.
+# Tests engine mpi under srun: a Slurm cluster of this one machine is started for this test alone; then the same
+# training and proof run with each MPI that is built; and the message if tasks and MPI do not fit together.
 #   srun.sh BUILD SOURCE
 set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own
@@ -11,9 +11,9 @@ for program in srun slurmctld slurmd munged; do
 done
 [ "$(id -u)" -eq 0 ] || { echo "skipped: slurmd runs as root only"; exit 77; }
 
-unset "${!SLURM_@}" # a job that this test may run in is not its cluster
+unset "${!SLURM_@}" # an outer Slurm job must not be taken for this test's cluster
 work=$(mktemp -d)
-chmod 711 "$work" # munged wants everybody to reach its socket
+chmod 711 "$work" # every user must be able to reach munged's socket
 export SLURM_CONF=$work/slurm.conf
 daemons=()
 clean_up() {
@@ -53,9 +53,9 @@ SlurmdParameters=config_overrides
 NodeName=$host NodeAddr=127.0.0.1 CPUs=8 State=UNKNOWN
 PartitionName=test Nodes=ALL Default=YES State=UP
 C
-# A key of its own: the daemons listen on ports, and nobody else may start programs through them.
+# The cluster has a key of its own: the daemons listen on ports, and nobody else may start programs through them.
 (umask 077; head -c 1024 /dev/urandom >"$work/munge.key")
-daemon() { # its program and arguments; its words are in PROGRAM.log
+daemon() { # arguments: program, its arguments; its messages are in PROGRAM.log
   "$@" >"$work/$1.log" 2>&1 & daemons+=($!)
 }
 daemon munged --foreground --force --key-file="$work/munge.key" --socket="$work/munge.socket" --pid-file="$work/munge.pid" \
@@ -71,7 +71,7 @@ fi
 
 recipe=$source/recipes/hsdp-2x2.yaml
 start() { timeout 120 srun "$@" >"$work/out" 2>&1; }
-refused() { # words, arguments of srun...
+refused() { # arguments: words of the message, arguments of srun
   local words=$1 status
   shift
   start "$@" && status=0 || status=$?
@@ -80,7 +80,7 @@ refused() { # words, arguments of srun...
 }
 
 tried=0
-speaks() { # implementation, what srun is to speak
+speaks() { # arguments: MPI implementation, srun's --mpi type
   [ -e "$build/libaddend-mpi-$1.so" ] || return 0
   if ! srun --mpi=list 2>&1 | grep -qw "$2"; then echo "srun --mpi=$2 is not here: $1 is not tried"; return 0; fi
   tried=$((tried + 1))

@@ -1,5 +1,6 @@
-/* Every collective on every kind of group, with values whose sums depend on the order of addition, in memory of every
- * kind. Prints one hash of all results of all ranks: it must be the same on every engine, wherever ranks are placed. */
+/* Runs every collective on every kind of group, with values whose sums depend on the order of addition, in memory of
+ * every kind, and prints one hash of all results of all ranks: it must be the same on every engine, wherever ranks are
+ * placed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ static uint64_t draw(uint64_t *state) {
   return *state >> 33;
 }
 
-// Floats of mixed magnitudes, as bits of the dtype; never NaN or infinite.
+// Fills memory with floats of mixed magnitudes, never NaN or infinite.
 static void fill(void *memory, ad_dtype dtype, size_t count) {
   uint64_t state = seed * 1000003 + (uint64_t)rank * 7919;
   for (size_t i = 0; i < count; i++) {
@@ -46,7 +47,7 @@ static void fill(void *memory, ad_dtype dtype, size_t count) {
   seed++;
 }
 
-// In the engine's memory on some ranks, elsewhere on others.
+// Allocates memory: in the engine's memory on some ranks, elsewhere on others.
 static void *memory(size_t bytes, int kind) {
   void *out = NULL;
   if (kind == 0 || (kind == 2 && rank % 2)) {
@@ -103,7 +104,7 @@ static void run_all(const ad_group *group) {
         run(group, op, dtypes[(c + (size_t)op + (size_t)kind) % 4], counts[c], kind, (int)(c + (size_t)kind) % 2);
 }
 
-// Blocks of unequal sizes: member i sends (i + 2 j) * scale elements to member j.
+// An all_to_all with unequal blocks: member i sends (i + 2 j) * scale elements to member j.
 static void run_counts(const ad_group *group, size_t scale) {
   size_t members = (size_t)ad_group_size(group), index = (size_t)ad_group_index(group, rank), in_count = 0,
          out_count = 0;
@@ -143,7 +144,7 @@ static void run_counts(const ad_group *group, size_t scale) {
   release(in, 1), release(out, 0), release(both, 0), release(part, 1);
 }
 
-// Two messages to the next member and one to itself.
+// An exchange with two messages to the next member and one to itself.
 static void run_exchange(const ad_group *group, size_t count) {
   int64_t members = ad_group_size(group), index = ad_group_index(group, rank);
   float *in = memory(count * 12 + 4, 1), *out = memory(count * 12 + 4, 2);
@@ -164,7 +165,7 @@ static void run_exchange(const ad_group *group, size_t count) {
   release(in, 1), release(out, 2);
 }
 
-// As many under way as may be, of two groups, waited for from the last to the first.
+// Posts as many calls as may be under way, on two groups, and waits from the last to the first.
 static void run_many(const ad_group *a, const ad_group *b) {
   enum { MANY = 64, COUNT = 3000 };
   ad_request requests[MANY];

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Engine mpi on two hosts and on three, which are network namespaces: the same bits as on shm, proofs, and how many bytes
-# leave the hosts.
+# Tests engine mpi on two hosts and on three, which are network namespaces: the same bits as on shm, proofs, and how
+# many bytes leave the hosts.
 #   two_hosts.sh BUILD SOURCE
 set -uo pipefail
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 # an MPI leaves memory of its own
@@ -9,7 +9,7 @@ build=$1 source=$2
 open_hosts "$build" 3
 out=$host_folder/out
 fail() { echo "failed: $*" >&2; exit 1; }
-# The shells between the hosts take their words apart at spaces: names without any.
+# The shells between the hosts split words at spaces, so these links have names without any.
 ln -s "$build" "$host_folder/build" && ln -s "$source" "$host_folder/source" && build=$host_folder/build source=$host_folder/source
 
 for ranks in "1 1" "2 1" "2 2" "3 3" "3 2" "1 1 1"; do
@@ -19,12 +19,12 @@ for ranks in "1 1" "2 1" "2 2" "3 3" "3 2" "1 1 1"; do
 done
 on_hosts "2 2" "$build/addend" check "$source/recipes/gpt-dp.yaml" --set "'mesh=\"dp_replicate=2 dp_shard=2\"'" || fail "$(cat "$out")"
 grep -q proven "$out" || fail "not proven: $(cat "$out")"
-# Matrices cut on a host, the sequence's ring across both; then a group of tp across both.
+# Matrices are cut on a host while the sequence's ring spans both hosts; then a tp group spans both.
 for mesh in "dp_shard=1 cp=2 tp=2" "dp_shard=2 tp=2 cp=1" "tp=2 cp=2"; do
   on_hosts "2 2" "$build/addend" check "$source/recipes/gpt-3d.yaml" --set "'mesh=\"$mesh\"'" || fail "$mesh: $(cat "$out")"
   grep -q proven "$out" || fail "$mesh is not proven: $(cat "$out")"
 done
-# Stages on each host, and one of three alone.
+# Several stages on each host, and one of three stages alone.
 for case in "2 2;pp=2 tp=2;zb" "2 1;pp=3;1f1b"; do
   IFS=';' read -r ranks mesh kind <<<"$case"
   on_hosts "$ranks" "$build/addend" check "$source/recipes/gpt-pp.yaml" --set "'mesh=\"$mesh\"'" --set schedule.kind="$kind" || fail "$case: $(cat "$out")"
@@ -32,9 +32,10 @@ for case in "2 2;pp=2 tp=2;zb" "2 1;pp=3;1f1b"; do
 done
 echo "hosts: the bits of shm, and proofs"
 
-# What leaves the hosts, in values: of a sum one value for each slice and other host that is a part of the tree, of bf16
-# in f32; of what is for all one for each other host. A tenth more for headers and acknowledgements.
-sends() { # RANKS, OPERATION DTYPE VALUES, ...
+# What leaves the hosts, in units of the value's size. A sum: one value for each slice and each other host that is a
+# part of the summation tree (bf16 travels as f32). A value for all ranks: one for each other host. A tenth more is
+# allowed for headers and acknowledgements.
+sends() { # arguments: "RANKS...", "OPERATION DTYPE VALUES" ...
   local ranks=$1 each
   shift
   on_hosts "$ranks" "$build/mpi_link" || fail "$ranks: $(cat "$out")"

@@ -1,4 +1,4 @@
-/* Which tokens an attention layer lets a token see. */
+/* Tests which tokens an attention layer lets each token see. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -45,7 +45,7 @@ static ad_array random_array(const world *w, ad_shape shape, const ad_layout *la
   return array;
 }
 
-/* The layer's result for x [1, SEQ, WIDTH]. */
+/* Runs the layer on x [1, SEQ, WIDTH]. */
 static void attend(world *w, const ad_attention_shape *shape, const ad_array *x, double out[SEQ * WIDTH]) {
   ad_declarations list = ad_declarations_on(w->mesh);
   ad_attention_layer layer = ad_attention_declare(&list, "attn", shape);

@@ -1,4 +1,4 @@
-/* The list of parameters: what is declared, and what becomes of failures. */
+/* Tests the list of parameters that layers declare, and how failures in declaring are reported. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -50,7 +50,7 @@ static void parameters_are_numbered_in_the_order_of_declaration(void **state) {
   ad_mesh_destroy(mesh);
 }
 
-/* The layout of the parameter of this name. */
+/* Checks the layout of the parameter of this name. */
 static void assert_layout(const ad_declarations *list, const char *name, const char *wanted) {
   char text[128];
   for (size_t i = 0; i < list->count; i++) {
@@ -80,7 +80,7 @@ static void matrices_are_cut_over_tp_where_their_formula_says(void **state) {
   must(list.status);
   assert_layout(&list, "a.wq", "dp_shard=R tp=S1");
   assert_layout(&list, "a.wq_bias", "dp_shard=R tp=S0");
-  assert_layout(&list, "a.wk", "dp_shard=R tp=R"); /* one head of keys for two ranks */
+  assert_layout(&list, "a.wk", "dp_shard=R tp=R"); /* two ranks share one key head, so wk is replicated */
   assert_layout(&list, "a.wk_bias", "dp_shard=R tp=R");
   assert_layout(&list, "b.wk", "dp_shard=R tp=S1");
   assert_layout(&list, "b.wv_bias", "dp_shard=R tp=S0");

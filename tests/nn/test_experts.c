@@ -1,5 +1,5 @@
-/* How scores meet experts: a gate that is I on tp, whose sum over tp is left out, made, or made twice, on engine dry;
- * and where the parameters of the layer lie. */
+/* Tests, on engine dry, the layer of experts whose gate is I on tp: its gradient's sum over tp is left out, made, or
+ * made twice; and on which ranks the layer's parameters lie. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@ typedef struct dry {
   ad_comm *comm;
   ad_mesh *mesh, *view;
   ad_tape *tape;
-  int is_cut; /* experts over etp; otherwise tokens over tp */
+  int is_cut; /* 1: experts are cut over etp; 0: tokens are cut over tp */
 } dry;
 
 static dry open_dry(int is_cut) {
@@ -58,7 +58,7 @@ static ad_tensor *experts_of(dry *d, ad_tensor *rows, ad_routing *routing) {
   return ad_return(d->tape, rows, routing, "ep");
 }
 
-/* Tokens and scores are I on tp, as the residual stream and the gate are. */
+/* Brings tokens or scores, which are I on tp, to the type that the layer takes: R, or rows cut over tp. */
 static ad_tensor *entered(dry *d, ad_tensor *x) {
   return d->is_cut ? ad_convert(d->tape, x, "tp", AD_R) : ad_to_rows(d->tape, ad_convert(d->tape, x, "tp", AD_S(0)));
 }
@@ -79,7 +79,7 @@ static ad_tensor *routed(dry *d, ad_tensor *scores, int scores_first) {
   return scores_first ? slots : ad_scale_rows(t, slots, factors);
 }
 
-/* ---- the sum left out ---- */
+/* ---- the sum over tp is left out ---- */
 
 static void assert_refused(int is_cut, int scores_first, const char *wanted) {
   dry d = open_dry(is_cut);
@@ -99,9 +99,9 @@ static void scores_of_a_gate_that_is_not_summed_do_not_meet_the_experts(void **s
                  "scale_rows: operand 1 is P on `etp`, operand 2 is I; this may repair it: convert operand 2 I->R");
 }
 
-/* ---- the sum made ---- */
+/* ---- the sum over tp is made once ---- */
 
-/* Collectives of the backward pass, by their move. */
+/* Counts the transitions of the backward pass, by kind. */
 static void count_backward(void *context, void *passing) {
   const ad_transit *transit = ((const ad_transit_passing *)passing)->transit;
   if (transit->backward) ((int *)context)[transit->move]++;
@@ -135,9 +135,9 @@ static void the_sum_of_the_gate_is_one_collective_of_the_backward_pass(void **st
   assert_one_more(1, 0, AD_MOVE_ALL_REDUCE);
 }
 
-/* ---- the sum made twice ---- */
+/* ---- the sum over tp is made twice ---- */
 
-/* Factors of rows that are I still: the rows' own conversion sums for both. */
+/* Scores multiply rows that are still I, so the conversion of the rows sums the gradients of both. */
 static ad_tensor *scored_before_entering(dry *d, int converts) {
   ad_tape *t = d->tape;
   ad_routing *routing = NULL;
@@ -160,9 +160,9 @@ static void where_the_rows_are_summed_a_second_sum_of_the_scores_is_refused(void
   close_dry(&d);
 }
 
-/* ---- whole experts beside shared ones ---- */
+/* ---- experts that are whole, beside shared experts ---- */
 
-/* Collectives of the forward pass over tp, by their move. */
+/* Counts the transitions of the forward pass over tp, by kind. */
 static void count_forward(void *context, void *passing) {
   const ad_transit *transit = ((const ad_transit_passing *)passing)->transit;
   if (!transit->backward && transit->axes & AD_AXES(AD_TP)) ((int *)context)[transit->move]++;
@@ -195,8 +195,8 @@ static void forward_of_layer(dry *d, int64_t shared, int seen[AD_MOVE_COUNT]) {
   ad_declarations_release(&list);
 }
 
-/* Rows that ranks of tp took are gathered; beside shared experts, whose addends are summed in any case, they are
- * addends of that one sum. */
+/* Results of rows that were cut over tp are gathered; if there are shared experts, whose addends are summed anyway, the
+ * results are made addends of the same sum. */
 static void whole_experts_and_shared_ones_are_made_whole_by_one_collective(void **state) {
   for (int shared = 0; shared <= 1; shared++) {
     int seen[AD_MOVE_COUNT] = {0};
@@ -209,7 +209,7 @@ static void whole_experts_and_shared_ones_are_made_whole_by_one_collective(void 
   }
 }
 
-/* ---- parameters ---- */
+/* ---- layouts of the parameters ---- */
 
 static void assert_layout(const ad_declarations *list, size_t param, const char *name, const char *wanted) {
   char text[128];
@@ -248,7 +248,7 @@ static void assert_says(const char *wanted) {
   if (!strstr(ad_last_error(), wanted)) fail_msg("\"%s\" does not say \"%s\"", ad_last_error(), wanted);
 }
 
-/* The failure sticks to the list, to which nothing was added. */
+/* Checks that declaring this layer fails; the failure stays in the list, which gets no parameter. */
 static void refuse_shape(const dry *d, ad_experts_shape shape, const char *wanted) {
   ad_declarations list = ad_declarations_on(d->mesh);
   ad_experts_layer layer = ad_experts_declare(&list, "b.moe", &shape);
@@ -295,7 +295,8 @@ static void shapes_that_are_no_layer_are_refused(void **state) {
   close_dry(&d);
 }
 
-/* One layer's leaves, and x of a wrong shape; then a layer that was never declared. Notes have nothing then. */
+/* Calls with the parameters of another layer, with x of a wrong shape, and with a layer that was never declared; the
+ * notes are then empty. */
 static void what_is_no_call_of_a_layer_sticks_to_the_tape(void **state) {
   dry d = open_dry(0);
   ad_declarations list = ad_declarations_on(d.mesh);
@@ -303,7 +304,7 @@ static void what_is_no_call_of_a_layer_sticks_to_the_tape(void **state) {
   ad_experts_layer layer = ad_experts_declare(&list, "b.moe", &shape), never = {0};
   ad_tensor *params[4] = {0};
   ad_tensor *x = leaf(&d, d.mesh, "dp_shard=S0 tp=I", (ad_shape){3, {4, 3, WIDTH + 1}}, 1);
-  ad_experts_notes notes = {.routing = (const ad_routing *)&notes, .balance = x}; /* of an earlier call */
+  ad_experts_notes notes = {.routing = (const ad_routing *)&notes, .balance = x}; /* left from an earlier call */
   must(list.status);
   ad_experts_forward(d.tape, params, &layer, x, NULL, (ad_decisions){0}, &notes);
   assert_int_equal(ad_tape_status(d.tape), AD_INVALID);

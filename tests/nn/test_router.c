@@ -1,6 +1,6 @@
-/* The sum of a router's gradient on real ranks, as their flight recorders tell: the layer of experts with a gate that
- * is I, whose scores enter by a conversion, beside the same layer with a gate that is R, whose gradient stays a part on
- * each rank of tp. */
+/* Tests which collectives sum a router's gradient, as the ranks' flight recorders show: with a gate that is I on tp,
+ * whose scores are converted, and with a gate that is R, whose gradient stays partial on tp until the reducer sums it.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 enum { RANKS = 4, BATCH = 4, SEQUENCE = 3, WIDTH = 6, EXPERTS = 5, HIDDEN = 4, PARAMS_MAX = 8 };
 
 typedef struct layer {
-  int is_cut, scores_first, sequence; /* experts over etp, otherwise tokens over tp */
+  int is_cut, scores_first, sequence; /* is_cut: experts are cut over etp; otherwise tokens are cut over tp */
   const char *sum;                    /* the collective that sums the gate's gradient */
 } layer;
 
@@ -75,7 +75,7 @@ static void close_world(world *w) {
   ad_mesh_destroy(w->mesh);
 }
 
-/* ---- what the flight recorder tells ---- */
+/* ---- reading the flight recorder ---- */
 
 typedef struct tally {
   int all, all_gather, all_reduce;
@@ -87,7 +87,7 @@ static int count(const char *text, const char *word) {
   return found;
 }
 
-/* The number of this rank's last call. */
+/* The sequence number of this rank's last collective. */
 static unsigned long last_call(ad_comm *comm) {
   char *text, *last;
   CHECK_OK(ad_comm_flight_record(comm, &text));
@@ -97,7 +97,7 @@ static unsigned long last_call(ad_comm *comm) {
   return number;
 }
 
-/* The collectives after call number `before`. */
+/* Counts the collectives after call number `before`. */
 static tally tally_since(ad_comm *comm, unsigned long before) {
   char *text, first[32];
   CHECK_OK(ad_comm_flight_record(comm, &text));
@@ -109,11 +109,11 @@ static tally tally_since(ad_comm *comm, unsigned long before) {
   return found;
 }
 
-/* ---- the layer, forward and backward ---- */
+/* ---- the layer's forward and backward ---- */
 
 typedef struct findings {
   tally forward, backward;
-  double gate[WIDTH * EXPERTS]; /* its gradient, summed over dp_shard */
+  double gate[WIDTH * EXPERTS]; /* the gate's gradient, summed over dp_shard */
 } findings;
 
 static void sum_over(ad_comm *comm, const ad_mesh *mesh, ad_axes axes, double *values) {
@@ -156,7 +156,7 @@ static findings run_layer(ad_comm *comm, const layer *of, int gate_is_summed) {
   return found;
 }
 
-/* ---- with the sum and without it ---- */
+/* ---- a gate typed I, compared with a gate typed R ---- */
 
 static int compare(ad_comm *comm, void *context) {
   const layer *of = context;

@@ -1,4 +1,5 @@
-/* AdamW against its formula written out in f64, its checks, its state; schedules and clipping. */
+/* Tests AdamW against its formula written out in f64, its argument checks and its state; learning rate schedules and
+ * clipping. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +13,7 @@
 #include "addend/random.h"
 #include "optim/adamw.h"
 
-enum { NUMEL = 1031, STEPS = 5 };  // odd, and longer than a block of zeros
+enum { NUMEL = 1031, STEPS = 5 };  // NUMEL is odd, and longer than one block of zeros
 
 typedef struct world {
   ad_mesh *mesh;
@@ -35,7 +36,7 @@ static void fill(double *out, size_t n, const char *name) {
   for (size_t i = 0; i < n; i++) out[i] = ad_random_normal(3, ad_random_stream(name), i);
 }
 
-/* The formula of the paper, one element at a time. */
+/* The paper's formula, one element at a time. */
 typedef struct reference {
   double param, first, second;
 } reference;
@@ -99,7 +100,7 @@ static void f32_follows_f64_within_its_rounding(void **state) {
   ad_mesh_destroy(w.mesh);
 }
 
-/* Values after some steps of one variant, at an odd offset and length. */
+/* Values after some steps with one vector variant, at an odd offset and length. */
 static void run_variant(const world *w, ad_variant variant, ad_dtype dtype, size_t offset, int64_t numel,
                         uint8_t *out) {
   static double values[NUMEL], grads[NUMEL], from[NUMEL];
@@ -272,7 +273,7 @@ static void the_schedule_rises_and_falls(void **state) {
   assert_true(ad_schedule_at(&schedule, 0) == 0.5);
   assert_true(ad_schedule_at(&schedule, 2) == 1.5);
   assert_true(ad_schedule_at(&schedule, 3) == 2);
-  assert_true(fabs(ad_schedule_at(&schedule, 8) - 1.1) < 1e-15);  // half way down
+  assert_true(fabs(ad_schedule_at(&schedule, 8) - 1.1) < 1e-15);  // halfway down
   assert_true(ad_schedule_at(&schedule, 12) > 0.2);
   assert_true(ad_schedule_at(&schedule, 13) == 0.2);  // the last step
   assert_true(ad_schedule_at(&schedule, 14) == 0.2);
@@ -309,7 +310,7 @@ static void a_loss_scale_falls_on_overflow_and_rises_after_good_steps(void **sta
   assert_false(ad_loss_scale_update(&scale, NAN));
   assert_int_equal(scale.exponent, 8);
   for (int i = 0; i < 2; i++) assert_true(ad_loss_scale_update(&scale, 1));
-  assert_false(ad_loss_scale_update(&scale, INFINITY));  // starts the count again
+  assert_false(ad_loss_scale_update(&scale, INFINITY));  // an overflow starts the count of good steps again
   for (int i = 0; i < 2; i++) assert_true(ad_loss_scale_update(&scale, 1));
   assert_int_equal(scale.exponent, 7);
   assert_true(ad_loss_scale_update(&scale, 1));

@@ -1,4 +1,4 @@
-/* A fixture of operations on a rank: its parts of what PyTorch computed, and judging values against theirs. */
+/* Loads a rank's parts of what PyTorch computed for a single operation, and compares values with them. */
 #ifndef TESTS_ORACLE_BENCH_H
 #define TESTS_ORACLE_BENCH_H
 #include <stdint.h>
@@ -8,10 +8,10 @@
 #include "numbers.h"
 #include "ranks.h"
 
-/* As in test_gpt.c. */
+/* The same bound as in test_gpt.c. */
 static const double bound = 1e-12;
 
-/* One rank's. */
+/* A fixture opened on one rank. */
 typedef struct bench {
   const char *fixture, *on;
   ad_comm *comm;
@@ -21,7 +21,7 @@ typedef struct bench {
   double worst;
 } bench;
 
-/* ---- a fixture on a rank ---- */
+/* ---- opening a fixture on a rank ---- */
 
 static inline bench bench_open(ad_comm *comm, const char *fixture, const char *mesh) {
   bench b = {.fixture = fixture, .on = mesh, .comm = comm};
@@ -42,7 +42,7 @@ static inline void bench_close(bench *b) {
   ad_safetensors_close(b->file);
 }
 
-/* This rank's part of what PyTorch has under that name. */
+/* This rank's part, in `layout`, of the fixture's tensor of this name. */
 static inline ad_array part_of(const bench *b, const char *name, const ad_layout *layout) {
   const ad_safetensor *whole = ad_safetensors_find(b->file, name);
   CHECK(whole);
@@ -57,8 +57,8 @@ static inline ad_array part_of(const bench *b, const char *name, const ad_layout
   return own;
 }
 
-/* Against what PyTorch has at the same places, relative to the largest of the whole. Where that is 0, nothing else will
- * do. */
+/* Compares with PyTorch's numbers at the same places, relative to the largest of the whole tensor; if that is 0, only 0
+ * is right. */
 static inline void judge(bench *b, const char *name, const double *found, const double *expected, size_t count) {
   size_t n;
   char words[256];
@@ -84,7 +84,7 @@ static inline void judge_part(bench *b, const char *name, const ad_array *found)
   free(expected.data);
 }
 
-/* The whole: a sum of addends, or of parts. */
+/* Compares a whole value: the sum of addends, or the gathered parts. */
 static inline void judge_whole(bench *b, const char *name, const ad_array *found) {
   size_t n;
   double *expected = numbers(b->file, name, &n);

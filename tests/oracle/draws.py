@@ -1,5 +1,7 @@
-"""Random numbers as the documents have them: Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011, Random123) and XXH64 (xxHash's
-specification), and what include/addend/data.h and array.h make of them. With Python's standard library alone."""
+"""Random numbers as the documents define them: Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011, Random123) and
+XXH64 (xxHash's specification), and what include/addend/data.h and array.h make of them. With Python's standard
+library alone.
+"""
 import math
 
 MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1

@@ -1,6 +1,6 @@
-"""Makes the fixtures decompose-* anew: decompositions of a decoder, with the sources of their adversary, as generate.py makes
-those of gpt, and what is found at their end. Formulas, streams of draws and where things begin are those of
-src/trainer/program/decompose/model.h and docs/pools.md.
+"""Make the fixtures decompose-* anew: decompositions of a decoder, with the sources of their adversary, and their
+final results, in the way in which generate.py makes those of gpt. Formulas, streams of draws and initial values are
+those of src/trainer/program/decompose/model.h and docs/pools.md.
 """
 import fnmatch
 import math

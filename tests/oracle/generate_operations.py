@@ -1,11 +1,11 @@
-"""Makes fixtures/operations anew: attention, the loss, a router, the losses of a decomposition and small operations alone, as
-PyTorch's own operations compute them, in f64 on one thread. The whole is computed; test_operations.c, test_decomposition.c and
-test_small.c compare what each rank has of it.
+"""Make fixtures/operations anew: attention, the loss, a router, the losses of a decomposition and small operations,
+each alone, as PyTorch's own operations compute them, in f64 on one thread. Whole values are computed;
+test_operations.c, test_decomposition.c and test_small.c compare each rank's part with them.
 
-Written from the documents alone: include/addend/tensor.h (ad_attention, ad_attention_all, ad_cross_entropy, ad_top_k and what
-stands with it, ad_squared_error, ad_kl_divergence), decompose/operations.h (ad_lower, ad_upper, ad_mix, ad_power_sums,
-ad_sparsity), and model.h for how a router's and a decomposition's losses are put together (ad_moe_options,
-ad_decompose_options). README.md says how it is started.
+This program is written from the documents alone: include/addend/tensor.h (ad_attention, ad_attention_all,
+ad_cross_entropy, ad_top_k and what stands with it, ad_squared_error, ad_kl_divergence), decompose/operations.h
+(ad_lower, ad_upper, ad_mix, ad_power_sums, ad_sparsity), and model.h for how a router's and a decomposition's losses
+are put together (ad_moe_options, ad_decompose_options). README.md says how to start it.
 """
 import math
 import shutil

@@ -1,10 +1,10 @@
-"""Makes the fixtures hf-* of tests/oracle anew: small random models of Hugging Face Transformers, trained by its code.
+"""Make the fixtures hf-* of tests/oracle anew: small random models of Hugging Face Transformers, trained by its code.
 
-Each case is a folder as `save_pretrained` writes it (f32), a file of tokens with its mask, and what 20 steps of AdamW make of
-it in f64. The model's formulas are those of the package; only the optimizer, its schedule and the samples are generate.py's.
-Transformers computes some things in f32 whatever the model's dtype: norms, rotary tables, softmax, routers. `Lifted` makes f64
-of every f32 that its code asks for, so that nothing is rounded there; what the package computes by itself in f32 agrees with
-that within f32's own error, or the generator stops. README.md says how it is started.
+Each case is a folder as `save_pretrained` writes it (f32), a file of tokens with its mask, and the state after 20
+steps of AdamW in f64. The model's formulas are those of the package; only the optimizer, its schedule and the samples
+are generate.py's. Transformers computes some things in f32 whatever the model's dtype: norms, rotary tables, softmax,
+routers. `Lifted` turns every f32 that its code asks for into f64, so that nothing is rounded there; if the package's
+own f32 results differ from that by more than f32's error, the generator stops. README.md says how to start it.
 """
 import math
 import shutil

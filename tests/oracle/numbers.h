@@ -1,5 +1,5 @@
-/* Numbers that PyTorch computed, and how far others are from them. In a rank and in the test alike, so nothing here
- * asserts. */
+/* Reads numbers that PyTorch computed, and measures how far other numbers are from them. Used by ranks and by the test
+ * process, so nothing here asserts. */
 #ifndef TESTS_ORACLE_NUMBERS_H
 #define TESTS_ORACLE_NUMBERS_H
 #include <math.h>
@@ -15,7 +15,7 @@ static inline double largest(const double *values, size_t n) {
   return most;
 }
 
-// Not a number if any is.
+// The largest difference; NaN if any number is NaN.
 static inline double worst_difference(const double *a, const double *b, size_t n) {
   double worst = 0;
   for (size_t i = 0; i < n; i++) {
@@ -26,7 +26,7 @@ static inline double worst_difference(const double *a, const double *b, size_t n
   return worst;
 }
 
-// A copy, aligned; NULL if there are no such numbers.
+// An aligned copy of the tensor's numbers (the caller frees it); NULL if the file does not have it in f64.
 static inline double *numbers(const ad_safetensors *file, const char *name, size_t *n) {
   const ad_safetensor *tensor = ad_safetensors_find(file, name);
   double *copy = NULL;

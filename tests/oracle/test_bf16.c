@@ -1,13 +1,12 @@
-/* A step of GPT in bf16 rounds where PyTorch's conversions round in generate_bf16.py: its gradients, on one rank and
- * where the batch or the parameters are cut, are those to a small part of what bf16 itself makes wrong. What a proof in
- * bf16 shares with its reference, which values are bf16 and which are not, can only be seen here.
- */
+/* Tests that a step of GPT in bf16 rounds at the same places as generate_bf16.py, which rounds with PyTorch's
+ * conversions: on one rank and with the batch or the parameters cut, gradients differ from it by a small part of bf16's
+ * own error. A proof in bf16 cannot test that: the run and its reference share which values are bf16. */
 #include <unistd.h>
 #include "training.h"
 
-/* The part of bf16's own distance from f64 that a run may be off by. Where no sum of f32 puts a value on the other side
- * of a rounding it is 3e-5 at most; one that is turned has moved a model as small as these by up to 0.36. A residual
- * stream in bf16, or norms' statistics in bf16, moved each of them by 1.3 and more. */
+/* The bound of a run's distance from bf16, as a part of bf16's own distance from f64. If no f32 sum rounds to the other
+ * side of a bf16 number the distance is 3e-5 at most; one number that did moved models as small as these by up to 0.36.
+ * A residual stream or norm statistics wrongly in bf16 moved each of them by 1.3 and more. */
 static const double share = 0.6;
 
 static const world worlds[] = {
@@ -18,7 +17,7 @@ static const world worlds[] = {
 };
 
 typedef struct bf16_job {
-  job of; /* expected: of bf16 */
+  job of; /* of.expected: numbers in bf16 */
   const ad_safetensors *exact;
 } bf16_job;
 
@@ -28,7 +27,7 @@ static double distance(const double *a, const double *b, size_t n) {
   return sqrt(squares);
 }
 
-/* Of the distance that bf16 has from f64, how much this run has from bf16. */
+/* The distance of this run from bf16, divided by bf16's distance from f64. */
 static double share_of(const bf16_job *j, ad_run *run, const param *p) {
   char name[160];
   size_t n, exact_n;
@@ -98,6 +97,6 @@ int main(void) {
       cmocka_unit_test(grouped_heads_round_as_in_pytorch),
       cmocka_unit_test(normalised_heads_and_biases_round_as_in_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* Decompositions train as they do in PyTorch: losses, gradients, weights and the adversary's sources in every step, and
- * what is found at the end; on one rank, and on pools of any sizes, on ranks of their own or on the same
- * (generate_decompose.py). */
+/* Tests that decompositions train as they do in PyTorch (generate_decompose.py): losses, gradients, weights and the
+ * adversary's sources in every step, and the final result; on one rank, and on pools of any sizes, on disjoint or
+ * shared ranks. */
 #include <unistd.h>
 #include <jansson.h>
 #include "train/run.h"
@@ -28,9 +28,9 @@ static void samples_are_those_that_the_documented_rule_draws(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) with_fixture(names[i], on_one_rank, use_samples);
 }
 
-/* ---- what is found ---- */
+/* ---- a decomposition's final result ---- */
 
-// The fit of random components squares the condition of their V.
+// The bound of the fit of random components, whose error grows with the square of V's condition number.
 static const double fit_bound = 1e-9;
 enum { FOUND_MAX = 256, SITES_MAX = 16, USED = 8, SHOWN = 4 };
 
@@ -60,7 +60,7 @@ static void judge_passes(const job *j, const json_t *document, const char *name,
   judge_found(j, name, found + first, (size_t)(PASSES - first), fit_bound);
 }
 
-/* What is expected of every component, for those that are told of. */
+/* What is expected of every component, for those that the result lists. */
 typedef struct expected_components {
   double *importance, *frequency, *threshold;
 } expected_components;
@@ -77,7 +77,7 @@ static void judge_one(const json_t *told, const expected_components *of, int64_t
   CHECK(fabs(number_at(told, "frequency") - of->frequency[component]) < bound);
 }
 
-// Sums over components [first, first + count).
+// Checks the counts of components [first, first + count).
 static void judge_active(const json_t *active, const expected_components *of, int64_t first, int64_t count) {
   double above_zero = 0, above_threshold = 0, alive = 0;
   for (int64_t c = first; c < first + count; c++) {
@@ -128,7 +128,7 @@ static int64_t first_of(const json_t *document, const char *name, size_t *site) 
   return first;
 }
 
-/* Those of a site follow each other, of which it varies most first. */
+/* The listed components are sorted by site, and within a site by how much they vary. */
 static void judge_shown(const job *j, const json_t *document, const expected_components *of) {
   const json_t *shown = json_object_get(document, "shown");
   size_t n, site, of_site[SITES_MAX] = {0}, wanted = 0;
@@ -198,6 +198,6 @@ int main(void) {
       cmocka_unit_test(with_sources_that_go_by_signs_as_in_pytorch),
       cmocka_unit_test(with_losses_measured_alone_as_in_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-/* The losses of a decomposition compute what PyTorch does (generate_operations.py), each alone and all together, with
- * their gradients of components, of the network that says what is used, and of adversarial masks. Rows are cut, into
- * more parts than there are too. */
+/* Tests a decomposition's losses against PyTorch (generate_operations.py), each alone and all together, with their
+ * gradients of components, importance network and adversarial masks. Rows are cut, also into more parts than there are
+ * rows. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -11,11 +11,11 @@
 
 typedef struct example {
   const char *mesh;
-  const char *rows;     /* layout of values [batch, seq, ...] */
-  const char *matrices; /* of what all ranks have */
+  const char *rows;     /* layout of values of shape [batch, seq, ...] */
+  const char *matrices; /* layout of values that all ranks have */
 } example;
 
-/* ---- the inputs ---- */
+/* ---- the inputs of a fixture ---- */
 
 enum {
   X = 0,
@@ -49,7 +49,7 @@ static const char *const names[INPUTS] = {"x",
 
 static int is_learnt(int i) { return i >= ADVERSE_MASK && i < W; }
 
-/* One tape on one rank. */
+/* One tape on one rank, with the fixture's inputs. */
 typedef struct setting {
   bench b;
   ad_tape *t;
@@ -65,11 +65,11 @@ static void take_inputs(setting *s, const example *e) {
   }
 }
 
-/* ---- the formulas ---- */
+/* ---- the losses' formulas ---- */
 
-/* What the tape holds of a decomposition, before any loss. */
+/* The tensors of a decomposition before any loss. */
 typedef struct values {
-  ad_tensor *hidden, *target; /* of the target, which learns nothing */
+  ad_tensor *hidden, *target; /* of the target, which is not trained */
   ad_tensor *logits, *kept[2];
 } values;
 
@@ -89,7 +89,7 @@ static values values_of(const setting *s) {
 
 static ad_tensor *product(const setting *s, int i) { return ad_linear(s->t, s->x[V + i], s->x[U + i]); }
 
-/* x through matrix i, of which some components are kept and the rest in part. */
+/* x times matrix i, in which some components are kept whole and the others in part. */
 static ad_tensor *masked(const setting *s, const values *v, int i, ad_tensor *x, int mask, int delta) {
   ad_tape *t = s->t;
   ad_tensor *rest = ad_add(t, s->x[W + i], ad_scale(t, product(s, i), -1));
@@ -105,7 +105,7 @@ static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad
   return own ? ad_move_at(t, x, move, ad_axes_print(own, axes, sizeof axes), to, AD_HERE) : x;
 }
 
-/* The same on all ranks: it counts once. */
+/* Faithfulness is the same on all ranks, so it counts once. */
 static ad_tensor *faithfulness(const setting *s, const values *v) {
   ad_tensor *errors[2];
   for (int i = 0; i < 2; i++) errors[i] = ad_squared_error(s->t, s->x[W + i], product(s, i));
@@ -121,7 +121,7 @@ static ad_tensor *divergence(const setting *s, const values *v) {
   return ad_kl_divergence(s->t, masked(s, v, 1, v->hidden, MASK, DELTA), v->target);
 }
 
-/* The logarithm is of the sum over all ranks; what each then has is the whole loss. */
+/* The logarithm is taken of the sum over all ranks; each rank then has the whole loss. */
 static ad_tensor *sparsity(const setting *s, const values *v) {
   ad_tensor *sums = ad_power_sums(s->t, ad_upper(s->t, v->logits), 0.01, 0.9);
   return ad_sparsity(s->t, moved(s->t, sums, AD_P, AD_MOVE_ALL_REDUCE, AD_I), 0.75);
@@ -136,14 +136,14 @@ enum { LOSSES = 5 };
 static const struct {
   const char *name;
   ad_tensor *(*formula)(const setting *s, const values *v);
-  double weight; /* in the total */
+  double weight; /* the loss's weight in the total */
 } losses[LOSSES] = {{"faithfulness", faithfulness, 0.5},
                     {"squares", squares, 0.05},
                     {"divergence", divergence, 0.6},
                     {"sparsity", sparsity, 0.003},
                     {"adversarial", adversarial, 0.4}};
 
-/* Each of a type of its own, they meet as sums that all ranks have. */
+/* The losses have different types; each is brought to a sum that all ranks have, and these are added. */
 static ad_tensor *total(const setting *s, const values *v) {
   ad_tensor *sum = NULL;
   for (int i = 0; i < LOSSES; i++) {
@@ -154,7 +154,7 @@ static ad_tensor *total(const setting *s, const values *v) {
   return sum;
 }
 
-/* ---- judging ---- */
+/* ---- comparing with the fixture ---- */
 
 static void judge_gradients(setting *s, const char *loss) {
   char name[64];
@@ -201,7 +201,7 @@ static void the_losses_of_a_whole_are_those_of_pytorch(void **state) {
 
 static void the_losses_of_cut_rows_are_those_of_pytorch(void **state) {
   lose_on("dp_shard=2", "dp_shard=S0", "dp_shard=R");
-  lose_on("dp_shard=3 tp=2", "dp_shard=S0 tp=I", "dp_shard=R tp=I");  // a rank without a sample
+  lose_on("dp_shard=3 tp=2", "dp_shard=S0 tp=I", "dp_shard=R tp=I");  // one rank has no sample
   lose_on("cp=3", "cp=S1z", "cp=R");
   lose_on("dp_replicate=2 cp=2", "dp_replicate=S0 cp=S1", "dp_replicate=R cp=R");
 }
@@ -211,6 +211,6 @@ int main(void) {
       cmocka_unit_test(the_losses_of_a_whole_are_those_of_pytorch),
       cmocka_unit_test(the_losses_of_cut_rows_are_those_of_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // fixtures are seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // the fixtures' paths are relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

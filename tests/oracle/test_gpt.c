@@ -1,8 +1,7 @@
-/* GPT trains as it does in PyTorch: each fixture's recipe is run again in f64, on one rank, on replicas and with cut
- * parameters, heads, vocabulary and sequence, and every number is held against those that PyTorch computed
- * (generate.py). What a distributed run and its reference in one process share can only be seen here: samples, targets,
- * masks, positions, formulas, options, the optimizer.
- */
+/* Tests that GPT trains as it does in PyTorch (generate.py): each fixture's recipe is run in f64, on one rank, on
+ * replicas, and with cut parameters, heads, vocabulary and sequence, and every number is compared. Only this test sees
+ * what a distributed run shares with its reference in one process: samples, targets, masks, positions, formulas,
+ * options, the optimizer. */
 #include <unistd.h>
 #include "training.h"
 
@@ -92,7 +91,7 @@ static void everything_at_once_trains_as_in_pytorch(void **state) {
 static void grouped_heads_train_as_in_pytorch(void **state) {
   train_on("gpt-grouped", over_data);
   train_on("gpt-grouped", over_two_parts);
-  train_on("gpt-grouped", over_three_parts);  // more ranks than heads of keys: each has them all
+  train_on("gpt-grouped", over_three_parts);  // more ranks than key heads: each rank has them all
   train_on("gpt-grouped", over_the_sequence);
   train_on("gpt-grouped", over_everything);
 }
@@ -113,7 +112,7 @@ static void normalised_heads_train_as_in_pytorch(void **state) {
 static void heads_wider_than_the_stream_train_as_in_pytorch(void **state) {
   train_on("gpt-wide-heads", over_data);
   train_on("gpt-wide-heads", over_two_parts);
-  train_on("gpt-wide-heads", over_four_parts);  // more ranks than heads of keys
+  train_on("gpt-wide-heads", over_four_parts);  // more ranks than key heads
   train_on("gpt-wide-heads", over_the_sequence);
   train_on("gpt-wide-heads", over_everything);
   train_on("gpt-wide-heads", over_stages);
@@ -145,6 +144,6 @@ int main(void) {
       cmocka_unit_test(heads_narrower_than_the_stream_train_as_in_pytorch),
       cmocka_unit_test(biases_of_the_mlp_alone_train_as_in_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,6 @@
-/* Mixtures of experts train as they do in PyTorch: both orders of scores and experts, a shared expert, the balancing
- * loss and bias, the limit to what an expert takes; on one rank, and with experts spread, cut and both
- * (generate_moe.py).
- */
+/* Tests that mixtures of experts train as they do in PyTorch (generate_moe.py): scores applied before or after the
+ * experts, a shared expert, balancing loss and bias, limited capacity; on one rank, and with experts spread over ranks,
+ * cut, and both. */
 #include <unistd.h>
 #include "training.h"
 
@@ -16,7 +15,7 @@ static const world over_data[] = {
     {4, {"mesh=dp_replicate=2 dp_shard=2", "shard.zero=3", "views.sparse=dp_replicate=2 efsdp=1 ep=2 etp=1"}},
     {0},
 };
-// etp=1: experts are whole, and tokens split over tp.
+// etp=1: experts are whole, and tokens are cut over tp.
 static const world over_tokens[] = {
     {2, {"mesh=tp=2", "views.sparse=efsdp=1 ep=2 etp=1"}},
     {2, {"mesh=tp=2", "views.sparse=efsdp=1 ep=2 etp=1", CUTS_SEQUENCE}},
@@ -97,6 +96,6 @@ int main(void) {
       cmocka_unit_test(normalised_scores_train_as_in_pytorch),
       cmocka_unit_test(normalised_sigmoids_before_experts_train_as_in_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* An encoder of pictures and a decoder that reads them train as they do in PyTorch, joined by a bridge in each of its
- * directions: fan-in, fan-out, equal and ragged, the sequence of either cut (generate_ocr.py). */
+/* Tests that a picture encoder and a decoder that reads from it train as they do in PyTorch (generate_ocr.py). A bridge
+ * joins them in each direction: fan-in, fan-out, equal and ragged, with the sequence of either cut. */
 #include <unistd.h>
 #include "addend/data.h"
 #include "program/ocr/ocr.h"
@@ -30,7 +30,7 @@ static const world equal[] = {
     {4, {"mesh.encoder=dp=2 tp=2", "mesh.model=dp=2 cp=2", "shard.zero=0"}},
     {0},
 };
-// The encoder's patches are cut too.
+// Worlds in which the encoder's patches are cut too.
 static const world both_cut[] = {
     {3, {"mesh.encoder=cp=3", "mesh.model=cp=3"}},
     {4, {"mesh.encoder=dp=2 cp=2", "mesh.model=cp=2 tp=2", "shard.zero=0"}},
@@ -47,7 +47,7 @@ static const world ragged[] = {
     {0},
 };
 
-/* ---- what both were given ---- */
+/* ---- the pictures, which both sides were given ---- */
 
 static const char *const names[] = {"ocr-plain", "ocr-everything", "ocr-ragged"};
 
@@ -91,9 +91,9 @@ static void pictures_are_those_that_pytorch_was_given(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) with_fixture(names[i], on_one_rank, use_pictures);
 }
 
-/* ---- tokens and targets ---- */
+/* ---- tokens and targets of the batch ---- */
 
-/* Microbatch by microbatch the rows follow each other. */
+/* Compares the tokens and targets of a step; microbatches have consecutive rows. */
 static void compare_batch(const job *j, const ad_program *program, int64_t step) {
   size_t row = (size_t)(step * j->recipe->train.global_batch), line = (size_t)options_of(j)->decoder.data.seq;
   const ad_array *array;
@@ -153,6 +153,6 @@ int main(void) {
       cmocka_unit_test(a_reader_with_every_key_trains_as_in_pytorch),
       cmocka_unit_test(a_reader_of_ragged_batches_trains_as_in_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,7 @@
-/* Attention, the loss and a router alone compute what PyTorch's own operations do: the whole was computed there
- * (generate_operations.py), and each rank's part of the value and of every gradient is held against its part of that.
+/* Tests attention, the loss and a router, each alone, against PyTorch's own operations (generate_operations.py computes
+ * whole values): each rank's part of the value and of every gradient is compared with the same part of the whole.
  * Samples, sequence, heads and vocabulary are cut, unevenly and into more parts than there is to cut; scores and logits
- * go up to 5000.
- */
+ * go up to 5000. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -14,9 +13,9 @@
 
 typedef struct example {
   const char *fixture, *mesh;
-  const char *layout;      /* of q, or of the logits */
-  const char *keys_layout; /* of k and v */
-  const char *keys_on_all; /* the axis over which they are then made whole, R; NULL: none */
+  const char *layout;      /* layout of q, or of the logits */
+  const char *keys_layout; /* layout of k and v */
+  const char *keys_on_all; /* the axis over which k and v are then brought to R; NULL: none */
   int64_t head_dim;
   int sees_all;
   int uses_sigmoid;
@@ -26,7 +25,7 @@ typedef struct example {
 
 enum { Q, K, V, INPUTS };
 
-/* Over cp they are cut, and gathered; over tp they are I, and no byte moves. */
+/* Brings k or v to R: on cp they are cut and gathered; on tp they are I, so no byte moves. */
 static ad_tensor *keys(const bench *b, const example *e, ad_tensor *x) {
   const char *axis = e->keys_on_all;
   if (!axis) return x;
@@ -60,9 +59,9 @@ static int attend(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* ---- the loss ---- */
+/* ---- the cross-entropy loss ---- */
 
-/* Where the logits are cut by rows the targets are. */
+/* The targets' layout: cut by rows where the logits are. */
 static ad_layout layout_of_targets(const ad_layout *logits) {
   ad_layout layout = *logits;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
@@ -86,7 +85,7 @@ static int lose(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* ---- a router ---- */
+/* ---- a router with limited capacity ---- */
 
 enum { TOP_K = 3 };
 static const double capacity = 0.6;
@@ -102,7 +101,7 @@ static ad_tensor *choices_of_all(ad_tape *t, const ad_routing *routing) {
   return moved(t, addends, AD_P, AD_MOVE_ALL_REDUCE, AD_R);
 }
 
-/* Each row of x times the scores of its experts, of those that take it. */
+/* Multiplies each row of x by the scores of the experts that take it. */
 static ad_tensor *scaled_by_scores(ad_tape *t, ad_tensor *x, ad_tensor *chosen, const ad_routing *routing) {
   ad_tensor *slots = ad_to_slots(t, ad_to_rows(t, x), routing);
   slots = ad_scale_rows(t, slots, ad_slot_weights(t, chosen, routing));
@@ -138,7 +137,7 @@ static int route(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* ---- the examples ---- */
+/* ---- the examples on their meshes ---- */
 
 static void run_example(example e, int (*function)(ad_comm *comm, void *context)) {
   ad_mesh *mesh;
@@ -190,7 +189,7 @@ static void attention_with_keys_on_all_ranks_is_that_of_pytorch(void **state) {
 static void attention_of_cut_heads_and_samples_is_that_of_pytorch(void **state) {
   attend_in_parts("tp=2", "tp=S2");
   attend_in_parts("cp=2 tp=2", "cp=S1z tp=S2");
-  attend_in_parts("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");  // a rank without a sample
+  attend_in_parts("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");  // one rank has no sample
 }
 
 static void lose_on(const char *mesh, const char *layout) {
@@ -205,7 +204,7 @@ static void the_loss_of_a_cut_vocabulary_is_that_of_pytorch(void **state) {
   lose_on("tp=2", "tp=S2");
   lose_on("tp=3", "tp=S2");
   lose_on("tp=4", "tp=S2");
-  lose_on("tp=12", "tp=S2");  // a rank without any
+  lose_on("tp=12", "tp=S2");  // one rank has none of the vocabulary
 }
 
 static void the_loss_of_cut_rows_is_that_of_pytorch(void **state) {
@@ -228,7 +227,7 @@ static void a_router_of_cut_rows_is_that_of_pytorch(void **state) {
   route_on("cp=3", "cp=S1z");
   route_on("cp=3", "cp=S1");
   route_on("dp_shard=2 tp=2", "dp_shard=S0 tp=S1");
-  route_on("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");  // a rank without a sample
+  route_on("dp_shard=3 cp=2", "dp_shard=S0 cp=S1z");  // one rank has no sample
 }
 
 int main(void) {
@@ -243,6 +242,6 @@ int main(void) {
       cmocka_unit_test(a_router_of_a_whole_is_that_of_pytorch),
       cmocka_unit_test(a_router_of_cut_rows_is_that_of_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // fixtures are seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // the fixtures' paths are relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
-/* Three steps of decompose are those that PyTorch takes (generate_pools.py): what a proof's dump has of them
- * (docs/dumps.md) is held against a fixture that was written from the documents alone, on pools of several sizes.
- * Initial values, batches, masks, the sources and their ascent, losses, gradients, norms, clips and updates: what a
- * distributed run and its reference share can only be seen here. */
+/* Tests three steps of `decompose` against PyTorch (generate_pools.py): a proof's dump (docs/dumps.md), on pools of
+ * several sizes, is compared with a fixture that was written from the documents alone: initial values, batches, masks,
+ * the sources and their ascent, losses, gradients, norms, clips and updates. Only this test sees what a distributed run
+ * shares with its reference. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -14,12 +14,13 @@
 #include "numbers.h"
 
 enum { STEPS = 3, PATH = 256, NAME = 192 };
-/* As in training.h; a parameter whose numbers are all tiny beside the others' of its kind is judged by those. */
+/* The bounds of training.h. A parameter whose numbers are all tiny beside others of its kind is measured relative to
+ * those. */
 static const double bound = 1e-12, smallest_scale = 1e-6;
 
 #define must(call) assert_int_equal((call), AD_OK)
 
-/* A fixture, and what was dumped of it. */
+/* A fixture, and the dump that is compared with it. */
 typedef struct judged {
   const char *name, *mesh, *folder;
   ad_safetensors *expected;
@@ -44,7 +45,7 @@ static double *as_numbers(const ad_safetensor *tensor, size_t *n) {
   return out;
 }
 
-/* The largest number of all that begin with `kind`. */
+/* The largest magnitude in all tensors whose names begin with `kind`. */
 static double largest_of(const judged *of, const char *kind) {
   double most = 0;
   for (size_t i = 0; i < ad_safetensors_count(of->expected); i++) {
@@ -85,7 +86,7 @@ static size_t expected_of(const judged *of, const char *kind) {
   return count;
 }
 
-/* A file has all that is expected of its kind, and nothing else. */
+/* Checks that the file has all tensors that are expected of its kind, and no others. */
 static void judge_file(judged *of, const char *file, const char *kind) {
   ad_safetensors *found = opened(of, file);
   char name[NAME];
@@ -99,7 +100,7 @@ static void judge_file(judged *of, const char *file, const char *kind) {
   ad_safetensors_close(found);
 }
 
-/* What is told of the step in the metadata of its gradients. */
+/* Checks what the metadata of a step's gradients tell of the step. */
 static void judge_told(judged *of, int step) {
   char file[64], kind[32];
   snprintf(file, sizeof file, "step-%d.gradients", step);
@@ -186,6 +187,6 @@ int main(void) {
       cmocka_unit_test(everything_at_once_is_as_in_pytorch),
       cmocka_unit_test(sources_that_samples_share_are_as_in_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

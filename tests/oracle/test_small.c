@@ -1,5 +1,5 @@
-/* Small operations compute what PyTorch's do (generate_operations.py): each rank's part of the value and of every
- * gradient is held against its part of the whole that was computed there, on one rank and wherever operands are cut. */
+/* Tests small operations against PyTorch (generate_operations.py): each rank's part of the value and of every gradient
+ * is compared with the same part of the whole, on one rank and wherever operands are cut. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -12,10 +12,10 @@
 enum { OPERANDS = 3 };
 
 typedef struct small {
-  const char *name; /* in the fixture */
+  const char *name; /* the operation's name in the fixture */
   ad_tensor *(*f)(ad_tape *tape, ad_tensor *const *x);
-  const char *operand[OPERANDS]; /* in the fixture */
-  const char *layout[OPERANDS];  /* on the mesh where this is tried */
+  const char *operand[OPERANDS]; /* names of its operands in the fixture */
+  const char *layout[OPERANDS];  /* the operands' layouts on the mesh where this is tried */
 } small;
 
 typedef struct place {
@@ -24,7 +24,7 @@ typedef struct place {
   size_t count;
 } place;
 
-/* The sum of what comes out times what the fixture multiplies it by; a loss as it is. */
+/* The loss: the sum of the result times the fixture's weights, or the result itself if it is a scalar. */
 static ad_tensor *loss_of(const bench *b, const char *name, ad_tensor *out, ad_array *slope) {
   char key[64];
   const ad_array *value = ad_tensor_array(out);
@@ -37,7 +37,7 @@ static ad_tensor *loss_of(const bench *b, const char *name, ad_tensor *out, ad_a
   return ad_sum(b->tape, ad_multiply(b->tape, out, ad_constant(b->tape, slope)));
 }
 
-/* Where every rank has the same sum one of them counts. */
+/* If every rank has the same sum, one rank's counts. */
 static ad_tensor *once(const bench *b, ad_tensor *loss) {
   char axes[128];
   ad_axes same = ad_layout_axes_of(&ad_tensor_array(loss)->layout, AD_R) & ad_mesh_named(b->mesh);
@@ -211,6 +211,6 @@ int main(void) {
       cmocka_unit_test(operations_of_a_whole_are_those_of_pytorch),
       cmocka_unit_test(operations_of_cut_values_are_those_of_pytorch),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // fixtures are seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // the fixtures' paths are relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

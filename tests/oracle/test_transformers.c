@@ -1,6 +1,6 @@
-/* Models of Hugging Face Transformers train as they do there: each folder that the package saved is read by model.from,
- * trained in f64 on files of tokens, on one rank and on meshes, and every number is held against those that the package
- * computed (generate_transformers.py): Llama, Qwen2, Qwen3, Mistral, Mixtral, Qwen3-MoE. */
+/* Tests that models of Hugging Face Transformers train as they do there (generate_transformers.py): each folder that
+ * the package saved is read by model.from and trained in f64 on token files, on one rank and on meshes, and every
+ * number is compared: Llama, Qwen2, Qwen3, Mistral, Mixtral, Qwen3-MoE. */
 #include <unistd.h>
 #include "training.h"
 
@@ -16,7 +16,7 @@ static const world dense[] = {
     {4, {"mesh=pp=2 dp_shard=2", "shard.zero=3"}},
     {0},
 };
-/* Heads that 2 divides and 3 does not. */
+/* Worlds for models whose number of heads is divisible by 2 and not by 3. */
 static const world dense_of_four_heads[] = {
     {1, {"mesh=dp=1"}},
     {2, {"mesh=tp=2", CUTS_SEQUENCE}},
@@ -66,6 +66,6 @@ int main(void) {
       cmocka_unit_test(mixtral_trains_as_in_transformers),
       cmocka_unit_test(qwen3_moe_trains_as_in_transformers),
   };
-  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files as seen from there
+  if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
-/* A fixture's training taken again in f64, on any mesh, and every number of it held against those that PyTorch
- * computed: samples, losses, norms, gradients, weights after 20 steps, states after each, and what the program
- * measures. */
+/* Repeats a fixture's training in f64 on any mesh, and compares every number with PyTorch's: samples, losses, norms,
+ * gradients, weights after 20 steps, states after each step, and the program's metrics. */
 #ifndef TESTS_ORACLE_TRAINING_H
 #define TESTS_ORACLE_TRAINING_H
 #include <stdarg.h>
@@ -21,21 +20,21 @@
 
 #define must(call) assert_int_equal((call), AD_OK)
 
-// What the proof allows a gradient. The weights after 20 steps hold it too (2e-14 is the worst measured): AdamW
+// The proof's bound for a gradient. The weights after 20 steps stay within it too (2e-14 is the worst measured): AdamW
 // divides each element by its own size, so an error grows only where a gradient is nearly as small as its rounding, and
 // there epsilon is the larger divisor.
 static const double bound = 1e-12;
-// As in the proof: a parameter whose numbers are all tiny beside the model's is judged by those.
+// As in the proof: a parameter whose numbers are all tiny beside the model's is measured relative to the model's.
 static const double smallest_scale = 1e-6;
-// States in f64 are sources that climb: a step up divides a small gradient by its own size, and the next one starts
-// there, so what rounding leaves grows from step to step (1.1e-12 is the worst measured).
+// The bound of f64 states, which are sources that climb: a step divides a small gradient by its own size, and the next
+// step starts from the result, so rounding errors grow from step to step (1.1e-12 is the worst measured).
 static const double climbing_bound = 1e-11;
 enum { STEPS = 20, STEPS_WITH_GRADIENTS = 2 };
 
 enum { SETTINGS_MAX = 5 };
 
-/* The recipe's keys that are set: mesh, storage and how the model is cut. A list of worlds ends with one without ranks.
- */
+/* A world: the number of ranks, and recipe keys for mesh, storage and cuts of the model. A list of worlds ends with one
+ * without ranks. */
 typedef struct world {
   int64_t ranks;
   const char *settings[SETTINGS_MAX];
@@ -48,7 +47,7 @@ typedef struct job {
   const ad_safetensors *expected;
 } job;
 
-// Options of all kinds begin with the decoder's; those of ocr have no text there.
+// The options of every kind of program begin with the decoder's; those of ocr have no text there.
 static inline const ad_text_options *text_of(const ad_recipe *recipe) {
   return &((const ad_decoder_options *)recipe->options)->data;
 }
@@ -56,7 +55,7 @@ static inline const ad_text_options *text_of(const ad_recipe *recipe) {
 /* ---- parameters of a run ---- */
 
 typedef struct param {
-  char name[128]; /* the program's */
+  char name[128]; /* name in the program */
   const ad_array *value, *gradient;
 } param;
 
@@ -68,7 +67,7 @@ static inline param param_of(ad_run *run, size_t i) {
   return p;
 }
 
-/* ---- comparing: in a rank ---- */
+/* ---- comparing numbers, inside a rank ---- */
 
 static inline const char *words_of(const world *w, char *words, size_t size) {
   size_t used = 0;
@@ -78,7 +77,7 @@ static inline const char *words_of(const world *w, char *words, size_t size) {
   return words;
 }
 
-// Says which number is off, on which mesh.
+// Fails with a message that names the number and the mesh if `worst` exceeds `allowed`.
 static inline void judge_by(double allowed, const job *j, const char *what, const char *name, int step, double worst) {
   char words[512], where[256];
   if (worst < allowed) return;
@@ -91,7 +90,7 @@ static inline void judge(const job *j, const char *what, const char *name, int s
   judge_by(bound, j, what, name, step, worst);
 }
 
-// Relative to the largest of the step's numbers of that name.
+// Compares a step's numbers of this name, relative to the largest of them.
 static inline double judge_numbers_by(double allowed, const job *j, const char *name, int step, const double *found,
                                       size_t count) {
   size_t n;
@@ -114,7 +113,7 @@ static inline double judge_number(const job *j, const char *name, int step, doub
 
 /* ---- whole parameters against PyTorch's ---- */
 
-// Of the model's gradients or weights as PyTorch has them: "gradient.0:".
+// The largest magnitude of PyTorch's gradients or weights, such as those with the prefix "gradient.0:".
 static inline double largest_of(const job *j, ad_run *run, const char *prefix) {
   double most = 0;
   for (size_t i = 0; i < params_of(run); i++) {
@@ -159,9 +158,9 @@ static inline double judge_params(const job *j, ad_run *run, const char *what, i
   return worst;
 }
 
-/* ---- what only some programs have ---- */
+/* ---- numbers that only some programs have ---- */
 
-// Each without its coefficient.
+// Compares each loss, without its coefficient.
 static inline void judge_losses(const job *j, const ad_program *program, int step, const ad_step_report *report) {
   char name[160];
   size_t count = ad_program_loss_count(program);
@@ -209,7 +208,7 @@ static inline double judge_states(const job *j, ad_run *run, int step) {
   return worst;
 }
 
-// After the last step; NULL: nothing more. A test sets it before its ranks start.
+// Called after the last step; NULL: nothing. A test sets it before its ranks start.
 static void (*judge_at_end)(const job *j, ad_run *run);
 
 /* ---- one rank's training ---- */
@@ -263,7 +262,7 @@ static inline int train(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* ---- samples: PyTorch's side drew them itself ---- */
+/* ---- samples: PyTorch's side drew them independently ---- */
 
 static inline void samples_of_step(const job *j, const ad_text_data *text, int64_t step, ad_held_out held_out,
                                    const char *tokens_name, const char *targets_name) {
@@ -314,7 +313,7 @@ static inline void compare_samples(const job *j) {
   ad_text_data_close(text);
 }
 
-/* ---- the fixtures ---- */
+/* ---- opening fixtures and running worlds ---- */
 
 typedef void (*use)(job *j);
 
@@ -337,7 +336,7 @@ static inline void with_fixture(const char *name, const world *on, use function)
 static inline void use_samples(job *j) { compare_samples(j); }
 static inline void use_training(job *j) { run_ranks(j->world->ranks, train, j); }
 
-// On half of the worlds of a list, drawn.
+// Trains the fixture on half of the worlds of the list, drawn by a seed.
 static inline void train_on(const char *name, const world *list) {
   char what[128];
   int count = 0;

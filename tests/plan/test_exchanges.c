@@ -1,4 +1,4 @@
-/* Which bridges of a plan are one exchange: those of the same parties, layouts and dtypes, and no others. */
+/* Tests which bridges a plan shows as one exchange: those with the same pools, layouts and dtypes, and no others. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include "plan/exchanges.h"
 
-/* Modules in pools of their own. */
+/* A plan of modules with these names, each in a pool of its own. */
 static json_t *plan_of(const char *const *names, size_t count) {
   json_t *plan = json_pack("{s:[], s:[], s:[]}", "modules", "pools", "bridges");
   for (size_t i = 0; i < count; i++) {
@@ -52,7 +52,7 @@ static void what_differs_in_nothing_but_its_name_is_one_exchange(void **state) {
   smaller.times = 1, smaller.bytes = 7, smaller.bytes_back = 9;
   other.site = "x.2", other.times = 3;
   add(plan, first);
-  add(plan, smaller); /* of the same value: microbatches of two sizes */
+  add(plan, smaller); /* a bridge of the same value, for a microbatch of another size */
   add(plan, other);
   ad_exchanges x = exchanges_of(plan);
   assert_int_equal(x.count, 1);
@@ -65,7 +65,7 @@ static void what_differs_in_nothing_but_its_name_is_one_exchange(void **state) {
   json_decref(plan);
 }
 
-/* Each of five differs from the first in one thing. */
+/* Each of the other bridges differs from the first in one thing. */
 static void layouts_and_dtypes_both_ways_are_told_apart(void **state) {
   static const char *const names[] = {"a", "b"};
   json_t *plan = plan_of(names, 2);
@@ -94,7 +94,7 @@ static bridge between(json_int_t from, json_int_t to) {
   return b;
 }
 
-/* By the party that gives, then by the one that gets. */
+/* Exchanges are sorted by the sending party, then by the receiving one. */
 static void exchanges_are_listed_as_their_parties_are(void **state) {
   static const char *const names[] = {"a", "b", "c"};
   static const size_t wanted[][2] = {{0, 1}, {0, 2}, {1, 0}, {2, 1}};
@@ -113,7 +113,7 @@ static void exchanges_are_listed_as_their_parties_are(void **state) {
   json_decref(plan);
 }
 
-/* Eight parties are shown each; of nine modules those of one name are one. */
+/* Up to eight parties are shown each by itself; of nine modules those with one name are shown as one party. */
 static void namesakes_are_one_party_where_there_are_more_than_eight(void **state) {
   static const char *const names[] = {"a", "b", "b", "b", "b", "b", "b", "b", "b"};
   for (size_t count = 8; count <= 9; count++) {

@@ -1,4 +1,5 @@
-/* What ranks and proofs need is held against limits that are read from folders which stand for /proc and /sys. */
+/* Tests whether the memory that ranks and proofs need fits the machine, whose limits are read from folders that stand
+ * for /proc and /sys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,13 +27,13 @@ static void put(const char *folders, const char *name, const char *text) {
   assert_int_equal(fclose(file), 0);
 }
 
-static void put_machine(unsigned long available, unsigned long swap) { /* in MiB */
+static void put_machine(unsigned long available, unsigned long swap) { /* MiB */
   char text[128];
   snprintf(text, sizeof text, "MemAvailable: %lu kB\nSwapFree: %lu kB\n", available << 10, swap << 10);
   put("proc", "meminfo", text);
 }
 
-static void put_group(unsigned long limit, unsigned long used) { /* in MiB */
+static void put_group(unsigned long limit, unsigned long used) { /* MiB */
   char text[64];
   put("proc/self", "cgroup", "0::/job/step\n");
   put("sys/fs/cgroup/job/step", "memory.max", "max\n");
@@ -76,7 +77,7 @@ static void more_than_the_groups_limit_is_refused(void **state) {
   assert_non_null(strstr(ad_last_error(), "the ranks need 501 MiB"));
   assert_non_null(strstr(ad_last_error(), "may have 500 ("));
   assert_non_null(strstr(ad_last_error(), "/sys/fs/cgroup/job/memory.max)"));
-  put_machine(1000, 1);  // swap makes up for it
+  put_machine(1000, 1);  // swap makes up for the missing memory
   assert_int_equal(fits(501), AD_OK);
 }
 

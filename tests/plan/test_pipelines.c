@@ -1,5 +1,5 @@
-/* Plans of pipelines: what they say of bridges is what ranks of a run receive; what they say of stages follows from the
- * model's size; what a trace says of actions is read as it was written. */
+/* Tests plans of pipelines: the planned bytes over bridges are what ranks of a run receive; numbers of stages follow
+ * from the model's size; times of actions are read from a trace as it was written. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,10 +26,10 @@
 
 enum { D_MODEL = 8, HIDDEN = 12, SEQ = 6, VOCABULARY = 256, BRIDGES_MAX = 8 };
 
-/* A pipeline that is small enough to be run. */
+/* A pipeline small enough to be run. */
 typedef struct pipeline {
-  const char *mesh, *schedule; /* the section, in flow style */
-  const char *model;           /* more of it */
+  const char *mesh, *schedule; /* the recipe's section `schedule`, in flow style */
+  const char *model;           /* further keys of `model` */
   int ranks, layers, batch, microbatches;
 } pipeline;
 
@@ -56,9 +56,9 @@ static json_int_t number(const json_t *object, const char *key) {
 }
 static double real(const json_t *object, const char *key) { return json_number_value(json_object_get(object, key)); }
 
-/* ---- bytes that arrive ---- */
+/* ---- bytes received over bridges ---- */
 
-/* Of one rank in a step, by bridge and way. */
+/* Bytes that one rank receives in a step, by bridge and direction. */
 typedef struct arrivals {
   char values[BRIDGES_MAX][32];
   json_int_t bytes[BRIDGES_MAX][2];
@@ -124,7 +124,7 @@ static int compare_bytes(ad_comm *comm, void *context) {
       all += planned.bytes[v][way];
     }
   CHECK(counted.count == planned.count);
-  CHECK(all > 0 || ad_comm_size(comm) > 2); /* the last rank of three may have no sample */
+  CHECK(all > 0 || ad_comm_size(comm) > 2); /* with three ranks the last one may have no sample */
   return 0;
 }
 
@@ -145,12 +145,12 @@ static void ranks_receive_what_the_plan_says(void **state) {
   }
 }
 
-/* ---- activations ---- */
+/* ---- memory for activations ---- */
 
-/* Of all but zb it is the same number. */
+/* Zero for all schedules but zb. */
 static const double activations_tolerance = 0.002;
 
-/* What this rank's tapes and bridges hold at most, against what the plan counts. */
+/* Compares the most that this rank's tapes and bridges held with the plan. */
 static int compare_activations(ad_comm *comm, void *context) {
   const compared *of = context;
   int64_t rank = ad_comm_rank(comm);
@@ -187,9 +187,9 @@ static void ranks_hold_the_activations_that_were_planned(void **state) {
   }
 }
 
-/* ---- stages ---- */
+/* ---- the work of stages ---- */
 
-/* By the matrices of a block and of the head, and attention's products. */
+/* Multiplications per token of a stage: the matrices of its blocks and of the head, and attention's products. */
 static double stage_elements(int layers, int is_last) {
   double block = 4.0 * D_MODEL * D_MODEL + 3.0 * D_MODEL * HIDDEN + (double)D_MODEL * SEQ;
   return layers * block + (is_last ? (double)VOCABULARY * D_MODEL : 0);
@@ -215,7 +215,7 @@ static void take_what_their_products_do(const int layers[4]) {
   ad_recipe_destroy(recipe);
 }
 
-/* In the second model a stage has less than a hundredth of the mean. */
+/* In the second model one stage has less than a hundredth of the mean work. */
 static void stages_take_what_their_products_do(void **state) {
   take_what_their_products_do((const int[]){5, 3, 0, 2});
   take_what_their_products_do((const int[]){498, 1, 0, 1});
@@ -230,7 +230,8 @@ static void check_schedule(const char *kind, int place, int in_flight, int defer
   double busy = 0;
   for (size_t i = 0; i < 3; i++) busy += real(json_array_get(rows, i), "busy");
   assert_string_equal(json_string_value(json_object_get(schedule, "kind")), kind);
-  assert_true(fabs(busy - 3 * 3.0 * 5) < 1e-9); /* of each microbatch a forward and twice that, in each of three */
+  /* each of three microbatches has a forward of 5, and a backward twice as long */
+  assert_true(fabs(busy - 3 * 3.0 * 5) < 1e-9);
   assert_true(fabs(real(schedule, "bubble") - (1 - busy / (3 * real(schedule, "makespan")))) < 1e-12);
   assert_int_equal(number(row, "in_flight"), in_flight);
   assert_int_equal(number(row, "deferred"), deferred);
@@ -259,13 +260,13 @@ static void one_stage_has_no_schedule(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- traces ---- */
+/* ---- times read from a run's trace ---- */
 
 enum { STAGES = 2, MICROBATCHES = 3 };
 
 static char folder[] = "/tmp/addend-trace-XXXXXX";
 
-/* What a pass takes, in microseconds: other numbers for each. */
+/* Duration of a pass in microseconds, different for each pass, stage and microbatch. */
 static double taken(int pass, int stage, int microbatch) { return 100 * pass + 10 * stage + microbatch + 1; }
 
 static void write_span(FILE *file, const char *cat, int step, int rank, int stage, int m, double at, double duration) {
@@ -275,8 +276,8 @@ static void write_span(FILE *file, const char *cat, int step, int rank, int stag
           cat, rank, at, duration, step, m, stage);
 }
 
-/* Two ranks of each stage, one 2 microseconds slower than the other; a forward pass waits 7 in the middle. The first
- * step is slow. */
+/* Writes a trace: two ranks of each stage, one slower by 2 microseconds; a forward pass has a wait of 7 in its middle;
+ * the first step is slow. */
 static void write_steps(int is_split, int stages, int steps) {
   char path[64];
   snprintf(path, sizeof path, "%s/trace.json", folder);
@@ -290,7 +291,7 @@ static void write_steps(int is_split, int stages, int steps) {
         double at = 1e6 * step + 1000 * m, more = (step ? 0 : 500) + (rank % 2 ? 2 : 0);
         write_span(file, "forward", step, rank, s, m, at, taken(0, s, m) + more + 7);
         write_span(file, "wait for value", step, rank, 0, m, at + 1, 7);
-        write_span(file, "wait for value", step, rank, 0, m, at + 700, 9); /* before another pass */
+        write_span(file, "wait for value", step, rank, 0, m, at + 700, 9); /* a wait before the next pass */
         write_span(file, "backward", step, rank, s, m, at + 700, taken(1, s, m) + more);
         if (is_split) write_span(file, "backward of weights", step, rank, s, m, at + 900, taken(2, s, m) + more);
       }

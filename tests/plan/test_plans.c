@@ -1,5 +1,5 @@
-/* Plans of programs that are cut in other ways than the shipped ones, and of worlds and models larger than any machine.
- */
+/* Tests plans of programs that are cut in other ways than the shipped recipes, and of worlds and models larger than any
+ * machine. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
     if (call) fail_msg("%s: %s", #call, ad_last_error()); \
   } while (0)
 
-/* ---- a program of one table that is cut by columns over tp, and a batch that is cut over dp ---- */
+/* ---- a program with one table that is cut by columns over tp, and a batch that is cut over dp ---- */
 
 enum { ROWS = 9, COLUMNS = 7 };
 
@@ -66,14 +66,13 @@ static ad_status columns_create_all(const void *options, ad_program *to, void **
   return ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "model", .run = columns_run});
 }
 
-/* ---- a program of three modules: what the first gives, the others need, and the last also what the second makes of it
- * ---- */
+/* ---- a program of three modules: module 1 gives x to 2 and 3, and module 2 makes y from it for 3 ---- */
 
 enum { RELAYED = 6, RELAYS = 3 };
 
 typedef struct relay {
   ad_array batch;
-  ad_bridge *bridges[RELAYS]; /* of x to the second and the third, of y to the third */
+  ad_bridge *bridges[RELAYS]; /* bridges of x to the second and the third module, and of y to the third */
 } relay;
 
 static ad_status relay_first(void *own, ad_phase_run *at) {
@@ -155,7 +154,7 @@ static ad_status relay_read(void *own, int64_t step, ad_held_out held_out, int64
 }
 static size_t relay_bytes(const void *own) { return 0; }
 
-/* ---- both ---- */
+/* ---- records of both programs ---- */
 
 static void columns_destroy(void *own) { ad_release(own); }
 static ad_status columns_open(void *own) { return AD_OK; }
@@ -244,9 +243,9 @@ static json_int_t ranks_listed(const json_t *plan) {
   return ranks;
 }
 
-/* ---- what must hold ---- */
+/* ---- what plans must say ---- */
 
-/* One word where all four dtypes of a contract are the same, and otherwise all four. */
+/* The table names a contract by one word if its four dtypes are the same, and by all four otherwise. */
 static void the_table_tells_each_contract(void **state) {
   static const char text[] =
       "name: columns\nmodel: {kind: columns}\nmesh: \"dp_shard=2 tp=3\"\nshard: {zero: 3}\n"
@@ -277,13 +276,13 @@ static void a_gather_counts_what_the_rank_computes_with(void **state) {
   assert_string_equal(json_string_value(json_object_get(gather, "op")), "all_gather");
   assert_int_equal(number(gather, "bytes"), ROWS * (COLUMNS / 3) * 4);
   assert_int_equal(number(gather, "group_size"), 2);
-  assert_int_equal(number(step, "bytes"), ROWS * COLUMNS * 4); /* in a parameter's path: the whole */
+  assert_int_equal(number(step, "bytes"), ROWS * COLUMNS * 4); /* the whole gradient is reduced */
   assert_string_equal(json_string_value(json_object_get(param, "mesh")), "dp_shard=2 tp=3");
   assert_string_equal(json_string_value(json_object_get(param, "storage")), "dp_shard=S0 tp=S1");
   json_decref(plan);
 }
 
-/* Values of 9 rows over 2 ranks and 7 columns over 3: 4 or 5 by 2 or 3. */
+/* 9 rows over 2 ranks and 7 columns over 3: a rank has 4 or 5 rows by 2 or 3 columns. */
 static void every_cut_decides_what_a_rank_holds(void **state) {
   static const int held[] = {4 * 2, 4 * 2, 4 * 3, 5 * 2, 5 * 2, 5 * 3};
   json_t *plan = plan_columns("dp_shard=2 tp=3", 4, "");
@@ -334,7 +333,7 @@ static void the_largest_mesh_is_planned(void **state) {
   json_decref(plan);
 }
 
-/* Nodes of 16 ranks fit the mesh, nodes of 7 do not: then no more is said than what none of them can exceed. */
+/* Nodes of 16 ranks fit the mesh; nodes of 7 do not, so the plan only gives a bound that no node exceeds. */
 static void the_node_that_needs_most_is_found(void **state) {
   json_t *plan = plan_gpt("dp_replicate=60 dp_shard=80", 1, 1, 16),
          *odd = plan_gpt("dp_replicate=60 dp_shard=80", 1, 1, 7);
@@ -361,7 +360,7 @@ static void a_model_of_4096_layers_is_planned(void **state) {
   json_decref(plan);
 }
 
-/* Parameters beside each other whose gradients have one dtype, the one as it comes and the other by its name. */
+/* Two neighbouring parameters have gradients in one dtype: one is raw, the other has that gradient dtype. */
 static void a_gradient_that_is_raw_is_told_from_one_that_has_its_dtype(void **state) {
   json_t *plan = plan_of(
       "name: gpt\nmodel: {kind: gpt, layers: 2, d_model: 16, heads: 2}\n"
@@ -382,7 +381,7 @@ static void a_gradient_that_is_raw_is_told_from_one_that_has_its_dtype(void **st
   json_decref(plan);
 }
 
-/* How often a step of three microbatches sums over the ranks that shard. */
+/* How often a step of three microbatches sums over the sharding ranks, with this `sync`. */
 static json_int_t sums_over_shards(const char *sync) {
   char text[512];
   snprintf(text, sizeof text,
@@ -428,11 +427,11 @@ static void the_same_name_twice_is_still_found(void **state) {
   ad_mesh_destroy(mesh);
 }
 
-/* ---- what tapes and bridges bring from rank to rank ---- */
+/* ---- communication by tapes and bridges ---- */
 
 static const json_t *activations_of(const json_t *plan) { return json_object_get(plan, "activations"); }
 
-/* The sum behind the attention of a block: tokens of f32, of the whole batch or of one group's part of it. */
+/* Bytes of the all-reduce after a block's attention: f32 tokens of the whole batch or of one group's part. */
 static json_int_t attention_sum(const json_t *plan) {
   const json_t *step;
   size_t i;
@@ -450,12 +449,12 @@ static json_int_t attention_sum(const json_t *plan) {
 static void a_transition_counts_what_a_group_brings_together(void **state) {
   json_t *one = plan_gpt("dp_shard=1 tp=2", 1, 0, 0), *many = plan_gpt("dp_shard=16 tp=2", 1, 0, 0);
   assert_int_equal(attention_sum(one), 13 * 12 * 16 * 4);
-  assert_int_equal(attention_sum(many), 13 * 12 * 16 * 4 / 16); /* rank 0 has no sample of the 13 */
+  assert_int_equal(attention_sum(many), 13 * 12 * 16 * 4 / 16); /* rank 0 has none of the 13 samples */
   json_decref(one);
   json_decref(many);
 }
 
-/* Of two groups of cp, which have a half of the batch each, forward k and v, backward their gradients with them. */
+/* Each of two cp groups has half of the batch: forward, k and v go around; backward, their gradients go with them. */
 static void keys_that_go_around_a_ring_are_counted(void **state) {
   json_t *plan = plan_gpt("dp_shard=2 cp=2", 2, 0, 0);
   const json_t *step;
@@ -495,7 +494,7 @@ static json_t *plan_placed(const char *placement, const char *encoder, const cha
 
 static json_t *plan_ocr(const char *encoder, const char *model) { return plan_placed("colocated", encoder, model, 8); }
 
-/* Row by row, how often each rank receives it; `first` is the first of them. */
+/* Counts for each row how often each rank receives it; `first` is the number of the first rank. */
 static void count_rows(const json_t *way, int first, int counts[8][4]) {
   const json_t *route;
   size_t i;
@@ -506,7 +505,7 @@ static void count_rows(const json_t *way, int first, int counts[8][4]) {
   }
 }
 
-/* Each row once, to every rank whose part of the batch it is in. */
+/* Checks that each row goes once to every rank whose part of the batch has it. */
 static void every_rank_gets_its_rows(const json_t *bridge, const char *way, int ranks, int first,
                                      int ranks_with_the_same_rows) {
   int counts[8][4] = {{0}}, share = ranks_with_the_same_rows;
@@ -525,13 +524,13 @@ static void a_bridge_brings_every_rank_its_rows(void **state) {
   assert_int_equal(json_array_size(bridges), 1);
   assert_int_equal(number(bridge, "rows"), 4);
   assert_int_equal(number(bridge, "times"), 2);
-  assert_int_equal(number(json_object_get(bridge, "forward"), "row_bytes"), 8 * 24 * 4); /* patches of a picture */
+  assert_int_equal(number(json_object_get(bridge, "forward"), "row_bytes"), 8 * 24 * 4); /* patches of one picture */
   every_rank_gets_its_rows(bridge, "forward", 8, 0, 4);
   every_rank_gets_its_rows(bridge, "backward", 8, 0, 2);
   json_decref(plan);
 }
 
-/* Where every rank has its rows the bridge is there all the same, and leads from each rank to itself. */
+/* If every rank already has its rows the bridge is listed all the same, with routes from each rank to itself. */
 static void a_bridge_that_moves_nothing_says_so(void **state) {
   json_t *plan = plan_ocr("dp=4 tp=2", "dp=4 cp=2");
   const json_t *bridge = json_array_get(json_object_get(plan, "bridges"), 0), *entry;
@@ -548,13 +547,13 @@ static void a_bridge_that_moves_nothing_says_so(void **state) {
   json_decref(plan);
 }
 
-/* ---- modules on ranks of their own ---- */
+/* ---- modules on disjoint ranks ---- */
 
 static const json_t *pool_of(const json_t *plan, const json_t *entry) {
   return json_array_get(json_object_get(plan, "pools"), (size_t)number(entry, "pool"));
 }
 
-/* The only step of the way of this parameter's gradient. */
+/* Checks that a gradient's path has a single step, with these axes. */
 static void expect_reduced(const json_t *plan, const json_t *param, const char *axes, int ranks) {
   const json_t *path = json_object_get(param, "path"), *step = json_array_get(path, 0);
   assert_int_equal(json_array_size(path), 1);
@@ -581,7 +580,7 @@ static void a_parameter_is_reduced_as_on_its_own_ranks(void **state) {
   json_decref(plan);
 }
 
-/* The encoder sums over tp, the model's keys go around a ring and its addends of the images are summed over cp. */
+/* The encoder sums over tp; the model's keys go around a ring, and its gradients of the pictures are summed over cp. */
 static void each_pool_has_its_own_activations(void **state) {
   json_t *plan = plan_placed("disjoint", "dp=2 tp=2", "dp=2 cp=2", 8);
   const json_t *step;
@@ -625,7 +624,7 @@ static void a_bridge_between_pools_brings_every_rank_its_rows(void **state) {
   json_decref(plan);
 }
 
-/* 8 rows of 6 numbers, bf16 on their way and f32 on their way back, from 2 ranks to 1 and to 4. */
+/* 8 rows of 6 numbers travel in bf16 forward and in f32 backward, from 2 ranks to 1 and to 4. */
 static const char relay_recipe[] =
     "name: relay\nmodel: {kind: relay}\nmesh: {first: \"dp=2\", second: \"dp=1\", third: \"dp=4\"}\n"
     "placement: disjoint\ntrain: {global_batch: 8, steps: 2, lr: 1e-2}\n";
@@ -695,7 +694,7 @@ static json_int_t bytes_of_routes(const json_t *way) {
   return bytes;
 }
 
-/* No rank has a row of both sides: all goes to another rank. */
+/* No rank is on both sides, so all rows go to other ranks. Returns the bytes in one direction. */
 static json_int_t bytes_of_ranks(const json_t *bridge, const char *way, const char *direction) {
   const json_t *entry;
   size_t i;
@@ -712,8 +711,8 @@ static void expect_bytes_of_routes(const json_t *bridge, const char *way) {
   assert_int_equal(bytes, bytes_of_ranks(bridge, way, "receives"));
 }
 
-/* Thirteen rows in three microbatches, of five rows and of four; a matrix of components goes whole in each of them to
- * every copy of the adversary, and its gradient to the first copy of the blocks alone. */
+/* Thirteen rows are cut into microbatches of five, four and four. In each microbatch a component matrix goes whole to
+ * every adversary rank, and its gradient back to the first rank of the blocks alone. */
 static void what_crosses_is_counted_by_microbatches_and_copies(void **state) {
   enum { BATCH = 13, MICROBATCHES = 3, ADVERSARIES = 3 };
   static const char *const sets[] = {"train.microbatches=3"};
@@ -757,8 +756,8 @@ static size_t activations_beside_tapes(const ad_recipe *recipe, int64_t rank) {
   return bytes;
 }
 
-/* A step of one microbatch has room for one, though the first pool would be two ahead of the third. What travels in
- * bf16 has memory of its own at both ends. */
+/* With one microbatch there is one buffer, though the first pool could be two ahead of the third. Values that travel in
+ * bf16 have buffers at both ends. */
 static void memory_for_what_bridges_bring_is_counted(void **state) {
   enum { ROW = RELAYED * 4, WIRE = RELAYED * 2 };
   ad_recipe *recipe = NULL;
@@ -769,7 +768,7 @@ static void memory_for_what_bridges_bring_is_counted(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* Five samples over four ranks: the last one has two of them. */
+/* Five samples over four ranks: the last rank has two. */
 static void a_rank_of_a_pool_with_more_samples_holds_more(void **state) {
   json_t *plan = plan_of(
       "name: pools\nmodel: {kind: decompose, layers: 1, d_model: 16, heads: 2}\n"

@@ -1,5 +1,5 @@
-/* Kinds of ranks against a visit to every rank, in worlds that are small enough for that, and in larger ones against
- * what can be counted by hand. */
+/* Tests the kinds of ranks in a plan (ranks that do the same work) against a visit to every rank in small worlds, and
+ * against counts by hand in larger ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 
 enum { VALUES_MAX = 6, RANKS_MAX = 6000 };
 
-/* Axes that the layout does not name are R. */
+/* A value in this layout; axes that the layout does not name are R. */
 static ad_held held(const ad_mesh *mesh, const char *layout, int64_t rows, int64_t columns) {
   ad_held value = {.shape = {2, {rows, columns}}};
   char text[200], word[40];
@@ -40,7 +40,7 @@ static ad_kinds *find(const ad_held *values, size_t count, int64_t ranks, int64_
   return kinds;
 }
 
-/* ---- against every rank ---- */
+/* ---- compared with a visit to every rank ---- */
 
 static void expect_kinds(const ad_kinds *kinds, const uint64_t *keys, int64_t ranks) {
   int64_t visited = 0;
@@ -83,7 +83,7 @@ static void expect_node(const ad_kinds *kinds, const uint64_t *keys, int64_t ran
   free(peaks);
 }
 
-/* Returns 0 where node and mesh fit so badly that no kinds are found. */
+/* Compares; returns 0 if the nodes divide the mesh so badly that no kinds are found. */
 static int expect_same(const ad_held *values, size_t count, int64_t ranks, int64_t per_node) {
   static uint64_t keys[RANKS_MAX];
   ad_kinds *kinds;
@@ -101,7 +101,7 @@ static int expect_same(const ad_held *values, size_t count, int64_t ranks, int64
 
 static int64_t draw(uint64_t *at, int64_t below) { return (int64_t)(ad_random_bits(7, 1, (*at)++) % (uint64_t)below); }
 
-/* Layouts that cut one dimension or both, on one axis or more, plainly or zigzag, one inside the other. */
+/* The layouts cut one dimension or both, on one axis or several, plainly or zigzag, and nested. */
 static void kinds_are_those_that_a_visit_to_each_rank_finds(void **state) {
   static const char *const meshes[] = {"dp_replicate=3 dp_shard=5 tp=2", "dp_shard=12 cp=3 tp=4",
                                        "pp=2 dp_shard=8 tp=3", "dp_shard=7 cp=4", "dp_replicate=2 dp_shard=64 tp=2"};
@@ -156,12 +156,12 @@ static void kinds_hold_on_pools(void **state) {
   assert_true(expect_same(values, 3, 16, 16));
   assert_true(expect_same(values, 3, 16, 2));
   assert_true(expect_same(values, 3, 16, 3));
-  assert_true(expect_same(values, 3, 20, 20)); /* four ranks on which nothing lies */
+  assert_true(expect_same(values, 3, 20, 20)); /* four more ranks, which hold nothing */
   ad_mesh_destroy(left);
   ad_mesh_destroy(right);
 }
 
-/* ---- counted by hand ---- */
+/* ---- compared with counts by hand ---- */
 
 static int64_t ranks_of(const ad_kinds *kinds, const ad_held *value, int64_t rows, int64_t columns) {
   int64_t ranks = 0;
@@ -202,7 +202,7 @@ static void the_largest_world_ends(void **state) {
   ad_node_peak most;
   must(ad_kinds_node_peak(kinds, peaks, &most));
   assert_false(most.is_a_bound);
-  assert_int_equal(most.peak, 44); /* 700 over 16 nodes */
+  assert_int_equal(most.peak, 44); /* 700 over 16 nodes, rounded up */
   free(peaks);
   ad_kinds_destroy(kinds);
   ad_mesh_destroy(mesh);

@@ -1,4 +1,4 @@
-/* Ranks that join a world agree on what makes matrix products: what every one of them has. */
+/* Tests that ranks that join a world agree on a way to compute matrix products that all of them have. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 
 enum { RANKS = 3 };
 
-/* In a process of its own: exit status 0 if the ranks agreed on that library. */
+/* Joins in a child process, which exits with 0 if the ranks agreed on that library. */
 static int join(int fd, shm_control *control, uint32_t rank, const char *wanted, ad_library agreed) {
   shm_world *world;
   setenv("ADDEND_PRODUCTS", wanted, 1);

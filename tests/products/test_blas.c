@@ -1,5 +1,5 @@
-/* Memory and threads that other libraries need are asked for before they ask for them, in a process of its own that may
- * have fewer. */
+/* Tests that lack of memory and threads for the math libraries is found before those libraries fail on it, in a process
+ * that has low limits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ static int is_told(ad_status status, const char *who) {
   return status == AD_MEMORY && strstr(ad_last_error(), who) && strstr(ad_last_error(), "ulimit -d");
 }
 
-/* What is allowed beside what the process has. */
+/* Limits the address space to what the process has and so much more. */
 static void allow(rlim_t mebibytes) {
   struct rlimit limit;
   getrlimit(RLIMIT_AS, &limit);
@@ -35,7 +35,7 @@ static void in_a_process(int (*holds)(void)) {
   pid_t child = fork();
   assert_true(child >= 0);
   if (!child) {
-    alarm(60); /* a product without its memory never ends */
+    alarm(60); /* without its memory OpenBLAS would wait forever */
     _exit(holds() ? 0 : 1);
   }
   assert_int_equal(waitpid(child, &wait_status, 0), child);
@@ -60,22 +60,23 @@ static int with_20_mib(void) {
 }
 static void memory_that_cannot_be_had_is_told_with_who_needs_it(void **state) { in_a_process(with_20_mib); }
 
-/* ---- threads ---- */
+/* ---- threads of OpenBLAS ---- */
 
-/* The user's limit does not hold for root, and counts what the user has elsewhere. */
+/* Limits the user's processes and threads; root, for whom the limit does not hold, becomes another user first. The
+ * limit also counts what the user runs elsewhere. */
 static void allow_processes(rlim_t count) {
   if (!geteuid() && setresuid(47013, 47013, 47013)) _exit(9);
   if (setrlimit(RLIMIT_NPROC, &(struct rlimit){count, count})) _exit(9);
 }
 
-/* Large enough for OpenBLAS to share it out. */
+/* A product large enough for OpenBLAS to use several threads. */
 static void make_product(void) {
   enum { N = 300 };
   static double a[N * N], c[N * N];
   cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, N, N, N, 1, a, N, a, N, 0, c, N);
 }
 
-/* The first of two can be started where root may change its user: the process itself counts too. */
+/* If root changed its user, the process itself counts, so one of two threads can be started. */
 static int where_processes_are_few(void) {
   allow_processes(geteuid() ? 1 : 2);
   ad_status status = ad_blas_start_threads(3);
@@ -101,7 +102,7 @@ int main(void) {
       cmocka_unit_test(threads_that_cannot_be_started_are_told_and_not_waited_for),
       cmocka_unit_test(threads_are_started_where_there_is_room),
   };
-#if defined(AD_SANITIZED) /* sanitizers take terabytes of addresses */
+#if defined(AD_SANITIZED) /* sanitizers reserve terabytes of address space */
   return 0;
 #endif
   return cmocka_run_group_tests(tests, NULL, NULL);

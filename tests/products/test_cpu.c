@@ -1,4 +1,4 @@
-/* What a processor's instructions are worth to products: those that are known, and those that are not. */
+/* Tests which kernels are chosen by a processor's instructions, for known and for unknown processors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

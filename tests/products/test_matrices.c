@@ -1,4 +1,4 @@
-/* Matrix products in plain memory: what is asked for, in both dtypes, transposed or not, and what is refused. */
+/* Tests matrix products in plain memory, in both dtypes, transposed or not, and what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 
 enum { M = 2, N = 3, K = 4, STRIDE = 5, APART = 77 };
 
-/* a [M, K] and b [K, N], each also as its transpose, in rows of STRIDE. */
+/* a [M, K] and b [K, N], each also transposed, in rows of STRIDE elements. */
 static double a[M * STRIDE], at[K * STRIDE], b[K * STRIDE], bt[N * STRIDE];
 
 static double left(int i, int k) { return i + 2 * k; }

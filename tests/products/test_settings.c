@@ -1,5 +1,5 @@
-/* Variables of the environment that hold a word, of kernels and of products, are refused before any rank starts where
- * they hold another. */
+/* Tests the environment variables that choose kernels and products by a word: any other word is refused before a rank
+ * starts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

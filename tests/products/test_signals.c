@@ -1,4 +1,5 @@
-/* Signals that come while products are made are handled on the thread's own stack, whichever library makes them. */
+/* Tests that a signal handler runs on the thread's own stack while a product is computed, whichever library computes
+ * it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,14 +18,14 @@
     if (call) fail_msg("%s: %s", #call, ad_last_error()); \
   } while (0)
 
-/* The kernels that keep something else in the stack pointer do so at sizes like these (m 48, n 32, k 256). */
+/* At sizes like these (m 48, n 32, k 256) some kernels keep another value in the stack pointer. */
 enum { M = 48, N = 32, K = 256, SIGNALS = 400, MOST_PRODUCTS = 2000000 };
 
 static char *stack_low, *stack_high;
 static volatile sig_atomic_t handled, elsewhere;
 static atomic_int done;
 
-/* By the frame: the address sanitizer keeps locals on a stack of its own. */
+/* Uses the frame's address, since the address sanitizer keeps locals on a stack of its own. */
 static void note_where(int number) {
   const char *here = __builtin_frame_address(0);
   handled++;
@@ -42,7 +43,7 @@ static void find_stack(void) {
   stack_high = stack_low + bytes;
 }
 
-/* To this thread alone: another, as OpenBLAS starts some, would handle a signal of the process on its own stack. */
+/* Signals this thread alone: a signal of the process might be handled by one of OpenBLAS's threads, on its stack. */
 static void *send_signals(void *to) {
   const struct timespec pause = {.tv_nsec = 200000};
   while (!atomic_load(&done)) {
@@ -72,7 +73,7 @@ static void handlers_run_on_their_stack(void **state) {
                                .b = {b, K, 1},
                                .out = out,
                                .out_stride = N};
-  must(ad_multiply_matrices(&product)); /* whatever is made once is made before signals come */
+  must(ad_multiply_matrices(&product)); /* the first product makes what is made once, before signals come */
   prepare();
   pthread_t self = pthread_self(), sender;
   assert_int_equal(pthread_create(&sender, NULL, send_signals, &self), 0);

@@ -1,4 +1,5 @@
-/* A table of ways in a file: written, read, told to other ranks, followed; and refused where it cannot be. */
+/* Tests the table of ways to compute products (which library takes which shape) as a file: written, read, told to other
+ * ranks, followed; and refused if it does not apply. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +17,7 @@ enum { SHAPES = 3 };
 static const gemm_way f32_ways[] = {GEMM_BLAS, GEMM_ONEDNN};
 static const gemm_way bf16_ways[] = {GEMM_ONEDNN, GEMM_WIDEN_BLAS, GEMM_WIDEN_ONEDNN};
 
-/* All 216 tables, by their number. */
+/* The table with this number, of all 216. */
 static uint32_t table_of(int number) {
   uint32_t ways = 0;
   for (gemm_shape shape = GEMM_VECTOR; shape <= GEMM_LARGE; shape++, number /= 6) {
@@ -86,7 +87,7 @@ static void products_are_made_as_it_says(void **state) {
   assert_int_equal(way_of(ways, AD_F64, 8, 8, 8), GEMM_BLAS);
 }
 
-/* ---- refused ---- */
+/* ---- files that are no table ---- */
 
 static void write_text(const char *text) {
   FILE *file = fopen(path, "w");

@@ -1,5 +1,5 @@
-/* Batches that a program reads row by row: which samples come where, what counts, and what they are to plans and dumps.
- */
+/* Tests batches that a program reads row by row: which samples come where, what is counted, and how plans and dumps
+ * show them. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,9 +18,10 @@ enum { BATCH = 7, MICROBATCHES = 2, EVALUATED = 5, LABELS = 1 };
 
 typedef struct table {
   ad_batch *batch;
-  int64_t first_uncounted, last; /* samples from this one on say that they do not count; the last one that was read */
+  /* samples from first_uncounted on do not count; last: number of the last sample that was read */
+  int64_t first_uncounted, last;
   size_t read;
-  ad_held_out held_out; /* as the last sample had it */
+  ad_held_out held_out; /* which part the last sample was read from */
 } table;
 
 static const ad_batch_field fields[] = {{"numbers", AD_F64, {2, {2, 3}}}, {"labels", AD_I32, {0}}};
@@ -107,8 +108,8 @@ static void after_the_held_out_sets_last_one_nothing_counts(void **state) {
   table *o = program->own;
   must(kind.read(o, 0, AD_HELD_OUT_SET, counted));
   assert_int_equal(counts[0] + counts[1], EVALUATED);
-  assert_true(ad_array_get(ad_batch_array(o->batch, LABELS, 1), 1) == 1); /* sample 4 */
-  assert_true(ad_array_get(ad_batch_array(o->batch, LABELS, 1), 2) == 0); /* sample 5 */
+  assert_true(ad_array_get(ad_batch_array(o->batch, LABELS, 1), 1) == 1); /* row 1 is sample 4 */
+  assert_true(ad_array_get(ad_batch_array(o->batch, LABELS, 1), 2) == 0); /* row 2 is sample 5 */
   assert_int_equal(o->last, BATCH - 1);
   assert_int_equal(o->held_out, AD_HELD_OUT_SET);
   must(kind.read(o, 0, AD_HELD_OUT_DRAWN, counted));
@@ -125,10 +126,10 @@ static void a_rank_has_its_rows_and_on_paper_none_is_read(void **state) {
   table *o = program->own;
   must(kind.read(o, 0, AD_TRAINED_ON, counted));
   assert_int_equal(o->read, 0);
-  assert_int_equal(counts[0], 1); /* of 3, cut in three */
-  assert_int_equal(counts[1], 2); /* of 4 */
+  assert_int_equal(counts[0], 1); /* one of 3 samples, cut over three ranks */
+  assert_int_equal(counts[1], 2); /* 2 of 4 samples */
   assert_int_equal(ad_batch_array(o->batch, 0, 1)->local.dim[0], 2);
-  ad_comm_close(comm); /* what is made on paper asks nothing of it any more */
+  ad_comm_close(comm); /* a program on engine dry does not use the comm any more */
   ad_program_destroy(program);
 }
 
@@ -186,7 +187,7 @@ static void what_was_read_last_is_known_to_phases(void **state) {
   assert_int_equal(ad_batch_step(o->batch), 1);
   assert_int_equal(ad_batch_held_out(o->batch), AD_HELD_OUT_SET);
   assert_int_equal(ad_batch_first(o->batch, 0), 0);
-  assert_int_equal(ad_batch_first(o->batch, 1), 3); /* of 7 samples the first microbatch of two has 3 */
+  assert_int_equal(ad_batch_first(o->batch, 1), 3); /* 7 samples in two microbatches: the first has 3 */
   assert_int_equal(ad_batch_first(o->batch, MICROBATCHES), -1);
   ad_program_destroy(program);
   ad_comm_close(comm);

@@ -1,10 +1,10 @@
-/* The clamps at and beside their corners, by their written definitions: values, slopes, and a backward that looks at
- * the sign of what arrives. */
+/* Tests decompose's clamps at their corners and beside them, by their definitions: values, slopes, and a backward that
+ * depends on the sign of the gradient. */
 #include "../tensor/world.h"
 #include "program/decompose/operations.h"
 
 typedef struct point {
-  double x, gradient; /* what arrives */
+  double x, gradient; /* gradient: of the result */
   double value, share;
 } point;
 
@@ -24,7 +24,7 @@ static ad_array on(const world *w, double *data, size_t n) {
 
 static int same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
-/* `times`: how often x is used, each with this gradient: the second time the shares add up. */
+/* Tests values and gradients at the points; x is used `times` times, so that gradients add up. */
 static void hold(clamp f, const point *points, size_t n, int times) {
   world w = world_open();
   ad_tape *t = open_tape(&w, AD_F64);
@@ -69,7 +69,8 @@ static void what_is_no_number_stays_none(void **state) {
   HOLD(upper, {NAN, NAN, NAN, NAN}, {0.5, NAN, 0.5, NAN}, {1.5, NAN, 1 + 0.01 * 0.5, NAN});
 }
 
-/* A gradient split into addends gives another: the reason why a P gradient is refused (test_types.c). */
+/* The gradients of two addends do not sum to the gradient of their sum, which is why a P gradient is refused
+ * (test_types.c). */
 static void the_backward_of_lower_is_not_linear(void **state) {
   HOLD(lower, {-3, -2 + 1.5, 0, 0.01 * (-2 + 1.5)}, {-3, -2, 0, 0.01 * -2}, {-3, 1.5, 0, 0});
 }

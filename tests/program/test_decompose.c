@@ -1,4 +1,4 @@
-/* What a decomposition refuses: patterns without a matrix, weights that are not the target's. */
+/* Tests what a decomposition refuses: patterns that match no matrix, and weights that are not the target's. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -1,10 +1,9 @@
-/* decompose's operations on the parts of a value against the same on the whole, gathered, and against the sums and
- * products that they are: values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2
- * and 3. */
+/* Tests decompose's operations on the parts of a value against the gathered whole, and against sums and products:
+ * values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2 and 3. */
 #include "../tensor/parts.h"
 #include "program/decompose/operations.h"
 
-/* ---- element by element ---- */
+/* ---- operations on single elements ---- */
 
 static ad_tensor *lower(ad_tape *t, ad_tensor *const *x) { return ad_lower(t, x[0], AD_SLOPE_RETURNS); }
 static ad_tensor *lower_of_whole(ad_tape *t, ad_tensor *const *x) {
@@ -32,7 +31,8 @@ static void a_mix_is_the_sum_less_the_product(void **state) {
   compare_on_all(mix, mix_of_products, rows_cut, 2, 0);
 }
 
-/* Gradients of both signs from two users are added before lower looks at them, also where each user has an addend. */
+/* The gradients from two users, of both signs, are summed before `lower` looks at their sign, also if they are addends.
+ */
 static ad_tensor *lower_used_in_parts(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *y = ad_lower(t, x[0], AD_SLOPE_RETURNS), *used = ad_convert(t, y, "tp", AD_R);
   return ad_add(t, ad_all_reduce(t, ad_linear_transposed(t, ad_convert(t, used, "tp", AD_S(1)), x[1]), "tp", AD_I),
@@ -65,14 +65,15 @@ static ad_tensor *sums_of_parts(ad_tape *t, ad_tensor *const *x) { return summed
 static ad_tensor *sums_of_whole(ad_tape *t, ad_tensor *const *x) {
   return ad_convert(t, power_sums(t, whole(t, x[0])), "tp", AD_S(0));
 }
-/* The sums are of all ranks before their logarithm is taken; what each then does with them is its own. */
+/* The sums are all-reduced before their logarithm is taken; each rank of tp then has the logarithms of its own columns.
+ */
 static ad_tensor *sparsity(ad_tape *t, ad_tensor *const *x) {
   return ad_all_reduce(t, ad_sparsity(t, summed(t, power_sums(t, x[0])), 0.75), "tp", AD_I);
 }
 static ad_tensor *sparsity_of_whole(ad_tape *t, ad_tensor *const *x) {
   return ad_sparsity(t, power_sums(t, whole(t, x[0])), 0.75);
 }
-/* The same by copies of the sums that are R, of which one counts. */
+/* The same with sums that are replicated (R), of which one copy counts. */
 static ad_tensor *sparsity_once(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *sums = ad_all_reduce(t, power_sums(t, x[0]), "dp_shard", AD_R);
   return ad_all_reduce(t, summed(t, ad_once(t, ad_sparsity(t, sums, 0.75), "dp_shard")), "tp", AD_I);

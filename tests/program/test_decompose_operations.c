@@ -1,4 +1,5 @@
-/* decompose's operations as ad_check_operation holds those of a user, without a row, and where they refuse types. */
+/* Tests decompose's operations with ad_check_operation (the check for users' operations), without a row, and which
+ * types they refuse. */
 #include <string.h>
 #include "../tensor/world.h"
 #include "program/decompose/operations.h"
@@ -22,13 +23,13 @@ static void each_holds_to_its_record(void **state) {
   CHECK(ad_plain_lower_record, SHAPES(SHAPE(2, 5, 4)));
   CHECK(ad_upper_record, SHAPES(SHAPE(2, 5, 4)));
   CHECK(ad_mix_record, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)));
-  CHECK(ad_mix_record, SHAPES(SHAPE(2, 3, 100), SHAPE(2, 3, 100)));  // more than a piece
+  CHECK(ad_mix_record, SHAPES(SHAPE(2, 3, 100), SHAPE(2, 3, 100)));  // more elements than one piece of the kernel
   CHECK(ad_power_sums_record, SHAPES(SHAPE(2, 5, 4)), .own = &powers, .least = 0.1, .most = 2);
   CHECK(ad_power_sums_record, SHAPES(SHAPE(3, 3, 20, 7)), .own = &powers, .least = 0.1, .most = 2);
   CHECK(ad_sparsity_record, SHAPES(SHAPE(1, 5)), .own = &beta, .least = 0.1, .most = 2);
 }
 
-/* x, which is used twice. */
+/* Uses x as both operands. */
 static ad_tensor *mixed_with_itself(ad_tape *t, ad_tensor *x) { return ad_mix(t, x, x); }
 
 static void a_value_that_is_mixed_with_itself_has_both_shares(void **state) {
@@ -70,7 +71,7 @@ static void sums_are_not_taken_in_bf16(void **state) {
   world_close(&w);
 }
 
-/* ---- types ---- */
+/* ---- types on engine dry ---- */
 
 enum { ARRAYS = 8 };
 
@@ -142,7 +143,7 @@ static void what_is_linear_in_neither_takes_no_addends(void **state) {
   refused(d, ad_power_sums(d->tape, x, 0.1, 2), AD_TYPE, "power_sums: operand 1 is P on `tp`", "all_reduce");
 }
 
-/* On dp_shard and tp. */
+/* Checks the types on dp_shard and tp. */
 static void assert_types(const ad_array *array, ad_type on_dp, ad_type on_tp) {
   assert_non_null(array);
   assert_int_equal(array->layout.type[AD_DP_SHARD], on_dp);
@@ -157,7 +158,7 @@ static void the_sum_inside_a_logarithm_is_of_all_ranks(void **state) {
   ad_tensor *x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
   sums = ad_all_reduce(d->tape, ad_power_sums(d->tape, x, 0.1, 2), "dp", AD_I);
   ad_tensor *loss = ad_sparsity(d->tape, sums, 0.5);
-  assert_types(ad_tensor_array(loss), AD_I, AD_P);  // its columns are cut, and each has its own logarithm
+  assert_types(ad_tensor_array(loss), AD_I, AD_P);  // columns are cut, and each has a logarithm of its own
   must(ad_backward(d->tape, loss));
   assert_types(ad_grad(x), AD_S(0), AD_S(2));
   ad_tape_reset(d->tape);

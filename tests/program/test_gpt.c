@@ -1,4 +1,5 @@
-/* The decoder: what it declares, what it refuses, and that its loss and gradient belong together. */
+/* Tests the program gpt: the parameters that it declares, what it refuses, and that its gradient belongs to its loss.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -21,7 +22,7 @@
 enum { SEQ = 5, BATCH = 3, PARAMS_MAX = 32 };
 
 static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
-static double valid[] = {0.8};  // of five targets one does not count
+static double valid[] = {0.8};  // one of five targets does not count
 
 static ad_gpt_options tiny(int tied) {
   return (ad_gpt_options){
@@ -36,7 +37,7 @@ static ad_gpt_options tiny(int tied) {
       .d_hidden = 12};
 }
 
-/* A program borrows its options and its rank. */
+/* A program that borrows its options and its comm from this struct. */
 typedef struct made {
   ad_gpt_options options;
   ad_comm *comm;
@@ -52,7 +53,7 @@ static ad_status try(made *m, const char *mesh, int64_t batch, int64_t microbatc
   return ad_program_create(ad_gpt(), &m->options, &setting, &m->program);
 }
 
-/* In place: the program points into it. */
+/* Creates the program in *m, whose address must stay the same: the program points into it. */
 static void create(made *m, const char *mesh, int64_t ranks, int tied) {
   *m = (made){.options = tiny(tied)};
   must(ad_comm_open_dry(0, ranks, &m->comm));
@@ -91,12 +92,12 @@ static void parameters_have_the_names_that_recipes_use(void **state) {
   destroy(&tied);
 }
 
-/* As model.h has it, of the tiny model: 2 layers, d_model 8, d_hidden 12. */
+/* Expected values are those of model.h for the tiny model: 2 layers, d_model 8, d_hidden 12. */
 static void shapes_and_initial_values_are_those_of_the_header(void **state) {
   const double of_model = 1 / sqrt(8), of_hidden = 1 / sqrt(12), output = 1 / sqrt(2 * 2);
   const struct {
     const char *pattern;
-    int64_t rows, columns; /* columns 0: a vector */
+    int64_t rows, columns; /* columns 0: the parameter is a vector */
     double mean, deviation;
   } table[] = {
       {"embedding.weight", 256, 8, 0, of_model},
@@ -140,7 +141,7 @@ static void assert_shape(const made *m, const char *name, int64_t rows, int64_t 
   fail_msg("%s is not there", name);
 }
 
-/* 2 heads of 6 elements, one of them of keys, and 300 tokens. */
+/* Tests widths that differ from the defaults: 2 heads of 6 elements, one key head, 300 tokens. */
 static void assert_widths(int tied) {
   made m = {.options = tiny(tied)};
   m.options.decoder.head_dim = 6;
@@ -168,7 +169,7 @@ static void heads_and_vocabulary_have_widths_of_their_own(void **state) {
   assert_widths(1);
 }
 
-/* The letters of the products of a block that have biases. */
+/* "1": the product has a bias, in the order of `products`. */
 static void each_word_of_biases_names_its_products(void **state) {
   static const char *const products[] = {"wq_bias",   "wk_bias", "wv_bias",  "wo_bias",
                                          "gate_bias", "up_bias", "down_bias"};
@@ -192,7 +193,7 @@ static void each_word_of_biases_names_its_products(void **state) {
   }
 }
 
-/* 8/3 of the width of the model, and then the next multiple of 16. */
+/* d_hidden defaults to 8/3 of d_model, rounded up to a multiple of 16. */
 static void without_a_width_of_the_mlp_it_is_eight_thirds_rounded_up(void **state) {
   static const int64_t widths[][2] = {{2, 16}, {6, 16}, {8, 32}, {12, 32}, {16, 48}, {48, 128}, {50, 144}, {256, 688}};
   for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
@@ -213,7 +214,7 @@ static void outputs_of_residual_branches_start_smaller(void **state) {
   create(&m, "dp=1", 1, 0);
   double wq = param_at(&m, 2)->deviation, wo = param_at(&m, 5)->deviation;
   assert_string_equal(param_at(&m, 5)->name, "blocks.0.attn.wo");
-  assert_true(fabs(wo / wq - 0.5) < 1e-12);  // 1/sqrt(2 * 2 layers)
+  assert_true(fabs(wo / wq - 0.5) < 1e-12);  // output projections have the factor 1/sqrt(2 * 2 layers)
   destroy(&m);
 }
 
@@ -248,7 +249,7 @@ static void a_refusal_names_every_number_that_does_not_fit(void **state) {
   ad_comm_close(m.comm);
 }
 
-/* What gpt says of these options on this mesh. */
+/* Checks that gpt refuses these options on this mesh with the message `wanted`. */
 static void assert_refused(ad_gpt_options options, const char *mesh, int64_t ranks, const char *wanted) {
   made m = {.options = options};
   must(ad_comm_open_dry(0, ranks, &m.comm));
@@ -342,7 +343,7 @@ static void products_are_counted_once_forward_and_twice_backward(void **state) {
   }
 }
 
-/* ---- on a tape ---- */
+/* ---- loss and gradient on a tape ---- */
 
 typedef struct fixture {
   made made;
@@ -353,7 +354,7 @@ typedef struct fixture {
   ad_reducer *reducer;
   ad_tape *tape;
   ad_handed_loss loss;
-  int64_t counted[2 * BATCH]; /* of each microbatch */
+  int64_t counted[2 * BATCH]; /* tokens that count in each microbatch */
 } fixture;
 
 static void open_param(fixture *f, size_t i) {
@@ -366,7 +367,7 @@ static void open_param(fixture *f, size_t i) {
   f->list[i] = &f->values[i];
 }
 
-/* In place: its list points into itself. */
+/* Opens *f, whose address must stay the same: its list points into it. */
 static void open_fixture(fixture *f, int tied, int64_t microbatches) {
   *f = (fixture){.made = {.options = tiny(tied)}};
   made *m = &f->made;
@@ -389,7 +390,7 @@ static void close_fixture(fixture *f) {
   destroy(&f->made);
 }
 
-/* Of the first microbatch. */
+/* Runs forward of the first microbatch. */
 static ad_tensor *loss_of(fixture *f) {
   ad_phase_run at = {.program = f->made.program, .tape = f->tape, .parameters = &f->params, .losses = &f->loss};
   f->loss = (ad_handed_loss){0};

@@ -1,5 +1,5 @@
-/* Shapes, initial values and decay of the parameters of moe, ocr and decompose, on paper, as
- * the programs' headers have them. Those of gpt are in test_gpt.c. */
+/* Tests shapes, initial values and weight decay of the parameters of moe, ocr and decompose, on engine dry, against the
+ * programs' headers. Those of gpt are in test_gpt.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@ static void must(ad_status status) {
   if (status) fail_msg("%s", ad_last_error());
 }
 
-/* Of the parameters whose module.name it matches. */
+/* Expected values of the parameters whose name "module.name" matches the pattern. */
 typedef struct wanted {
   const char *pattern;
   ad_shape shape;
@@ -73,7 +73,7 @@ static void assert_program(const ad_program_kind *kind, const void *options, con
 #define ASSERT_PROGRAM(kind, options, meshes, table, count) \
   assert_program((kind), (options), (meshes), (table), sizeof(table) / sizeof *(table), (count))
 
-/* 2 layers, d_model 8, 6 experts of 10, a shared one of 5. */
+/* The model: 2 layers, d_model 8, 6 experts with hidden width 10, a shared expert with 5. */
 static void of_a_mixture_of_experts(void **state) {
   const double of_model = 1 / sqrt(8), output = 1 / sqrt(2 * 2);
   const wanted table[] = {
@@ -105,7 +105,8 @@ static void of_a_mixture_of_experts(void **state) {
   ASSERT_PROGRAM(ad_moe(), &options, (const char *const[]){"dp=1"}, table, 1 + 2 * 13 + 2);
 }
 
-/* An encoder of 3 layers, d_model 12 and so 32 inside its MLPs, of patches of 6 * 2 pixels; a decoder of one layer. */
+/* The model: an encoder of 3 layers with d_model 12, so 32 inside its MLPs, and patches of 6 * 2 pixels; a decoder of
+ * one layer. */
 static void of_a_reader_of_pictures(void **state) {
   const double of_encoder = 1 / sqrt(12), of_model = 1 / sqrt(8), inner = 1 / sqrt(2 * 3), output = 1 / sqrt(2);
   const wanted table[] = {
@@ -144,7 +145,7 @@ static void of_a_reader_of_pictures(void **state) {
   ASSERT_PROGRAM(ad_ocr(), &options, ((const char *const[]){"dp=1", "dp=1"}), table, 2 + 3 * 9 + 1 + 1 + 9 + 1);
 }
 
-/* The two of each matrix of the target are gathered together, and no others with them. */
+/* The two component matrices of each target matrix are gathered together (one unit), and no others with them. */
 static void assert_components_of_a_matrix_are_a_unit(const ad_decompose_options *options) {
   ad_comm *comm;
   ad_program *program = create(ad_decompose(), options, (const char *const[]){"dp=1", "block=1 dp=1", "dp=1"}, &comm);
@@ -154,7 +155,7 @@ static void assert_components_of_a_matrix_are_a_unit(const ad_decompose_options 
   ad_comm_close(comm);
 }
 
-/* Two sites of a target of d_model 8 and d_hidden 20; an importance network of 3 layers, d_model 12. */
+/* Two sites of a target with d_model 8 and d_hidden 20; an importance network of 3 layers with d_model 12. */
 static void of_a_decomposition(void **state) {
   const double of_network = 1 / sqrt(12), inner = 1 / sqrt(2 * 3);
   const wanted table[] = {

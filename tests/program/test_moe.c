@@ -1,5 +1,5 @@
-/* The program moe on paper: the view that is left out, matrices that are multiplied with, mistakes told together. What
- * it computes is proven by tests/cli. */
+/* Tests the program moe without running it: the view that is used if none is named, the parameters that a token
+ * is multiplied with, and that all mistakes of a recipe are told together. tests/cli proves what it computes. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -114,7 +114,7 @@ static void names_views(ad_comm *comm, const ad_moe_options *options, const char
   if (wanted && strstr(named, "etp=2")) fail_msg("etp=2 would not do: %s", named);
 }
 
-/* Experts that are too narrow to be cut, a mesh that names no axis beside tp, and no experts at all. */
+/* No view is proposed if experts are too narrow to be cut, if the mesh names no axis beside tp, or without experts. */
 static void views_that_would_not_do_are_not_named(void **state) {
   ad_moe_options options = tiny();
   ad_comm *four, *two;
@@ -151,7 +151,8 @@ static void what_a_view_leaves_are_copies_of_experts(void **state) {
   a_view_is_that_of("dp_replicate=2 dp_shard=2 tp=3", "dp_replicate=2 ep=2 etp=1", "dp_replicate=2 efsdp=3 ep=2 etp=1");
 }
 
-/* Asked for 1, 4, 4 and 7 times in the second block: an even share is 4. Nothing was asked of the first. */
+/* In the second block the experts are chosen 1, 4, 4 and 7 times, where an even share is 4; the first block has no
+ * choices. */
 static void the_bias_grows_where_an_expert_is_asked_for_too_seldom(void **state) {
   double step[] = {0, 0, 0, 0, /**/ 9, 1, 4, 4, 7, /**/ 2};
   float values[] = {0.5f, 0, -1, 0};
@@ -164,9 +165,9 @@ static void the_bias_grows_where_an_expert_is_asked_for_too_seldom(void **state)
   assert_memory_equal(values, wanted, sizeof wanted);
 }
 
-/* ---- the sum over ranks ---- */
+/* ---- the load of experts summed over ranks ---- */
 
-/* The sum is not made: what stands there stays P. */
+/* A planted mistake: the sum is left out, so the array stays P. */
 static void leave_out(void *context, void *passing) {
   ad_transit_passing *p = passing;
   p->out->layout = p->in->layout;
@@ -175,14 +176,14 @@ static void leave_out(void *context, void *passing) {
 
 enum { RANKS = 3, EXPERTS = 6 };
 
-/* Rank r's tokens want experts r and 5. */
+/* Counts two tokens of rank r: one chooses expert r, the other the last expert. */
 static void count_own(ad_moe_load *load, int64_t rank) {
   int32_t wanted[] = {(int32_t)rank, EXPERTS - 1};
   ad_moe_load_begin(load);
   ad_moe_load_add(load, 1, &(ad_routing){.tokens = 2, .top_k = 1, .slots = 2, .expert = wanted});
 }
 
-/* The load of the second block; the first has none. */
+/* Checks the load of the second block; the first has none. */
 static void holds_all(const double *numbers) {
   static const double all[] = {1, 1, 1, 0, 0, RANKS, 0};
   for (int i = 0; i <= EXPERTS; i++) CHECK(numbers[i] == 0 && numbers[EXPERTS + 1 + i] == all[i]);

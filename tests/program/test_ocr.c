@@ -1,4 +1,5 @@
-/* The program ocr on paper: what its decoder cannot be on its mesh is refused with numbers that would do. */
+/* Tests the program ocr without running it: a decoder that does not fit its mesh is refused with numbers that would
+ * fit. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

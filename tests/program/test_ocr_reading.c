@@ -1,5 +1,5 @@
-/* Reading lines, by logits that a test made up: what each pass sees, which characters are taken, and the error rates,
- * counted from the definition of a distance in edits. */
+/* Tests how ocr reads lines, on logits that the test makes up: what each pass sees, which characters are taken, and the
+ * error rates, counted from the definition of the edit distance. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -21,27 +21,27 @@ static void must(ad_status status) {
 enum { BATCH = 5, MICROBATCHES = 2, CHARS = 6, PATCHES = 4, SEQ = PATCHES + CHARS, LINES = 2 * BATCH + 2 };
 enum { PASSES_OF_BATCH = CHARS * MICROBATCHES, PASSES = 2 * (2 * PASSES_OF_BATCH + CHARS) };
 
-/* ---- what is read ---- */
+/* ---- the lines, and what is read ---- */
 
 typedef struct line {
   char truth[CHARS + 1], read[CHARS + 1];
   size_t font;
 } line;
 
-/* Each kind of mistake, one after another; a newline ends what was read, where it is shorter than it may be. */
+/* Makes each kind of misreading in turn; a newline ends the reading if it is shorter than the longest possible. */
 static void misread(line *l, int64_t number) {
   size_t length = strlen(l->truth);
   char *read = l->read;
   memcpy(read, l->truth, sizeof l->read);
-  if (number % 6 == 1) read[1] = '#';                             // another
-  if (number % 6 == 2) memmove(read, read + 1, length);           // one too few
-  for (; number % 6 == 3 && strlen(read) < CHARS; read[0] = '#')  // as many too many as there is room for
+  if (number % 6 == 1) read[1] = '#';                             // a wrong character
+  if (number % 6 == 2) memmove(read, read + 1, length);           // one character missing
+  for (; number % 6 == 3 && strlen(read) < CHARS; read[0] = '#')  // as many characters added as fit
     memmove(read + 1, read, strlen(read) + 1);
-  if (number % 6 == 4) read[0] = 0;  // nothing
+  if (number % 6 == 4) read[0] = 0;  // nothing was read
   if (number % 6 == 5) memmove(read, read + 1, length - 1), read[length - 1] = '#';
 }
 
-/* By its definition: of the last characters either both are used, or one of them is an edit. */
+/* The edit distance by its definition: the two last characters are matched, or one of them is an edit. */
 static int edits(const char *a, size_t n, const char *b, size_t m) {
   if (!n || !m) return (int)(n + m);
   int kept = edits(a, n - 1, b, m - 1) + (a[n - 1] != b[m - 1]);
@@ -50,7 +50,7 @@ static int edits(const char *a, size_t n, const char *b, size_t m) {
   return kept < fewer ? kept : fewer;
 }
 
-/* ---- a program that reads so ---- */
+/* ---- a program that reads these lines ---- */
 
 typedef struct made {
   ad_ocr_batch *batch;
@@ -60,7 +60,7 @@ typedef struct made {
   int64_t passes, told, of;
 } made;
 
-/* Where a reading is after so many passes: its batch, whether pictures are blank, and the character that is next. */
+/* How far reading is: the batch, whether pictures are blank, and the next character's place. */
 typedef struct progress {
   int64_t step, at;
   int is_blank;
@@ -68,17 +68,18 @@ typedef struct progress {
 
 static progress progress_of(int64_t passes) {
   int64_t step = passes / (2 * PASSES_OF_BATCH), within = passes % (2 * PASSES_OF_BATCH);
-  int64_t one = step < 2 ? PASSES_OF_BATCH : CHARS;  // the last two lines are in one microbatch
+  int64_t one = step < 2 ? PASSES_OF_BATCH : CHARS;  // the last two lines share a microbatch
   return (progress){step, within % CHARS, within >= one};
 }
 
-/* Of blank pictures: one character. */
+/* The character that is read next; of blank pictures a single "?" is read. */
 static int character_of(const made *m, progress p, int64_t number, int64_t at) {
   const char *read = p.is_blank ? "?" : m->lines[number].read;
   return at < (int64_t)strlen(read) ? read[at] : '\n';
 }
 
-/* Characters that were read stand where they belong, none of the truth stands anywhere, and pictures are as said. */
+/* Checks a pass's input: characters read so far stand in their places, the true ones nowhere, and pictures are blank or
+ * not. */
 static void assert_sees(const made *m, progress p, const ad_ocr_microbatch *one, int64_t row, int64_t number) {
   const int32_t *tokens = (const int32_t *)one->tokens.data + row * SEQ;
   const float *pixels = one->patches.data;
@@ -89,7 +90,7 @@ static void assert_sees(const made *m, progress p, const ad_ocr_microbatch *one,
   assert_int_equal(ink > 0, !p.is_blank);
 }
 
-/* Equally large, the lowest character is taken. */
+/* Makes `character` the most likely; character 255 gets the same logit, and the lower of the two must be taken. */
 static void put_logits(made *m, int64_t row, int64_t position, int character) {
   float *to = m->logits + (row * SEQ + position) * AD_VOCABULARY_BYTES;
   for (int c = 0; c < AD_VOCABULARY_BYTES; c++) to[c] = c == character || c == 255 ? 2.0f : -1.0f - (float)(c % 7);
@@ -102,7 +103,7 @@ static ad_status pass(void *context, size_t microbatch) {
   for (size_t k = 0; k < sizeof m->logits / sizeof *m->logits; k++) m->logits[k] = (float)(k % 5);
   for (int64_t row = 0; row < one->lines.count; row++) {
     int64_t number = p.step * BATCH + one->lines.first + row;
-    if (number >= LINES) continue;  // in its microbatch, but not asked for
+    if (number >= LINES) continue;  // this row fills the microbatch and is not judged
     assert_sees(m, p, one, row, number);
     put_logits(m, row, PATCHES + p.at - 1, character_of(m, p, number, p.at));
   }
@@ -129,9 +130,9 @@ static void draw_lines(made *m) {
   }
 }
 
-/* ---- judging ---- */
+/* ---- error rates ---- */
 
-/* Rate of the lines of font `font`; of blank pictures' of all. */
+/* The error rate of the lines in font `font`; for blank pictures that of all lines. */
 static double rate_of(const made *m, size_t font, int is_blank) {
   double wrong = 0, characters = 0;
   for (int i = 0; i < LINES; i++) {

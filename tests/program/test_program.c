@@ -1,5 +1,5 @@
-/* Programs on paper: what `create` of a kind may add and in which order, the names of parameters, and the kinds that
- * there are. Running one is tested in train/. */
+/* Tests programs without running them: what a program's `create` may add and in which order, the names of parameters,
+ * and the list of kinds. Running programs is tested in tests/train. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 
 #define must(call) assert_int_equal((call), AD_OK)
 
-/* What the kind of these tests adds. */
+/* What the `create` of these tests' kind adds. */
 typedef struct plan {
   size_t modules;
   const ad_phase *phases;
@@ -24,7 +24,7 @@ typedef struct plan {
   const ad_loss_spec *losses;
   size_t loss_count;
   int without_count;
-  int64_t width; /* 1 to 8 by its key, no 3 by `check` */
+  int64_t width; /* its key allows 1 to 8; the kind's `check` refuses 3 */
 } plan;
 
 static ad_status run_nothing(void *own, ad_phase_run *at) { return AD_OK; }
@@ -32,7 +32,7 @@ static ad_status run_nothing(void *own, ad_phase_run *at) { return AD_OK; }
 static ad_status add_module(ad_program *to, size_t index) {
   static const char *const names[] = {"first", "second"};
   ad_layout layout = ad_layout_all(ad_program_mesh(to, index), AD_R);
-  char a[] = "a", b[] = "b", s[] = "s";  // copied
+  char a[] = "a", b[] = "b", s[] = "s";  // the program copies these names
   ad_param_spec params[] = {
       {.size = sizeof(ad_param_spec), .name = a, .shape = {1, {4}}, .layout = layout, .storage = layout},
       {.size = sizeof(ad_param_spec), .name = b, .shape = {1, {5}}, .layout = layout, .storage = layout}};
@@ -114,7 +114,7 @@ static ad_status make_kind(const ad_program_kind *of, const char *first, const c
   ad_program_setting setting = {
       .comm = comm, .meshes = (const char *const[]){first, second}, .global_batch = 4, .microbatches = microbatches};
   ad_status status = ad_program_create(of, p, &setting, out);
-  ad_comm_close(comm);  // what is made on paper asks nothing of it any more
+  ad_comm_close(comm);  // a program on engine dry does not use the comm any more
   return status;
 }
 
@@ -179,7 +179,7 @@ static void names_of_parameters_carry_their_module_where_there_are_several(void 
   }
 }
 
-/* ---- what does not fit together ---- */
+/* ---- parts of a program that do not fit together ---- */
 
 static void modules_are_those_that_the_kind_names(void **state) {
   plan p = right();
@@ -266,7 +266,7 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
   ad_comm_close(comm);
 }
 
-/* ---- in a phase ---- */
+/* ---- values and losses in a phase ---- */
 
 typedef struct fixture {
   ad_comm *comm;
@@ -322,7 +322,7 @@ static void a_phase_gives_and_needs_what_it_says(void **state) {
   user.phase = 1;
   ad_tensor *arrived = ad_phase_need(&user, "h");
   assert_true(ad_tensor_scalar(arrived) == 1 && arrived != value);
-  assert_ptr_equal(ad_phase_need(&user, "h"), arrived);  // one leaf, however often it is asked for
+  assert_ptr_equal(ad_phase_need(&user, "h"), arrived);  // one leaf, however often the value is asked for
   ad_phase_loss(&user, 0, arrived);
   assert_ptr_equal(f.losses[0].numerator, arrived);
   close_phase(&f, NULL);
@@ -343,7 +343,7 @@ static void a_value_made_of_constants_brings_no_gradient_back(void **state) {
   close_phase(&f, NULL);
 }
 
-/* On a tape of bf16 a loss or a sum is f32; the ranks that it would go to await bf16. */
+/* On a bf16 tape a loss or a sum is f32, but the ranks that receive the value expect bf16. */
 static void a_value_crosses_in_the_dtype_in_which_it_is_awaited(void **state) {
   fixture f;
   ad_phase_run at = open_phase(&f, 0);
@@ -405,7 +405,7 @@ static void a_loss_is_handed_in_once(void **state) {
   close_phase(&f, "phase `user` hands in the loss `loss`, but that is NULL");
 }
 
-/* ---- kinds ---- */
+/* ---- registering kinds of programs ---- */
 
 static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   static const char *const nothing[] = {NULL};

@@ -1,5 +1,5 @@
-/* Which of a random decomposition's components are kept in a position: the largest, of equal ones the first, or any,
- * the same at a place of the text whichever row it is. */
+/* Tests which components of a random decomposition are kept at a position: the largest (the first of equal ones), or
+ * random ones, which depend on the place in the text and not on the row. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 enum { ROWS = 2, COMPONENTS = 5 };
 
-/* Two sites; of the second the components' sizes are 1, 2, 4, 1, 1. */
+/* Two sites; the sizes of the second site's components are 1, 2, 4, 1, 1. */
 typedef struct made {
   ad_array u[2], mask, h;
   double *sizes[2], of_site[COMPONENTS], order[2 * COMPONENTS];
@@ -38,7 +38,7 @@ static size_t kept_in(const made *m, size_t row) {
   return kept;
 }
 
-/* Of |h| times sizes: 3, 4, 4, 4, 0. */
+/* |h| times the sizes is 3, 4, 4, 4, 0. */
 static void those_that_do_most_are_kept_and_of_equal_ones_the_first(void **state) {
   static const double values[COMPONENTS] = {-3, 2, -1, 4, 0};
   static const double wanted[COMPONENTS + 1][COMPONENTS] = {{0, 0, 0, 0, 0}, {0, 1, 0, 0, 0}, {0, 1, 1, 0, 0},

@@ -1,5 +1,5 @@
-/* The ascent of adversarial sources, by its written definition: the same bits in one piece and in any others, both
- * rules, both ways to stay between 0 and 1. */
+/* Tests the ascent of adversarial sources by its definition: the same bits in one piece and in any pieces, with both
+ * rules and both ways to stay between 0 and 1. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -41,7 +41,7 @@ static void begin(sources *s) {
   for (size_t k = 0; k < NUMEL; k++) s->value[k] = 0.5;
 }
 
-/* Of every fifth element zero. */
+/* Every fifth element's gradient is zero. */
 static double gradient_of(int step, size_t k) { return k % 5 != 2 ? ad_random_normal(3, (uint64_t)step, k) : 0; }
 
 static void climb(const ad_decompose_options *options, sources *s, size_t first, size_t count, int step) {
@@ -72,7 +72,7 @@ static void a_step_up_has_the_same_bits_however_rows_are_cut(void **state) {
   }
 }
 
-/* ---- the definition ---- */
+/* ---- the ascent by its definition ---- */
 
 typedef struct walker {
   double x, m, v;
@@ -106,13 +106,13 @@ static void a_step_up_is_its_rule_and_its_bounds(void **state) {
   }
 }
 
-/* ---- what a step may be off by ---- */
+/* ---- the error that a step may have ---- */
 
 enum { OFF_STEPS = 3 };
-static const double off = 1e-12; /* of gradients of 1 */
+static const double off = 1e-12; /* the error of gradients, whose size is 1 */
 
-/* Those of the definition, off by up to `off`; where they are zero only that is left. They come as a quarter, to be
- * taken four times. */
+/* Climbs with gradients that differ from the definition's by up to `off`, which is all of a zero gradient. Gradients
+ * are divided by 4, and the call multiplies them by its factor 4. */
 static void climb_off(const ad_decompose_options *options, sources *s, uint64_t noise, int step, double *slack) {
   double gradient[NUMEL];
   for (size_t k = 0; k < NUMEL; k++)
@@ -124,7 +124,8 @@ static void climb_off(const ad_decompose_options *options, sources *s, uint64_t 
   if (slack) ad_ascent_slack(options, &at, &array, 4, step + 1, 2 * off / 4, slack);
 }
 
-/* And not more: elements with gradients of their own are held to what such gradients may be off by. */
+/* The allowed error is not too wide: elements with nonzero gradients may differ only by what their gradients' error
+ * causes. */
 static void what_sources_may_be_off_by_is_what_their_gradients_may(void **state) {
   for (size_t r = 0; r < RULES; r++) {
     for (uint64_t noise = 1; noise <= 20; noise++) {
@@ -143,7 +144,7 @@ static void what_sources_may_be_off_by_is_what_their_gradients_may(void **state)
         else
           assert_true(slack[k] <= (is_adam(&rules[r]) ? 6 * OFF_STEPS * rules[r].ascent_lr * 2 * off / least : 0));
       }
-      assert_true(apart > 1e-6 * rules[r].ascent_lr); /* what no bound on values would take */
+      assert_true(apart > 1e-6 * rules[r].ascent_lr); /* a fixed bound on values would refuse this difference */
     }
   }
 }

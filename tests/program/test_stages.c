@@ -1,4 +1,5 @@
-/* Stages on paper: how layers are cut, what each stage is, and that all of them are the model that one is. */
+/* Tests pipeline stages without running them: how layers are cut into stages, what each stage has, and that all stages
+ * together are the model without stages. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -17,7 +18,7 @@
 
 enum { STAGES_MAX = 8, LAYERS_MAX = 9 };
 
-/* ---- cutting ---- */
+/* ---- cutting layers into stages ---- */
 
 static double largest_of(const int64_t *layers, double layer, double head, size_t stages) {
   double most = 0;
@@ -28,7 +29,7 @@ static double largest_of(const int64_t *layers, double layer, double head, size_
   return most;
 }
 
-/* The largest stage of the best cut of all: every list of layers is tried. */
+/* The largest stage's cost in the best cut, found by trying every list of layers. */
 static double best_of(int64_t left, double layer, double head, size_t stages) {
   double best = stages == 1 ? (double)left * layer + head : 1e300;
   for (int64_t first = 0; stages > 1 && first <= left; first++) {
@@ -55,7 +56,7 @@ static void the_largest_stage_is_as_small_as_any_cut_makes_it(void **state) {
       }
 }
 
-/* ---- programs ---- */
+/* ---- programs with stages, on engine dry ---- */
 
 static char *text_paths[] = {(char[]){"/usr/share/common-licenses"}};
 
@@ -133,7 +134,7 @@ static void stage_s_lies_at_position_s_modulo_pp(void **state) {
   destroy(&m);
 }
 
-/* What goes from the same ranks to the same ranks is told apart by its bridge's tag. */
+/* Transfers between the same ranks are told apart by their bridges' tags. */
 static void tags_differ(const ad_program *program) {
   size_t count = ad_program_crossing_count(program);
   for (size_t i = 0; i < count; i++)
@@ -142,7 +143,8 @@ static void tags_differ(const ad_program *program) {
                            ad_program_crossing(program, k)->bridge->options.tag);
 }
 
-/* The stream goes on to the next stage, the embedding to the last; nothing travels between stages on the same ranks. */
+/* The residual stream goes to the next stage and the embedding to the last; stages on the same ranks exchange nothing.
+ */
 static void what_goes_on_crosses_where_ranks_differ(void **state) {
   static const struct {
     const char *mesh;

@@ -1,4 +1,5 @@
-/* Whether the tensors of a file are a model's parameters: all of them and no other, by name, shape and dtype. */
+/* Tests whether the tensors of a weight file are a model's parameters: all of them and no other, by name, shape and
+ * dtype. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

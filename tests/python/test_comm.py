@@ -1,4 +1,6 @@
-"""Ranks in Python: what `addend run` starts joins, sums NumPy arrays, and says what it refuses."""
+"""Test ranks in Python: processes that `addend run` starts join, sum NumPy arrays, and get errors for what is
+refused.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""The table of conventions in docs/pools.md, from the addends of every rank in exact arithmetic."""
+"""Test the table of conventions in docs/pools.md by computing it from the addends of every rank in exact arithmetic.
+"""
 
 import re
 import unittest

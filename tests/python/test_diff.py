@@ -1,4 +1,4 @@
-"""addend.diff: dumps that no framework wrote, and the report as Python sees it."""
+"""Test addend.diff on dumps written without a framework, and its report as Python sees it."""
 
 import contextlib
 import importlib.util

@@ -1,5 +1,6 @@
-"""Parameters of 1,024 addends, of which more are wrong than there is work for fits: those that were fitted say what the
-others hold, simple mistakes are found without a fit, and what is left is said to be not fitted."""
+"""Test parameters of 1,024 addends with more wrong ones than `addend diff` will fit: the fits of some explain the
+others, simple mistakes are found without a fit, and the rest is reported as not fitted.
+"""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""The examples of docs/python.md run and print what stands behind them."""
+"""Test that the examples of docs/python.md run and print what the page shows."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The package itself: readable by Python 3.9, typed, described, without PyTorch."""
+"""Test the package itself: it runs on Python 3.9, is typed and documented, and can be imported without PyTorch."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""check, train and plan from Python: what they return, what they raise, and that no rank is left."""
+"""Test check, train and plan from Python: what they return, what they raise, and that no rank process is left."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Meshes, layouts, propagation and the table of transitions, from Python."""
+"""Test meshes, layouts, propagation and the table of transitions, from Python."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-/* Parsing a recipe's text that is right, and one of which something is to be said. */
+/* Helpers: parse a recipe's text that is right, and one that must give a certain message. */
 #ifndef TESTS_RECIPE_PARSING_H
 #define TESTS_RECIPE_PARSING_H
 #include <setjmp.h>
@@ -9,9 +9,9 @@
 #include "addend/recipe.h"
 
 #define COUNT_OF(...) (sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
-/* The recipe of a text under --set texts, NULL for none. */
+/* READ parses a recipe with --set arguments (NULL: none) that must be right. */
 #define READ(text, ...) read_good(text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
-/* The text is refused with the whole message. */
+/* SAYS checks that the recipe is refused with exactly this message. */
 #define SAYS(message, text) says(message, text, NULL, 0)
 #define SET_SAYS(message, text, ...) says(message, text, (const char *const[]){__VA_ARGS__}, COUNT_OF(__VA_ARGS__))
 

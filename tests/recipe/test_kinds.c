@@ -1,5 +1,5 @@
-/* Recipes of a program with several modules and keys of its own, which is registered by a stranger: its keys stand
- * among those of every recipe, each module has its mesh, and no other program knows its keys. */
+/* Tests recipes of a user's program with several modules and its own keys: its keys stand beside those of every recipe,
+ * each module has its mesh, and no other program accepts its keys. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,10 +21,10 @@
 #include "recipe/recipe.h"
 #include "parsing.h"
 
-/* ---- the program ---- */
+/* ---- a user's program ---- */
 
 typedef struct pair_options {
-  int64_t width, doubled; /* doubled: from width */
+  int64_t width, doubled; /* doubled: derived from width */
   char *teacher;
   double *weights;
   size_t weight_count;
@@ -112,7 +112,7 @@ static const ad_program_kind pair = {
 
 static int register_pair(void **state) { return ad_program_register(&pair); }
 
-/* ---- recipes of it ---- */
+/* ---- recipes of this program ---- */
 
 #define MODEL "model: {kind: pair, width: 4}\n"
 #define IMAGES "images: [a, b]\n"
@@ -375,7 +375,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* One set of words: what a recipe says of gpt's keys is what is said to who makes the program without one. */
+/* A program that is made without a recipe refuses options with the same message as a recipe. */
 static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **state) {
   const char *const meshes[] = {"dp=2 ep=2"};
   char *text = "a";
@@ -427,7 +427,7 @@ int main(void) {
       cmocka_unit_test(contracts_and_storage_are_said_of_the_parameters_of_all_modules),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
       cmocka_unit_test(a_program_made_without_a_recipe_is_refused_in_the_same_words),
-      cmocka_unit_test(a_key_that_is_there_already_is_refused),  // the last: its kind stays
+      cmocka_unit_test(a_key_that_is_there_already_is_refused),  // must be last: the kind that it registers stays
   };
   return cmocka_run_group_tests(tests, register_pair, NULL);
 }

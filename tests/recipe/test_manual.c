@@ -1,5 +1,5 @@
-/* The manual page has every key of a recipe of every kind, as the schema describes it. Its options are compared in
- * tests/cli. */
+/* Tests that the manual page has every recipe key of every kind, as the schema describes it. Command line options are
+ * compared in tests/cli. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ static int read_page(void **state) {
   return length == 0;
 }
 
-/* The entry of a key, as it must stand there. */
+/* Prints the entry of a key as the manual page must have it. */
 static void entry_of(const ad_key *key, char *out, size_t size) {
   char head[256], help[256];
   if (!key->fallback)
@@ -41,7 +41,7 @@ static void has_every_key_of(const ad_program_kind *kind) {
   for (size_t i = 0; i < schema.count; i++) {
     char entry[1024];
     entry_of(&schema.entries[i].key, entry, sizeof entry);
-    at = strstr(at, entry);  // in the order of the schema
+    at = strstr(at, entry);  // entries must have the schema's order
     if (!at) fail_msg("docs/addend.1 lacks, or has in another place:\n%s", entry);
   }
   ad_schema_release(&schema);

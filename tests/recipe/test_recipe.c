@@ -1,4 +1,5 @@
-/* Recipes: what each mistake says, defaults, --set, contracts, and that what is printed reads back as the same. */
+/* Tests recipes: the message of each mistake, defaults, --set, contracts, and that a printed recipe reads back as the
+ * same. */
 #include <locale.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -206,7 +207,7 @@ static void wrong_types_are_told_with_what_was_written(void **state) {
   SET_SAYS("--set model.rotary_scaling: must be above 0, is 0", GOOD, "model.rotary_scaling=[8, 0, 4, 64]");
 }
 
-/* A printed recipe has every key that config.json gave. */
+/* A printed recipe has every key that config.json gave, so the model need not exist when it is read back. */
 static void a_model_that_is_named_in_a_text_is_not_looked_for(void **state) {
   char *printed;
   ad_recipe *r = READ(GOOD, "model.from=nowhere");
@@ -255,8 +256,8 @@ static void a_name_that_is_no_folder_of_its_own_is_refused(void **state) {
   SET_SAYS("--set name: " NAMES "a b", GOOD, "name=a b");
   SET_SAYS("--set name: " NAMES "a\\x1bb", GOOD, "name=\"a\\x1bb\"");
   SET_SAYS("--set name: " NAMES "a\\x7fb", GOOD, "name=\"a\\x7fb\"");
-  SET_SAYS("--set name: " NAMES "a\u202eb", GOOD, "name=\"a\\u202eb\"");   /* turns what follows around */
-  SET_SAYS("--set name: " NAMES "a\\xc2\\x9bb", GOOD, "name=\"a\\x9bb\""); /* begins a command to a terminal */
+  SET_SAYS("--set name: " NAMES "a\u202eb", GOOD, "name=\"a\\u202eb\"");   /* U+202E reverses the text that follows */
+  SET_SAYS("--set name: " NAMES "a\\xc2\\x9bb", GOOD, "name=\"a\\x9bb\""); /* byte 9b begins a terminal command */
   SET_SAYS("--set name: " NAMES
            "\xef\xbb\xbf"
            "a",
@@ -292,7 +293,7 @@ static void precision_is_checked(void **state) {
       GOOD "precision: {reduce: f64, accumulate: f32}\n");
 }
 
-/* What a key does not take is told with all that it takes, and nothing else. */
+/* A refused dtype is answered with the list of the dtypes that this key takes. */
 static void a_list_of_dtypes_is_of_those_that_are_taken_there(void **state) {
   SAYS("r.yaml:5: precision.accumulate: must be auto, f64 or f32, is int8", GOOD "precision: {accumulate: int8}\n");
   SAYS("r.yaml:5: precision.compute: must be f64, f32 or bf16, is int8", GOOD "precision: {compute: int8}\n");
@@ -418,7 +419,7 @@ static char *brackets(const char *one, size_t count) {
   return text;
 }
 
-/* Of these libyaml alone makes a minute of work: the test would run into its time. */
+/* Nesting so deep that libyaml alone would work on it for a minute, longer than the test may take. */
 static void any_depth_is_refused_at_once(void **state) {
   static const char *const opened[] = {"[", "{a: ", "- ", "[{a: [\n"};
   for (size_t i = 0; i < sizeof opened / sizeof *opened; i++) {
@@ -567,7 +568,7 @@ static void sections_may_be_empty(void **state) {
   ad_recipe_destroy(r);
 }
 
-/* ---- printing ---- */
+/* ---- printing a recipe ---- */
 
 static void prints_as_itself(const char *text, const char *const *sets, size_t count) {
   char *once, *twice;
@@ -648,7 +649,7 @@ static void the_decimal_point_is_a_point_in_every_locale(void **state) {
   setlocale(LC_NUMERIC, "C");
 }
 
-/* ---- what a recipe names ---- */
+/* ---- what recipes give: contracts, worlds, overrides ---- */
 
 static void a_contract_is_precision_with_the_overrides_that_match(void **state) {
   ad_recipe *r =
@@ -681,7 +682,7 @@ static void overrides_that_contradict_each_other_are_refused(void **state) {
       GOOD, "precision.overrides={\"blocks.*\": {reduce: f64, accumulate: f64}, \"*.1.norm.*\": {accumulate: f32}}");
 }
 
-/* ---- the program ---- */
+/* ---- the program that a recipe makes ---- */
 
 static ad_program *make(const ad_recipe *recipe, ad_dtype dtype, ad_comm **comm) {
   ad_program *program;
@@ -740,7 +741,7 @@ static void a_dtype_that_is_asked_for_is_in_every_contract(void **state) {
   ad_recipe_destroy(r);
 }
 
-/* ---- files ---- */
+/* ---- recipes in files ---- */
 
 static const char *write_recipe(const char *data) {
   static char path[64];
@@ -797,7 +798,7 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   assert_int_equal(status, AD_OK);
   ad_recipe_destroy(recipe);
   long made = 0;
-  for (long n = 1; status != AD_INVALID; n++, made = n) {  // the same while mistakes are told
+  for (long n = 1; status != AD_INVALID; n++, made = n) {  // the same for a recipe with errors, while they are reported
     ad_memory_fail_at(n);
     status = ad_recipe_parse("model: 3\nmesh: x=2\n", "r.yaml", NULL, 0, &recipe);
     assert_true(n < 2000);
@@ -834,7 +835,7 @@ static void what_is_given_is_held_against_its_default(void **state) {
   changes_are(REQUIRED_CHANGES "precision.reduce: bf16, not grad\n" TRAIN_CHANGES, GOOD, "precision={reduce: bf16}");
   changes_are(REQUIRED_CHANGES "precision.overrides: {\"*.norm.*\": {param: f64}}, not -\n" TRAIN_CHANGES, GOOD,
               "precision.overrides={\"*.norm.*\": {param: f64}}");
-  // Given, but what they are without it.
+  // Keys that are given with their default value count as unchanged.
   changes_are(REQUIRED_CHANGES TRAIN_CHANGES, GOOD, "train.epsilon=1.0e-8");
   changes_are(REQUIRED_CHANGES TRAIN_CHANGES, GOOD, "precision.param=f32");
 }

@@ -17,13 +17,13 @@ typedef struct model {
   ad_param_spec params[PARAMS];
   ad_reducer *reducer;
   ad_dtype dtype;
-  int shards; /* storage is cut over dp_shard */
+  int shards; /* 1: storage is sharded over dp_shard */
 } model;
 
 static const ad_shape param_shapes[PARAMS] = {{2, {5, 3}}, {1, {7}}, {2, {4, 2}}, {1, {0}}, {2, {3, 4}}};
 static const char *const param_names[PARAMS] = {"embedding", "norm", "query", "nothing", "head"};
 
-/* Parameters are replicated; with a tp axis the last is cut on it and the second invariant. */
+/* Parameters are typed R; on a tp axis the last parameter is cut and the second is typed I. */
 static inline void describe_params(model *m, ad_dtype dtype) {
   int has_tp = ad_mesh_axis_size(m->mesh, AD_TP) > 1;
   m->dtype = dtype;
@@ -45,7 +45,7 @@ static inline void shard_storage(model *m) {
   for (int i = 0; i < PARAMS; i++) ad_layout_set(&m->params[i].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
 }
 
-/* Where this rank's part of the result starts in the gradient that it handed in. */
+/* The index, in the gradient that this rank handed in, of the first element of its shard of the result. */
 static inline size_t result_start(const model *m, int param) {
   const ad_param_spec *spec = &m->params[param];
   int64_t rank = ad_comm_rank(m->comm);
@@ -71,8 +71,8 @@ static inline void create_reducer(model *m, size_t bucket_bytes) {
   CHECK_OK(ad_reducer_create(m->comm, m->params, PARAMS, &options, &m->reducer));
 }
 
-/* The addend of `rank` in `microbatch`; ranks that do the same work on an I axis have the same one. Exact in f32, and
- * so are its sums. */
+/* One element of the addend of `rank` in `microbatch`. Ranks that do the same work on an I axis have the same addend.
+ * Addends and their sums are exact in f32. */
 static inline double addend_of(const model *m, int param, int64_t rank, int microbatch, size_t element) {
   ad_layout gradient = ad_layout_dual(&m->params[param].layout);
   ad_group same = ad_mesh_group(m->mesh, ad_layout_axes_of(&gradient, AD_I), rank);
@@ -107,7 +107,7 @@ static inline void add_gradient(model *m, int param, int microbatch) {
   CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &grad));
 }
 
-/* As a backward does that writes the bucket itself. */
+/* Writes a gradient directly into its bucket, as backward does where the reducer offers memory. */
 static inline void write_gradient(model *m, int param, int microbatch) {
   ad_array target;
   int adds;
@@ -120,7 +120,7 @@ static inline void write_gradient(model *m, int param, int microbatch) {
   CHECK_OK(ad_reducer_add(m->reducer, (size_t)param, &target));
 }
 
-/* Which gradients exist: bit p of present[microbatch]. */
+/* The microbatches of a step. Bit p of present[microbatch]: parameter p has a gradient there. */
 typedef struct schedule {
   int microbatches;
   unsigned present[MICROBATCHES_MAX];
@@ -136,7 +136,8 @@ static inline schedule full_schedule(int microbatches) {
   return s;
 }
 
-/* Ranks hand in their gradients in different orders, and every second one writes the bucket itself. */
+/* Runs one microbatch: ranks hand in their gradients in different orders, and every second rank writes into the bucket.
+ */
 static inline void run_microbatch(model *m, const schedule *s, int microbatch) {
   int odd = (int)(ad_comm_rank(m->comm) % 2);
   CHECK_OK(ad_reducer_begin_microbatch(m->reducer, s->sync[microbatch]));
@@ -168,7 +169,7 @@ static inline double expected_sum(const model *m, const schedule *s, int param, 
   return sum;
 }
 
-/* 1 if every gradient is `factor` times the right sum. */
+/* Returns 1 if every gradient is `factor` times the right sum. */
 static inline int sums_are(const model *m, const schedule *s, double factor) {
   for (int param = 0; param < PARAMS; param++) {
     const ad_array *grad = ad_reducer_gradient(m->reducer, (size_t)param);

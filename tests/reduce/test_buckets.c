@@ -1,4 +1,5 @@
-/* Which gradients share a bucket: those whose contracts agree in every field. And which cuts a reducer can make. */
+/* Tests which gradients share a bucket (those whose contracts agree in every field), and which cuts a reducer can make.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -21,7 +22,7 @@ static ad_param_spec spec_of(const char *name, const ad_mesh *mesh, const ad_con
                          .contract = *contract};
 }
 
-/* Two parameters; each result comes in the dtype that its own contract accumulates in. */
+/* Reduces two parameters in `reductions` reductions; each result is in the accumulate dtype of its own contract. */
 static void reduce_two(ad_comm *comm, const ad_mesh *mesh, const ad_contract contracts[2], size_t reductions) {
   ad_reducer *reducer;
   ad_param_spec specs[] = {spec_of("a", mesh, &contracts[0]), spec_of("b", mesh, &contracts[1])};
@@ -71,7 +72,7 @@ static int reduce_pairs(ad_comm *comm, void *context) {
 
 static void contracts_that_differ_in_any_field_share_nothing(void **state) { run_ranks(2, reduce_pairs, NULL); }
 
-/* Storage cut over two axes. */
+/* Creates a reducer of a parameter whose storage is cut over two axes. */
 static ad_status create_nested(ad_comm *comm, const ad_mesh *mesh, int64_t rows) {
   ad_reducer *reducer = NULL;
   ad_contract contract = {.param = AD_F32};
@@ -83,7 +84,7 @@ static ad_status create_nested(ad_comm *comm, const ad_mesh *mesh, int64_t rows)
   return status;
 }
 
-/* Nine rows cut in two and again in three are 1 1 2, 1 2 2; one cut in six would be 1 2 1 2 1 2. */
+/* Nine rows cut in two and then in three give parts of 1 1 2 and 1 2 2 rows; one cut in six gives 1 2 1 2 1 2. */
 static void a_nest_of_cuts_that_is_not_one_cut_is_refused(void **state) {
   ad_mesh *mesh;
   ad_comm *comm;

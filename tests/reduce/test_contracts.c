@@ -1,8 +1,9 @@
-/* Every contract that means something, on real ranks, against a model of the rounding: a gradient is rounded to its
- * gradient dtype, which the model does too; what is left is bounded by the roundings on the way:
+/* Tests every meaningful dtype contract on real ranks against a model of the rounding. A gradient is rounded to its
+ * gradient dtype, which the model does too; the remaining error is bounded by the roundings on the way:
  *   |found - exact| <= (2 u(reduce) + n u(accumulate)) S + w t(reduce)
- * S: sum of the addends' magnitudes; n: how many they are; 2: a value is written for the wire at most once for each of
- * two reductions; w: such writes that the result depends on, each of which may lose a subnormal's unit t, scaled. */
+ * S: sum of the addends' magnitudes. n: number of addends. u: a dtype's relative rounding error. 2: a value is rounded
+ * to the reduce dtype at most once in each of two reductions. w: number of such roundings behind the result; each may
+ * lose a unit t of a subnormal, scaled. */
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,9 +25,9 @@ typedef struct setting {
   const char *mesh;
   int64_t ranks;
   int microbatches;
-  ad_sync early;  // of all but the last
+  ad_sync early;  // sync of all microbatches but the last
   ad_contract contract;
-  double constant;  // of every addend; 0: random ones
+  double constant;  // value of every addend; 0: random addends
 } setting;
 
 static const ad_shape shapes[PARAMS] = {{2, {5, 3}}, {1, {7}}, {2, {1, 4}}};
@@ -59,7 +60,7 @@ static void close_world(world *w) {
   ad_mesh_destroy(w->mesh);
 }
 
-/* As the producer leaves it, in f64. */
+/* One element of a gradient as the backward computes it, in f64. */
 static double addend(const world *w, int p, int64_t rank, int microbatch, size_t i) {
   if (w->s->constant != 0) return w->s->constant;
   return ad_random_uniform(3, (uint64_t)(rank * 100 + microbatch * 10 + p), i) * 4 - 1.5;
@@ -107,7 +108,7 @@ static size_t own_start(const world *w, int p) {
   return cut ? (size_t)(rows.first * row) : 0;
 }
 
-/* f64 contracts: the project's own bound. */
+/* The bound of one element; contracts in f64 must hold the project's own bound. */
 static double bound_of(const world *w, double magnitude) {
   const ad_contract *contract = &w->s->contract;
   double addends = (double)(w->s->ranks * w->s->microbatches);
@@ -163,7 +164,7 @@ static void f64_sums_are_those_of_one_process(void **state) {
       }
 }
 
-/* All contracts in one world of ranks. */
+/* Tests all contracts in one world of ranks. */
 static int sum_contracts(ad_comm *comm, void *context) {
   setting s = *(const setting *)context;
   for (ad_dtype grad = AD_F64; grad <= AD_F16; grad++)
@@ -200,7 +201,7 @@ static void the_scale_counts_the_addends(void **state) {
   }
 }
 
-/* ---- a bucket's keys, raw gradients ---- */
+/* ---- which contracts share a bucket; raw gradients ---- */
 
 static int compare_buckets(ad_comm *comm, void *context) {
   ad_mesh *mesh;
@@ -220,7 +221,8 @@ static int compare_buckets(ad_comm *comm, void *context) {
   }
   CHECK_OK(ad_reducer_create(comm, specs, 4, NULL, &reducer));
   CHECK(ad_reducer_plan_count(reducer) == 3);
-  ad_reduction_plan plan = ad_reducer_plan(reducer, 2);  // both bf16 ones: what comes in f32 is rounded first
+  // both raw bf16 gradients: one that is computed in f32 is rounded first
+  ad_reduction_plan plan = ad_reducer_plan(reducer, 2);
   CHECK(plan.param_count == 2 && plan.dtype == AD_BF16 && plan.bytes == 24);
   ad_array target;
   int adds;

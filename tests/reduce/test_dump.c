@@ -1,5 +1,5 @@
-/* What a dump holds: each addend as it was handed in, whoever wrote it where; the sums; what is refused before anything
- * is written. That sums are of their addends is asked of whole runs by tests/cli/dump.sh. */
+/* Tests a reducer's dump: each addend as it was handed in, however it was written; the sums; and what is refused before
+ * anything is written. That sums match their addends is tested on whole runs by tests/cli/dump.sh. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +51,8 @@ static int is_same(const ad_array *sum, const ad_safetensor *kept) {
   return kept && kept->bytes == ad_array_bytes(sum) && (!kept->bytes || !memcmp(kept->data, sum->data, kept->bytes));
 }
 
-/* Whole or sharded, in place or copied in, with microbatches that stay and others that are sent. */
+/* Dumps whole and sharded storage, gradients written in place and copied in, microbatches that accumulate and others
+ * that are reduced. */
 static int keeps(ad_comm *comm, const char *mesh, int shards) {
   model m;
   open_model(&m, comm, mesh, AD_F32);
@@ -59,7 +60,7 @@ static int keeps(ad_comm *comm, const char *mesh, int shards) {
   create_reducer(&m, 0);
   int64_t rank = ad_comm_rank(comm);
   schedule s = full_schedule(4);
-  s.present[1] &= ~1u;  // `embedding` leaves no addend there
+  s.present[1] &= ~1u;  // parameter 0, `embedding`, has no addend in microbatch 1
   CHECK_OK(ad_reducer_dump(m.reducer, folder, 1, 7));
   for (int step = 0; step < 3; step++) run_step(&m, &s);
   for (int k = 0; k < s.microbatches; k++) {
@@ -99,7 +100,7 @@ static int reports(ad_comm *comm, void *context) {
   create_reducer(&m, 0);
   schedule s = full_schedule(1);
   CHECK_OK(ad_reducer_dump(m.reducer, folder, 0, 0));
-  CHECK_OK(ad_reducer_reported(m.reducer, 1));  // there are no sums yet
+  CHECK_OK(ad_reducer_reported(m.reducer, 1));  // the dump has no sums yet
   CHECK_OK(run_step(&m, &s));
   check_norm(comm, NULL);
   CHECK_OK(ad_reducer_reported(m.reducer, INFINITY));
@@ -124,7 +125,7 @@ static void check_divisor(ad_safetensors *file, const char *expected) {
   ad_safetensors_close(file);
 }
 
-/* Nobody says one of the second microbatch. */
+/* The caller gives no divisor for the second microbatch. */
 static int divides(ad_comm *comm, void *context) {
   static const double divisors[] = {6, 0, 0.1};
   model m;
@@ -148,8 +149,8 @@ static int divides(ad_comm *comm, void *context) {
 
 static void the_divisor_of_each_microbatch_is_told_and_no_other(void **state) { run_ranks(2, divides, NULL); }
 
-/* Rounded to on its way, behind the producer: a gradient that is not raw to the gradient's dtype, then to that of the
- * wire and of the sums. */
+/* The dtypes that a dump names for rounding after the producer: a gradient that is not raw is rounded to the gradient
+ * dtype, then to the reduce dtype and to the accumulate dtype. */
 static int rounds(ad_comm *comm, void *context) {
   static const ad_contract contracts[] = {
       {.param = AD_F32},
@@ -188,7 +189,7 @@ static int rounds(ad_comm *comm, void *context) {
 
 static void the_coarsest_dtype_of_an_addends_way_is_told(void **state) { run_ranks(2, rounds, NULL); }
 
-/* One parameter on each of two views, one of values that each rank has for itself. */
+/* Dumps a parameter on each of two views, and a parameter whose values are each rank's own. */
 static int tells(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view, *astray;
   CHECK_OK(ad_mesh_create("dp_shard=4 tp=2", &mesh));
@@ -259,7 +260,7 @@ static int refuses(ad_comm *comm, void *context) {
 
 static void what_no_file_can_say_is_refused(void **state) { run_ranks(6, refuses, NULL); }
 
-/* Two reducers of one rank, whose parameters need no prefix: their files have names of their own. */
+/* Two reducers on one rank have parameters without a common prefix; their dump files get different names. */
 static int names_files(ad_comm *comm, void *context) {
   static const char *const names[] = {"stage0.", "stage1."};
   ad_mesh *mesh;
@@ -284,7 +285,7 @@ static int names_files(ad_comm *comm, void *context) {
 
 static void reducers_of_one_rank_may_name_their_files(void **state) { run_ranks(2, names_files, NULL); }
 
-/* Whatever cannot be allocated: the call fails, and no file of that name is left half written. */
+/* Whichever allocation fails, the call fails and leaves no half-written file. */
 static int runs_short(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   double grad[3] = {1, 2, 3};

@@ -1,4 +1,4 @@
-/* Initial values: which numbers a part holds. */
+/* Tests the initial values that each part of a parameter gets. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@ static ad_param_spec matrix(const ad_mesh *mesh, const char *name, int64_t rows,
   return declaration;
 }
 
-// The part of `rank` under `layout`, f64 on malloc'ed memory.
+// The part of `rank` in `layout`, as f64 in malloc'ed memory.
 static ad_array part(const ad_param_spec *declaration, const ad_layout *layout, uint64_t seed, int64_t rank) {
   ad_array array = {.dtype = AD_F64, .shape = declaration->shape, .layout = *layout};
   array.local = ad_layout_local_shape(layout, &declaration->shape, rank);

@@ -1,5 +1,5 @@
-/* Each known mistake that can be planted in the reducer shows: as a wrong number with its own factor, or as ranks that
- * do not call the same thing. */
+/* Tests that each known mistake that can be planted in the reducer has an effect: a gradient wrong by the mistake's
+ * factor, or ranks whose calls do not match. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -29,7 +29,7 @@ static const ad_mistake *find(const char *name) {
   return NULL;
 }
 
-/* The records that some test planted. */
+/* For each known mistake of the reducer, whether some test planted it. */
 enum { RECORDS_MAX = 64 };
 static int was_planted[RECORDS_MAX];
 
@@ -52,7 +52,7 @@ static model *prepare(ad_comm *comm, const mistake *planted) {
   return &m;
 }
 
-/* As a run tells where a step ends. */
+/* Passes the seam at which a run tells that a step ends. */
 static void end_step(void) { ad_seam_pass(AD_SEAM_GRADIENTS, NULL); }
 
 static int finish(model *m) {
@@ -104,7 +104,7 @@ static void only_the_first_step_is_unsynchronised(void **state) {
   run_planted(&first, recovers);
 }
 
-/* The last microbatch reduces, so that its calls may fail. */
+/* A step whose only microbatch reduces; its calls may fail. */
 static ad_status try_step(model *m) {
   double memory[64] = {0};
   AD_TRY(ad_reducer_begin_microbatch(m->reducer, AD_SYNC_ALL));
@@ -163,7 +163,8 @@ static void a_partial_that_is_added_late_is_refused_by_its_type(void **state) {
   run_planted(&late, is_refused_by_type);
 }
 
-/* An empty or whole shard may be right, and a rank may have nothing to change: some rank's is wrong, and fired. */
+/* With the mistake the shard of some rank is wrong; a rank whose shard is empty or whole may be right, and may have
+ * nothing to change. */
 static int is_wrong_in_shards(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   schedule s = shard_schedule(3);
@@ -206,7 +207,7 @@ static void a_sum_added_to_itself_shows_two_where_a_group_has_one_rank(void **st
   run_planted(&alone, doubles);
 }
 
-/* Gradients of which bf16 does not hold the numbers. */
+/* Reduces gradients that bf16 cannot represent; returns the sum of all results. */
 static double sum_of_thirds(model *m) {
   double memory[64], total = 0;
   CHECK_OK(ad_reducer_begin_microbatch(m->reducer, AD_SYNC_ALL));
@@ -242,7 +243,7 @@ static void a_narrow_dtype_on_the_way_loses_digits(void **state) {
   run_planted(&narrow, loses_digits);
 }
 
-/* Rank 0's products leave f32, the others' bf16, under a contract that brings both to bf16. */
+/* Rank 0 hands in f32 gradients and the other ranks bf16 ones, under a contract that brings both to bf16. */
 static ad_status step_of_mixed(model *m) {
   uint16_t narrow[64];
   float wide[64];
@@ -260,14 +261,15 @@ static ad_status step_of_mixed(model *m) {
   return ad_reducer_finish(m->reducer);
 }
 
-/* Each rank's bucket is that of its contract; with the mistake, of what its own backward left. */
+/* A rank's bucket follows from the contract; with the mistake it follows from the dtype that the rank's backward left.
+ */
 static int goes_by_own_bucket(ad_comm *comm, void *context) {
   const mistake *planted = context;
   for (int is_planted = 0; is_planted < 2; is_planted++) {
     static model m;
     schedule s = full_schedule(1);
     open_model(&m, comm, planted->mesh, AD_BF16);
-    m.dtype = AD_F32; /* of the sums */
+    m.dtype = AD_F32; /* dtype of the sums */
     scene = (ad_mistake_scene){.rank = ad_comm_rank(comm)};
     if (is_planted && !ad_comm_rank(comm)) ad_mistake_plant(find(planted->name), &scene);
     create_reducer(&m, 0);
@@ -288,7 +290,7 @@ static void ranks_whose_gradients_differ_in_width_are_stopped_where_that_chooses
   run_planted(&wide, goes_by_own_bucket);
 }
 
-/* A loss passes as the tape divides it: by 9 rows in all, of which the first microbatch has 3 and the second 6. */
+/* Passes the divisor seam as a tape does: the step has 9 rows, 3 in the first microbatch and 6 in the second. */
 static int divides_by_own_count(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   ad_count *count;
@@ -304,7 +306,8 @@ static int divides_by_own_count(ad_comm *comm, void *context) {
       ad_seam_pass(AD_SEAM_PHASE, &microbatch);
       CHECK_OK(ad_reducer_begin_microbatch(m->reducer, microbatch ? AD_SYNC_ALL : AD_SYNC_NONE));
       ad_seam_pass(AD_SEAM_DIVISOR, &divisor);
-      CHECK(scene.fired && divisor.total == (microbatch ? 6 : 3) * 2); /* the mean of two means */
+      /* the divisor of a mean of two microbatch means */
+      CHECK(scene.fired && divisor.total == (microbatch ? 6 : 3) * 2);
       CHECK_OK(ad_reducer_end_microbatch(m->reducer));
     }
     CHECK_OK(ad_reducer_finish(m->reducer));
@@ -319,7 +322,7 @@ static void a_mean_of_means_divides_by_the_own_count(void **state) {
   run_planted(&means, divides_by_own_count);
 }
 
-/* Runs last. */
+/* This test runs last. */
 static void every_record_of_the_list_was_planted(void **state) {
   size_t count;
   const ad_mistake *list = ad_reduce_mistakes(&count);
@@ -328,7 +331,7 @@ static void every_record_of_the_list_was_planted(void **state) {
     if (!was_planted[i]) fail_msg("%s is planted by no test", list[i].name);
 }
 
-/* ---- counts ---- */
+/* ---- counts of tokens ---- */
 
 static int count_tokens(ad_comm *comm, void *context) {
   ad_mesh *mesh;
@@ -363,7 +366,7 @@ static int count_tokens(ad_comm *comm, void *context) {
 
 static void a_count_is_summed_over_the_axes_on_which_it_is_an_addend(void **state) { run_ranks(3, count_tokens, NULL); }
 
-/* As a run does that fails between the two calls: the others have their sum all the same. */
+/* A rank that fails between posting a count and waiting for it: the other ranks still get their sum. */
 static int leave_a_count(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_count *count;
@@ -400,7 +403,7 @@ static void no_allocation_that_fails_in_a_count_is_left_behind(void **state) {
   ad_comm_close(comm);
 }
 
-/* What a count cannot mean is refused when it is made. */
+/* A count with a layout that has no meaning is refused when it is made. */
 static void a_count_is_an_addend_or_the_same_everywhere(void **state) {
   ad_comm *comm;
   ad_mesh *mesh;

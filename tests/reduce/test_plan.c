@@ -1,4 +1,4 @@
-/* What a reducer refuses, plans and holds: on engine dry, where any rank of any world can be asked. */
+/* Tests what a reducer refuses, plans and holds, on engine dry, where one process can act as any rank of any world. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -147,14 +147,15 @@ static void buckets_fill_from_the_last_parameter_and_launch_in_that_order(void *
   ad_reducer_destroy(reducer);
 }
 
-/* Where sums wait in a dtype that is not the wire's, the wire's memory is beside theirs. */
+/* Sums that wait for later microbatches in the accumulate dtype have memory beside that of the reduce dtype, if both
+ * dtypes differ. */
 static void sums_that_wait_are_counted_where_they_have_memory_of_their_own(void **state) {
   const world *w = *state;
   ad_reducer *reducer;
   ad_param_spec spec = spec_of(w, "w", 100, "dp=R tp=R", "dp=R tp=R");
   for (int narrow = 0; narrow <= 1; narrow++) {
     if (narrow) spec.contract = (ad_contract){.param = AD_BF16};
-    size_t sum = 400, wire = narrow ? 200 : 0, waits = narrow ? 400 : 0; /* one array of f32: all three are it */
+    size_t sum = 400, wire = narrow ? 200 : 0, waits = narrow ? 400 : 0; /* in f32 all three are one array */
     assert_int_equal(ad_reducer_create(w->comm, &spec, 1, NULL, &reducer), AD_OK);
     assert_int_equal(ad_reducer_bytes(reducer), sum + wire);
     assert_int_equal(ad_reducer_begin_microbatch(reducer, AD_SYNC_NONE), AD_OK);
@@ -164,7 +165,7 @@ static void sums_that_wait_are_counted_where_they_have_memory_of_their_own(void 
   }
 }
 
-/* ---- misuse ---- */
+/* ---- calls in a wrong order ---- */
 
 static void calls_out_of_order_are_refused_and_change_nothing(void **state) {
   const world *w = *state;
@@ -209,7 +210,7 @@ static void calls_out_of_order_are_refused_and_change_nothing(void **state) {
   ad_reducer_destroy(r);
 }
 
-/* ---- traces ---- */
+/* ---- events that a reducer traces ---- */
 
 typedef struct events {
   int count, bucket[32];
@@ -249,7 +250,7 @@ static void buckets_are_posted_in_order_whatever_the_order_of_gradients(void **s
   ad_reducer_destroy(r);
 }
 
-/* ---- memory ---- */
+/* ---- allocations that fail ---- */
 
 static ad_status run_a_step(const world *w) {
   ad_param_spec params[] = {spec_of(w, "a", 4, "dp=R tp=R", "dp=R tp=R"), spec_of(w, "b", 4, "dp=R tp=I", "dp=R tp=I")};
@@ -280,9 +281,9 @@ static void a_failed_allocation_leaves_nothing_behind(void **state) {
   assert_true(n > 6);
 }
 
-/* ---- law 4 after the steps ---- */
+/* ---- law 4: the layout after all steps must be the storage layout ---- */
 
-/* A step of one bucket without the path's step number `left_out` (-1: none). */
+/* Runs a step with one bucket without step number `left_out` of its path (-1: with all steps). */
 static ad_status step_without(const world *w, const ad_param_spec *params, size_t count, int left_out) {
   ad_reducer *reducer;
   ad_array grads[4];
@@ -316,7 +317,8 @@ static void a_step_of_the_path_that_is_left_out_is_refused_by_type(void **state)
   assert_non_null(strstr(ad_last_error(), "`b`, `a` is P on `dp_replicate`, where the storage is R"));
 }
 
-/* What is I everywhere takes no step; on axes where nothing moves, buckets take values of several types. */
+/* A gradient that is I on all axes is not reduced. Gradients of different types on an axis share a bucket if nothing is
+ * communicated on that axis. */
 static void values_of_several_types_share_a_bucket_where_nothing_moves(void **state) {
   const world *w = *state;
   ad_param_spec specs[] = {

@@ -1,4 +1,4 @@
-/* The reducer with real ranks: every gradient is the sum of all addends, each once, whatever the mesh, the
+/* Tests the reducer on real ranks: every gradient is the sum of all addends, each once, whatever the mesh, the
  * microbatches, the buckets, and the order in which gradients arrive. */
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ static void on_every_mesh(int (*body)(ad_comm *comm, void *context), const sched
   }
 }
 
-/* Tiny buckets, buckets of a few parameters, one bucket; two steps each. */
+/* Runs two steps each with tiny buckets, buckets of a few parameters, and one bucket. */
 static int sum_steps(ad_comm *comm, void *context) {
   const setting *s = context;
   static const size_t bucket_bytes[] = {1, 200, 0};
@@ -60,7 +60,7 @@ static void an_absent_gradient_keeps_the_pending_addends(void **state) {
   schedule steps = full_schedule(3);
   steps.present[0] = 0x1b;
   steps.present[1] = 0x0e;
-  steps.present[2] = 0x11;  // query is there in the second microbatch alone, norm not in the last
+  steps.present[2] = 0x11;  // query has a gradient in the second microbatch alone, norm in all but the last
   on_every_mesh(sum_steps, &steps);
 }
 
@@ -94,7 +94,7 @@ static void a_parameter_absent_everywhere_has_a_zero_gradient(void **state) {
 
 /* ---- parameters of all types ---- */
 
-/* Columns cut unevenly, rows cut unevenly, the same work on tp, the same work everywhere, and a copy. */
+/* The parameters' types on tp: columns cut unevenly, rows cut unevenly, I twice (same work on all ranks), and R. */
 static void mix_types(model *m) {
   static const ad_type on_tp[PARAMS] = {AD_S(1), AD_S(0), AD_I, AD_I, AD_R};
   static const ad_shape shapes[PARAMS] = {{2, {4, 3}}, {2, {5, 2}}, {1, {3}}, {2, {3, 2}}, {1, {6}}};
@@ -115,8 +115,8 @@ static int sum_mixed(ad_comm *comm, void *context) {
     open_model(&m, comm, s->mesh, AD_F64);
     mix_types(&m);
     if (s->shards) shard_storage(&m);
-    m.params[3].storage = m.params[3].layout;  // what is not summed is not cut
-    m.params[1].storage = m.params[1].layout;  // rows are cut already
+    m.params[3].storage = m.params[3].layout;  // a gradient that is not summed cannot be reduce-scattered
+    m.params[1].storage = m.params[1].layout;  // the rows are cut already
     create_reducer(&m, bytes);
     CHECK_OK(run_step(&m, &s->steps));
     ad_group all = ad_mesh_group(m.mesh, AD_AXES_ALL, ad_comm_rank(comm));
@@ -146,7 +146,7 @@ static void parameters_of_all_types_are_summed_where_they_are_replicated(void **
   }
 }
 
-/* ---- replicas, norm, one call ---- */
+/* ---- bits of replicas, the norm, a step as one call ---- */
 
 static void check_same_bits(ad_comm *comm, const ad_mesh *mesh, const ad_array *array) {
   ad_axes same = ad_layout_axes_of(&array->layout, AD_R) | ad_layout_axes_of(&array->layout, AD_I);
@@ -198,7 +198,7 @@ static void replicas_agree_bit_for_bit_and_the_norm_counts_once(void **state) {
   on_every_mesh(step_on_uneven_numbers, &steps);
 }
 
-/* ---- the producer's dtype ---- */
+/* ---- gradients in other dtypes than their contract's ---- */
 
 static int bring_dtypes(ad_comm *comm, void *context) {
   model m;
@@ -223,7 +223,7 @@ static int bring_dtypes(ad_comm *comm, void *context) {
   CHECK_OK(ad_reducer_finish(m.reducer));
   float through_bf16 = ((const float *)ad_reducer_gradient(m.reducer, 0)->data)[0];
   float raw = ((const float *)ad_reducer_gradient(m.reducer, 1)->data)[0];
-  CHECK(through_bf16 == 2 * 0.333984375f);  // the bf16 next to a third
+  CHECK(through_bf16 == 2 * 0.333984375f);  // the bf16 number nearest to 1/3
   CHECK(raw == 2 * (float)(1.0 / 3));
   close_model(&m);
   return 0;
@@ -231,7 +231,7 @@ static int bring_dtypes(ad_comm *comm, void *context) {
 
 static void a_gradient_passes_through_its_contract(void **state) { run_ranks(2, bring_dtypes, NULL); }
 
-/* ---- memory ---- */
+/* ---- allocations ---- */
 
 static int count_allocations(ad_comm *comm, void *context) {
   const setting *s = context;
@@ -288,7 +288,7 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
 
 static void a_failed_allocation_leaves_nothing_behind(void **state) { run_ranks(1, fail_each_allocation, NULL); }
 
-/* One rank runs out of memory and leaves; the others are told, and nobody hangs. */
+/* One rank runs out of memory and leaves; the other ranks get an error, and none hangs. */
 static int fail_on_one_rank(ad_comm *comm, void *context) {
   long n = *(const long *)context;
   model m;
@@ -307,8 +307,8 @@ static void a_rank_without_memory_stops_the_others(void **state) {
   for (long n = 1; n < 40; n += 3) run_ranks(3, fail_on_one_rank, &n);
 }
 
-/* A rank posts its first bucket and gives up; the bucket is not taken from under its peers, who then learn that it
- * left. */
+/* A rank posts its first bucket and gives up. Its bucket's memory stays valid for its peers, who then learn that the
+ * rank left. */
 static int give_up_in_a_step(ad_comm *comm, void *context) {
   model m;
   open_model(&m, comm, "dp_shard=3", AD_F64);
@@ -341,7 +341,7 @@ static int differing_sets(ad_comm *comm, void *context) {
   CHECK_MESSAGE("gradients.h:");
   CHECK_MESSAGE("the reducer can begin the next step");
   s = full_schedule(2);
-  CHECK_OK(run_step(&m, &s));  // the reducer goes on
+  CHECK_OK(run_step(&m, &s));  // the reducer can be used again
   CHECK(sums_are(&m, &s, 1));
   close_model(&m);
   return 0;
@@ -351,7 +351,7 @@ static void a_set_that_differs_names_parameter_and_ranks_everywhere(void **state
   run_ranks(3, differing_sets, NULL);
 }
 
-/* Every parameter is invariant on tp, where nothing is reduced. */
+/* Ranks that differ along tp are found, though every parameter is I on tp and nothing is reduced there. */
 static int differ_along_another_axis(ad_comm *comm, void *context) {
   model m;
   int differs_in_list = *(const int *)context, odd_one = ad_comm_rank(comm) % 2;
@@ -406,7 +406,7 @@ static void lists_that_differ_are_named_at_the_first_step(void **state) {
   for (difference what = 0; what < DIFFERENCES; what++) run_ranks(3, differing_lists, &what);
 }
 
-/* ---- wrong calls ---- */
+/* ---- wrong arguments and calls in a wrong order ---- */
 
 static void refuse_create(const model *m, const ad_param_spec *params, const char *sentence) {
   ad_reducer *reducer = NULL;
@@ -453,7 +453,7 @@ static int sync_wrongly(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, (ad_sync)7), AD_INVALID);
   CHECK_MESSAGE("sync 7");
   schedule s = full_schedule(2);
-  CHECK_OK(run_step(&m, &s));  // nothing had begun
+  CHECK_OK(run_step(&m, &s));  // the refused calls began nothing
   close_model(&m);
   return 0;
 }
@@ -559,7 +559,7 @@ static void a_step_looks_at_all_gradients_before_it_takes_one(void **state) {
   run_ranks(2, step_with_one_bad_gradient, NULL);
 }
 
-/* A number that counts one parameter too many, and one that no list has. */
+/* Asks for parameters and buckets by numbers that do not exist. */
 static int ask_beyond(ad_comm *comm, void *context) {
   model m;
   open_model(&m, comm, "dp_shard=1", AD_F32);

@@ -1,6 +1,6 @@
-/* Law 8 at both ends of f16: what travels carries a scale that leaves room for the sum it joins, counts what is in it
- * and nothing more. Expected values are exact: too small a scale overflows or keeps what the law rounds away, too large
- * a one loses subnormals. */
+/* Tests law 8 (scaled f16) at both ends of f16's range: the scale of an f16 value leaves room for the sum it joins and
+ * is no smaller than its addends require. Expected values are exact: too large a value overflows, and too small a scale
+ * loses subnormals. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -16,9 +16,9 @@ typedef struct setting {
   const char *mesh;
   int64_t ranks;
   int microbatches;
-  ad_sync early;  // of all microbatches but the last
-  double addend;  // of every rank in every microbatch
-  double sum;     // what must come out
+  ad_sync early;  // sync of all microbatches but the last
+  double addend;  // the addend of every rank in every microbatch
+  double sum;     // the expected sum
   ad_dtype produced;
 } setting;
 
@@ -66,15 +66,16 @@ static int sum(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Two shards sum 5 * 2^-23 to 5 * 2^-22 exactly. On its way to eight replicas that is an addend of sixteen: it travels
- * times 2^-4, of which f16 keeps multiples of 2^-24, so of the value multiples of 2^-20: one of them is left. */
+/* Two shards sum 5 * 2^-23 to 5 * 2^-22 exactly. For the all-reduce over eight replicas, sixteen addends in all, this
+ * sum is scaled by 2^-4. f16 keeps multiples of 2^-24, so multiples of 2^-20 of the unscaled value: one of them is
+ * left. */
 static void what_goes_to_the_replicas_leaves_room_for_all_their_addends(void **state) {
   setting s = {"dp_replicate=8 dp_shard=2", 16, 1, AD_SYNC_ALL, 5 * 0x1p-23, 8 * 0x1p-20, AD_F16};
   run_ranks(s.ranks, sum, &s);
 }
 
-/* The same with microbatches: two of them on four replicas are sixteen addends too, and of 1.5 * 2^-20 two units are
- * left. */
+/* The same with microbatches: two microbatches on four replicas of two shards are sixteen addends too, and of 1.5 *
+ * 2^-20 two multiples of 2^-20 are left. */
 static void what_goes_to_the_replicas_counts_its_microbatches(void **state) {
   setting s = {"dp_replicate=4 dp_shard=2", 8, 2, AD_SYNC_SHARD, 3 * 0x1p-23, 4 * 2 * 0x1p-20, AD_F16};
   run_ranks(s.ranks, sum, &s);
@@ -87,13 +88,14 @@ static void the_largest_f16_of_many_replicas_does_not_overflow(void **state) {
   }
 }
 
-/* Each microbatch travels alone: two addends, which leave 2^-23 half of it, the least that f16 has. */
+/* Each microbatch is reduced alone, with two addends: the scale leaves half of 2^-23, which is f16's smallest number.
+ */
 static void what_was_sent_counts_no_more(void **state) {
   setting s = {"dp_shard=2", 2, 16, AD_SYNC_SHARD, 0x1p-23, 2 * 16 * 0x1p-23, AD_F16};
   run_ranks(s.ranks, sum, &s);
 }
 
-/* One rank sends nothing anywhere: no scale, no second rounding, whatever waits meanwhile. */
+/* One rank communicates nothing: nothing is scaled or rounded again, whatever accumulates meanwhile. */
 static void one_rank_keeps_the_least_and_the_largest(void **state) {
   for (ad_sync early = AD_SYNC_NONE; early <= AD_SYNC_ALL; early++) {
     setting least = {"dp_shard=1", 1, 16, early, 0x1p-24, 16 * 0x1p-24, AD_F16};

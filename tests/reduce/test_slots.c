@@ -1,5 +1,5 @@
-/* Buckets that take memory in turn: the same sums from less of it, and a clear word where memory is not a parameter's.
- */
+/* Tests buckets that share memory slots in turn: the same sums from less memory, and a clear message if memory is not a
+ * parameter's. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -35,8 +35,8 @@ static schedule sent_schedule(int microbatches, ad_sync earlier) {
   return s;
 }
 
-/* Tiny buckets, buckets of a few parameters, one bucket; three steps each; sums and their order are those of memory of
- * their own, so bits are too. */
+/* Runs three steps each with tiny buckets, buckets of a few parameters, and one bucket. Sums and their order are those
+ * of buckets with their own memory, so the bits are the same. */
 static int sum_steps(ad_comm *comm, void *context) {
   const setting *s = context;
   static const size_t bucket_bytes[] = {1, 200, 0};
@@ -99,7 +99,7 @@ static void an_absent_gradient_takes_no_memory_of_another(void **state) {
   on_every_mesh(sum_steps, &steps);
 }
 
-/* Ranks in orders of their own, writing into targets or handing in: nobody waits for nobody. */
+/* Ranks hand in gradients in different orders, by writing in place or by copying: no rank waits for another. */
 static int any_order(ad_comm *comm, void *context) {
   const setting *s = context;
   model m;
@@ -122,11 +122,11 @@ static void orders_of_their_own_take_more_memory_and_end(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
-/* ---- how much ---- */
+/* ---- how much memory slots take ---- */
 
 enum { MANY = 12, ROWS = 6, WIDTH = 50 };
 
-/* Parameters of one size, one a bucket, from the last to the first. */
+/* Creates a reducer of `count` parameters of one size, one in each bucket, from the last parameter to the first. */
 static void open_some(ad_comm *comm, ad_mesh *mesh, const ad_reducer_options *given, int lasting, size_t count,
                       ad_reducer **out) {
   static const char *const names[MANY] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"};
@@ -194,7 +194,7 @@ static void buckets_of_a_window_hold_two(void **state) {
   ad_comm_close(comm);
 }
 
-/* Two slots are the least, so two buckets of one size would save nothing. */
+/* At least two slots are needed, so slots save nothing for two buckets of one size. */
 static void buckets_that_would_save_nothing_have_memory_of_their_own(void **state) {
   size_t bucket = ROWS * WIDTH * sizeof(float);
   ad_comm *comm;
@@ -204,7 +204,7 @@ static void buckets_that_would_save_nothing_have_memory_of_their_own(void **stat
   for (size_t count = 1; count <= 3; count++) {
     ad_reducer *reducer;
     open_some(comm, mesh, &(ad_reducer_options){.reuses = 1}, 0, count, &reducer);
-    size_t own = count < 3 ? count * bucket : 0; /* slots are made as they are needed */
+    size_t own = count < 3 ? count * bucket : 0; /* slots are allocated when they are first used */
     for (size_t i = 0; i < count; i++) assert_int_equal(ad_reducer_bucket(reducer, i).window, count < 3 ? -1 : 0);
     assert_int_equal(ad_reducer_bytes(reducer) - ad_reducer_sum_bytes(reducer), own);
     ad_reducer_destroy(reducer);
@@ -213,9 +213,9 @@ static void buckets_that_would_save_nothing_have_memory_of_their_own(void **stat
   ad_comm_close(comm);
 }
 
-/* The gradient of `a` is begun first and is whole last, as that of an embedding that is the head too. */
+/* The gradient of `a` is begun first and completed last, as the gradient of an embedding that is also the head. */
 typedef struct first_job {
-  int is_dry, lasting; /* and whether the reducer was told */
+  int is_dry, lasting; /* lasting: the reducer is told that this gradient lasts */
 } first_job;
 
 static int first_and_last(ad_comm *comm, void *context) {
@@ -247,7 +247,7 @@ static int first_and_last(ad_comm *comm, void *context) {
       CHECK_OK(ad_reducer_end_microbatch(reducer));
       CHECK_OK(ad_reducer_finish(reducer));
       size_t slots = window ? window : 2, open = 1;
-      if (window && !job->lasting) slots = 1; /* of the two that there are, or are needed, `a` has the other */
+      if (window && !job->lasting) slots = 1; /* `a` holds the other of the two slots that exist or are needed */
       CHECK(ad_reducer_window_needed(reducer) == (is_small ? 2 : 0));
       CHECK(ad_reducer_bytes(reducer) - ad_reducer_sum_bytes(reducer) == (slots + open) * bucket);
       ad_bucket_plan last = ad_reducer_bucket(reducer, MANY - 1);
@@ -274,7 +274,7 @@ static void a_window_that_is_too_small_is_told_with_one_that_fits(void **state) 
 
 static void a_gradient_that_is_known_to_last_has_memory_of_its_own(void **state) { window_of_one_that_is_open(1); }
 
-/* ---- misuse ---- */
+/* ---- calls in a wrong order ---- */
 
 static int misuse(ad_comm *comm, void *context) {
   ad_mesh *mesh;
@@ -308,7 +308,7 @@ static int misuse(ad_comm *comm, void *context) {
 
 static void what_is_no_longer_a_target_is_refused(void **state) { run_ranks(2, misuse, NULL); }
 
-/* Engine hostile: what still reads a target after its bucket was sent reads no number. */
+/* Engine hostile: a read of a gradient's memory after its bucket was sent gives NaN. */
 static int read_late(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_reducer *reducer;

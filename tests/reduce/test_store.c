@@ -1,5 +1,5 @@
-/* The store with real ranks: whatever the mesh, the cut, the dtypes and the window, a rank that acquires a parameter
- * finds the whole of what the owners hold. */
+/* Tests the store (which keeps parameters sharded) on real ranks: whatever the mesh, the cut, the dtypes and the
+ * window, a rank that acquires a parameter gets the whole of what the owners hold. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ typedef struct world {
   const setting *s;
 } world;
 
-/* Uneven, smaller than the group, empty; the last is tied to the first unit. */
+/* Parameters with uneven parts, with fewer elements than ranks, and empty; the last is tied to the first unit. */
 static const ad_shape shapes[PARAMS] = {{2, {5, 3}}, {1, {7}},    {2, {4, 6}}, {1, {1}},
                                         {2, {0, 3}}, {2, {9, 2}}, {1, {8}}};
 static const char *const names[PARAMS] = {"a", "b", "c", "d", "e", "f", "g"};
@@ -67,7 +67,7 @@ static void close_world(world *w) {
   ad_mesh_destroy(w->mesh);
 }
 
-/* What element `at` (of this rank's part, from its first row on) of a layout's part is in the whole value. */
+/* The number of an element in the whole value: `at` counts from the first row of this rank's part in `layout`. */
 static double number_of(const world *w, int param, const ad_layout *layout, size_t at, int version) {
   ad_span spans[8];
   const ad_shape *shape = &shapes[param];
@@ -93,7 +93,7 @@ static void write_values(world *w, int version, int masters) {
   }
 }
 
-/* The number as the values hold it, through the master or not, in the compute dtype. */
+/* The number as it is stored: rounded to the master's dtype if there is one, and to the compute dtype. */
 static double held(const world *w, double number, int through_master) {
   double out, wide = number;
   float master;
@@ -125,7 +125,8 @@ static void use(world *w, int p, int version, int through_master) {
   ad_store_release(w->store, (size_t)p);
 }
 
-/* Up and down, the tied parameter also after the last unit, one use inside another. */
+/* Uses all units in forward and in backward order; the tied parameter is also used after the last unit, inside another
+ * use. */
 static void run_passes(world *w, int version, int through_master) {
   CHECK_OK(ad_store_begin_pass(w->store, AD_FORWARD));
   for (int p = 0; p < PARAMS - 1; p++) use(w, p, version, through_master);
@@ -176,7 +177,7 @@ static void a_parameter_that_is_acquired_is_whole(void **state) {
   }
 }
 
-/* Copies hold NaN from their release on. */
+/* The hostile engine fills a copy with NaN when it is released. */
 static void nothing_of_a_released_copy_is_used(void **state) {
   setenv("ADDEND_HOSTILE", "5", 1);
   for (size_t i = 1; i < sizeof settings / sizeof *settings; i += 3) {
@@ -186,8 +187,8 @@ static void nothing_of_a_released_copy_is_used(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
-/* What one rank bears of copies of `whole` elements: its part where all ranks share them; elsewhere all of them, and
- * its own part (about half: dp_shard is 2) on the way to the others. */
+/* The elements of copies that one rank counts: if all ranks share the copies, its part of `whole`; otherwise `whole`
+ * and the shard that it sends (about half: dp_shard is 2). */
 static void check_copies(const world *w, size_t whole) {
   ad_group everyone = ad_mesh_group(w->mesh, AD_AXES_ALL, ad_comm_rank(w->comm));
   size_t elements = ad_store_gathered_bytes(w->store) / 4, members = (size_t)ad_group_size(&everyone);
@@ -200,7 +201,7 @@ static int count_bytes(ad_comm *comm, void *context) {
   const setting *s = context;
   world w;
   open_world(&w, comm, s);
-  // Elements of the units: a, b and g are 30, c and d 25, e none, f 18.
+  // The units' elements: a, b and g together 30, c and d 25, e none, f 18.
   check_copies(&w, s->releases ? 3 * 30 : 30 + 25 + 0 + 18);
   CHECK(ad_store_bytes(w.store) <= 6 * (73 / 2 + 5) && ad_store_bytes(w.store) >= 6 * (73 / 2 - 5));
   close_world(&w);

@@ -1,7 +1,7 @@
-/* Worlds that no recipe has: one rank in low precision, invariant parameters, parameters cut along their second
- * dimension, gradients that are absent from a microbatch; under contracts of every kind, in every order of syncs,
- * handed in or written where the reducer says. Addends are small integers, so that every sum is exact in every dtype
- * and nothing is compared within a tolerance. */
+/* Tests the reducer in worlds that no recipe has: one rank in low precision, parameters typed I, parameters cut along
+ * their second dimension, gradients that are absent from a microbatch; with contracts of every kind, every order of
+ * syncs, and gradients handed in or written in place. Addends are small integers, so that every sum is exact in every
+ * dtype and is compared exactly. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@ static const char *const names[PARAMS] = {"copied",  "invariant",      "by colum
 typedef struct setting {
   const char *mesh;
   int64_t ranks;
-  int shards;  // storage is cut over dp_shard
+  int shards;  // 1: storage is sharded over dp_shard
 } setting;
 
 typedef struct world {
@@ -62,9 +62,9 @@ static void close_world(world *w) {
   ad_mesh_destroy(w->mesh);
 }
 
-/* ---- what is handed in ---- */
+/* ---- gradients that ranks hand in ---- */
 
-/* -3 to 4; ranks that do the same work have the same. */
+/* One element of an addend, from -3 to 4; ranks that do the same work have the same addend. */
 static double addend_of(const world *w, int p, int64_t rank, int microbatch, size_t i) {
   ad_layout gradient = ad_layout_dual(&w->specs[p].layout);
   ad_group same = ad_mesh_group(w->mesh, ad_layout_axes_of(&gradient, AD_I), rank);
@@ -76,7 +76,7 @@ static void take_addend(const world *w, int p, int microbatch, size_t numel, dou
   for (size_t i = 0; i < numel; i++) out[i] = addend_of(w, p, ad_comm_rank(w->comm), microbatch, i);
 }
 
-/* As a backward does: where the reducer has memory for the gradient it is written or added there. */
+/* Writes or adds a gradient into the bucket, as backward does where the reducer offers memory. */
 static int write_in_place(world *w, int p, int microbatch) {
   ad_array target;
   int adds;
@@ -114,9 +114,9 @@ static void run_step(world *w, int in_place) {
   CHECK_OK(ad_reducer_finish(w->reducer));
 }
 
-/* ---- what must come out ---- */
+/* ---- expected sums ---- */
 
-/* Where this rank's part of the result starts in the gradient that it handed in. */
+/* The index, in the gradient that this rank handed in, of the first element of its shard of the result. */
 static size_t own_start(const world *w, int p) {
   int64_t rank = ad_comm_rank(w->comm);
   ad_shape local = ad_layout_local_shape(&w->specs[p].layout, &shapes[p], rank);
@@ -149,9 +149,10 @@ static void check_sums(const world *w) {
   }
 }
 
-/* ---- all of them ---- */
+/* ---- all schedules of microbatches ---- */
 
-/* Which parameters have a gradient in which microbatch: all; one never; each absent somewhere; each there once. */
+/* Bit p: parameter p has a gradient in the microbatch. All have; one never; each is absent somewhere; each has one
+ * once. */
 static const unsigned presences[][MICROBATCHES] = {{63, 63, 63}, {23, 23, 23}, {46, 29, 59}, {17, 4, 42}, {38, 25, 0}};
 enum { PRESENCES = sizeof presences / sizeof *presences };
 

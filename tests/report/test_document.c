@@ -1,5 +1,5 @@
-/* The document of a run and the page around it: what is missing or broken is said and harms nothing else, and no text
- * gets out of the data. */
+/* Tests the document of a run and its HTML page: a missing or broken file is told and harms nothing else, and no text
+ * can break out of the page's data. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static const char *in_folder(const char *name) {
   return file;
 }
 
-/* Their names would end a script. */
+/* The folder's name, "<", would end a script if it were not escaped. */
 static int make_folder(void **state) {
   snprintf(base, sizeof base, "/tmp/addend-report-XXXXXX");
   if (!mkdtemp(base)) return 1;
@@ -108,7 +108,7 @@ static void a_long_run_is_thinned_but_for_what_is_measured_rarely(void **state) 
   fclose(out);
   json_t *run = document(), *lines = json_object_get(run, "metrics");
   says(run, "metrics_every", "3");
-  assert_int_equal(json_array_size(lines), (LINES + 2) / 3 + 2);  // 1000 and the last one too
+  assert_int_equal(json_array_size(lines), (LINES + 2) / 3 + 2);  // every third line, line 1000 and the last one
   assert_int_equal(json_integer_value(json_object_get(json_array_get(lines, 334), "step")), 1000);
   assert_int_equal(json_integer_value(json_object_get(json_array_get(lines, json_array_size(lines) - 1), "step")),
                    LINES - 1);
@@ -148,7 +148,7 @@ static void a_document_of_any_depth_is_refused(void **state) {
   json_decref(run);
 }
 
-/* ---- timeline ---- */
+/* ---- the timeline ---- */
 
 #define STEP(n, begin)                                                                                               \
   "{\"ph\":\"X\",\"name\":\"step\",\"cat\":\"step\",\"pid\":0,\"ts\":" begin ",\"dur\":500000,\"args\":{\"step\":" n \
@@ -206,7 +206,7 @@ static void half_a_reduction_is_no_span(void **state) {
 #define SPAN(rank, kind, microseconds) \
   "{\"ph\":\"X\",\"cat\":\"" kind "\",\"pid\":" rank ",\"ts\":0,\"dur\":" microseconds ",\"args\":{\"step\":3}},"
 
-/* Of all steps that are there, also of those that are not shown. */
+/* The share of idle time counts all steps, also those that are not drawn. */
 static void a_rank_is_idle_while_it_waits_for_other_ranks(void **state) {
   json_t *timeline = timeline_of(
       TRACE(STEP("0", "0") STEP("1", "1e6") STEP("2", "2e6") STEP("3", "3e6") SPAN("0", "wait for value", "300000")
@@ -221,7 +221,7 @@ static void a_rank_is_idle_while_it_waits_for_other_ranks(void **state) {
   json_decref(timeline);
 }
 
-/* ---- the page ---- */
+/* ---- the HTML page ---- */
 
 static char *page_of(const char *const *folders, size_t count) {
   char *text;
@@ -231,7 +231,7 @@ static char *page_of(const char *const *folders, size_t count) {
   return text;
 }
 
-/* What stands in the element that holds the data. */
+/* Parses the page's element that holds the data. */
 static json_t *data_of(const char *page) {
   static const char begin[] = "<script type=\"application/json\" id=\"runs\">";
   const char *data = strstr(page, begin);

@@ -1,5 +1,5 @@
-/* The row kernels: the exponential against the C library's, equal bits from every variant, and bf16 as f32 that is
- * rounded where it is stored. */
+/* Tests the row kernels: the exponential against the C library's, equal bits from every vector variant, and bf16
+ * computed in f32 and rounded when stored. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -50,11 +50,11 @@ static void exp_keeps_its_limits(void **state) {
   }
 }
 
-/* ---- one call of each kernel ---- */
+/* ---- the rows, and one call of each kernel ---- */
 
 typedef struct rows {
-  char a[8 * MOST], b[8 * MOST], c[8 * MOST], out[8 * MOST], more[8 * MOST]; /* of the dtype */
-  char weight[8 * MOST], turn[8 * MOST], wide[8 * MOST], wider[8 * MOST];    /* of its wide one */
+  char a[8 * MOST], b[8 * MOST], c[8 * MOST], out[8 * MOST], more[8 * MOST]; /* rows in the dtype */
+  char weight[8 * MOST], turn[8 * MOST], wide[8 * MOST], wider[8 * MOST];    /* rows in its wide dtype */
   double number[3];
 } rows;
 
@@ -70,7 +70,7 @@ static double normal(uint64_t stream, size_t i) {
   return numbers[stream][i];
 }
 
-/* Normal numbers, rounded to a dtype that no row is narrower than. */
+/* Fills the rows with normal random numbers, rounded to `rounded` so that no row is too narrow for them. */
 static void fill(rows *r, ad_dtype dtype, ad_dtype rounded) {
   char *own[] = {r->a, r->b, r->c, r->out, r->more}, *wide[] = {r->weight, r->turn, r->wide, r->wider};
   memset(r, 0, sizeof *r);
@@ -81,7 +81,7 @@ static void fill(rows *r, ad_dtype dtype, ad_dtype rounded) {
   }
 }
 
-/* `offset`: bytes, of the rows of the dtype. */
+/* A call of a kernel; offset: bytes into the rows in the dtype. */
 typedef void (*kernel)(const row_kernels *k, rows *r, size_t n, size_t offset, int adds);
 
 static void run_add(const row_kernels *k, rows *r, size_t n, size_t o, int adds) {
@@ -192,7 +192,7 @@ static const row_kernels *rows_of(ad_dtype dtype, ad_variant variant) {
   return found;
 }
 
-/* ---- equal bits ---- */
+/* ---- equal bits from every vector variant ---- */
 
 static const row_kernels *variants[AD_AVX512FP16 + 1];
 
@@ -233,7 +233,7 @@ static void what_may_be_in_place_gives_the_same_there(void **state) {
     }
 }
 
-/* ---- bf16 ---- */
+/* ---- bf16 against f32 ---- */
 
 static void run_from(rows *r, ad_dtype dtype, kernel run, size_t n, size_t offset, int adds) {
   fill(r, dtype, AD_BF16);
@@ -246,7 +246,7 @@ static void holds_rounded(const char *half, const char *wide) {
   assert_memory_equal(half, right, sizeof right);
 }
 
-/* The kernel of f32 on the same numbers, its results rounded once. */
+/* Checks that a bf16 kernel gives the f32 kernel's results on the same numbers, rounded once. */
 static void is_f32_rounded(kernel run, ad_dtype dtype, size_t n, size_t offset, int adds) {
   static rows half, wide;
   run_from(&half, dtype, run, n, offset, adds);
@@ -263,7 +263,7 @@ static void bf16_is_f32_rounded_where_it_is_stored(void **state) { each_kernel(i
 
 static void is_near(double value, double right, double unit) {
   if (value == right) return;
-  assert_true(fabs(value - right) <= unit * fabs(right) + 2e-5);  // which is what terms in f32 may leave of a sum
+  assert_true(fabs(value - right) <= unit * fabs(right) + 2e-5);  // the error that f32 terms leave in a sum
 }
 
 static void is_near_f64(kernel run, ad_dtype dtype, size_t n, size_t offset, int adds) {
@@ -282,7 +282,7 @@ static void is_near_f64(kernel run, ad_dtype dtype, size_t n, size_t offset, int
 
 static void bf16_is_near_f64_on_the_same_numbers(void **state) { each_kernel(is_near_f64, AD_BF16); }
 
-/* All upper halves of an f32, each with what may stand below: an exact value, the middle, and what is beside them. */
+/* Tries all upper halves of an f32, each with these lower halves: exact values, midpoints, and what is next to them. */
 static void bf16_is_rounded_to_nearest_even(void **state) {
   static const uint32_t below[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
   static float values[0x10000];

@@ -1,4 +1,4 @@
-/* Tables as text, and what the laws say of them. */
+/* Helpers: a schedule table as text, and what the laws of tables say of it. */
 #ifndef TESTS_SCHEDULE_JUDGED_H
 #define TESTS_SCHEDULE_JUDGED_H
 #include <setjmp.h>
@@ -17,7 +17,7 @@ static inline ad_table *table_of(const char *text) {
   return table;
 }
 
-/* Takes the table. */
+/* Checks that the table obeys all laws; destroys it. */
 static inline void table_holds(ad_table *table, const ad_table_options *options) {
   if (ad_table_check(table, options)) fail_msg("%s", ad_last_error());
   ad_table_destroy(table);
@@ -27,7 +27,7 @@ static inline void holds_with(const char *text, const ad_table_options *options)
 }
 static inline void holds(const char *text) { holds_with(text, NULL); }
 
-/* The table breaks this law first, and says so. Takes it. */
+/* Checks that `law` is the first law that the table breaks, and its message; destroys the table. */
 static inline void table_breaks(ad_table *table, const ad_table_options *options, const char *law,
                                 const char *sentence) {
   char *json;

@@ -1,5 +1,5 @@
-/* Schedules: their orders written out, what they cost against closed forms, and that every shape gives a table that
- * holds. */
+/* Tests the generated schedules: their orders written out, their costs against closed forms, and that every shape gives
+ * a table that obeys the laws. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@ static ad_table *make(const char *name, int32_t stages, int32_t ranks, int32_t m
   return table;
 }
 
-/* "F0 F1 B0": the list of one rank; with `stages`, "0F0 2F0". */
+/* Prints one rank's list as "F0 F1 B0"; with `stages` as "0F0 2F0". */
 static const char *list_of(const ad_table *table, int32_t rank, int stages, char text[4096]) {
   text[0] = 0;
   for (size_t i = 0; i < ad_table_action_count(table, rank); i++) {
@@ -44,7 +44,7 @@ static ad_table_worth worth_of(const ad_table *table, const ad_table_options *op
   return worth;
 }
 
-/* ---- orders ---- */
+/* ---- orders of the schedules ---- */
 
 static void every_schedule_has_its_order(void **state) {
   is("gpipe", 2, 0, 3, 0, (const char *[]){"F0 F1 F2 B0 B1 B2", "F0 F1 F2 B0 B1 B2"});
@@ -61,7 +61,8 @@ static void every_schedule_has_its_order(void **state) {
   is("leads", 3, 0, 3, 0, (const char *[]){"F0 F1 F2 B0 B1 B2", "F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"});
 }
 
-/* Megatron-LM's, of two ranks with two stages each: warm-up of rank r is 2 (p - 1 - r) + (v - 1) p. */
+/* Megatron-LM's order for two ranks with two stages each: the warm-up of rank r has 2 (p - 1 - r) + (v - 1) p actions.
+ */
 static void interleaved_goes_in_groups(void **state) {
   is("interleaved", 4, 2, 4, 1,
      (const char *[]){"0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3",
@@ -69,7 +70,7 @@ static void interleaved_goes_in_groups(void **state) {
   is("interleaved", 3, 3, 2, 0, (const char *[]){"F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"});
 }
 
-/* Five microbatches take the places of six, without the sixth. */
+/* Five microbatches have the order of six, without the sixth. */
 static void a_group_that_is_not_full_leaves_places_out(void **state) {
   char five[4096], six[4096], *at;
   ad_table *odd = make("interleaved", 4, 2, 5), *even = make("interleaved", 4, 2, 6);
@@ -88,9 +89,9 @@ static void a_group_that_is_not_full_leaves_places_out(void **state) {
   ad_table_destroy(even);
 }
 
-/* ---- shapes ---- */
+/* ---- tables of every shape ---- */
 
-/* Each send and each reduction is waited for, and one reduction of a rank is under way at once. */
+/* Checks that each send and each reduction is waited for, and that a rank has one reduction under way at a time. */
 static void waits_for_all(const ad_table *table) {
   int counts[AD_ACTION_COUNT] = {0};
   for (int32_t r = 0; r < ad_table_rank_count(table); r++) {
@@ -143,8 +144,8 @@ static void every_shape_gives_a_table_that_holds(void **state) {
   assert_int_equal(count, 11 * 5 * (3 + 3 + 4));
 }
 
-/* What transfers wait for is there when they take place, and what was sent has arrived where it is waited for: they
- * cost nothing. */
+/* Transfers that cost nothing change no times: what they need is ready, and what was sent has arrived before the wait.
+ */
 static void transfers_change_no_times(void **state) {
   ad_table_lowering waiting = {.size = sizeof waiting, .waits = 1};
   static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb", "leads"};
@@ -160,7 +161,7 @@ static void transfers_change_no_times(void **state) {
   }
 }
 
-/* ---- closed forms ---- */
+/* ---- costs against closed forms ---- */
 
 static void near(double a, double b) { assert_true(fabs(a - b) < 1e-12); }
 
@@ -171,14 +172,15 @@ static void bubbles_are_those_of_the_papers(void **state) {
       near(worth_of(gpipe, NULL).bubble, (double)(p - 1) / (m + p - 1));
       near(worth_of(one, NULL).bubble, (double)(p - 1) / (m + p - 1));
       near(worth_of(one, NULL).makespan, 3 * (m + p - 1));
-      if (m >= p) near(worth_of(zb, NULL).makespan, 3 * m + p - 1); /* (p - 1) (F + I - W) */
+      if (m >= p) near(worth_of(zb, NULL).makespan, 3 * m + p - 1); /* the bubble is (p - 1) (F + I - W) */
       if (m >= p) near(worth_of(zb, NULL).bubble, (double)(p - 1) / (3 * m + p - 1));
       assert_int_equal(worth_of(gpipe, NULL).in_flight, m);
       assert_int_equal(worth_of(one, NULL).in_flight, m < p ? m : p);
       assert_int_equal(worth_of(zb, NULL).in_flight, m < p ? m : p);
       assert_int_equal(worth_of(one, NULL).deferred, 0);
       assert_int_equal(worth_of(zb, NULL).deferred, m < p ? m : p);
-      assert_int_equal(worth_of(zb, NULL).deferred_rank, (m < p ? m : p) - 1); /* rank r is r behind with W */
+      /* rank r is r microbatches behind with W */
+      assert_int_equal(worth_of(zb, NULL).deferred_rank, (m < p ? m : p) - 1);
       ad_table_destroy(gpipe);
       ad_table_destroy(one);
       ad_table_destroy(zb);
@@ -186,7 +188,7 @@ static void bubbles_are_those_of_the_papers(void **state) {
   }
 }
 
-/* Narayanan et al.: v stages a rank divide the bubble by v: (p - 1) / (v m + p - 1), m a multiple of p. */
+/* Narayanan et al.: v stages a rank divide the bubble by v: it is (p - 1) / (v m + p - 1), for m a multiple of p. */
 static void interleaving_divides_the_bubble(void **state) {
   for (int32_t p = 2; p <= 5; p++) {
     for (int32_t v = 2; v <= 4; v++) {
@@ -199,7 +201,7 @@ static void interleaving_divides_the_bubble(void **state) {
   }
 }
 
-/* ---- costs ---- */
+/* ---- costs of single actions and stages ---- */
 
 static void costs_are_of_kinds_and_stages(void **state) {
   ad_table *table = make("1f1b", 2, 2, 1);
@@ -208,7 +210,7 @@ static void costs_are_of_kinds_and_stages(void **state) {
   ad_table_options options = {.size = sizeof options, .costs = &costs};
   double begin[32], end[32];
   near(worth_of(table, &options).makespan, 3 + 30 + 50 + 5);
-  ad_table *busy = make("accumulate", 3, 1, 7); /* whose sums of tenths are no bubble */
+  ad_table *busy = make("accumulate", 3, 1, 7); /* sums of tenths must not look like a bubble */
   ad_table_costs tenths = {.size = sizeof tenths, .f = 0.1, .b = 0.7};
   ad_table_options with_tenths = {.size = sizeof with_tenths, .costs = &tenths};
   assert_true(worth_of(busy, &with_tenths).bubble == 0);
@@ -217,7 +219,7 @@ static void costs_are_of_kinds_and_stages(void **state) {
   near(worth_of(table, &options).makespan, 3 + 7 + 30 + 50 + 7 + 5);
   near(worth_of(table, &options).bubble, 1 - 88 / (2.0 * 102));
   assert_int_equal(ad_table_times(table, &options, begin, end), AD_OK);
-  near(begin[0], 0); /* 0F0 0SEND_F0 0RECV_B0 0B0 ... */
+  near(begin[0], 0); /* the order: 0F0 0SEND_F0 0RECV_B0 0B0 ... */
   near(end[0], 3);
   near(end[1], 3);
   near(end[2], 3 + 7 + 80 + 7);
@@ -233,7 +235,7 @@ static void costs_are_of_kinds_and_stages(void **state) {
   ad_table_destroy(table);
 }
 
-/* What came before its RECV is begun ends as it begins. */
+/* A transfer that came before its RECV begins ends when the RECV begins. */
 static void a_late_receive_ends_as_it_begins(void **state) {
   ad_table *table;
   double begin[32], end[32];
@@ -243,17 +245,16 @@ static void a_late_receive_ends_as_it_begins(void **state) {
   ad_table_options options = {.size = sizeof options, .buffered = 1};
   assert_int_equal(ad_table_times(table, &options, begin, end), AD_OK);
   near(end[3], 2);    /* 0SEND_F1 */
-  near(begin[11], 4); /* 1RECV_F1, behind 1B0 */
+  near(begin[11], 4); /* 1RECV_F1, after 1B0 */
   near(end[11], 4);
   ad_table_destroy(table);
 }
 
-/* ---- leads ---- */
+/* ---- schedule `leads`: phases that run ahead of others ---- */
 
 enum { PHASES = 4, MICROBATCHES = 5 };
 
-/* The order of step.c and run.c, written out once more: `lead` microbatches ahead, forward through all phases, back
- * through all. */
+/* The order of a step, written once more: all phases forward, `lead` microbatches ahead, then all phases back. */
 static void order_of_step(const int32_t *rank_of, const int32_t *lead, int32_t rank, char *text) {
   int32_t under_way = 1;
   for (int p = 0; p < PHASES; p++)
@@ -270,7 +271,8 @@ static void order_of_step(const int32_t *rank_of, const int32_t *lead, int32_t r
   }
 }
 
-/* 0 -> 1, 0 -> 2, 1 -> 3, 2 -> 3, of which 0 and 2 lie together: 2 is one ahead of 3, so is 1, and 0 two. */
+/* Edges 0 -> 1, 0 -> 2, 1 -> 3, 2 -> 3; phases 0 and 2 share a rank. Phases 1 and 2 are one microbatch ahead of 3, and
+ * phase 0 is two ahead. */
 static void leads_are_those_of_the_step(void **state) {
   static const int32_t rank_of[PHASES] = {0, 1, 0, 2}, lead[PHASES] = {2, 1, 1, 0};
   ad_table *table;
@@ -289,7 +291,7 @@ static void leads_are_those_of_the_step(void **state) {
   ad_table_destroy(table);
 }
 
-/* ---- what does not fit ---- */
+/* ---- shapes that do not fit a schedule ---- */
 
 static void refuses(const char *name, int32_t stages, int32_t ranks, int32_t microbatches, const char *why) {
   ad_table *table = NULL;
@@ -312,7 +314,7 @@ static void shapes_that_do_not_fit_are_refused(void **state) {
   refuses("gpipe", 2, -1, 1, "1 to 4096 ranks, not -1");
 }
 
-/* Of one microbatch on two stages: in the order of kinds F, B, I, W. */
+/* Costs of each action of one microbatch on two stages, in the order of kinds F, B, I, W. */
 static void costs_may_be_of_each_action(void **state) {
   ad_table *table = make("1f1b", 2, 2, 1);
   double own[] = {2, 3, 11, 13, 0, 0, 0, 0};

@@ -1,4 +1,4 @@
-/* Each law of a table by what it says: the law, rank, place, action, what to do. */
+/* Tests each law of schedule tables by its message: the law, rank, place, action, and what to do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,7 +70,7 @@ static void what_is_needed_stands_before(void **state) {
   breaks("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n", "given", "rank 1, place 0 (1F0): it needs 1RECV_F0");
 }
 
-/* No gradient comes back over a one-way edge, so nobody waits for one. */
+/* No gradient goes back over a one-way edge, so no rank waits for one. */
 static void one_way_edges_take_no_gradient_back(void **state) {
   holds("{\"schedule\": 1, \"edges\": [[0, 1, \"one_way\"]], \"ranks\": [[\"0F0\", \"1F0\", \"0B0\", \"1B0\"]]}");
   breaks("{\"schedule\": 1, \"edges\": [[0, 1]], \"ranks\": [[\"0F0\", \"1F0\", \"0B0\", \"1B0\"]]}", "given",
@@ -146,13 +146,13 @@ static void sends_that_are_waited_for_are_all(void **state) {
       "given", "rank 0, place 1 (0WAIT_SEND_F0): it needs 0SEND_F0");
 }
 
-/* Without transfers ranks wait for each other's compute. */
+/* In a table without transfers, ranks wait for each other's compute actions. */
 static void nobody_waits_in_a_circle(void **state) {
   ad_table_options buffered = {.size = sizeof buffered, .buffered = 1};
   breaks("0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n", "circle",
          "with buffered sends ranks wait in a circle: rank 0 at place 1 (0B0) for 1B0 of rank 1 (place 2); rank 1 at "
          "place 0 (1F1) for 0F1 of rank 0 (place 2)");
-  /* 1F1B whose rank 0 sends the next value before it takes the gradient: right with buffers alone. */
+  /* A 1F1B in which rank 0 sends the next value before it receives the gradient: right only if sends are buffered. */
   const char *crossed =
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
@@ -160,7 +160,7 @@ static void nobody_waits_in_a_circle(void **state) {
   breaks(crossed, "circle",
          "rank 0, place 3 (0SEND_F1): with blocking sends ranks wait in a circle: rank 0 at place 3 (0SEND_F1) for "
          "1RECV_F1 of rank 1 (place 4); rank 1 at place 3 (1SEND_B0) for 0RECV_B0 of rank 0 (place 4)");
-  /* Sends that are waited for later block there. */
+  /* A send with a separate WAIT blocks at that WAIT. */
   holds(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0WAIT_SEND_F0,0WAIT_SEND_F1\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1\n");
@@ -168,7 +168,7 @@ static void nobody_waits_in_a_circle(void **state) {
       "0F0,0SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0WAIT_SEND_F0\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1WAIT_SEND_B1\n",
       "circle", "rank 0 at place 4 (0WAIT_SEND_F1) for 1RECV_F1 of rank 1 (place 5)");
-  /* A collective is a wait too. */
+  /* Waiting in a collective counts as a wait too. */
   breaks(
       "0F0,0SEND_F0,SUMS,0RECV_B0,0B0,0REDUCE,NORM,0UPDATE\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE,SUMS,NORM,1UPDATE\n",
@@ -180,7 +180,7 @@ static void activations_stay_below_a_limit(void **state) {
   holds_with("0F0,0F1,0B0,0F2,0B1,0B2\n", &options);
   breaks_with("0F0,0F1,0F2,0B0,0B1,0B2\n", &options, "in_flight",
               "rank 0, place 2 (0F2): with it 3 activations are in flight, and the limit is 2");
-  /* What a W holds is counted apart. */
+  /* Memory that a W still holds has a limit of its own. */
   holds_with("0F0,0F1,0I0,0F2,0I1,0I2,0W0,0W1,0W2\n", &options);
   options.in_flight = -1;
   ad_table *table = table_of("0F0,0B0\n");

@@ -1,7 +1,7 @@
-/* Mistakes derived from tables: each action left out, twice, for another microbatch, each two neighbours swapped, a W
- * before its I, a REDUCE before the last addend. What a table computes is found by a second way, which knows no law: a
- * world that executes it with values, and looks at the end whether every stage was updated by every addend once. A
- * table is refused exactly where that world comes to no right end. */
+/* Tests mistakes that are derived from schedule tables: each action left out, done twice, done for another microbatch,
+ * each two neighbours swapped, a W before its I, a REDUCE before the last addend. An independent world executes the
+ * table with values and knows no law; at the end it looks whether every stage was updated by every addend once. The
+ * laws must refuse a table exactly if that world does not come to the right end. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include "addend/schedule.h"
 
-/* ---- tables as lists that can be changed ---- */
+/* ---- tables as lists that a mistake can change ---- */
 
 enum { RANKS_MAX = 4, STAGES_MAX = 6, MICROBATCHES_MAX = 9, LIST_MAX = 256 };
 
@@ -52,20 +52,20 @@ static int is_refused(const lists *all) {
   return status == AD_INVALID;
 }
 
-/* ---- a world that executes ---- */
+/* ---- a world that executes a table with values ---- */
 
 typedef struct world {
   const lists *all;
   int at[RANKS_MAX];
-  int wrong; /* something was used that was not there, or done twice */
+  int wrong; /* 1: something was used before it existed, or done twice */
   int forward[STAGES_MAX][MICROBATCHES_MAX], input[STAGES_MAX][MICROBATCHES_MAX];
   int back[STAGES_MAX][MICROBATCHES_MAX], gradient[STAGES_MAX][MICROBATCHES_MAX];
-  int addend[STAGES_MAX][MICROBATCHES_MAX]; /* in the stage's bucket */
+  int addend[STAGES_MAX][MICROBATCHES_MAX]; /* whether the addend of a microbatch is in the stage's bucket */
   int reduced[STAGES_MAX][MICROBATCHES_MAX];
   int is_reduced[STAGES_MAX], is_updated[STAGES_MAX], is_gathered[STAGES_MAX];
   int summed[RANKS_MAX], normed[RANKS_MAX];
-  /* Of transfers, by the stage that sends and whether they go back: what is under way, in its order, and what arrived.
-   */
+  /* Transfers by sending stage and direction: messages on the wire in their order, and which were sent, arrived, waited
+   * for. */
   int wire[STAGES_MAX][2][LIST_MAX], sent[STAGES_MAX][2], received[STAGES_MAX][2];
   int is_sent[STAGES_MAX][2][MICROBATCHES_MAX], has_arrived[STAGES_MAX][2][MICROBATCHES_MAX];
   int is_waited[STAGES_MAX][2][MICROBATCHES_MAX], reduction_is_waited[STAGES_MAX];
@@ -76,7 +76,7 @@ static const ad_action *next(const world *w, int r) {
   return w->at[r] < w->all->count[r] ? &w->all->actions[r][w->at[r]] : NULL;
 }
 
-/* Some action of these kinds is there: the table says so much. */
+/* Whether the table has any action of these kinds. */
 static int has(const lists *all, ad_action_kind first, ad_action_kind last) {
   for (int r = 0; r < all->ranks; r++)
     for (int i = 0; i < all->count[r]; i++)
@@ -93,7 +93,7 @@ static void set_once(world *w, int *what) {
   *what = 1;
 }
 
-/* Whether the value before a stage is there; a rank's own list cannot bring it later. */
+/* Demands that the value of the stage before is there; the rank's own later actions cannot bring it. */
 static void use_input(world *w, int r, int s, int m) {
   if (!s) return;
   demand(w, w->all->home[s - 1] == r ? w->forward[s - 1][m] : w->input[s][m]);
@@ -153,7 +153,7 @@ static void finish(world *w, ad_action_kind kind) {
   }
 }
 
-/* A SEND and the RECV at the other end of its wire, which takes whatever comes. */
+/* Moves a message from a SEND to the RECV at the other end of its wire, which takes whatever comes. */
 static int move(world *w, int r, const ad_action *send) {
   int back = send->kind == AD_ACTION_SEND_B, to = send->stage + (back ? -1 : 1), m = send->microbatch;
   if (to < 0 || to >= w->all->stages || w->all->home[send->stage] != r || w->all->home[to] == r) return w->wrong = 1, 0;
@@ -166,7 +166,7 @@ static int move(world *w, int r, const ad_action *send) {
   return 1;
 }
 
-/* Where sends are waited for they end at once, and what was sent first is received first. */
+/* If sends have a separate wait they end at once, and messages are received in the order in which they were sent. */
 static int send(world *w, int r, const ad_action *a) {
   int back = a->kind == AD_ACTION_SEND_B, s = a->stage, m = a->microbatch, to = s + (back ? -1 : 1);
   if (to < 0 || to >= w->all->stages || w->all->home[s] != r || w->all->home[to] == r) return w->wrong = 1, 0;
@@ -261,7 +261,7 @@ static int comes_to_a_right_end(const lists *all) {
   return !w.wrong;
 }
 
-/* ---- mistakes ---- */
+/* ---- planting every mistake ---- */
 
 typedef struct counts {
   long refused, right;
@@ -358,7 +358,7 @@ static void try_all(const char *name, int stages, int ranks, int microbatches, i
     for (int i = 0; i < all.count[r]; i++) change_at(&all, r, i);
 }
 
-/* Tables that PyTorch lowered, whose sends and reductions are waited for. */
+/* Plants mistakes in a table that PyTorch lowered, in which sends and reductions are waited for. */
 static void try_file(const char *name) {
   char path[512];
   ad_table *table;

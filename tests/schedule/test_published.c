@@ -1,9 +1,9 @@
-/* Published mistakes of pipelines that a table shows: each as the code base had it, and the law that it breaks. Those
+/* Tests published pipeline mistakes that a table shows: each as the code base had it, and the law that it breaks. Those
  * that no table shows are in docs/pipeline.md, with what catches them. */
 #include <stdio.h>
 #include "judged.h"
 
-/* A schedule's table with these parts beside its compute; 0: none. */
+/* A generated schedule's table, with these parts (communication) beside compute; 0: compute alone. */
 static ad_table *made(const char *name, int stages, int microbatches, int ranks, unsigned parts) {
   ad_table *table;
   ad_table_shape shape = {.size = sizeof shape, .stages = stages, .microbatches = microbatches, .ranks = ranks};
@@ -13,7 +13,7 @@ static ad_table *made(const char *name, int stages, int microbatches, int ranks,
   return table;
 }
 
-/* What lies in tests/schedule/pytorch. */
+/* A table of tests/schedule/pytorch. */
 static ad_table *of_pytorch(const char *name) {
   char path[512];
   ad_table *table;
@@ -22,7 +22,7 @@ static ad_table *of_pytorch(const char *name) {
   return table;
 }
 
-/* The table in which each action stands `times` times. Takes it. */
+/* A table in which each action stands `times` times; destroys `of`. */
 static ad_table *repeated(ad_table *of, int (*times)(const ad_table *of, int32_t rank, const ad_action *action)) {
   ad_table *table;
   assert_int_equal(ad_table_create(ad_table_rank_count(of), &table), AD_OK);
@@ -36,10 +36,10 @@ static ad_table *repeated(ad_table *of, int (*times)(const ad_table *of, int32_t
 
 enum { WITH_ALL = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END };
 
-/* ---- reductions ---- */
+/* ---- mistakes in reductions ---- */
 
-/* pytorch/pytorch#144530: I and W called autograd.grad(), which passes DDP's hooks by, and DDP reduced in its hooks
- * alone: with a schedule that has no B nothing was reduced, and the optimizer stepped. */
+/* pytorch/pytorch#144530: I and W called autograd.grad(), which does not run DDP's hooks, and DDP reduced only in its
+ * hooks: a schedule without B reduced nothing, and the optimizer stepped. */
 static void zero_bubble_passes_the_hooks_of_ddp_by(void **state) {
   ad_table_lowering without = {.size = sizeof without, .parts = AD_TABLE_TRANSFERS | AD_TABLE_END};
   ad_table_lowering whole = {.size = sizeof whole, .parts = WITH_ALL};
@@ -52,8 +52,8 @@ static void zero_bubble_passes_the_hooks_of_ddp_by(void **state) {
   ad_table_destroy(table);
 }
 
-/* pytorch/pytorch#144535: the hook that waits for FSDP's reductions was not called, so that norm and optimizer read
- * gradients whose reduction was under way; the next step waited for it. */
+/* pytorch/pytorch#144535: the hook that waits for FSDP's reductions was not called, so norm and optimizer read
+ * gradients whose reduction was still running; only the next step waited for it. */
 static void the_optimizer_does_not_wait_for_the_reduction(void **state) {
   breaks(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,SUMS,NORM,0UPDATE,0WAIT_REDUCE_GRAD\n"
@@ -68,14 +68,14 @@ static void a_reduction_before_the_boundary_microbatch(void **state) {
          "rank 0, place 4 (0B1): the last reduction of stage 0 stands before it at place 3");
 }
 
-/* ---- what all ranks do together ---- */
+/* ---- mistakes in what all ranks do together ---- */
 
 static int twice_the_norm(const ad_table *of, int32_t rank, const ad_action *action) {
   return action->kind == AD_ACTION_NORM ? 2 : 1;
 }
 
-/* pytorch/torchtitan#596: clip_grad_norm_ was called for each stage of a rank. (That it was not summed over ranks
- * either is no mistake of a table: one stage a rank has its NORM once.) */
+/* pytorch/torchtitan#596: clip_grad_norm_ was called for each stage of a rank. (A table cannot show that the norm was
+ * not summed over ranks either: with one stage a rank it has one NORM.) */
 static void a_norm_for_each_stage_of_a_rank(void **state) {
   table_holds(made("interleaved", 4, 4, 2, WITH_ALL), NULL);
   table_breaks(repeated(made("interleaved", 4, 4, 2, WITH_ALL), twice_the_norm), NULL, "end",
@@ -86,18 +86,18 @@ static int not_where_layers_are_dense(const ad_table *of, int32_t rank, const ad
   return action->kind != AD_ACTION_SUMS || rank != 0;
 }
 
-/* NVIDIA/Megatron-LM#1444: balance losses were summed over the pipeline by stages that have experts. The first of 8
- * stages of 2 layers had none, the first 3 layers being dense: the others waited for it. */
+/* NVIDIA/Megatron-LM#1444: balance losses were summed over the pipeline by the stages that have experts. The first 3
+ * layers were dense, so the first of 8 stages of 2 layers had no experts, and the others waited for it. */
 static void a_stage_without_experts_takes_no_part_in_the_sums(void **state) {
   table_holds(made("1f1b", 8, 8, 8, WITH_ALL), NULL);
   table_breaks(repeated(made("1f1b", 8, 8, 8, WITH_ALL), not_where_layers_are_dense), NULL, "end",
                "rank 0: there is no SUMS, in which all ranks take part");
 }
 
-/* ---- transfers ---- */
+/* ---- mistakes in transfers ---- */
 
-/* pytorch/pytorch#172668: receives were deferred to their use (#172833, these lists), so that each rank sent first;
- * where a send lasts until it is received, neither ended: "rank 0: 0SEND_F1, 2RECV_F0; rank 1: 1SEND_F0, 1RECV_F1". */
+/* pytorch/pytorch#172668: receives were deferred to their use (#172833, these lists), so each rank sent first; if a
+ * send lasts until it is received, neither ended: "rank 0: 0SEND_F1, 2RECV_F0; rank 1: 1SEND_F0, 1RECV_F1". */
 static void both_ranks_send_before_they_receive(void **state) {
   const char *deferred =
       "0F0,0SEND_F0,0F1,0SEND_F1,2RECV_F0,2F0,2SEND_F0,2RECV_F1,2F1,2SEND_F1,0F2,0SEND_F2,2RECV_B0,2B0,2SEND_B0,0F3,"
@@ -112,7 +112,7 @@ static void both_ranks_send_before_they_receive(void **state) {
          "rank 1 at place 2 (1SEND_F0) for 2RECV_F0 of rank 0 (place 4)");
 }
 
-/* pytorch/pytorch#126419: 1F1B whose ranks each sent before they received hung where sends block. */
+/* pytorch/pytorch#126419: a 1F1B in which each rank sent before it received hung if sends block. */
 static void one_f_one_b_that_sends_on_both_sides(void **state) {
   breaks(
       "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"

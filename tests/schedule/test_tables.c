@@ -1,5 +1,5 @@
-/* Tables as objects and as texts: what is added, what is refused, what is written is read again, and memory that is not
- * there leaves nothing behind. */
+/* Tests tables as objects and as texts: what is added, what is refused, that what is written is read again, and that
+ * lack of memory leaves nothing behind. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static void same(const ad_table *a, const ad_table *b) {
   }
 }
 
-/* ---- adding ---- */
+/* ---- adding actions ---- */
 
 static void refuses_action(ad_table *table, int32_t rank, ad_action action, const char *why) {
   size_t before = ad_table_action_count(table, 0);
@@ -91,7 +91,7 @@ static void edges_that_are_none_are_refused(void **state) {
   ad_table_destroy(table);
 }
 
-/* In whatever order edges are said, each stage finds its own. */
+/* Each stage finds its edges in whatever order they were added. */
 static void edges_are_found_in_any_order(void **state) {
   static const int edges[][2] = {{2, 3}, {0, 3}, {1, 2}, {0, 1}, {1, 3}};
   static const int32_t rank_of[] = {0, 1, 2, 3};
@@ -114,7 +114,7 @@ static void edges_are_found_in_any_order(void **state) {
   ad_table_destroy(table);
 }
 
-/* ---- lowering ---- */
+/* ---- lowering: inserting communication ---- */
 
 static void a_part_is_inserted_once(void **state) {
   ad_table *table = make("1f1b", 2, 2, 2), *wrong;
@@ -163,7 +163,8 @@ static void passes_insert_what_they_say(void **state) {
           "\"1RELEASE\", \"0GATHER\", \"0B1\", \"0REDUCE\", \"0RELEASE\"]\n  ]\n}\n");
 }
 
-/* A value is waited for where its gradient is used, or at the end where none comes back; a gradient at the end. */
+/* The wait for a sent value stands where its gradient is used, or at the end if no gradient comes back; the wait for a
+ * sent gradient stands at the end. */
 static void waits_stand_where_they_cost_nothing(void **state) {
   ad_table_lowering waiting = {.size = sizeof waiting, .waits = 1};
   lowered("1f1b", 2, 2, 2, &waiting,
@@ -190,8 +191,8 @@ static void waits_stand_where_they_cost_nothing(void **state) {
   ad_table_destroy(table);
 }
 
-/* Of four stages two are held: the one that is used last of all goes. Forward each is gathered, back the last two are
- * there, and the first two come again. */
+/* Two of four stages may be gathered at once; the one whose next use is last is released. Forward gathers each stage;
+ * backward finds the last two gathered and gathers the first two again. */
 static void what_is_used_last_is_released_first(void **state) {
   ad_table *table = make("accumulate", 4, 1, 1);
   ad_table_lowering two = {.size = sizeof two, .parts = AD_TABLE_GATHERS, .gathered = 2};
@@ -207,7 +208,7 @@ static void what_is_used_last_is_released_first(void **state) {
   ad_table_destroy(table);
 }
 
-/* ---- texts ---- */
+/* ---- tables as texts ---- */
 
 static void what_is_written_is_read_again(void **state) {
   for (size_t i = 0; ad_table_schedule_name(i); i++) {
@@ -328,7 +329,7 @@ static void texts_that_are_none_are_refused(void **state) {
   assert_non_null(strstr(ad_last_error(), "/nonexistent/table.csv"));
 }
 
-/* ---- drawings ---- */
+/* ---- drawings of tables ---- */
 
 static const char *drawing(const char *csv, int columns, const ad_table_options *options, char text[8192]) {
   ad_table *table;
@@ -394,7 +395,7 @@ static void a_wrong_table_has_no_picture(void **state) {
   ad_table_destroy(NULL);
 }
 
-/* What docs/pipeline.md shows. */
+/* Makes the table that docs/pipeline.md shows. */
 static ad_status make_own(const char *path) {
   ad_table *table;
   AD_TRY(ad_table_create(2, &table));
@@ -422,7 +423,7 @@ static void a_schedule_of_ones_own_is_drawn(void **state) {
   assert_non_null(strstr(text, "bubble 50.0 % of 6; activations in flight: 1 at most<"));
 }
 
-/* ---- memory ---- */
+/* ---- allocations that fail ---- */
 
 static void use_all(const char *path) {
   ad_table *table = NULL, *again = NULL;

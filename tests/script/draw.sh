@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# script/draw-comments draws every comment and every message once, what only looks like one never, and the same by the same seed.
+# Tests script/draw-comments: it draws every comment and every message once, never a string that only looks like one,
+# and the same ones by the same seed.
 #   draw.sh SOURCE
 set -eu
 source=$1

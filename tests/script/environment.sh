@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Tests that need one environment of Python and begin together make it once: none takes it away while another fills it.
+# Tests that tests which need the same Python environment and start together make it once: none removes it while another
+# one fills it.
 set -eu
 source=$1
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 export XDG_CACHE_HOME=$work
-# No package is asked for: pip tells its help, and nothing is fetched.
+# No package is installed: pip only prints its help, and nothing is fetched.
 waited=()
 for i in 1 2 3; do
   bash "$source/script/environment" made --help >"$work/said.$i" 2>&1 &
@@ -15,12 +16,13 @@ for pid in "${waited[@]}"; do
 done
 "$work/addend/made/bin/python3" -m pip --version >/dev/null
 [ "$(grep -c '^Usage:' "$work/addend/made.log")" = 1 ] || { echo "FAILED: it was made more than once" >&2; exit 1; }
-# Asked again later it is made anew, since what it has may be old.
+# Asked again later the environment is made anew, since its packages may be old.
 touch "$work/addend/made/old"
 sleep 1
 bash "$source/script/environment" made --help
 [ ! -e "$work/addend/made/old" ] || { echo "FAILED: it was not made anew" >&2; exit 1; }
-# Where it may be kept, another that uses it does not lose it; with other arguments, or without a Python that runs, it is made.
+# With --keep an environment that another test uses stays; with other arguments, or without a Python that runs, it is
+# made anew.
 touch "$work/addend/made/used"
 sleep 1
 bash "$source/script/environment" --keep made --help

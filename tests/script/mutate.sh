@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# script/mutate in a project of two sources: mutants of the one that is judged are caught by the test that runs their line, those of
-# the other live and are told, survivors can be planted again, and the tree stays as it was.
+# Tests script/mutate on a project of two sources: mutants of the tested source are caught by the test that runs their
+# line, those of the other one survive and are reported, survivors can be planted again, and the source tree stays
+# unchanged.
 set -eu
 source=$1
 for program in git gcov ninja ctest; do
@@ -15,7 +16,7 @@ cd "$work/tiny"
 printf '/build-mutate/\n__pycache__/\n' >.gitignore
 git() { command git -c user.name=tiny -c user.email=tiny@localhost "$@"; }
 { git init -q -b main && git add -A && git commit -q -m tiny; } >"$work/out" 2>"$work/err"
-mutate() { # the exit status, arguments
+mutate() { # arguments: exit status, arguments of script/mutate
   local wanted=$1 status=0; shift
   python3 script/mutate "$@" --jobs 2 >"$work/out" 2>"$work/err" || status=$?
   [ $status -eq "$wanted" ] || fail "script/mutate $*: exit $status instead of $wanted"
@@ -42,13 +43,13 @@ told '^4 planted, 0 caught, 4 live, '
 [ "$(grep -c ': lives (' "$work/out")" -eq 1 ] || fail "of four mutants three are in the file, and one is tried"
 [ -z "$(sort "$work/more.jsonl" | uniq -d)" ] || fail "what a file has is tried again"
 
-# A line above moves the survivors; the test then catches them.
+# A line inserted above moves the survivors; the changed test then catches them.
 sed -i '1i /* Moved. */' src/tiny/ignored.c
 sed -i 's/^  tiny_ignored(1, 2);/  if (tiny_ignored(1, 2) != 5 || tiny_ignored(0, 1) != 2) return 1;/' tests/test_tiny.c
 mutate 0 --again "$work/mutants.jsonl"
 told '^3 planted, 3 caught, 0 live, 0 equivalent'
 
-# Only what changed; nothing did in a place that can have mutants but one line of judged.c.
+# --change plants mutants only in changed lines: one line of judged.c.
 git commit -q -a -m moved
 sed -i 's/return a;/return 1 * a;/' src/tiny/judged.c
 mutate 0 --change 9 --out "$work/change.jsonl"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# script/torch, and script/test --torch, which .ci/run calls: an environment that is there is found again, one that cannot be had is
-# said and ends nothing. A python3 of this test's own stands for the package index.
+# Tests script/torch, and script/test --torch, which .ci/run calls: an environment that exists is found again; one that
+# cannot be made is reported and stops nothing. A python3 made by this test stands for the package index.
 set -eu
 source=$1
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 fail() { echo "FAILED: $*" >&2; exit 1; }
 mkdir -p "$work/bin" "$work/home"
-# Says what it was asked; of packages it has those that are listed in the file `has`; it installs what the file `index` allows.
+# This python3 notes its arguments; it has the packages that are listed in the file `has`, and installs those that the
+# file `index` allows.
 cat >"$work/bin/python3" <<P
 #!/usr/bin/env bash
 work=$work
@@ -41,12 +42,12 @@ bash "$source/script/torch" >"$work/said" || fail "an index: $(cat "$work/said")
 grep -q '^setup: PyTorch 2.9.0 in .*home/addend/torch' "$work/said" || fail "what was made is said: $(cat "$work/said")"
 for name in torch numpy safetensors pytest transformers accelerate; do grep -qx "$name" "$work/has" || fail "it has $name"; done
 
-# Again: found, and nothing is fetched.
+# The second time the environment is found, and nothing is fetched.
 before=$(asked "-m pip") && rm "$work/index"
 bash "$source/script/torch" >"$work/said" || fail "the second time: $(cat "$work/said")"
 [ "$(asked "-m pip")" = "$before" ] || fail "the second time nothing is fetched"
 
-# One that an earlier version made gets what it lacks, and is kept where that cannot be had.
+# An environment of an earlier version gets the packages that it lacks, and is kept if they cannot be had.
 sed -i '/^pytest$/d' "$work/has"
 bash "$source/script/torch" >"$work/said" || fail "without pytest: $(cat "$work/said")"
 grep -q 'without pytest transformers accelerate, of which the package index has none' "$work/said" || fail "what is lacking is said"
@@ -54,7 +55,7 @@ touch "$work/index"
 bash "$source/script/torch" >"$work/said" && grep -qx pytest "$work/has" || fail "it gets what it lacks"
 [ "$(asked "-m venv")" -le 4 ] || fail "it is not made anew"
 
-# Where none can be had the rest is tested.
+# If no environment can be had, the other tests run.
 rm -rf "$work/home/addend" "$work/index" "$work/has"
 cd "$source"
 prepared=$(sed -n '/^prepare_torch()/,/^}/p' script/test)

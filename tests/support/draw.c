@@ -1,4 +1,4 @@
-/* Drawing some of a test's cases by a seed. */
+/* Draws some of a test's cases by a seed. */
 #include "draw.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ static void choose_seed(void) {
   setenv(variable, text, 1);
 }
 
-// A sanitizer makes a test several times as slow.
+// With a sanitizer a test takes a half of the cases, since it is several times as slow.
 #if defined(AD_SANITIZED)
 enum { SHARE = 2 };
 #else
@@ -43,7 +43,7 @@ static uint64_t lot(const draw *d, int number) {
   return ad_random_bits(d->seed, ad_random_stream(d->what), (uint64_t)number);
 }
 
-// The cases that are drawn have the smallest lots.
+// A case is drawn if its lot is among the smallest.
 int is_drawn(const draw *d, int number) {
   int smaller = 0;
   for (int i = d->always; i < d->count; i++) smaller += lot(d, i) < lot(d, number);

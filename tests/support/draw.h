@@ -1,6 +1,6 @@
-/* What is too much for every run of the suite is drawn: a test takes some of its cases by a seed that it prints. The
- * seed is that of the commit (tests/support/seed.sh), so that what is red once is red again; ADDEND_TEST_SEED=N in the
- * environment draws others, ADDEND_TEST_SEED=all takes every case.
+/* A test with too many cases for every run of the suite draws some of them by a seed, which it prints. The seed comes
+ * from the commit (tests/support/seed.sh), so that a failing run fails again; ADDEND_TEST_SEED=N in the environment
+ * draws others, ADDEND_TEST_SEED=all takes every case.
  *
  *   draw worlds = draw_cases("worlds", 13, 3, 7);
  *   for (int i = 0; i < worlds.count; i++) if (is_drawn(&worlds, i)) ... */
@@ -14,7 +14,7 @@ typedef struct draw {
   uint64_t seed;
 } draw;
 
-/* Takes `taken` of `count` cases, among them the first `always`, and with a sanitizer half of the others; prints how
+/* Draws `taken` of `count` cases, among them always the first `always`; with a sanitizer half of the others. Prints how
  * many and the seed, which programs that this one starts inherit. */
 draw draw_cases(const char *what, int count, int always, int taken);
 int is_drawn(const draw *d, int number);

@@ -1,11 +1,11 @@
-# Cases of a script that are too much for every run of the suite: drawn by ADDEND_TEST_SEED as tests/support/draw.h says.
+# Draws some of a script's cases by ADDEND_TEST_SEED, as tests/support/draw.h says, if they are too many for every run.
 
-# The commit's own, where none is given.
+# The seed is the commit's, if none is given.
 choose_seed() {
   export ADDEND_TEST_SEED=${ADDEND_TEST_SEED:-$(bash "$(dirname -- "${BASH_SOURCE[0]}")/seed.sh")}
 }
 
-# draw_cases WHAT TAKEN CASE...: puts TAKEN of the cases into the array `drawn`; prints how many and the seed.
+# draw_cases WHAT TAKEN CASE...: draws TAKEN of the cases into the array `drawn`; prints how many and the seed.
 draw_cases() {
   local what=$1 taken=$2 one
   shift 2
@@ -17,7 +17,7 @@ draw_cases() {
   done | sort | sed -n "1,${taken}s/[^ ]* //p")
 }
 
-# is_drawn CASE: it is among those that draw_cases took last.
+# is_drawn CASE: whether the last draw_cases took this case.
 is_drawn() {
   local one
   for one in "${drawn[@]}"; do [ "$one" != "$1" ] || return 0; done

@@ -1,4 +1,4 @@
-/* Checkpoints as somebody forges them. */
+/* Forges checkpoints: changed contents under a valid checksum. */
 #include "forge.h"
 
 #include <setjmp.h>

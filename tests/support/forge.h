@@ -1,9 +1,8 @@
-/* Checkpoints as somebody forges them. */
+/* Forges checkpoints: changed contents under a valid checksum. */
 #ifndef TESTS_FORGE_H
 #define TESTS_FORGE_H
 
-/* Writes a checkpoint's index anew with `to` in place of the first `from`, and the checksum that fits what it says now.
- */
+/* Rewrites a checkpoint's index with `to` in place of the first `from`, under a checksum that fits the new contents. */
 void forge(const char *path, const char *from, const char *to);
 
 #endif

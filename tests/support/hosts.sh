@@ -1,7 +1,8 @@
-# Hosts of one machine: network namespaces with addresses and host names of their own, joined by a bridge in one more,
-# Open MPI over TCP between them. For scripts that source it; they end with status 77 where this cannot be.
-#   open_hosts BUILD COUNT   makes them, and $host_folder, which is removed with them
-#   on_hosts "2 2" PROGRAM   runs 2 ranks on each of the first two hosts; what they say is in $host_folder/out
+# Makes several hosts of one machine for scripts that source it: network namespaces with their own addresses and host
+# names, joined by a network bridge in one more namespace, and Open MPI over TCP between them. Where that is not
+# possible the script ends with status 77.
+#   open_hosts BUILD COUNT   makes the hosts, and $host_folder, which is removed with them
+#   on_hosts "2 2" PROGRAM   runs 2 ranks on each of the first two hosts; their output is in $host_folder/out
 hosts_name=addend$$
 close_hosts() {
   local i
@@ -21,7 +22,7 @@ open_hosts() {
   fi
   host_folder=$(mktemp -d)
   trap close_hosts EXIT
-  # The first namespace is the switch.
+  # The first namespace has the network bridge, to which the hosts are connected.
   if ! ip -n "$hosts_name-0" link add bridge type bridge || ! ip -n "$hosts_name-0" link set bridge up; then
     echo "skipped: no network bridges here"
     exit 77
@@ -31,7 +32,7 @@ open_hosts() {
       ip -n "$hosts_name-$i" addr add "10.77.0.$i/24" dev eth && ip -n "$hosts_name-$i" link set eth up &&
       ip -n "$hosts_name-$i" link set lo up && ip -n "$hosts_name-0" link set "port$i" master bridge up || exit 1
   done
-  # What Open MPI takes for ssh: a shell on the other host.
+  # Open MPI runs this script instead of ssh: it starts a shell on the other host.
   cat >"$host_folder/shell" <<SHELL
 #!/bin/sh
 host=\${1##*.}

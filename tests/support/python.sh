@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs a Python test with the first Python that has what it needs: $ADDEND_PEER_PYTHON, that of the environment which
-# `script/test --torch` makes, python3 of the path, Debian's.
-#   python.sh numpy|torch LIBRARY SCRIPT [ARGUMENT...]     77 and a reason where there is none
-#   python.sh --find numpy|torch                           prints the one that it takes
+# Runs a Python test with the first Python that has the packages it needs: $ADDEND_PEER_PYTHON, that of the environment
+# which `script/test --torch` makes, python3 of the PATH, Debian's.
+#   python.sh numpy|torch LIBRARY SCRIPT [ARGUMENT...]     status 77 and a reason if no Python has them
+#   python.sh --find numpy|torch                           prints the Python that it would take
 set -uo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 environment=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/addend/torch
 
-# What is installed, without importing it: PyTorch takes seconds for that.
+# Which packages are installed, found without importing PyTorch, which takes seconds.
 declare -A probes=(
   [numpy]='from importlib.metadata import version; version("numpy")'
   [torch]='from importlib.metadata import version; version("numpy"); version("safetensors"); assert tuple(map(int, version("torch").split(".")[:2])) >= (2, 6)'

@@ -1,4 +1,4 @@
-/* Starting a test's ranks and bringing their failures home. */
+/* Starts a test's ranks and reports their failures in the test. */
 #include "ranks.h"
 
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static int leaks(void) { return 0; }
 
 enum { WORDS = 4096, EXIT_CHECK = 70, RED_ZONE = 64 };
 
-/* What ranks and the test share: the first failure's words. */
+/* Memory shared by ranks and test: the first failure's message. */
 typedef struct report {
   int failures;
   char words[WORDS];
@@ -70,7 +70,7 @@ static int run_task(ad_comm *comm, void *context) {
 
 static int calls_so_far;
 
-// ADDEND_TEST_NODES=2 makes two nodes of the ranks.
+// With ADDEND_TEST_NODES=2 the ranks count as two nodes.
 static void choose_node(int64_t ranks) {
   const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *nodes = getenv("ADDEND_TEST_NODES");
   if (!rank) rank = getenv("PMI_RANK");
@@ -88,7 +88,7 @@ static void be_rank(int64_t ranks, task *t) {
   _exit(0);
 }
 
-// The rest of ADDEND_TEST_MPIRUN stands before the number of ranks: "mpirun.mpich".
+// Starts the ranks: ADDEND_TEST_MPIRUN ("mpirun.mpich", perhaps with options) stands before the number of ranks.
 static void start_with(const char *launcher, int64_t ranks, const char *file, int line) {
   char program[1024], command[4096];
   ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -99,10 +99,10 @@ static void start_with(const char *launcher, int64_t ranks, const char *file, in
   int status = system(command);
   if (!status) return;
   print_error("%s:%d: on %d ranks of \"%s\": status %d\n", file, line, (int)ranks, launcher, status);
-  exit(1);  // what comes after would no longer be counted as the ranks count it
+  exit(1);  // the rank ends here, since it would count later calls of run_ranks differently
 }
 
-// 1: it was done, or is not this rank's to do.
+// Returns 1 if the ranks ran, or if this rank has no part in this call; 0 if no launcher is given.
 static int run_on_mpi(int64_t ranks, task *t, const char *file, int line) {
   const char *launcher = getenv("ADDEND_TEST_MPIRUN"), *call = getenv("ADDEND_TEST_CALL");
   calls_so_far++;

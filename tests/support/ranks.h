@@ -1,5 +1,6 @@
 /* Tests on real ranks: every rank is a process of its own, so that nothing is shared by accident. A check that fails in
- * a rank ends it; the others then learn that it left, and the test that started them fails with the first rank's words.
+ * a rank ends that rank; the other ranks then learn that it left, and the test that started them fails with the first
+ * rank's message.
  *
  * With ADDEND_TEST_MPIRUN="mpirun.mpich" in the environment the ranks are started by that launcher, on engine mpi.
  *
@@ -11,14 +12,14 @@
 #include <stdint.h>
 #include "addend/comm.h"
 
-/* In a rank. */
+/* Checks for use in a rank. */
 #define CHECK(condition) ((condition) ? (void)0 : rank_check_failed(__FILE__, __LINE__, #condition))
 #define CHECK_OK(call) rank_check_status((call), AD_OK, __FILE__, __LINE__, #call)
 #define CHECK_STATUS(call, expected) rank_check_status((call), (expected), __FILE__, __LINE__, #call)
-/* The last error's message contains the words. */
+/* Checks that the last error's message contains the words. */
 #define CHECK_MESSAGE(words) rank_check_message((words), __FILE__, __LINE__)
 
-/* In a test: runs function(comm, context) on `ranks` ranks; fails unless each returns 0. */
+/* For use in a test: runs function(comm, context) on `ranks` ranks; fails unless each returns 0. */
 #define run_ranks(ranks, function, context) run_ranks_at((ranks), (function), (context), __FILE__, __LINE__)
 
 void rank_check_failed(const char *file, int line, const char *words) __attribute__((noreturn));
@@ -26,15 +27,15 @@ void rank_check_status(ad_status status, ad_status expected, const char *file, i
 void rank_check_message(const char *words, const char *file, int line);
 void run_ranks_at(int64_t ranks, int (*function)(ad_comm *comm, void *context), void *context, const char *file,
                   int line);
-/* Memory whose neighbours are poisoned: `bytes` between two red zones, filled with the byte 0xff (NaN in every float
- * type). rank_memory_check fails if a red zone was written. */
+/* Allocates `bytes` between two red zones, filled with the byte 0xff (NaN in every float type). rank_memory_check fails
+ * if a red zone was written. */
 void *rank_memory(size_t bytes);
 void rank_memory_check(const void *memory);
 void rank_memory_free(void *memory);
-/* Of a clock that only goes forward; in a rank as in a test. */
+/* Seconds of a clock that only goes forward; for use in ranks and tests. */
 double rank_seconds(void);
-/* Seconds after which a call hangs. A test says that something ends, not how soon: the machine may have other work, and
- * sanitizers are slow. */
+/* Seconds after which a call counts as hanging. Tests check that something ends, not how soon: the machine may be busy,
+ * and sanitizers are slow. */
 enum { RANK_HANGS = 60 };
 
 #endif

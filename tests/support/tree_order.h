@@ -1,16 +1,16 @@
-/* The order of law 10, written once more for tests, in the plainest way: the lower half of the indices, the upper half,
- * each so again. */
+/* The order of additions of law 10, written once more for tests, in the plainest way: the sum of the lower half of the
+ * indices plus the sum of the upper half, each formed in the same way. */
 #ifndef SUPPORT_TREE_ORDER_H
 #define SUPPORT_TREE_ORDER_H
 #include <stddef.h>
 
-/* Where the indices [first, end) are cut: in the middle, or at the even one of the two beside it. */
+/* Where the tree cuts the indices [first, end): in the middle, or at the even one of the two indices beside it. */
 static inline size_t tree_cut(size_t first, size_t end) {
   size_t below = (first + end) / 2, above = (first + end + 1) / 2;
   return below % 2 == 0 || below == above ? below : above;
 }
 
-/* The terms [first, end), joined two by two. */
+/* Joins the terms [first, end) pairwise in the order of the tree. */
 static inline double in_tree_order(const void *context, double (*term)(const void *, size_t),
                                    double (*join)(const void *, double, double), size_t first, size_t end) {
   if (end - first == 1) return term(context, first);

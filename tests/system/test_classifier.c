@@ -1,4 +1,4 @@
-/* The operation and the batch of examples/classifier.c, in the file that a reader copies. */
+/* Tests the operation and the batch of examples/classifier.c, in the file that a reader copies. */
 int classifier_main(int argc, char **argv);
 #define main classifier_main
 #include "../../examples/classifier.c"
@@ -26,7 +26,7 @@ static void one_call_holds_the_margin_to_its_record(void **state) {
   must(ad_check_operation(&margin, &trial));
 }
 
-/* The hinge's slope is that of the logits: without the other class's share of it the derivative is another one. */
+/* A wrong backward: the gradient of the other class's logit is left out. */
 static ad_status half_backward(ad_tape *t, ad_tensor *out, const ad_gradient_slot *slot) {
   AD_TRY(margin_backward(t, out, slot));
   ad_slot_put(&(ad_gradient_slot){slot[0].data, 0, slot[0].dtype}, 0, 0);
@@ -43,8 +43,8 @@ static void a_backward_that_leaves_an_element_out_is_seen(void **state) {
   assert_non_null(strstr(ad_last_error(), "margin"));
 }
 
-/* Classes that are cut would each be compared with their own alone. All rows are of class 0, and every part of
- * the classes has two, so that what is wrong stays inside its memory. */
+/* If the classes were cut, each rank would compare with its own classes alone. All rows have class 0, and every rank
+ * has two classes, so that the error stays inside its memory. */
 static void classes_may_not_be_cut(void **state) {
   ad_shape shapes[2] = {{2, {7, 6}}, {1, {7}}};
   int32_t below[2] = {0, 1};

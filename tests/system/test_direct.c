@@ -1,5 +1,5 @@
-/* Public calls that the command line makes, made directly, and what a run, a reducer and an optimizer say of
- * themselves: what no other test calls. */
+/* Tests public functions that otherwise only the command line calls, and what a run, a reducer and an optimizer say of
+ * themselves. */
 #include "ranks.h"
 
 #include <math.h>
@@ -49,7 +49,7 @@ static ad_recipe *recipe_of(const char *mesh, int zero) {
   return recipe;
 }
 
-/* ---- the proof ---- */
+/* ---- proofs ---- */
 
 static void check_document(const char *text) {
   json_t *document = json_loads(text, 0, NULL);
@@ -60,7 +60,7 @@ static void check_document(const char *text) {
 
 static int proves_itself(ad_comm *comm, void *context) {
   int holds = 0;
-  char *text = (char *)folder, *table = NULL; /* no NULL: it is set on every rank */
+  char *text = (char *)folder, *table = NULL; /* not NULL: every rank must set it */
   CHECK_OK(ad_check_on(comm, context, NULL, &holds, &text));
   CHECK(holds == 1);
   CHECK((text != NULL) == (ad_comm_rank(comm) == 0));
@@ -102,7 +102,7 @@ static void a_proof_on_given_ranks_refuses_sabotage(void **state) {
 
 /* ---- worlds ---- */
 
-/* What this program is when test `a_started_program_knows_that_it_is_a_rank` starts it. */
+/* What this program does when the test `a_started_program_knows_that_it_is_a_rank` starts it as a rank. */
 static int be_started(void) {
   ad_comm *comm;
   if (!ad_comm_launched() || ad_comm_open(&comm)) return 1;
@@ -127,7 +127,7 @@ static void ranks_on_engine_dry_share_memory_by_node(void **state) {
   ad_group node = ad_mesh_group(mesh, AD_AXES(AD_DP_SHARD), 2), world = ad_mesh_group(mesh, AD_AXES_DP, 2);
   for (int64_t ranks_per_node = 0; ranks_per_node <= 5; ranks_per_node++) {
     must(ad_comm_open_dry_nodes(2, 4, ranks_per_node, &comm));
-    int all = ranks_per_node == 0 || ranks_per_node >= 4; /* 3: ranks 2 and 3 are on two nodes */
+    int all = ranks_per_node == 0 || ranks_per_node >= 4; /* with 3 ranks a node, ranks 2 and 3 are on two nodes */
     assert_int_equal(ad_comm_shares(comm, &world), all);
     assert_int_equal(ad_comm_shares(comm, &node), all || ranks_per_node == 2);
     ad_comm_close(comm);
@@ -148,7 +148,7 @@ static void every_axis_is_parsed_from_its_name(void **state) {
 
 /* ---- optimizers ---- */
 
-/* Bias correction: 1 - beta^t of both moments. */
+/* Bias correction divides both moments by 1 - beta^t. */
 static void loaded_steps_count_in_the_bias_correction(void **state) {
   ad_mesh *mesh;
   must(ad_mesh_create("dp=1", &mesh));
@@ -191,7 +191,7 @@ static void a_plan_is_a_document_and_a_table(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- a run's parts ---- */
+/* ---- the parts of a run ---- */
 
 static size_t numel_of(ad_run *run) {
   size_t numel = 0;
@@ -214,12 +214,13 @@ static int parts_fit_together(ad_comm *comm, void *context) {
     CHECK(ad_run_part(run, i, AD_PART_GRADIENT) == ad_reducer_gradient(ad_module_reducer(module), i));
     parts += ad_array_bytes(ad_run_part(run, i, AD_PART_VALUE));
   }
-  /* The text, and tokens and targets of this rank's 4 / 2 rows. */
+  /* The text, and the tokens and targets of this rank's 4 / 2 rows. */
   CHECK(ad_run_data_bytes(run) == TEXT_BYTES + 2 * (4 / 2) * SEQ * sizeof(int32_t));
   CHECK_OK(ad_run_checkpoint_bytes(run, &checkpoint));
-  CHECK(checkpoint == 3 * parts); /* f32: values and both moments of the own parts, which only this rank holds */
+  /* in f32: values and both moments of the rank's own shards, which no other rank holds */
+  CHECK(checkpoint == 3 * parts);
   CHECK(ad_store_bytes(ad_module_store(module)) == parts);
-  /* Gradients lie whole in the buckets; what is kept beside them are the sums of the own parts. */
+  /* The buckets hold whole gradients; the sums of the rank's own shards are kept beside them. */
   CHECK(ad_reducer_sum_bytes(ad_module_reducer(module)) == parts);
   CHECK(ad_reducer_bytes(ad_module_reducer(module)) == parts + 4 * numel_of(run));
   ad_run_destroy(run);
@@ -239,7 +240,7 @@ static void the_folder_of_a_run_is_made_or_refused(void **state) {
   snprintf(path, sizeof path, "%s/runs/deep", folder);
   ad_train_options options = {.size = sizeof options, .folder = path}, below = options;
   must(ad_train_make_folder(recipe, &options));
-  must(ad_train_make_folder(recipe, &options)); /* it is there */
+  must(ad_train_make_folder(recipe, &options)); /* the folder exists */
   assert_true(!stat(path, &is) && S_ISDIR(is.st_mode));
   snprintf(path, sizeof path, "%s/runs/deep/.lock", folder);
   assert_int_equal(unlink(path), 0);
@@ -247,10 +248,10 @@ static void the_folder_of_a_run_is_made_or_refused(void **state) {
   assert_int_equal(rmdir(path), 0);
   snprintf(path, sizeof path, "%s/runs", folder);
   assert_int_equal(rmdir(path), 0);
-  snprintf(path, sizeof path, "%s/run", text_path); /* below a file */
+  snprintf(path, sizeof path, "%s/run", text_path); /* a path below a file */
   below.folder = path;
   options.folder = folder;
-  options.resume = 1; /* nothing was written there: it begins */
+  options.resume = 1; /* nothing was written there, so the run begins at the start */
   must(ad_train_make_folder(recipe, &options));
   snprintf(lock, sizeof lock, "%s/.lock", folder);
   assert_int_equal(unlink(lock), 0);

@@ -1,4 +1,4 @@
-/* The memory that the kernel counts of ranks that train, against the plan: within 5 % for every rank and for the node.
+/* Tests a plan's memory against what the kernel counts of ranks that train: within 5 % for every rank and for the node.
  */
 #include "draw.h"
 #include "ranks.h"
@@ -51,7 +51,7 @@ static double planned_peak(const job *j, const char *list, size_t index) {
   return (double)json_integer_value(json_object_get(entry, "peak"));
 }
 
-/* A sanitizer's own memory, and what hostile ranks hold on to, are in no plan: with them, only too little is seen. */
+/* No plan has a sanitizer's memory or what hostile ranks keep, so with these only too little memory is an error. */
 static int counts_only_addend(void) {
 #if defined(AD_SANITIZED)
   return 0;
@@ -67,7 +67,7 @@ static void expect_close(double held, double planned, const char *what, int64_t 
   CHECK(!"within 5 %");
 }
 
-/* Saves after each step, so that copies for checkpoints are there, and measures when all ranks are through. */
+/* Saves after each step, so that checkpoint copies exist, and measures once all ranks are done. */
 static void train_and_measure(ad_run *run, const job *j, ad_run_memory *out) {
   ad_checkpointer *checkpointer = NULL;
   ad_step_report report;
@@ -84,7 +84,7 @@ static void train_and_measure(ad_run *run, const job *j, ad_run_memory *out) {
   ad_checkpointer_destroy(checkpointer);
 }
 
-/* All ranks hold what they hold until the last has looked. */
+/* All ranks keep their memory until the last one has measured. */
 static int holds_what_was_planned(ad_comm *comm, void *context) {
   const job *j = context;
   ad_run *run;
@@ -115,7 +115,7 @@ static void measure_recipe(ad_recipe *recipe) {
 
 enum { CASES = 24, TAKEN = 4 };
 static draw drawn;
-static int number;  // of cases so far, whether drawn or not
+static int number;  // number of cases so far, drawn or not
 
 static void measure(const measured_case *c) {
   if (is_drawn(&drawn, number++)) measure_recipe(recipe_of(c));
@@ -151,7 +151,7 @@ static void computing_in_bf16_holds_what_was_planned(void **state) {
   measure(&(measured_case){"dp_shard=2", "compute: bf16", "zero: 1", ", microbatches: 2", ""});
 }
 
-/* An encoder's ranks and a model's, whose largest numbers are different ones. */
+/* An encoder's and a model's ranks, whose largest allocations differ. */
 static void pools_hold_what_was_planned(void **state) {
   ad_recipe *recipe = NULL;
   if (!is_drawn(&drawn, number++)) return;
@@ -167,9 +167,9 @@ static void pools_hold_what_was_planned(void **state) {
   measure_recipe(recipe);
 }
 
-/* Three pools, each of which holds its own and no more: the blocks their sites, the adversary its sources and a second
- * tape. With so many components that 5 % of the least rank is more than processes differ by of themselves: 2 to 4 MiB,
- * by the addresses that their heaps and libraries got. */
+/* Three pools, each of which must hold only its own: the blocks their sites, the adversary its sources and a second
+ * tape. There are so many components that 5 % of the smallest rank exceeds the 2 to 4 MiB by which processes differ
+ * anyway, depending on the addresses of heaps and libraries. */
 static void pools_of_a_decomposition_hold_what_was_planned(void **state) {
   ad_recipe *recipe = NULL;
   must(
@@ -183,7 +183,7 @@ static void pools_of_a_decomposition_hold_what_was_planned(void **state) {
   measure_recipe(recipe);
 }
 
-/* Places of a pipeline, most of whose memory is activations of the microbatches that they have under way. */
+/* A pipeline's ranks, whose memory is mostly activations of the microbatches under way. */
 static void measure_pipeline(const char *schedule, int ranks, int stages) {
   char text[1024];
   ad_recipe *recipe = NULL;
@@ -209,8 +209,8 @@ static void pipelines_hold_what_was_planned(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(copies_for_checkpoints_are_planned),        // always: with threads
-      cmocka_unit_test(computing_in_bf16_holds_what_was_planned),  // always: with what oneDNN holds
+      cmocka_unit_test(copies_for_checkpoints_are_planned),        // always runs: it uses threads
+      cmocka_unit_test(computing_in_bf16_holds_what_was_planned),  // always runs: it measures oneDNN's memory
       cmocka_unit_test(every_zero_level_holds_what_was_planned),
       cmocka_unit_test(hybrid_sharding_holds_what_was_planned),
       cmocka_unit_test(ranks_without_rows_hold_what_was_planned),

@@ -1,5 +1,5 @@
-/* Every public call that can fail, header by header: what it must be given and was not is refused by its name in the
- * header, and nothing is changed; so are sizes, types and numbers that mean nothing. The calls of comm.h are in
+/* Tests every public function that can fail, header by header: a required argument that is NULL is refused by its name
+ * in the header, and nothing is changed; so are sizes, types and numbers that are not valid. Functions of comm.h are in
  * tests/comm/test_calls.c. */
 #include <math.h>
 #include <setjmp.h>
@@ -38,12 +38,12 @@ static const char recipe_text[] =
     "data: {text: [/usr/share/common-licenses], seq: 8}\nmesh: \"dp=1\"\n"
     "train: {global_batch: 1, steps: 1, lr: 1e-3}\n";
 
-/* What the calls that are refused would otherwise need. */
+/* Valid arguments, which the refused calls also need. */
 static ad_comm *comm;
 static ad_mesh *mesh;
 static ad_group group;
 static ad_layout layout;
-static const ad_layout astray; /* without a mesh */
+static const ad_layout astray; /* a layout without a mesh */
 static const ad_shape shape = {1, {4}};
 static ad_array array;
 static ad_recipe *recipe;
@@ -283,7 +283,7 @@ static void reducers_and_counts(void **state) {
   refused(ad_count_post_at(count, NULL, NULL), "`local` is NULL");
   refused(ad_count_wait(NULL, &sum), "`count` is NULL");
   must(ad_count_post_at(count, &(int64_t){1}, NULL));
-  must(ad_count_wait(count, NULL));  // who only waits wants no total
+  must(ad_count_wait(count, NULL));  // a caller that only waits may give no total
   must(ad_count_wait(count, &sum));
   assert_int_equal(sum, 1);
   assert_null(ad_count_array(NULL));
@@ -314,7 +314,7 @@ static void stores(void **state) {
   ad_store_destroy(NULL);
 }
 
-/* An operation without a tape gives NULL, which every other call takes as it takes a dead tensor. */
+/* Operations without a tape return NULL; other calls accept NULL as they accept a tensor of a failed tape. */
 static void tensors(void **state) {
   ad_tape *tape = NULL;
   refused(ad_tape_create(NULL, mesh, NULL, &tape), "`comm` is NULL");
@@ -612,7 +612,8 @@ static void programs(void **state) {
   refused(ad_program_add_phase(program, &(ad_phase){.size = sizeof(ad_phase)}), "`phase->name` is NULL");
   refused(ad_program_add_phase(program, &(ad_phase){.size = sizeof(ad_phase), .name = "p"}),
           "phase `p` has no function");
-  assert_int_equal(ad_program_module_count(program) + ad_program_loss_count(program), 2); /* nothing was added */
+  /* the refused calls added nothing */
+  assert_int_equal(ad_program_module_count(program) + ad_program_loss_count(program), 2);
   ad_program_destroy(program);
   ad_program_destroy(NULL);
 }
@@ -653,7 +654,7 @@ static void runs(void **state) {
   refused(ad_run_load(run, "x", NULL), "`steps` is NULL");
   refused(ad_run_write_weights(run, NULL), "`path` is NULL");
   refused(ad_run_read_weights(run, NULL), "`path` is NULL");
-  must(ad_run_step(run, 0, &report)); /* nothing was changed */
+  must(ad_run_step(run, 0, &report)); /* the refused calls changed nothing */
   ad_run_destroy(run);
   ad_run_destroy(NULL);
   refused(ad_train_make_folder(NULL, NULL), "`recipe` is NULL");
@@ -681,7 +682,7 @@ static void constants(void **state) {
   refused(ad_header_constant("AD_F32", NULL), "`out` is NULL");
 }
 
-/* Sizes that multiply to 2^64, which a size_t counts as 0, would be an array without memory. */
+/* Sizes whose product is 2^64, which a size_t counts as 0, must not make an array without memory. */
 static void shapes_that_mean_nothing(void **state) {
   const ad_shape wrapping = {2, {INT64_C(1) << 32, INT64_C(1) << 32}}, wild = {77, {4}}, alike = {77, {4}};
   const char too_large[] = "the sizes multiply to more elements than memory can hold";

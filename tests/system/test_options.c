@@ -1,4 +1,4 @@
-/* Every function that takes options refuses a struct of a wrong size, by the name of the struct. */
+/* Tests that every function that takes options refuses a struct of a wrong size, by the name of the struct. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ static void refused(ad_status status, const char *name) {
 }
 
 static void options_of_a_wrong_size_are_refused_by_name(void **state) {
-  static const size_t wrong[64] = {1 << 20};  // as any struct of options: its size says too much
+  static const size_t wrong[64] = {1 << 20};  // stands for any options struct; its size field is too large
   const void *given = wrong;
   ad_comm *comm;
   ad_mesh *mesh;

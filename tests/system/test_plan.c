@@ -1,5 +1,4 @@
-/* A plan's bytes against those of the ranks it speaks of: one process that acts on engine dry, and real ranks after a
- * step. */
+/* Tests a plan's bytes, made by one process on engine dry, against those that real ranks have after a step. */
 #include "ranks.h"
 
 #include <setjmp.h>
@@ -78,7 +77,7 @@ static void ranks_hold_what_was_planned(void **state) {
     }
 }
 
-/* 16 rows over 3 ranks, 13 samples over 6. */
+/* Uneven shards: 16 rows over 3 ranks, 13 samples over 6. */
 static void ranks_with_uneven_shards_hold_what_was_planned(void **state) {
   static const char *const levels[] = {"}\nshard: {zero: 1", ", microbatches: 2}\nshard: {zero: 2",
                                        ", microbatches: 2}\nshard: {zero: 3",
@@ -174,7 +173,7 @@ static ad_recipe *recipe_of_experts(const char *mesh, const char *view, int expe
   return recipe;
 }
 
-/* What all tokens choose, and the rank of ep whose worst that is; -1: as many rows for each rank. */
+/* The experts that all tokens choose, and the ep rank that then has the most rows; -1: each rank has as many. */
 typedef struct all_choose {
   const ad_recipe *recipe;
   int experts, best[CHOSEN], crowded;
@@ -187,7 +186,7 @@ static float wanted(const char *name, float old, const all_choose *chosen, size_
   return strstr(name, ".router") && (expert == chosen->best[0] || expert == chosen->best[1]) ? 1 : 0;
 }
 
-/* All rows are ones at every layer, and so have the same scores. */
+/* Sets the parameters so that all rows are ones at every layer and have the same scores. */
 static void force(ad_run *run, const all_choose *chosen) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_array *part = ad_run_part(run, i, AD_PART_VALUE);
@@ -274,7 +273,7 @@ static void expect_limited(const char *capacity, int crowded) {
   ad_recipe_destroy(recipe);
 }
 
-/* The first tokens are kept, three quarters of them or one: with all that the rank has that is crowded. */
+/* The first tokens are kept, three quarters of them or one, so the crowded rank has fewer rows. */
 static void a_limit_to_what_an_expert_takes_limits_the_worst(void **state) {
   expect_limited("model.capacity=1.5", 0);
   expect_limited("model.capacity=1.5", 1);
@@ -297,8 +296,8 @@ static void expect_no_more_than_the_worst(const char *train, const char *capacit
   ad_recipe_destroy(recipe);
 }
 
-/* Five experts on three ranks of ep, of which the first has one. Two samples leave two ranks without tokens, which get
- * rows all the same; of four some ranks have two. */
+/* Five experts on three ep ranks, the first of which has one expert. With two samples two ranks have no tokens of their
+ * own but get rows; with four some ranks have two samples. */
 static void ranks_of_uneven_batches_hold_no_more_than_the_worst(void **state) {
   static const char *const capacities[] = {NULL, "model.capacity=0.5", "model.capacity=1.2"};
   for (int i = 0; i < 3; i++) {
@@ -315,7 +314,7 @@ static void where_nothing_is_chosen_there_is_no_worst(void **state) {
   json_decref(plan);
 }
 
-/* A rank's matrices of one name take 32 experts * 16 * 256 floats, its rows a fraction of that. */
+/* A rank's matrices of one name take 32 experts * 16 * 256 floats, and its rows a fraction of that. */
 static void matrices_of_experts_are_multiplied_with_where_they_are(void **state) {
   for (int zero = 0; zero <= 3; zero++) {
     char train[64];
@@ -342,7 +341,7 @@ static ad_recipe *recipe_of_readers(const char *placement, const char *mesh, con
   return recipe;
 }
 
-/* Pools of four ranks and four, of three and two, of one and four. */
+/* Two pools of four and four ranks, of three and two, of one and four. */
 static void ranks_of_pools_hold_what_was_planned(void **state) {
   static const char *const meshes[] = {"encoder: dp=2 tp=2, model: dp=2 cp=2", "encoder: dp=3, model: dp=1 tp=2",
                                        "encoder: dp=1, model: dp=2 cp=2"};
@@ -366,10 +365,10 @@ static void ranks_of_two_modules_hold_what_was_planned(void **state) {
   }
 }
 
-/* Bytes over the bridge between this rank and others, in a step. */
+/* Bytes that this rank exchanges with others over the bridge in a step. */
 typedef struct over_bridge {
   int64_t rank;
-  json_int_t sends[2], receives[2]; /* forward, backward */
+  json_int_t sends[2], receives[2]; /* [0] forward, [1] backward */
 } over_bridge;
 
 static void see_routes(void *context, void *passing) {
@@ -423,7 +422,7 @@ static int brings_what_was_planned(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Microbatches of two sizes; three copies that four others get rows from. */
+/* Microbatches have two sizes; three copies send rows to four other ranks. */
 static void ranks_bring_over_a_bridge_what_was_planned(void **state) {
   static const char *const meshes[] = {"encoder: dp=2 tp=2, model: dp=2 cp=2", "encoder: dp=1 tp=2, model: dp=2 cp=2",
                                        "encoder: dp=3, model: dp=2 cp=2"};

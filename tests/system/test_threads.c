@@ -1,6 +1,5 @@
-/* What must hold when a program uses addend from several threads at once: each has its own last error, and the tables
- * that are filled on first use are filled once. Mostly a question for the thread sanitizer. A rank of a world is one
- * thread. */
+/* Tests a program that uses addend from several threads at once: each thread has its own last error, and tables that
+ * are filled on first use are filled once. Mostly for the thread sanitizer. A rank of a world is one thread. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,10 +20,10 @@ enum { THREADS = 4, ROUNDS = 200, NUMEL = 67 };
 typedef struct worker {
   pthread_t thread;
   int number;
-  const char *wrong; /* the first thing that did not hold */
+  const char *wrong; /* the first thing that was wrong; NULL: none */
 } worker;
 
-/* Runs `function` in all threads at once; fails with what the first of them found. */
+/* Runs `function` in all threads at once; fails with what the first thread found. */
 static void run_in_threads(void *(*function)(void *)) {
   worker workers[THREADS];
   for (int i = 0; i < THREADS; i++) {

@@ -1,10 +1,9 @@
-/* An operation whose backward is not linear in the gradient that arrives: what the tape makes of such a record is
- * tested on it. */
+/* An operation whose backward is not linear in the gradient that arrives, to test how the tape handles such records. */
 #ifndef TESTS_TENSOR_BENT_H
 #define TESTS_TENSOR_BENT_H
 #include "addend/operation.h"
 
-/* clamp(x, 0, 1) */
+/* Forward: clamp(x, 0, 1). */
 static inline ad_status bent_forward(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = ad_operand(out, 0), *y = ad_tensor_array(out);
   for (size_t i = 0; i < ad_array_numel(y); i++) {
@@ -14,7 +13,7 @@ static inline ad_status bent_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Below 0 a hundredth of a gradient that is below 0, and of others nothing. */
+/* Backward, not linear: where x is below 0 it passes on a hundredth of a negative gradient, and nothing of others. */
 static inline ad_status bent_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_array *x = ad_operand(out, 0), *gradient = ad_result_grad(out);
   for (size_t i = 0; i < ad_array_numel(x); i++) {

@@ -1,5 +1,5 @@
-/* Operations on the parts of a value against the same on the whole, gathered: on meshes of which some ranks have no
- * part. */
+/* Compares an operation on the parts of a value with the same operation on the gathered whole, on meshes on which some
+ * ranks have an empty part. */
 #ifndef TESTS_TENSOR_PARTS_H
 #define TESTS_TENSOR_PARTS_H
 #include "two_ways.h"
@@ -8,12 +8,13 @@ typedef ad_tensor *(*formula)(ad_tape *t, ad_tensor *const *x);
 
 enum { SEQ = 5, WIDTH = 7 };
 
-/* Samples over dp_shard and columns over tp, of inputs [batch, SEQ, WIDTH], the last one [batch, SEQ] if
- * `has_numbers`. */
+/* Compares on four meshes, with samples cut over dp_shard and columns over tp. Inputs are [batch, SEQ, WIDTH]; if
+ * `has_numbers` the last one is [batch, SEQ]. */
 static inline void compare_on_all(formula fused, formula composed, const char *layout, int inputs, int has_numbers) {
   static const char *const meshes[] = {"dp_shard=1 tp=1", "dp_shard=2 tp=1", "dp_shard=1 tp=3", "dp_shard=3 tp=2"};
   for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
-    for (int64_t batch = 2; batch < 5; batch += 2) {  // of three ranks one has no sample, or more than the others
+    // one of three ranks has no sample, or more samples than the others
+    for (int64_t batch = 2; batch < 5; batch += 2) {
       comparison c = {.mesh = meshes[m], .input_count = inputs, .fused = fused, .composed = composed};
       for (int i = 0; i < inputs; i++) c.inputs[i] = (input){layout, SHAPE(3, batch, SEQ, WIDTH), 0};
       if (has_numbers) c.inputs[inputs - 1] = (input){"dp_shard=S0 tp=I", SHAPE(2, batch, SEQ), 0};

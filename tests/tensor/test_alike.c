@@ -1,5 +1,5 @@
-/* A value on a tape that goes over a bridge between alike meshes of the same ranks: it and its gradient are as if there
- * were no bridge, whatever their types. */
+/* Tests a value on a tape that crosses a bridge between two meshes of the same shape on the same ranks: the value and
+ * its gradient are as if there were no bridge, whatever their types. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -40,7 +40,7 @@ static void close_sides(sides *s) {
   ad_mesh_destroy(s->b);
 }
 
-/* Of each rank other numbers: what would be copies elsewhere must not be taken one for another. */
+/* Each rank has other numbers, so that a value of another rank is noticed. */
 static double number(const ad_comm *comm, uint64_t stream, size_t i) {
   return ad_random_normal(5, 100 * stream + (uint64_t)ad_comm_rank(comm), i);
 }
@@ -52,12 +52,12 @@ static ad_array numbers(ad_comm *comm, const world *w, const ad_layout *layout, 
   return array;
 }
 
-/* 6 times the value: doubled on one side of the bridge, tripled on the other. */
+/* The loss uses 6 times the value: it is doubled on one side of the bridge and tripled on the other. */
 static void check_value(ad_comm *comm, const ad_array *value) {
   for (size_t i = 0; i < ad_array_numel(value); i++) CHECK(ad_array_get(value, i) == 3 * (2 * number(comm, 1, i)));
 }
 
-/* The gradient that came over the bridge and that of a user before it. */
+/* The gradient is the sum of what came back over the bridge and of what a user before the bridge left. */
 static void check_gradient(ad_comm *comm, const ad_array *gradient) {
   CHECK(gradient);
   for (size_t i = 0; i < ad_array_numel(gradient); i++)
@@ -91,8 +91,8 @@ static void a_value_crosses_as_it_lies(void **state) {
   static world worlds[] = {
       {"cp=3 tp=1", "cp=S1z tp=I", 3, {2, {2, 13}}},
       {"dp=2 tp=2", "dp=S0 tp=S1", 4, {2, {3, 5}}},
-      {"dp=3 tp=1", "dp=R tp=S0", 3, {2, {4, 2}}}, /* its gradient is P, and stays it */
-      {"dp=3", "dp=S0", 3, {2, {2, 3}}},           /* a rank without an element */
+      {"dp=3 tp=1", "dp=R tp=S0", 3, {2, {4, 2}}}, /* the value's gradient is P, and stays P over the bridge */
+      {"dp=3", "dp=S0", 3, {2, {2, 3}}},           /* one rank has no element */
       {"dp=2", "dp=V", 2, {1, {4}}},
       {"tp=3", "tp=I", 3, {0, {0}}}, /* a scalar */
   };

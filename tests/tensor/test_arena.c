@@ -1,4 +1,4 @@
-/* Arenas: alignment, growth, marks, and steps that allocate nothing. */
+/* Tests arenas: alignment, growth, marks, and that later steps allocate nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@ static int is_hidden(const char *piece, size_t byte) { return __asan_address_is_
 #else
 static int is_hidden(const char *piece, size_t byte) {
   (void)piece, (void)byte;
-  return -1;  // nothing tells
+  return -1;  // without a sanitizer nothing can tell
 }
 #endif
 
@@ -22,7 +22,7 @@ enum { PIECES = 40 };
 
 static size_t piece_size(int i) { return (size_t)(i * 37 % 700); }
 
-/* Takes pieces of many sizes, fills each, and checks at the end that none overlapped another. */
+/* Takes pieces of many sizes, fills each, and checks at the end that no two overlap. */
 static void take_a_step(ad_arena *arena) {
   unsigned char *pieces[PIECES];
   for (int i = 0; i < PIECES; i++) {
@@ -167,7 +167,8 @@ static void assert_hidden(const char *piece, size_t byte, int expected) {
   assert_true(hidden == expected || hidden < 0);
 }
 
-/* In a chunk that was there, and in one that a piece opened: again and again, as an operation's scratch is. */
+/* Takes and gives back again and again, as an operation does with scratch memory: in an existing chunk, and in a new
+ * chunk that a large piece opened. */
 static void the_sanitizer_hides_what_is_not_taken(void **state) {
   ad_arena *arena;
   assert_int_equal(ad_arena_create(1000, &arena), AD_OK);

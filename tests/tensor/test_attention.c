@@ -1,6 +1,6 @@
-/* Attention's arithmetic in bf16 against f64 on the same numbers. What products read is rounded once, so an error is
- * that of a sum of terms each of which was rounded by itself: it is held against the root of the sum of the terms'
- * squares, at half a unit in the last place. A sum that forms in bf16 has several times that. */
+/* Tests attention in bf16 against f64 on the same numbers. Each operand of a product is rounded once, so an error is
+ * that of a sum of independently rounded terms: its bound is the root of the sum of the terms' squares, times half a
+ * unit in the last place. A sum that was accumulated in bf16 has several times that error. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -20,16 +20,16 @@ enum { BATCH = 2, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 16, WIDTH = HEADS * HEAD_D
 typedef struct setting {
   size_t seq;
   int sees_all;
-  size_t parts;  /* of the keys */
-  double spread; /* of q: how large scores are */
+  size_t parts;  /* number of parts into which keys are cut */
+  double spread; /* factor on q, and so on the scores */
 } setting;
 
-/* ---- values ---- */
+/* ---- values, with the errors that rounding may make ---- */
 
 typedef struct value {
   uint16_t *half;
   float *wide;
-  double *exact, *noise; /* a result in f64, and how far roundings of its terms may bring it off */
+  double *exact, *noise; /* the f64 result, and the sum of squares of the errors that its terms' roundings may make */
   size_t count;
 } value;
 
@@ -60,13 +60,13 @@ static void release(value *v) {
   free(v->noise);
 }
 
-/* A product's term: `rounded` is in bf16, from an f32 that is off by so much; the other factor is exact. */
+/* Adds a term of a product: `rounded` is in bf16, rounded from an f32 that is wrong by `off`; `factor` is exact. */
 static void add_term(value *to, size_t at, double rounded, double off, double factor) {
   to->exact[at] += rounded * factor;
   to->noise[at] += (0x1p-18 * rounded * rounded + off * off) * factor * factor;
 }
 
-/* Results that are f32 sums of such terms, or such sums that were rounded to bf16 once or more. */
+/* Checks results that are f32 sums of such terms, rounded to bf16 `roundings` times. */
 static void holds(const value *v, int roundings) {
   double squares = 0, worst = 0;
   for (size_t i = 0; i < v->count; i++) {
@@ -80,16 +80,16 @@ static void holds(const value *v, int roundings) {
   CHECK(worst <= 6);
 }
 
-/* ---- the formula, a row of one head at a time ---- */
+/* ---- the formula in f64, one row of one head at a time ---- */
 
 typedef struct problem {
   setting setting;
-  value q, k, v, d_out;     /* given */
-  value out, d_q, d_k, d_v; /* computed */
+  value q, k, v, d_out;     /* inputs */
+  value out, d_q, d_k, d_v; /* results */
 } problem;
 
 typedef struct row {
-  size_t q, kv; /* first elements: of the row, and of its head in column 0 */
+  size_t q, kv; /* index of the row's first element in q, and of its head's first element in row 0 of the keys */
   size_t seen;
 } row;
 
@@ -120,7 +120,7 @@ static void forward_row(problem *p, row at, const double *probability) {
       add_term(&p->out, at.q + d, probability[j], 0, p->v.exact[at.kv + j * KV_WIDTH + d]);
 }
 
-/* The sum of p dp as backward has it: from the result as it was rounded. */
+/* Backward's sum of p dp, computed from the bf16 result times its gradient. */
 static double centre_of(const problem *p, row at) {
   double sum = 0;
   for (size_t d = 0; d < HEAD_DIM; d++) sum += ad_element(AD_BF16, p->out.half, at.q + d) * p->d_out.exact[at.q + d];
@@ -133,7 +133,7 @@ static void backward_row(problem *p, row at, const double *probability) {
     size_t column = at.kv + j * KV_WIDTH;
     double slope = dot(p->d_out.exact + at.q, p->v.exact + column) - centre;
     double d_score = at.seen == 1 ? 0 : probability[j] * slope / sqrt(HEAD_DIM);
-    double off = at.seen == 1 ? 0 : probability[j] * 4e-7;  // where the two that make the slope cancel
+    double off = at.seen == 1 ? 0 : probability[j] * 4e-7;  // error of the slope's two terms, which nearly cancel
     for (size_t d = 0; d < HEAD_DIM; d++) {
       add_term(&p->d_v, column + d, probability[j], 0, p->d_out.exact[at.q + d]);
       add_term(&p->d_q, at.q + d, d_score, off, p->k.exact[column + d]);
@@ -154,7 +154,7 @@ static void each_row(problem *p, void (*of_row)(problem *p, row at, const double
   free(probability);
 }
 
-/* ---- the same with the library's arithmetic ---- */
+/* ---- the same computed by the library ---- */
 
 static positions all_of(size_t count) {
   return (positions){.span = {{0, (int64_t)count}}, .span_count = 1, .count = count};
@@ -172,7 +172,7 @@ static attention_sizes sizes_of(const setting *s) {
                            .visible = s->sees_all ? s->seq : 0};
 }
 
-/* A part of keys and values in memory of its own, as one that came from another rank, and its gradients. */
+/* A part of keys and values in its own memory, as if it had come from another rank, and its gradients. */
 typedef struct key_part {
   attention_part part;
   size_t first, count;
@@ -200,7 +200,7 @@ static key_part part_of(const problem *p, size_t index) {
   return part;
 }
 
-/* Sums, which lie head after head, of `count` rows to the rows of a value from `first` on. */
+/* Copies sums, which lie head after head, of `count` rows into the rows of a value from row `first` on. */
 static void put_sums(const problem *p, value *to, size_t heads, const float *sums, size_t first, size_t count) {
   for (size_t unit = 0; unit < BATCH * heads; unit++)
     for (size_t i = 0; i < count; i++)
@@ -220,7 +220,7 @@ static void release_part(key_part *part) {
   free(part->d_v);
 }
 
-/* Scratch memory that is no number, and what follows it, which stays as it is. */
+/* Scratch memory filled with NaN, followed by bytes that must stay unchanged. */
 enum { BEHIND = 64 };
 
 static char *scratch_of(size_t bytes) {
@@ -276,7 +276,7 @@ static void compute(problem *p) {
   free(state.sum);
 }
 
-enum { GIVEN = 4 }; /* values of a problem: q, k, v, d_out */
+enum { GIVEN = 4 }; /* inputs of a problem: q, k, v, d_out */
 
 static problem problem_of(setting s) {
   size_t rows = BATCH * s.seq;
@@ -332,19 +332,20 @@ static void a_long_row_is_taken_in_runs(void **state) {
   compare((setting){600, 1, 1, 1});
 }
 
-/* Of scores near 5,000 a row's maximum and the logarithm of its sum would have one rounding for both. */
+/* With scores near 5,000, f32 cannot hold a row's maximum plus the logarithm of its sum exactly enough: both are kept.
+ */
 static void large_scores_keep_their_sums(void **state) {
   compare((setting){100, 0, 3, 1500});
   compare((setting){100, 1, 3, 300});
 }
 
-/* ---- the operation, on ranks that cut the sequence or have all of it ---- */
+/* ---- the operation on ranks that cut the sequence or have all of it ---- */
 
 typedef struct cut {
   const char *mesh, *layout;
   setting setting;
-  int results; /* of the same operands */
-  int gathers; /* every rank brings all keys and values together; otherwise they go around */
+  int results; /* how often the operation is applied to the same operands */
+  int gathers; /* 1: every rank gathers all keys and values; 0: they go around a ring */
 } cut;
 
 static ad_array own_part(ad_comm *comm, const ad_layout *layout, const value *whole, int64_t width) {
@@ -359,7 +360,7 @@ static ad_array own_part(ad_comm *comm, const ad_layout *layout, const value *wh
   return own;
 }
 
-/* Brings the parts of a value that is cut together, on a tape of its own. */
+/* Gathers the parts of a cut value, on a tape of its own. */
 static void bring_together(ad_comm *comm, const ad_layout *layout, const ad_array *own, value *whole) {
   ad_tape *t;
   ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
@@ -377,7 +378,7 @@ static void halve(value *v) {
   for (size_t i = 0; i < v->count; i++) ad_set_element(AD_BF16, v->half, i, ad_element(AD_BF16, v->half, i) / 2);
 }
 
-/* The gradients of one result; or of two, which are added up. */
+/* Starts backward with the gradient of one result, or with that of both, which then add up. */
 static void start_backward(ad_tape *t, ad_tensor *const *y, const ad_array *d_out, int results) {
   const ad_array *gradients[] = {d_out, d_out};
   CHECK_OK(ad_backward_from(t, y, gradients, (size_t)results, AD_LAST_START));
@@ -395,7 +396,7 @@ typedef struct rank_case {
   ad_tensor *x[3], *y[2];
 } rank_case;
 
-/* Forward and backward; bit i of `carry`: operand i carries a gradient. */
+/* Runs forward and backward on this rank; bit i of `carry`: operand i carries a gradient. */
 static rank_case run_rank(ad_comm *comm, const cut *c, const problem *p, int carry) {
   const value *given[GIVEN] = {&p->q, &p->k, &p->v, &p->d_out};
   static const int64_t widths[GIVEN] = {WIDTH, KV_WIDTH, KV_WIDTH, WIDTH};
@@ -434,7 +435,7 @@ static int one_rank(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Bit for bit what they are where all three carry one. */
+/* The gradients of some operands have the bits that they have when all three operands carry one. */
 static int some_carry(ad_comm *comm, void *context) {
   problem p = problem_of(((const cut *)context)->setting);
   rank_case all = run_rank(comm, context, &p, 7);
@@ -461,13 +462,15 @@ static void the_operation_rounds_once_at_its_end(void **state) {
     cut_into(1, "cp=1", "cp=S1z", s, 1);
     cut_into(2, "cp=2", "cp=S1", s, 1);
     cut_into(3, "cp=3", "cp=S1z", s, 1);
-    cut_into(4, "cp=4", "cp=S1z", (setting){.seq = 3, .sees_all = sees_all, .spread = 1}, 1); /* ranks without a row */
+    /* some ranks have no row */
+    cut_into(4, "cp=4", "cp=S1z", (setting){.seq = 3, .sees_all = sees_all, .spread = 1}, 1);
     cut_into(8, "cp=8", "cp=S1", s, 1);
-    cut_into(2, "cp=2", "cp=S2", s, 1); /* heads */
+    cut_into(2, "cp=2", "cp=S2", s, 1); /* heads are cut instead of the sequence */
   }
 }
 
-/* Ranks have fewer rows than columns. Each rounds its addends to the gradients of keys and values before they meet. */
+/* Each rank has fewer rows than columns, and rounds its addends to the gradients of keys and values before they are
+ * summed. */
 static void gathered_keys_serve_the_rows_of_each_rank(void **state) {
   for (int sees_all = 0; sees_all < 2; sees_all++) {
     cut c = {"cp=3", "cp=S1z", {.seq = 91, .sees_all = sees_all, .spread = 1}, 1, 1};
@@ -475,7 +478,7 @@ static void gathered_keys_serve_the_rows_of_each_rank(void **state) {
   }
 }
 
-/* What is on its way is neither read nor overwritten: memory that something lands in is NaN until it is there. */
+/* The hostile engine fills memory that is being received into with NaN: the ring neither reads nor overwrites it. */
 static void a_ring_holds_under_a_hostile_engine(void **state) {
   setting s = {.seq = 90, .spread = 1};
   setenv("ADDEND_HOSTILE", "13", 1);

@@ -1,9 +1,10 @@
-/* How evenly experts are chosen: the balancing loss against its formula, and what a limit drops against sorting. */
+/* Tests how evenly experts are chosen: the balancing loss against its formula, and the tokens that a capacity limit
+ * drops against sorting. */
 #include "tensor/routing.h"
 #include "two_ways.h"
 #include "world.h"
 
-/* Tokens that choose experts at random, of a batch [samples, seq]. */
+/* Tokens of a batch [samples, seq] that choose experts by random scores. */
 typedef struct chosen {
   world w;
   ad_tape *t;
@@ -33,7 +34,7 @@ static void end(chosen *c) {
   world_close(&c->w);
 }
 
-/* ---- the loss ---- */
+/* ---- the balancing loss ---- */
 
 static void the_loss_is_that_of_the_formula(void **state) {
   chosen c = choose();
@@ -49,7 +50,7 @@ static void the_loss_is_that_of_the_formula(void **state) {
   end(&c);
 }
 
-/* Choices are numbers: the gradient goes to the shares alone. */
+/* Choices are integers and carry no gradient: only the shares get one. */
 static void its_gradient_is_that_of_the_shares(void **state) {
   chosen c = choose();
   ad_tensor *shares = ad_input(c.t, ad_tensor_array(c.shares));
@@ -77,7 +78,7 @@ static void even_choices_cost_one(void **state) {
   world_close(&w);
 }
 
-/* ---- the limit ---- */
+/* ---- the capacity limit ---- */
 
 /* Whether the choice is among the first `capacity` of its expert, in the order of tokens. */
 static int is_early(const int32_t *expert, size_t choice, size_t capacity) {
@@ -96,7 +97,7 @@ static void assert_kept(const chosen *c, size_t capacity) {
   }
   assert_int_equal(c->routing->slots, kept);
   assert_int_equal(ad_routing_dropped(c->routing), TOKENS * TOP_K - kept);
-  for (size_t e = 0; e < EXPERTS; e++) { /* slots are in the order of experts */
+  for (size_t e = 0; e < EXPERTS; e++) { /* slots are sorted by expert */
     assert_true(c->routing->per_expert[e] <= capacity);
     for (size_t i = 0; i < c->routing->per_expert[e]; i++, last++)
       assert_int_equal(c->routing->expert[c->routing->choice_of_slot[last]], e);
@@ -124,7 +125,7 @@ static void choices_are_counted_before_the_limit(void **state) {
   end(&c);
 }
 
-/* What is dropped is as if it had not been chosen: no row, and a gradient of exactly zero. */
+/* A dropped choice gives no row, and its gradient is exactly zero. */
 static void what_is_dropped_has_no_gradient(void **state) {
   chosen c = choose();
   ad_array weights;

@@ -1,9 +1,9 @@
-/* Operations on the parts of a value against the same on the whole, gathered, and operations against the sums and
- * products that they are: values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2
+/* Tests operations on the parts of a value against the gathered whole, and composed operations against the sums and
+ * products they stand for: values and gradients on real ranks in f64. Parts are uneven and empty, groups of size 1, 2
  * and 3. */
 #include "parts.h"
 
-/* ---- rows ---- */
+/* ---- operations on rows ---- */
 
 static ad_tensor *scale_rows(ad_tape *t, ad_tensor *const *x) {
   return ad_scale_rows(t, x[0], ad_convert(t, x[1], "tp", AD_R));
@@ -24,9 +24,9 @@ static void norms_of_cut_rows_are_those_of_the_whole(void **state) {
   compare_on_all(norm, norm_of_whole, rows_cut, 1, 0);
 }
 
-/* ---- columns ---- */
+/* ---- operations that join and split columns ---- */
 
-/* x W^T where both are concatenated is the sum of the products of the parts. */
+/* x W^T with concatenated x and W is the sum of the products of their parts. */
 static ad_tensor *joined_product(ad_tape *t, ad_tensor *const *x) {
   return ad_linear_transposed(t, ad_concat(t, x, 2), x[2]);
 }
@@ -34,7 +34,7 @@ static ad_tensor *sum_of_products(ad_tape *t, ad_tensor *const *x) {
   return ad_add(t, ad_linear_transposed(t, x[0], ad_slice(t, x[2], 0, WIDTH)),
                 ad_linear_transposed(t, x[1], ad_slice(t, x[2], WIDTH, 2)));
 }
-/* Columns of what is still to be summed. */
+/* Joining columns of partial values and summing gives the same as summing first. */
 static ad_tensor *joined_before_the_sum(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *joined = ad_concat(t, (ad_tensor *[]){x[0], x[1]}, 2);
   return ad_linear_transposed(t, ad_all_reduce(t, joined, "tp", AD_I), x[2]);
@@ -71,7 +71,7 @@ static ad_tensor *sum_of_squares(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *d = difference(t, whole(t, x[0]), whole(t, x[1]));
   return ad_sum(t, ad_multiply(t, d, d));
 }
-/* The sum of x[1] gives it a gradient: the target has none. */
+/* The target carries no gradient in the loss; ad_sum(x[1]) gives it one, so that all leaves have a gradient. */
 static ad_tensor *divergence(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *loss = ad_kl_divergence(t, x[0], ad_constant(t, ad_tensor_array(x[1])));
   return summed(t, ad_add(t, loss, ad_sum(t, x[1])));
@@ -84,7 +84,8 @@ static ad_tensor *divergence_of_whole(ad_tape *t, ad_tensor *const *x) {
 
 static void a_squared_error_is_the_sum_of_squares(void **state) {
   compare_on_all(squared_error, sum_of_squares, both_cut, 2, 0);
-  const input long_one = {both_cut, SHAPE(3, 3, 4, 300), 0};  // more than is looked at in one piece
+  // rows longer than the piece that the kernel handles at once
+  const input long_one = {both_cut, SHAPE(3, 3, 4, 300), 0};
   compare((comparison){.mesh = "dp_shard=2 tp=1",
                        .inputs = {long_one, long_one},
                        .input_count = 2,

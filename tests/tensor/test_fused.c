@@ -1,6 +1,6 @@
-/* Operations that communicate inside, or compute on a part, against their composition from law 2's table: the same
- * values gathered, the whole computed, the own part taken. Values and gradients are compared on real ranks in f64.
- * Parts are uneven and empty, groups of size 1 and 3. */
+/* Tests operations that communicate inside, or compute on a part, against their composition from law 2's table: the
+ * operands are gathered, the whole is computed, the rank's part is taken. Values and gradients are compared on real
+ * ranks in f64. Parts are uneven and empty, groups of size 1 and 3. */
 #include "base/mistakes.h"
 #include "tensor/mistakes.h"
 #include "two_ways.h"
@@ -26,10 +26,10 @@ static void the_loss_of_a_cut_vocabulary_is_that_of_the_whole(void **state) {
   compare_loss("dp_shard=1 tp=2", 7);
   compare_loss("dp_shard=1 tp=3", 7);
   compare_loss("dp_shard=3 tp=2", 9);
-  compare_loss("dp_shard=1 tp=3", 2); /* a rank without any */
+  compare_loss("dp_shard=1 tp=3", 2); /* one rank has none of the vocabulary */
 }
 
-/* A logit that is no number, of the last rank's part and not the target. */
+/* A NaN logit in the last rank's part, which is not the target, makes the loss NaN on every rank. */
 static int no_number_comes_out(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_layout cut, same;
@@ -58,7 +58,7 @@ static void a_logit_that_is_no_number_is_the_loss_of_all_ranks(void **state) {
   run_ranks(2, no_number_comes_out, (void *)(uintptr_t) "tp=2");
 }
 
-/* ---- a table cut by rows ---- */
+/* ---- lookup in a table that is cut by rows ---- */
 
 static ad_tensor *part_lookup(ad_tape *t, ad_tensor *const *x) {
   return ad_all_reduce(t, ad_embedding(t, x[0], x[1]), "tp", AD_I);
@@ -67,7 +67,7 @@ static ad_tensor *whole_lookup(ad_tape *t, ad_tensor *const *x) {
   return ad_embedding(t, ad_all_gather(t, x[0], "tp", AD_I), x[1]);
 }
 
-/* Indices from 0: what `make` draws begins with -1, so the table is read one row further. */
+/* `make` draws indices from -1 on, but a lookup needs indices from 0 on: -1 becomes 0. */
 static ad_tensor *shifted(ad_tape *t, ad_tensor *const *x, ad_tensor *(*lookup)(ad_tape *, ad_tensor *const *)) {
   const ad_array *indices = ad_tensor_array(x[1]);
   for (size_t i = 0; i < ad_array_numel(indices); i++)
@@ -96,17 +96,17 @@ static void a_lookup_in_parts_is_that_in_the_whole(void **state) {
 
 enum { HEAD_DIM = 4 };
 
-static int sees_all;  // the mask of what is compared: none, or causal
+static int sees_all;  // whether attention is without a mask, or causal
 
 static ad_tensor *attention(ad_tape *t, ad_tensor *q, ad_tensor *k, ad_tensor *v) {
   return sees_all ? ad_attention_all(t, q, k, v, HEAD_DIM) : ad_attention(t, q, k, v, HEAD_DIM);
 }
 static ad_tensor *in_parts(ad_tape *t, ad_tensor *const *x) { return attention(t, x[0], x[1], x[2]); }
-/* The ring against gathered keys: each rank's rows against all of them, gradients reduce-scattered. */
+/* Instead of the ring: each rank gathers all keys and values, whose gradients are then reduce-scattered. */
 static ad_tensor *with_gathered_keys(ad_tape *t, ad_tensor *const *x) {
   return attention(t, x[0], ad_all_gather(t, x[1], "cp", AD_R), ad_all_gather(t, x[2], "cp", AD_R));
 }
-/* Everything gathered, the whole computed on each rank. */
+/* Instead of the ring: every rank gathers everything, computes the whole and takes its part. */
 static ad_tensor *on_whole_zigzag(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *q = ad_all_gather(t, x[0], "cp", AD_I), *k = ad_all_gather(t, x[1], "cp", AD_I),
             *v = ad_all_gather(t, x[2], "cp", AD_I);
@@ -144,10 +144,10 @@ static void attention_around_the_ring_is_that_of_the_whole(void **state) {
     compare_ring("dp_shard=1 cp=1", 2, 8, 2, 2);
     compare_ring("dp_shard=1 cp=2", 2, 8, 2, 1);
     compare_ring("dp_shard=1 cp=2", 2, 1, 2, 2);
-    compare_ring("dp_shard=1 cp=3", 2, 13, 4, 2);  /* chunks of 2 and 3 */
-    compare_ring("dp_shard=1 cp=4", 1, 300, 1, 1); /* several blocks of rows */
-    compare_ring("dp_shard=1 cp=4", 2, 3, 2, 2);   /* ranks without a row */
-    compare_ring("dp_shard=3 cp=2", 2, 8, 2, 2);   /* a rank without a sample */
+    compare_ring("dp_shard=1 cp=3", 2, 13, 4, 2);  /* chunks of 2 and 3 rows */
+    compare_ring("dp_shard=1 cp=4", 1, 300, 1, 1); /* several blocks of rows on a rank */
+    compare_ring("dp_shard=1 cp=4", 2, 3, 2, 2);   /* some ranks have no row */
+    compare_ring("dp_shard=3 cp=2", 2, 8, 2, 2);   /* one rank has no sample */
   }
 }
 
@@ -156,7 +156,7 @@ static ad_tensor *heads_gathered(ad_tape *t, ad_tensor *const *x) {
             *v = ad_all_gather(t, x[2], "tp", AD_I);
   return ad_convert(t, attention(t, q, k, v), "tp", AD_S(2));
 }
-/* Keys and values on every rank, whose gradient is a sum: here of what was I. */
+/* Keys and values are whole on every rank; they were I, so their gradient is summed over the ranks. */
 static ad_tensor *keys_on_all(ad_tape *t, ad_tensor *const *x) {
   return attention(t, x[0], ad_convert(t, x[1], "tp", AD_R), ad_convert(t, x[2], "tp", AD_R));
 }
@@ -180,13 +180,13 @@ static void grouped_heads_find_their_keys(void **state) {
     compare_heads("tp=1", 4, 2, 1);
     compare_heads("tp=2", 4, 2, 1);
     compare_heads("tp=3", 6, 3, 1);
-    compare_heads("tp=3", 6, 2, 0); /* fewer heads of keys than ranks */
+    compare_heads("tp=3", 6, 2, 0); /* fewer key heads than ranks */
     compare_heads("tp=4", 4, 1, 0);
     compare_heads("tp=2", 6, 3, 0);
   }
 }
 
-/* ---- the known mistakes of a ring ---- */
+/* ---- the known mistakes of ring attention ---- */
 
 static ad_tensor *with_positions(ad_tape *t, ad_tensor *const *x) {
   return attention(t, ad_rotary(t, x[0], HEAD_DIM, 100), ad_rotary(t, x[1], HEAD_DIM, 100), x[2]);
@@ -204,7 +204,7 @@ static int outcomes_differ(const outcome *a, const outcome *b) {
   return found;
 }
 
-/* Each known mistake changes the numbers of every rank; that of a mask cannot be made where there is none. */
+/* Each known mistake changes the numbers of every rank; the mistake in the mask cannot be planted without a mask. */
 static int mistakes_show(ad_comm *comm, void *context) {
   size_t count;
   const ad_mistake *mistakes = ad_tensor_mistakes(&count);
@@ -238,7 +238,7 @@ static void known_mistakes_show_with_either_mask(void **state) {
   }
 }
 
-/* A rank that fails before a ring tells the others, who then need not wait for it. */
+/* A rank that fails before a ring tells the other ranks, so that they do not wait for it. */
 static int fails_before_the_ring(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_layout layout;
@@ -249,7 +249,7 @@ static int fails_before_the_ring(ad_comm *comm, void *context) {
   CHECK_OK(ad_tape_create(comm, mesh, &options, &t));
   ad_array q = make(comm, AD_F64, &SHAPE(3, 1, 8, HEAD_DIM), &layout, 1, 0);
   ad_tensor *x = ad_input(t, &q);
-  if (ad_comm_rank(comm) == 1) x = ad_rotary(t, x, 3, 10000); /* no even width */
+  if (ad_comm_rank(comm) == 1) x = ad_rotary(t, x, 3, 10000); /* rank 1 fails here: a head's width must be even */
   ad_attention(t, x, x, x, HEAD_DIM);
   CHECK(ad_tape_status(t) == (ad_comm_rank(comm) ? AD_INVALID : AD_PEER_FAILED));
   CHECK_MESSAGE("head_dim");
@@ -263,7 +263,7 @@ static void a_rank_that_fails_before_a_ring_tells_the_others(void **state) {
   run_ranks(2, fails_before_the_ring, NULL);
 }
 
-/* ---- the norm of each head ---- */
+/* ---- the norm of each attention head ---- */
 
 static ad_tensor *norm_of_own_heads(ad_tape *t, ad_tensor *const *x) {
   return ad_head_norm(t, x[0], ad_convert(t, x[1], "tp", AD_R), 1e-5);
@@ -283,9 +283,9 @@ static void the_norm_of_heads_sums_over_all_heads(void **state) {
   compare(c);
 }
 
-/* ---- a bias on a pending sum ---- */
+/* ---- a bias that is added to a partial sum ---- */
 
-/* x [rows, in] cut along `in`, a matrix cut by rows: their product is P on tp. */
+/* x [rows, in] is cut along `in` and the matrix by rows, so their product is P on tp; x[2] is the bias. */
 static ad_tensor *bias_before_the_sum(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *bias = ad_once(t, ad_convert(t, x[2], "tp", AD_R), "tp");
   return ad_all_reduce(t, ad_add_row(t, ad_linear(t, x[0], x[1]), bias), "tp", AD_I);

@@ -1,4 +1,4 @@
-/* Matrix products against the same in f64: every transpose, stride and dtype within what its arithmetic may round. */
+/* Tests matrix products against f64: every transpose, stride and dtype, within the rounding of its arithmetic. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,15 +18,16 @@
 #include "products/gemm_cut.h"
 #include "tensor/mistakes.h"
 
-/* ---- numbers ---- */
+/* ---- matrices of any dtype and stride ---- */
 
 typedef struct matrix {
   ad_dtype dtype;
-  int64_t rows, columns, stride; /* as they lie in memory */
+  int64_t rows, columns, stride; /* shape in memory, before any transpose */
   char *data;
 } matrix;
 
-/* What stands between the rows, and must stay: larger than any value of a test, exact in every dtype. */
+/* Fills the gaps between rows, which a product must not change: larger than any value of a test, exact in every dtype.
+ */
 static const double between = 12288;
 
 static double value_of(const matrix *of, int64_t row, int64_t column) {
@@ -40,7 +41,7 @@ static void set_value(matrix *of, int64_t row, int64_t column, double value) {
   ad_cast(of->data + (size_t)(row * of->stride + column) * ad_dtype_size(of->dtype), of->dtype, &value, AD_F64, 1);
 }
 
-/* A whole row, and what stands behind it. */
+/* Writes a whole row, with the gap behind it. */
 static void set_row(matrix *of, int64_t row, const double *values) {
   char *at = of->data + (size_t)(row * of->stride) * ad_dtype_size(of->dtype);
   ad_cast(at, of->dtype, values, AD_F64, (size_t)of->stride);
@@ -73,7 +74,7 @@ static matrix copy_of(const matrix *of) {
   return copy;
 }
 
-/* ---- one product ---- */
+/* ---- one product and its error bound ---- */
 
 typedef struct trial {
   ad_dtype values, result;
@@ -84,8 +85,8 @@ typedef struct trial {
 
 typedef struct operands {
   matrix a, b, c;
-  double *left, *right;    /* a [m, k] and the transpose of b [n, k] in f64 */
-  double *sums, *absolute; /* [m, n]: of k products each, and of their absolute values; NULL: not made yet */
+  double *left, *right;    /* a [m, k] and the transpose of b [n, k], in f64 */
+  double *sums, *absolute; /* [m, n]: the sum of the k products, and of their absolute values; NULL: not computed yet */
 } operands;
 
 static double *copy_values(const matrix *from, int transposed) {
@@ -132,7 +133,7 @@ static void multiply(const trial *of, const operands *at, matrix *c) {
   assert_int_equal(ad_gemm_status(), AD_OK);
 }
 
-/* Of half a unit in the last place, relative. */
+/* Unit roundoff: half a unit in the last place, relative. */
 static double rounding_of(ad_dtype dtype) { return dtype == AD_F64 ? 0x1p-53 : dtype == AD_F32 ? 0x1p-24 : 0x1p-8; }
 
 typedef struct expected {
@@ -156,9 +157,9 @@ static void make_sums(const trial *of, operands *at) {
     }
 }
 
-/* A sum of k products and of what stood there, in any order, has at most k additions and k products to round, the
- * factor one more; each rounds at most the sum of absolute values so far (Higham, Accuracy and Stability, 3.1). The
- * result is rounded once more. The reference itself is that good in f64. */
+/* The bound: a sum of k products and of the old value, in any order, has at most k additions and k products to round,
+ * and the factor is one more; each rounding errs by at most the unit times the sum of absolute values (Higham, Accuracy
+ * and Stability, 3.1). The result is rounded once more. The f64 reference has the same bound in f64. */
 static expected expect(const trial *of, const operands *at, int64_t row, int64_t column) {
   double sum = of->factor * at->sums[row * of->n + column];
   double absolute = fabs(of->factor) * at->absolute[row * of->n + column];
@@ -180,7 +181,7 @@ static int is_within(const trial *of, operands *at, const matrix *c) {
   return 1;
 }
 
-/* Nothing but the m x n values of c was written. */
+/* Whether nothing but the m x n values of c was written. */
 static int is_whole(const matrix *c) {
   for (int64_t row = 0; row <= c->rows; row++)
     for (int64_t column = row < c->rows ? c->columns : 0; column < c->stride; column++)
@@ -233,7 +234,7 @@ static void products_are_as_good_as_their_arithmetic(void **state) {
       each_flag((trial){dtypes[d].values, dtypes[d].result, sizes[i][0], sizes[i][1], sizes[i][2], .factor = 1});
 }
 
-/* More than one block of every dimension. */
+/* Products larger than one block in every dimension. */
 static void large_products_are_too(void **state) {
   enum { FLAGS = 3, LARGE = (DTYPES - 1) * FLAGS };
   draw drawn = draw_cases("large products", LARGE, 0, 3);
@@ -252,9 +253,9 @@ static void products_of_nothing_give_zeros_or_change_nothing(void **state) {
       each_flag((trial){dtypes[d].values, dtypes[d].result, sizes[i][0], sizes[i][1], sizes[i][2], .factor = 1});
 }
 
-/* ---- in two pieces ---- */
+/* ---- products cut in two pieces along k ---- */
 
-/* Cut at any place, the sum of both pieces is rounded once: it is as good as the whole product. */
+/* The sum of both pieces, wherever k is cut, is rounded once, so it is as good as the whole product. */
 static void products_cut_in_two_are_as_good_as_whole_ones(void **state) {
   gemm_cuts cuts = {.seed = 1};
   ad_seam_plant(AD_SEAM_PRODUCT, (ad_seam_slot){ad_gemm_cut, &cuts});
@@ -281,7 +282,8 @@ static int differ(const trial *of, const gemm_cuts *from) {
   return found;
 }
 
-/* What is measured with them is how sums round: in most elements otherwise, in bf16 in few unless pieces round. */
+/* Cut products make the reference's draws differ in rounding: in f32 most elements differ; in bf16 few do, unless each
+ * piece is rounded. */
 static void a_cut_product_rounds_otherwise(void **state) {
   trial f32 = {AD_F32, AD_F32, 40, 50, 300, .factor = 1}, narrow = {AD_BF16, AD_BF16, 40, 50, 300, .factor = 1};
   assert_true(differ(&f32, &(gemm_cuts){.seed = 1}) > 1000);
@@ -289,9 +291,9 @@ static void a_cut_product_rounds_otherwise(void **state) {
   assert_true(differ(&narrow, &(gemm_cuts){.seed = 1, .rounds_between = 1}) > 400);
 }
 
-/* ---- rounding ---- */
+/* ---- rounding in bf16 ---- */
 
-/* As a unit would that keeps its sums in bf16 between a few of k. */
+/* Multiplies as a unit would that rounds its sum to bf16 after every `steps` terms. */
 static void multiply_narrowly(const trial *of, const operands *at, matrix *c, int64_t steps) {
   for (int64_t row = 0; row < of->m; row++)
     for (int64_t column = 0; column < of->n; column++) {
@@ -322,7 +324,7 @@ static void sums_kept_in_bf16_are_seen(void **state) {
   }
 }
 
-/* 2^-8 of c is half a unit of bf16: rounding the product before it is added would lose 2^-10 of it. */
+/* 2^-8 of c is half a unit of bf16: if the product were rounded before it is added, 2^-10 of it would be lost. */
 static void a_result_in_bf16_is_rounded_once(void **state) {
   uint16_t a[2], b[2], c;
   const double values[2] = {0x1p-8, 0x1p-8 + 0x1p-15}, ones[2] = {1, 0x1p-3}, one = 1;
@@ -330,7 +332,8 @@ static void a_result_in_bf16_is_rounded_once(void **state) {
   ad_cast(b, AD_BF16, ones, AD_F64, 2);
   ad_cast(&c, AD_BF16, &one, AD_F64, 1);
   gemm_operand left = {a, 2, 0}, right = {b, 1, 0};
-  ad_gemm(AD_BF16, AD_BF16, 1, 1, 2, 0.9, left, right, 1, &c, 1); /* 1 + 0.9 (2^-8 + 2^-11): more than half a unit */
+  /* 1 + 0.9 (2^-8 + 2^-11) is more than half a unit above 1 */
+  ad_gemm(AD_BF16, AD_BF16, 1, 1, 2, 0.9, left, right, 1, &c, 1);
   double got;
   ad_cast(&got, AD_F64, &c, AD_BF16, 1);
   assert_true(got == 1 + 0x1p-7);
@@ -344,7 +347,7 @@ static void what_is_no_number_passes(void **state) {
       trial of = {dtypes[d].values, dtypes[d].result, 20, 24, 40, .factor = 1};
       operands at = make_operands(&of);
       set_value(&at.a, 7, 11, odd[i]);
-      set_value(&at.c, 3, 3, NAN); /* not read */
+      set_value(&at.c, 3, 3, NAN); /* the old result is not read */
       multiply(&of, &at, &at.c);
       for (int64_t row = 0; row < of.m; row++)
         for (int64_t column = 0; column < of.n; column++) {
@@ -355,7 +358,7 @@ static void what_is_no_number_passes(void **state) {
     }
 }
 
-/* ---- the same bits, and memory ---- */
+/* ---- the same bits in every thread, and memory ---- */
 
 typedef struct run {
   const trial *of;
@@ -405,14 +408,14 @@ static void *run_without_memory(void *argument) {
 
 static void a_product_without_memory_says_so_once(void **state) {
   trial of = {AD_BF16, AD_F32, 4, 4, 4, .factor = 1};
-  pthread_t thread; /* has no memory yet */
+  pthread_t thread; /* the new thread has no memory for products yet */
   void *result = NULL;
   assert_int_equal(pthread_create(&thread, NULL, run_without_memory, &of), 0);
   pthread_join(thread, &result);
   assert_ptr_equal(result, &of);
 }
 
-/* The planted one is a mistake of rounding: it is near the right product, and not it. */
+/* The planted mistake only rounds differently: its product is near the right one, but not equal. */
 static void the_planted_product_rounds_and_does_nothing_else(void **state) {
   trial of = {AD_BF16, AD_BF16, 20, 30, 301, .factor = 1};
   operands at = make_operands(&of);
@@ -439,7 +442,7 @@ static void the_planted_product_rounds_and_does_nothing_else(void **state) {
   free_operands(&at);
 }
 
-/* ---- which way ---- */
+/* ---- which library computes a product ---- */
 
 static void each_rank_chooses_by_what_all_have(void **state) {
   const ad_products some = {AD_UNITS_AVX512, AD_LIBRARY_BY_TABLE, 20603, 0},
@@ -475,7 +478,7 @@ static void what_is_not_there_is_not_chosen(void **state) {
   assert_int_equal(way_of(units, AD_BF16, 64, 64, 64), GEMM_ONEDNN);
 }
 
-/* The same instructions are worth it on one processor and not on another. */
+/* bf16 instructions make products faster on some processors and slower on others that have the same instructions. */
 static void products_in_bf16_are_made_where_they_are_fast(void **state) {
   ad_products slow = {AD_UNITS_AVX512BF16, AD_LIBRARY_BY_TABLE, 20603, 0}, fast = slow;
   fast.units = AD_UNITS_FAST_BF16;
@@ -488,7 +491,7 @@ static void products_in_bf16_are_made_where_they_are_fast(void **state) {
   assert_false(ad_products_widen(fast));
 }
 
-/* oneDNN has no product of bf16 without AVX-512: whoever asks for oneDNN gets its product in f32. */
+/* Without AVX-512 oneDNN has no bf16 product, so ranks that ask for oneDNN get bf16 products computed in f32. */
 static void bf16_is_widened_where_onednn_has_none(void **state) {
   ad_products asked = {AD_UNITS_AVX2, AD_LIBRARY_ONEDNN, 20603, 0};
   assert_int_equal(way_of(asked, AD_BF16, 8, 16, 128), GEMM_WIDEN_ONEDNN);
@@ -499,7 +502,7 @@ static void bf16_is_widened_where_onednn_has_none(void **state) {
   assert_int_equal(way_of(asked, AD_BF16, 8, 16, 128), GEMM_ONEDNN);
 }
 
-/* oneDNN's issue 1661: an illegal instruction. */
+/* With these shapes oneDNN runs an illegal instruction (its issue 1661), so they are computed in f32. */
 static void sums_that_break_matrix_units_are_widened(void **state) {
   ad_products amx = {AD_UNITS_AMX, AD_LIBRARY_BY_TABLE, 20603, 0}, asked = {AD_UNITS_AMX, AD_LIBRARY_ONEDNN, 20603, 0};
   assert_int_equal(way_of(amx, AD_BF16, 65, 3, 63), GEMM_WIDEN_ONEDNN);
@@ -521,7 +524,7 @@ static void small_products_are_made_where_they_lie(void **state) {
   assert_int_equal(way_of(units, AD_F32, 64, 65, 64), GEMM_BLAS);
 }
 
-/* ---- primitives ---- */
+/* ---- oneDNN's primitives (compiled products), which are kept in a table ---- */
 
 static void multiply_shapes(void) {
   for (int64_t rows = 1; rows <= 80; rows++)
@@ -540,7 +543,7 @@ static void a_second_round_makes_no_primitive_and_takes_no_memory(void **state) 
   assert_int_equal(ad_memory_fail_at(0), 0);
 }
 
-/* Any order of many: none is lost while the table grows, and one that is full starts over. */
+/* Many shapes in any order: none is lost while the table grows, and a full table starts over. */
 static void more_shapes_than_the_table_holds_are_made_again(void **state) {
   long before = ad_gemm_onednn_made(ad_gemm_kept());
   for (int round = 0; round < 2; round++)
@@ -554,7 +557,7 @@ static void more_shapes_than_the_table_holds_are_made_again(void **state) {
   assert_in_range(ad_gemm_onednn_made(ad_gemm_kept()) - before, 5001, 10000);
 }
 
-/* As on a processor with these instructions, where this one has them. */
+/* Runs the tests as on a processor with `units`; skipped if this processor lacks them. */
 static int run_with(ad_library library, ad_units units, const char *name) {
   ad_products own = ad_products_own();
   if (units > own.units) return 0;
@@ -577,7 +580,7 @@ static int run_with(ad_library library, ad_units units, const char *name) {
   return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }
 
-/* Without AVX-512 oneDNN has no primitive of bf16. */
+/* oneDNN has no bf16 primitive without AVX-512, so these tests do not run there. */
 static int run_with_onednn(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_second_round_makes_no_primitive_and_takes_no_memory),
@@ -589,7 +592,8 @@ static int run_with_onednn(void) {
          (units < AD_UNITS_AVX512 ? 0 : cmocka_run_group_tests_name("primitives", tests, NULL, NULL));
 }
 
-/* As a rank beside others that have less. In a process of its own, in which oneDNN was not used before. */
+/* A rank whose world has fewer instructions than its processor must not use more. Needs a process in which oneDNN was
+ * not used before. */
 static void onednn_takes_no_more_than_all_ranks_have(void **state) {
   uint16_t one = 0x3f80, product = 0;
   ad_products all = ad_products_own();
@@ -608,7 +612,7 @@ static void onednn_takes_no_more_than_all_ranks_have(void **state) {
   assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
 }
 
-/* Where matrix units are there too, oneDNN would go on using them: in a process of its own, like the one above. */
+/* oneDNN would use matrix units wherever the processor has them, so this runs in a child process like the one above. */
 static int run_without_matrix_units(void) {
   if (!ad_onednn_version() || ad_products_own().units < AD_UNITS_AVX512BF16) return 0;
   pid_t child = fork();
@@ -632,7 +636,7 @@ int main(void) {
   if (ad_gemm_prepare()) return 1;
   failed += cmocka_run_group_tests_name("choice", tests, NULL, NULL);
   failed += run_with(AD_LIBRARY_OPENBLAS, ad_products_own().units, "openblas");
-  failed += run_with_onednn();  // first with all instructions: oneDNN is held to those of its first product
+  failed += run_with_onednn();  // first with all instructions, since oneDNN keeps to those of its first product
   for (int units = AD_UNITS_AMX; units >= AD_UNITS_PLAIN; units--)
     if (units != AD_UNITS_FAST_BF16) failed += run_with(AD_LIBRARY_BY_TABLE, (ad_units)units, "table");
   return failed;

@@ -1,4 +1,5 @@
-/* Stepping outside the types and back: what the stated layout of a gradient makes of a value, and what is refused. */
+/* Tests code that steps outside the types and back (ad_local): what the stated layout of a gradient makes of a value,
+ * and what is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -38,9 +39,10 @@ static void close_outside(outside *o) {
   ad_mesh_destroy(o->mesh);
 }
 
-/* ---- leaving ---- */
+/* ---- values that leave the tape (ad_to_local) ---- */
 
-/* A value that is I, used outside by each rank for its own addend of a loss: rank r computes (r + 1) * sum(x). */
+/* x is I, but outside each rank uses its copy for its own addend of a loss: rank r computes (r + 1) * sum(x). So the
+ * gradient that comes back is stated as P. */
 static int each_rank_uses_its_copy(ad_comm *comm, void *context) {
   outside o;
   open_outside(&o, comm, "tp=3", "tp=I");
@@ -67,7 +69,7 @@ static int each_rank_uses_its_copy(ad_comm *comm, void *context) {
 
 static void addends_of_what_left_are_summed(void **state) { run_ranks(3, each_rank_uses_its_copy, NULL); }
 
-/* What is stated as the dual leaves as it is: backward moves nothing. */
+/* If the stated gradient has the dual type, the value leaves as it is and backward moves nothing. */
 static int all_ranks_do_the_same(ad_comm *comm, void *context) {
   outside o;
   open_outside(&o, comm, "tp=3", "tp=I");
@@ -80,7 +82,7 @@ static int all_ranks_do_the_same(ad_comm *comm, void *context) {
 
 static void a_stated_dual_changes_nothing(void **state) { run_ranks(3, all_ranks_do_the_same, NULL); }
 
-/* A cut value outside is each rank's own. */
+/* Outside, a rank's part of a cut value is its own value (V). */
 static int a_part_leaves(ad_comm *comm, void *context) {
   outside o;
   open_outside(&o, comm, "tp=3", "tp=S0");
@@ -126,16 +128,16 @@ static int a_sum_leaves(ad_comm *comm, void *context) {
   outside o;
   open_outside(&o, comm, "tp=3", "tp=P");
   ad_tensor *x = ad_input(o.t, &o.array);
-  CHECK(ad_to_local(o.t, x, "tp=R") == x); /* an addend, and every rank gets the gradient of the sum */
+  CHECK(ad_to_local(o.t, x, "tp=R") == x); /* each rank's addend leaves, and every rank gets the gradient of the sum */
   close_outside(&o);
   return 0;
 }
 
 static void a_pending_sum_leaves_with_its_gradient_stated(void **state) { run_ranks(3, a_sum_leaves, NULL); }
 
-/* ---- coming back ---- */
+/* ---- values that enter the tape (ad_from_local) ---- */
 
-/* Made alike by all ranks outside (its gradient: I), used here by each for its addend. */
+/* All ranks computed x alike outside, so its gradient leaves as I; here each rank uses x for its own addend. */
 static int a_value_comes_in(ad_comm *comm, void *context) {
   outside o;
   open_outside(&o, comm, "tp=3", "tp=R");
@@ -152,7 +154,7 @@ static int a_value_comes_in(ad_comm *comm, void *context) {
 
 static void what_comes_in_gets_its_gradient_as_stated(void **state) { run_ranks(3, a_value_comes_in, NULL); }
 
-/* Beside an axis that cuts the value: 4 rows over dp, its columns each rank's own (V) or declared a cut. */
+/* A value of 4 rows cut over dp; on tp its columns are each rank's own (V) or declared a cut. */
 static void comes_in_on_two_axes(ad_comm *comm, const char *layout, const char *gradient, ad_type on_tp) {
   ad_mesh *mesh;
   ad_tape *t;

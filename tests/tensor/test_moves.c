@@ -1,5 +1,5 @@
-/* Transitions on the tape, on real ranks: every entry of the table is the adjoint of its backward, also where a
- * gradient is there already; a cut block against finite differences; a rank that fails tells the others. */
+/* Tests transitions on the tape, on real ranks: each is the adjoint of its backward, also where it adds to a gradient;
+ * a transformer block with cut parameters against finite differences; and that a rank that fails tells the others. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static ad_array random_dual(ad_comm *comm, const ad_array *of, uint64_t stream) 
   return random_array(comm, &of->shape, &dual, stream);
 }
 
-/* <value, dual> of one rank as an addend on tp, whatever the types. */
+/* The inner product of a value and a dual value as each rank's addend on tp, whatever their types. */
 static ad_tensor *paired(ad_tape *tape, ad_tensor *value, const ad_array *dual) {
   ad_tensor *product = ad_sum(tape, ad_multiply(tape, value, ad_constant(tape, dual)));
   const ad_array *array = ad_tensor_array(product);
@@ -40,7 +40,7 @@ static ad_tensor *paired(ad_tape *tape, ad_tensor *value, const ad_array *dual) 
   return product;
 }
 
-/* ---- every entry of the table ---- */
+/* ---- every transition is the adjoint of its backward ---- */
 
 typedef struct trial {
   ad_comm *comm;
@@ -78,7 +78,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static int is_cut_kind(ad_type kind) { return kind == AD_S(0); }
 
-/* A declaration of a cut takes equal parts. */
+/* Declaring a cut needs equal parts. */
 static int is_possible(const trial *t, const ad_shape *shape) {
   return t->entry->move != AD_MOVE_DECLARE || !(ad_type_is_cut(t->from) || ad_type_is_cut(t->to)) ||
          shape->dim[1] == 12;
@@ -95,7 +95,7 @@ static void run_types(trial *t) {
     }
 }
 
-/* all_to_all V to V takes counts, which a move on the tape has not: ad_array_exchange. */
+/* all_to_all V to V takes counts, which a transition on the tape does not have (ad_array_exchange has them). */
 static int is_on_the_tape(const ad_transition *entry) {
   return entry->move != AD_MOVE_ALL_TO_ALL || entry->from != AD_V;
 }
@@ -119,7 +119,7 @@ static void every_transition_is_the_adjoint_of_its_backward(void **state) {
   run_ranks(3, run_table, (char[]){"tp=3"});
 }
 
-/* ---- a cut block ---- */
+/* ---- a transformer block with cut parameters, against finite differences ---- */
 
 enum { PARAMS = 4 };
 
@@ -129,7 +129,7 @@ typedef struct block {
   ad_array param[PARAMS], step[PARAMS];
 } block;
 
-/* Rows cut over dp, hidden units over tp, unevenly. */
+/* Rows are cut over dp and hidden units over tp, unevenly. */
 static const struct {
   const char *layout;
   ad_shape shape;
@@ -164,7 +164,7 @@ static ad_tensor *run_block(ad_tape *t, ad_tensor *const *p) {
   return ad_sum(t, ad_multiply(t, h, h));
 }
 
-/* The loss summed over the ranks; <gradient, step> too, if wanted. */
+/* The loss, summed over the ranks; *slope, if not NULL, gets <gradient, step>. */
 static double evaluate(block *b, double *slope) {
   ad_tape *tape = open_tape(b->comm, b->mesh);
   ad_tensor *p[PARAMS];
@@ -194,7 +194,8 @@ static void go(block *b, double by) {
       ((double *)b->param[i].data)[k] += by * ((double *)b->step[i].data)[k];
 }
 
-/* 1e-7: a central difference of step 1e-5 errs by about 1e-10 (its square) and 1e-11 (rounding over the step). */
+/* The bound 1e-7: a central difference with step 1e-5 errs by about 1e-10 (its square) and 1e-11 (rounding over step).
+ */
 static int differentiate(ad_comm *comm, void *context) {
   block b;
   double slope;
@@ -216,9 +217,10 @@ static void a_block_cut_over_ranks_has_its_gradients(void **state) {
   run_ranks(4, differentiate, (char[]){"dp_shard=2 tp=2"});
 }
 
-/* ---- another view ---- */
+/* ---- values seen on another view of the same ranks ---- */
 
-/* sum(gelu(x) * c) over rows that are cut over both axes, seen as they lie or as `view` of the same ranks sees them. */
+/* sum(gelu(x) * c) over rows that are cut over both axes, computed on the mesh (view NULL) or on `view` of the same
+ * ranks. */
 static ad_tensor *route(ad_tape *t, ad_tensor *x, const ad_array *c, const ad_mesh *view) {
   x = ad_declare(t, ad_declare(t, x, "tp", AD_V), "dp_shard", AD_V);
   if (view) x = ad_view(t, x, view);
@@ -228,7 +230,8 @@ static ad_tensor *route(ad_tape *t, ad_tensor *x, const ad_array *c, const ad_me
 
 static ad_status give(void *context, size_t param) { return AD_OK; }
 
-/* `x` as an input, used once or twice, and as a parameter that is lent for each use: its copy is what is viewed. */
+/* x is an input used once, an input used twice, or a parameter that is lent for each use, so that its copy is viewed.
+ */
 static int run_view(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view;
   ad_layout cut;
@@ -267,9 +270,10 @@ static int run_view(ad_comm *comm, void *context) {
 
 static void a_view_changes_no_value_and_no_gradient(void **state) { run_ranks(4, run_view, NULL); }
 
-/* ---- counts ---- */
+/* ---- counts that divide a loss ---- */
 
-/* Rank r counts 10 r and r in two microbatches; nobody waits before the loss is divided. */
+/* Rank r counts 10 r tokens in one microbatch and r in the next; a rank waits for the sum only when it divides the
+ * loss. */
 static int divide_by_count(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_count *count;
@@ -296,11 +300,11 @@ static int divide_by_count(ad_comm *comm, void *context) {
 
 static void a_loss_is_divided_by_the_count_of_all_ranks(void **state) { run_ranks(3, divide_by_count, NULL); }
 
-/* ---- positions ---- */
+/* ---- rotary positions of a cut sequence ---- */
 
 static const ad_rotary_scaling slower = {.factor = 8, .low_turns = 0.5, .high_turns = 2, .original_positions = 16};
 
-/* A sequence that is cut, in whatever way, turns by the positions of the whole one. */
+/* Rotary embedding of a cut sequence, however it is cut, uses the positions in the whole sequence. */
 static int rotate_parts(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   CHECK_OK(ad_mesh_create("tp=3", &mesh));
@@ -327,9 +331,9 @@ static void rotary_knows_the_positions_of_a_part(void **state) {
   run_ranks(3, rotate_parts, (char[]){"tp=S0"});
 }
 
-/* ---- a rank that fails ---- */
+/* ---- a rank that fails on the tape ---- */
 
-/* Rank 1's index lies outside the table; the others are in the all_reduce that it will not reach. */
+/* Rank 1 has an index outside the table and never reaches the all-reduce in which the other ranks wait. */
 static int fail_on_rank_1(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   CHECK_OK(ad_mesh_create("tp=3", &mesh));
@@ -351,7 +355,7 @@ static int fail_on_rank_1(ad_comm *comm, void *context) {
 static void a_failed_tape_tells_the_ranks_that_wait_for_it(void **state) {
   ad_launch_options options = {.size = sizeof options, .ranks = 3, .function = fail_on_rank_1};
   ad_launch_result result = {.size = sizeof result};
-  assert_int_equal(ad_launch(&options, &result), AD_OK);  // every rank's own checks held
+  assert_int_equal(ad_launch(&options, &result), AD_OK);  // every rank passed its own checks
   assert_int_equal(result.status, AD_INVALID);
   assert_non_null(strstr(result.message, "index 9"));
 }

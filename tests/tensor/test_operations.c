@@ -1,5 +1,5 @@
-/* Every operation's gradient against finite differences in f64 along a random direction; linear ones as adjoints; f32
- * and bf16 against f64. One rank: what more ranks change is in test_moves.c. */
+/* Tests every operation's gradient against finite differences in f64 along a random direction, linear operations as
+ * adjoints, and f32 and bf16 against f64. All on one rank; more ranks are tested in test_moves.c. */
 #include <stdio.h>
 #include "rows/rows.h"
 #include "world.h"
@@ -8,8 +8,8 @@ enum { OPERANDS = 3 };
 
 typedef struct operand {
   ad_shape shape;
-  int32_t below;  // above 0: indices
-  int wide;       // f32 on a tape of bf16
+  int32_t below;  // above 0: the operand holds indices below this
+  int wide;       // f32 even on a bf16 tape
 } operand;
 
 typedef ad_tensor *(*formula)(ad_tape *, ad_tensor *const *x);
@@ -19,7 +19,7 @@ typedef struct experiment {
   formula f;
   const operand *operands;
   int count;
-  int used_twice;  // every operand has a gradient already when f's backward comes
+  int used_twice;  // every operand has a second user, so f's backward must add to an existing gradient
   ad_dtype dtype;
   ad_array value[OPERANDS], grad[OPERANDS];
 } experiment;
@@ -52,7 +52,7 @@ static void keep_gradients(experiment *e, ad_tensor *const *x) {
   }
 }
 
-/* The loss; gradients into e->grad if `backward`. */
+/* Returns the loss; if `backward`, e->grad gets the gradients. */
 static double evaluate(experiment *e, int backward) {
   ad_tape *tape = open_tape(&e->w, e->dtype);
   ad_tensor *x[OPERANDS];
@@ -89,8 +89,8 @@ static double slope_by_gradients(const experiment *e) {
   return slope;
 }
 
-/* A central difference errs by its step squared times a third derivative (here 1e-10 times some tens) and by rounding
- * of the loss over the step (1e-16 * 100 / 1e-5): 1e-7 of the slope is ten times more than both. */
+/* The bound 1e-7 of the slope: a central difference errs by its step squared times a third derivative (here 1e-10 times
+ * some tens) and by the loss's rounding over the step (1e-16 * 100 / 1e-5); ten times both. */
 static void against_differences(experiment *e) {
   const double step = 1e-5;
   evaluate(e, 1);
@@ -103,7 +103,7 @@ static void against_differences(experiment *e) {
   assert_true(fabs(measured - slope) <= 1e-7 * (fabs(slope) + 1));
 }
 
-/* Sums of up to some hundred terms, each rounded at 6e-8: 2e-5 of the largest gradient is never reached. */
+/* The bound 2e-5 of the largest gradient: sums of some hundred terms, each rounded at 6e-8, never reach it. */
 static void f32_near_f64(experiment *narrow, const experiment *wide) {
   evaluate(narrow, 1);
   for (int k = 0; k < wide->count; k++) {
@@ -116,8 +116,8 @@ static void f32_near_f64(experiment *narrow, const experiment *wide) {
   }
 }
 
-/* The dtype of every gradient is its value's. One rounding is off by 2^-9 of what it rounds; no formula here has more
- * than a few on a way, nor sums of more than some ten of them: 3 % of the largest gradient. */
+/* Every gradient has the dtype of its value. The bound, 3 % of the largest gradient: one rounding errs by 2^-9, no
+ * formula here has more than a few in a row, nor sums of more than some ten of them. */
 static void bf16_near_f64(formula f, const operand *operands, int count) {
   experiment narrow = {.f = f, .operands = operands, .count = count, .dtype = AD_BF16};
   narrow.w = world_open();
@@ -189,7 +189,7 @@ static ad_tensor *add_of_one(ad_tape *t, ad_tensor *const *x) { return ad_add(t,
 static ad_tensor *multiply(ad_tape *t, ad_tensor *const *x) { return ad_multiply(t, x[0], x[1]); }
 static ad_tensor *square(ad_tape *t, ad_tensor *const *x) { return ad_multiply(t, x[0], x[0]); }
 static ad_tensor *scale(ad_tape *t, ad_tensor *const *x) { return ad_scale(t, x[0], -1.75); }
-static ad_count *step_count;  // 2 and 5 in two microbatches
+static ad_count *step_count;  // counts 2 and 5 in two microbatches
 static ad_tensor *divide(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], step_count); }
 static ad_tensor *share(ad_tape *t, ad_tensor *const *x) { return ad_share(t, x[0], step_count, 1); }
 static ad_tensor *sum(ad_tape *t, ad_tensor *const *x) { return ad_sum(t, x[0]); }
@@ -207,14 +207,14 @@ static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[
 static ad_tensor *slices(ad_tape *t, ad_tensor *const *x) {
   return ad_multiply(t, ad_slice(t, x[0], 0, 4), ad_slice(t, x[0], 3, 4));
 }
-/* Its gradient forms in memory that was another's. */
+/* The gradient of the slice forms in memory that another gradient has used before. */
 static ad_tensor *slice_later(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *first = ad_slice(t, ad_gelu(t, x[0]), 2, 3);
   return ad_add(t, first, ad_slice(t, ad_gelu(t, ad_gelu(t, x[0])), 0, 3));
 }
 static ad_tensor *repeat(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[1]); }
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
-/* Against a target that stays. */
+/* The KL divergence to a constant target. */
 static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) {
   static double memory[2 * 9 * 13];
   ad_array target = *ad_tensor_array(x[0]);
@@ -224,7 +224,7 @@ static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) {
   return ad_kl_divergence(t, x[0], ad_constant(t, &target));
 }
 static ad_tensor *rotary(ad_tape *t, ad_tensor *const *x) { return ad_rotary(t, x[0], 6, 10000); }
-/* Pair 0 keeps its frequency, 1 is between, 2 is slower by the whole factor. */
+/* Scaled rotary frequencies: pair 0 keeps its frequency, pair 1 is between, pair 2 is slower by the whole factor. */
 static const ad_rotary_scaling slower = {.factor = 8, .low_turns = 0.5, .high_turns = 2, .original_positions = 16};
 static ad_tensor *rotary_scaled(ad_tape *t, ad_tensor *const *x) { return ad_rotary_scaled(t, x[0], 6, 12, &slower); }
 static ad_tensor *attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[1], x[2], 4); }
@@ -277,7 +277,7 @@ static ad_tensor *shares(ad_tape *t, ad_tensor *const *x) { return ad_shares(t, 
 static ad_tensor *sigmoid(ad_tape *t, ad_tensor *const *x) { return ad_sigmoid(t, x[0]); }
 static ad_tensor *place(ad_tape *t, ad_tensor *const *x) { return ad_place(t, x[0], x[1]); }
 static ad_tensor *rows_and_back(ad_tape *t, ad_tensor *const *x) { return ad_from_rows(t, ad_to_rows(t, x[0]), x[0]); }
-/* Each row goes to three experts and is three rows, which are added. */
+/* Each row goes to three experts, so it becomes three rows, which are weighted and added. */
 static ad_tensor *slots_and_back(ad_tape *t, ad_tensor *const *x) {
   ad_routing *routing;
   ad_tensor *chosen = ad_top_k(t, x[1], 3, NULL, &routing);
@@ -335,8 +335,8 @@ static void columns_have_their_gradients(void **state) {
   CHECK(slices, SHAPE1(7));
 }
 
-/* More than one operation takes, twice over, each of its own width: what is joined and taken apart again are the same
- * bits, and so are the gradients. */
+/* More columns are joined than one operation takes, twice, each of another width: joined and split again they have the
+ * same bits, and so have their gradients. */
 static void many_columns_come_back(void **state) {
   enum { MANY = 131, ROWS = 3 };
   world w = world_open();
@@ -384,7 +384,7 @@ static void rotary_and_attention_have_their_gradients(void **state) {
   CHECK(rotary, SHAPE3(2, 5, 12));
   CHECK(rotary_scaled, SHAPE3(2, 5, 12));
   CHECK(attention, SHAPE3(2, 7, 8), SHAPE3(2, 7, 8), SHAPE3(2, 7, 8));
-  CHECK(attention, SHAPE3(1, 131, 4), SHAPE3(1, 131, 4), SHAPE3(1, 131, 4));  // more than a block of rows
+  CHECK(attention, SHAPE3(1, 131, 4), SHAPE3(1, 131, 4), SHAPE3(1, 131, 4));  // more than one block of rows
   CHECK(self_attention, SHAPE3(2, 7, 8));
   CHECK(attention_all, SHAPE3(2, 7, 8), SHAPE3(2, 7, 4), SHAPE3(2, 7, 4));
   CHECK(attention_all, SHAPE3(1, 131, 4), SHAPE3(1, 131, 4), SHAPE3(1, 131, 4));
@@ -394,7 +394,7 @@ static void rotary_and_attention_have_their_gradients(void **state) {
 
 static void losses_have_their_gradients(void **state) {
   CHECK(cross_entropy, SHAPE3(2, 9, 13), INDICES2(2, 9, 13));
-  CHECK(squared_error, SHAPE3(2, 29, 13), SHAPE3(2, 29, 13));  // more than a piece
+  CHECK(squared_error, SHAPE3(2, 29, 13), SHAPE3(2, 29, 13));  // more elements than one piece of the kernel
   CHECK(kl_divergence, SHAPE3(2, 9, 13));
 }
 
@@ -455,7 +455,8 @@ static void operations_of_programs_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(kl_divergence, SHAPE3(2, 9, 13));
 }
 
-/* Of a row whose target is nearly certain: 1 - p is 2^-12, where bf16 has no number between 1 and 1 - 2^-8. */
+/* A row whose target has probability 1 - 2^-12: bf16 has no number between 1 - 2^-8 and 1, so 1 - p must be formed in
+ * f32. */
 static void what_is_nearly_certain_has_a_gradient_in_bf16(void **state) {
   enum { VOCABULARY = 2 };
   world w = world_open();
@@ -478,7 +479,7 @@ static void what_is_nearly_certain_has_a_gradient_in_bf16(void **state) {
   world_close(&w);
 }
 
-/* What is a sum or decides is not computed from values that were rounded to be multiplied. */
+/* Operations that sum or decide (softmax, top-k) refuse values that were rounded to bf16. */
 static void refuse_bf16(formula f, ad_shape shape, const char *name) {
   world w = world_open();
   ad_array array = random_array(&w, AD_BF16, shape, 1, 0);
@@ -506,7 +507,7 @@ static void what_is_statistics_is_refused_in_bf16(void **state) {
   refuse_bf16(repeat_once, (ad_shape){2, {4, 3}}, "repeat");
 }
 
-/* 256 + 1 + 1 is 256 if each sum is rounded to bf16, whose step is 2 there. */
+/* 256 + 1 + 1 would be 256 if each sum were rounded to bf16, whose step is 2 there. */
 static void the_sum_of_experts_is_rounded_once(void **state) {
   world w = world_open();
   ad_array scores = random_array(&w, AD_F32, (ad_shape){2, {1, 3}}, 1, 0);
@@ -528,7 +529,7 @@ static void the_sum_of_experts_is_rounded_once(void **state) {
   world_close(&w);
 }
 
-/* Of two probabilities that are nearly equal the difference is left, not the rounding of one of them. */
+/* The gradient is the difference of two nearly equal probabilities, not the rounding error of one of them. */
 static void what_is_where_it_shall_be_is_not_pulled(void **state) {
   world w = world_open();
   ad_array logits = random_array(&w, AD_BF16, (ad_shape){2, {5, 13}}, 1, 0);
@@ -541,7 +542,8 @@ static void what_is_where_it_shall_be_is_not_pulled(void **state) {
   world_close(&w);
 }
 
-/* What the target never says costs nothing and is not pulled, whatever the logits say of it: here 0 times infinity. */
+/* A word that the target gives probability 0 adds nothing to the loss, even if its logit is -infinity (0 times
+ * infinity). */
 static void what_a_target_never_says_costs_nothing(void **state) {
   enum { WORDS = 4 };
   static const double of_target[WORDS] = {0, -INFINITY, -INFINITY, 0}, of_logits[WORDS] = {1, -INFINITY, 2, 0};
@@ -563,7 +565,7 @@ static void what_a_target_never_says_costs_nothing(void **state) {
   world_close(&w);
 }
 
-/* As it is when something computed with a parameter goes to another phase: a copy's gradient is the parameter's. */
+/* A copy of a parameter, as it goes to another phase, gets its gradient in the parameter's gradient dtype. */
 static void a_copy_of_a_parameter_has_its_gradient_unrounded(void **state) {
   world w = world_open();
   ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {5, 7}}, 2, 0);
@@ -583,7 +585,7 @@ static void a_copy_of_a_parameter_has_its_gradient_unrounded(void **state) {
   world_close(&w);
 }
 
-/* An operation that would leave bf16 where f32 is promised. */
+/* Multiplying elements of a bf16 parameter is refused: its gradient would be rounded to bf16, but f32 is promised. */
 static void a_parameter_in_bf16_is_not_multiplied_by_elements(void **state) {
   world w = world_open();
   ad_array weight = random_array(&w, AD_BF16, (ad_shape){2, {5, 7}}, 2, 0);
@@ -605,7 +607,7 @@ static void a_parameter_in_bf16_is_not_multiplied_by_elements(void **state) {
   world_close(&w);
 }
 
-/* What a parameter gets is the product's own sum, to the last digit of f32. */
+/* A parameter's gradient is the product's own f32 sum, not rounded to bf16. */
 static void gradients_of_parameters_are_not_rounded_to_bf16(void **state) {
   enum { ROWS = 3, INNER = 5, COLUMNS = 7 };
   world w = world_open();
@@ -672,7 +674,7 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(kl_divergence, SHAPE3(0, 9, 13));
 }
 
-/* Which elements stay depends on the number of their sample in the step, not on the microbatch that it is in. */
+/* Dropout depends on a sample's number in the step, not on its microbatch. */
 static void microbatches_drop_what_the_whole_batch_drops(void **state) {
   enum { SAMPLES = 5, OF_SAMPLE = 40, FIRST = 2 };
   world w = world_open();
@@ -687,7 +689,7 @@ static void microbatches_drop_what_the_whole_batch_drops(void **state) {
   must(ad_tape_status(t));
   size_t dropped = 0;
   for (size_t i = 0; i < SAMPLES * OF_SAMPLE; i++) dropped += whole[i] == 0;
-  assert_in_range(dropped, 30, 70);  // of 200 a quarter
+  assert_in_range(dropped, 30, 70);  // a quarter of 200
   assert_memory_equal(whole + FIRST * OF_SAMPLE, part, (SAMPLES - FIRST) * OF_SAMPLE * sizeof *part);
   assert_memory_not_equal(whole, step, SAMPLES * OF_SAMPLE * sizeof *step);
   assert_memory_equal(none, x.data, ad_array_bytes(&x));
@@ -696,10 +698,10 @@ static void microbatches_drop_what_the_whole_batch_drops(void **state) {
   world_close(&w);
 }
 
-/* ---- linear operations ---- */
+/* ---- linear operations as adjoints ---- */
 
-/* <f(x), c> of what is linear in an operand is <x, gradient> of that operand: J and J' agree. `jointly`: linear in all
- * operands together, not in each. */
+/* For f linear in an operand, <f(x), c> equals <x, gradient> of that operand, so forward and backward are adjoints.
+ * `jointly`: f is linear in all operands together, not in each. */
 static void check_adjoint(formula f, const operand *operands, int count, int jointly) {
   experiment e = {.w = world_open(), .f = f, .operands = operands, .count = count, .dtype = AD_F64};
   fill_values(&e);
@@ -736,7 +738,7 @@ static void linear_operations_are_adjoint_to_their_backward(void **state) {
   ADJOINT(slice, 0, SHAPE3(2, 3, 7));
 }
 
-/* ---- values against their definitions ---- */
+/* ---- values against their written definitions ---- */
 
 static double value_of(const ad_array *array, size_t i) { return ((const double *)array->data)[i]; }
 

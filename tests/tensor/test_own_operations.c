@@ -1,5 +1,5 @@
-/* Operations that somebody else wrote, on the public header alone: how they compute, what the record of one must have,
- * and how one of an older or a newer header is read. */
+/* Tests users' operations, written on the public header alone: how they compute, what their record must have, and how a
+ * record made for an older or a newer header is read. */
 #include "addend/operation.h"
 #include "world.h"
 
@@ -7,7 +7,7 @@ static void assert_mentions(const char *text) {
   if (!strstr(ad_last_error(), text)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), text);
 }
 
-/* ---- an operation: x [..., n] + factor * row [n]^2, and x is not read by backward ---- */
+/* ---- an operation: x [..., n] + factor * row [n]^2, whose backward does not read x ---- */
 
 typedef struct bend_numbers {
   double factor;
@@ -56,7 +56,7 @@ static const ad_operation bend = {.size = sizeof bend,
 
 static const bend_numbers half = {0.5};
 
-/* ---- what is recorded, with a world of its own ---- */
+/* ---- a tape to record it on ---- */
 
 typedef struct scene {
   world w;
@@ -181,9 +181,9 @@ static void no_tape_and_no_operands_are_refused(void **state) {
   scene_close(&s);
 }
 
-/* ---- records of other headers ---- */
+/* ---- records made for other versions of the header ---- */
 
-/* What a later header would have: one member more. */
+/* A record of a later header has one member more. */
 static void a_record_of_a_newer_header_is_refused(void **state) {
   struct {
     ad_operation op;
@@ -193,7 +193,7 @@ static void a_record_of_a_newer_header_is_refused(void **state) {
   refused(&newer.op, 2, &half, AD_INVALID, "set it to sizeof(ad_operation)");
 }
 
-/* What an earlier header had ends before `describe`; what stands behind it is not the record's. */
+/* A record of an earlier header ends before `describe`; the bytes behind it do not belong to the record. */
 static void a_record_of_an_older_header_has_defaults(void **state) {
   scene s = scene_open(AD_F64);
   struct {
@@ -207,7 +207,7 @@ static void a_record_of_an_older_header_has_defaults(void **state) {
   scene_close(&s);
 }
 
-/* ---- gradients that it does not fill ---- */
+/* ---- operands for which backward has no gradient ---- */
 
 static void an_operand_whose_gradient_is_not_filled_must_be_a_constant(void **state) {
   ad_operation half_of_it = bend;
@@ -232,7 +232,7 @@ static void its_dtypes_are_f32_and_f64_where_it_says_nothing(void **state) {
   }
 }
 
-/* ---- a shape that dims cannot say: every other row ---- */
+/* ---- an output shape that `dims` cannot express: every other row ---- */
 
 static ad_status thin_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(ad_operation_describe(tape, out));

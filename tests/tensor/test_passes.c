@@ -1,5 +1,5 @@
-/* Backward in two passes: inputs first, weights later. What both leave together is, bit for bit, what one pass leaves;
- * what waits holds what it reads; and no reduction comes before its last addend. */
+/* Tests backward in two passes: gradients of inputs first, of weights later. Both passes together leave, bit for bit,
+ * what one pass leaves; memory that the second pass reads is kept; and no reduction starts before its last addend. */
 #include "ranks.h"
 #include "reduce/reducer.h"
 #include "tensor/tape.h"
@@ -13,7 +13,7 @@ static const ad_shape shapes[PARAMS] = {{2, {VOCABULARY, WIDTH}}, {2, {WIDTH, WI
                                         {2, {WIDTH, WIDTH}},      {1, {WIDTH}},
                                         {2, {WIDTH, WIDTH}},      {2, {WIDTH, WIDTH}}};
 
-/* A stage of a pipeline: x and the embedded tokens come in, a loss and, to another stage, a value go out. */
+/* A pipeline stage: an input x and tokens come in; a loss and a value for the next stage go out. */
 typedef struct stage {
   world w;
   ad_array param[PARAMS], x[MICROBATCHES], tokens[MICROBATCHES], targets, c, keys;
@@ -33,7 +33,8 @@ static ad_reducer *open_reducer(const stage *s) {
                                .storage = s->w.layout};
     specs[i].contract.param = AD_F64;
   }
-  ad_reducer_options options = {.size = sizeof options, .bucket_bytes = 1}; /* a bucket for each parameter */
+  /* each parameter gets a bucket of its own */
+  ad_reducer_options options = {.size = sizeof options, .bucket_bytes = 1};
   must(ad_reducer_create(s->w.comm, specs, PARAMS, &options, &reducer));
   return reducer;
 }
@@ -67,11 +68,12 @@ static void close_stage(stage *s) {
 }
 
 typedef struct recorded {
-  ad_tensor *p[PARAMS], *x, *output[2]; /* a loss, and what goes on to another stage */
+  ad_tensor *p[PARAMS], *x, *output[2]; /* a loss, and a value for the next stage */
 } recorded;
 
-/* A weight that is used twice on one path (FIRST), a tied one (TABLE: embedded, and the head), a value of which two
- * parts take different ways, keys that only parameters reach beside queries that the input does. */
+/* The stage has a weight that is used twice on one path (FIRST), a tied weight (TABLE: embedding and head), a value
+ * whose two parts take different ways, and attention keys that depend on parameters only while queries depend on the
+ * input. */
 static recorded record(const stage *s, ad_tape *t, size_t m) {
   recorded r = {.x = NULL};
   for (size_t i = 0; i < PARAMS; i++) r.p[i] = ad_parameter(t, &s->from, i);
@@ -106,7 +108,7 @@ static void assert_mentions(const char *text) {
   if (!strstr(ad_last_error(), text)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), text);
 }
 
-/* Memory that was given back holds NaN. */
+/* Fills memory that was returned to the pool with NaN. */
 static void foul_spares(const ad_tape *t) {
   for (const spare *each = t->values->spares; each; each = each->next) memset(each->data, 0xff, each->bytes);
 }
@@ -130,7 +132,7 @@ static void two_passes_are_one_bit_for_bit(void **state) {
   close_stage(&s);
 }
 
-/* Also where one start came before, and of what is kept on the way. */
+/* The same with an earlier start of backward, and with gradients that are kept on the way. */
 static void kept_gradients_and_earlier_starts_are_the_same_bits(void **state) {
   stage s;
   open_stage(&s);
@@ -140,7 +142,8 @@ static void kept_gradients_and_earlier_starts_are_the_same_bits(void **state) {
   for (int in_two = 0; in_two < 2; in_two++) {
     t[in_two] = open_tape(&s.w, AD_F64);
     recorded r = record(&s, t[in_two], 0);
-    ad_tensor *h = r.output[1]->operand[0]->operand[0]; /* of the second linear: it waits */
+    /* the gradient of the second linear's weight waits for the second pass */
+    ad_tensor *h = r.output[1]->operand[0]->operand[0];
     assert_string_equal(h->op->name, "linear");
     ad_keep(h);
     memcpy(p[in_two], r.p, sizeof r.p);
@@ -157,7 +160,7 @@ static void kept_gradients_and_earlier_starts_are_the_same_bits(void **state) {
   close_stage(&s);
 }
 
-/* Without an input all belongs to the second pass; without a parameter nothing does. */
+/* Without an input everything belongs to the second pass; without a parameter nothing does. */
 static void either_pass_may_have_nothing_to_do(void **state) {
   stage s;
   open_stage(&s);
@@ -178,7 +181,8 @@ static void either_pass_may_have_nothing_to_do(void **state) {
   close_stage(&s);
 }
 
-/* A phase's input is what another one gave: its first pass goes on from this one's first, long before the second. */
+/* A phase's input is another phase's output: the first pass of the needer continues in the first pass of the giver,
+ * long before any second pass. */
 static void the_first_pass_of_one_tape_continues_that_of_another(void **state) {
   stage s;
   open_stage(&s);
@@ -194,7 +198,8 @@ static void the_first_pass_of_one_tape_continues_that_of_another(void **state) {
     must(ad_backward_from(b, &loss, NULL, 1, which));
     must(ad_backward_from(a, &h, (const ad_array *[]){ad_grad(y)}, 1, which));
     into[in_two] = *ad_grad(x);
-    if (in_two) memset(ad_grad(y)->data, 0xff, ad_array_bytes(ad_grad(y))); /* borrowed for the call */
+    /* the start's gradient was borrowed for the call only */
+    if (in_two) memset(ad_grad(y)->data, 0xff, ad_array_bytes(ad_grad(y)));
     if (in_two) must(ad_backward_weights(a));
     if (in_two) must(ad_backward_weights(b));
   }
@@ -204,7 +209,7 @@ static void the_first_pass_of_one_tape_continues_that_of_another(void **state) {
   close_stage(&s);
 }
 
-/* ---- drawn graphs ---- */
+/* ---- random graphs ---- */
 
 enum { LEAVES = 8, STEPS = 14, GRAPHS = 300, WAYS = 12, KEPT = 3 };
 
@@ -259,7 +264,8 @@ static ad_tensor *step(const stage *s, ad_tape *t, const graph *g, uint64_t numb
   }
 }
 
-/* Two inputs and what is made of a weight alone; matrices, rows, and operations that take from all that is there. */
+/* A random graph: its leaves are two inputs, parameters and values made from parameters alone; each step applies an
+ * operation to leaves and earlier values. */
 static graph draw(const stage *s, ad_tape *t, uint64_t number) {
   graph g = {.earlier = NULL};
   for (size_t i = 0; i < 2; i++) g.leaf[i] = ad_input(t, &s->x[i]);
@@ -330,14 +336,14 @@ static void drawn_graphs_in_two_passes_are_the_same_bits(void **state) {
     ad_tape_destroy(two);
     ad_tape_destroy(pooled);
   }
-  assert_true(graphs_that_waited > 3 * GRAPHS / 2); /* of twice as many */
+  assert_true(graphs_that_waited > 3 * GRAPHS / 2); /* of 2 * GRAPHS graphs */
   ad_tape_pool_destroy(pool);
   close_stage(&s);
 }
 
-/* ---- several tapes, a reducer ---- */
+/* ---- several tapes with one reducer ---- */
 
-/* W of microbatch order[i] is the i-th; NULL: one pass. */
+/* Runs a step whose second passes come in the order of microbatches order[i]; NULL: one pass each. */
 static void run_step(stage *s, const size_t *order, ad_tape_pool *pool) {
   s->from.reducer = s->reducer;
   ad_tape *t[MICROBATCHES];
@@ -371,8 +377,8 @@ static void keep_sums(const stage *s, ad_array *to) {
   }
 }
 
-/* All inputs go back before any weights do. In the order of microbatches the sums have the bits of one pass; in another
- * order they are sums in another order. */
+/* All first passes come before any second pass. With second passes in the order of microbatches the sums have the bits
+ * of one pass; in another order they are sums in another order. */
 static void gradients_add_up_in_the_order_of_the_second_passes(void **state) {
   static const size_t forward[] = {0, 1, 2}, other[] = {2, 0, 1};
   stage s;
@@ -397,14 +403,14 @@ static void gradients_add_up_in_the_order_of_the_second_passes(void **state) {
   close_stage(&s);
 }
 
-/* One pass, or the second of two, in a microbatch of the reducer's. */
+/* Runs one whole backward, or the second of two passes, as a microbatch of the reducer. */
 static void go_back(stage *s, ad_tape *t, const recorded *r, ad_sync sync) {
   must(ad_reducer_begin_microbatch(s->reducer, sync));
   must(t->owes_weights ? ad_backward_weights(t) : start(s, t, r, AD_LAST_START));
   must(ad_reducer_end_microbatch(s->reducer));
 }
 
-/* Between the two passes of the first microbatch another one goes forward and back as a whole. */
+/* Between the two passes of the first microbatch another one runs forward and its whole backward. */
 static void whole_passes_of_other_tapes_come_between(void **state) {
   stage s;
   ad_array sums[PARAMS];
@@ -435,7 +441,7 @@ static void whole_passes_of_other_tapes_come_between(void **state) {
   close_stage(&s);
 }
 
-/* A whole pass of another tape is no addend of the one that waits. */
+/* A whole backward of another tape does not count as the second pass that a tape owes. */
 static void whole_passes_pay_nothing_that_another_tape_owes(void **state) {
   stage s;
   open_stage(&s);
@@ -452,8 +458,8 @@ static void whole_passes_pay_nothing_that_another_tape_owes(void **state) {
   close_stage(&s);
 }
 
-/* A weight that is an output itself, and one that only an earlier start reached: the first pass, outside any
- * microbatch, leaves the reducer alone, and the second hands both in. */
+/* A weight that is itself an output, and one that only an earlier start reached: the first pass runs outside any
+ * reducer microbatch and gives the reducer nothing; the second pass hands both in. */
 static void a_seed_on_a_weight_waits_on_the_tape(void **state) {
   stage s;
   ad_array sums[PARAMS];
@@ -501,7 +507,8 @@ static void a_step_whose_weights_wait_is_refused_before_its_reduction(void **sta
   begin_two(&s, t);
   must(ad_reducer_begin_microbatch(s.reducer, AD_SYNC_ALL));
   must(ad_backward_weights(t[0]));
-  for (int is_reset = 0; is_reset < 2; is_reset++) { /* a tape forgets its tensors, and not what it owes */
+  /* a reset tape forgets its tensors, but the reducer still waits for its second pass */
+  for (int is_reset = 0; is_reset < 2; is_reset++) {
     assert_int_equal(ad_reducer_end_microbatch(s.reducer), AD_INVALID);
     assert_mentions("1 gradient of `table` is still to come");
     assert_mentions("ad_backward_weights");
@@ -536,7 +543,7 @@ static void note(void *context, ad_bucket_event event, const ad_bucket_step *ste
   posted += event == AD_BUCKET_POST;
 }
 
-/* All gradients of the bucket are there, but one of another microbatch is to come. */
+/* All gradients of the bucket are ready, but another microbatch's second pass will still add to one. */
 static void no_bucket_is_posted_before_its_last_addend(void **state) {
   ad_comm *dry;
   ad_mesh *mesh;
@@ -563,14 +570,14 @@ static void no_bucket_is_posted_before_its_last_addend(void **state) {
   ad_reducer_expect(reducer, 0, -1);
   must(ad_reducer_finish(reducer));
   must(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
-  must(ad_reducer_add(reducer, 0, &gradient)); /* nothing is to come: it is launched at once */
+  must(ad_reducer_add(reducer, 0, &gradient)); /* no further addend is expected: the bucket is launched at once */
   assert_int_equal(posted, 2);
   ad_reducer_destroy(reducer);
   ad_mesh_destroy(mesh);
   ad_comm_close(dry);
 }
 
-/* ---- what is refused ---- */
+/* ---- passes in a wrong order ---- */
 
 static void passes_out_of_turn_are_refused(void **state) {
   stage s;
@@ -605,7 +612,7 @@ static void passes_out_of_turn_are_refused(void **state) {
   close_stage(&s);
 }
 
-/* ---- memory ---- */
+/* ---- memory that is held and given back ---- */
 
 static size_t spare_bytes(const tape_memory *memory) {
   size_t bytes = 0;
@@ -620,15 +627,15 @@ static size_t record_bytes(const tape_memory *memory) {
   return 64 * count;
 }
 
-/* What is taken and not given back. */
+/* Bytes that are taken and not given back. */
 static size_t held_bytes(const tape_memory *memory) {
   return ad_arena_mark(memory->arena) + memory->dry_used - spare_bytes(memory) - record_bytes(memory);
 }
 
 enum { MANY = 32, VALUE_BYTES = MANY * WIDTH * 8 };
 
-/* y = gelu(x a) b: of the first product x (an input, another's memory) and its gradient are read, of the second
- * gelu's result and its gradient. */
+/* y = gelu(x a) b. The second pass reads, for the first product, x (an input, in memory of its owner) and the product's
+ * gradient, and for the second product gelu's result and its gradient. */
 static void what_waits_holds_what_its_weights_read(void **state) {
   stage s;
   open_stage(&s);
@@ -642,11 +649,13 @@ static void what_waits_holds_what_its_weights_read(void **state) {
   ad_tensor *loss = ad_sum(t, y);
   assert_int_equal(held_bytes(t->values), 3 * VALUE_BYTES + 64);
   must(ad_backward_from(t, &loss, NULL, 1, AD_INPUTS_START));
-  assert_int_equal(held_bytes(t->values), 3 * VALUE_BYTES + VALUE_BYTES); /* v, two gradients; the input's own */
+  /* three: gelu's result and two gradients; one: the gradient of the input */
+  assert_int_equal(held_bytes(t->values), 3 * VALUE_BYTES + VALUE_BYTES);
   assert_null(ad_tensor_array(u)->data);
   assert_non_null(ad_tensor_array(v)->data);
   must(ad_backward_weights(t));
-  assert_int_equal(held_bytes(t->values), VALUE_BYTES + 2 * WIDTH * WIDTH * 8); /* gradients of leaves */
+  /* what stays: the gradients of the leaves */
+  assert_int_equal(held_bytes(t->values), VALUE_BYTES + 2 * WIDTH * WIDTH * 8);
   ad_tape_reset(t);
   assert_int_equal(ad_arena_mark(t->values->arena), 0);
   ad_tape_destroy(t);
@@ -655,7 +664,7 @@ static void what_waits_holds_what_its_weights_read(void **state) {
   close_stage(&s);
 }
 
-/* A gradient that the reducer takes in another dtype forms on the tape, and is given back when it was taken. */
+/* A gradient that the reducer takes in another dtype forms on the tape and is given back once the reducer took it. */
 static void what_the_reducer_took_is_given_back(void **state) {
   stage s;
   ad_tape_pool *pool;
@@ -682,7 +691,7 @@ static void what_the_reducer_took_is_given_back(void **state) {
   close_stage(&s);
 }
 
-/* Code that knows local buffers reads what it was given, whatever no call of backward needs. */
+/* Values that were handed to code outside the tape stay valid, though no call of backward needs them. */
 static void what_was_handed_out_stays(void **state) {
   stage s;
   ad_tape_pool *pool;
@@ -710,7 +719,7 @@ static ad_status fail_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
   return ad_fail(AD_INVALID, "it fails");
 }
 
-/* Its operand has the gradient's memory already when it fails. */
+/* An operation that fails in backward when its operand already has the gradient's memory (hands_over). */
 static const ad_operation failing = {.size = sizeof failing,
                                      .name = "failing",
                                      .dims = "...->...",
@@ -723,8 +732,8 @@ static void no_block_is_spare_twice(const tape_memory *memory) {
     for (const spare *b = a->next; b; b = b->next) assert_ptr_not_equal(a->data, b->data);
 }
 
-/* A tape that is reset gives back what it has, before either pass, between them and after them, and when one failed;
- * another one keeps the pool as it is meanwhile. */
+/* A reset tape gives back all its memory: before either pass, between them, after them, and after a failure; meanwhile
+ * another tape leaves the pool unchanged. */
 static void a_reset_gives_everything_back(void **state) {
   enum { FORWARD_ALONE, ONE_START, INPUTS, BOTH, FAILED, CASES };
   stage s;
@@ -747,7 +756,8 @@ static void a_reset_gives_everything_back(void **state) {
     if (way == BOTH) must(ad_backward_weights(t));
     ad_tape_reset(t);
     no_block_is_spare_twice(t->values);
-    if (way != FAILED) assert_int_equal(held_bytes(t->values), held); /* gradients of a tape that failed stay out */
+    /* gradients of a tape that failed are not given back before the reset */
+    if (way != FAILED) assert_int_equal(held_bytes(t->values), held);
   }
   ad_tape_destroy(t);
   ad_tape_destroy(other);
@@ -755,7 +765,7 @@ static void a_reset_gives_everything_back(void **state) {
   close_stage(&s);
 }
 
-/* Two under way at once, again and again: no more than two take. */
+/* Two tapes are under way at once in every step: the pool never needs more than two tapes' memory. */
 static size_t bytes_of_steps(const stage *s, ad_comm *comm, int steps) {
   ad_tape_pool *pool;
   ad_tape *t[2];
@@ -794,7 +804,7 @@ static void tapes_under_way_take_turns_with_memory_and_dry_ones_plan_it(void **s
   close_stage(&s);
 }
 
-/* ---- parameters that come and go ---- */
+/* ---- parameters that are acquired for each use (ZeRO 3) ---- */
 
 static int acquired[PARAMS];
 static ad_status acquire(void *context, size_t param) {
@@ -813,15 +823,16 @@ static void a_product_is_called_for_its_weight_without_it(void **state) {
   must(start(&s, t, &r, AD_INPUTS_START));
   memset(acquired, 0, sizeof acquired);
   must(ad_backward_weights(t));
-  for (int i = 0; i < PARAMS; i++) assert_int_equal(acquired[i], 0); /* the norm's is scaled, so a value of its own */
+  /* the norm's weight is scaled, so backward reads the scaled value and not the parameter */
+  for (int i = 0; i < PARAMS; i++) assert_int_equal(acquired[i], 0);
   ad_tape_destroy(t);
   close_stage(&s);
 }
 
-/* ---- collectives of the second pass ---- */
+/* ---- collectives in the second pass ---- */
 
-/* Each rank's weight is I on tp and used as R: its gradient is summed in the second pass, tape after tape in another
- * order than that of the first. */
+/* Each rank's weight is I on tp and used as R, so its gradient is all-reduced in the second pass; the tapes' second
+ * passes come in another order than their first. */
 static int sum_weights(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_tape *t[2][2];
@@ -856,7 +867,7 @@ static int sum_weights(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* One rank calls the second passes of two tapes in another order: told on both. */
+/* One rank runs the second passes of two tapes in another order than the other rank: both get the error. */
 static int disagree(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_tape *t[2];

@@ -1,5 +1,5 @@
-/* addend's own operations are held to what a record promises, and to their types, as ad_check_operation holds those of
- * a user: all that compute on the elements of one rank. */
+/* Tests addend's own operations as ad_check_operation tests a user's: against the promises of their record and their
+ * types. All operations are tested that compute on the elements of one rank. */
 #include "tensor/trial.h"
 #include "world.h"
 
@@ -101,7 +101,7 @@ static void operations_on_elements_hold(void **state) {
   CHECK(gelu, SHAPES(SHAPE(2, 5, 4)));
   CHECK(sigmoid, SHAPES(SHAPE(2, 5, 4)));
   CHECK(relu, SHAPES(SHAPE(2, 5, 4)));
-  CHECK(relu, SHAPES(SHAPE(2, 3, 100)));  // more than a piece
+  CHECK(relu, SHAPES(SHAPE(2, 3, 100)));  // more elements than one piece of the kernel
   CHECK(hyperbolic_tangent, SHAPES(SHAPE(2, 5, 4)));
   CHECK(exponential, SHAPES(SHAPE(2, 5, 4)));
   CHECK(logarithm, SHAPES(SHAPE(2, 5, 4)), .least = 0.1, .most = 3);

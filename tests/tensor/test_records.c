@@ -1,4 +1,4 @@
-/* What a record of an operation may say of itself, each by a record made for this test: memory that forward makes, a
+/* Tests what the record of an operation may state, each by a record made for this test: memory that forward makes, a
  * backward that is not linear, dtypes, a struct of its own. */
 #include "tensor/tape.h"
 #include "world.h"
@@ -9,7 +9,7 @@ static void assert_mentions(const char *text) {
 
 /* ---- memory that forward makes ---- */
 
-/* The elements above a limit, packed: how many there are is known only when they are looked at. */
+/* An operation that packs the elements above a limit: how many there are is known only after reading the values. */
 typedef struct above_numbers {
   double limit;
 } above_numbers;
@@ -17,7 +17,7 @@ typedef struct above_numbers {
 static double limit_of(const ad_tensor *out) { return ((const above_numbers *)out->own)->limit; }
 
 static ad_status above_describe(ad_tape *tape, ad_tensor *out) {
-  out->array = out->operand[0]->array;  // for plans: all of them
+  out->array = out->operand[0]->array;  // on engine dry, which has no values: as many as all
   out->array.data = NULL;
   return AD_OK;
 }
@@ -66,7 +66,7 @@ static void forward_may_make_the_memory_of_its_result(void **state) {
   ad_tensor *leaf = ad_input(tape, &x);
   above_numbers limit = {0};
   ad_tensor *packed = ad_tape_apply(tape, &above, &leaf, 1, &limit, AD_HERE);
-  limit.limit = 100;  // the operation has a copy
+  limit.limit = 100;  // the operation keeps a copy of its own numbers, so this has no effect
   ad_tensor *squares = ad_multiply(tape, packed, packed);
   must(ad_tape_status(tape));
   assert_int_equal(ad_array_numel(ad_tensor_array(packed)), 3);
@@ -88,7 +88,8 @@ static void a_plan_counts_with_the_shape_that_was_described(void **state) {
   size_t before = ad_tape_peak_bytes(tape);
   ad_tensor *packed = ad_tape_apply(tape, &above, &leaf, 1, &(above_numbers){0}, AD_HERE);
   must(ad_backward(tape, ad_sum(tape, packed)));
-  assert_true(ad_tape_peak_bytes(tape) - before >= 8 * 1000 + 3 * 4 * 1000);  // scratch; value and both gradients
+  // 8,000 bytes of scratch; 4,000 each for the value and both gradients
+  assert_true(ad_tape_peak_bytes(tape) - before >= 8 * 1000 + 3 * 4 * 1000);
   ad_tape_destroy(tape);
   ad_comm_close(dry);
   world_close(&w);
@@ -121,7 +122,7 @@ static ad_status clip_forward(ad_tape *tape, ad_tensor *out) {
 
 static ad_status clip_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) { return AD_OK; }
 
-/* Passes gradients on, no larger than 1: the clipped sum of addends is not the sum of clipped addends. */
+/* Passes on gradients clipped to 1. The clipped sum of addends is not the sum of clipped addends. */
 static const ad_operation clip = {.name = "clip",
                                   .dims = "...->...",
                                   .linearity = AD_MULTILINEAR,
@@ -151,17 +152,18 @@ static ad_status clip_on(const char *mesh_text, const char *layout_text, int car
 
 static void what_is_not_linear_backward_is_refused_where_its_gradient_would_be_an_addend(void **state) {
   must(clip_on("dp_shard=3 tp=2", "dp=S0 tp=I", 1));
-  must(clip_on("dp_shard=3 tp=2", "dp=V tp=P", 1));  // whose gradients are V and R
+  must(clip_on("dp_shard=3 tp=2", "dp=V tp=P", 1));  // the gradients of V and P are V and R
   assert_int_equal(clip_on("dp_shard=3 tp=2", "dp=S0 tp=R", 1), AD_TYPE);
   assert_mentions("clip");
   assert_mentions("R on `tp`");
   assert_mentions("P->I");
-  assert_int_equal(clip_on("dp_shard=3 tp=1", "dp=I tp=R", 1), AD_TYPE);  // types do not depend on sizes
-  must(clip_on("dp_shard=3", "dp_shard=I", 1));                           // R on the axes that nobody named
-  must(clip_on("dp_shard=3 tp=2", "dp=R tp=R", 0));                       // nothing goes backward
+  // types are judged by the mesh's axes, whatever their sizes
+  assert_int_equal(clip_on("dp_shard=3 tp=1", "dp=I tp=R", 1), AD_TYPE);
+  must(clip_on("dp_shard=3", "dp_shard=I", 1));      // an axis that the mesh does not name is R
+  must(clip_on("dp_shard=3 tp=2", "dp=R tp=R", 0));  // without backward anything is allowed
 }
 
-/* ---- dtypes ---- */
+/* ---- dtypes an operation takes ---- */
 
 static ad_status apply_to(const ad_operation *op, ad_dtype dtype) {
   world w = world_open();

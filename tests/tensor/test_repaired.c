@@ -1,5 +1,5 @@
-/* What the tape says may repair a refusal, done as it is said, on real ranks: the program then runs, and its loss and
- * gradients are those of one rank, or of a formula. */
+/* Tests the repairs that the tape proposes when it refuses a program, on real ranks: with the repair the program runs,
+ * and its loss and gradients are those of one rank, or of a formula. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -17,12 +17,12 @@
 
 enum { NUMEL_MAX = 512, SIDE_MAX = 16, SAID_MAX = 4 };
 
-/* ---- values ---- */
+/* ---- values by type: what each rank holds of a whole value ---- */
 
-/* Element i of the whole value that a stream stands for. */
+/* Element i of the whole value with the number `stream`. */
 static double whole_value(uint64_t stream, int64_t i) { return ad_random_normal(stream, 0, (uint64_t)i); }
 
-/* Which elements of the whole this rank holds along a dimension. */
+/* Lists the indices along `dim` of the whole value that this rank holds. */
 static void list_held(const ad_array *array, int dim, int64_t rank, int64_t out[SIDE_MAX]) {
   ad_span spans[SIDE_MAX];
   int count = ad_layout_spans(&array->layout, dim, array->shape.dim[dim], rank, spans, SIDE_MAX), n = 0;
@@ -35,7 +35,8 @@ static double index_of(const ad_array *array, ad_axes axes, int64_t rank) {
   return (double)ad_group_index(&group, rank);
 }
 
-/* Rank i of g that hold addends has 2 (i + 1) / (g (g + 1)) of the whole, rank i of V i + 1 times its own. */
+/* The factor by which a rank's copy differs from the whole value: rank i of g with addends (P) has 2 (i + 1) / (g (g +
+ * 1)) of it, rank i of V has i + 1 times it. */
 static double factor_of(const ad_array *array, int64_t rank) {
   ad_axes addends = ad_layout_axes_of(&array->layout, AD_P), own = ad_layout_axes_of(&array->layout, AD_V);
   double g = (double)ad_mesh_ranks_over(array->layout.mesh, addends);
@@ -62,16 +63,16 @@ static ad_array value_of(ad_comm *comm, const ad_shape *shape, const ad_layout *
 
 static void is_near(double a, double b) { CHECK(fabs(a - b) <= 1e-11 * (1 + fabs(a) + fabs(b))); }
 
-/* ---- a tape ---- */
+/* ---- a tape to be refused and repaired ---- */
 
 typedef struct scene {
   ad_comm *comm;
-  ad_mesh *mesh, *view, *other; /* of the same ranks */
-  ad_bridge *bridge;            /* from mesh to other */
+  ad_mesh *mesh, *view, *other; /* meshes of the same ranks */
+  ad_bridge *bridge;            /* from `mesh` to `other` */
   ad_tape *tape;
-  ad_array kept[8]; /* lent to the tape */
+  ad_array kept[8]; /* arrays that the tape borrows */
   int kept_count;
-  int way; /* 0: as it is refused; 1, 2: by the first or the second thing that is said */
+  int way; /* 0: the refused program; 1, 2: repaired by the first or the second proposal */
 } scene;
 
 static void open_scene(scene *s, ad_comm *comm, const char *mesh, const char *view) {
@@ -109,7 +110,7 @@ static ad_layout layout_called(const scene *s, const char *text) {
   return layout;
 }
 
-/* A scalar as a loss: a copy counts once, what ranks have of their own are addends. */
+/* Makes a scalar of any types a loss: a replicated copy counts once, ranks' own values (V) are addends. */
 static ad_tensor *ended(const scene *s, ad_tensor *x) {
   for (int axis = 0; axis < AD_AXIS_COUNT && ad_tensor_array(x); axis++) {
     ad_layout layout = ad_tensor_array(x)->layout;
@@ -134,7 +135,7 @@ static void whole_of(ad_comm *comm, const ad_array *array, double out[NUMEL_MAX]
   CHECK_OK(ad_array_whole(comm, array, &whole));
 }
 
-/* ---- two operands of one operation ---- */
+/* ---- operations with two operands ---- */
 
 typedef struct pairing {
   const char *name;
@@ -168,12 +169,12 @@ static const ad_type kinds[] = {AD_R,    AD_I,           AD_P,           AD_S(0)
                                 AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2), AD_V};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* The loss and both gradients, whole. */
+/* The loss and both gradients, as whole values. */
 typedef struct outcome {
   double loss, gradient[2][NUMEL_MAX];
 } outcome;
 
-/* Weighs every element by a number of its own, so that none stands for another. */
+/* Runs backward; each element of y has a weight of its own, so that a swapped element is noticed. */
 static outcome take_outcome(scene *s, ad_tensor *y, ad_tensor *const x[2]) {
   outcome found;
   ad_layout layout = ad_tensor_array(y)->layout;
@@ -225,7 +226,7 @@ static ad_type type_called(const char *text) {
   return AD_R;
 }
 
-/* "convert operand 2 I->R", or "convert I->R" of operand 1. */
+/* Applies one proposed step: "convert operand 2 I->R", or "convert I->R" of operand 1. */
 static void do_step(ad_tape *t, const char *step, const char *axes, ad_tensor **x) {
   char name[32], to[16];
   int operand = 1, move = 0;
@@ -240,7 +241,7 @@ static void do_what_is_said(ad_tape *t, const char *said, const char *axes, ad_t
     do_step(t, step, axes, x);
 }
 
-/* What follows "this may repair it: " in the tape's error; 0 if nothing is suggested. */
+/* Copies what follows "this may repair it: " in the tape's error; returns 0 if nothing is proposed. */
 static int take_said(const ad_tape *tape, char *out, size_t size) {
   CHECK(ad_tape_status(tape) != AD_OK);
   const char *may = strstr(ad_last_error(), AD_MAY_REPAIR);
@@ -248,7 +249,8 @@ static int take_said(const ad_tape *tape, char *out, size_t size) {
   return may != NULL;
 }
 
-/* 1 where something was said and holds, 0 where the operands fit as they are or nothing was said. */
+/* Returns 1 if a repair was proposed and its result is right, 0 if the operands fit as they are or nothing is proposed.
+ */
 static int is_repaired(scene *s, const pairing *p, const ad_type type[2], const outcome *right) {
   char said[SAID_MAX][256];
   ad_tensor *leaf[2];
@@ -305,19 +307,19 @@ static void operands_that_are_converted_as_is_said_give_what_one_rank_has(void *
   run_ranks(3, repair_pairs, NULL);
 }
 
-/* ---- programs of one value ---- */
+/* ---- programs with one value ---- */
 
-/* What a program makes of the whole x. */
+/* What a program computes from x. */
 typedef enum purpose { LINES, SQUARES, TIMES, LOWERED } purpose;
 
-/* Element i's share of the loss, and its gradient: 3 x, x^2, x c with a constant c that is x, -clamp(x). */
+/* Element i's share of the loss and its gradient: 3 x, x^2, x c with a constant c equal to x, or -clamp(x). */
 static void expected_of(purpose what, int64_t i, double *loss, double *gradient) {
   double x = whole_value(1, i);
   switch (what) {
     case LINES:
       *loss = 3 * x, *gradient = 3;
       return;
-    case LOWERED: /* 0.01 where it would come back */
+    case LOWERED: /* the gradient is 0.01 of what arrives if x is below 0 */
       *loss = -fmin(fmax(x, 0), 1), *gradient = x < 0 ? -0.01 : x > 1 ? 0 : -1;
       return;
     default:
@@ -325,7 +327,7 @@ static void expected_of(purpose what, int64_t i, double *loss, double *gradient)
   }
 }
 
-/* Ranks of V hold 1, 2, ... times the whole, each for itself. */
+/* Ranks of V each hold the whole value times 1, 2, ...: the factor on the loss that follows. */
 static double owners(const ad_array *x, purpose what) {
   double g = (double)ad_mesh_ranks_over(x->layout.mesh, ad_layout_axes_of(&x->layout, AD_V)), sum = 0;
   for (double i = 1; i <= g; i++) sum += what == LINES ? i : i * i;
@@ -373,7 +375,7 @@ static ad_tensor *lines(scene *s, ad_tensor *y) { return ended(s, ad_scale(s->ta
 static ad_tensor *square_sum(scene *s, ad_tensor *y) { return ad_sum(s->tape, ad_multiply(s->tape, y, y)); }
 static ad_tensor *squares(scene *s, ad_tensor *y) { return ended(s, square_sum(s, y)); }
 
-/* x is P on dp_shard and R on tp. */
+/* x is P on dp_shard and R on tp, so summing it over tp as well is refused. */
 static ad_tensor *reduced_already(scene *s, ad_tensor *x) {
   return squares(s, ad_all_reduce(s->tape, x, s->way ? "dp_shard" : "dp_shard,tp", AD_R));
 }
@@ -389,7 +391,7 @@ static ad_tensor *gathered_addends(scene *s, ad_tensor *x) {
   return lines(s, s->way == 2 ? x : ad_all_reduce(s->tape, x, "tp", AD_R));
 }
 
-/* Cut on dp_shard, and on tp inside that. */
+/* Dimension 0 is cut on dp_shard and, inside that, on tp: the outer cut cannot be gathered first. */
 static ad_tensor *outer_cut_undone(scene *s, ad_tensor *x) {
   if (s->way == 1) x = ad_all_gather(s->tape, x, "tp", AD_R);
   return squares(s, ad_all_gather(s->tape, x, s->way == 2 ? "dp_shard,tp" : "dp_shard", AD_R));
@@ -422,7 +424,7 @@ static ad_tensor *loss_of_each(scene *s, ad_tensor *x) {
   return s->way ? ad_declare(s->tape, sum, "dp_shard", AD_P) : sum;
 }
 
-/* Each rank of tp has ones of its own: beside rows of x, one for each row, or one for each element of the whole. */
+/* Ones that each tp rank has of its own (V): one for each row of x, or one for each element. */
 static ad_tensor *own_ones(scene *s, const ad_shape *shape) {
   ad_layout layout = layout_called(s, "dp_shard=I tp=V");
   const ad_array *ones = keep(s, shape, &layout, 1);
@@ -437,7 +439,7 @@ static ad_tensor *own_factors(scene *s, ad_tensor *x) {
   return squares(s, ad_scale_rows(s->tape, x, factors));
 }
 
-/* Both ranks of tp have all of it then. */
+/* In the repaired program both tp ranks have the whole of x. */
 static ad_tensor *own_numbers(scene *s, ad_tensor *x) {
   ad_tensor *operands[] = {own_ones(s, &ad_tensor_array(x)->shape), x};
   int is_cut = ad_type_is_cut(ad_tensor_array(x)->layout.type[AD_TP]);
@@ -454,7 +456,7 @@ static ad_tensor *own_beside_addends(scene *s, ad_tensor *x) {
   return lines(s, ad_add(s->tape, x, ad_constant(s->tape, none)));
 }
 
-/* Three tokens on each rank of tp, each with two of three experts. */
+/* Each tp rank routes three tokens of its own, each to two of three experts. */
 static ad_routing *routing_of(scene *s) {
   ad_layout layout = layout_called(s, "dp_shard=I tp=V");
   ad_routing *routing;
@@ -480,7 +482,7 @@ static ad_tensor *lowered(scene *s, ad_tensor *x) {
   return ended(s, ad_scale(s->tape, ad_sum(s->tape, x), -1));
 }
 
-/* x on four ranks of dp_shard. */
+/* x crosses a bridge to four ranks of dp_shard. */
 static ad_tensor *crossed(scene *s, ad_tensor *x) {
   CHECK_OK(ad_mesh_create("dp_shard=4", &s->other));
   if (!ad_tensor_array(x)) return x;
@@ -490,7 +492,7 @@ static ad_tensor *crossed(scene *s, ad_tensor *x) {
   return status ? ad_tape_fail(s->tape, status) : ad_cross(s->tape, x, s->bridge);
 }
 
-/* x is I on tp, and ranks of tp use copies of it besides. */
+/* x is I on tp, and tp ranks use copies of it (R) besides. */
 static ad_tensor *copies_cross(scene *s, ad_tensor *x) {
   ad_tensor *copies = ad_convert(s->tape, x, "tp", AD_R), *besides = lines(s, ad_scale(s->tape, copies, 0));
   ad_tensor *loss = squares(s, crossed(s, s->way ? x : copies));
@@ -511,7 +513,7 @@ static ad_tensor *addends_cross(scene *s, ad_tensor *x) {
 
 typedef struct refusal {
   ad_tensor *(*loss)(scene *s, ad_tensor *x);
-  const char *layout; /* x's, on dp_shard=2 tp=2 */
+  const char *layout; /* layout of x on dp_shard=2 tp=2 */
   ad_shape shape;
   purpose what;
   int ways;
@@ -583,7 +585,7 @@ static ad_tensor *take_loss(scene *s, const refusal *r, ad_tensor **x) {
   return r->loss(s, *x);
 }
 
-/* On engine dry: a transition that is refused ends the group's work. */
+/* On engine dry, since a refused transition ends the group's communication. */
 static void is_refused(const refusal *r, int64_t rank) {
   scene s;
   ad_comm *dry;
@@ -625,7 +627,7 @@ static void programs_that_do_what_is_said_give_what_the_formula_has(void **state
 
 /* ---- changes of view ---- */
 
-/* "but the value is I on `tp`; this may repair it: convert I->R there, so that ..." */
+/* Follows an error such as "but the value is I on `tp`; this may repair it: convert I->R there, so that ...". */
 static void do_there(scene *s, const char *said, ad_tensor **x) {
   char axis[16];
   const char *may = strstr(said, AD_MAY_REPAIR), *at = strstr(said, "but the value is ");
@@ -640,7 +642,7 @@ static ad_tensor *leaf_of(scene *s, const ad_type type[2]) {
   return ad_input(s->tape, keep(s, &(ad_shape){2, {8, 8}}, &layout, 1));
 }
 
-/* How many repairs it took. */
+/* Returns how many repairs it took until the change of view was accepted. */
 static int view_as_said(scene *s, const ad_type type[2]) {
   char said[SAID_MAX][512];
   for (int count = 0; count < SAID_MAX; count++) {
@@ -671,7 +673,7 @@ static int repair_views(ad_comm *comm, void *context) {
   open_scene(&s, comm, "dp_shard=2 tp=2", "ep=4");
   for (int i = 0; i < TYPES * TYPES; i++)
     repaired += view_as_said(&s, (ad_type[]){types[i / TYPES], types[i % TYPES]}) > 0;
-  CHECK(repaired == TYPES * TYPES - 4); /* but where both are one of R, I, V, P */
+  CHECK(repaired == TYPES * TYPES - 4); /* all but those in which both types are the same one of R, I, V, P */
   close_scene(&s);
   return 0;
 }
@@ -680,7 +682,7 @@ static void views_that_are_changed_as_is_said_give_what_the_formula_has(void **s
   run_ranks(WORLD, repair_views, NULL);
 }
 
-/* ---- values that leave the tape and come in ---- */
+/* ---- values that leave and enter the tape (ad_to_local, ad_from_local) ---- */
 
 static const char *const own_types[] = {"tp=R", "tp=I", "tp=V", "tp=P", "tp=S0"};
 enum { OWN_TYPES = sizeof own_types / sizeof *own_types };
@@ -691,7 +693,7 @@ static ad_tensor *leaf_called(scene *s, const char *layout_text) {
   return ad_input(s->tape, keep(s, &(ad_shape){2, {8, 4}}, &layout, 1));
 }
 
-/* Code outside computes the sum of 3 x, and hands the gradient of that back as its layout says. */
+/* Code outside the tape computes the sum of 3 x and returns the gradient in the stated layout. */
 static void compute_outside(scene *s, const ad_tensor *leaf, ad_tensor *local) {
   CHECK_OK(ad_tape_status(s->tape));
   ad_layout layout = ad_layout_dual(&ad_tensor_array(local)->layout);
@@ -703,7 +705,7 @@ static void compute_outside(scene *s, const ad_tensor *leaf, ad_tensor *local) {
   has_gradient(s, leaf, LINES);
 }
 
-/* "state S(0)" as the layout "tp=S0". */
+/* Reads "state S(0)" as the layout "tp=S0". */
 static void read_stated(const char *said, char layout[32]) {
   char type[16];
   CHECK(said && sscanf(said, "state %15s", type) == 1);
@@ -712,7 +714,8 @@ static void read_stated(const char *said, char layout[32]) {
   snprintf(layout, 32, "tp=%s", type);
 }
 
-/* "all_reduce P->I, or state R", or the second half alone. 1 where it was refused. */
+/* Follows "all_reduce P->I, or state R" in both ways, or a proposal that has only the second; returns 1 if it was
+ * refused first. */
 static int leave_as_said(scene *s, const char *is, const char *stated) {
   char said[128], layout[32];
   ad_tensor *leaf = leaf_called(s, is), *x = leaf;
@@ -730,7 +733,7 @@ static int leave_as_said(scene *s, const char *is, const char *stated) {
   return 1;
 }
 
-/* "sum it first, or state the gradient (R there: every rank the gradient of the sum)". */
+/* Follows "sum it first, or state the gradient (R there: every rank the gradient of the sum)" in both ways. */
 static void leave_unstated(scene *s) {
   char said[128];
   CHECK(!ad_tensor_array(ad_to_local(s->tape, leaf_called(s, "tp=P"), NULL)));
@@ -748,7 +751,7 @@ static int come_in_as_said(scene *s, const char *is, const char *stated) {
   ad_tensor *leaf;
   const ad_array *value = ad_tensor_array(leaf_called(s, is));
   if (ad_tensor_array(ad_from_local(s->tape, value, stated, &leaf))) return 0;
-  if (ad_tape_status(s->tape) != AD_TYPE) return 0; /* a shape: no repair is said */
+  if (ad_tape_status(s->tape) != AD_TYPE) return 0; /* a wrong shape has no repair */
   CHECK(take_said(s->tape, said, sizeof said) && !strncmp(said, "state ", 6));
   read_stated(said, layout);
   value = ad_tensor_array(leaf_called(s, is));
@@ -776,7 +779,7 @@ static void values_that_cross_the_tapes_edge_as_is_said_have_their_gradients(voi
   run_ranks(WORLD, repair_edges, NULL);
 }
 
-/* ---- arrays ---- */
+/* ---- arrays without a tape ---- */
 
 static ad_array moved(scene *s, const ad_array *from, ad_move move, ad_type to) {
   ad_array out;
@@ -789,7 +792,7 @@ static ad_array moved(scene *s, const ad_array *from, ad_move move, ad_type to) 
   return out;
 }
 
-/* "declare V->S(d) or V->P first": the ranks' parts below each other, or their sum. */
+/* Follows "declare V->S(d) or V->P first": the ranks' values become parts of one value, or its addends. */
 static void make_whole(scene *s) {
   double out[NUMEL_MAX];
   ad_array whole = {.data = out};
@@ -804,7 +807,7 @@ static void make_whole(scene *s) {
   for (int i = 0; i < 8; i++) is_near(out[i], whole_value(1, i) * (1 + 2 + 3 + 4));
 }
 
-/* "reduce it first", and "bring both to one layout first". */
+/* Follows "reduce it first" and "bring both to one layout first". */
 static void reduce_first(scene *s) {
   double sum = NAN, expected = 0, out[NUMEL_MAX];
   ad_layout pending = layout_called(s, "tp=P"), whole = layout_called(s, "tp=R");
@@ -838,9 +841,9 @@ static void arrays_that_are_brought_where_is_said_have_their_numbers(void **stat
   run_ranks(WORLD, repair_arrays, NULL);
 }
 
-/* ---- dtypes, and what is no scalar ---- */
+/* ---- dtypes, scales, and losses that are no scalar ---- */
 
-/* On a tape of bf16: "bring it to f32 before (ad_to_dtype), or declare it `wide`". The sum of w^2. */
+/* On a bf16 tape: follows "bring it to f32 before (ad_to_dtype), or declare it `wide`" for the sum of w^2. */
 static int repair_dtypes(ad_comm *comm, void *context) {
   static const double numbers[] = {0.5, 1, 1.5, -2};
   ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
@@ -868,7 +871,7 @@ static int repair_dtypes(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* "bring it to scale 0 first": a leaf whose data is its value times 2^-2, and what its data becomes for that. */
+/* Follows "bring it to scale 0 first" for a leaf whose data is its value times 2^-2. */
 static int repair_scale(ad_comm *comm, void *context) {
   static const double numbers[] = {0.5, 1, 1.5, -2};
   scene s;
@@ -892,7 +895,7 @@ static int repair_scale(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* "must be a scalar; sum it first". */
+/* Follows "must be a scalar; sum it first". */
 static int sum_first(ad_comm *comm, void *context) {
   scene s;
   ad_comm *dry;

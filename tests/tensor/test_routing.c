@@ -1,10 +1,11 @@
-/* Operations of a mixture of experts: choosing, and rows that go to the ranks of their experts and come back, against a
- * composition on one rank's values: all experts applied to all tokens, those that were not chosen times zero. */
+/* Tests the operations of a mixture of experts: choosing experts, and sending rows to the ranks of their experts and
+ * back, against a composition on one rank: all experts applied to all tokens, and those that were not chosen multiplied
+ * by zero. */
 #include "tensor/routing.h"
 #include "two_ways.h"
 #include "world.h"
 
-/* ---- choosing ---- */
+/* ---- choosing experts ---- */
 
 static ad_tensor *scores_leaf(const world *w, ad_tape *t, ad_array *array, int64_t tokens, int64_t experts,
                               const double *values) {
@@ -23,9 +24,9 @@ static void the_largest_scores_are_chosen_and_of_equal_ones_the_lowest_expert(vo
   ad_tensor *chosen = ad_top_k(t, scores_leaf(&w, t, &array, 3, 4, values), 2, NULL, &routing);
   must(ad_tape_status(t));
   assert_memory_equal(routing->expert, wanted, sizeof wanted);
-  assert_true(routing->margin == 0); /* the four zeros */
+  assert_true(routing->margin == 0); /* the margin of the four equal scores */
   assert_int_equal(routing->slots, 6);
-  static const size_t tokens_by_expert[] = {1, 0, 1, 0, 2, 2}; /* experts 0, 1, 1, 2, 2, 3 */
+  static const size_t tokens_by_expert[] = {1, 0, 1, 0, 2, 2}; /* slots by expert: 0, 1, 1, 2, 2, 3 */
   assert_memory_equal(routing->token_of_slot, tokens_by_expert, sizeof tokens_by_expert);
   assert_true(element(ad_tensor_array(chosen), 4) == 4);
   free(array.data);
@@ -70,7 +71,7 @@ static void scores_that_are_not_chosen_have_exactly_zero_gradient(void **state) 
   world_close(&w);
 }
 
-/* Two samples of three positions, of which this rank routes the last four rows. */
+/* Two samples of three positions; this rank routes the last four rows. */
 static void choices_are_kept_by_the_number_of_their_token_and_taken_where_they_are_given(void **state) {
   enum { SAMPLES = 2, SEQ = 3, FIRST = 2, TOKENS = 4, EXPERTS = 3, K = 2 };
   int32_t kept[SAMPLES * SEQ * K];
@@ -119,7 +120,7 @@ static void what_is_given_is_an_expert_and_none_twice(void **state) {
   refuse_given(2, 2, "top_k: choice 1 of token 0 is given as 2 of 3 experts; it must be one of them, and another than");
 }
 
-/* What a caller reads of a routing is what was chosen, dropped choices too. */
+/* A routing reports to its caller what was chosen, including choices that were dropped later. */
 static void a_routing_tells_its_choices_and_how_clear_they_were(void **state) {
   static const double values[] = {1, 3, 2.5, /**/ 4, 9, 8.25, /**/ 0, 1, 7};
   static const int32_t wanted[] = {1, 2, 1, 2, 2, 1};
@@ -133,9 +134,9 @@ static void a_routing_tells_its_choices_and_how_clear_they_were(void **state) {
   must(ad_tape_status(t));
   assert_int_equal(count, 6);
   assert_memory_equal(expert, wanted, sizeof wanted);
-  assert_true(ad_routing_margin(routing) == 1); /* the last token's 1 and 0 */
+  assert_true(ad_routing_margin(routing) == 1); /* the smallest margin is between the last token's scores 1 and 0 */
   assert_int_equal(ad_routing_dropped(routing), 0);
-  ad_limit(t, routing, 0.5, ad_constant(t, &batch), 0); /* one choice of each expert */
+  ad_limit(t, routing, 0.5, ad_constant(t, &batch), 0); /* leaves each expert one choice */
   must(ad_tape_status(t));
   assert_int_equal(ad_routing_dropped(routing), 4);
   assert_memory_equal(ad_routing_choices(routing, &count), wanted, sizeof wanted);
@@ -200,7 +201,7 @@ static void more_choices_than_experts_are_refused(void **state) {
   ad_array array;
   ad_routing *routing;
   ad_tensor *chosen = ad_top_k(t, scores_leaf(&w, t, &array, 2, 3, NULL), 4, NULL, &routing);
-  ad_tensor *slots = ad_to_slots(t, ad_slot_weights(t, chosen, routing), routing); /* of a routing that never was */
+  ad_tensor *slots = ad_to_slots(t, ad_slot_weights(t, chosen, routing), routing); /* the routing was refused before */
   assert_null(ad_tensor_array(ad_return(t, ad_dispatch(t, slots, routing, "ep"), routing, "ep")));
   assert_int_equal(ad_tape_status(t), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "top_k: 4 of scores [2, 3]; wanted are [tokens, experts] and 1 to experts"));
@@ -223,7 +224,7 @@ static void rows_that_were_never_dispatched_do_not_return(void **state) {
   world_close(&w);
 }
 
-/* A routing is of one rank's own rows. */
+/* A routing takes a rank's own rows (V), not parts of a cut value. */
 static void rows_that_are_parts_of_a_whole_are_refused(void **state) {
   for (int back = 0; back <= 1; back++) {
     world w = world_open();
@@ -246,7 +247,7 @@ static void rows_that_are_parts_of_a_whole_are_refused(void **state) {
   }
 }
 
-/* Against the difference quotient of the sum with random weights. */
+/* Compares the gradient with the difference quotient of a randomly weighted sum. */
 static void check_slope(ad_tensor *(*apply)(ad_tape *t, ad_tensor *x)) {
   enum { COUNT = 12 };
   const double step = 1e-6;
@@ -284,11 +285,11 @@ static void scores_have_the_slope_of_their_values(void **state) {
   check_slope(shares);
 }
 
-/* ---- to the ranks of the experts and back ---- */
+/* ---- rows sent to the ranks of their experts and back ---- */
 
 enum { TOP_K = 2 };
 
-/* x [tokens, d], scores [tokens, experts], w [experts, d, m]. */
+/* Shapes: x [tokens, d], scores [tokens, experts], w [experts, d, m]. */
 static ad_tensor *routed(ad_tape *t, ad_tensor *const *x, int scores_first) {
   const ad_mesh *mesh = ad_tensor_array(x[0])->layout.mesh;
   int is_cut = (ad_mesh_named(mesh) & AD_AXES(AD_ETP)) != 0,
@@ -310,7 +311,7 @@ static ad_tensor *routed(ad_tape *t, ad_tensor *const *x, int scores_first) {
 static ad_tensor *scored_before(ad_tape *t, ad_tensor *const *x) { return routed(t, x, 1); }
 static ad_tensor *scored_after(ad_tape *t, ad_tensor *const *x) { return routed(t, x, 0); }
 
-/* A constant that every rank has, on the tape's memory. */
+/* A constant, the same on every rank, in memory that outlives the tape. */
 static ad_tensor *constant_of(ad_tape *t, const ad_tensor *like, ad_shape shape, double (*value)(int64_t, int64_t),
                               double **memory) {
   static double values[4][1 << 14];
@@ -328,7 +329,7 @@ enum { WIDTH = 3 };
 static double tiles(int64_t i, int64_t j) { return i == j % WIDTH; }
 static double spreads(int64_t i, int64_t j) { return i == j / WIDTH; }
 
-/* 1 where the expert is among the token's best. */
+/* Sets the mask to 1 where the expert is among the token's best TOP_K. */
 static void mark_chosen(const double *scores, int64_t tokens, int64_t experts, double *mask) {
   for (int64_t i = 0; i < tokens * experts * WIDTH; i++) {
     int64_t token = i / (experts * WIDTH), expert = i / WIDTH % experts, better = 0;
@@ -339,8 +340,8 @@ static void mark_chosen(const double *scores, int64_t tokens, int64_t experts, d
   }
 }
 
-/* Every token beside itself, once for each expert, times score and choice: [tokens, experts * d], with the matrices one
- * below the other. */
+/* The composition: each token is repeated once for each expert, times score and choice: [tokens, experts * d], and
+ * multiplied with the experts' matrices, one below the other. */
 static ad_tensor *by_all_experts(ad_tape *t, ad_tensor *const *x) {
   const ad_mesh *mesh = ad_tensor_array(x[0])->layout.mesh;
   int is_cut = (ad_mesh_named(mesh) & AD_AXES(AD_ETP)) != 0,
@@ -379,8 +380,8 @@ static void rows_find_their_experts_and_come_back(void **state) {
   compare_routed("ep=1", "ep=S0", "ep=S0", 7, 3);
   compare_routed("ep=2", "ep=S0", "ep=S0", 7, 4);
   compare_routed("ep=3", "ep=S0", "ep=S0", 11, 7);
-  compare_routed("ep=3", "ep=S0", "ep=S0", 1, 7); /* ranks without a token, experts without one */
-  compare_routed("ep=3", "ep=S0", "ep=S0", 5, 2); /* a rank without an expert */
+  compare_routed("ep=3", "ep=S0", "ep=S0", 1, 7); /* some ranks have no token, some experts get none */
+  compare_routed("ep=3", "ep=S0", "ep=S0", 5, 2); /* one rank has no expert */
 }
 
 static void experts_are_cut_and_copied(void **state) {

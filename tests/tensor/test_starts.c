@@ -1,5 +1,5 @@
-/* Where backward may start: from several losses, from gradients that arrive from another tape, several times on one
- * tape; and where parameters' gradients then go. One rank, some on engine dry. */
+/* Tests where backward may start: from several losses, from gradients that arrive from another tape, several times on
+ * one tape; and where parameters' gradients then go. On one rank, some on engine dry. */
 #include <stdio.h>
 #include "tensor/tape.h"
 #include "ranks.h"
@@ -7,7 +7,7 @@
 
 enum { ROWS = 3, WIDTH = 4, PARAMS = 4 };
 
-/* trunk: h = gelu(x w0); two heads on it: sum(c0 * (h w1)), sum(c1 * (h w2)); nothing uses w3. */
+/* A trunk h = gelu(x w0) with two heads: sum(c0 * (h w1)) and sum(c1 * (h w2)); nothing uses w3. */
 typedef struct branches {
   world w;
   ad_array x, c[2], param[PARAMS];
@@ -53,7 +53,7 @@ static recorded record(const branches *f, ad_tape *t, const ad_parameters *from)
   return r;
 }
 
-/* What one backward of the losses' sum leaves for parameter `param`: *out has memory of its own. */
+/* What a single backward of the sum of both losses leaves for `param`; *out gets memory of its own. */
 static void expect(const branches *f, size_t param, ad_array *out) {
   ad_tape *t = open_tape(&f->w, AD_F64);
   ad_parameters alone = {.size = sizeof alone, .values = f->list, .count = PARAMS};
@@ -113,7 +113,7 @@ static void a_start_takes_losses_and_arriving_gradients_together(void **state) {
   r.h = trunk(&f, a, r.p[0]);
   ad_tensor *own = head(&f, a, r.h, r.p[1], 0), *arrived = ad_input(b, ad_tensor_array(r.h));
   must(ad_backward(b, head(&f, b, arrived, r.p[2], 1)));
-  ad_tensor *outputs[] = {r.h, own};  // the loss is made from the other output
+  ad_tensor *outputs[] = {r.h, own};  // the loss uses the other output
   const ad_array *gradients[] = {ad_grad(arrived), NULL};
   must(ad_backward_from(a, outputs, gradients, 2, AD_LAST_START));
   assert_gradients(&f, &r, 1e-15);
@@ -139,7 +139,7 @@ static void an_output_that_stands_twice_counts_twice(void **state) {
   close_branches(&f);
 }
 
-/* ---- several starts ---- */
+/* ---- several starts of backward on one tape ---- */
 
 typedef struct seen {
   int times[PARAMS];
@@ -159,7 +159,8 @@ static void two_losses_in_two_starts_are_their_sum(void **state) {
   for (int i = 0; i < PARAMS; i++) assert_int_equal(s.times[i], 0);
   must(ad_backward_from(t, &r.loss[1], NULL, 1, AD_LAST_START));
   assert_gradients(&f, &r, 1e-15);
-  for (int i = 0; i < PARAMS; i++) assert_int_equal(s.times[i], i < 3);  // also what only the first one reached
+  // the parameters that only the first start reached are handed on too
+  for (int i = 0; i < PARAMS; i++) assert_int_equal(s.times[i], i < 3);
   ad_tape_destroy(t);
   close_branches(&f);
 }
@@ -216,7 +217,7 @@ static void dry_starts_plan_the_bytes_that_real_ones_take(void **state) {
   close_branches(&f);
 }
 
-/* ---- reducers ---- */
+/* ---- parameters' gradients in reducers ---- */
 
 static ad_reducer *open_reducer(const branches *f, size_t params) {
   static const char *const names[PARAMS] = {"w0", "w1", "w2", "w3"};
@@ -242,7 +243,7 @@ static void assert_reduced(const branches *f, const ad_reducer *reducer, size_t 
   free(wanted.data);
 }
 
-/* Two microbatches: the second one's gradients add to what waits in the buckets. */
+/* Two microbatches: the second one's gradients add to the first one's in the buckets. */
 static void the_last_start_hands_parameters_to_their_reducer(void **state) {
   branches f;
   open_branches(&f);
@@ -266,7 +267,7 @@ static void the_last_start_hands_parameters_to_their_reducer(void **state) {
   close_branches(&f);
 }
 
-/* A start that never comes to its last leaves nothing with the reducer. */
+/* Without a last start no gradient reaches the reducer. */
 static void a_tape_that_is_reset_between_its_starts_leaves_the_reducer_alone(void **state) {
   branches f;
   open_branches(&f);
@@ -290,7 +291,7 @@ static void a_tape_that_is_reset_between_its_starts_leaves_the_reducer_alone(voi
 static void one_tape_feeds_two_reducers(void **state) {
   branches f;
   open_branches(&f);
-  // Module 1 has w0 and w1, module 2 has w2 alone, as its number 0.
+  // Module 1 has the parameters w0 and w1; module 2 has w2, as its parameter 0.
   ad_parameters first = {.size = sizeof first, .values = f.list, .count = 2, .reducer = open_reducer(&f, 2)};
   ad_parameters second = {.size = sizeof second, .values = &f.list[2], .count = 1, .reducer = open_reducer(&f, 1)};
   ad_tape *t = open_tape(&f.w, AD_F64);
@@ -312,7 +313,7 @@ static void one_tape_feeds_two_reducers(void **state) {
   close_branches(&f);
 }
 
-/* ---- what is refused ---- */
+/* ---- starts that are refused ---- */
 
 static void a_start_after_the_last_is_refused(void **state) {
   branches f;
@@ -361,7 +362,7 @@ static ad_array dual_of(ad_array array) {
   return array;
 }
 
-/* `grad` for an output of shape [ROWS, WIDTH] in f64. */
+/* Starts backward with `grad` on an output of shape [ROWS, WIDTH] in f64. */
 static ad_status start_with(const branches *f, const ad_array *grad) {
   ad_tape *t = open_tape(&f->w, AD_F64);
   ad_tensor *x = ad_input(t, &f->x), *y = ad_gelu(t, x);
@@ -437,7 +438,7 @@ static void a_gradient_that_is_not_the_dual_of_its_output_is_refused(void **stat
   close_dry(&d);
 }
 
-/* Law 5: a loss starts from P or I, however many start with it. */
+/* Law 5: a loss that starts backward is P or I, even if other outputs start with it. */
 static void a_loss_among_the_outputs_keeps_the_seed_rule(void **state) {
   dry_world d = open_dry();
   ad_array pending = described(&d, "dp=P tp=I", (ad_shape){0, {0}});
@@ -447,12 +448,12 @@ static void a_loss_among_the_outputs_keeps_the_seed_rule(void **state) {
   assert_int_equal(ad_backward_from(d.tape, outputs, NULL, 2, AD_LAST_START), AD_TYPE);
   assert_mentions("once");
   ad_tape_reset(d.tape);
-  outputs[1] = ad_input(d.tape, &same);  // R takes the gradient that arrives: its dual, P
+  outputs[1] = ad_input(d.tape, &same);  // an R output takes the gradient that arrives, which is its dual P
   must(ad_backward_from(d.tape, &outputs[1], (const ad_array *[]){&dual}, 1, AD_LAST_START));
   close_dry(&d);
 }
 
-/* Rank 1's second start is refused, the first was not; rank 0 waits for a sum meanwhile. */
+/* Rank 1's second start is refused after the first was accepted; rank 0 meanwhile waits in an all-reduce. */
 static int fail_later(ad_comm *comm, void *context) {
   double one = 1, sum;
   ad_mesh *mesh;

@@ -1,4 +1,4 @@
-/* The tape: its memory, its errors, and how it hands gradients to the reducer. One rank. */
+/* Tests the tape: its memory, its errors, and how it hands gradients to the reducer. On one rank. */
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -8,15 +8,15 @@
 
 enum { VOCABULARY = 11, WIDTH = 8, HEAD = 4, HIDDEN = 12, BATCH = 2, SEQ = 5, PARAMS = 8 };
 
-/* A small model of all operations, its head tied to its embedding. */
+/* A small model with all operations; its head is tied to its embedding. */
 typedef struct model {
   world w;
   ad_dtype dtype;
   ad_array param[PARAMS], tokens, targets;
   ad_param_spec specs[PARAMS];
   const ad_array *list[PARAMS];
-  ad_parameters from; /* of all of `param`, without a reducer */
-  ad_count *count;    /* of the positions */
+  ad_parameters from; /* all of `param`, without a reducer */
+  ad_count *count;    /* counts the positions */
 } model;
 
 static const ad_shape shapes[PARAMS] = {{2, {VOCABULARY, WIDTH}}, {1, {WIDTH}},         {2, {WIDTH, WIDTH}},
@@ -66,7 +66,7 @@ static ad_tensor *run_with(const model *m, const ad_parameters *from, ad_tape *t
 
 static ad_tensor *run_model(const model *m, ad_tape *t, ad_tensor **p) { return run_with(m, &m->from, t, p); }
 
-/* Up to `bound` of the largest element. */
+/* Checks that the arrays differ by at most `bound` times the largest element. */
 static void equal_arrays(const ad_array *a, const ad_array *b, double bound) {
   assert_non_null(a);
   assert_non_null(b);
@@ -76,17 +76,17 @@ static void equal_arrays(const ad_array *a, const ad_array *b, double bound) {
   for (size_t i = 0; i < ad_array_numel(a); i++) assert_true(fabs(element(a, i) - element(b, i)) <= bound * largest);
 }
 
-/* ---- parameters that are there only while they are used ---- */
+/* ---- parameters that exist only while they are used (ZeRO 3) ---- */
 
-/* Each use finds the parameter in other memory than the one before, and what it leaves is spoilt. */
+/* Each acquire puts the parameter into new memory, and each release overwrites the old memory. */
 typedef struct lender {
   model *m;
-  ad_array lent[PARAMS]; /* what the tape was given */
+  ad_array lent[PARAMS]; /* the arrays as the tape gets them */
   const ad_array *list[PARAMS];
   ad_parameters from;
-  void *kept[PARAMS]; /* the elements */
+  void *kept[PARAMS]; /* the parameters' elements */
   int held[PARAMS], uses[PARAMS];
-  int fails_at; /* the number of the acquire that fails; 0: none */
+  int fails_at; /* the number of the acquire that fails; 0: none fails */
   int acquired;
 } lender;
 
@@ -139,8 +139,8 @@ static void lent_parameters_give_the_same_gradients(void **state) {
   must(ad_backward(tape, run_with(&m, &l.from, tape, q)));
   for (size_t i = 0; i + 1 < PARAMS; i++) equal_arrays(ad_grad(q[i]), ad_grad(p[i]), 0);
   for (size_t i = 0; i < PARAMS; i++) assert_int_equal(l.held[i], 0);
-  assert_int_equal(l.uses[0],
-                   3);  // the lookup, the tied head, the head's backward; the lookup's backward reads nothing
+  // the lookup, the tied head and the head's backward; the lookup's backward does not read the table
+  assert_int_equal(l.uses[0], 3);
   assert_int_equal(l.uses[1], 2);
   assert_int_equal(l.uses[7], 0);
   ad_tape_destroy(tape);
@@ -177,7 +177,7 @@ static void a_parameter_that_cannot_be_had_fails_the_tape_and_holds_none(void **
     for (size_t i = 0; i < PARAMS; i++) assert_int_equal(l.held[i], 0);
     ad_tape_destroy(tape);
   }
-  assert_int_equal(fails_at, 17);  // 8 uses forward, 7 backward
+  assert_int_equal(fails_at, 17);  // 8 uses in forward and 7 in backward succeed
   close_model(&m);
 }
 
@@ -204,9 +204,9 @@ static void a_tape_without_reducer_shows_complete_gradients(void **state) {
   close_model(&m);
 }
 
-/* ---- the reducer ---- */
+/* ---- gradients in the reducer ---- */
 
-/* From now on the model's gradients go there. */
+/* Makes a reducer, into which the model's gradients go from now on. */
 static ad_reducer *open_reducer(model *m) {
   must(ad_reducer_create(m->w.comm, m->specs, PARAMS, NULL, &m->from.reducer));
   return m->from.reducer;
@@ -244,9 +244,10 @@ static void the_reducer_gets_what_the_tape_would_hold(void **state) {
   ad_tape *tape = open_tape(&m.w, AD_F64);
   step(&m, tape, reducer, 1);
   compare_with_tape(&m, reducer, 1, 0);
-  step(&m, tape, reducer, 3);  // every gradient adds to what earlier microbatches left, the tied one's both shares too
+  // every gradient adds to those of earlier microbatches, also the two addends of the tied table
+  step(&m, tape, reducer, 3);
   compare_with_tape(&m, reducer, 3, 1e-15);
-  step(&m, tape, reducer, 1);  // and nothing is left of them in the next step
+  step(&m, tape, reducer, 1);  // the next step starts from zero
   compare_with_tape(&m, reducer, 1, 0);
   ad_tape_destroy(tape);
   ad_reducer_destroy(reducer);
@@ -296,7 +297,7 @@ static void a_parameter_used_on_no_rows_is_present(void **state) {
   close_model(&m);
 }
 
-/* ---- failing ---- */
+/* ---- errors on the tape ---- */
 
 static void the_first_error_that_a_model_hands_on_stays(void **state) {
   world w = world_open();
@@ -378,7 +379,7 @@ static void any_failed_allocation_is_an_error_and_leaves_nothing(void **state) {
     ad_memory_fail_at(0);
     assert_true(status == AD_OK || status == AD_MEMORY);
     if (tape) {
-      ad_tape_reset(tape);  // a tape that ran out of memory can go on
+      ad_tape_reset(tape);  // a tape that ran out of memory can be reset and used again
       must(ad_backward(tape, run_model(&m, tape, p)));
     }
     ad_tape_destroy(tape);
@@ -403,7 +404,7 @@ static void dry_tapes_plan_the_bytes_that_real_ones_take(void **state) {
   close_model(&m);
 }
 
-/* ---- values ---- */
+/* ---- errors in values ---- */
 
 static void an_index_outside_its_table_is_named(void **state) {
   model m;
@@ -440,9 +441,9 @@ static void a_kept_value_keeps_its_gradient(void **state) {
   world_close(&w);
 }
 
-/* ---- tracing ---- */
+/* ---- dtypes of gradients, and tracing ---- */
 
-/* On a tape of bf16 the gradient of a value that is summed elsewhere is not rounded before. */
+/* On a bf16 tape the gradient of an input can be asked for in f32: it is not rounded before it is summed elsewhere. */
 static void an_input_has_its_gradient_in_the_dtype_that_is_asked_for(void **state) {
   world w = world_open();
   ad_tape *t = open_tape(&w, AD_BF16);

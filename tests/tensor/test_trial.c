@@ -1,11 +1,11 @@
-/* ad_check_operation: it lets right operations through, those of a user and addend's own, and of each promise one that
- * breaks it is found, with the promise in the message. */
+/* Tests ad_check_operation: it accepts right operations, users' and addend's own; and for each promise it refuses an
+ * operation that breaks it, naming the promise. */
 #include <stdio.h>
 #include "base/memory.h"
 #include "tensor/trial.h"
 #include "world.h"
 
-/* ---- an operation that is right ---- */
+/* ---- a right operation ---- */
 
 typedef struct bend_numbers {
   double factor;
@@ -15,7 +15,7 @@ static double factor_of(const ad_tensor *out) { return ((const bend_numbers *)ad
 static size_t width_of(const ad_tensor *out) { return ad_array_numel(ad_operand(out, 1)); }
 static size_t bend_saved(const ad_tensor *out) { return width_of(out) * sizeof(double); }
 
-/* y = x * row + factor * row^2; the squares are saved. */
+/* y = x * row + factor * row^2; the squares are saved for backward. */
 static ad_status bend_forward(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = ad_operand(out, 0), *row = ad_operand(out, 1), *y = ad_tensor_array(out);
   double *squares = ad_operation_saved(out);
@@ -62,7 +62,7 @@ static void holds(ad_status status) {
 
 static void an_operation_that_is_right_holds(void **state) { holds(ad_check_operation(&bend, &on_matrix)); }
 
-/* ---- those that break a promise ---- */
+/* ---- operations that break a promise ---- */
 
 static void breaks_on(const ad_operation *op, const ad_operation_trial *trial, const char *promise) {
   assert_int_equal(ad_check_operation(op, trial), AD_INVALID);
@@ -96,7 +96,7 @@ static ad_status changes_the_result(ad_tape *tape, ad_tensor *out, const ad_grad
   return AD_OK;
 }
 
-/* Writes to both, whatever the slots say. */
+/* Mistake: writes operand 2's gradient even if its slot is NULL. */
 static ad_status ignores_that_a_slot_is_null(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   AD_TRY(bend_backward(tape, out, slot));
   double *first = slot[1].data;
@@ -104,7 +104,7 @@ static ad_status ignores_that_a_slot_is_null(ad_tape *tape, ad_tensor *out, cons
   return AD_OK;
 }
 
-/* Needs what it leaves for the other operand. */
+/* Mistake: leaves another gradient of operand 2 if operand 1's slot is NULL. */
 static ad_status uses_another_slot(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   AD_TRY(bend_backward(tape, out, slot));
   if (!slot[0].data) ad_slot_put(&slot[1], 0, 1);
@@ -139,7 +139,7 @@ static ad_status is_another_each_time(ad_tape *tape, ad_tensor *out, const ad_gr
   return AD_OK;
 }
 
-/* With one slot alone. */
+/* Mistake: changes the gradient that arrived if operand 2's slot is NULL. */
 static ad_status uses_up_its_gradient(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   AD_TRY(bend_backward(tape, out, slot));
   if (!slot[1].data) ad_array_set(ad_result_grad(out), 2, 0);
@@ -171,9 +171,9 @@ static void what_backward_must_leave_as_it_is(void **state) {
 static void what_a_slot_says(void **state) {
   WITH_BACKWARD(ignores_that_a_slot_is_null,
                 "backward does not leave out an operand whose slot is NULL: with the slot "
-                "of operand 1 alone it ends the process by " /* signal 11, or with sanitizers exit status 1 */);
+                "of operand 1 alone it ends the process by " /* ends by signal 11, with sanitizers by exit status 1 */);
   WITH_BACKWARD(uses_another_slot, "leaves another gradient of operand 2 where the other slots are NULL");
-#if defined(AD_SANITIZED) /* which may end the child first */
+#if defined(AD_SANITIZED) /* with a sanitizer the child may end before */
   WITH_BACKWARD(needs_more_scratch, "the slot of operand 2 ");
 #else
   WITH_BACKWARD(needs_more_scratch,
@@ -236,7 +236,7 @@ static void what_is_unread_is_not_read(void **state) {
   breaks(&other, "backward takes over the gradient that arrived, as hands_over says");
 }
 
-/* ---- what is linear ---- */
+/* ---- linearity that is declared wrongly ---- */
 
 /* y = a b c, element by element. */
 static ad_status product_forward(ad_tape *tape, ad_tensor *out) {
@@ -256,7 +256,7 @@ static ad_status product_backward(ad_tape *tape, ad_tensor *out, const ad_gradie
   return AD_OK;
 }
 
-/* The first operand's slope as the quotient of the result by it. */
+/* Mistake: computes the gradient of a as y / a, which fails for a = 0. */
 static ad_status divides_the_result(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_array *grad = ad_result_grad(out), *a = ad_operand(out, 0), *y = ad_tensor_array(out);
   const ad_gradient_slot others[3] = {{NULL, 0, 0}, slot[1], slot[2]};
@@ -266,7 +266,7 @@ static ad_status divides_the_result(ad_tape *tape, ad_tensor *out, const ad_grad
   return AD_OK;
 }
 
-/* Where the second and the third are asked for without the first. */
+/* Mistake: wrong only if gradients of b and c are asked for and of a not. */
 static ad_status mixes_up_two_of_three(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   AD_TRY(product_backward(tape, out, slot));
   if (!slot[0].data && slot[1].data && slot[2].data) ad_slot_put(&slot[1], 0, 0.5);
@@ -300,7 +300,7 @@ static void what_is_linear_is_made_of_the_others(void **state) {
   breaks_on(&product, &on_three, "backward with the slot of operand 2 alone writes the gradient of operand 3");
 }
 
-/* ---- numbers ---- */
+/* ---- wrong numbers ---- */
 
 static ad_status half_of_it(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_array *grad = ad_result_grad(out);
@@ -312,7 +312,7 @@ static ad_status half_of_it(ad_tape *tape, ad_tensor *out, const ad_gradient_slo
   return status;
 }
 
-/* One operand's, in one dtype. */
+/* Mistake: in f32 alone the result is rounded to three digits. */
 static ad_status rounds_in_f32(ad_tape *tape, ad_tensor *out) {
   AD_TRY(bend_forward(tape, out));
   const ad_array *y = ad_tensor_array(out);
@@ -328,15 +328,15 @@ static void backward_is_the_derivative_of_forward_in_every_dtype(void **state) {
   breaks(&other, "in f32 element");
   other = bend;
   other.backward = half_of_it;
-  other.not_linear = 1;  // is not asked
+  other.not_linear = 1;  // linearity is then not tested
   holds(ad_check_operation(&other, &on_matrix));
 }
 
-/* ---- types ---- */
+/* ---- wrong types ---- */
 
 static void the_rule_is_held_to_what_ranks_make(void **state) {
   ad_operation other = bend;
-  other.linearity = AD_MULTILINEAR; /* it is not, in the row */
+  other.linearity = AD_MULTILINEAR; /* false: it is not linear in the row */
   breaks(&other, "\"tp=P\" on \"tp=3\", but what the ranks have is not that");
   other.linearity = AD_ADDITIVE;
   breaks(&other, "operands that are \"tp=P\", \"tp=P\" make a result that is \"tp=P\"");
@@ -347,7 +347,7 @@ static ad_status fails_where_it_is_cut(ad_tape *tape, ad_tensor *out) {
   return is_cut ? ad_fail(AD_TYPE, "mine.c: it is cut") : bend_forward(tape, out);
 }
 
-/* What the rule lets through must work. */
+/* Where the type rule accepts operands, forward must work. */
 static void a_forward_that_fails_is_no_refusal(void **state) {
   ad_operation other = bend;
   other.forward = fails_where_it_is_cut;
@@ -355,7 +355,7 @@ static void a_forward_that_fails_is_no_refusal(void **state) {
   assert_non_null(strstr(ad_last_error(), "on rank 0 of \"tp=3\": mine.c: it is cut"));
 }
 
-/* Each row minus its mean: needs all of a row. */
+/* Each row minus its mean: needs whole rows. */
 static ad_status centre_forward(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = ad_operand(out, 0), *y = ad_tensor_array(out);
   size_t width = (size_t)y->local.dim[1];
@@ -395,11 +395,11 @@ static void a_dimension_that_must_be_whole_is_found(void **state) {
   other.whole = NULL;
   breaks_on(&other, &trial, "operands that are \"tp=S1\" make a result that is \"tp=S1\"");
   other = centre;
-  other.whole = "nm";  // more than needed is no mistake
+  other.whole = "nm";  // declaring more dimensions whole than needed is no mistake
   holds(ad_check_operation(&other, &trial));
 }
 
-/* Passes no gradient on that is larger than 1: of addends the sum is another. */
+/* Passes on gradients clipped to 1, so the sum of addends' gradients is another number. */
 static ad_status clip_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   for (size_t i = 0; i < ad_array_numel(ad_result_grad(out)); i++)
     ad_slot_put(slot, i, fmin(fmax(ad_array_get(ad_result_grad(out), i), -1), 1));
@@ -426,7 +426,7 @@ static void a_backward_that_is_not_linear_says_so(void **state) {
   breaks_on(&clip, &trial, "backward is not the derivative of forward");
 }
 
-/* ---- what is tried ---- */
+/* ---- what a trial must have ---- */
 
 static void a_trial_that_means_nothing_is_refused(void **state) {
   ad_operation_trial trial = on_matrix;
@@ -448,7 +448,7 @@ static void a_trial_that_means_nothing_is_refused(void **state) {
   breaks_on(&bend, NULL, "`trial` is NULL");
 }
 
-/* Wherever memory ends the call ends with that, and is as it was. */
+/* Fails every allocation once: the call ends with AD_MEMORY, and works afterwards. */
 static void without_memory_it_says_so(void **state) {
   ad_status status = AD_MEMORY;
   long n = 0;

@@ -1,5 +1,5 @@
-/* What the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The rules themselves are
- * tested in tests/layout. */
+/* Tests what the tape refuses, on engine dry: types, shapes, dtypes and where backward may start. The type rules
+ * themselves are tested in tests/layout. */
 #include <stdio.h>
 #include "base/seams.h"
 #include "reduce/count.h"
@@ -53,7 +53,7 @@ static void assert_mentions(const char *text) {
   if (!strstr(ad_last_error(), text)) fail_msg("\"%s\" does not mention \"%s\"", ad_last_error(), text);
 }
 
-/* On dp_shard and tp. */
+/* Checks the types on dp_shard and tp. */
 static void assert_types(const ad_array *array, ad_type on_dp, ad_type on_tp) {
   assert_non_null(array);
   assert_int_equal(array->layout.type[AD_DP_SHARD], on_dp);
@@ -62,7 +62,7 @@ static void assert_types(const ad_array *array, ad_type on_dp, ad_type on_tp) {
 
 #define SHAPE(n, ...) ((ad_shape){(n), {__VA_ARGS__}})
 
-/* The block of DESIGN.md: x is I on tp, the weights are cut. */
+/* A transformer block: x is I on tp, the weights are cut. */
 static ad_tensor *block(dry_world *d, int reduces) {
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   ad_tensor *w1 = leaf(d, "dp=R tp=S1", SHAPE(2, 8, 32)), *w2 = leaf(d, "dp=R tp=S0", SHAPE(2, 32, 8));
@@ -258,8 +258,8 @@ static void a_tape_takes_no_dtype_of_collectives_alone(void **state) {
   }
 }
 
-/* Rows that every rank of an axis took alike cannot come back cut on it: there are two cuts, and neither is the other.
- */
+/* Rows that all ranks of an axis flattened alike cannot return to a tensor that is cut on this axis: rows and tensor
+ * would be cut at different places. */
 static void rows_that_were_cut_on_their_way_do_not_return(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *like = leaf(d, "dp=S0 tp=I", SHAPE(3, 3, 4, 8));
@@ -283,7 +283,7 @@ static void a_move_over_axes_of_different_types_is_a_chain(void **state) {
 
 static void nested_cuts_come_back_in_their_order(void **state) {
   dry_world *d = *state;
-  ad_tensor *x = leaf(d, "tp=S0 dp=S0", SHAPE(2, 12, 8));  // tp is the outer cut
+  ad_tensor *x = leaf(d, "tp=S0 dp=S0", SHAPE(2, 12, 8));  // tp is the outer cut of dimension 0
   ad_tensor *whole = ad_all_gather(d->tape, x, "dp tp", AD_I);
   must(ad_tape_status(d->tape));
   must(ad_backward(d->tape, ad_sum(d->tape, whole)));
@@ -291,7 +291,7 @@ static void nested_cuts_come_back_in_their_order(void **state) {
   assert_true(ad_layout_equal(&ad_grad(x)->layout, &dual));
 }
 
-/* The loss of a batch that is cut over the one data axis there is; R on the other, which the mesh does not name. */
+/* The loss of a batch that is cut over dp_shard, the only data axis that the mesh names; on the other it is R. */
 static ad_tensor *loss_of_cut_batch(dry_world *d) {
   return ad_sum(d->tape, leaf(d, "dp_shard=S0 tp=I", SHAPE(2, 6, 8)));
 }
@@ -324,7 +324,7 @@ static void the_gradient_of_a_replicated_addend_of_a_varying_sum_is_partial(void
   ad_tensor *x = leaf(d, "dp=I tp=R", SHAPE(1, 6)), *y = leaf(d, "dp=I tp=V", SHAPE(1, 6));
   ad_tensor *sum = ad_declare(d->tape, ad_sum(d->tape, ad_add(d->tape, x, y)), "tp", AD_P);
   must(ad_backward(d->tape, sum));
-  assert_types(ad_grad(x), AD_I, AD_P);  // whose memory is the sum's gradient, which is V
+  assert_types(ad_grad(x), AD_I, AD_P);  // x's gradient is in the memory of the sum's gradient, which is V
   assert_types(ad_grad(y), AD_I, AD_V);
 }
 
@@ -336,13 +336,14 @@ static void transitions_are_numbered_in_the_order_of_recording(void **state) {
     block(d, 1);
     must(ad_tape_status(d->tape));
     assert_int_equal(d->tape->transitions, 2);
-    ad_convert(d->tape, leaf(d, "dp=I tp=R", SHAPE(2, 6, 8)), "dp tp", AD_S(0));  // one for each type
+    // one conversion would be needed for each type
+    ad_convert(d->tape, leaf(d, "dp=I tp=R", SHAPE(2, 6, 8)), "dp tp", AD_S(0));
     must(ad_tape_status(d->tape));
     assert_int_equal(d->tape->transitions, 4);
   }
 }
 
-/* ---- sums that stand inside what is not linear ---- */
+/* ---- partial sums inside nonlinear formulas ---- */
 
 static void refused(dry_world *d, ad_tensor *out, ad_status status, const char *a, const char *b) {
   assert_null(ad_tensor_array(out));
@@ -400,7 +401,7 @@ static ad_type type_called(const char *text) {
   return AD_R;
 }
 
-/* "convert operand 2 I->R", on `tp`. */
+/* Applies a proposal such as "convert operand 2 I->R" on `tp`. */
 static void do_what_is_said(dry_world *d, const char *said, ad_tensor *operands[2]) {
   char name[32], from[16], to[16], printed[16];
   int operand, move = 0;
@@ -411,7 +412,7 @@ static void do_what_is_said(dry_world *d, const char *said, ad_tensor *operands[
   *x = ad_move_at(d->tape, *x, (ad_move)move, "tp", type_called(to), AD_HERE);
 }
 
-/* What is said at `place` is one transition there is; where there is none, nothing is said. */
+/* A type error on an axis proposes a single transition that exists, or proposes nothing if there is none. */
 static void what_is_said_to_repair_a_place_does(void **state) {
   static const char *const types[] = {"dp=S0 tp=R", "dp=S0 tp=I",  "dp=S0 tp=V",
                                       "dp=S0 tp=P", "dp=S0 tp=S0", "dp=S0 tp=S2"};
@@ -437,13 +438,13 @@ static void what_is_said_to_repair_a_place_does(void **state) {
     d->count = 0;
   }
   assert_int_equal(said_count, 24);
-  assert_int_equal(silent, 6); /* V beside I or a cut */
+  assert_int_equal(silent, 6); /* V with I, or V with a cut */
 }
 
-/* -1, 0 or 1. */
+/* Returns -1, 0 or 1. */
 static int sign_of(int64_t difference) { return (difference > 0) - (difference < 0); }
 
-/* By what it states, its steps, where it is put, the operand, the axes. */
+/* Orders repairs by what they state, number of steps, place, operand, axes. */
 static int order_of(const ad_repair *a, const ad_repair *b) {
   const int by[] = {ad_repair_states(a) - ad_repair_states(b), a->way.count - b->way.count, a->is_before - b->is_before,
                     a->operand - b->operand, sign_of((int64_t)a->axes - (int64_t)b->axes)};
@@ -452,7 +453,7 @@ static int order_of(const ad_repair *a, const ad_repair *b) {
   return 0;
 }
 
-/* Of repairs that move as many bytes the first is said, so that which it is must not depend on the sort. */
+/* Among repairs that move the same bytes the first is proposed, so their order must not depend on the sort. */
 static void what_a_refused_call_takes_is_listed_in_one_order(void **state) {
   dry_world *d = *state;
   ad_repairs repairs = {0};
@@ -524,7 +525,7 @@ static ad_tensor *reshaped(dry_world *d, const char *layout, ad_shape to) {
   return ad_reshape(d->tape, leaf(d, layout, SHAPE(3, 6, 4, 8)), &to);
 }
 
-/* dp is of three ranks, tp of two. */
+/* dp has three ranks, tp has two. */
 static void a_cut_stays_where_its_parts_are_the_same_elements(void **state) {
   dry_world *d = *state;
   const ad_array *y = ad_tensor_array(reshaped(d, "dp=S0 tp=S2", SHAPE(5, 3, 2, 4, 8, 1)));
@@ -599,7 +600,7 @@ static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
   assert_null(ad_grad(target));
 }
 
-/* ---- columns ---- */
+/* ---- joining columns ---- */
 
 static ad_tensor *concat_of_two(dry_world *d, ad_tensor *a, ad_tensor *b) {
   return ad_concat(d->tape, (ad_tensor *[]){a, b}, 2);
@@ -689,7 +690,7 @@ static void a_loss_is_divided_by_a_summed_count_only(void **state) {
   }
   must(ad_count_post(count, &(int64_t){7}));
   assert_int_equal(ad_count_array(count)->layout.type[AD_DP_SHARD], AD_P);
-  must(divide_on(d, count, 0));  // which waits
+  must(divide_on(d, count, 0));  // this waits for the sum
   assert_int_equal(ad_count_array(count)->layout.type[AD_DP_SHARD], AD_R);
   must(divide_on(d, count, 1));
   ad_count_destroy(count);
@@ -732,7 +733,7 @@ static void a_count_of_fewer_ranks_than_the_tapes_is_refused(void **state) {
   ad_mesh_destroy(few.mesh);
 }
 
-/* ---- views ---- */
+/* ---- changes of view ---- */
 
 static void a_view_goes_there_and_back(void **state) {
   dry_world *d = *state;

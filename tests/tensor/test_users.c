@@ -1,7 +1,7 @@
-/* Values with several users: every operation's backward adds to a gradient that is there already and writes where none
- * is, in every dtype for which it has arithmetic. The gradient that arrives from several users at once is the sum of
- * those that arrive from each alone; memory of gradients holds NaN before. And every operation in two passes, with
- * operands of each kind: the bits of one, although what went back to the pool between them holds NaN. */
+/* Tests values with several users: every operation's backward adds to a gradient that exists already, and writes where
+ * none does, in every dtype for which it has arithmetic. With several users, the gradient is the sum of those that each
+ * user alone gives; gradient memory holds NaN before. Also every operation with backward in two passes, with operands
+ * of each kind: the bits are those of one pass, although memory that was returned to the pool in between holds NaN. */
 #include <glob.h>
 #include <stdio.h>
 #include "addend/bridge.h"
@@ -13,8 +13,8 @@
 
 enum { OPERANDS = 3, OUTPUTS_MAX = 48, RECORDS_MAX = 128, ELEMENTS_MAX = 512, FOULED = 1 << 16 };
 
-/* A parameter's gradient is of the wide dtype, whatever the parameter's own is. */
-typedef enum kind { NONE, VALUE, WIDE, PARAMETER, INDEX, TARGET } kind; /* a target may be -1: it does not count */
+/* Kinds of operands. A parameter's gradient has the wide dtype, whatever the parameter's own dtype. */
+typedef enum kind { NONE, VALUE, WIDE, PARAMETER, INDEX, TARGET } kind; /* a target may be -1, which does not count */
 
 typedef struct operand {
   ad_shape shape;
@@ -28,11 +28,12 @@ typedef struct composition {
   const char *name;
   ad_tensor *(*f)(ad_tape *t, ad_tensor *const *x);
   operand operands[OPERANDS];
-  const char *mesh;         /* NULL: "tp=1" */
-  const char *to_mesh, *to; /* of a bridge: where it leads; an alike one, where that is the mesh itself */
+  const char *mesh; /* NULL: "tp=1" */
+  /* where a bridge leads; for a bridge between meshes of one shape, `to_mesh` is the mesh itself */
+  const char *to_mesh, *to;
 } composition;
 
-/* ---- what was recorded ---- */
+/* ---- which operations were recorded, in which dtypes ---- */
 
 typedef struct seen {
   const ad_operation *op;
@@ -52,9 +53,9 @@ static void see(const ad_tensor *recorded) {
 
 /* ---- one start of backward ---- */
 
-/* When the users are recorded: backward takes the other order. */
+/* Whether further users are recorded before or after the operation; backward visits them in the other order. */
 typedef enum order { USERS_BEFORE, USERS_AFTER } order;
-enum { ALL = -1 }; /* outputs start at once */
+enum { ALL = -1 }; /* start from all outputs at once */
 
 typedef struct experiment {
   ad_comm *comm;
@@ -63,7 +64,7 @@ typedef struct experiment {
   ad_dtype dtype;
   ad_array value[OPERANDS];
   unsigned weights;   /* bit i: the gradient of operand i belongs to the second pass */
-  ad_tape_pool *pool; /* NULL: tapes have memory of their own */
+  ad_tape_pool *pool; /* NULL: each tape has its own memory */
 } experiment;
 
 typedef struct start {
@@ -81,7 +82,7 @@ static void fill(ad_array *array, uint64_t stream) {
   }
 }
 
-/* What every later tape's gradients find in their memory. */
+/* Fills with NaN the memory in which gradients of later tapes will form. */
 static void foul(const experiment *e, ad_tape *tape) {
   ad_layout layout = ad_layout_all(e->mesh, AD_I);
   ad_array array = ad_array_describe(e->comm, e->dtype, &(ad_shape){1, {FOULED}}, &layout);
@@ -105,7 +106,7 @@ static void add_user(start *s, ad_tensor *of) {
   s->output[s->count++] = ad_scale(s->tape, of, 1);
 }
 
-/* Every value that an operation took gets one user more. */
+/* Gives every value that an operation took one user more. */
 static void add_users(start *s) {
   ad_tensor *last = s->tape->last, *found[OUTPUTS_MAX];
   int count = 0;
@@ -130,7 +131,7 @@ static start record(const experiment *e, order when) {
   foul(e, s.tape);
   for (int i = 0; i < OPERANDS && e->of->operands[i].kind; i++) {
     s.leaf[i] = leaf_of(e, s.tape, i);
-    if (e->weights >> i & 1) s.leaf[i]->reached = 0;  // a parameter that may be of any dtype
+    if (e->weights >> i & 1) s.leaf[i]->reached = 0;  // this makes it a parameter, in any dtype
     if (when == USERS_BEFORE && s.leaf[i]->carries) add_user(&s, s.leaf[i]);
   }
   ad_tensor *result = e->of->f(s.tape, s.leaf);
@@ -166,7 +167,8 @@ static void add_gradients(const start *s, double sums[OPERANDS][ELEMENTS_MAX]) {
   }
 }
 
-/* Starts from one output, or from all; adds what the leaves got. Returns how many outputs there are. */
+/* Starts backward from output `which` or from all, and adds the leaves' gradients to `sums`. Returns the number of
+ * outputs. */
 static int run_start(const experiment *e, order when, int which, double sums[OPERANDS][ELEMENTS_MAX]) {
   start s = record(e, when);
   arriving a;
@@ -180,7 +182,7 @@ static int run_start(const experiment *e, order when, int which, double sums[OPE
   return s.count;
 }
 
-/* Sums of some ten terms at most, each rounded a few times on its way. */
+/* The relative bound: sums of some ten terms at most, each rounded a few times. */
 static double roundings_of(ad_dtype dtype) { return dtype == AD_F64 ? 1e-13 : dtype == AD_F32 ? 2e-5 : 0.04; }
 
 static void check_order(const experiment *e, order when) {
@@ -202,9 +204,9 @@ static void check_order(const experiment *e, order when) {
   }
 }
 
-/* ---- two passes ---- */
+/* ---- backward in two passes ---- */
 
-/* Whoever reads what was given back gets NaN. */
+/* Fills memory that was given back with NaN, so that a read of it is noticed. */
 static void foul_spares(const tape_memory *memory) {
   for (const spare *each = memory->spares; each; each = each->next)
     if (each->bytes) memset(each->data, 0xff, each->bytes);
@@ -216,7 +218,7 @@ static void run_passes(const experiment *e, order when, int in_two, double gradi
   for (int i = 0; i < s.count; i++) describe_gradient(e, &s, i, &a);
   CHECK_OK(ad_backward_from(s.tape, s.output, a.list, (size_t)s.count, in_two ? AD_INPUTS_START : AD_LAST_START));
   for (int i = 0; i < s.count; i++)
-    memset(a.array[i].data, 0xff, ad_array_bytes(&a.array[i]));  // borrowed for the call
+    memset(a.array[i].data, 0xff, ad_array_bytes(&a.array[i]));  // the start's gradient was borrowed for the call only
   if (e->pool) foul_spares(s.tape->values);
   for (int i = 0; in_two && i < OPERANDS && s.leaf[i]; i++)
     CHECK(!(e->weights >> i & 1) || !ad_grad(s.leaf[i]) || s.output[i] == s.leaf[i]);
@@ -242,7 +244,7 @@ static void check_kinds(const experiment *e, order when) {
       }
 }
 
-/* Every operand that carries a gradient once as an input and once as a parameter, in all combinations. */
+/* Tries every operand that carries a gradient as an input and as a parameter, in all combinations. */
 static void check_passes(experiment *e) {
   unsigned carry = 0;
   for (int i = 0; i < OPERANDS && e->of->operands[i].kind; i++)
@@ -268,13 +270,13 @@ static ad_array value_of(const experiment *e, int i) {
                                                            : e->dtype;
   ad_array array = ad_array_describe(e->comm, dtype, &of->shape, &layout);
   CHECK(array.data = malloc(ad_array_bytes(&array) + 1));
-  int is_own = ad_layout_axes_of(&layout, AD_V) != 0; /* each rank has other rows */
+  int is_own = ad_layout_axes_of(&layout, AD_V) != 0; /* V: each rank has other rows */
   fill(&array, 10 * (uint64_t)(is_own ? ad_comm_rank(e->comm) : 0) + (uint64_t)i);
   for (size_t k = 1; of->kind == TARGET && k < ad_array_numel(&array); k += 2) ((int32_t *)array.data)[k] = -1;
   return array;
 }
 
-static ad_bridge *bridge; /* of the composition at work */
+static ad_bridge *bridge; /* the bridge of the composition that is being tested */
 
 static void open_bridge(const experiment *e, ad_mesh **to_mesh) {
   ad_layout to;
@@ -299,9 +301,9 @@ static void check_composition(ad_comm *comm, const composition *c, ad_dtype dtyp
   ad_mesh_destroy(e.mesh);
 }
 
-/* ---- the compositions ---- */
+/* ---- the compositions: each applies an operation ---- */
 
-/* A constant that lives as long as a tape. */
+/* A constant in memory that outlives the tape. */
 static ad_tensor *constant(ad_tape *t, const ad_tensor *like, ad_dtype dtype, ad_shape shape) {
   static double memory[ELEMENTS_MAX];
   ad_array array = ad_array_describe(ad_tape_comm(t), dtype, &shape, &like->array.layout);
@@ -311,7 +313,7 @@ static ad_tensor *constant(ad_tape *t, const ad_tensor *like, ad_dtype dtype, ad
   return ad_constant(t, &array);
 }
 
-static ad_count *step_count, *no_count; /* 2 and 5 in two microbatches; 0 */
+static ad_count *step_count, *no_count; /* counts 2 and 5 in two microbatches; and one that counts 0 */
 
 #define OF_ONE(name) \
   static ad_tensor *name(ad_tape *t, ad_tensor *const *x) { return ad_##name(t, x[0]); }
@@ -380,7 +382,7 @@ static ad_tensor *cross(ad_tape *t, ad_tensor *const *x) { return ad_cross(t, x[
 static ad_tensor *wire(ad_tape *t, ad_tensor *const *x) {
   return ad_wire_at(t, x[0], &(wire_rounding){.gradient_scale = 1}, AD_HERE);
 }
-/* Tokens, scores and the experts' matrices: everything that a mixture of experts does with rows. */
+/* Everything that a mixture of experts does with rows: x[0] tokens, x[1] scores, x[2] the experts' matrices. */
 static ad_tensor *routed(ad_tape *t, ad_tensor *const *x) {
   ad_routing *routing;
   ad_tensor *chosen = ad_top_k(t, x[1], 2, NULL, &routing);
@@ -394,7 +396,7 @@ static ad_tensor *routed(ad_tape *t, ad_tensor *const *x) {
     (n), { __VA_ARGS__ } \
   }
 
-/* Operations of all dtypes. */
+/* Operations that have all float dtypes. */
 static const composition any_float[] = {
     {"add", add, {{SHAPE(2, 3, 5), VALUE, 0}, {SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"add", add, {{SHAPE(2, 3, 5), WIDE, 0}, {SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
@@ -481,14 +483,14 @@ static const composition any_float[] = {
      "dp_shard=1 tp=1",
      "dp_shard=1 tp=1",
      "dp_shard=S0 tp=I"},
-    /* Experts without a row. */
+    /* Some experts get no row. */
     {"routed",
      routed,
      {{SHAPE(2, 2, 5), VALUE, "ep=V"}, {SHAPE(2, 2, 5), WIDE, "ep=V"}, {SHAPE(3, 5, 5, 4), VALUE, "ep=S0"}},
      "ep=1",
      0,
      0},
-    /* Statistics: of the wide dtype. */
+    /* Operations on statistics, which are in the wide dtype. */
     {"softmax", softmax, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
     {"shares", shares, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
     {"sigmoid", sigmoid, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
@@ -496,13 +498,13 @@ static const composition any_float[] = {
     {"balance", balance, {{SHAPE(2, 7, 3), WIDE, 0}}, 0, 0, 0},
 };
 
-/* The dtypes change on a tape of bf16 alone. */
+/* Conversions, which change dtypes only on a bf16 tape. */
 static const composition conversions[] = {
     {"to_wide", to_wide, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"to_narrow", to_narrow, {{SHAPE(2, 3, 5), WIDE, 0}}, 0, 0, 0},
 };
 
-/* What moves between two ranks. */
+/* Operations that communicate between two ranks. */
 static const composition between[] = {
     {"routed",
      routed,
@@ -541,7 +543,7 @@ static void check_all(ad_comm *comm, const composition *list, size_t count) {
     for (size_t k = 0; k < COUNT(dtypes); k++) check_composition(comm, &list[i], dtypes[k]);
 }
 
-/* ---- every operation ---- */
+/* ---- every operation of the library is tested ---- */
 
 static size_t seen_of(const char *name) {
   size_t count = 0;
@@ -549,7 +551,7 @@ static size_t seen_of(const char *name) {
   return count;
 }
 
-/* In f64 no other dtype is on a tape. */
+/* On an f64 tape every dtype is f64, so there is nothing to convert. */
 static unsigned wanted_of(const ad_operation *op) {
   return op->dtypes & ~(strcmp(op->name, "to_dtype") ? 0u : 1u << AD_F64);
 }
@@ -559,7 +561,8 @@ static void check_dtypes(void) {
     if (records[i].dtypes != wanted_of(records[i].op)) rank_check_failed(__FILE__, __LINE__, records[i].op->name);
 }
 
-/* As many records of each name as stand in the sources; those of `elsewhere` one less. */
+/* The records named in the sources: each must have been tested; those listed in `elsewhere` are tested in another file.
+ */
 typedef struct written {
   char name[32];
   size_t count;
@@ -574,7 +577,8 @@ static size_t add_written(const char *path, written *list, size_t count) {
     written found = {.count = 1};
     is_record |= !strncmp(line, "static const ad_operation ", 23);
     const char *name = strstr(line, ".name = \"");
-    int is_listed = sscanf(line, "  X(%31[a-z_], AD_IN", found.name) == 1;  // a function of one number
+    // an elementwise function, listed in a macro
+    int is_listed = sscanf(line, "  X(%31[a-z_], AD_IN", found.name) == 1;
     int is_named = is_record && name && sscanf(name, ".name = \"%31[^\"]", found.name) == 1;
     if (!is_listed && !is_named) continue;
     is_record = 0;
@@ -630,7 +634,8 @@ static int on_one_rank(ad_comm *comm, void *context) {
 static int on_two_ranks(ad_comm *comm, void *context) {
   check_all(comm, between, COUNT(between));
   check_dtypes();
-  CHECK(seen_of("all_to_all") == 1 && seen_of("bridge") == 2); /* one moves rows, one does not */
+  /* one all_to_all record; two bridge records, of which one moves rows */
+  CHECK(seen_of("all_to_all") == 1 && seen_of("bridge") == 2);
   return 0;
 }
 

@@ -1,5 +1,5 @@
-/* One operation on one mesh, written in two ways: the same values and gradients on real ranks in f64. What the tests of
- * operations that communicate inside share. */
+/* Compares one operation on one mesh, written in two ways: values and gradients on real ranks in f64 must agree. Shared
+ * by the tests of operations that communicate inside. */
 #ifndef TESTS_TENSOR_TWO_WAYS_H
 #define TESTS_TENSOR_TWO_WAYS_H
 #include <stdarg.h>
@@ -21,7 +21,7 @@ enum { INPUTS_MAX = 3 };
 typedef struct input {
   const char *layout;
   ad_shape shape;
-  int32_t below; /* of indices; 0: normal numbers */
+  int32_t below; /* above 0: the input holds indices below this; 0: normal random numbers */
 } input;
 
 /* One operation on one mesh, written in two ways. */
@@ -39,7 +39,7 @@ static inline void fill(ad_array *whole, uint64_t stream, int32_t below) {
   for (size_t i = 0; i < ad_array_numel(whole); i++) {
     uint64_t bits = ad_random_bits(7, stream, i);
     if (whole->dtype == AD_I32)
-      ((int32_t *)whole->data)[i] = (int32_t)(bits % (uint64_t)(below + 1)) - 1; /* -1 does not count */
+      ((int32_t *)whole->data)[i] = (int32_t)(bits % (uint64_t)(below + 1)) - 1; /* -1: this target does not count */
     else
       ((double *)whole->data)[i] = ad_random_normal(7, stream, i);
   }
@@ -62,7 +62,7 @@ static inline ad_array make(ad_comm *comm, ad_dtype dtype, const ad_shape *shape
   return own;
 }
 
-/* ---- running one way ---- */
+/* ---- running the operation in one of both ways ---- */
 
 typedef struct outcome {
   double *value, *gradient[INPUTS_MAX];
@@ -77,7 +77,7 @@ static inline double *copy_of(const ad_array *array, size_t *count) {
   return copy;
 }
 
-/* The sum of y times random numbers, or y where it is a scalar. */
+/* The sum of y times random weights, or y itself if it is a scalar. */
 static inline ad_tensor *loss_of(ad_tape *t, ad_comm *comm, ad_tensor *y, ad_array *weights) {
   const ad_array *value = ad_tensor_array(y);
   if (!value || !value->shape.ndim) return y;
@@ -114,7 +114,7 @@ static inline void release(outcome *out) {
   for (int i = 0; i < INPUTS_MAX; i++) free(out->gradient[i]);
 }
 
-/* What a rank has of a comparison. */
+/* One rank's mesh and parts of the inputs. */
 typedef struct rank_case {
   ad_mesh *mesh;
   ad_array arrays[INPUTS_MAX];

@@ -1,4 +1,4 @@
-/* A world of one rank and random arrays in it: what the tests of the tape share. */
+/* A world of one rank and random arrays in it, shared by the tests of the tape. */
 #ifndef TESTS_TENSOR_WORLD_H
 #define TESTS_TENSOR_WORLD_H
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 typedef struct world {
   ad_comm *comm;
   ad_mesh *mesh;
-  ad_layout layout; /* I on its one axis: losses may start backward as they are */
+  ad_layout layout; /* I on the mesh's one axis, so that a loss may start backward without a reduction */
 } world;
 
 static inline world world_open(void) {
@@ -41,7 +41,7 @@ static inline ad_tape *open_tape(const world *w, ad_dtype dtype) {
   return tape;
 }
 
-/* An array of this shape on malloc'ed memory: normal numbers of stream `stream`, or indices below `below`. */
+/* An array of this shape in malloc'ed memory: normal random numbers of stream `stream`, or indices below `below`. */
 static inline ad_array random_array(const world *w, ad_dtype dtype, ad_shape shape, uint64_t stream, int32_t below) {
   ad_array array = ad_array_describe(w->comm, dtype, &shape, &w->layout);
   size_t n = ad_array_numel(&array);
@@ -58,7 +58,7 @@ static inline ad_array random_array(const world *w, ad_dtype dtype, ad_shape sha
 
 static inline double element(const ad_array *array, size_t i) { return ad_element(array->dtype, array->data, i); }
 
-/* A count of one microbatch that was summed to `total`. */
+/* A count of one microbatch, already summed, with the value `total`. */
 static inline ad_count *summed_count(const world *w, int64_t total) {
   ad_count *count;
   must(ad_count_create(w->comm, &w->layout, 1, &count));
@@ -67,7 +67,7 @@ static inline ad_count *summed_count(const world *w, int64_t total) {
   return count;
 }
 
-/* L = sum(y * c) with a random constant c: makes a scalar of any y. */
+/* L = sum(y * c) with a random constant c: makes a scalar loss of any y. */
 static inline ad_tensor *project(const world *w, ad_tape *tape, ad_tensor *y, uint64_t stream, ad_array *c) {
   const ad_array *value = ad_tensor_array(y);
   if (!value) return y;

@@ -1,5 +1,6 @@
-"""Jobs that are drawn: a wrapper, a mesh, a model, a dtype, how microbatches are accumulated, hooks; and, in wrong
-ones, a mistake. What is drawn is a Spec; `build` makes one rank's job of it."""
+"""Random jobs: a wrapper, a mesh, a model, a dtype, how microbatches are accumulated, hooks; and, in wrong jobs, a
+mistake. A Spec is what was drawn; `build` makes one rank's job of it.
+"""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Wrong jobs that are drawn, and what of a report is the truth about each."""
+"""Mistakes of random wrong jobs, and what a report may say of each without being wrong."""
 
 import dataclasses
 import random

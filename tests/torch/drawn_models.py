@@ -1,4 +1,4 @@
-"""The models, batches and losses of drawn jobs, and what one process gets from the whole batch."""
+"""The models, batches and losses of random jobs, and what one process gets from the whole batch."""
 
 import contextlib
 

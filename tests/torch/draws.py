@@ -1,4 +1,4 @@
-"""Cases that are too many for every run of the suite, drawn by ADDEND_TEST_SEED as tests/support/draw.h says."""
+"""Draw some cases by ADDEND_TEST_SEED, as tests/support/draw.h says, if they are too many for every run."""
 
 import hashlib
 import os

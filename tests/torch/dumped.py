@@ -1,5 +1,6 @@
-"""Reads a dumped step as docs/dumps.md describes it, and fits how often each rank's addend of each microbatch is in
-each part of each sum. Written apart from the package and from `addend diff`, and slow: for tests of what was dumped."""
+"""Read a dumped step as docs/dumps.md describes it, and fit how often each sum counts each rank's addend of each
+microbatch. Written independently of the package and of `addend diff`, and slow: for tests of dumps.
+"""
 
 import json
 import os

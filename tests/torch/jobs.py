@@ -1,8 +1,8 @@
-"""Small training jobs, each with a mistake that was really made, behind a flag. A job is one step of one rank: its
-model, what runs the microbatches, what one process would have got from the whole batch, and what `addend.torch.watch`
-is told.
+"""Small training jobs, each with a real-world mistake behind a flag. A job is one step of one rank: its model, what
+runs the microbatches, what one process would have got from the whole batch, and what `addend.torch.watch` is told.
 
-The data of a rank and microbatch depend on their numbers alone, so one process can make all of them."""
+The data of a rank and microbatch depend on their numbers alone, so one process can make all of them.
+"""
 
 import contextlib
 import dataclasses

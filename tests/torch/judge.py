@@ -1,11 +1,12 @@
-"""Judges `addend.torch.watch` by jobs that are drawn: right ones, each held to one process first so that it is known to
-be right, and wrong ones of which the mistake is known.
+"""Judge `addend.torch.watch` by random jobs: right ones, each first compared with one process so that it is known to
+be right, and wrong ones whose mistake is known.
 
-    judge.py [--right N] [--wrong N] [--seed N] [--compiled] a table, and each job of which something false is said
-    judge.py --seed N --only right:17 --only wrong:3         these alone, with their reports
-    judge.py --write                                         docs/torch.md gets the line, for that of the same PyTorch
+    judge.py [--right N] [--wrong N] [--seed N] [--compiled] prints a table, and each job that is judged falsely
+    judge.py --seed N --only right:17 --only wrong:3         runs these jobs alone, and prints their reports
+    judge.py --write                                         writes the result for this PyTorch into docs/torch.md
 
-Run it by tests/support/python.sh torch build/libaddend.so tests/torch/judge.py, which finds a Python with PyTorch."""
+Run it by tests/support/python.sh torch build/libaddend.so tests/torch/judge.py, which finds a Python with PyTorch.
+"""
 
 import argparse
 import collections

@@ -1,5 +1,6 @@
-"""Ranks that are started once and run one job after another: processes forked after PyTorch was imported, a process
-group of gloo for each number of ranks. A job that hangs or kills a rank ends its pool; the next job starts another."""
+"""Ranks that start once and run one job after another: processes forked after PyTorch was imported, with a gloo
+process group for each number of ranks. A job that hangs or kills a rank ends its pool; the next job starts another.
+"""
 
 import contextlib
 import io

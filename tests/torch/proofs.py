@@ -1,5 +1,6 @@
-"""Jobs for `addend.torch.check`, each right, and with mistakes that were really made: a decoder on the usual axes. A
-mistake says where it was made: the module in whose forward or backward it is, or the place if it is in none."""
+"""Jobs for `addend.torch.check`, each right and with real-world mistakes: a decoder on the usual mesh axes. A mistake
+says where it was made: the module in whose forward or backward it is, or another place.
+"""
 
 import contextlib
 import dataclasses

@@ -1,5 +1,6 @@
-"""Right jobs as people write them: layers that `proofs` has none of, under DDP and fully_shard. Each trains on rows of
-tokens, of which every rank has its own."""
+"""Right jobs for `addend.torch.check` with layers that `proofs` does not have, under DDP and fully_shard. Each trains
+on rows of tokens; every rank has its own rows.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,6 @@
-"""More jobs for `addend.torch.check`: wrappers that change names and parameters, attention in a ring, and
-mistakes in pipelines and in DTensor's plans."""
+"""More jobs for `addend.torch.check`: wrappers that change names and parameters, ring attention, and mistakes in
+pipelines and in DTensor's plans.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,6 +1,7 @@
-"""The ranks of a job: processes forked after PyTorch was imported once, since the import is what costs. They find each
-other over gloo, unless another backend is named; what their function returns comes back in the order of ranks; a job
-that hangs is ended and said."""
+"""Start the ranks of a job: processes forked after PyTorch was imported once, since the import is what takes time.
+They meet over gloo, unless another backend is named; the results of their function come back in the order of ranks; a
+job that hangs is ended and reported.
+"""
 
 import contextlib
 import io

@@ -1,6 +1,7 @@
-"""Tensor parallelism in fully_shard, where the ranks of tp were fed different batches: seen where a parameter is used
-whole on all of them or where they count what they were fed; where everything is cut only a reference shows it
-(docs/dumps.md)."""
+"""Test tensor parallelism in fully_shard with different batches on the ranks of tp, which is a mistake: a watch sees
+it if a parameter is used whole on all of them or if they count what they were fed; if everything is cut, only a
+reference shows it (docs/dumps.md).
+"""
 
 import os
 import tempfile

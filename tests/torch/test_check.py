@@ -1,4 +1,4 @@
-"""`addend.torch.check`: what it says, what it refuses, and mistakes that it plants itself."""
+"""Test `addend.torch.check`: what it says, what it refuses, and the mistakes that it plants itself."""
 
 import contextlib
 import json

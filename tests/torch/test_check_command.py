@@ -1,4 +1,4 @@
-"""`addend torch-check`: the command, and the code of docs/torch-check.md as it stands there."""
+"""Test `addend torch-check`, the command, and the code of docs/torch-check.md as it stands there."""
 
 import json
 import os

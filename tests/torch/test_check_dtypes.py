@@ -1,4 +1,6 @@
-"""What has no f64, what autocast narrows, and models and inputs that are not only floating tensors."""
+"""Test `addend.torch.check` of operations that have no f64, of autocast, and of models and inputs that are not only
+floating tensors.
+"""
 
 import dataclasses
 import typing

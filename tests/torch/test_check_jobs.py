@@ -1,6 +1,7 @@
-"""`addend.torch.check` of jobs that are right, none of which it may call wrong, and of jobs with real mistakes, each of
-which it has to call wrong and to name where it was made. Of the right ones some are drawn, of the mistakes one of each
-number in the catalogue. Arguments are words of the names of those to run; then nothing is drawn."""
+"""Test `addend.torch.check` on right jobs, none of which it may call wrong, and on jobs with real-world mistakes,
+each of which it must call wrong and name where it was made. Some right jobs are drawn, and one mistake of each number
+in the catalogue. Arguments are words of the names of the jobs to run; then nothing is drawn.
+"""
 
 import sys
 import time

@@ -1,5 +1,6 @@
-"""`addend.torch.check`: which call of the job's own is where it begins: an autograd Function, a conversion of a DTensor
-or a collective, in a module or between modules."""
+"""Test which call of the job `addend.torch.check` names as the place where the mistake begins: an autograd Function,
+a conversion of a DTensor or a collective, in a module or between modules.
+"""
 
 import inspect
 import unittest

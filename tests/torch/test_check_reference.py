@@ -1,4 +1,5 @@
-"""`reference=FILE`: what one process computes is read from a file, and a file of something else is refused."""
+"""Test `reference=FILE` of check: results of one process are read from a file, and a file of another job is refused.
+"""
 
 import os
 import pathlib

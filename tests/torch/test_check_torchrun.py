@@ -1,5 +1,6 @@
-"""`addend.torch.check` in a script that torchrun started: its ranks run the job, and all of them have the report. What
-takes long is to start a script, so one asks for all that two ranks can show."""
+"""Test `addend.torch.check` in a script that torchrun started: its ranks run the job, and all of them get the report.
+Starting a script takes long, so one script asks for all that two ranks can show.
+"""
 
 import json
 import pathlib

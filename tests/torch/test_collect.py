@@ -1,4 +1,6 @@
-"""What the first rank has of all ranks' files at a time; that it is judged as if all was there, twice if need be."""
+"""Test how the first rank reads all ranks' dump files in pieces, and that the verdict is the same as with all files
+at hand, also if it must read some twice.
+"""
 
 import contextlib
 import os

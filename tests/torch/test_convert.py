@@ -1,5 +1,6 @@
-"""Gradients as Megatron-LM and SGLang's dumper save them become dumps. The files are made here, named and filled as the
-sources of the two say (Megatron-LM: save_grads in megatron/training; SGLang: srt/debug_utils/dumper.py)."""
+"""Test that gradients saved by Megatron-LM and by SGLang's dumper become dumps. The files are made here, named and
+filled as the two sources say (Megatron-LM: save_grads in megatron/training; SGLang: srt/debug_utils/dumper.py).
+"""
 
 import os
 import tempfile

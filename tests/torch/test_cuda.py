@@ -1,4 +1,6 @@
-"""On a CUDA device: a watched backward does not wait for the device, and addends are copied once, at the end."""
+"""Test on a CUDA device that a watched backward does not wait for the device, and that addends are copied once, at
+the end.
+"""
 
 import contextlib
 import unittest

@@ -1,4 +1,4 @@
-"""The code of docs/torch.md, as it stands there: it runs, and what stands behind it is what is printed."""
+"""Test that the code of docs/torch.md runs as it stands there and prints what the page shows."""
 
 import contextlib
 import os

@@ -1,5 +1,6 @@
-"""Some of the jobs that judge.py draws: nothing false is said of the right ones nor of the wrong ones. All of them are
-taken where ADDEND_TEST_SEED is `all`."""
+"""Run some of the jobs that judge.py draws: the watch says nothing false of right jobs or of wrong ones. All of them
+are taken if ADDEND_TEST_SEED is `all`.
+"""
 
 import unittest
 

@@ -1,4 +1,6 @@
-"""Draws of a seed: the same again, others by another, everything by `all`, of each kind one."""
+"""Test the draws: the same seed draws the same cases, another seed others, `all` takes everything, and of each kind
+one is taken.
+"""
 
 import contextlib
 import io

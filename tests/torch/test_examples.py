@@ -1,5 +1,6 @@
-"""The examples, as torchrun starts them: each prints a report that passes, and with --mistake one that names it. What
-four_mistakes.py dumps has its four mistakes and no other."""
+"""Test the examples, as torchrun starts them: each prints a report that passes, and with --mistake a report that
+names it. The dump of four_mistakes.py has its four mistakes and no other.
+"""
 
 import pathlib
 import sys

@@ -1,4 +1,6 @@
-"""What is unusual in a step never ends the job's backward, changes its bits or lets a rank wait: it is said."""
+"""Test that nothing unusual in a step makes the watch end the job's backward, change its bits or let a rank wait; it
+is reported instead.
+"""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""What ranks tell each other, however long it is."""
+"""Test the exchange of values between ranks, however long the values are."""
 
 import unittest
 from unittest import mock

@@ -1,5 +1,7 @@
-"""DeepSpeed and Megatron-Core, as `addend.torch.deepspeed` and `addend.torch.megatron` tell a watch of them: right
-jobs, mistakes, and what is refused. What needs a package is skipped where it is not there, and says so."""
+"""Test DeepSpeed and Megatron-Core with `addend.torch.deepspeed` and `addend.torch.megatron`, which tell a watch what
+these frameworks do: right jobs, mistakes, and what is refused. Tests that need a missing package are skipped, and say
+so.
+"""
 
 import contextlib
 import importlib.util

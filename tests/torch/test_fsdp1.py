@@ -1,4 +1,4 @@
-"""FullyShardedDataParallel: right jobs are right, of each strategy, and mistakes are named."""
+"""Test FullyShardedDataParallel: right jobs of each strategy pass, and mistakes are named."""
 
 import contextlib
 import tempfile

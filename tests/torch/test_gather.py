@@ -1,4 +1,4 @@
-"""What the first rank receives of every rank's bytes, however many rounds that takes."""
+"""Test that the first rank receives every rank's bytes, however many rounds that takes."""
 
 import unittest
 from unittest import mock

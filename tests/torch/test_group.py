@@ -1,4 +1,4 @@
-"""Every operation of backend "addend" with every dtype, on 2 and 3 ranks, beside what plain arithmetic gives."""
+"""Test every operation of backend "addend" with every dtype, on 2 and 3 ranks, against plain arithmetic."""
 
 import unittest
 import warnings

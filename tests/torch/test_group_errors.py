@@ -1,5 +1,6 @@
-"""What goes wrong in a group of backend "addend" is said on every rank that waits, with the lines of the program; and
-groups come and go without a trace."""
+"""Test errors in a group of backend "addend": every rank that waits gets the error, with the program's lines; and
+groups can be made and destroyed without leaving anything behind.
+"""
 
 import datetime
 import gc

@@ -1,8 +1,9 @@
-"""What goes wrong with a rank of backend "addend" during a step of DDP or fully_shard: it is killed, raises, leaves,
-makes another call, stands still. Others get an error within seconds, and what was computed before has the bits of a run
-in which nothing happened.
+"""Test what happens if a rank of backend "addend" fails during a step of DDP or fully_shard: it is killed, raises,
+leaves, makes another call, or stops. The other ranks get an error within seconds, and steps that were computed before
+have the bits of an undisturbed run.
 
-    bash tests/support/python.sh torch build/libaddend.so tests/torch/test_group_kills.py --cases 300 [--seed 1]"""
+    bash tests/support/python.sh torch build/libaddend.so tests/torch/test_group_kills.py --cases 300 [--seed 1]
+"""
 
 import argparse
 import collections

@@ -1,4 +1,5 @@
-"""PyTorch's pipeline schedules on backend "addend": gradients beside gloo's and beside one process's."""
+"""Test PyTorch's pipeline schedules on backend "addend": gradients are compared with gloo's and with one process's.
+"""
 
 import unittest
 

@@ -1,4 +1,6 @@
-"""PyTorch's own parallel training on backend "addend": gradients beside gloo's and beside one process's."""
+"""Test PyTorch's own parallel training on backend "addend": gradients are compared with gloo's and with one
+process's.
+"""
 
 import collections
 import datetime

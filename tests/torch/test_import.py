@@ -1,4 +1,4 @@
-"""`import addend.torch` beside `import torch`: what of PyTorch takes long to import stays where the job left it."""
+"""Test that `import addend.torch` imports no slow part of PyTorch that the job itself has not imported."""
 
 import json
 import subprocess

@@ -1,9 +1,10 @@
-"""Each job of jobs.py, right and wrong, on real ranks. First against one process: the right version gets its gradients,
-the wrong one does not. Then under `addend.torch.watch`: the right version passes; the wrong one does not, and the
-report names parameters, axis and factor; without what a mistake needs, it is not seen. What the reports said is the
-table of docs/torch.md.
-    test_mistakes.py [NAME...]        the mistakes of these names, all if none
-    test_mistakes.py --write          all, and the table in docs/torch.md becomes what they said"""
+"""Test each job of jobs.py, right and wrong, on real ranks. First against one process: the right version gets its
+gradients, the wrong one does not. Then under `addend.torch.watch`: the right version passes; the wrong one does not,
+and the report names parameters, axis and factor; without what a watch must be told of a mistake, it does not see it.
+The reports make the table of docs/torch.md.
+    test_mistakes.py [NAME...]        runs the mistakes of these names, all without a name
+    test_mistakes.py --write          runs all, and writes the table in docs/torch.md
+"""
 
 import contextlib
 import os

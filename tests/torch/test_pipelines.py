@@ -1,5 +1,6 @@
-"""Schedules of torch.distributed.pipelining under a plain `addend.torch.watch`: stages, microbatches and what the
-schedule divides by are its own, so nothing is said. Each job is held to one process first."""
+"""Test schedules of torch.distributed.pipelining under a plain `addend.torch.watch`: it reads stages, microbatches
+and the schedule's divisor from the schedule, so it is told nothing. Each job is compared with one process first.
+"""
 
 import contextlib
 import unittest

@@ -1,5 +1,6 @@
-"""Models as Transformers saves them: `model.from` begins with exactly their weights, and `addend export` writes what
-AutoModelForCausalLM.from_pretrained loads again, bit for bit where nothing was trained."""
+"""Test models in Transformers' format: `model.from` begins with exactly their weights, and `addend export` writes
+what AutoModelForCausalLM.from_pretrained loads again, bit for bit if nothing was trained.
+"""
 
 import itertools
 import json

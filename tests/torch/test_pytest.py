@@ -1,5 +1,6 @@
-"""The pytest plugin: tests run on ranks, a planted mistake fails with the table, and pytest without PyTorch is as it
-was."""
+"""Test the pytest plugin: tests run on ranks, a planted mistake fails with the table, and the plugin changes nothing
+in a pytest without PyTorch.
+"""
 
 import os
 import pathlib

@@ -1,5 +1,7 @@
-"""Tables of `addend schedule make` in the runtime of torch.distributed.pipelining: compute alone, which PyTorch lowers
-itself, and lowered by addend. Each is executed by ranks of gloo in f64, and its gradients are held to one process."""
+"""Test the tables of `addend schedule make` in the runtime of torch.distributed.pipelining: compute actions alone, to
+which PyTorch adds communication, and tables with addend's communication. Ranks of gloo execute each in f64, and its
+gradients are compared with one process.
+"""
 
 import functools
 import os

@@ -1,5 +1,6 @@
-"""`addend.torch.testing`: ranks that start once run many bodies; what a rank does wrong is said, the next body is
-clean, and nothing is left behind, however it ends."""
+"""Test `addend.torch.testing`: ranks that start once run many test bodies; what a rank does wrong is reported, the
+next body starts clean, and nothing is left behind, however a body ends.
+"""
 
 import contextlib
 import glob

@@ -1,4 +1,6 @@
-"""Texts become files of tokens: as the tokenizer encodes them, whole or not at all, with the tokenizer beside them."""
+"""Test that texts become token files: encoded as the tokenizer encodes them, written whole or not at all, with the
+tokenizer beside them.
+"""
 
 import io
 import json

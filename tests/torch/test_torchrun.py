@@ -1,4 +1,6 @@
-"""Under the real torchrun: a watched job runs, and its ranks are a world of addend's own, in Python and in C."""
+"""Test jobs under the real torchrun: a watched job runs, and its ranks can join as ranks of addend, in Python and in
+C.
+"""
 
 import json
 import os

@@ -1,5 +1,7 @@
-"""`addend.torch.watch_trainer` under the real Trainer of transformers, on two ranks: which steps it watches, that
-clipping comes after it, that a mistake ends the training, and that nothing of it stays. Skipped where there is none."""
+"""Test `addend.torch.watch_trainer` with the real Trainer of transformers, on two ranks: which steps it watches, that
+clipping comes after it, that a mistake ends the training, and that it leaves nothing behind. Skipped without
+transformers.
+"""
 
 import contextlib
 import io

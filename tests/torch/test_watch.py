@@ -1,4 +1,6 @@
-"""What `addend.torch.dump` writes of right jobs of every kind, and that neither it nor `watch` changes anything."""
+"""Test what `addend.torch.dump` writes of right jobs of every kind, and that neither `dump` nor `watch` changes
+anything.
+"""
 
 import contextlib
 import functools

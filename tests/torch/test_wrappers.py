@@ -1,5 +1,6 @@
-"""Right jobs that were once called wrong, and wrong ones that were called right or something else: what a watch says of
-them, and what it has to be told."""
+"""Test right jobs that an earlier watch called wrong, and wrong ones that it called right or something else: what a
+watch says of them, and what it must be told.
+"""
 
 import contextlib
 import unittest

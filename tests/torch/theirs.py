@@ -1,8 +1,8 @@
-"""PyTorch's own tests of process groups, on addend's memory or on gloo.
+"""Run PyTorch's own tests of process groups on backend "addend" or on gloo.
 
-Some come with its wheel (torch/testing/_internal/distributed/distributed_test.py); those of its repository's
-test/distributed are given as files. They are written for backends by name: gloo's name stays, which decides what they
-skip, and whoever makes a group by that name gets the backend that is asked for. They need PyPI's expecttest.
+Some of them come with PyTorch's wheel (torch/testing/_internal/distributed/distributed_test.py); those of its
+repository's test/distributed are given as files. They are written for backends by name: the name stays gloo, which
+decides what they skip, but a group made by that name gets the backend that is asked for. They need PyPI's expecttest.
 
     python3 tests/torch/theirs.py addend --only all_reduce
     python3 tests/torch/theirs.py gloo pytorch/test/distributed/test_functional_api.py --world 4

@@ -1,9 +1,9 @@
-/* A run whose backward comes in two passes. */
+/* Helper: a run whose backward has two passes, inputs first and weights later. */
 #ifndef TRAIN_DEFERRED_H
 #define TRAIN_DEFERRED_H
 #include "train/run.h"
 
-/* One rank's list of the run's table, and the one that is made of it. */
+/* One rank's list of actions in the run's table, and the list with two passes that is made from it. */
 typedef struct deferring {
   const ad_table *from;
   ad_table *to;
@@ -15,7 +15,7 @@ static ad_status put(const deferring *d, ad_action_kind kind, int32_t stage, int
   return ad_table_add(d->to, d->rank, &action);
 }
 
-/* W of the rank's phases, in the order in which they went back. */
+/* Adds the W of this rank's phases for microbatch m, in the order of their B. */
 static ad_status put_weights(const deferring *d, int32_t m) {
   for (size_t i = 0; i < ad_table_action_count(d->from, d->rank); i++) {
     const ad_action *action = ad_table_action(d->from, d->rank, i);
@@ -47,8 +47,8 @@ static ad_status put_list(const deferring *d) {
   return AD_OK;
 }
 
-/* The run's own order, but that each B is an I; the W of a microbatch's phases come when the I of `deferred` later
- * microbatches were, or at the end. Before the first step. */
+/* Replaces the run's table by one in which each B is an I, and the W of a microbatch comes `deferred` microbatches
+ * later, or at the end of the step. Call it before the first step. */
 static ad_status defer_weights(ad_run *run, size_t deferred) {
   int32_t count = (int32_t)run->recipe->train.microbatches, most = count - 1;
   deferring d = {.from = run->order.table, .microbatches = count};

@@ -1,16 +1,15 @@
-/* A program whose two modules may lie on ranks of their own, for tests of the step. Its form is one of three:
+/* A program for tests of the step whose two modules, a and b, may lie on disjoint ranks. It has one of these forms:
  *
  *   PAIR    a: x = i w                    b: y = x u, loss = sum y^2 / count
  *   TWICE   a: x = i w                    b: y = x u, loss; then in a second phase z = x t, a second loss
  *   BACK    a: x = i w                    b: y = x u;  then on a's ranks again z = y v + x q, loss = sum z^2 / count
  *
- *
- * and, where no phase runs on b:
+ * or, if no phase runs on b:
  *
  *   ALONE   a: x = i w, loss = sum x^2 / count
  *
- * Inputs i are cut by rows over dp of a's mesh; x is the same on its cp, and y on b's cp when it goes back. u, t, v and
- * q are cut by columns over cp, so that what arrives has addends there. */
+ * Inputs i are cut by rows over dp of a's mesh; x is replicated on its cp, and so is y on b's cp when it is sent back
+ * to a. u, t, v and q are cut by columns over cp, so that gradients which arrive have addends there. */
 #ifndef TESTS_TRAIN_POOLS_H
 #define TESTS_TRAIN_POOLS_H
 #include "world.h"
@@ -25,16 +24,16 @@ enum { IN = 5, MID = 4, OUT = 6, TOP = 7, MICROBATCHES_MAX = 5, ROWS_MAX = 16 };
 enum { ELEMENTS_MAX = IN * MID + 2 * MID * OUT + OUT * TOP + MID * TOP };
 
 typedef enum pools_form { PAIR, TWICE, BACK, FORMS, ALONE = FORMS } pools_form;
-/* What a program does wrong, for tests of what is then said. */
+/* A mistake that the program makes, to test the error message. */
 typedef enum pools_mistake { NO_MISTAKE, NO_CROSSING, OTHER_MESHES, LOSS_OF_NOTHING } pools_mistake;
 
 typedef struct pools_options {
   int64_t form, mistake;
-  ad_dtype wire, gradient_wire; /* 0: as it is */
+  ad_dtype wire, gradient_wire; /* dtypes in which x and its gradient travel; 0: their own */
 } pools_options;
 
 typedef struct pools_batch {
-  ad_array wide, narrow; /* the same rows, f64 and f32 */
+  ad_array wide, narrow; /* the same inputs, in f64 and in f32 */
   double wide_data[ROWS_MAX * IN];
   float narrow_data[ROWS_MAX * IN];
 } pools_batch;
@@ -42,7 +41,8 @@ typedef struct pools_batch {
 typedef struct pools {
   const pools_options *options;
   const ad_program_setting *setting;
-  ad_layout rows, counted; /* of inputs, on a's mesh; of what counts, on that of the losses */
+  /* layouts of the inputs, on a's mesh, and of the weights of rows, on the mesh of the losses */
+  ad_layout rows, counted;
   ad_bridge *there, *back;
   pools_batch batches[MICROBATCHES_MAX];
 } pools;
@@ -54,7 +54,7 @@ static inline ad_layout pools_layout(const ad_mesh *mesh, ad_type on_dp, ad_type
   return layout;
 }
 
-/* ---- phases ---- */
+/* ---- phases: the forward passes ---- */
 
 static ad_tensor *pools_weight(ad_phase_run *at, size_t index) {
   return ad_parameter(ad_phase_tape(at), ad_phase_parameters(at), index);
@@ -107,7 +107,7 @@ static ad_status pools_end(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- the record ---- */
+/* ---- the program's record: parameters, modules, phases ---- */
 
 static ad_param_spec pools_param(const char *name, int64_t rows, int64_t columns, ad_layout layout) {
   return (ad_param_spec){.size = sizeof(ad_param_spec),
@@ -220,7 +220,7 @@ static ad_status pools_open(void *own) { return AD_OK; }
 
 /* ---- the batch ---- */
 
-/* Of microbatch m on this rank; none where the layout's mesh does not lie on it. */
+/* The rows of microbatch m on this rank; none if the layout's mesh does not have this rank. */
 static ad_span pools_rows(const pools *model, const ad_layout *rows, int64_t m) {
   const ad_program_setting *setting = model->setting;
   int64_t rank = ad_comm_rank(setting->comm);
@@ -247,7 +247,7 @@ static void pools_read_inputs(pools *model, int64_t step, int64_t m) {
   batch->narrow = pools_describe(model, m, AD_F32, batch->narrow_data);
 }
 
-/* Every row counts for 1, 2 or 3, so that microbatches weigh differently. */
+/* Each row counts for 1, 2 or 3, so that microbatches weigh differently. */
 static ad_status pools_read(void *own, int64_t step, ad_held_out held_out, int64_t *const *counted) {
   pools *model = own;
   ad_layout rows = pools_layout(model->counted.mesh, AD_S(0), AD_I);

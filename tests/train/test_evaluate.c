@@ -1,4 +1,5 @@
-/* The held-out set: the same samples always, their mean, its standard error, and nothing of a run that it changes. */
+/* Tests the evaluation on the held-out set: always the same samples, their mean loss and its standard error; and that
+ * it changes nothing of the run. */
 #include "world.h"
 
 #include <math.h>
@@ -10,22 +11,23 @@
 enum { SAMPLES = 7 };
 static const double close_enough = 1e-12;
 
-/* A rank's run, evaluated; then a step, and evaluated again. */
+/* What a run's ranks saw: an evaluation, then a step, then the second step's loss. */
 typedef struct seen {
   ad_evaluation evaluation;
-  double alone, of_step; /* of the first step's batch: forward alone, and as the step says */
-  double loss_after;     /* of a step's batch, after the first step */
-  int64_t told, of;      /* batches of the held-out set: in a row, and how many there were to be */
+  double alone, of_step; /* the first step's loss: by forward alone, and as the step reports it */
+  double loss_after;     /* loss of the second step's batch, after the first step */
+  /* batches that were reported done, each in its turn (-1: out of turn), and how many were announced */
+  int64_t told, of;
 } seen;
 
 typedef struct job {
   const ad_recipe *recipe;
-  const char *writes; /* its initial weights, to this file; NULL: it does not */
+  const char *writes; /* file for the initial weights; NULL: they are not written */
   int evaluates;
   seen *seen;
 } job;
 
-/* On any rank: a second one that told as well would be out of the row. */
+/* Counts the reports of all ranks: if a second rank reported too, a report would come out of turn. */
 static void hear(void *context, const char *what, int64_t done, int64_t of) {
   seen *heard = context;
   if (!strcmp(what, "evaluate") && done == heard->told + 1)
@@ -94,8 +96,8 @@ static void same(const ad_evaluation *a, const ad_evaluation *b) {
   assert_true(fabs(a->standard_error - b->standard_error) < 1e-9 * a->standard_error);
 }
 
-/* Other batches, whose last one has fewer samples, other microbatches, ranks that share samples, sequences and the
- * vocabulary, and some that have none. */
+/* Global batches of other sizes, whose last one is smaller, other microbatches, ranks that share samples, sequences and
+ * the vocabulary, and ranks without samples. */
 static void a_held_out_loss_is_the_same_on_every_topology_and_batch(void **state) {
   seen one = see(1, 1, gpt, text, "dp=1", REST("global_batch: 7"));
   static const char *const meshes[] = {"dp=3", "cp=2 tp=2", "dp_replicate=2 dp_shard=2", "dp=5"};
@@ -117,7 +119,8 @@ static void of_a_mixture_and_of_pictures_too(void **state) {
   same(&one.evaluation, &two.evaluation);
 }
 
-/* A balancing loss says nothing of how good a model is; of a batch that is trained on it is a part. */
+/* The balancing loss is part of the training loss but not of the evaluation, since it does not tell how good a model
+ * is. */
 static void no_balancing_loss_is_in_it(void **state) {
   static const char none[] =
       "model: {kind: moe, layers: 1, d_model: 16, heads: 2, experts: 4, top_k: 2, expert_hidden: 16, balance_loss: 0}";
@@ -129,7 +132,7 @@ static void no_balancing_loss_is_in_it(void **state) {
   assert_true(fabs(with.alone - with.of_step) < close_enough && with.alone > without.alone + 0.1);
 }
 
-/* On one rank, at parameters that are no seed's. */
+/* Evaluates on one rank, with parameters that do not depend on the seed. */
 static ad_evaluation of_seed(int64_t seed, int64_t samples) {
   static const ad_run_options options = {.size = sizeof options, .dtype = AD_F64};
   char train[128];
@@ -164,7 +167,7 @@ static void no_seed_is_in_it(void **state) {
   same(&one, &two);
 }
 
-/* The weights of the first, read by the second. */
+/* The second run reads the weights that the first one wrote. */
 static void no_seed_is_in_that_of_pictures(void **state) {
   static const char mesh[] = "{encoder: dp=1, model: dp=1}";
   char path[] = "/tmp/addend-evaluate-XXXXXX", reading[512];
@@ -179,8 +182,8 @@ static void no_seed_is_in_that_of_pictures(void **state) {
   assert_true(one.loss_after != other.loss_after);
 }
 
-/* A set of n samples begins with those of a smaller one, and here each has as many tokens: so their losses are known
- * one by one. */
+/* A set of n samples begins with the samples of a smaller set, and here all samples have the same number of tokens: so
+ * the loss of each sample follows from the sets' losses. */
 static void its_standard_error_is_that_of_a_mean(void **state) {
   double losses[SAMPLES], mean = 0, squares = 0, before = 0;
   for (int n = 1; n <= SAMPLES; n++) {
@@ -211,7 +214,7 @@ static void each_of_its_batches_is_told_by_the_first_rank(void **state) {
   assert_int_equal(see(0, 1, gpt, text, "dp=1", REST("global_batch: 2")).told, 0);
 }
 
-/* All that there are, each once. */
+/* Evaluating all held-out samples takes each of them once. */
 static void a_set_has_no_sample_twice(void **state) {
   const char *paths[] = {"/usr/share/common-licenses"};
   ad_text_data *data;

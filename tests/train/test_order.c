@@ -1,4 +1,5 @@
-/* A run's table: which phases hand what to which, over which ways, and what becomes of ranks that modules share. */
+/* Tests the table of actions that a run makes: which phases send what to which, over which ways, and what happens on
+ * ranks that modules share. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 #define must(call) assert_int_equal((call), AD_OK)
 enum { PHASES_MAX = 3, MODULES = 2, MICROBATCHES = 2 };
 
-/* Two modules of two ranks each; the first phase runs on the first module, all others on the second. */
+/* A program with two modules of two ranks each; its first phase runs on the first module, all others on the second. */
 typedef struct made {
   ad_mesh *meshes[MODULES];
   ad_phase phases[PHASES_MAX];
@@ -23,7 +24,7 @@ typedef struct made {
 
 static const char *const x[] = {"x", NULL}, *const both[] = {"x", "y", NULL};
 
-/* `first_rank`: of the second module. */
+/* Makes the program on paper; `first_rank` is the first rank of the second module. */
 static void make(made *m, int64_t first_rank, size_t phases, const char *const *handed) {
   *m = (made){.values = {"x", "y"}};
   must(ad_mesh_create_pool("dp=2", 0, &m->meshes[0]));
@@ -45,7 +46,7 @@ static void destroy(made *m) {
   for (size_t i = 0; i < MODULES; i++) ad_mesh_destroy(m->meshes[i]);
 }
 
-/* Takes the program. */
+/* Checks the edges between stages in the program's table; destroys the program. */
 static void has_edges(made *m, size_t count, const ad_stage_edge *edges) {
   ad_order order;
   must(ad_order_create(&m->program, 0, MICROBATCHES, NULL, &order));
@@ -60,7 +61,7 @@ static void has_edges(made *m, size_t count, const ad_stage_edge *edges) {
   destroy(m);
 }
 
-/* The first phase of a module that needs a value brings it to the module's ranks. */
+/* The first phase on a module's ranks that needs a value brings it there; later phases take it from that phase. */
 static void a_second_user_gets_a_value_from_the_first_one_of_its_ranks(void **state) {
   made m;
   make(&m, 2, 3, x);

@@ -1,5 +1,5 @@
-/* The step of a program of several modules and phases: values go from phase to phase and their gradients come back, on
- * every topology as on one rank and as the formulas say; norms, clips and skipped steps of several modules. */
+/* Tests the step of a program with several modules and phases: values go from phase to phase and their gradients come
+ * back, on every topology as on one rank and as the formulas say; norms, clips and skipped steps of several modules. */
 #include "two_modules.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@
 #define STEPPING ", global_batch: 7, microbatches: 3, lr: 1e-2"
 enum { RANKS = 6, STEPS = 2, BATCH = 7, MICROBATCHES = 3, ELEMENTS = IN * MID + MID + MID * OUT };
 
-/* Whole values one after another: w, v, u. */
+/* What the ranks saw: whole values, w, v and u one after another. */
 typedef struct seen {
   ad_step_report report[STEPS];
   double loss_alone;
@@ -25,7 +25,7 @@ typedef struct seen {
 typedef struct job {
   const ad_recipe *recipe;
   ad_dtype dtype;
-  int overflows; /* the second step's loss scale is too large */
+  int overflows; /* 1: the second step's loss scale is so large that gradients overflow */
   seen *seen;
 } job;
 
@@ -107,7 +107,7 @@ static double difference(const double *a, const double *b, int count) {
   return worst / largest;
 }
 
-/* ---- the formulas ---- */
+/* ---- expected losses and gradients, by the formulas ---- */
 
 typedef struct expected {
   double loss[3], gradient[ELEMENTS];
@@ -124,8 +124,8 @@ static double h_at(parts p, int64_t step, int64_t row, int k) {
   return sum;
 }
 
-/* Adds a row: its square loss, and what the gradients of h leave in those of w, u and v. dh comes with the share of
- * the loss that joins all rows of the microbatch. */
+/* Adds a row's square loss, and its addends to the gradients of w, u and v. `ds` is the gradient of s, which all rows
+ * of the microbatch share. */
 static void add_row(expected *e, parts p, int64_t step, int64_t row, double total, double ds) {
   double *dw = e->gradient, *dv = dw + IN * MID, *du = dv + MID, h[MID], dh[MID];
   for (int k = 0; k < MID; k++) {
@@ -177,8 +177,8 @@ static void holds_the_formulas(const seen *s, int rank) {
   }
 }
 
-/* h is needed by two phases, and w gets the sum of what both leave; the metric leaves nothing; the loss that is not
- * linear in its sums enters with its microbatch's share. */
+/* Two phases need h, so w's gradient is the sum of both; the metric adds nothing; `strength`, which is not linear in
+ * its sums, enters with its microbatch's share. */
 static void gradients_and_losses_are_those_of_the_formulas(void **state) {
   seen *one = steps_on(1, "", "", "");
   holds_the_formulas(one, 0);
@@ -207,7 +207,7 @@ static void two_modules_on_two_meshes_are_those_of_one_rank(void **state) {
   forget(one);
 }
 
-/* ---- norms and clips ---- */
+/* ---- norms and clips of two norm groups ---- */
 
 static double norm_of(const double *values, int count) {
   double sum = 0;
@@ -215,7 +215,7 @@ static double norm_of(const double *values, int count) {
   return sqrt(sum);
 }
 
-/* A moment is (1 - beta1) times the clipped gradient after the first step. */
+/* After the first step a first moment is (1 - beta1) times the clipped gradient. */
 static void clipped_by(const seen *s, int first, int count, double norm, double clip) {
   for (int i = first; i < first + count; i++) {
     double clipped = 0.1 * s->gradient[0][0][i] * clip / norm;
@@ -256,7 +256,7 @@ static void a_skipped_step_skips_both_modules(void **state) {
   }
 }
 
-/* ---- what is left out ---- */
+/* ---- phases that leave something out ---- */
 
 static void says(const char *forgets, const char *words) {
   char model[64];
@@ -357,7 +357,7 @@ static void checkpoints_carry_every_module_and_its_states_to_another_mesh(void *
   must(ad_folder_remove(folder));
 }
 
-/* ---- beside the step ---- */
+/* ---- gradients seen by a callback ---- */
 
 static void count_addends(void *context, size_t index, const ad_array *addend) { ((int *)context)[index]++; }
 
@@ -376,7 +376,7 @@ static void addends_are_seen_by_their_number_in_the_run(void **state) {
   assert_string_equal(ad_program_param_name(ad_run_program(run), u.module, u.param, name, sizeof name), "back.u");
   assert_ptr_equal(u.held, ad_run_module(run, 1));
   ad_step_report report;
-  must(ad_run_step(run, 0, &report)); /* gradients go to the reducers again */
+  must(ad_run_step(run, 0, &report)); /* without a callback gradients go to the reducers again */
   ad_run_destroy(run);
   ad_comm_close(comm);
   ad_recipe_destroy(recipe);
@@ -398,14 +398,14 @@ static void a_steady_step_of_two_modules_allocates_nothing(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- what a dump says that losses were divided by ---- */
+/* ---- the divisor of the losses in a dump ---- */
 
 static char dumped[] = "/tmp/addend-divisor-XXXXXX";
 
 static int make_folder(void **state) { return mkdtemp(dumped) ? 0 : 1; }
 static int remove_folder(void **state) { return ad_folder_remove(dumped) != AD_OK; }
 
-/* The divisor in the file of microbatch m; "": none. */
+/* Checks the divisor in the dump file of microbatch m; "": the file has none. */
 static void expect_divisor(int m, const char *wanted) {
   char path[128];
   ad_safetensors *file;
@@ -435,7 +435,7 @@ static void dump_divided(const char *model, const char *wanted) {
   assert_int_equal(unlink(sum), 0);
 }
 
-/* Rows weigh 1, 2, 3, 1, 2, 3, 1. A metric has no gradient. */
+/* The rows' weights 1, 2, 3, 1, 2, 3, 1 sum to 13. The metric has no gradient, so its divisor does not count. */
 static void a_dump_tells_the_divisor_where_all_that_learn_have_one(void **state) {
   dump_divided(", divides: 1", "13");
   dump_divided(", divides: 2", "");

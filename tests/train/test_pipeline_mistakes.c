@@ -1,7 +1,7 @@
-/* Mistakes derived from the table that a pipeline executes: each action left out, twice, for another microbatch, each
- * two neighbours swapped, a W before its I, a REDUCE before the last addend. Laws refuse a wrong table before a run
- * takes it; here it is executed all the same, on real ranks. It ends with a message, or it has the right one's bits: no
- * table has other numbers, and none hangs. ADDEND_TEST_TELL=1 in the environment says what became of each. */
+/* Tests mistakes that are derived from a pipeline's table: each action left out, done twice, done for another
+ * microbatch, each two neighbours swapped, a W before its I, a REDUCE before the last addend. A run refuses such tables
+ * by law; this test executes them all the same, on real ranks. Each ends with a message or with the right bits: none
+ * gives other numbers, and none hangs. ADDEND_TEST_TELL=1 in the environment prints what became of each. */
 #include "world.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@
 
 enum { STEPS = 2, RANKS_MAX = 4, ELEMENTS_MAX = 1 << 15 };
 
-/* ---- mistakes ---- */
+/* ---- mistakes in a table ---- */
 
 typedef enum mistake_kind { LEFT_OUT, TWICE, OTHER_MICROBATCH, SWAPPED, EARLY, KINDS } mistake_kind;
 static const char *const kind_names[KINDS] = {"left out", "twice", "for another microbatch",
@@ -26,7 +26,7 @@ static const char *const kind_names[KINDS] = {"left out", "twice", "for another 
 typedef struct mistake {
   mistake_kind kind;
   int32_t rank;
-  size_t place, to; /* EARLY: the place that it takes */
+  size_t place, to; /* EARLY: the action at `place` moves to `to` */
   int32_t microbatch;
 } mistake;
 
@@ -63,7 +63,7 @@ static void change(row *r, const mistake *m) {
   if (m->kind == EARLY) move(r, m->place, m->to);
 }
 
-/* A copy of the table with the mistake. */
+/* Returns a copy of the table with the mistake. */
 static ad_table *changed(const ad_table *table, const mistake *m) {
   ad_table *copy;
   row r = row_of(table, m->rank);
@@ -73,7 +73,7 @@ static ad_table *changed(const ad_table *table, const mistake *m) {
   return copy;
 }
 
-/* ---- every mistake of a table ---- */
+/* ---- listing every mistake of a table ---- */
 
 enum { MISTAKES_MAX = 1024 };
 typedef struct mistakes {
@@ -88,7 +88,7 @@ static void add(mistakes *to, mistake m) {
 
 static int is_addend(const ad_action *a) { return a->kind == AD_ACTION_B || a->kind == AD_ACTION_W; }
 
-/* Where the I of a W stands, or the last addend of a REDUCE: what must not come after it. */
+/* The place of the I that a W needs, or of the last addend that a REDUCE needs: an EARLY mistake moves before it. */
 static size_t place_needed(const ad_table *table, int32_t rank, size_t place) {
   const ad_action *of = ad_table_action(table, rank, place);
   for (size_t i = place; i-- > 0;) {
@@ -117,7 +117,7 @@ static void find_mistakes(const ad_table *table, mistakes *to) {
     for (size_t i = 0; i < ad_table_action_count(table, rank); i++) add_at(to, table, rank, i);
 }
 
-/* ---- executing ---- */
+/* ---- executing a table on real ranks ---- */
 
 typedef struct seen {
   ad_step_report report[STEPS];
@@ -127,7 +127,7 @@ typedef struct seen {
 
 typedef struct job {
   const ad_recipe *recipe;
-  const ad_table *table; /* NULL: the run's own */
+  const ad_table *table; /* the table to execute; NULL: the run's own */
   seen *seen;
 } job;
 
@@ -168,14 +168,14 @@ static int execute(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* ---- what became of it ---- */
+/* ---- the outcome of a wrong table ---- */
 
 typedef enum outcome { SAME_BITS, SAME_NUMBERS, OTHER_NUMBERS, REFUSED, OUTCOMES } outcome;
 static const char *const outcome_names[OUTCOMES] = {"the same bits", "the same numbers", "other numbers", "an error"};
 
 static double apart(double a, double b) { return fabs(a - b) / fmax(1e-300, fmax(fabs(a), fabs(b))); }
 
-/* Of a rank's gradient in a step: the distance over the norm. */
+/* The distance of one rank's gradients in a step, relative to their norm. */
 static double gradient_apart(const seen *a, const seen *b, int64_t rank, int step) {
   double squares = 0, norm = 0;
   if (a->elements[rank] != b->elements[rank]) return INFINITY;
@@ -204,7 +204,7 @@ static outcome compare(const seen *right, const seen *other, int64_t ranks) {
   return same ? SAME_BITS : SAME_NUMBERS;
 }
 
-static const char *under_way = ""; /* for the message of a test that hangs */
+static const char *under_way = ""; /* the table that is executing, for the message of a test that hangs */
 static void say_hang(int signal) {
   (void)signal;
   static const char words[] = "\nit hangs: ";
@@ -213,7 +213,7 @@ static void say_hang(int signal) {
   _exit(1);
 }
 
-/* The ranks' message is in `out`. */
+/* Executes the table and compares with `right`; *out gets the ranks' message. */
 static outcome outcome_of(const job *j, int64_t ranks, const seen *right, ad_launch_result *out) {
   memset(j->seen->elements, 0, sizeof j->seen->elements);
   *out = (ad_launch_result){.size = sizeof *out};
@@ -226,10 +226,10 @@ static outcome outcome_of(const job *j, int64_t ranks, const seen *right, ad_lau
   return REFUSED;
 }
 
-/* ---- one table ---- */
+/* ---- trying one table ---- */
 
 typedef struct tally {
-  int of[2][KINDS][OUTCOMES]; /* of tables that the laws refuse, and of those that they let pass */
+  int of[2][KINDS][OUTCOMES]; /* [0]: tables that the laws refuse; [1]: tables that they let pass */
 } tally;
 
 static const char *words_of(const char *recipe, const ad_table *table, const mistake *m) {
@@ -241,7 +241,8 @@ static const char *words_of(const char *recipe, const ad_table *table, const mis
   return words;
 }
 
-/* Laws ask for the last reduction of a stage; what executes sums each microbatch when its addends are there. */
+/* The laws only require that a stage is reduced after its last addend; the executing run also requires a reduction of
+ * each microbatch once its addends are there. */
 static int wants_each_reduced(outcome became, const ad_launch_result *result) {
   return became == REFUSED && (strstr(result->message, "was reduced; its REDUCE comes first") ||
                                strstr(result->message, "is reduced before its addend of the microbatch is there"));
@@ -277,7 +278,7 @@ static ad_recipe *recipe_of(const char *name, const char *mesh, const char *sche
   return recipe;
 }
 
-/* The table that the run executes. */
+/* A copy of the table that the run executes. */
 static ad_table *table_of(const ad_recipe *recipe, int64_t ranks) {
   ad_comm *dry;
   ad_run *run;
@@ -313,8 +314,8 @@ static void try_schedule(const char *name, const char *mesh, const char *schedul
   ad_recipe_destroy(recipe);
 }
 
-/* What executes a table refuses more than it needs to: of wrong ones those alone come to their end, with the right
- * bits, whose two neighbours do not depend on each other where sends are buffered. */
+/* Of the tables that the laws refuse, only those end with the right bits in which two neighbours were swapped that do
+ * not depend on each other when sends are buffered. */
 static void tell(const tally *all, int kind) {
   const int *wrong = all->of[0][kind], *right = all->of[1][kind];
   print_message(

@@ -1,5 +1,5 @@
-/* The step of modules on ranks of their own: gradients, losses and values are those of the same program on ranks that
- * all modules share, however many microbatches are under way; what a rank knows of modules that it lacks; what is
+/* Tests the step of modules on disjoint ranks: gradients, losses and values are those of the same program on ranks that
+ * all modules share, however many microbatches are under way; what a rank knows of modules that it lacks; and what is
  * refused. */
 #include "deferred.h"
 #include "pools.h"
@@ -15,7 +15,7 @@
 
 enum { RANKS_MAX = 8, STEPS = 2, BATCH = 7 };
 
-/* Where a program runs. */
+/* Where the two modules of a program run. */
 typedef struct place {
   const char *a, *b;
   int disjoint;
@@ -26,7 +26,7 @@ static const place one = {"dp=1 cp=1", "dp=1 cp=1", 0, 1}, together = {"dp=2 cp=
                    apart = {"dp=2 cp=2", "dp=1 cp=4", 1, 8}, three_and_two = {"dp=3 cp=1", "dp=1 cp=2", 1, 5},
                    one_and_six = {"cp=1 dp=1", "dp_replicate=3 cp=2", 1, 7};
 
-/* Whole values one after another, and what each rank was told. */
+/* What the ranks saw: whole values one after another, and each rank's reports and message. */
 typedef struct seen {
   ad_step_report report[RANKS_MAX][STEPS];
   double gradient[RANKS_MAX][STEPS][ELEMENTS_MAX], after[RANKS_MAX][STEPS][ELEMENTS_MAX];
@@ -37,11 +37,11 @@ typedef struct job {
   const ad_recipe *recipe;
   ad_dtype dtype;
   seen *seen;
-  int deferred;     /* microbatches whose weights wait; ONE_PASS: backward is one pass */
-  const char *list; /* of compute, as CSV, in place of the run's own order; NULL: that */
+  int deferred;     /* number of microbatches whose second pass waits; ONE_PASS: backward is one pass */
+  const char *list; /* actions of the ranks as CSV, to execute instead of the run's own table; NULL: the run's own */
 } job;
 enum { ONE_PASS = -1 };
-/* Of the runs that begin. */
+/* `deferred` and `list` for the jobs that start from now on */
 static int deferred = ONE_PASS;
 static const char *list;
 
@@ -116,7 +116,7 @@ static int train_on_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* Takes the recipe. */
+/* Runs the recipe on its ranks, and destroys it. */
 static seen *run_recipe(ad_recipe *recipe, ad_dtype dtype, int fails) {
   ad_launch_result result = {.size = sizeof result};
   int64_t ranks = 0;
@@ -134,7 +134,7 @@ static seen *run_on(const place *at, pools_form form, pools_mistake mistake, int
 
 static void forget(seen *s) { munmap(s, sizeof *s); }
 
-/* ---- against the same program on shared ranks ---- */
+/* ---- compared with the same program on shared ranks ---- */
 
 static double difference(const double *a, const double *b) {
   double worst = 0, largest = 0;
@@ -158,7 +158,7 @@ static void all_ranks_saw_the_same(const seen *s, const place *at) {
   }
 }
 
-/* `exact`: by their bits. */
+/* Checks that both runs agree; `exact`: bit for bit, otherwise within 1e-12. */
 static void is_like(const seen *s, const seen *wanted, int exact) {
   for (int step = 0; step < STEPS; step++) {
     const ad_step_report *is = &s->report[0][step], *should = &wanted->report[0][step];
@@ -221,7 +221,7 @@ static double norm_of(const double *values, int count) {
   return sqrt(sum);
 }
 
-/* Its gradient is the sum of no addends, and no memory that nobody wrote. */
+/* A module whose parameters no phase uses has no addends: its gradient is zeros, not uninitialised memory. */
 static void a_module_without_a_phase_has_a_gradient_of_zeros(void **state) {
   enum { OF_A = IN * MID, OF_B = MID * OUT };
   setenv("ADDEND_HOSTILE", "7", 1);
@@ -238,7 +238,7 @@ static void a_module_without_a_phase_has_a_gradient_of_zeros(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
-/* ---- in two passes ---- */
+/* ---- backward in two passes ---- */
 
 static void compare_deferred(const place *at, pools_form form, int microbatches) {
   seen *pass = run_on(at, form, NO_MISTAKE, microbatches, 3);
@@ -273,8 +273,8 @@ static void compare_list(const place *at, int microbatches, const char *of_compu
   forget(own);
 }
 
-/* What a phase leaves for its giver's I stays until that, although the phase itself is over and further on: on the
- * same ranks on its tape, on others where it arrived. */
+/* The gradient that a phase leaves for its giver's I is kept until that I, although the phase itself goes on to later
+ * microbatches: on its tape if both share ranks, else in the buffer in which it arrived. */
 static void a_giver_may_go_back_long_after_its_user(void **state) {
   compare_list(&one, 3, "0F0,1F0,1I0,1W0,0F1,1F1,0I0,0W0,1I1,1W1,0F2,1F2,0I1,0W1,1I2,1W2,0I2,0W2\n");
   compare_list(&apart, 5,
@@ -282,7 +282,7 @@ static void a_giver_may_go_back_long_after_its_user(void **state) {
                "1F0,1I0,1F1,1I1,1F2,1I2,1F3,1I3,1F4,1I4,1W0,1W1,1W2,1W3,1W4\n");
 }
 
-/* ---- narrower on the way ---- */
+/* ---- values that travel in narrower dtypes ---- */
 
 static ad_recipe *recipe_with_wire(const place *at, pools_form form, int microbatches, const char *wire) {
   char text[768];
@@ -295,11 +295,12 @@ static seen *run_with_wire(const place *at, ad_dtype dtype, const char *wire) {
   return run_recipe(recipe_with_wire(at, BACK, 3, wire), dtype, 0);
 }
 
-/* How far the first step's loss and gradients are from those of an f32 run in which nothing is rounded on the way. */
+/* Checks whether the first step's loss and gradients change, and by no more than rounding, when values travel in the
+ * narrow dtypes of `wire`. */
 static void wire_changes(const place *at, ad_dtype dtype, const char *wire, int loss, int gradients) {
   seen *as_it_is = run_with_wire(at, dtype, ""), *narrow = run_with_wire(at, dtype, wire);
   double worst = difference(narrow->gradient[0][0], as_it_is->gradient[0][0]);
-  assert_true(worst < 0x1p-6); /* bf16 keeps 8 bits */
+  assert_true(worst < 0x1p-6); /* bf16 keeps 8 bits of precision */
   assert_int_equal(worst > 0, gradients);
   assert_int_equal(narrow->report[0][0].loss != as_it_is->report[0][0].loss, loss);
   all_ranks_saw_the_same(narrow, at);
@@ -315,7 +316,7 @@ static void what_crosses_is_rounded_wherever_modules_lie_and_in_no_proof(void **
   wire_changes(&together, 0, "values: bf16, gradients: bf16", 1, 1);
 }
 
-/* ---- how far ahead ---- */
+/* ---- how many microbatches a phase is ahead ---- */
 
 static ad_run *dry_run(const place *at, pools_form form, int64_t rank, ad_comm **comm, ad_recipe **recipe) {
   ad_run *run;
@@ -331,7 +332,7 @@ static void close_dry(ad_run *run, ad_comm *comm, ad_recipe *recipe) {
   ad_recipe_destroy(recipe);
 }
 
-/* Seven rows in three microbatches: the last has three. */
+/* Seven rows are cut into three microbatches, so the largest has three rows and needs the most memory. */
 static void there_is_room_for_the_largest_microbatch(void **state) {
   ad_comm *comm;
   ad_recipe *recipe;
@@ -371,8 +372,8 @@ static void a_phase_is_ahead_by_the_bridges_that_its_values_still_have_before_th
   leads_are(&together, BACK, (size_t[]){0, 0, 0});
 }
 
-/* What a rank did in a step, in this order: forward and backward of a microbatch, waits for a value, for a gradient and
- * until what was sent has arrived. */
+/* Prints what a rank did in a step, in order: forward (f) and backward (b) of a microbatch, waits for a value (v), for
+ * a gradient (g), and until what was sent has arrived (s). */
 static void tell_order(const ad_run *run, char *text, size_t size) {
   static const char letters[AD_TRACE_COUNT] = {[AD_TRACE_FORWARD] = 'f',
                                                [AD_TRACE_BACKWARD] = 'b',
@@ -389,7 +390,7 @@ static void tell_order(const ad_run *run, char *text, size_t size) {
   }
 }
 
-/* Exchanges of this value: one a microbatch forward, one back, however many phases need it. */
+/* Counts the exchanges of a value: one forward and one back for each microbatch, however many phases need it. */
 static int exchanges_of(ad_comm *comm, const char *value) {
   char *text, wanted[32];
   int count = 0;
@@ -437,7 +438,7 @@ static void order_is(pools_form form, const char *of_a, const char *of_b) {
   ad_recipe_destroy(recipe);
 }
 
-/* So it is from what was sent to the next of its kind alone: no phase waits for what is under way elsewhere. */
+/* A phase waits for an earlier send only when it needs that send's buffer again, not for transfers elsewhere. */
 static void a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken(void **state) {
   order_is(PAIR, "f0 f1 g0 b0 s0 f2 g1 b1 s1 f3 g2 b2 g3 b3 s0 s1", "f0 v0 b0 s0 f1 v1 b1 s1 f2 v2 b2 s2 f3 v3 b3 s1");
   order_is(TWICE, "f0 f1 g0 b0 s0 f2 g1 b1 s1 f3 g2 b2 g3 b3 s0 s1",
@@ -446,15 +447,15 @@ static void a_phase_waits_for_what_it_sent_before_the_place_of_that_is_taken(voi
            "f0 v0 f1 v1 g0 b0 s0 s0 f2 v2 g1 b1 s1 s1 f3 v3 g2 b2 g3 b3 s0 s2 s0 s2");
 }
 
-/* Where memory for this much lies that the ranks share. */
+/* *out gets the address at which the next shared memory would be allocated. */
 static ad_status probe(ad_comm *comm, void **out) {
   AD_TRY(ad_comm_alloc(comm, 1 << 20, out));
   ad_comm_free(comm, *out);
   return AD_OK;
 }
 
-/* In its own dtypes, so that what crosses has memory for its way. The first run leaves what the ranks themselves keep
- * from now on. */
+/* Runs in the recipe's own dtypes, so that values get buffers for their transfer. The first run leaves memory that the
+ * ranks keep for good; later runs must leave nothing. */
 static int run_again(ad_comm *comm, void *context) {
   enum { TIMES = 3 };
   const ad_recipe *recipe = context;
@@ -515,9 +516,9 @@ static void a_steady_step_allocates_nothing(void **state) {
   }
 }
 
-/* ---- modules elsewhere ---- */
+/* ---- modules on other ranks ---- */
 
-/* Of u, which is b's and cut there, as one of a's ranks knows it. */
+/* A rank of module a knows parameter u, which module b has and cuts, by its shape and layout and without elements. */
 static void an_absent_module_is_described_without_an_element(void **state) {
   enum { U = 3 };
   ad_comm *comm;
@@ -630,7 +631,7 @@ static void checkpoints_go_from_pools_to_shared_ranks_and_back(void **state) {
 
 /* ---- what is refused ---- */
 
-/* Before any rank starts. */
+/* Checks that the recipe is refused before any rank starts. */
 static void refused_on_paper(const place *at, pools_form form, pools_mistake mistake, const char *words) {
   char text[512];
   ad_recipe *recipe = NULL;
@@ -654,7 +655,7 @@ static void a_crossing_whose_bridge_joins_other_meshes_is_refused(void **state) 
   }
 }
 
-/* Every rank is told, also those that wait for the gradient. */
+/* Every rank gets the error, also ranks that wait for the gradient. */
 static void a_loss_that_does_not_depend_on_what_arrived_is_refused(void **state) {
   seen *s = run_on(&three_and_two, PAIR, LOSS_OF_NOTHING, 2, 0);
   for (int64_t rank = 0; rank < three_and_two.ranks; rank++) {

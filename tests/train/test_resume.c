@@ -1,5 +1,5 @@
-/* Going on after a stop: bit for bit on the same mesh, with the same values on any other, under every contract and
- * sharding; whole weights as a file. */
+/* Tests resuming: bit for bit on the same mesh, with the same values on any other, with every contract and kind of
+ * sharding; and whole weights as a file. */
 #include "world.h"
 #include "forge.h"
 
@@ -14,7 +14,7 @@
 enum { STEPS = 6, STOP = 3, ELEMENTS_MAX = 1 << 16 };
 #define TRAINING ", global_batch: 6, microbatches: 2, steps: 6, lr: 1e-2, warmup: 2, weight_decay: 0.1"
 
-/* Whole values, moments and masters as the first rank saw them. */
+/* Whole values, moments and masters as the first rank sees them. */
 typedef struct seen {
   float elements[ELEMENTS_MAX];
   size_t numel;
@@ -26,7 +26,7 @@ typedef struct seen {
 
 typedef struct job {
   const ad_recipe *recipe;
-  int64_t first, last; /* steps to take */
+  int64_t first, last; /* steps to take: from first to before last */
   int loads, saves;
   const char *weights_out;
   seen *seen;
@@ -52,7 +52,7 @@ static int remove_folder(void **state) {
   return 0;
 }
 
-/* No dtype here is wider than f32, so that nothing is lost. */
+/* Keeps whole values as f32: no dtype here is wider, so nothing is lost. */
 static ad_status keep_array(ad_run *run, const ad_array *array, seen *to) {
   static float whole[ELEMENTS_MAX];
   ad_array out = {.data = whole};
@@ -112,7 +112,7 @@ static int run_on_rank(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* `storage`: the recipe's sections shard and precision. */
+/* Runs the job; `storage` has the recipe's sections shard and precision. */
 static seen *run_stored(const char *mesh, int64_t ranks, const char *storage, job j) {
   char training[512];
   snprintf(training, sizeof training, TRAINING "}\n%scheckpoint: {every: 0", storage);
@@ -160,9 +160,9 @@ static void every_other_mesh_loads_the_same_values(void **state) {
     same(saved, run_job(others[i].mesh, others[i].ranks, (job){.last = STOP, .loads = 1}));
 }
 
-/* ---- contracts and sharding ---- */
+/* ---- dtype contracts and sharding ---- */
 
-/* f16 starts at a scale at which some of the steps before the stop overflow and are skipped. */
+/* With f16 the initial loss scale makes some steps before the stop overflow, so that they are skipped. */
 static const struct {
   const char *words;
   int overflows;
@@ -222,7 +222,7 @@ static void every_contract_loads_under_another_sharding(void **state) {
   for (int contract = 0; contract < CONTRACTS; contract++) loads_elsewhere(contract);
 }
 
-/* ---- weights ---- */
+/* ---- weight files ---- */
 
 static ad_status create_alone(const char *model, char *message) {
   char text[512];
@@ -262,7 +262,7 @@ static void weights_written_on_one_mesh_are_read_on_another(void **state) {
   job j = {.recipe = recipe, .seen = shared_memory(sizeof(seen))};
   ad_launch_result result = {.size = sizeof result};
   must(launch(2, read_on_rank, &j, &result));
-  // Of the run each value is followed by its moments, which a file of weights has not; the embedding comes first.
+  // `written` has each value followed by its two moments, which a weight file does not have; the embedding comes first.
   assert_memory_equal(written->elements, j.seen->elements, (size_t)256 * 16 * sizeof(float));
   assert_int_equal(3 * j.seen->numel, written->numel);
   ad_recipe_destroy(recipe);
@@ -276,7 +276,7 @@ static void weights_written_on_one_mesh_are_read_on_another(void **state) {
   assert_int_equal(create_alone("d_model: 16", message), AD_IO);
 }
 
-/* ---- ad_train ---- */
+/* ---- resuming by ad_train ---- */
 
 static int train_on_rank(ad_comm *comm, void *context) {
   const job *j = context;
@@ -300,9 +300,9 @@ static char *train(job j) {
 static int is_there(const char *name) { return !access(in_folder(name), F_OK); }
 
 static void training_leaves_checkpoints_and_goes_on_from_them(void **state) {
-  assert_string_equal(train((job){.loads = 1}), "");  // there is none yet
+  assert_string_equal(train((job){.loads = 1}), "");  // there is no checkpoint yet
   assert_true(is_there("checkpoints/step-6/index.json") && is_there("weights.safetensors"));
-  assert_false(is_there("checkpoints/step-3"));  // one is kept
+  assert_false(is_there("checkpoints/step-3"));  // keep: 1 leaves one checkpoint
   assert_non_null(strstr(train((job){0}), "holds a finished run of 6 steps: --resume"));
 }
 
@@ -320,7 +320,7 @@ static void resuming_a_finished_run_writes_what_is_missing(void **state) {
   assert_memory_equal(kept, written, (size_t)size);
   ad_release(kept);
   ad_release(written);
-  assert_string_equal(train((job){.loads = 1}), "");  // and once more
+  assert_string_equal(train((job){.loads = 1}), "");  // a second time: nothing is missing now
 }
 
 static void numbers_that_no_run_has_are_refused(void **state) {
@@ -342,7 +342,7 @@ static void numbers_that_no_run_has_are_refused(void **state) {
 static void a_fingerprint_that_lacks_a_key_is_of_another_run(void **state) {
   const char *index = "checkpoints/step-6/index.json";
   assert_string_equal(train((job){0}), "");
-  forge(in_folder(index), "\"train.steps\":\"6\",", "");  // this one is free
+  forge(in_folder(index), "\"train.steps\":\"6\",", "");  // the number of steps may differ
   assert_string_equal(train((job){.loads = 1}), "");
   forge(in_folder(index), "\"model.heads\":\"2\",", "");
   assert_non_null(strstr(train((job){.loads = 1}), "it differs in model.heads (nothing there, 2 here); set them"));
@@ -352,7 +352,7 @@ static void a_fingerprint_that_lacks_a_key_is_of_another_run(void **state) {
   assert_non_null(strstr(train((job){.loads = 1}), "model.layers (nothing there, "));
 }
 
-/* What an earlier version did not write was as the default is; what it wrote otherwise is what it means. */
+/* A key that an earlier version did not write has its default, and old words for a value have their meaning. */
 static void a_fingerprint_of_an_earlier_version_is_of_the_same_run(void **state) {
   const char *index = "checkpoints/step-6/index.json";
   assert_string_equal(train((job){0}), "");

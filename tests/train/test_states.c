@@ -1,5 +1,6 @@
-/* States that are no parameters, after a step: the sources of a decomposition's adversary do not see the loss scale and
- * stay where no step up is asked for; the balancing bias of a mixture of experts stays where a step is skipped. */
+/* Tests states that are no parameters, after a step: the adversary's sources of a decomposition do not depend on the
+ * loss scale and do not move if no ascent is asked for; the balancing bias of a mixture of experts does not move if a
+ * step is skipped. */
 #include "world.h"
 
 #include "kernels/kernels.h"
@@ -19,7 +20,7 @@ typedef struct seen {
 typedef struct job {
   const ad_recipe *recipe;
   int overflows;
-  seen *seen; /* before the first step, and after each */
+  seen *seen; /* states before the first step and after each step */
 } job;
 
 #define DECOMPOSE(DP)                                                                                   \
@@ -36,7 +37,7 @@ static const char moe[] =
     "data: {text: [/usr/share/common-licenses], seq: 6}\nmesh: dp=1\n"
     "train: {steps: 4, lr: 1e-3, seed: 4, global_batch: 3, microbatches: 2}\n";
 
-/* Those of the first rank, which has the fewest samples. */
+/* Keeps the states of the first rank, which has the fewest samples. */
 static void keep_states(ad_comm *comm, const ad_run *run, seen *to) {
   if (ad_comm_rank(comm) > 0) return;
   to->count = 0;
@@ -50,7 +51,7 @@ static void keep_states(ad_comm *comm, const ad_run *run, seen *to) {
   }
 }
 
-/* Two steps; where it `overflows`, the second one's loss scale is too large. */
+/* Takes two steps; if the job `overflows`, the second one's loss scale is too large. */
 static int take_steps(ad_comm *comm, void *context) {
   const job *j = context;
   const ad_run_options options = {.size = sizeof options, .quiet = 1};
@@ -104,9 +105,8 @@ static void sources_that_take_no_step_up_stay(void **state) {
   forget(s);
 }
 
-/* Microbatches of two samples and of one on three ranks: the first one's sources, of none, climb too, and nothing is
- * left of them.
- */
+/* Microbatches of two samples and of one, on three ranks: the first rank has no samples, so its sources are empty,
+ * though they take part in the ascent. */
 static void sources_of_a_rank_without_samples_are_none(void **state) {
   seen *whole = states_of(decompose, "", 0), *s = states_of(decompose_on_three, "", 0);
   assert_true(s[2].count < whole[2].count / 3);
@@ -123,7 +123,7 @@ static void a_balancing_bias_stays_where_a_step_is_skipped(void **state) {
   forget(s);
 }
 
-/* 4 matrices a layer. */
+/* A recipe whose target has 4 matrices in each layer. */
 static ad_status recipe_of_layers(int layers, ad_recipe **out) {
   char text[1024];
   snprintf(
@@ -156,7 +156,7 @@ static void an_adversary_attacks_512_matrices_and_no_more(void **state) {
   assert_non_null(strstr(ad_last_error(), "516 matrices are to be decomposed; there may be 512"));
 }
 
-/* The first step's, in this process, with the allocation number `n` of it failing. */
+/* Takes a first step, in this process, in which allocation number `n` fails. */
 static ad_status step_without(const ad_recipe *recipe, long n) {
   const ad_run_options options = {.size = sizeof options, .quiet = 1};
   ad_step_report report;
@@ -172,7 +172,7 @@ static ad_status step_without(const ad_recipe *recipe, long n) {
   return status;
 }
 
-/* An adversary whose inputs could not be made does not climb: what is said is why they could not. */
+/* If making the adversary's inputs fails, the adversary does not climb, and the step reports the first error. */
 static void what_stops_a_phase_is_what_the_step_says(void **state) {
   ad_recipe *recipe = NULL;
   must(ad_recipe_parse(decompose, "tiny.yaml", NULL, 0, &recipe));

@@ -1,4 +1,5 @@
-/* The step: the same on every topology, and what it does with bad numbers, empty parts and uncounted tokens. */
+/* Tests the step: the same result on every topology, and how it handles non-finite numbers, empty parts and tokens that
+ * do not count. */
 #include "world.h"
 
 #include <fcntl.h>
@@ -40,7 +41,7 @@ static void keep_gradient(const job *j, ad_run *run, int step) {
   j->seen->numel = numel;
 }
 
-/* Nothing of this kind is in the lists of mistakes: a transition that is left out. */
+/* A mistake that is in no list of known mistakes: the sum of counts is left out. */
 static void leave_count_out(void *context, void *passing) {
   ad_transit_passing *at = passing;
   if (!at->transit->what || strcmp(at->transit->what, "count") != 0) return;
@@ -58,7 +59,7 @@ static const ad_mistake *find_mistake(const char *name) {
   return strcmp(name, local_count.name) ? NULL : &local_count;
 }
 
-/* In a process that ends with the rank. */
+/* Plants a mistake for good: the rank's process ends after the test. */
 static void plant(const char *name, ad_mistake_scene *scene) {
   const ad_mistake *mistake = find_mistake(name);
   if (!mistake) abort();
@@ -157,7 +158,7 @@ static int count_reductions(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Of one step of three microbatches on two ranks. */
+/* Counts the reductions of one step with three microbatches on two ranks. */
 static int reductions_of(const char *sync) {
   char train[160];
   ad_launch_result result = {.size = sizeof result};
@@ -210,7 +211,7 @@ static void planted_mistakes_change_the_gradient(void **state) {
   assert_true(planted_difference("local-count") > 1e-3);
 }
 
-/* ---- sharded storage and f16 ---- */
+/* ---- sharded storage, and overflow in f16 ---- */
 
 typedef struct shared_losses {
   double loss[STEPS + 1][2];
@@ -231,7 +232,7 @@ static int train_in_f16(ad_comm *comm, void *context) {
     found->skipped[ad_comm_rank(comm)][step] = report.skipped;
     found->loss[step][0] = before;
     found->loss[step][1] = after;
-    // One rank's part of a gradient overflows at the second step: the first had room.
+    // At step 1 the loss scale is so large that one rank's part of a gradient overflows; step 0 did not overflow.
     ad_run_loss_scale(run)->exponent = step ? 0 : 24;
   }
   ad_run_destroy(run);
@@ -264,7 +265,7 @@ static void a_step_that_overflows_is_skipped_on_all_ranks_and_changes_nothing(vo
   }
 }
 
-/* Addends of all ranks, summed by hand, are the gradient. */
+/* Sums the addends of all ranks by hand, to compare the sum with the gradient. */
 typedef struct addend_sums {
   double sum[ELEMENTS_MAX];
   int64_t seen;
@@ -286,7 +287,7 @@ static int compare_addends(ad_comm *comm, void *context) {
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
   memset(&sums, 0, sizeof sums);
   RANK_MUST(comm, ad_run_addends(run, 0, 0, sum_addend, &sums, NULL));
-  if (sums.seen != 2) return 1;  // one for each microbatch
+  if (sums.seen != 2) return 1;  // one addend for each microbatch
   const ad_array *gradient = ad_run_part(run, 1, AD_PART_GRADIENT);
   ad_collective add = {.size = sizeof add,
                        .op = AD_ALL_REDUCE,
@@ -314,7 +315,7 @@ static void addends_are_what_the_gradient_is_the_sum_of(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- one rank ---- */
+/* ---- a step on one rank ---- */
 
 typedef struct single {
   ad_comm *comm;
@@ -390,7 +391,7 @@ static void a_run_writes_its_own_trace_when_asked(void **state) {
   must(ad_run_create(comm, recipe, &options, &run));
   must(ad_run_step(run, 0, &report));
   ad_run_destroy(run);
-  close(file); /* the trace is another file, which took its name */
+  close(file); /* the trace was written to another file, which then took this name */
   file = open(path, O_RDONLY);
   assert_true(file >= 0 && read(file, text, sizeof text - 1) > 0);
   assert_non_null(strstr(text, "traceEvents"));
@@ -455,7 +456,7 @@ static void memory_that_runs_out_leaves_nothing_behind(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- a loss that is not a number ---- */
+/* ---- a loss that is NaN ---- */
 
 static int meet_nan(ad_comm *comm, void *context) {
   job *j = context;

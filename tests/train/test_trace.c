@@ -1,4 +1,4 @@
-/* The trace in memory: what is recorded, and for how long. */
+/* Tests the trace in memory: what is recorded, and how long it is kept. */
 #include "world.h"
 
 #include <unistd.h>
@@ -26,7 +26,7 @@ static void spans_end_where_they_began(void **state) {
   assert_int_equal(trace.events[2].move, AD_MOVE_ALL_REDUCE);
   assert_int_equal(trace.events[2].axes, AD_AXES(AD_DP_SHARD));
   assert_true(trace.events[1].end >= trace.events[1].begin);
-  assert_true(trace.events[2].end == 0);  // bucket 1 never came back
+  assert_true(trace.events[2].end == 0);  // the reduction of bucket 1 never ended
   assert_true(trace.events[3].end > 0);
   assert_true(trace.events[0].end >= trace.events[3].end);
   ad_trace_destroy(&trace);
@@ -65,7 +65,7 @@ static void memory_is_bounded_whatever_the_steps(void **state) {
 static void the_first_steps_and_the_last_are_kept_whole(void **state) {
   ad_trace trace;
   must(ad_trace_create(&trace));
-  take_steps(&trace, 5000, 9);  // more than the ring holds
+  take_steps(&trace, 5000, 9);  // more events than the ring buffer holds
   must(ad_trace_settle(&trace));
   assert_int_equal(trace.count, (AD_TRACE_FIRST_STEPS + AD_TRACE_LAST_STEPS) * 10);
   for (size_t i = 0; i < trace.count; i++) {
@@ -107,7 +107,7 @@ static void a_step_says_how_long_reductions_took(void **state) {
   pass_bucket(&trace, AD_BUCKET_POST, 0, 8);
   pass_bucket(&trace, AD_BUCKET_WAIT, 0, 8);
   pass_bucket(&trace, AD_BUCKET_DONE, 0, 8);
-  const ad_trace_event *at = trace.events;  // step, two reductions, two waits, a reduction, a wait
+  const ad_trace_event *at = trace.events;  // the events: step, two reductions, two waits, a reduction, a wait
   assert_int_equal(trace.reducing, at[2].end - at[1].begin + at[5].end - at[5].begin);
   assert_int_equal(trace.waited, at[3].end - at[3].begin + at[4].end - at[4].begin + at[6].end - at[6].begin);
   ad_trace_begin_step(&trace, 1);
@@ -131,7 +131,7 @@ static void assert_has(const char *text, int count, const char *wanted) {
   if (count) fail_msg("%d times too few: %s in %s", count, wanted, text);
 }
 
-/* Both ends of a reduction say what it was, in their names and for who reads them by key. */
+/* Both ends of a reduction's event name its operation and axes, in the event's name and as keys. */
 static void a_reduction_is_written_with_its_operation_and_axes(void **state) {
   char path[] = "/tmp/test_trace_XXXXXX", text[8192] = "";
   ad_trace trace;

@@ -1,4 +1,4 @@
-/* A whole training: its files, and how it ends early. */
+/* Tests a whole training: the files that it writes, and how it ends early. */
 #include "ranks.h"
 #include "world.h"
 
@@ -16,9 +16,9 @@ typedef struct job {
   const ad_recipe *recipe;
   const char *folder;
   int interrupts;
-  char (*messages)[256]; /* one a rank, in shared memory; "" when it went well */
+  char (*messages)[256]; /* one message a rank, in shared memory; "" if the training succeeded */
   int *progressed, *turned;
-  rlim_t room; /* bytes of each file of the first rank; 0: as many as there are */
+  rlim_t room; /* limit on the bytes of each file that the first rank writes; 0: none */
 } job;
 
 static void count_progress(void *context, const ad_step_report *report, int64_t steps, double tokens_per_second,
@@ -33,7 +33,7 @@ static void count_turns(void *context, const char *what, const char *its_folder,
   *j->turned += !strcmp(what, "train") && !strcmp(its_folder, j->folder) && steps == STEPS;
 }
 
-/* A disk that is full as soon as a file has this many bytes. */
+/* Stands for a disk that is full as soon as a file has this many bytes. */
 static void limit_files(rlim_t bytes) {
   struct rlimit limit;
   signal(SIGXFSZ, SIG_IGN);
@@ -129,7 +129,7 @@ static int metrics_lines(void) {
     assert_true(json_number_value(json_object_get(object, "tokens_per_second")) > 0);
     double waited = json_number_value(json_object_get(object, "wait_seconds"));
     double reducing = json_number_value(json_object_get(object, "reduction_seconds"));
-    assert_true(waited >= 0 && reducing > 0 && waited <= reducing + 1e-6);  // as written: microseconds
+    assert_true(waited >= 0 && reducing > 0 && waited <= reducing + 1e-6);  // written times are rounded to microseconds
     json_decref(object);
   }
   fclose(in);
@@ -148,7 +148,7 @@ static int events_of(const json_t *trace, int rank, const char *name, const char
   return count;
 }
 
-/* Microseconds since the training began; a clock of the machine's says how long that runs. */
+/* Trace times count in microseconds from the start of the training; a time of day would be far larger. */
 static void times_count_from_the_begin(const json_t *trace) {
   const json_t *events = json_object_get(trace, "traceEvents");
   for (size_t i = 0; i < json_array_size(events); i++) {
@@ -232,7 +232,7 @@ static void a_folder_that_cannot_be_made_is_an_error_on_all_ranks(void **state) 
   release(&j);
 }
 
-/* There is room for what five steps write, but not for what a run writes before its first minute is over. */
+/* The limit leaves room for five steps, but not for what a run reserves for its first minute. */
 static void a_disk_that_will_be_full_soon_shows_before_the_first_step(void **state) {
   job j = run_with("deep er", 0, 1 << 15);
   for (int rank = 0; rank < RANKS; rank++) {
@@ -255,7 +255,8 @@ static void an_interrupt_of_one_rank_stops_all_after_the_step_with_files_written
   assert_non_null(strstr(page, "\"metrics\":[{\"step\":0,"));
   assert_null(strstr(page, "{\"step\":1,"));
   free(page);
-  assert_int_equal(access(in_folder("deep er/checkpoints/step-1/index.json"), F_OK), 0);  // the recipe asks for none
+  // the recipe asks for no checkpoints
+  assert_int_equal(access(in_folder("deep er/checkpoints/step-1/index.json"), F_OK), 0);
   must(ad_folder_remove(in_folder("deep er/checkpoints/step-1")));
   must(ad_folder_remove(in_folder("deep er/checkpoints")));
   release(&j);

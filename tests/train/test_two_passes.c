@@ -1,6 +1,6 @@
-/* The step with backward in two passes, inputs of later microbatches before weights of earlier ones: losses, norms,
- * gradients and parameters are those of one pass, bit for bit, of every program on meshes of every kind. Every program
- * gets an input in its midst, so that both passes have work. */
+/* Tests the step with backward in two passes, where inputs of later microbatches come before weights of earlier ones:
+ * losses, norms, gradients and parameters are those of one pass, bit for bit, for every program on meshes of every
+ * kind. Every program gets an input in the middle, so that both passes have work. */
 #include "deferred.h"
 #include "world.h"
 
@@ -10,7 +10,7 @@
 
 enum { RANKS_MAX = 13, STEPS = 2, PARAMS_MAX = 512, ONE_PASS = -1, ALL_DEFERRED = 99 };
 
-/* Of each parameter that a rank holds, what its elements make: different bits, another number. */
+/* A hash of the elements of each parameter that a rank holds, so that different bits are noticed. */
 typedef struct marks {
   uint64_t gradient[STEPS][PARAMS_MAX], value[PARAMS_MAX];
 } marks;
@@ -24,20 +24,20 @@ typedef struct seen {
 
 typedef struct job {
   const ad_recipe *recipe;
-  int deferred; /* ONE_PASS, or microbatches */
+  int deferred; /* number of microbatches whose second pass waits; ONE_PASS: backward is one pass */
   seen *seen;
 } job;
 
-/* ---- an input in the midst ---- */
+/* ---- an input in the middle of each tape ---- */
 
-/* Of every tape the first sum of two values begins with an input: what it was made of belongs to another stage. */
+/* Makes the first operand of each tape's first addition an input, as if another stage had computed it. */
 static void cut_first_sum(void *context, void *passing) {
   static ad_tensor *with[2];
   ad_operation_passing *at = passing;
   (void)context;
   if (strcmp(at->op->name, "add") || at->operands[0]->op == NULL) return;
   for (const ad_tensor *each = at->tape->last; each; each = each->previous)
-    if (!each->op && each->carries && !each->from) return; /* there is an input */
+    if (!each->op && each->carries && !each->from) return; /* the tape has an input already */
   ad_tape_lend(at->operands[0]);
   with[0] = ad_input_with(at->tape, ad_tensor_array(at->operands[0]), at->operands[0]->grad_dtype, "the cut");
   with[1] = at->operands[1] == at->operands[0] ? with[0] : at->operands[1];
@@ -58,18 +58,18 @@ typedef struct looking {
   int waited;
 } looking;
 
-/* When the first microbatch of weights begins. */
+/* Counts what waits when the first microbatch's second pass begins. */
 static void look(void *context, void *passing) {
   looking *at = context;
   (void)passing;
   if (!at->waited) at->waited = count_waiting(at->run);
 }
 
-/* ---- one rank ---- */
+/* ---- one rank's run ---- */
 
 static uint64_t mark_of(const ad_array *array) {
   const unsigned char *byte = array ? array->data : NULL;
-  uint64_t mark = 14695981039346656037u; /* FNV-1a */
+  uint64_t mark = 14695981039346656037u; /* the hash is FNV-1a */
   for (size_t i = 0; byte && i < ad_array_bytes(array); i++) mark = (mark ^ byte[i]) * 1099511628211u;
   return mark;
 }
@@ -170,7 +170,7 @@ static void compare_tiny(const char *mesh, const char *train) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- programs and meshes ---- */
+/* ---- each program, on meshes of every kind ---- */
 
 #define STEPPING ", steps: 4, lr: 1e-2, global_batch: 7, microbatches: 3"
 
@@ -198,7 +198,7 @@ static void experts_in_two_passes_are_experts(void **state) {
   compare_shipped("moe-empty", NULL);
 }
 
-/* Whose adversary climbs by gradients of kept values, after each microbatch. */
+/* In a decomposition the adversary climbs by gradients of kept values, after each microbatch. */
 static void a_decomposition_in_two_passes(void **state) {
   compare_shipped("pools-1", NULL);
   compare_shipped("pools-ragged", NULL);
@@ -209,9 +209,9 @@ static void an_encoder_and_its_model_in_two_passes(void **state) {
   compare_shipped("ocr-disjoint", NULL);
 }
 
-/* ---- memory ---- */
+/* ---- memory, compared with the plan ---- */
 
-/* The same calls as take_steps, on engine dry. */
+/* The bytes of one rank that makes the calls of take_steps on engine dry. */
 static size_t planned_bytes(const ad_recipe *recipe, int64_t rank, int64_t ranks, int deferred) {
   ad_comm *dry;
   ad_run *run;
@@ -251,9 +251,9 @@ static void plans_know_what_waits(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* ---- no reduction before its last addend ---- */
+/* ---- a second pass that is left out ---- */
 
-/* When the weights of the second microbatch are to come, those of its tape are forgotten. */
+/* When the second microbatch's second pass is due, makes its tape forget it. */
 static void forget_weights(void *context, void *passing) {
   const ad_run *run = *(const ad_run **)context;
   static int microbatch;
@@ -261,7 +261,7 @@ static void forget_weights(void *context, void *passing) {
   if (microbatch++ == 1) ad_run_tape(run, 0, 1)->owes_weights = 0;
 }
 
-/* The first microbatch's weights are skipped, and its tape is the third one's. */
+/* Skips the second pass of the first microbatch, whose tape the third microbatch then uses. */
 static int has_skipped;
 static void skip_weights(void *context, void *passing) {
   const ad_run *run = *(const ad_run **)context;
@@ -315,7 +315,7 @@ static void weights_that_are_left_out_end_the_step(void **state) {
   ends_with(take_a_tape_that_waits, "begins on the tape of an earlier one, whose backward of weights is still to come");
 }
 
-/* What tapes had of the pool at the begin of a pass. */
+/* At the begin of a pass no tape may have memory of the pool. */
 static void look_at_pool(void *context, void *passing) {
   const ad_run *run = *(const ad_run **)context;
   size_t microbatch = *(size_t *)passing;

@@ -1,12 +1,12 @@
-/* From the recipe's numbers to the values after some steps: every optimizer setting arrives where it belongs. What is
- * expected is worked out here, from the recipe's own text, by the formulas of the manual. */
+/* Tests the way from a recipe's numbers to the values after some steps: every optimizer setting arrives where it
+ * belongs. Expected values are computed here, from the recipe's own text, by the formulas of the manual. */
 #include "module/module.h"
 #include "world.h"
 #include "train/run.h"
 
 #include <math.h>
 
-/* Every number is unlike its default, and no two could change places unnoticed. */
+/* Every setting differs from its default and from the others, so that two settings that change places are noticed. */
 #define SETTINGS                                                                                                   \
   ", global_batch: 4, steps: 8, lr: 0.02, warmup: 3, final_lr_fraction: 0.3, clip: 0.4, beta1: 0.7, beta2: 0.97, " \
   "epsilon: 1e-3, weight_decay: 0.2"
@@ -14,7 +14,7 @@ enum { STEPS = 6, ELEMENTS_MAX = 1 << 14 };
 
 static double expected_lr(int64_t step) {
   if (step < 3) return 0.02 * (double)(step + 1) / 4;
-  double progress = (double)(step - 3) / (7 - 3);  // the last step, 7, has the final fraction
+  double progress = (double)(step - 3) / (7 - 3);  // the last step, 7, has lr times final_lr_fraction
   return 0.02 * 0.3 + 0.02 * 0.7 * 0.5 * (1 + cos(acos(-1) * progress));
 }
 
@@ -42,7 +42,8 @@ static double square_sum(ad_run *run) {
   return sum;
 }
 
-/* What the run holds is taken as the start, or held against what is expected. */
+/* `starts`: takes the run's values as the expected ones; otherwise returns the largest difference from the expected
+ * ones. */
 static double worst_difference(ad_run *run, int starts) {
   double worst = 0;
   size_t at = 0;
@@ -83,7 +84,7 @@ static void a_step_takes_every_number_of_the_recipe(void **state) {
     double norm = sqrt(square_sum(run));
     assert_true(fabs(report.norm - norm) < 1e-12 * norm);
     assert_true(fabs(report.lr - expected_lr(step)) < 1e-15);
-    assert_true(norm > 0.4);  // clipped
+    assert_true(norm > 0.4);  // the norm exceeds `clip`, so gradients are clipped
     expect_step(run, step, 0.4 / norm);
     double worst = worst_difference(run, 0);
     if (!(worst < 1e-12)) fail_msg("after step %d a value is off by %g", (int)step, worst);

@@ -1,11 +1,11 @@
-/* A program of two modules on two meshes of the same ranks, for tests of the step: `front` makes h from its batch, and
- * two later phases need h: `back`, on the other mesh, and `tail`, on the front's.
+/* A program of two modules on two meshes of the same ranks, for tests of the step: phase `front` makes h from its
+ * batch, and two later phases need h: `back`, on the other mesh, and `tail`, on the mesh of `front`.
  *
  *   front:  h = x w                       x [rows, IN] cut over dp, w [IN, MID] R
  *   back:   y = h u,  square = sum y^2 / count       u [MID, OUT] cut by columns over tp
  *   tail:   s = sum h v,  strength = s^2 times the microbatch's share of the count;  metric `size` = sum h^2 / count
  *
- * Every row counts for 1, 2 or 3, so that microbatches weigh differently; rows are cut unevenly. */
+ * Each row counts for 1, 2 or 3, so that microbatches weigh differently; rows are cut unevenly. */
 #ifndef TESTS_TRAIN_TWO_MODULES_H
 #define TESTS_TRAIN_TWO_MODULES_H
 #include "world.h"
@@ -20,21 +20,21 @@ enum { SQUARE, STRENGTH, SIZE };
 #define MESHES_OF_SIX "{front: dp_replicate=2 dp_shard=3, back: dp_shard=2 tp=3}"
 #define MESHES_OF_ONE "{front: dp_replicate=1 dp_shard=1, back: dp_shard=1 tp=1}"
 
-/* What a phase leaves out, for tests of what is then said. */
+/* What a phase leaves out, to test the error message. */
 typedef enum two_forgets { FORGETS_NOTHING, FORGETS_VALUE, FORGETS_LOSS, FORGETS_NAME } two_forgets;
 
-/* What divides the losses. Where it is not one number for all, strength has its microbatch's share; where rows count,
- * of the metric alone or of strength, they are a second count. */
+/* What divides the losses. SHARES: one count. Otherwise the number of rows is a second count, which divides the metric
+ * alone or `strength` too. */
 typedef enum two_divisors { SHARES, ROWS_OF_METRIC, ROWS_OF_LOSS } two_divisors;
 
 typedef struct two_options {
-  int apart;       /* two norm groups */
-  int64_t divides; /* two_divisors */
-  int64_t forgets; /* two_forgets */
+  int apart;       /* each module is a norm group of its own */
+  int64_t divides; /* a value of two_divisors */
+  int64_t forgets; /* a value of two_forgets */
 } two_options;
 
 typedef struct two_batch {
-  ad_array wide, narrow; /* the same rows, f64 and f32 */
+  ad_array wide, narrow; /* the same rows, in f64 and in f32 */
   double wide_data[ROWS_MAX * IN];
   float narrow_data[ROWS_MAX * IN];
 } two_batch;
@@ -52,7 +52,7 @@ static inline double two_input(int64_t step, int64_t row, int64_t column) {
 }
 static inline int64_t two_counted(int64_t row) { return 1 + row % 3; }
 
-/* ---- phases ---- */
+/* ---- phases: the forward passes ---- */
 
 static ad_status two_front(void *own, ad_phase_run *at) {
   two *model = own;
@@ -84,7 +84,7 @@ static ad_status two_tail(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- the record ---- */
+/* ---- the program's record: parameters, modules, phases ---- */
 
 static ad_param_spec two_param(const char *name, int64_t rows, int64_t columns, ad_layout layout) {
   return (ad_param_spec){.size = sizeof(ad_param_spec),
@@ -217,7 +217,7 @@ static void two_register(void) {
   if (!ad_program_kind_find("two")) must(ad_program_register(&kind));
 }
 
-/* `more`: further keys of model, beginning with a comma; `sections`: further lines. */
+/* `more`: further keys of `model`, beginning with a comma; `sections`: further sections of the recipe. */
 static inline ad_recipe *two_recipe(const char *meshes, const char *more, const char *train, const char *sections) {
   char text[1024];
   ad_recipe *recipe = NULL;

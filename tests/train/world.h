@@ -33,14 +33,14 @@ static inline void *shared_memory(size_t bytes) {
   return memory;
 }
 
-/* Runs `function` on that many ranks; its messages are in *out. */
+/* Runs `function` on `ranks` ranks; *out gets the first error message. */
 static inline ad_status launch(int64_t ranks, int (*function)(ad_comm *, void *), void *context,
                                ad_launch_result *out) {
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = function, .context = context};
   return ad_launch(&options, out);
 }
 
-/* In a rank: assertions belong to the test's own process, so a rank says what it saw by its exit status and message. */
+/* Use this in a rank, where assertions do not work: a failed call ends the rank with its message. */
 #define RANK_MUST(comm, call)                                  \
   do {                                                         \
     ad_status rank_must_status = (call);                       \

@@ -1,5 +1,6 @@
-"""Writes the folders beside this file: a small random model of each architecture, as Transformers 5 saves it, and one
-whose config.json is as version 4 wrote it.   python3 generate.py"""
+"""Write the folders beside this file: a small random model of each architecture, as Transformers 5 saves it, and one
+whose config.json is as version 4 wrote it.   python3 generate.py
+"""
 
 import json
 import pathlib

@@ -1,8 +1,10 @@
-"""Writes the tables of torch.distributed.pipelining that lie here, by its own _dump_csv, without a process group.
+"""Write the tables of torch.distributed.pipelining in this folder, by its own _dump_csv, without a process group.
 
   python3 generate.py FOLDER
 
-NAME.compute.csv is compute alone, NAME.comms.csv what PyTorch lowers it to."""
+NAME.compute.csv has compute actions alone, NAME.comms.csv also the communication that PyTorch adds when it lowers the
+table.
+"""
 import csv
 import pathlib
 import sys

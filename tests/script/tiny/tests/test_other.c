@@ -1,4 +1,4 @@
-/* Of tiny_three what it gives, of the others nothing. */
+/* Tests the result of tiny_three and nothing else. */
 int tiny_three(void);
 
 int main(void) { return tiny_three() != 3; }

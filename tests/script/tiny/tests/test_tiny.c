@@ -1,4 +1,4 @@
-/* Tests all that tiny_seven does, and that tiny_ignored comes back. */
+/* Tests all that tiny_seven does, and that tiny_ignored returns. */
 int tiny_seven(int a, int b);
 int tiny_ignored(int a, int b);
 

@@ -1,2 +1,2 @@
-/* What tiny/tiny calls without a look at what comes back: every mutant of it lives. */
+/* tiny_ignored is called by a test that ignores its result: every mutant of it survives. */
 int tiny_ignored(int a, int b) { return a + 2 * b; /* a comment with a < b */ }
