@@ -138,7 +138,7 @@ static const edit refused[] = {
     {"qwen2", "attention_bias", "true", "attention_bias: is true" UNKNOWN},
     {"qwen3", "use_sliding_window", "true", "use_sliding_window: must be false, is true" NOTHING_ELSE},
     {"mistral", "sliding_window", "4096", "sliding_window: must be null, is 4096" NOTHING_ELSE},
-    {"mistral", "sliding_window", NULL, "sliding_window: is missing, and then it is 4096: it must be null"},
+    {"mistral", "sliding_window", NULL, "sliding_window: is missing, which means 4096: it must be null"},
     {"mixtral", "sliding_window", "4096", "sliding_window: must be null, is 4096" NOTHING_ELSE},
     {"mixtral", "router_jitter_noise", "0.1", "router_jitter_noise: must be 0.0, is 0.1" NOTHING_ELSE},
     {"mixtral", "output_router_logits", "true", "output_router_logits: must be false, is true" NOTHING_ELSE},

@@ -326,7 +326,7 @@ static int fill_the_disk(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_checkpointer_finish(c), AD_IO);
   CHECK_MESSAGE("checkpoint of step 2 was not completed");
   CHECK_MESSAGE(".tmp/rank-1.safetensors: cannot be written");
-  CHECK_MESSAGE("; what there was of it was removed; nothing else in ");
+  CHECK_MESSAGE("; its unfinished files were removed; nothing else in ");
   CHECK_OK(ad_checkpoint_load(comm, s.mesh, folder, &s.state));
   CHECK(holds(&s, 1));
   if (ad_comm_rank(comm) == 1) limit_files(RLIM_INFINITY);
@@ -463,9 +463,9 @@ static void an_index_that_says_another_step_is_passed_over(void **state) {
   alone a;
   save_two(&a);
   forge(at("step-2/index.json"), "\"step\":2", "\"step\":-1");
-  loads_the_one_before(&a, "says that it is of step -1, its folder is of step 2");
+  loads_the_one_before(&a, "says step -1, but its folder says step 2");
   forge(at("step-2/index.json"), "\"step\":-1", "\"step\":\"2\"");
-  loads_the_one_before(&a, "says that it is of step \"2\", its folder is of step 2");
+  loads_the_one_before(&a, "says step \"2\", but its folder says step 2");
   close_alone(&a);
 }
 
@@ -546,7 +546,7 @@ static void a_failed_checkpoint_takes_its_own_pieces_away_and_says_so(void **sta
   assert_int_equal(ad_checkpointer_finish(c), AD_IO);
   refused_end = NULL;
   assert_non_null(strstr(ad_last_error(), "step-3.old.tmp: cannot be renamed to "));
-  assert_non_null(strstr(ad_last_error(), "; what there was of it was removed; nothing else in "));
+  assert_non_null(strstr(ad_last_error(), "; its unfinished files were removed; nothing else in "));
   assert_int_equal(count_unfinished(), 1);
   assert_int_equal(rmdir(at("step-3.old.tmp/full")) | rmdir(at("step-3.old.tmp")) | rmdir(at("step-3")), 0);
   ad_checkpointer_destroy(c);
@@ -576,7 +576,7 @@ static void another_models_checkpoint_is_refused_by_name(void **state) {
   a.s.list[0].name = "matrix2";
   a.s.arrays[1].shape.dim[0] = 1;
   assert_int_equal(ad_checkpoint_load(a.comm, a.s.mesh, folder, &a.s.state), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "the checkpoint is not of these values; it lacks matrix2"));
+  assert_non_null(strstr(ad_last_error(), "the checkpoint does not have the values of this run; it lacks matrix2"));
   assert_non_null(strstr(ad_last_error(), "in addition matrix"));
   assert_non_null(strstr(ad_last_error(), "in another shape cube (here [1, 4, 2])"));
   a.s.list[0].name = values[0].name;

@@ -136,7 +136,7 @@ rm runs/tiny/weights.safetensors
 "$addend" export runs/tiny new/written --overwrite >out 2>err || fail "of a checkpoint"
 tensors before new/written || fail "a checkpoint has the same weights"
 echo notes >new/written/README.md
-exits 2 "new/written: holds README.md, which is no export's: move it away" export runs/tiny new/written --overwrite
+exits 2 "new/written: holds README.md, which is no file of an export: move it away" export runs/tiny new/written --overwrite
 rm new/written/README.md || fail "it stays"
 exits 2 "runs/tiny: holds " export runs/tiny runs/tiny --overwrite
 status=0; (ulimit -f 4; exec "$addend" export runs/tiny new/written --overwrite >out 2>err) || status=$?

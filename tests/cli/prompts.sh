@@ -145,7 +145,7 @@ refused() { # arguments: words of the message, options
   [ $status = 2 ] && grep -qF -- "$words" err || fail "exit $status, or no '$words': $*"
   [ ! -e refused ] || fail "a folder was made: $*"
 }
-refused '--set evaluate.prompts: are gone on with at each evaluation: set evaluate.every' "${prompts[@]}" --set evaluate.every=0
+refused '--set evaluate.prompts: are continued at each evaluation: set evaluate.every' "${prompts[@]}" --set evaluate.every=0
 refused '--set evaluate.prompts: is an empty text' --set 'evaluate.prompts=[""]'
 refused '--set evaluate.prompts: makes no token' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "  "]'
 refused '--set evaluate.prompts: its token 1 is 60, but the model'"'"'s vocabulary is 60: tokens are 0 to 59' \

@@ -228,7 +228,7 @@ mkdir -p full/checkpoints
 if mount -t tmpfs -o size=700k none full/checkpoints 2>/dev/null; then
   mounted=$work/full/checkpoints
   exits_with 3 train -o full
-  grep -q "checkpoint of step 10 was not completed: .*rank-0.safetensors: cannot be written: No space left.*; what there was of it was removed; nothing else in" err || fail "the message"
+  grep -q "checkpoint of step 10 was not completed: .*rank-0.safetensors: cannot be written: No space left.*; its unfinished files were removed; nothing else in" err || fail "the message"
   [ "$(ls full/checkpoints)" = step-5 ] || fail "the earlier checkpoint is intact"
   train -o full --resume --set train.steps=5 || fail "it is usable"
 else

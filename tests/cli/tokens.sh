@@ -46,10 +46,10 @@ refused() { # arguments: words of the message, options
 # arguments: file, words of the message
 wrong() { refused "--set data.tokens: $1.npy: $2" --set 'data.text=[]' --set "data.tokens=[$1.npy]"; }
 wrong nowhere 'cannot be read: No such file'
-wrong text 'no .npy file: it does not begin as one; write it with numpy.save or addend.tokens'
-wrong empty 'no .npy file: it is empty'
-wrong list 'no .npy file: its header is no dictionary of descr, fortran_order and shape'
-wrong huge 'no .npy file: its header says it has 2147483648 bytes; at most 10000 are read'
+wrong text 'is no .npy file: it does not begin as one; write it with numpy.save or addend.tokens'
+wrong empty 'is no .npy file: it is empty'
+wrong list 'is no .npy file: its header is no dictionary of descr, fortran_order and shape'
+wrong huge 'is no .npy file: its header says it has 2147483648 bytes; at most 10000 are read'
 wrong cut 'its header says 100 elements of 2 bytes, but 198 bytes follow: it is cut short'
 wrong float "its elements are '<f8', where uint16 or uint32 is needed: write array.astype(numpy.uint16)"
 wrong bytes "its elements are '|u1', where uint16 or uint32 is needed"

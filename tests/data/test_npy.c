@@ -87,7 +87,7 @@ static void other_arrays_are_refused_with_what_to_write(void **state) {
 
 static void a_size_that_does_not_fit_is_refused(void **state) {
   REFUSES(HEADER("<u2", "(3,)"), 5, "its header says 3 elements of 2 bytes, but 5 bytes follow: it is cut short");
-  REFUSES(HEADER("<u2", "(3,)"), 7, "there is more behind the array");
+  REFUSES(HEADER("<u2", "(3,)"), 7, "more bytes follow the array");
   REFUSES(HEADER("<u2", "(9223372036854775807,)"), 8, "it is cut short");
   // 2^62 + 1 elements of 2 bytes are 2 more than 2^63 bytes
   REFUSES(HEADER("<u2", "(4611686018427387905,)"), 2, "it is cut short");

@@ -106,7 +106,7 @@ static void what_an_index_says_wrongly_is_named(void **state) {
       {INDEX("[\"m-1\"]"), AD_INVALID, "it has no weight_map"},
       {INDEX("{}"), AD_INVALID, "its weight_map is empty"},
       {INDEX("{\"a\": \"m-1\", \"a\": \"m-2\"}"), AD_INVALID, "duplicate object key"},
-      {INDEX("{\"a\": 1}"), AD_INVALID, "tensor \"a\" has no file's name"},
+      {INDEX("{\"a\": 1}"), AD_INVALID, "tensor \"a\" names no file"},
       {INDEX("{\"a\": \"\"}"), AD_INVALID, "tensor \"a\" is in \"\"; only files beside the index are read"},
       {INDEX("{\"a\": \"../m-1\"}"), AD_INVALID, "tensor \"a\" is in \"../m-1\"; only files beside the index are read"},
       {INDEX("{\"a\": \"/etc/passwd\"}"), AD_INVALID, "is in \"/etc/passwd\"; only files beside"},

@@ -354,7 +354,7 @@ static void a_key_that_is_there_already_is_refused(void **state) {
   ad_recipe *recipe = NULL;
   assert_int_equal(ad_recipe_parse("model: {kind: clash}\n", "r.yaml", NULL, 0, &recipe), AD_INVALID);
   assert_string_equal(ad_last_error(),
-                      "program `clash` brings the key train.lr, which is there already; name it otherwise");
+                      "program `clash` has the key train.lr, which exists already; give it another name");
 }
 
 static void a_failing_allocation_leaves_nothing_behind(void **state) {

@@ -558,7 +558,7 @@ static void what_is_set_wrong_is_told_by_its_path(void **state) {
 static void a_set_below_what_is_no_mapping_is_told(void **state) {
   SET_SAYS(
       "r.yaml:5: shard: must be a mapping of keys to values, is 3\n"
-      "--set shard.zero: cannot be set: what stands above it is no mapping",
+      "--set shard.zero: cannot be set: the value above it is no mapping of keys",
       GOOD "shard: 3\n", "shard.zero=0");
 }
 

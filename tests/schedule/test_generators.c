@@ -228,10 +228,10 @@ static void costs_are_of_kinds_and_stages(void **state) {
     assert_true(begin[i] <= end[i] && end[i] <= 102);
   costs.stage_count = 1;
   assert_int_equal(ad_table_check(table, &options), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "costs of 1 stages, and the table has 2"));
+  assert_non_null(strstr(ad_last_error(), "costs are given for 1 stages, but the table has 2"));
   costs = (ad_table_costs){.size = sizeof costs, .b = -1};
   assert_int_equal(ad_table_check(table, &options), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "the cost of B is above 0"));
+  assert_non_null(strstr(ad_last_error(), "the cost of B must be above 0"));
   ad_table_destroy(table);
 }
 
@@ -304,7 +304,7 @@ static void refuses(const char *name, int32_t stages, int32_t ranks, int32_t mic
 static void shapes_that_do_not_fit_are_refused(void **state) {
   refuses("1f1b", 4, 2, 8, "as many ranks as stages: 4, not 2");
   refuses("zb", 2, 3, 8, "as many ranks as stages: 2, not 3");
-  refuses("interleaved", 5, 2, 8, "a multiple of 2 of them, not 5");
+  refuses("interleaved", 5, 2, 8, "a multiple of 2 stages, not 5");
   refuses("accumulate", 2, 2, 8, "every stage on one rank, not on 2");
   refuses("1f1", 2, 2, 8, "did you mean 1f1b?");
   refuses("nonsense", 2, 2, 8, "there are gpipe, 1f1b");
@@ -325,7 +325,7 @@ static void costs_may_be_of_each_action(void **state) {
   near(worth_of(table, &options).bubble, 0.5);
   own[3] = 0;
   assert_int_equal(ad_table_measure(table, &options, &worth), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "the cost of 1B0 is above 0"));
+  assert_non_null(strstr(ad_last_error(), "the cost of 1B0 must be above 0"));
   costs.microbatch_count = 2;
   assert_int_equal(ad_table_measure(table, &options, &worth), AD_INVALID);
   costs.stage_count = 1;

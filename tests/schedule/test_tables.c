@@ -86,7 +86,7 @@ static void edges_that_are_none_are_refused(void **state) {
   ad_action far = {AD_ACTION_F, 0, (AD_TABLE_CELLS_MAX >> 2) - 1, 0};
   assert_int_equal(ad_table_add(table, 0, &far), AD_OK);
   assert_int_equal(ad_table_connect(table, 0, 4, AD_STAGE_BOTH_WAYS), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "5 stages of 262144 microbatches are more than a table takes"));
+  assert_non_null(strstr(ad_last_error(), "5 stages with 262144 microbatches each are more than a table takes"));
   assert_int_equal(ad_table_stage_count(table), 3);
   ad_table_destroy(table);
 }

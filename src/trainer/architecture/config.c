@@ -119,7 +119,7 @@ static ad_status judge(const json_t *config, const ad_config_row *row, ad_config
   find_key(config, row, &value);
   ad_status status = AD_OK;
   if (!value && absent && !ad_config_equal(absent, must))
-    status = ad_config_refuse(to, row->key, "is missing, and then it is %s: it must be %s", row->absent, row->must);
+    status = ad_config_refuse(to, row->key, "is missing, which means %s: it must be %s", row->absent, row->must);
   else if (value && !ad_config_equal(value, must) && (absent || !json_is_null(value)))
     status = ad_config_refuse_value(to, row->key, row->must, value);
   json_decref(must);
@@ -216,6 +216,7 @@ static ad_status refuse_unknown(const json_t *config, ad_config *to) {
 
 /* ---- the document ---- */
 
+/* Finds the architecture that config.json names, and checks that its model_type is the one of this architecture. */
 static ad_status find_architecture(const json_t *config, const char *path, const ad_architecture **out) {
   char known[256], shown[SHOWN];
   const json_t *list = json_object_get(config, "architectures");

@@ -152,11 +152,11 @@ static void copy_message(char *message, size_t size, const char *before) {
 // Gives up the checkpoint: the error says what was removed in fact, since the removal may have failed too. All ranks
 // call this, when none of them writes any more.
 static ad_status give_up(ad_checkpointer *c, ad_status status) {
-  char message[AD_MESSAGE_MAX], removal[AD_MESSAGE_MAX / 2] = "what there was of it was removed";
+  char message[AD_MESSAGE_MAX], removal[AD_MESSAGE_MAX / 2] = "its unfinished files were removed";
   copy_message(message, sizeof message, "");
   end_work(c);
   if (ad_agree(c->comm, &c->group, remove_incomplete(c), AD_HERE))
-    copy_message(removal, sizeof removal, "what there is of it could not be removed: ");
+    copy_message(removal, sizeof removal, "its unfinished files could not be removed: ");
   return ad_fail(status, "the checkpoint of step %lld was not completed: %s; %s; nothing else in %s was changed",
                  (long long)c->step, message, removal, c->folder);
 }

@@ -26,6 +26,7 @@ static ad_status check_text(const char *path, const char *text, int64_t size) {
                  path);
 }
 
+/* Checks the text and parses it; AD_IO unless it is an index of this version's format. */
 static ad_status parse_text(const char *path, const char *text, int64_t size, json_t **out) {
   json_error_t error;
   AD_TRY(check_text(path, text, size));
@@ -121,7 +122,7 @@ ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state) 
   if (!state->some) name_extra(index, state, &text);
   name_other_shapes(index, state, &text);
   if (!text.used) return AD_OK;
-  return ad_fail(AD_INVALID, "the checkpoint is not of these values%s", words);
+  return ad_fail(AD_INVALID, "the checkpoint does not have the values of this run%s", words);
 }
 
 static size_t list_facts(const json_t *object, ad_checkpoint_fact *facts) {
@@ -159,7 +160,7 @@ ad_status ad_index_check_step(const json_t *index, int64_t step) {
   const json_t *said = json_object_get(index, "step");
   if (json_is_integer(said) && json_integer_value(said) == step) return AD_OK;
   char *words = said ? json_dumps(said, JSON_ENCODE_ANY) : NULL;
-  ad_status status = ad_fail(AD_IO, "index.json: says that it is of step %.40s, its folder is of step %lld",
+  ad_status status = ad_fail(AD_IO, "index.json: says step %.40s, but its folder says step %lld",
                              words ? words : "nothing", (long long)step);
   free(words);
   return status;
@@ -216,5 +217,5 @@ ad_status ad_index_piece(const json_t *index, const json_t *piece, const ad_shap
     good = read_spans(json_array_get(dims, (size_t)dim), shape->dim[dim], part, dim);
   *file = (size_t)json_integer_value(number);
   if (good && *file < ad_index_file_count(index)) return AD_OK;
-  return ad_fail(AD_IO, "index.json: a piece of a value lies outside it, or in no file");
+  return ad_fail(AD_IO, "index.json: a piece of a value lies outside the value, or in a file that is not listed");
 }

@@ -19,8 +19,8 @@ typedef struct loading {
   ad_comm *comm;
   ad_group group;
   ad_checkpoint_state *state;
-  char *folder; /* of the checkpoint that is tried */
-  int64_t step; /* as the folder's name says */
+  char *folder; /* folder of the checkpoint that is tried */
+  int64_t step; /* its step, as the folder's name says */
   json_t *index;
   ad_safetensors **files; /* by their number in the index; NULL: not opened yet */
 } loading;
@@ -95,11 +95,11 @@ static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_s
 static ad_status check_tensor(const loading *l, const char *name, const ad_safetensor *tensor, const ad_part *piece,
                               const ad_array *array) {
   if (!tensor || (size_t)ad_shape_numel(&tensor->shape) != ad_part_numel(piece))
-    return ad_fail(AD_IO, "%s: a file does not hold the piece of %s that index.json says", l->folder, name);
+    return ad_fail(AD_IO, "%s: a file lacks the piece of %s that index.json lists in it", l->folder, name);
   if (tensor->dtype == array->dtype || (ad_dtype_is_float(tensor->dtype) && ad_dtype_is_float(array->dtype)))
     return AD_OK;
-  return ad_fail(AD_INVALID, "%s: %s is %s there, %s here", l->folder, name, ad_dtype_name(tensor->dtype),
-                 ad_dtype_name(array->dtype));
+  return ad_fail(AD_INVALID, "%s: the checkpoint has %s as %s, this run as %s", l->folder, name,
+                 ad_dtype_name(tensor->dtype), ad_dtype_name(array->dtype));
 }
 
 /* How much of this rank's part of a value has been read. */
@@ -115,7 +115,7 @@ static ad_status take_region(const loading *l, const char *name, filling *f, con
     ad_part common;
     ad_part_intersect(&f->taken[i], region, &common);
     if (ad_part_numel(&common))
-      return ad_fail(AD_IO, "%s: of %s, some elements of rank %lld are in it twice", l->folder, name,
+      return ad_fail(AD_IO, "%s: the checkpoint has some elements of %s for rank %lld twice", l->folder, name,
                      (long long)ad_comm_rank(l->comm));
   }
   f->taken[f->count++] = *region;
@@ -146,10 +146,11 @@ static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const 
 static ad_status read_pieces(loading *l, const ad_checkpoint_value *value, const json_t *pieces, filling *f) {
   for (size_t i = 0; i < json_array_size(pieces); i++) AD_TRY(read_piece(l, value, json_array_get(pieces, i), f));
   if (f->numel == ad_part_numel(&f->mine)) return AD_OK;
-  return ad_fail(AD_IO, "%s: of %s, %zu of the %zu elements of rank %lld are in it", l->folder, value->name, f->numel,
-                 ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
+  return ad_fail(AD_IO, "%s: the checkpoint has, of %s, only %zu of the %zu elements of rank %lld", l->folder,
+                 value->name, f->numel, ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
 }
 
+// Reads this rank's part of a value; nothing if the rank holds none.
 static ad_status read_value(loading *l, const ad_checkpoint_value *value) {
   const json_t *pieces = ad_index_pieces(l->index, value->name);
   filling f = {0};

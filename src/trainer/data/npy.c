@@ -22,7 +22,7 @@ typedef struct header {
 } header;
 
 static ad_status no_npy(const char *path, const char *what) {
-  return ad_fail(AD_INVALID, "%s: no .npy file: %s; write it with numpy.save or addend.tokens", path, what);
+  return ad_fail(AD_INVALID, "%s: is no .npy file: %s; write it with numpy.save or addend.tokens", path, what);
 }
 
 /* ---- the header, a Python literal: {'descr': '<u2', 'fortran_order': False, 'shape': (3,), } ---- */
@@ -61,6 +61,7 @@ static int take_number(header *h, int64_t *out) {
   return h->at > first && *first != 'L';
 }
 
+/* Takes a tuple of numbers, "(3,)" or "(2, 3)". */
 static int take_shape(header *h) {
   if (!take(h, "(")) return 0;
   while (!take(h, ")")) {
@@ -90,6 +91,7 @@ static int take_entry(header *h, unsigned *seen) {
   return k == 0 ? take_text(h, h->descr) : k == 1 ? take_order(h) : take_shape(h);
 }
 
+/* Takes the whole dictionary; 1: it has each of the three keys once, and nothing follows it. */
 static int take_all(header *h) {
   unsigned seen = 0;
   if (!take(h, "{")) return 0;
@@ -108,6 +110,7 @@ static const char *types_of(int widths) {
   return widths == 1 ? "uint8" : widths == 6 ? "uint16 or uint32" : "unsigned";
 }
 
+/* Checks that the elements are unsigned, of a permitted width, and little endian. */
 static ad_status check_type(const header *h, int widths, int *width) {
   static const char *const types[] = {"u1", "u2", "u4"};
   const char *order = strchr("<|=>", h->descr[0]) && h->descr[0] ? h->descr : "<",
@@ -138,7 +141,7 @@ static ad_status check_size(const header *h, int width, size_t bytes) {
   if (!__builtin_mul_overflow(h->dims[0], (int64_t)width, &needed) && (size_t)needed == bytes) return AD_OK;
   return ad_fail(AD_INVALID, "%s: its header says %lld elements of %d byte%s, but %zu bytes follow: %s; write it anew",
                  h->path, (long long)h->dims[0], width, width == 1 ? "" : "s", bytes,
-                 bytes / (size_t)width < (size_t)h->dims[0] ? "it is cut short" : "there is more behind the array");
+                 bytes / (size_t)width < (size_t)h->dims[0] ? "it is cut short" : "more bytes follow the array");
 }
 
 /* ---- files ---- */
@@ -154,8 +157,8 @@ static ad_status find_header(const unsigned char *bytes, size_t size, const char
   if (size < first + number) return no_npy(path, "it is cut short in its header");
   for (size_t i = number; i-- > 0;) length = length << 8 | bytes[first + i];
   if (length > HEADER_MAX)
-    return ad_fail(AD_INVALID, "%s: no .npy file: its header says it has %zu bytes; at most %d are read", path, length,
-                   HEADER_MAX);
+    return ad_fail(AD_INVALID, "%s: is no .npy file: its header says it has %zu bytes; at most %d are read", path,
+                   length, HEADER_MAX);
   if (length > size - first - number) return no_npy(path, "it is cut short in its header");
   const char *text = (const char *)bytes + first + number;
   *out = (header){.path = path, .at = text, .end = text + length};
@@ -178,6 +181,7 @@ static ad_status cannot_read(const char *path, const char *why) {
   return ad_fail(AD_IO, "%s: cannot be read: %s", path, why);
 }
 
+/* Maps an open file and reads its header. */
 static ad_status map_file(const char *path, int opened, int widths, ad_npy *out) {
   struct stat found;
   if (fstat(opened, &found)) return cannot_read(path, strerror(errno));

@@ -38,7 +38,7 @@ int ad_prompts_are_bytes(const ad_recipe *recipe, const char *tokenizer) {
 
 ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) {
   int64_t vocabulary = vocabulary_of(recipe);
-  if (!prompt->count) return ad_fail(AD_INVALID, "makes no token: there is nothing to go on with");
+  if (!prompt->count) return ad_fail(AD_INVALID, "makes no token, so there is nothing to continue");
   if (prompt->count > AD_PROMPT_TOKENS_MAX)
     return ad_fail(AD_INVALID, "makes %lld tokens; at most %d", (long long)prompt->count, AD_PROMPT_TOKENS_MAX);
   for (int64_t i = 0; i < prompt->count; i++)
@@ -113,7 +113,7 @@ void ad_prompts_check(const ad_recipe *recipe, const ad_complaints *to) {
   if (!count || !recipe->program || !ad_is_text_decoder(recipe->program)) return;
   if (!recipe->evaluate.every)
     ad_complain(to, key,
-                "are gone on with at each evaluation: set evaluate.every, which is 0, to the steps between them");
+                "are continued at each evaluation: set evaluate.every, which is 0, to the steps between evaluations");
   if (count > AD_PROMPTS_MAX) ad_complain(to, key, "has %zu prompts; at most %d", count, AD_PROMPTS_MAX);
   for (size_t i = 0; i < count && count <= AD_PROMPTS_MAX; i++) check_prompt(recipe, i, to);
 }

@@ -39,26 +39,28 @@ static const ad_key common[] = {
               .help = "axes and sizes, such as \"dp_replicate=2 dp_shard=2\""},
     [PLACEMENT] = {"placement", AD_KEY_TEXT, .offset = AT(placement), .fallback = AD_COLOCATED,
                    .help =
-                       "of the modules: colocated (on the same ranks) or disjoint (each on ranks of its own, in the "
+                       "where modules run: colocated (on the same ranks) or disjoint (each on ranks of its own, in the "
                        "order of mesh)"},
 
     {"precision.param", AD_KEY_DTYPE, .offset = AT(precision.contract.param), .fallback = "f32",
-     .help = "storage of the parameters"},
+     .help = "dtype in which parameters are stored"},
     {"precision.grad", AD_KEY_GRADIENT, .offset = AT(precision.contract.grad), .second = AT(precision.contract.raw),
      .word = "param", .fallback = "param",
-     .help = "of a gradient before it is reduced: param (as the parameter), raw (as it comes) or a dtype"},
+     .help = "dtype of a gradient before it is reduced: param (as the parameter), raw (as computed) or a dtype"},
     {"precision.reduce", AD_KEY_DTYPE, .offset = AT(precision.contract.reduce), .word = "grad", .fallback = "grad",
-     .help = "of a gradient on its way between ranks: grad (as the gradient) or a dtype"},
+     .help = "dtype of a gradient on its way between ranks: grad (as the gradient) or a dtype"},
     {"precision.accumulate", AD_KEY_DTYPE, .offset = AT(precision.contract.accumulate), .word = "auto",
-     .fallback = "auto", .dtypes = SUMS, .help = "in which sums form: auto (f64 for f64, f32 for others), f64 or f32"},
+     .fallback = "auto", .dtypes = SUMS,
+     .help = "dtype in which sums form: auto (f64 for f64, f32 for others), f64 or f32"},
     {"precision.compute", AD_KEY_DTYPE, .offset = AT(precision.compute), .fallback = "f32", .dtypes = ACTIVATIONS,
-     .help = "of activations, and of what products read: f32, f64 or bf16"},
+     .help = "dtype of activations, and of what matrix products read: f32, f64 or bf16"},
     {"precision.residual", AD_KEY_DTYPE, .offset = AT(precision.residual), .word = "auto", .fallback = "auto",
      .dtypes = ACTIVATIONS,
-     .help = "of the residual stream: auto (f64 for f64, f32 for others) or, where compute is bf16, bf16"},
+     .help = "dtype of the residual stream: auto (f64 for f64, f32 for others) or, where compute is bf16, bf16"},
     {"precision.loss_scale", AD_KEY_INTEGER, .offset = AT(precision.loss_scale), .least = -24, .most = 24,
      .fallback = "10",
-     .help = "where gradients are f16: the loss is first multiplied by 2 to this power, at most 24, which adapts"},
+     .help = "where gradients are f16: the loss is first multiplied by 2 to this power (at most 24); the power then "
+             "adapts"},
     {"precision.overrides", AD_KEY_OVERRIDES, .offset = AT(precision.overrides), .second = AT(precision.override_count),
      .fallback = "", .help = "the same keys for parameters whose name matches a pattern"},
 
@@ -67,14 +69,14 @@ static const ad_key common[] = {
     {"shard.bucket_mib", AD_KEY_NUMBER, .offset = AT(shard.bucket_mib), .least = 0, .most = 65536, .open_least = 1,
      .fallback = "25", .help = "gradients that are reduced together, in MiB"},
     {"shard.window", AD_KEY_INTEGER, .offset = AT(shard.window), .least = 0, .most = 4096, .fallback = "0",
-     .help =
-         "buckets of one kind in memory at once, from zero 2 on where train.sync has no none; 0: as many as it takes"},
+     .help = "buckets of one kind in memory at once, with zero 2 or 3 and no none in train.sync; 0: as many as needed"},
     {"shard.prefetch", AD_KEY_INTEGER, .offset = AT(shard.prefetch), .least = 0, .most = 4096, .fallback = "1",
      .help = "layers whose parameters are gathered ahead"},
 
     {"schedule.kind", AD_KEY_TEXT, .offset = AT(schedule.kind), .fallback = "",
-     .help = "of a pipeline: gpipe, 1f1b, interleaved or zb; left out: 1f1b, or interleaved where a rank has several "
-             "stages"},
+     .help =
+         "order of a pipeline: gpipe, 1f1b, interleaved or zb; left out: 1f1b, or interleaved where a rank has several "
+         "stages"},
     {"schedule.stages", AD_KEY_INTEGER, .offset = AT(schedule.stages), .least = 0, .most = AD_STAGES_MAX,
      .fallback = "0", .help = "stages of a pipeline; stage s lies on the ranks at position s % pp; 0: as many as pp"},
     {"schedule.layers", AD_KEY_INTEGER, .list = 1, .offset = AT(schedule.layers), .second = AT(schedule.layer_count),
@@ -92,7 +94,7 @@ static const ad_key common[] = {
     {"train.warmup", AD_KEY_INTEGER, .offset = AT(train.warmup), .least = 0, .most = 4294967296.0, .fallback = "0",
      .help = "steps in which the rate rises to lr; a cosine then brings it down"},
     {"train.final_lr_fraction", AD_KEY_NUMBER, .offset = AT(train.final_lr_fraction), .least = 0, .most = 1,
-     .fallback = "0.1", .help = "of lr, that the last step has"},
+     .fallback = "0.1", .help = "fraction of lr that the last step has"},
     {"train.clip", AD_KEY_NUMBER, .offset = AT(train.clip), .least = 0, .most = 1e300, .fallback = "1",
      .help = "largest norm of the whole gradient; 0: any"},
     {"train.beta1", AD_KEY_NUMBER, .offset = AT(train.beta1), .least = 0, .most = 1, .open_least = 1, .open_most = 1,
@@ -102,9 +104,9 @@ static const ad_key common[] = {
     {"train.epsilon", AD_KEY_NUMBER, .offset = AT(train.epsilon), .least = 0, .most = 1, .open_least = 1,
      .fallback = "1e-8", .help = "AdamW's guard against division by zero"},
     {"train.weight_decay", AD_KEY_NUMBER, .offset = AT(train.weight_decay), .least = 0, .most = 1e3, .fallback = "0",
-     .help = "of matrices, but not of the embedding, as a fraction per unit of learning rate"},
+     .help = "decay of matrices, but not of the embedding, as a fraction per unit of learning rate"},
     {"train.seed", AD_KEY_INTEGER, .offset = AT(train.seed), .least = 0, .most = WHOLE, .fallback = "1",
-     .help = "of initial values and samples"},
+     .help = "seed of initial values and samples"},
     {"train.sync", AD_KEY_SYNC, .list = 1, .offset = AT(train.sync), .second = AT(train.sync_count), .fallback = "",
      .help = "none, shard or all for each microbatch, the last all; left out: before the last none, with zero 2 or 3 "
              "shard"},
@@ -116,12 +118,13 @@ static const ad_key common[] = {
      .help = "steps between evaluations; there is one at the end too; 0: about ten in a run"},
     {"evaluate.prompts", AD_KEY_TEXT, .list = 1, .offset = AT(evaluate.prompts), .second = AT(evaluate.prompt_count),
      .fallback = "",
-     .help = "texts that each evaluation goes on with, greedily, into samples.jsonl, while other ranks wait for the "
-             "first; of data.tokens numbers of tokens (\"17 4 250\"), or texts where there is a tokenizer.json or the "
+     .help = "texts that each evaluation continues, greedily, into samples.jsonl, while other ranks wait for the "
+             "first; with data.tokens numbers of tokens (\"17 4 250\"), or texts where there is a tokenizer.json or the "
              "model has 256 tokens"},
     {"evaluate.prompt_tokens", AD_KEY_INTEGER, .offset = AT(evaluate.prompt_tokens), .least = 1,
      .most = AD_PROMPT_TOKENS_MAX, .fallback = "40",
-     .help = "with how many tokens; each costs the first rank, which holds all parameters for it, a forward pass"},
+     .help =
+         "tokens that continue a prompt; each costs the first rank, which holds all parameters for it, a forward pass"},
 
     {"checkpoint.every", AD_KEY_INTEGER, .offset = AT(checkpoint.every), .least = 0, .most = 4294967296.0,
      .fallback = "0", .help = "steps between checkpoints; there is one at the end too; 0: only on a signal"},
@@ -140,7 +143,7 @@ static int is_in_section_of(const char *path, const char *other) {
   return length && section_length(path) == length && !strncmp(path, other, length);
 }
 
-/* The common key behind which a key of a program is inserted: the last one of its section; a key of `model` stands
+/* The common key after which a key of a program is inserted: the last one of its section. A key of `model` stands
  * before model.weights, sections of the program's own before `mesh`. */
 static size_t predecessor_of(const ad_key *key) {
   size_t found = WEIGHTS;
@@ -178,7 +181,7 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
     const ad_key *key = &program->keys[i];
     if (predecessor_of(key) != predecessor) continue;
     if (ad_schema_find(schema, key->path)) {
-      return ad_fail(AD_INVALID, "program `%s` brings the key %s, which is there already; name it otherwise",
+      return ad_fail(AD_INVALID, "program `%s` has the key %s, which exists already; give it another name",
                      program->name, key->path);
     }
     add(schema, key, AD_HOME_OPTIONS);

@@ -89,7 +89,7 @@ static ad_status put(ad_reading *r, const set_path *path, ad_recipe_place place,
   ad_node *map = r->root;
   for (int i = 0; map && i + 1 < path->count; i++) AD_TRY(map_under(map, path->part[i], place, &map));
   if (!map) {
-    ad_recipe_errors_add(&r->errors, place, "", "cannot be set: what stands above it is no mapping");
+    ad_recipe_errors_add(&r->errors, place, "", "cannot be set: the value above it is no mapping of keys");
     return AD_OK;
   }
   AD_TRY(ad_node_put(map, path->part[path->count - 1], value));
