@@ -28,7 +28,7 @@ diff -u - table.txt <<'T' || fail "the table"
 6 ranks, mesh dp=3 tp=2, 1 microbatch, step 3; files: 6 addends, 6 sums
 
   ok   2 parameters: every addend is counted once
-  BAD  head          averaged over dp: every addend counts 1/3 of what is expected; divide once only, or expect what is done
+  BAD  head          averaged over dp: every addend counts 1/3 of what is expected; divide only once, or expect this factor
   note the factor differs between parameters: 0.333333 for `head`, 1 for `layer.bias`
 
 WRONG: 1 of 3 parameters
@@ -42,7 +42,7 @@ shown() { # arguments: file, options; FILE gets what diff prints of the dump wit
   "$addend" diff "$@" groups >"$file" 2>err || status=$?
   [ $status -eq 1 ] && [ ! -s err ] || fail "exit $status: $* $(cat err)"
 }
-averaged="averaged over dp: every addend counts 1/3 of what is expected; divide once only, or expect what is done"
+averaged="averaged over dp: every addend counts 1/3 of what is expected; divide only once, or expect this factor"
 doubled="summed twice, or not divided, over tp: every addend counts 2 times what is expected"
 shown groups.txt
 diff -u - <(grep -E '^  (ok|BAD)' groups.txt) <<T || fail "equal lines"

@@ -463,7 +463,7 @@ judged(three, status=0, after=near, extra=inside)
 other = lambda p, rank, values: [v + ((i * 7919) % 13 - 6) / 10 for i, v in enumerate(values)]
 document = judged(job, after=other)
 verdict(document, "unexplained", None, range(6))
-assert any("3 elements and 6 addends" in m for m in document["messages"])
+assert any("3 elements for 6 addends" in m for m in document["messages"])
 several = Job(group.mesh, [*group.params, Param("v", [4, 6], "tp=S0")], sample=8)
 assert "`v` and 1 other parameter: sampled" in judged(several, after=other)["messages"][0]
 
@@ -677,7 +677,7 @@ refused(again(one, {"addend.types": '{"b": "dp=Q"}'}), "no type")
 refused(again(one, {"addend.step": "4"}), one, "step")
 refused(again(one, {"addend.mesh": "dp=2"}), one, "mesh")
 refused(again(one, {"addend.mesh": None}), one, "no addend.mesh")
-refused(again(one, {"addend.rank": "3"}), one, "rank 3")
+refused(again(one, {"addend.rank": "3"}), one, "addend.rank is 3")
 refused(again(one, {"addend.rank": "x"}), one, "addend.rank", "x")
 refused(again(one, {"addend.kind": "grad"}), one, "grad", "addend, sum or reference")
 refused(again(one, {"addend.version": "2"}), one, "addend.version")
@@ -699,7 +699,7 @@ same = {"addend.expect": '{"*": 1.0}', "addend.held": '{"w": [[0, 0], [6, 2]], "
 every = [f"rank{rank:05}.{kind}.safetensors" for rank in range(3) for kind in ("addend.m0", "sum")]
 short = {"w": ("F32", [5, 2], [0.0] * 10), "b": ("F32", [3], [0.0] * 3)}
 for name in one, two:
-    refused(again(name, {"addend.held": '{"w": [[0, 0], [3, 2]], "b": [[0], [3]]}'}), name, "[6, 2], and should have [3, 2]", metadata=same)
+    refused(again(name, {"addend.held": '{"w": [[0, 0], [3, 2]], "b": [[0], [3]]}'}), name, "[6, 2], but should have [3, 2]", metadata=same)
     refused(again(name, {"addend.expect": '{"*": 2.0}'}), name, "addend.expect", "another file says", metadata=same)
     refused(again(name, {"addend.shapes": '{"w": [12], "b": [3]}'}), name, "[12]", "[6, 2]", metadata=same)
 refused(lambda path: [again(name, tensors=short)(path) for name in every], *every, metadata=same)

@@ -106,7 +106,7 @@ P
 exits_with 2 "$addend" plan "$recipe" "${pipeline[@]}" --set train.microbatches=3 --trace run
 grep -q "is of another pipeline" err || fail "fewer microbatches"
 exits_with 2 "$addend" plan "$source/recipes/gpt-dp.yaml" --trace run
-grep -q "actions of a pipeline" err || fail "no pipeline"
+grep -q "this recipe has no pipeline" err || fail "no pipeline"
 
 # The run's page has each pass with its stage and microbatch.
 python3 - run/report.html <<'P' || fail "the page has stages"

@@ -321,7 +321,7 @@ static void a_value_of_a_parameter_without_a_sum_is_looked_at(void **state) {
 /* An error that is found only when its parameter is judged. */
 static void the_first_parameter_that_fails_is_named(void **state) {
   const ad_job job = {12, 1, 36, 20, 0};
-  const char *const words[] = {"\"p05\" is f32 [2]", NULL};
+  const char *const words[] = {"\"p05\" as f32 [2]", NULL};
   const ad_safetensor tensors[] = {{.name = "p05", .dtype = AD_F32, .shape = {1, {2}}},
                                    {.name = "p06", .dtype = AD_F32, .shape = {1, {3}}}};
   const float values[3] = {0};

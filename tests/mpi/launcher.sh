@@ -96,7 +96,7 @@ must "${launch[@]}" -n 3 "$work/place" 2 "$build/addend" train "$recipe" --set t
 must "$build/addend" train "$recipe" --set train.steps=2 --dump-step 1 --out "$work/dumped-on-shm"
 must diff -r "$work/dumped/dump-1" "$work/dumped-on-shm/dump-1"
 must "$build/addend" diff "$work/dumped/dump-1"
-grep -q "norm: reported .*, and so is that of the sums" "$work/out" || fail "no norm in the dump: $(cat "$work/out")"
+grep -q "norm: reported .*, which is the norm of the sums" "$work/out" || fail "no norm in the dump: $(cat "$work/out")"
 mkdir "$work/own"
 must env ADDEND_DUMP="$work/own" "${launch[@]}" -n 4 "$build/example_own_sum" --own-count
 refused 1 "each rank divided its loss by its own count" "$build/addend" diff "$work/own"

@@ -75,7 +75,7 @@ static void more_than_the_groups_limit_is_refused(void **state) {
   put_group(500, 0);
   assert_int_equal(fits(501), AD_MEMORY);
   assert_non_null(strstr(ad_last_error(), "the ranks need 501 MiB"));
-  assert_non_null(strstr(ad_last_error(), "may have 500 ("));
+  assert_non_null(strstr(ad_last_error(), "allows 500 MiB ("));
   assert_non_null(strstr(ad_last_error(), "/sys/fs/cgroup/job/memory.max)"));
   put_machine(1000, 1);  // swap makes up for the missing memory
   assert_int_equal(fits(501), AD_OK);
@@ -87,12 +87,12 @@ static void less_that_is_left_is_a_warning(void **state) {
   assert_string_equal(warned, "");
   assert_int_equal(fits(351), AD_OK);
   assert_non_null(strstr(warned, "the ranks need 351 MiB"));
-  assert_non_null(strstr(warned, "has 300 left now"));
+  assert_non_null(strstr(warned, "has only 300 MiB left now"));
   *warned = 0;
   put_machine(1000, 0);
   put_group(500, 400);
   assert_int_equal(fits(101), AD_OK);
-  assert_non_null(strstr(warned, "has 100 left now"));
+  assert_non_null(strstr(warned, "has only 100 MiB left now"));
 }
 
 static ad_recipe *recipe_with(const char *set) {

@@ -204,7 +204,8 @@ static void more_choices_than_experts_are_refused(void **state) {
   ad_tensor *slots = ad_to_slots(t, ad_slot_weights(t, chosen, routing), routing); /* the routing was refused before */
   assert_null(ad_tensor_array(ad_return(t, ad_dispatch(t, slots, routing, "ep"), routing, "ep")));
   assert_int_equal(ad_tape_status(t), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "top_k: 4 of scores [2, 3]; wanted are [tokens, experts] and 1 to experts"));
+  assert_non_null(
+      strstr(ad_last_error(), "top_k: k is 4, scores are [2, 3]; they must be [tokens, experts], k from 1 to experts"));
   free(array.data);
   ad_tape_destroy(t);
   world_close(&w);

@@ -234,7 +234,7 @@ static void wrong_options_are_refused(void **state) {
   options.dtype = AD_F32;
   options.residual = AD_BF16;
   assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
-  assert_mentions("the residual stream is bf16, but values are f32; it is that or f32");
+  assert_mentions("the residual stream is bf16, but values are f32; it must be that or f32");
   assert_null(tape);
 }
 
@@ -537,8 +537,9 @@ static void a_cut_stays_where_its_parts_are_the_same_elements(void **state) {
   refused(d, reshaped(d, "dp=S0 tp=S2", SHAPE(2, 6, 32)), AD_TYPE,
           "reshape: operand 1 of shape [6, 4, 8] is S(2) on `tp`, and in shape [6, 32] no dimension begins there",
           "all_gather S(2)->I");
-  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 4, 48)), AD_TYPE, "is S(0) on `dp_shard`", "parts would be others");
-  refused(d, reshaped(d, "dp=S0 tp=S0", SHAPE(2, 3, 64)), AD_TYPE, "S(0)", "parts would be others");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 4, 48)), AD_TYPE, "is S(0) on `dp_shard`",
+          "its parts would be different ones");
+  refused(d, reshaped(d, "dp=S0 tp=S0", SHAPE(2, 3, 64)), AD_TYPE, "S(0)", "its parts would be different ones");
   refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 6, 31)), AD_INVALID, "[6, 4, 8] has 192 elements", "[6, 31] has 186");
   refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, -6, -32)), AD_INVALID, "reshape: a shape has 0 to 6 dimensions",
           "below 0");
@@ -634,10 +635,10 @@ static void columns_that_do_not_fit_are_named(void **state) {
   out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(1, 8)), indices(d, "dp=I tp=I", SHAPE(1, 8)));
   refused(d, out, AD_INVALID, "concat: operand 2 is i32", "f32");
   enum { PARTS_MAX = AD_OPERANDS_MAX * AD_OPERANDS_MAX };
-  refused(d, ad_concat(d->tape, NULL, 2), AD_INVALID, "concat: of 0 values", "1 to 4096");
+  refused(d, ad_concat(d->tape, NULL, 2), AD_INVALID, "concat: 0 values were given", "1 to 4096");
   ad_tensor *x = leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), *many[PARTS_MAX + 1];
   for (int i = 0; i <= PARTS_MAX; i++) many[i] = x;
-  refused(d, ad_concat(d->tape, many, PARTS_MAX + 1), AD_INVALID, "concat: of 4097 values", "1 to 4096");
+  refused(d, ad_concat(d->tape, many, PARTS_MAX + 1), AD_INVALID, "concat: 4097 values were given", "1 to 4096");
   refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), 5, 4), AD_INVALID, "slice: 4 columns from 5 on",
           "there are 8");
   refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), -1, 4), AD_INVALID, "4 columns from -1 on",

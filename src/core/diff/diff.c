@@ -297,7 +297,7 @@ static void run_end(ad_diff_run *run) {
 /* The worst answer so far, and the document that goes with it. */
 typedef struct ad_said {
   ad_answer answer;
-  json_t *document; /* owned */
+  json_t *document; /* owned by this struct */
 } ad_said;
 
 /* Opens a dump's files, judges it and closes it; the document in `said` is the caller's. */
@@ -335,7 +335,7 @@ static ad_status diff_files(const char *const *files, size_t count, ad_diff_run 
 static ad_status choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
   const ad_dump_module *own = ad_dump_modules_find(references, name);
   if (!references->count) return AD_OK;
-  if (!own) return ad_fail(AD_INVALID, "%s: has no module of that name", run->options->reference);
+  if (!own) return ad_fail(AD_INVALID, "the reference %s has no module of this name", run->options->reference);
   run->references = own->files;
   run->reference_count = own->count;
   return AD_OK;

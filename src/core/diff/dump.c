@@ -145,7 +145,8 @@ static const ad_dump_file *first_of_a_rank(const ad_dump *dump) {
 }
 
 static ad_status differs(const ad_dump_file *file, const char *what, const ad_dump_file *first) {
-  return ad_fail(AD_INVALID, "%s: its %s is not that of %s: they are of two dumps", file->path, what, first->path);
+  return ad_fail(AD_INVALID, "%s: addend.%s differs from that of %s: the files are of different dumps", file->path,
+                 what, first->path);
 }
 
 /* Checks that mesh, step and sample of one file equal those of the first, and that its rank is in the mesh. */
@@ -156,7 +157,7 @@ static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const
   if (file->step != first->step) return differs(file, "step", first);
   if (file->sample != first->sample) return differs(file, "sample", first);
   if (file->rank < dump->mesh.world) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: is of rank %lld, and the mesh \"%.80s\" has %lld ranks", file->path,
+  return ad_fail(AD_INVALID, "%s: addend.rank is %lld, but the mesh \"%.80s\" has only %lld ranks", file->path,
                  (long long)file->rank, file->mesh, (long long)dump->mesh.world);
 }
 
@@ -198,7 +199,10 @@ static ad_status place_file(ad_dump *dump, const ad_dump_file *file) {
   }
   if (file->kind == AD_DUMP_SUM) return put(&dump->sums[file->rank], file, "sum");
   if (file->microbatch < 0 && dump->microbatches > 1)
-    return ad_fail(AD_INVALID, "%s: is an addend of the whole step, and others are of one microbatch", file->path);
+    return ad_fail(
+        AD_INVALID,
+        "%s: has no addend.microbatch, so it is an addend of the whole step, but others are of one microbatch",
+        file->path);
   return put(&dump->addends[file->rank * dump->microbatches + microbatch], file, "addend");
 }
 
@@ -209,8 +213,9 @@ enum { MICROBATCHES_MAX = 1 << 16, ADDENDS_MAX = 1 << 22 };
 static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
   size_t world = (size_t)dump->mesh.world;
   if (dump->microbatches > MICROBATCHES_MAX || dump->microbatches * dump->mesh.world > ADDENDS_MAX)
-    return ad_complaints_add(complaints, ad_fail(AD_INVALID, "%lld microbatches of %lld ranks: more than are read",
-                                                 (long long)dump->microbatches, (long long)dump->mesh.world));
+    return ad_complaints_add(complaints,
+                             ad_fail(AD_INVALID, "%lld microbatches of %lld ranks are more than can be read",
+                                     (long long)dump->microbatches, (long long)dump->mesh.world));
   AD_TRY(ad_new(world * (size_t)dump->microbatches, &dump->addends));
   AD_TRY(ad_new(world, &dump->sums));
   for (size_t i = 0; i < dump->count; i++) AD_TRY(ad_complaints_add(complaints, place_file(dump, &dump->files[i])));
@@ -245,7 +250,7 @@ static ad_status read_position(ad_dump *dump, const ad_dump_file *file) {
   if (status) return ad_fail_in(status, "%s: addend.coord", file->path);
   int32_t *own = dump->position[file->rank];
   if (own[0] >= 0 && memcmp(own, position, sizeof position) != 0)
-    return ad_fail(AD_INVALID, "%s: addend.coord is not that of the other files of rank %lld", file->path,
+    return ad_fail(AD_INVALID, "%s: addend.coord differs from that of the other files of rank %lld", file->path,
                    (long long)file->rank);
   memcpy(own, position, sizeof position);
   return AD_OK;
@@ -259,7 +264,7 @@ static ad_status check_positions(const ad_dump *dump, unsigned char *taken) {
     for (int axis = 0; axis < dump->mesh.count; axis++)
       place = place * dump->mesh.size[axis] + dump->position[rank][axis];
     if (taken[place]++)
-      return ad_fail(AD_INVALID, "rank %lld has by addend.coord the place of another rank", (long long)rank);
+      return ad_fail(AD_INVALID, "rank %lld has the same position as another rank (addend.coord)", (long long)rank);
   }
   return AD_OK;
 }

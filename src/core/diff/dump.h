@@ -39,9 +39,9 @@ typedef struct ad_dump {
   int64_t microbatches;              /* 0: there are no addend files */
   int64_t sample;                    /* number K of samples a parameter; 0: whole tensors */
   int32_t (*position)[AD_DUMP_AXES]; /* [rank][axis]: position in the mesh */
-  const ad_dump_file **addends;      /* [rank][microbatch] */
-  const ad_dump_file **sums;         /* [rank] */
-  const ad_dump_file *reference;     /* NULL: none */
+  const ad_dump_file **addends;      /* [rank][microbatch]: the addend file */
+  const ad_dump_file **sums;         /* [rank]: the sum file */
+  const ad_dump_file *reference;     /* NULL: there is none */
   ad_dump_param *params;             /* sorted by name */
   size_t param_count;
   int unchecked; /* 1: values of parameters were not checked for NaN and infinity yet; ad_parts_create checks them */
@@ -51,7 +51,7 @@ typedef void (*ad_dump_progress)(void *context, const char *what, int64_t done, 
 
 /* How ad_dump_open checks values, and whom it tells of its progress. */
 typedef struct ad_dump_opening {
-  ad_dump_progress progress; /* NULL: nobody is told */
+  ad_dump_progress progress; /* called as files are read; NULL: not wanted */
   void *context;
   int finite;  /* 1: every value is known to be finite, so none is checked */
   int later;   /* 1: a parameter's values are checked when it is judged, so that they are read once (`unchecked`) */
@@ -76,6 +76,6 @@ ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const a
                         int *there) AD_CHECKED;
 /* A number that two ranks share if and only if they differ in position on `axes` only. */
 int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes);
-const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name); /* NULL: none */
+const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name); /* NULL: there is none */
 
 #endif

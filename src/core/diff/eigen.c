@@ -68,7 +68,7 @@ static void multiply(ad_eigen_work *work, size_t i, const fit_passing *passing) 
 static void to_three_diagonals(ad_eigen_work *work) {
   const fit_kernels *kernels = work->kernels;
   double *w = work->w, *product = work->product;
-  const double *v = w; /* zeros */
+  const double *v = w; /* no update is due yet: w is all zeros */
   for (size_t i = work->n - 1;; i--) {
     double *row = row_of(work, i), factor;
     kernels->add(row, -v[i], w, i + 1);

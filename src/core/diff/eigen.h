@@ -1,4 +1,4 @@
-/* Eigenvalues and eigenvectors of a symmetric matrix. */
+/* Computes eigenvalues and eigenvectors of a symmetric matrix. */
 #ifndef DIFF_EIGEN_H
 #define DIFF_EIGEN_H
 #include <stddef.h>

@@ -11,7 +11,7 @@
 
 enum { AT_ONCE = 8 /* addends that are summed in one loop: independent sums need not wait for each other */ };
 enum {
-  AT_MOST = 4 /* steps */,
+  AT_MOST = 4 /* steps of the search */,
   LOOKED_AT = 512 /* elements that are searched; the result is tested on all elements */
 };
 
@@ -24,7 +24,7 @@ typedef struct ad_few {
   ad_explanation *why;
   double *counts;          /* n: the counts that are tried now */
   double *along, *squares; /* n each: products of each addend with the remainder, and with itself */
-  double *rounded;         /* n: variances that rounding leaves in `along` */
+  double *rounded;         /* n: variances of the rounding errors in `along` */
   double *left, *sizes;    /* a block each: the remainder; sums of squared addends, or scratch */
   double *addends;         /* AT_ONCE blocks of addends' values */
   size_t block;            /* elements of a block: `rows`, but at most AD_ROWS */
@@ -173,7 +173,7 @@ static size_t key_of(const ad_few *few, int kind, size_t c) {
 typedef struct ad_set {
   int kind;
   size_t key;
-  double change; /* of their counts */
+  double change; /* to be added to their counts */
 } ad_set;
 
 /* *out = the set of this kind with the largest projection of the remainder, if it is larger than *most standard errors;

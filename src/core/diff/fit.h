@@ -9,7 +9,7 @@ typedef struct ad_products {
   double *gram;      /* n x n: products of the addends with each other */
   double *with_sum;  /* n: product of each addend with the sum divided by the expected factor */
   double sum_square; /* squared length of that sum */
-  double *rounded;   /* n: variances that rounding leaves in `with_sum` */
+  double *rounded;   /* n: variances of the rounding errors in `with_sum` */
   size_t rows;       /* number of elements */
 } ad_products;
 /* Reads the parts and computes their products. All parts of `list` have the same members. */

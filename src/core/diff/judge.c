@@ -27,7 +27,7 @@ static void say_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding
   const ad_judged *shown = verdict->shown;
   int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
   if (!shown || !is_open || shown->part->count > ad_part_members(parts, shown->part)->count) return;
-  say(out, json_sprintf("`%s` has %zu elements and %zu addends: single mistakes were tried alone; dump more "
+  say(out, json_sprintf("`%s` has only %zu elements for %zu addends, too few to fit their counts; dump more "
                         "elements (addend.sample)",
                         parts->param->name, shown->part->count, ad_part_members(parts, shown->part)->count));
 }
@@ -41,7 +41,8 @@ static void doubt(const ad_judge *judge, const ad_alike *alike, const ad_compare
   verdict->kind = AD_VERDICT_IDENTICAL;
   memcpy(verdict->ranks, alike->ranks, (size_t)judge->dump->mesh.world);
   ad_alike_print(alike, who, sizeof who);
-  snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as after a sum that was made before", who);
+  snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as if they had been summed before they were dumped",
+           who);
 }
 
 /* Completes the verdict with what equal addends and parameter values say, and makes the finding's document from it. */

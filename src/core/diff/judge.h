@@ -9,7 +9,7 @@
 /* What judging needs; the same for all parameters. */
 typedef struct ad_judge {
   const ad_dump *dump;
-  const ad_dump *reference; /* NULL: none */
+  const ad_dump *reference; /* NULL: there is none */
   ad_known *known;          /* counts that explained parameters before this one */
   int allow_identical;      /* 1: bit-identical addends are meant to be so */
 } ad_judge;
@@ -18,7 +18,7 @@ typedef struct ad_judge {
 typedef struct ad_finding {
   ad_answer answer;
   json_t *document;
-  json_t *messages;                  /* NULL: none */
+  json_t *messages;                  /* NULL: there is none */
   json_t *alike;                     /* `who` of ad_alike; NULL: the addends were not compared */
   uint32_t untried, unlike, unequal; /* bit sets of axes, for messages that name all such parameters at once */
   int unfitted;                      /* 1: wrong, and how often its addends were counted was not looked for */

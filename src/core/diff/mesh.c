@@ -51,8 +51,10 @@ static ad_status add_axis(ad_dump_mesh *mesh, const char *word, size_t name, con
   if (mesh->count == AD_DUMP_AXES) return ad_fail(AD_INVALID, "a mesh has at most %d axes", AD_DUMP_AXES);
   if (!is_name(word, name))
     return ad_fail(AD_INVALID, "'%.60s' is no axis of a mesh: one is written NAME=SIZE, as in \"dp=2 tp=4\"", word);
-  if (find_axis(mesh, word, name) >= 0) return ad_fail(AD_INVALID, "axis `%.*s` is there twice", (int)name, word);
-  if (size < 1) return ad_fail(AD_INVALID, "axis `%.*s` has size '%.*s'", (int)name, word, (int)length, value);
+  if (find_axis(mesh, word, name) >= 0) return ad_fail(AD_INVALID, "axis `%.*s` is named twice", (int)name, word);
+  if (size < 1)
+    return ad_fail(AD_INVALID, "axis `%.*s` has size '%.*s'; it must be 1 or more", (int)name, word, (int)length,
+                   value);
   if (mesh->world * size > AD_DUMP_RANKS)
     return ad_fail(AD_INVALID, "a mesh of more than %d ranks is not read", AD_DUMP_RANKS);
   memcpy(mesh->name[mesh->count], word, name);
@@ -79,7 +81,7 @@ ad_status ad_dump_mesh_next(const ad_dump_mesh *mesh, const char **text, uint32_
   if (!word) return AD_OK;
   int found = name ? find_axis(mesh, word, name) : -1;
   if (found < 0) return ad_fail(AD_INVALID, "'%.60s' begins with no axis of the mesh", word);
-  if (*seen & 1u << found) return ad_fail(AD_INVALID, "axis `%s` is there twice", mesh->name[found]);
+  if (*seen & 1u << found) return ad_fail(AD_INVALID, "axis `%s` is named twice", mesh->name[found]);
   *seen |= 1u << found;
   *axis = found;
   return AD_OK;
@@ -96,8 +98,8 @@ ad_status ad_dump_mesh_coord(const ad_dump_mesh *mesh, const char *text, int32_t
     if (axis < 0) return AD_OK;
     int64_t at = number(value, length);
     if (at < 0 || at >= mesh->size[axis])
-      return ad_fail(AD_INVALID, "position '%.*s' on axis `%s`, which has %lld", (int)length, value, mesh->name[axis],
-                     (long long)mesh->size[axis]);
+      return ad_fail(AD_INVALID, "position '%.*s' on axis `%s` must be from 0 to %lld", (int)length, value,
+                     mesh->name[axis], (long long)mesh->size[axis] - 1);
     position[axis] = (int32_t)at;
   }
 }

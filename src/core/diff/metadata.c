@@ -13,7 +13,7 @@ static const char *text_of(const ad_dump_file *file, const char *key) {
 }
 
 static ad_status wrong(const ad_dump_file *file, const char *key, const char *text, const char *right) {
-  return ad_fail(AD_INVALID, "%s: %s is '%.60s'; it is %s", file->path, key, text, right);
+  return ad_fail(AD_INVALID, "%s: %s is '%.60s'; it must be %s", file->path, key, text, right);
 }
 
 static ad_status need(const ad_dump_file *file, const char *key) {
@@ -122,7 +122,7 @@ static ad_status check_reduce(const ad_dump_file *file) {
   if (json_is_string(file->reduce) && *json_string_value(file->reduce))
     return check_wire(json_string_value(file->reduce));
   json_object_foreach(file->reduce, pattern, value) {
-    if (!json_is_string(value)) return ad_fail(AD_INVALID, "the dtype of '%.60s' is no text", pattern);
+    if (!json_is_string(value)) return ad_fail(AD_INVALID, "the dtype of '%.60s' is not a string", pattern);
     AD_TRY(check_wire(json_string_value(value)));
   }
   return AD_OK;

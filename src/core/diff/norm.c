@@ -11,7 +11,7 @@
 
 /* ---- the share of one parameter ---- */
 
-/* Whether a rank that differs from `rank` on this axis alone holds the same box. */
+/* Whether another rank, whose position differs from `rank`'s on this axis only, holds the same box. */
 static int has_copy_along(const ad_parts *parts, const ad_part *part, int64_t rank, int axis) {
   const ad_dump *dump = parts->dump;
   for (size_t i = 0; i < parts->count; i++) {
@@ -179,10 +179,10 @@ static ad_norm_causes explain(const ad_norm *norm, char *text, size_t size) {
   add_axes(norm, &causes);
   add_params(norm, &causes);
   if (json_array_size(causes.list))
-    snprintf(text, size, "reported %.7g, the sums' is %.7g: %s", norm->reported, computed,
+    snprintf(text, size, "reported %.7g, but the norm of the sums is %.7g: %s", norm->reported, computed,
              ad_causes_print(causes.list, told, sizeof told));
   else
-    snprintf(text, size, "reported %.7g, the sums' is %.7g (%.6g times): no count of copies explains it",
+    snprintf(text, size, "reported %.7g, but the norm of the sums is %.7g (%.6g times): no count of copies explains it",
              norm->reported, computed, norm->reported / computed);
   return causes;
 }
@@ -200,7 +200,7 @@ json_t *ad_norm_document(const ad_dump *dump, const ad_norm_term *terms, int *ho
     snprintf(text, sizeof text, "ranks report different norms: %.7g, and %.7g on rank %lld", norm.reported,
              dump->sums[other]->norm, (long long)other);
   else if (*holds)
-    snprintf(text, sizeof text, "reported %.7g, and so is that of the sums", norm.reported);
+    snprintf(text, sizeof text, "reported %.7g, which is the norm of the sums", norm.reported);
   else
     causes = explain(&norm, text, sizeof text);
   json_t *document =

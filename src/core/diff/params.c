@@ -98,10 +98,10 @@ static ad_status said_shape(const ad_dump_file *file, const char *name, ad_shape
   *out = (ad_shape){.ndim = -1};
   if (!list) return AD_OK;
   if (!json_is_array(list) || json_array_size(list) > AD_DIMS_MAX)
-    return wrong(file, "addend.shapes", name, "is no list of at most 6 sizes");
+    return wrong(file, "addend.shapes", name, "is not a list of at most 6 sizes");
   out->ndim = (int)json_array_size(list);
   if (read_sizes(list, out->ndim, out->dim))
-    return wrong(file, "addend.shapes", name, "has a dimension that is no size");
+    return wrong(file, "addend.shapes", name, "has a size that is not a whole number, 0 or more");
   for (int dim = 0; dim < out->ndim; dim++)
     if (__builtin_mul_overflow(numel, out->dim[dim], &numel) || numel > INT64_C(1) << 53)
       return wrong(file, "addend.shapes", name, "has more elements than there can be");
@@ -113,7 +113,8 @@ static ad_status read_type(const char *text, size_t length, int ndim, ad_type *o
   if (length == 1 && (*text == 'R' || *text == 'I')) return *out = *text == 'R' ? AD_R : AD_I, AD_OK;
   int dim = length == 2 && *text == 'S' ? text[1] - '0' : -1;
   if (dim < 0 || dim > 9) return ad_fail(AD_INVALID, "'%.*s' is no type: R, I or S<dim>", (int)length, text);
-  if (dim >= ndim) return ad_fail(AD_INVALID, "S%d cuts a dimension that it has not", dim);
+  if (dim >= ndim)
+    return ad_fail(AD_INVALID, "S%d cuts dimension %d, but there are only %d, from 0 on", dim, dim, ndim);
   return *out = AD_S(dim), AD_OK;
 }
 
@@ -137,7 +138,7 @@ static ad_status merge_text(const ad_dump_file *file, const json_t *map, const c
                             const char **said) {
   const json_t *value = json_object_get(map, name);
   if (!value) return AD_OK;
-  if (!json_is_string(value)) return wrong(file, key, name, "is no text");
+  if (!json_is_string(value)) return wrong(file, key, name, "is not a string");
   if (*said && strcmp(*said, json_string_value(value)) != 0)
     return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is \"%.80s\", another file says \"%.80s\"", file->path, key, name,
                    json_string_value(value), *said);
@@ -203,10 +204,11 @@ static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shap
     const ad_safetensor *tensor = ad_safetensors_find(file->tensors, name);
     if (!tensor || file->kind == AD_DUMP_REFERENCE) continue;
     if (first && !ad_shape_equal(&tensor->shape, out))
-      return ad_fail(AD_INVALID,
-                     "%s: \"%.80s\" is %s and in %s %s: where it is cut addend.shapes says the whole's shape",
-                     file->path, name, ad_shape_print(&tensor->shape, one, sizeof one), first->path,
-                     ad_shape_print(out, other, sizeof other));
+      return ad_fail(
+          AD_INVALID,
+          "%s: \"%.80s\" has shape %s, but in %s shape %s; if it is cut, addend.shapes must give the whole's shape",
+          file->path, name, ad_shape_print(&tensor->shape, one, sizeof one), first->path,
+          ad_shape_print(out, other, sizeof other));
     if (!first) *out = tensor->shape;
     first = file;
   }
@@ -253,7 +255,7 @@ static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *pa
   if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
   AD_TRY(use_types(dump, said, param));
   if (said->shape.ndim < 0 && cuts(dump, param))
-    return ad_fail(AD_INVALID, "\"%.80s\" is cut, and no file's addend.shapes has the whole's shape", param->name);
+    return ad_fail(AD_INVALID, "\"%.80s\" is cut, but no file gives the whole's shape in addend.shapes", param->name);
   param->numel = ad_shape_numel(&param->shape);
   param->is_sampled = dump->sample && param->numel > dump->sample;
   param->sample = param->is_sampled ? dump->sample : param->numel;
@@ -275,7 +277,7 @@ static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
 
 static ad_status box_wrong(const ad_dump_file *file, const ad_dump_param *param, const char *key) {
   char shape[160];
-  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is no box in its shape %s", file->path, key, param->name,
+  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is not a box within its shape %s", file->path, key, param->name,
                  ad_shape_print(&param->shape, shape, sizeof shape));
 }
 
@@ -361,7 +363,7 @@ static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *fi
     part = (ad_shape){.ndim = 1, .dim = {ad_sample_count(param->name, &param->shape, param->sample, box)}};
     if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == part.dim[0]) return AD_OK;
   }
-  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, and should have %s%s", file->path, param->name,
+  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, but should have %s%s", file->path, param->name,
                  ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&part, should, sizeof should),
                  param->is_sampled ? ", the sampled elements that it holds" : "");
 }

@@ -16,8 +16,8 @@
 typedef struct ad_columns {
   const ad_whole *whole;
   size_t n;         /* number of microbatches; column n is the reference */
-  double *values;   /* (n + 1) x AD_ROWS */
-  double *addend;   /* AD_ROWS */
+  double *values;   /* (n + 1) x AD_ROWS: the columns, one after another */
+  double *addend;   /* AD_ROWS, scratch: the addend that is read */
   double *products; /* (n + 1) x (n + 1): the columns' scalar products so far */
   /* elements so far */
   size_t rows;

@@ -56,8 +56,8 @@ static int some_apart(const ad_case *c) {
 static void say_own_only(ad_case *c, uint32_t axes, const char *names) {
   ad_case_say(c, AD_VERDICT_OWN_ONLY, axes, 1);
   snprintf(c->out->text, sizeof c->out->text,
-           "own addend only along %s: by its types all ranks there do the same, and each has another gradient: sum it, "
-           "or give its type as R",
+           "own addend only along %s: by its type all ranks there do the same work, but their gradients differ: sum "
+           "them, or give its type as R",
            names);
   ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, 1, "", "own addend only along %s: a sum was left out", names);
   ad_case_add(c, AD_VERDICT_OTHER_BATCHES, axes, 1, "", "ranks along %s were fed different batches", names);
@@ -128,6 +128,6 @@ int ad_case_try_lacking(ad_case *c) {
   ad_case_say(c, AD_VERDICT_REPLICAS_DIFFER, summed, NAN);
   ad_case_ranks(c, names, sizeof names);
   snprintf(c->out->text, sizeof c->out->text,
-           "replicas differ: %s have no sum, and the others do: their optimizers part", names);
+           "replicas differ: %s have no sum, but others do: the parameters will drift apart", names);
   return 1;
 }

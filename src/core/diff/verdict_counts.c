@@ -40,8 +40,8 @@ static int try_averaged(ad_case *c, double factor) {
                 ad_case_axes(c, sets[i], names, sizeof names));
   if (is_microbatches(c, 1 / factor))
     ad_case_add(c, AD_VERDICT_AVERAGED, 0, factor, AD_MICROBATCHES, "divided by the number of microbatches");
-  snprintf(fact, sizeof fact,
-           "every addend counts 1/%.0f of what is expected; divide once only, or expect what is done", 1 / factor);
+  snprintf(fact, sizeof fact, "every addend counts 1/%.0f of what is expected; divide only once, or expect this factor",
+           1 / factor);
   return ad_case_settle(c, factor, fact);
 }
 
@@ -67,7 +67,7 @@ static int try_doubled(ad_case *c, double factor) {
 /* Whether the factor is a power of two, as loss scales are, and at least 2^4 or at most 2^-4: smaller powers are
  * sizes of groups as well. */
 static int is_power_of_two(double factor) {
-  enum { LEAST = 4 }; /* 2^4 */
+  enum { LEAST = 4 }; /* exponent of 2 */
   double power = log2(factor);
   return factor > 0 && fabs(power) >= LEAST && fabs(power - round(power)) < 1e-4;
 }
@@ -288,11 +288,10 @@ static void say_counts(ad_case *c) {
   if (all.missing)
     say_missing_addends(c, &all);
   else if (each_rank_has_one(c))
-    snprintf(
-        c->out->text, sizeof c->out->text,
-        "each rank's addends carry one factor of its own, from %.6g to %.6g: were they clipped or scaled before the "
-        "sum?",
-        all.least, all.most);
+    snprintf(c->out->text, sizeof c->out->text,
+             "the addends of each rank carry a factor of their own, from %.6g to %.6g: were they clipped or scaled "
+             "before the sum?",
+             all.least, all.most);
   else
     snprintf(c->out->text, sizeof c->out->text, "addends count differently: from %.6g to %.6g times", all.least,
              all.most);

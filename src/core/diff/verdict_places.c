@@ -29,7 +29,7 @@ static int is_right(const ad_case *c, int64_t microbatch, ad_right right) {
                                    : 0;
 }
 
-/* Whether the microbatches that are right are more than just the first or just the last, or none. */
+/* Whether the right microbatches are another set than FIRST, LAST or NONE stands for. */
 static int are_others(const ad_case *c) {
   int64_t count = 0, last = c->dump->microbatches - 1;
   for (int64_t m = 0; m <= last; m++) count += counts_once(c, m);
@@ -228,8 +228,8 @@ static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, 
   }
 }
 
-/* The number of ranks whose addends a wrong part has, if it is the same for all wrong parts, else 0. *all: the number that
- * it should be. */
+/* The number of ranks whose addends a wrong part has, if it is the same for all wrong parts, else 0. *all: the number
+ * that it should be. */
 static size_t ranks_in_each(const ad_case *c, size_t *all) {
   size_t has, other, unused;
   count_ranks(c, c->first, &has, all);

@@ -16,9 +16,9 @@ static ad_status find_plain(const ad_dump *reference, ad_whole *whole) {
   char own[160], other[160];
   if (!tensor) return AD_OK;
   if (!ad_shape_equal(&tensor->shape, &param->shape) || !ad_dtype_is_float(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s: \"%.80s\" is %s %s, and in the dump its whole is %s", reference->reference->path,
-                   param->name, ad_dtype_name(tensor->dtype), ad_shape_print(&tensor->shape, own, sizeof own),
-                   ad_shape_print(&param->shape, other, sizeof other));
+    return ad_fail(AD_INVALID, "the reference %s has \"%.80s\" as %s %s, but in the dump its shape is %s",
+                   reference->reference->path, param->name, ad_dtype_name(tensor->dtype),
+                   ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&param->shape, other, sizeof other));
   AD_TRY(ad_new(1, &whole->pieces));
   whole->pieces[0] = (ad_piece){.tensor = tensor, .box = ad_box_whole(&param->shape)};
   whole->count = 1;

@@ -12,10 +12,11 @@
 static uint64_t mebibytes(uint64_t bytes) { return bytes >> 20; }
 
 static ad_status refuse(const char *what, size_t bytes, const ad_memory_room *room) {
-  return ad_fail(AD_MEMORY,
-                 "%s %" PRIu64 " MiB, and this process's control group, with those above it, may have %" PRIu64
-                 " (%s): raise that limit, or make model, batch or world smaller; `addend plan` says what takes memory",
-                 what, mebibytes(bytes), mebibytes(room->limit), room->limited_by);
+  return ad_fail(
+      AD_MEMORY,
+      "%s %" PRIu64 " MiB, but the control group of this process, with those above it, allows %" PRIu64
+      " MiB (%s): raise that limit, or make model, batch or world smaller; `addend plan` says what takes memory",
+      what, mebibytes(bytes), mebibytes(room->limit), room->limited_by);
 }
 
 ad_status ad_memory_fits(const char *root, const char *what, size_t bytes) {
@@ -24,8 +25,8 @@ ad_status ad_memory_fits(const char *root, const char *what, size_t bytes) {
   if (bytes > room.limit && bytes - room.limit > room.swap) return refuse(what, bytes, &room);
   if (bytes > room.left && bytes - room.left > room.swap)
     ad_log(AD_LOG_WARNING,
-           "%s %" PRIu64 " MiB, and the machine, or the limit on this process's control group, has %" PRIu64
-           " left now: the kernel may end ranks",
+           "%s %" PRIu64 " MiB, but the machine, or the control group of this process, has only %" PRIu64
+           " MiB left now: the kernel may kill ranks",
            what, mebibytes(bytes), mebibytes(room.left));
   return AD_OK;
 }

@@ -22,7 +22,7 @@ typedef struct measured {
   int64_t *times;
   size_t under_way;    /* index of the last pass that was read; SIZE_MAX: none */
   json_int_t rank;     /* rank of that pass */
-  double under_way_to; /* its end, in microseconds */
+  double under_way_to; /* end of that pass, in microseconds */
 } measured;
 
 static int pass_of(const json_t *event) {

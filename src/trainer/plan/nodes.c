@@ -28,9 +28,9 @@ typedef struct node_search {
   /* index of the block inside which nodes begin and end */
   int split;
   __int128 *of_class;
-  /* most bytes of a node so far; that node */
+  /* the most bytes that a node so far needs */
   __int128 most;
-  int64_t node;
+  int64_t node; /* the node that needs them */
 } node_search;
 
 /* Keeps a node if it needs more than those before it; of equal nodes the first. */

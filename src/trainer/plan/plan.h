@@ -12,7 +12,7 @@ typedef struct ad_plan_memory {
   size_t gathered;    /* this rank's share of gathered parameters, of which a node has one copy */
   size_t buckets;     /* memory that gradients are written into and sent from */
   size_t grads;       /* sums kept beside the buckets: shards, and partial sums between microbatches */
-  size_t optimizer;   /* moments */
+  size_t optimizer;   /* moments of the optimizer */
   size_t activations; /* the most that tapes hold, with gradients on their way back and what bridges bring */
   size_t checkpoint;  /* the copy that is written to disk while training goes on */
   size_t runtime;     /* text and batch, and what a process takes before it holds anything */
@@ -32,7 +32,7 @@ size_t ad_plan_peak_worst(const ad_plan_memory *memory);
 
 /* The world that a plan is made for. */
 typedef struct ad_plan_world {
-  int64_t ranks, ranks_per_node; /* at least 1 */
+  int64_t ranks, ranks_per_node; /* each at least 1 */
   ad_dtype dtype;                /* as in ad_run_options; 0: as in the recipe */
   const ad_table *table; /* as in ad_run_options: the table of actions that the first acting rank made; NULL: make it */
 } ad_plan_world;

@@ -407,8 +407,8 @@ static ad_status check_shared(const ad_kinds *kinds) {
     if (!value->is_shared || shares_alike(value, kinds->ranks_per_node)) continue;
     ad_axes copies = ad_layout_same_axes(&value->layout) & ad_mesh_large(value->layout.mesh);
     return ad_fail(AD_INVALID,
-                   "with %lld ranks on a node, groups over %s of \"%s\" lie on one node here and on two there; for so "
-                   "many ranks give nodes that the groups divide, or that divide them",
+                   "with %lld ranks on a node, some groups over %s of \"%s\" lie on one node and others on two; for so "
+                   "many ranks, choose nodes whose size divides the groups' size or is a multiple of it",
                    (long long)kinds->ranks_per_node, ad_axes_print(copies, axes, sizeof axes),
                    ad_mesh_text(value->layout.mesh));
   }

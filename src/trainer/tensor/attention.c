@@ -198,7 +198,7 @@ static void *head_sums(const block *head, void *sums, size_t first_row) {
   return sums ? element(head->wide, sums, first_row * head->head_dim) : NULL;
 }
 
-/* ---- forward ---- */
+/* ---- forward: results from parts ---- */
 
 static size_t row_count(const attention_sizes *size) { return size->batch * size->heads * size->rows.count; }
 
@@ -305,7 +305,7 @@ void ad_attention_end(const attention_forward *at) {
   }
 }
 
-/* ---- backward ---- */
+/* ---- backward: gradients from parts ---- */
 
 /* What backward_block needs. */
 typedef struct backward_work {

@@ -42,7 +42,7 @@ typedef struct attention_forward {
   const void *q;
   void *out; /* R: sums; until ad_attention_end they are multiplied by their row's sum */
   row_state state;
-  void *scratch; /* ad_attention_scratch_bytes */
+  void *scratch; /* ad_attention_scratch_bytes of memory */
 } attention_forward;
 void ad_attention_begin(const attention_forward *at);
 void ad_attention_add(const attention_forward *at, const attention_part *part);
@@ -56,7 +56,7 @@ typedef struct attention_backward {
   const void *q, *out, *d_out;
   row_state state;
   void *d_q;
-  void *scratch; /* ad_attention_scratch_bytes */
+  void *scratch; /* ad_attention_scratch_bytes of memory */
 } attention_backward;
 /* d_k and d_v have the shape of the part's k and v; either may be NULL. */
 void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v);

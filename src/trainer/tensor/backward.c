@@ -216,7 +216,7 @@ static const ad_array *arriving(const start *from, size_t i) { return from->grad
 
 // Counts for each tensor between the leaves and the outputs how many shares its gradient will get.
 static void count_uses(const ad_tape *tape, const start *from) {
-  for (size_t i = 0; i < from->count; i++) from->outputs[i]->uses += from->outputs[i]->carries;  // the seeds
+  for (size_t i = 0; i < from->count; i++) from->outputs[i]->uses += from->outputs[i]->carries;  // each seed is a share
   for (ad_tensor *each = tape->last; each; each = each->previous) {
     if (!each->uses) continue;
     for (int i = 0; i < each->operand_count; i++) each->operand[i]->uses += each->operand[i]->carries;

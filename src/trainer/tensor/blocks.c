@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "tensor/tape.h"
 
-/* ---- taking and giving back ---- */
+/* ---- taking and giving back blocks ---- */
 
 size_t ad_memory_peak(const tape_memory *memory, int dry) {
   if (!dry) return ad_arena_peak(memory->arena);
@@ -177,7 +177,7 @@ void ad_tape_give_all(ad_tape *tape) {
   leave(tape);  // without memory for a record, what could not be given back stays taken until the pool is empty
 }
 
-/* ---- pools ---- */
+/* ---- pools of memory that tapes share ---- */
 
 struct ad_tape_pool {
   tape_memory memory;

@@ -76,7 +76,7 @@ static void average_over_copies(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* ---- dtypes ---- */
+/* ---- sums and statistics in too few digits ---- */
 
 /* Adds a few terms of each sum, then rounds the partial sum to bf16. */
 static void sum_in_bf16(const gemm_product *of, uint16_t *sums) {

@@ -12,7 +12,7 @@
 
 typedef struct attention_numbers {
   int64_t head_dim; /* elements of one head */
-  int sees_all;     /* no mask; 0: causal */
+  int sees_all;     /* 1: no mask; 0: causal mask */
 } attention_numbers;
 
 enum { Q, K, V };
@@ -151,7 +151,7 @@ static ad_status attention_check(const ad_tape *tape, const ad_tensor *out) {
                  size.first_kv_head);
 }
 
-/* ---- memory ---- */
+/* ---- sizes of saved and scratch memory ---- */
 
 /* Rows of all heads of one sample. */
 static size_t row_count(const ad_tensor *out) {

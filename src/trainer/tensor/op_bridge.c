@@ -15,7 +15,9 @@ static ad_status bridge_describe(ad_tape *tape, ad_tensor *out) {
   ad_bridge *bridge = numbers_of(out)->bridge;
   ad_array source;
   if (ad_bridge_is_disjoint(bridge))
-    return ad_fail(AD_INVALID, "%s: bridge: its sides have no rank in common; a tape has one side", out->site);
+    return ad_fail(AD_INVALID,
+                   "%s: bridge: its sides have no rank in common; a tape can only cross one between the same ranks",
+                   out->site);
   AD_TRY(ad_bridge_describe_at(bridge, x->dtype, &x->shape, AD_FORWARD, &source, &out->array, out->site));
   return ad_bridge_check_source(bridge, x, out->site);
 }
@@ -66,7 +68,7 @@ static const ad_operation stay = {.name = "bridge",
 ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site) {
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, cross.name);
-  if (!bridge) return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: bridge: it is NULL", site));
+  if (!bridge) return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: bridge: the bridge is NULL", site));
   int stays = x && x->array.shape.ndim && ad_bridge_is_local(bridge, x->array.shape.dim[0]);
   x = ad_tape_apply(tape, stays ? &stay : &cross, &x, 1, &(bridge_numbers){bridge, tape->transitions++}, site);
   if (ad_tape_failed(tape)) ad_tape_tell(tape);  // other ranks may wait in the bridge

@@ -42,7 +42,7 @@ static void put_stretch(ad_dtype dtype, stretch to, stretch from, size_t count, 
 /* ---- concat ---- */
 
 typedef struct concat_numbers {
-  int dim; /* or LAST */
+  int dim; /* the dimension, or LAST */
 } concat_numbers;
 
 static int dim_of_parts(const ad_tensor *out) {
@@ -157,7 +157,7 @@ static ad_tensor *concat_along(ad_tape *tape, ad_tensor *const *parts, size_t n,
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, concat.name);
   if (!parts || !n || n > PARTS_MAX)
-    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: concat: of %zu values; 1 to %d can stand side by side", site,
+    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: concat: %zu values were given; it takes 1 to %d", site,
                                       parts ? n : 0, PARTS_MAX));
   if (n > AD_OPERANDS_MAX) return concat_groups(tape, parts, n, dim, site);
   return ad_tape_apply(tape, &concat, parts, (int)n, &(concat_numbers){dim}, site);
@@ -175,7 +175,7 @@ ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, 
 
 typedef struct slice_numbers {
   int64_t first, count;
-  int dim; /* or LAST */
+  int dim; /* the dimension, or LAST */
 } slice_numbers;
 
 static const slice_numbers *slice_of(const ad_tensor *out) { return out->own; }

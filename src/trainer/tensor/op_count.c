@@ -57,7 +57,7 @@ static ad_status check_ranks(const ad_tape *tape, const ad_mesh *counted, const 
                ad_mesh_last_rank(counted) >= ad_mesh_last_rank(tape->mesh);
   if (covers) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: %s: the count is one of ranks %" PRId64 " to %" PRId64
+                 "%s: %s: the count was taken over ranks %" PRId64 " to %" PRId64
                  ", but the tape's mesh \"%s\" has ranks "
                  "%" PRId64 " to %" PRId64 "; count over all of them",
                  site, what, ad_mesh_first_rank(counted), ad_mesh_last_rank(counted), ad_mesh_text(tape->mesh),

@@ -99,7 +99,7 @@ static ad_status check_target(const ad_tensor *out, size_t position) {
                  out->site, targets_of(out)[position], position, vocabulary);
 }
 
-/* ---- memory ---- */
+/* ---- sizes of saved and scratch memory ---- */
 
 // Saves of every row the largest logit and the sum of exponentials relative to it; their log-sum-exp would be rounded
 // at the size of the logits.

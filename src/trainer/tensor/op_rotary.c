@@ -1,4 +1,4 @@
-/* Rotary positions, with frequencies that may be scaled. */
+/* Rotary position embedding, whose frequencies may be scaled. */
 #include <inttypes.h>
 #include <math.h>
 #include "base/seams.h"

@@ -149,7 +149,8 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
   const choice_numbers *numbers = numbers_of(out);
   char shape[96];
   if (scores->shape.ndim != 2 || numbers->k < 1 || numbers->k > scores->shape.dim[1])
-    return ad_fail(AD_INVALID, "%s: top_k: %" PRId64 " of scores %s; wanted are [tokens, experts] and 1 to experts",
+    return ad_fail(AD_INVALID,
+                   "%s: top_k: k is %" PRId64 ", scores are %s; they must be [tokens, experts], k from 1 to experts",
                    out->site, numbers->k, ad_shape_print(&scores->shape, shape, sizeof shape));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_is_cut(scores->layout.type[axis]) || scores->layout.type[axis] == AD_P)

@@ -158,7 +158,7 @@ static ad_status move_cut(const ad_tensor *out, ad_axis axis, ad_layout *layout)
   int to = dim_that_takes(&x->shape, dim, wanted_of(out));
   if (to < 0) return no_such_cut(out, axis, "no dimension begins there");
   if (!cut_alike(&x->shape, dim, wanted_of(out), to, parts_of(&x->layout, dim)))
-    return no_such_cut(out, axis, "parts would be others");
+    return no_such_cut(out, axis, "its parts would be different ones");
   layout->type[axis] = ad_type_cut_like(x->layout.type[axis], to);
   return AD_OK;
 }

@@ -17,7 +17,7 @@ static void note_overflow(const void *narrow, ad_dtype wire, double scale, const
 static void round_through(ad_dtype wire, double scale, ad_dtype dtype, void *to, const void *from, size_t numel,
                           int adds, double *overflow) {
   enum { BLOCK = 512 };
-  double block[BLOCK], rounded[BLOCK]; /* of any dtype */
+  double block[BLOCK], rounded[BLOCK]; /* enough memory for BLOCK values of any dtype */
   size_t size = ad_dtype_size(dtype);
   for (size_t at = 0; at < numel; at += BLOCK) {
     size_t n = numel - at < BLOCK ? numel - at : BLOCK;

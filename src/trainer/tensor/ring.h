@@ -21,7 +21,7 @@ typedef struct key_ring {
   const size_t *counts; /* [members]: elements of k, which are as many as those of v */
   size_t most;          /* the largest of `counts` */
   const char *site;
-  void *memory;  /* ad_ring_bytes */
+  void *memory;  /* ad_ring_bytes of memory */
   ring_pair own; /* this rank's own k and v */
 } key_ring;
 
@@ -50,7 +50,7 @@ ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void *
 /* What passes the seam AD_SEAM_RING: a ring that is about to run. */
 typedef struct ring_passing {
   const key_ring *ring;
-  const ad_array *k; /* v is like it */
+  const ad_array *k; /* keys; values have the same shape and layout */
   int backward;
 } ring_passing;
 

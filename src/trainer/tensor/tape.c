@@ -12,7 +12,7 @@
 #include "layout/sentences.h"
 #include "products/gemm.h"
 
-/* ---- memory ---- */
+/* ---- memory of a tape ---- */
 
 ad_status ad_tape_take(ad_tape *tape, size_t bytes, void **out) {
   return ad_memory_take(&tape->own, tape->dry, bytes, out);
@@ -48,7 +48,7 @@ static ad_status complete_options(const ad_tape_options *options, ad_tape_option
                    ad_dtype_name(filled.dtype));
   if (!filled.residual) filled.residual = ad_dtype_wide(filled.dtype);
   if (filled.residual != filled.dtype && filled.residual != ad_dtype_wide(filled.dtype))
-    return ad_fail(AD_INVALID, "tape: the residual stream is %s, but values are %s; it is that or %s",
+    return ad_fail(AD_INVALID, "tape: the residual stream is %s, but values are %s; it must be that or %s",
                    ad_dtype_name(filled.residual), ad_dtype_name(filled.dtype),
                    ad_dtype_name(ad_dtype_wide(filled.dtype)));
   *out = filled;
@@ -153,7 +153,7 @@ void ad_tape_tell(ad_tape *tape) {
   tape->told = 1;
 }
 
-/* ---- recording ---- */
+/* ---- recording leaves ---- */
 
 static int is_dead(const ad_tensor *tensor) { return !tensor || tensor == &tensor->tape->dead; }
 
@@ -163,7 +163,7 @@ int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor) {
 
 const char *ad_tape_foreigner(const ad_tensor *tensor) {
   if (!tensor) return "NULL";
-  return is_dead(tensor) ? "what an operation returned that failed before ad_tape_reset" : "a tensor of another tape";
+  return is_dead(tensor) ? "the result of an operation that failed before ad_tape_reset" : "a tensor of another tape";
 }
 
 // Makes a tensor, with room behind it for its operands and the operation's own struct.

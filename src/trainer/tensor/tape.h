@@ -39,7 +39,7 @@ struct ad_tape {
   int dry;             /* 1: only records and checks, computes nothing */
   tape_memory own;     /* all memory of a step that is not shared */
   tape_memory *values; /* memory of values, what they save, gradients and scratch: &own, or a pool's */
-  int has_shared;      /* it has something of the pool's memory */
+  int has_shared;      /* 1: the tape holds some of the pool's memory */
   size_t most_routed;  /* the most tokens that chose experts at once */
   int64_t position;    /* position of the first token of its sequences; see ad_tape_continue */
   /* the tensor recorded last */

@@ -8,7 +8,7 @@
  * that record one operation. */
 typedef ad_tensor *(*ad_trial_apply)(ad_tape *tape, ad_tensor *const *x, const void *context);
 
-/* A trial. Arrays are of f64 numbers. */
+/* One trial; its arrays hold f64 numbers. */
 typedef struct ad_trial {
   ad_operation_trial given;
   ad_trial_apply apply;
@@ -42,7 +42,7 @@ ad_status ad_trial_promises(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_differences(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_dtypes(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_types(const ad_trial *trial) AD_CHECKED;
-ad_status ad_trial_linear(const ad_trial *trial) AD_CHECKED; /* - */
+ad_status ad_trial_linear(const ad_trial *trial) AD_CHECKED;
 
 /* Makes a tape of one rank whose values have this dtype. */
 ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) AD_CHECKED;
