@@ -30,7 +30,7 @@ microbatches = torch.randn(2, 16, 8)
 def loss_of(model, batch):
     return model(batch).square().mean() / 2
 """
-# In place of pytest, which need not be here.
+# Stands for pytest, which need not be installed.
 PYTEST = """
 for test in (test_the_job_sums, test_a_mistake_is_seen):
     test()
@@ -59,7 +59,7 @@ def new_folder():
 
 
 def printed_by(script):
-    """What each of two ranks printed."""
+    """Return what each of two ranks printed."""
     path = pathlib.Path("script.py").resolve()
     path.write_text(script, encoding="utf-8")
     return ranks.play(2, path)
