@@ -512,7 +512,7 @@ wrong(
 
 
 def partial_gradient(model, mesh):
-    """Mistake: an input is taken for whole on its way into a cut layer, by to_local() without the gradient's placement."""
+    """Mistake: a cut layer's input is taken for whole, by to_local() without the gradient's placement."""
     from torch.distributed.tensor import DTensor, Replicate
 
     proofs.dtensor_plain(model, mesh)

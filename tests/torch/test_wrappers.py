@@ -245,7 +245,7 @@ def other_weights():
 
 
 def sampled_twice(apart):
-    """Fewer values are sampled than the 200 elements whose sums are sampled. `apart`: difference of the ranks' weights."""
+    """Of 200 elements whose sums are sampled, fewer values are. `apart`: difference of the ranks' weights."""
     torch.manual_seed(0)
     model = nn.Linear(40, 30, bias=False)
     with torch.no_grad():
