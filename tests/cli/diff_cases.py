@@ -86,7 +86,7 @@ def shard(axis, size, rows, width):
     return held
 
 
-# Right dumps, in every form.
+# Dumps of correct jobs, in every form, are judged right.
 mesh = "pp=1 dp=3 tp=2"
 cut = [Param("w", [5, 6], "tp=S0", held=None), Param("emb", [4, 9], "dp=R tp=S1", expect=1 / 3),
        Param("norm", [7], "tp=I"), Param("bias", [3], "tp=R"), Param("scalar", [], "tp=I"), Param("none", [0, 4])]
@@ -285,7 +285,7 @@ assert any(cause["kind"] == "wrong_group" and cause["axes"] == "a" for cause in 
 # One copy differs from the others, whichever rank has it.
 for odd in range(6):
     verdict(judged(job, counts=lambda p, rank: {(0 if odd else 1, 0): 1.0} if rank == odd else None), "replicas_differ", "dp,tp", [odd])
-# Ranks whose optimizer gets nothing while that of others does.
+# The optimizers of some ranks get no gradients, those of the other ranks do.
 used = judged(pairs, skip=lambda kind, rank, m, name: rank % 2, counts=only(pairs, lambda a, s, m: a["dp"] % 2 == 0))
 verdict(used, "replicas_differ", "dp", [1, 3, 5], words="ranks 1, 3 and 5 have no sum")
 stages = Job("pp=2 dp=3", [Param("w", [20], "pp=I")])

@@ -90,7 +90,7 @@ for element in 0, ROWS - 1, ROWS, 2 * ROWS - 1, 2 * ROWS, 2 * ROWS + 2:
     for part, wanted in (0.99, "right"), (1.01, "wrong"):
         found = kind(blocks, after=off_at(element, part * bound_of(2, 1, "F32"), blocks))
         assert (found == "right") == (wanted == "right"), (element, part, found)
-# Where addends are zero, a sum may be as many smallest numbers as there are roundings.
+# Where all addends are zero, a sum may be off by one smallest f16 number (2^-24) for each rounding.
 tiny = Job("dp=2", [Param("w", [5], dtype="F16")])
 for r in range(2):
     tiny.addends[r, 0, "w"] = [0.0, 1.0, 2.0, 0.0, 3.0 + r]
@@ -313,7 +313,7 @@ for ranks, wanted in (61, "rounding"), (62, "unexplained"):
     many = Job(f"dp={ranks}", [Param("w", [3], sum_dtype="F64")])
     assert kind(many, after=off_at(1, 0.2, many)) == wanted, ranks
 
-# Shards with fewer elements than addends, which together have more, or as many.
+# Each shard has fewer elements than there are addends; all shards together have more, or as many.
 for rows, wanted in (6, "factor"), (4, "unexplained"):
     cut = Job("dp=4", [Param("w", [rows, 1], held=lambda place: [[min(rows, 2 * place["dp"]), 0], [max(0, min(2, rows - 2 * place["dp"])), 1]],  # noqa: B023
                              sum_dtype="F64")])
@@ -328,7 +328,7 @@ gone = Job("dp=3", [Param("w", [40])])
 found = param(told(gone, skip=lambda k, rank, m, name: k == "addend" and rank == 1,
                    counts=lambda p, rank: {(r, 0): 0.0 if rank == 1 else 1.0 for r in (0, 2)}))
 assert found["kind"] == "replicas_differ" and found["ranks"] == [1], found
-# Of the sets of ranks that hold equal addends two are named, and the others counted.
+# If several sets of ranks hold equal addends, the message names two sets and counts the others.
 for sets, said in (2, None), (3, ", and so does 1 other set of ranks"), (4, ", and so do 2 other sets of ranks"):
     equal = Job(f"dp={2 * sets}", [Param("w", [40])])
     for r in range(1, 2 * sets, 2):

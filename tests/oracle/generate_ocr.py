@@ -27,7 +27,7 @@ CASES = {
                  "sizes": [6, 8]},
         "train": {"global_batch": 4, "steps": STEPS, "lr": 1e-2},
     },
-    # Encoder and decoder have different widths, and microbatches different counts; the clip takes effect.
+    # Encoder and decoder have different widths, microbatches count different numbers of tokens, gradients are clipped.
     "ocr-everything": {
         "model": {"kind": "ocr", "encoder_layers": 2, "encoder_d_model": 16, "encoder_heads": 4, "patch": 3, "layers": 2,
                   "d_model": 12, "heads": 2, "kv_heads": 1, "d_hidden": 17, "tied": False, "bias": True, "qk_norm": True,

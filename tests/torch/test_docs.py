@@ -17,7 +17,7 @@ import ranks
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch.md"
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
 HANGS = 60  # seconds
-# What a script has before the first lines are pasted into it.
+# The training script into which the first lines of the documents are pasted.
 SCRIPT = """
 import torch
 import torch.distributed as dist
