@@ -336,8 +336,8 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Several sums at once: each counts its own arrays, and has the same bits whether its pool is alone or other ranks'
- * arrays stand between. */
+/* Several sums at once: each counts its own arrays only, and its bits are the same whether or not other pools' arrays
+ * are listed between them. */
 static int sums_of_pools(ad_comm *comm, void *context) {
   enum { OWN = 16, ARRAYS = 2 * OWN };
   int64_t rank = ad_comm_rank(comm);

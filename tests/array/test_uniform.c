@@ -50,7 +50,7 @@ static const double *whole(void) {
   return numbers;
 }
 
-/* Compares a rank's part of samples first .. first + count - 1 with the whole's. */
+/* Compares a rank's part of samples first .. first + count - 1 with the same elements of the whole array. */
 static void hold(const place *p, const double *all, int64_t first, int64_t count) {
   ad_array own = drawn(p, AD_F64, first, count);
   ad_layout uncut = ad_layout_all(p->mesh, AD_R);

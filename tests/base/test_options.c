@@ -49,7 +49,7 @@ static void a_list_is_taken_by_the_size_that_its_structs_have(void **state) {
     size_t size;
     int first;
   } given[] = {{offsetof(grown, later), 3}, {offsetof(grown, later), 4}};
-  // the struct as a program built with an earlier header has it
+  // a program built with an earlier header has this shorter struct
   assert_int_equal(sizeof *given, offsetof(grown, later));
   void *taken;
   assert_int_equal(ad_options_take_all(&taken, sizeof(grown), given, 2, "grown"), AD_OK);

@@ -173,8 +173,8 @@ static int64_t fan_out(const ad_mesh *a, const ad_mesh *b, int64_t rank) {
   return (at(b, rank, AD_DP_SHARD) * 100 + at(a, rank, AD_TP)) * 100 + at(a, rank, AD_CP);
 }
 
-/* Forward of fan-in (a: the encoder's mesh, b: the model's): a group has one member for each source dp and cp position.
- */
+/* Forward of fan-in (a: the encoder's mesh, b: the model's): a group has one member for each source dp
+ * and cp position. */
 static int64_t fan_in(const ad_mesh *a, const ad_mesh *b, int64_t rank) {
   return at(b, rank, AD_DP_SHARD) * 100 + at(a, rank, AD_TP);
 }

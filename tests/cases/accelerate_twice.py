@@ -15,7 +15,8 @@ WRONG = RIGHT = ["accelerate==1.15.0"]
 REBUILT = "the example's loop over microbatches; wrong and right by its argument"
 
 WORLD, MICROBATCHES = 2, 3
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")  # asked for, and not used: ranks are joined already
+# Accelerate asks for these and does not use them: the ranks have joined already
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
 
 
 @functools.lru_cache(None)

@@ -22,12 +22,13 @@ import ranks  # noqa: E402
 
 
 def is_wrong():
-    """Whether the job is run as it was, of one that is told; of the others the release is what differs."""
+    """Return whether the job runs with its mistake, for cases whose job has a flag; in the others the releases differ.
+    """
     return "wrong" in sys.argv[1:]
 
 
 def batches_of(world, microbatches):
-    """For `check`: of a rank its microbatches, of the whole all of them in one."""
+    """Return what `check` gets as batches: a rank's microbatches, and for one process all of them in one."""
 
     def batches(rank, _):
         if rank is not None:
@@ -65,7 +66,7 @@ def by_check(report):
 
 
 def told(run, words):
-    """What `run` gives, in words; what it raised, where it does."""
+    """Return in words what `run` returns, or raises."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             report = run()
@@ -75,12 +76,14 @@ def told(run, words):
         said = str(error).strip().splitlines()[-1]
         if said.startswith("ValueError: "):
             return f"refused: {said.removeprefix('ValueError: ')}"
-        words = re.sub(r" \(/[^)]*\)", "", " ".join(str(error).split()))  # places in files of this machine
+        words = re.sub(r" \(/[^)]*\)", "", " ".join(str(error).split()))  # removes paths of this machine
         return f"not run: {type(error).__name__}: {words[-300:]}"
 
 
 def play(world, watched, checked):
-    """`watched()`: on each rank of `world`, a report of the watch. `checked()`: one of check, or why there is none."""
+    """Print the case's results: `watched()` gives a report of the watch on each rank of `world`; `checked()` gives
+    check's report, or why there is none.
+    """
     print(
         json.dumps(
             {

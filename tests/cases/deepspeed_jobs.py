@@ -10,7 +10,7 @@ from torch.distributed.elastic.agent.server import api
 
 if not hasattr(api, "_get_socket_with_port"):
     api._get_socket_with_port = (
-        None  # DeepSpeed 0.14 imports it for its launcher, and later versions of PyTorch lack it
+        None  # DeepSpeed 0.14 imports this for its launcher, and later versions of PyTorch do not have it
     )
 
 import deepspeed
@@ -19,7 +19,8 @@ from deepspeed.utils import safe_get_full_grad
 import addend.torch
 
 ROWS = 4
-# Its own sums in shared memory are compiled first: gloo sums instead. `deepspeed.comm.torch` is PyTorch.
+# Let gloo sum instead of DeepSpeed's own sums in shared memory, which would be compiled first. `deepspeed.comm.torch`
+# is PyTorch.
 sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 
@@ -35,7 +36,7 @@ def engine_of(model, microbatches=1, mpu=None, **config):
 
 
 def gradient_of(parameter):
-    """Sums in f32 beside a bf16 gradient, where the optimizer keeps those."""
+    """Return the gradient, or the f32 sum that the optimizer keeps beside a bf16 gradient."""
     kept = getattr(parameter, "_hp_grad", None)
     return safe_get_full_grad(parameter) if kept is None else kept.view_as(parameter)
 

@@ -17,7 +17,7 @@ WORLD, SEQUENCE = 6, 3
 
 
 class Mesh:
-    """What DeepSpeed asks of a client that cuts sequences."""
+    """The interface that DeepSpeed asks of a client that cuts sequences."""
 
     def __init__(self):
         ranks = list(range(WORLD))

@@ -16,7 +16,7 @@ WORLD = 2
 
 
 def watched():
-    """The second step: the first's gradients should be gone."""
+    """Run two steps: in the second, the first step's gradients should be gone."""
     engine = deepspeed_jobs.engine_of(Net(), bf16={"enabled": True}, zero_optimization={"stage": 0})
     generator = torch.Generator().manual_seed(dist.get_rank())
     batches = [torch.randn(deepspeed_jobs.ROWS, IN, generator=generator).bfloat16() for _ in range(2)]

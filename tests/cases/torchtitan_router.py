@@ -21,7 +21,7 @@ WORLD, WIDTH, EXPERTS = 2, 16, 4
 
 
 class Summed(NoParallel):
-    """As its authors repaired it: what comes back behind the router is an addend."""
+    """The authors' repair: the gradient that comes back behind the router is an addend."""
 
     @staticmethod
     def _prepare_output_fn(layout, local, module, outputs, mesh):
@@ -29,7 +29,7 @@ class Summed(NoParallel):
 
 
 class SumForward(torch.autograd.Function):
-    """All ranks' parts, added; each part's gradient is that of the sum."""
+    """The sum of all ranks' parts; each part's gradient is that of the sum."""
 
     @staticmethod
     def forward(ctx, x):
@@ -44,7 +44,7 @@ class SumForward(torch.autograd.Function):
 
 
 class Moe(nn.Module):
-    """Each rank has some of the experts."""
+    """A layer of experts of which each rank has some."""
 
     def __init__(self, experts=range(EXPERTS)):
         super().__init__()

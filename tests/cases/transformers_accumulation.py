@@ -14,7 +14,7 @@ SOURCE = "https://github.com/huggingface/transformers/pull/34191"
 WRONG = ["transformers==4.45.2 accelerate==1.0.1"]
 RIGHT = ["transformers==4.46.3 accelerate==1.0.1"]
 
-LENGTHS = [4, 9, 16]  # tokens of a microbatch, which are not alike
+LENGTHS = [4, 9, 16]  # tokens of each microbatch, all different
 CONFIG = LlamaConfig(vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
 
 
@@ -30,14 +30,15 @@ def microbatches():
 
 
 def labels_of(words):
-    """The first is predicted by nothing, and the Trainer counts what is not marked so."""
+    """Mark the first label as not counted: nothing predicts it, and the Trainer counts every label that is not marked.
+    """
     labels = words.clone()
     labels[:, 0] = -100
     return labels
 
 
 def step(model, batches, loss=None):
-    """One step of the Trainer, from its own functions."""
+    """Run one step of the Trainer with its own functions."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder, gradient_accumulation_steps=len(batches), use_cpu=True, report_to=[], max_grad_norm=0
@@ -60,7 +61,7 @@ def watched():
 
 
 def summed(model, batches):
-    """Of one process all of it: the sum of all tokens' losses, and how many there are."""
+    """Return one process's loss of the whole batch: the sum over all tokens, divided by their number."""
     total, count = 0, 0
     for batch in batches:
         logits = model(input_ids=batch["input_ids"]).logits

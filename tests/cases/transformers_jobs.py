@@ -26,7 +26,7 @@ def make_model(experts="grouped_mm"):
 
 
 def parallel(model, experts):
-    """It is read from where it was saved, each rank its own experts."""
+    """Save the model and read it again, each rank its own experts."""
     if dist.get_rank() == 0:
         model.save_pretrained(FOLDER)
     dist.barrier()
@@ -34,7 +34,7 @@ def parallel(model, experts):
     parts = OlmoeForCausalLM.from_pretrained(FOLDER, distributed_config=kind, experts_implementation=experts)
     parts = parts.to(next(model.parameters()).dtype)
     for own, other in zip(parts.buffers(), model.buffers()):
-        own.copy_(other)  # the frequencies are not saved, and computed anew in f32
+        own.copy_(other)  # the rotary frequencies are not saved; they are computed anew in f32
     return parts
 
 

@@ -12,7 +12,7 @@ import case
 from jobs import Net, draw, mean_loss
 
 SOURCE = "https://github.com/verl-project/verl/issues/7493"
-WRONG = RIGHT = []  # the choice of the strategy is written anew; the wrapper is PyTorch's own
+WRONG = RIGHT = []  # the choice of the strategy is rewritten here; the wrapper is PyTorch's own
 REBUILT = "the choice of the strategy; wrong and right by its argument"
 
 WORLD = 4
@@ -23,7 +23,7 @@ def strategy_of(mesh):
 
 
 def wrap(model):
-    """As it was with fsdp_size=1, and with fsdp_size=-1, which is what its authors say to take."""
+    """Wrap as fsdp_size=1 did, or as fsdp_size=-1 does, which the authors recommend."""
     mesh = init_device_mesh("cpu", (WORLD, 1) if case.is_wrong() else (WORLD,))
     return FullyShardedDataParallel(
         model,

@@ -14,8 +14,8 @@ static inline const ad_sabotage *find(const ad_sabotages *list, const char *begi
   return NULL;
 }
 
-/* Plants one mistake and takes a proof of the recipe; *proof then has the numbers of every parameter with that mistake.
- */
+/* Plants one mistake and takes a proof of the recipe; *proof then has the numbers of every parameter
+ * with that mistake. */
 static inline ad_sabotage try_alone(const ad_recipe *recipe, const char *begins, const char *has, ad_proof *proof) {
   ad_check_options options = {.size = sizeof options, .sabotage = 1};
   ad_sabotages *tried;

@@ -93,8 +93,8 @@ static void see(int world, const ad_sabotage *tried) {
 
 #define OP(name) (1u << AD_OPERATOR_##name)
 
-/* Every sum on the tape goes over one axis, so none has an axis to leave out; the paths of parameters have several
- * axes. */
+/* Every sum on the tape is over one axis, so no axis of it can be left out; parameters' gradients are summed over
+ * several axes. */
 static void every_transition_meets_every_operator_that_means_something(void **state) {
   static const unsigned wrong_sum = OP(DOUBLED) | OP(AVERAGED) | OP(MORE_AXES), wrong_ranks = OP(OTHER_GROUP),
                         late = OP(FIRST_MICROBATCH_ONLY);
@@ -126,8 +126,8 @@ static void every_transition_meets_every_operator_that_means_something(void **st
   assert_true(seen[AD_MOVE_ALL_REDUCE][AD_PLACE_STEP] & OP(FEWER_AXES));
 }
 
-/* Only in a gradient's path have averaged, left out and doubled sums a number in the catalogue of published mistakes.
- */
+/* Only in a gradient's path have averaged, left out and doubled sums a number in the catalogue
+ * of published mistakes. */
 static void name_number(int world, const ad_sabotage *tried) {
   const ad_planting *planting = &tried->planting;
   const ad_place *place = &planting->place;

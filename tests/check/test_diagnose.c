@@ -30,8 +30,8 @@ static ad_cause diagnose(double ratio, double error, int proportional, int equal
   return causes.count ? causes.list[0] : (ad_cause){0};
 }
 
-/* The causes of a gradient that is `ratio` times right and is summed over `reduced`, as text: "kind axes; kind axes".
- */
+/* The causes of a gradient that is `ratio` times right and is summed over `reduced`, as text: "kind
+ * axes; kind axes". */
 static const char *factors(const char *axes, ad_axes reduced, double ratio) {
   static char told[512];
   ad_mesh *other;

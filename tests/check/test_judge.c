@@ -461,8 +461,8 @@ static ad_recipe *recipe_of_kind(void) {
   return recipe;
 }
 
-/* A choice may be worse than the best alternative by twice the bound of all gradients together, relative to their norm.
- */
+/* A choice may be worse than the best alternative by twice the bound of all gradients together, relative
+ * to their norm. */
 static void a_choice_may_be_worse_by_twice_what_gradients_may_be_off_by(void **state) {
   ad_recipe *recipe = recipe_of_kind();
   kind.choices.margin = own_margin;
@@ -532,8 +532,8 @@ static void a_measured_number_is_held_to_1e_12_of_the_largest(void **state) {
   }
 }
 
-/* A byte whose lowest bit is flipped when the distributed run's step ends; that step is taken before the reference's.
- */
+/* A byte whose lowest bit is flipped when the distributed run's step ends; that step is taken
+ * before the reference's. */
 static char *turned_bit;
 
 static ad_status turn_a_bit(void *own, ad_step_outcome outcome) {

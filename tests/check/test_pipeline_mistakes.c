@@ -18,8 +18,8 @@ static ad_recipe *recipe_of(const char *mesh, const char *model, const char *tra
 #define UNTIED ", tied: false"
 #define MICROBATCHES ", microbatches: 3"
 
-/* A mistake's effect on the gradients of the embedding and of all other parameters. 1: none; NaN: wrong by no factor.
- */
+/* A mistake's effect on the gradients of the embedding and of all other parameters. 1: none; NaN: wrong
+ * by no factor. */
 typedef struct signature {
   const char *mesh, *name;
   double embedding, others;

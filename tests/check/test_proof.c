@@ -45,8 +45,8 @@ static void a_sound_world_is_proven(void **state) {
   }
 }
 
-/* Whether the proof's memory fits a control group's `limit` (bytes), read from a folder that stands for /proc and /sys.
- */
+/* Whether the proof's memory fits a control group's `limit` (bytes), read from a folder that stands for
+ * /proc and /sys. */
 static ad_status fits_under(const ad_recipe *recipe, const ad_check_options *options, int64_t limit) {
   char root[] = "/tmp/addend-proof-XXXXXX", command[512];
   ad_proof_job job = {.recipe = recipe, .options = options, .steps = options->steps};
@@ -276,8 +276,8 @@ static void a_rank_that_updates_in_another_way_is_named(void **state) {
   ad_recipe_destroy(odd);
 }
 
-/* A copy, described like the distributed run's, of one of the reference's arrays, with one element changed by `amount`.
- */
+/* A copy, described like the distributed run's, of one of the reference's arrays, with one element
+ * changed by `amount`. */
 static void changed_copy(const ad_array *array, double amount, double *memory, ad_array *out) {
   memcpy(memory, array->data, ad_array_bytes(array));
   memory[ad_array_numel(array) / 2] += amount;

@@ -1,5 +1,5 @@
-/* Tests that the printed table says of every parameter what the JSON document says, and shows wrong parameters first.
- */
+/* Tests that the printed table says of every parameter what the JSON document says, and shows
+ * wrong parameters first. */
 #include "world.h"
 
 #include <math.h>

@@ -254,8 +254,8 @@ static void one_mistake_that_survives_decides_and_so_do_none_that_show(void **st
 
 /* ---- the table names the number that decides ---- */
 
-/* The table of a proof with one number that decides; `own` (or NULL): the proof in the recipe's own dtypes beside it.
- */
+/* The table of a proof with one number that decides; `own` (or NULL): the proof in the recipe's own
+ * dtypes beside it. */
 static char *table_of(const ad_proof *proof, const ad_proof *own) {
   json_t *document = document_of(proof, own, NULL);
   char *json = json_dumps(document, 0), *table;

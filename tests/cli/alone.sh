@@ -20,7 +20,7 @@ assert proof["world"] == 1 and proof["dtype"] == "recipe" and proof["survivors"]
 assert len(proof["params"]) > 5 and all(1e-7 < param["bound"] for param in proof["params"]), proof["params"]
 known = [entry for entry in proof["sabotage"] if not entry["derived"]]
 assert len(known) >= 3, known
-# What is put together over one rank is the same whatever is done to it; what is written is still judged by its types.
+# A collective over one rank changes no values, so a mistake in it may have no effect; its types are still checked.
 for entry in proof["sabotage"]:
     if entry["derived"]: assert entry["caught_by"] in ("type", "number", "no_effect") and (entry["message"] or entry["ratio"] is not None), entry
 assert proof["coverage"]["no_effect"] > 0, proof["coverage"]

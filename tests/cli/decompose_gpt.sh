@@ -21,9 +21,9 @@ exits_with() { # arguments: status, command
 }
 
 # ---- the target: its training is a run of its own, whose weights are then decomposed ----
-train -o whole || fail "train"
+train -o whole || fail "training fails"
 for file in metrics.jsonl report.html run.json trace.json weights.safetensors; do
-  [ -s whole/target/$file ] && [ -s whole/$file ] || fail "two runs have $file"
+  [ -s whole/target/$file ] && [ -s whole/$file ] || fail "$file of the target's run or of the decomposition is missing"
 done
 python3 - <<'P' || fail "what the target learned"
 import json
@@ -33,60 +33,60 @@ assert len(lines) == 300 and held_out[0] > 5 and held_out[-1] < 3.2, held_out
 assert json.load(open("whole/target/run.json"))["kind"] == "gpt"
 assert len(open("whole/metrics.jsonl").readlines()) == 8
 P
-train -o given --set target.steps=0 --set target.weights=whole/target/weights.safetensors || fail "given weights"
-[ ! -e given/target ] && cmp whole/weights.safetensors given/weights.safetensors || fail "the same target, the same decomposition"
-train -o drawn --set target.steps=0 || fail "drawn weights"
-cmp -s whole/weights.safetensors drawn/weights.safetensors && fail "a target that was not trained is another"
+train -o given --set target.steps=0 --set target.weights=whole/target/weights.safetensors || fail "training with given target weights fails"
+[ ! -e given/target ] && cmp whole/weights.safetensors given/weights.safetensors || fail "a target read from a file gives another decomposition"
+train -o drawn --set target.steps=0 || fail "training on a target with random weights fails"
+cmp -s whole/weights.safetensors drawn/weights.safetensors && fail "an untrained target gives the decomposition of the trained one"
 
 # ---- resuming: bit for bit on the same pools, possible on others, without training the target again ----
 cp -r whole stopped && rm -r stopped/checkpoints/step-8 stopped/weights.safetensors
 cp -r stopped other
 cp -r stopped read && rm -r read/target
-train -o stopped --resume || fail "resume"
-cmp whole/weights.safetensors stopped/weights.safetensors || fail "the same bits"
-train -o other --resume --set 'mesh={ci: "dp=1", blocks: "block=1 dp=2", adv: "dp=1"}' || fail "resume on other pools"
+train -o stopped --resume || fail "resuming fails"
+cmp whole/weights.safetensors stopped/weights.safetensors || fail "the resumed run has other weights"
+train -o other --resume --set 'mesh={ci: "dp=1", blocks: "block=1 dp=2", adv: "dp=1"}' || fail "resuming on other pools fails"
 for run in stopped other; do
-  cmp whole/target/metrics.jsonl $run/target/metrics.jsonl || fail "$run: the target was trained before"
-  cmp whole/target/weights.safetensors $run/target/weights.safetensors || fail "$run: the target stays"
-  [ "$(wc -l <$run/metrics.jsonl)" -eq 8 ] || fail "$run: all steps"
+  cmp whole/target/metrics.jsonl $run/target/metrics.jsonl || fail "$run: resuming changed the target's metrics"
+  cmp whole/target/weights.safetensors $run/target/weights.safetensors || fail "$run: resuming changed the target's weights"
+  [ "$(wc -l <$run/metrics.jsonl)" -eq 8 ] || fail "$run: metrics.jsonl has not all 8 steps"
 done
-train -o read --resume --set target.steps=0 --set target.weights=whole/target/weights.safetensors || fail "the same target from a file"
-cmp whole/weights.safetensors read/weights.safetensors || fail "the same target, the same bits"
-train -o whole --resume && grep -q "^all 8 steps were taken before" out || fail "a finished run"
+train -o read --resume --set target.steps=0 --set target.weights=whole/target/weights.safetensors || fail "resuming with the same target from a file fails"
+cmp whole/weights.safetensors read/weights.safetensors || fail "a run resumed with the same target from a file has other weights"
+train -o whole --resume && grep -q "^all 8 steps were taken before" out || fail "resuming a finished run does not say that all steps were taken"
 
 # ---- Ctrl-C while the target trains: it leaves a checkpoint, and resumes with the same bits ----
 "$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" --set target.steps=100000 -o long >out 2>err & launcher=$!
 for _ in $(seq 600); do [ ! -s long/target/metrics.jsonl ] || break; sleep 0.1; done
 exits_with 3 train -o long --resume
-grep -q "long: another run writes to this folder" err || fail "the folder is locked while the target trains"
+grep -q "long: another run writes to this folder" err || fail "no message that the folder is locked while the target trains"
 kill -INT $launcher
 exits_with 3 wait $launcher
 step=$(ls long/target/checkpoints | sed -n 's/step-//p' | sort -n | tail -1)
-[ "$(wc -l <long/target/metrics.jsonl)" = "$step" ] && [ ! -e long/metrics.jsonl ] || fail "stopped in the target's training"
+[ "$(wc -l <long/target/metrics.jsonl)" = "$step" ] && [ ! -e long/metrics.jsonl ] || fail "the run was not stopped in the target's training, or has no metrics of it"
 exits_with 2 train -o long
-grep -q "in this recipe: long/target holds a run that took $step of 100000 steps: --resume goes on" err || fail "it is not overwritten"
-train -o long --resume --set target.steps=$((step + 5)) || fail "resume in the target's training"
-grep -q "goes on after step $step" err || fail "it goes on where it was stopped"
-[ "$(wc -l <long/target/metrics.jsonl)" -eq $((step + 5)) ] && [ "$(wc -l <long/metrics.jsonl)" -eq 8 ] || fail "both are finished"
+grep -q "in this recipe: long/target holds a run that took $step of 100000 steps: --resume goes on" err || fail "no message that the stopped training of the target can be resumed"
+train -o long --resume --set target.steps=$((step + 5)) || fail "resuming in the target's training fails"
+grep -q "goes on after step $step" err || fail "the target's training did not continue after step $step"
+[ "$(wc -l <long/target/metrics.jsonl)" -eq $((step + 5)) ] && [ "$(wc -l <long/metrics.jsonl)" -eq 8 ] || fail "the target or the decomposition has not taken all steps"
 
 # A killed rank of the target's training ends the whole run.
 "$addend" train "$source/recipes/decompose-gpt.yaml" "${small[@]}" --set target.steps=100000 -o killed >out 2>err & launcher=$!
 for _ in $(seq 600); do [ ! -s killed/target/metrics.jsonl ] || break; sleep 0.1; done
 kill -9 "$(pgrep -P $launcher | tail -1)"
 exits_with 3 wait $launcher
-grep -q "rank [0-9]* died: signal 9" err || fail "which rank"
-[ ! -e killed/metrics.jsonl ] && [ ! -e killed/target/weights.safetensors ] || fail "nothing is decomposed"
+grep -q "rank [0-9]* died: signal 9" err || fail "no message which rank died"
+[ ! -e killed/metrics.jsonl ] && [ ! -e killed/target/weights.safetensors ] || fail "a run whose target's training was killed decomposed something"
 
 # ---- a checkpoint's target is not replaced by another; errors are told before any rank starts ----
 cp -r whole changed
 exits_with 2 train -o changed --resume --set target.lr=0.5
-grep -q "target, whose train.* is target.* in this recipe: .*differs in train.lr (0.01 there, 0.5 here)" err || fail "another training of the target"
+grep -q "target, whose train.* is target.* in this recipe: .*differs in train.lr (0.01 there, 0.5 here)" err || fail "no message that the target's training differs in its learning rate"
 rm -r changed/checkpoints/step-8 changed/weights.safetensors
 exits_with 2 train -o changed --resume --set target.steps=0 --set target.weights=long/target/weights.safetensors
-grep -q "target.weights ([0-9]* numbers, xxh64 [0-9a-f]* there, [0-9]* numbers, xxh64 [0-9a-f]* here)" err || fail "another target"
-cmp whole/target/weights.safetensors changed/target/weights.safetensors || fail "the trained one stays"
-train -o changed --overwrite --set target.steps=20 --set checkpoint.every=0 || fail "overwrite"
-[ "$(wc -l <changed/target/metrics.jsonl)" -eq 20 ] && [ ! -e changed/checkpoints ] || fail "both runs are replaced"
+grep -q "target.weights ([0-9]* numbers, xxh64 [0-9a-f]* there, [0-9]* numbers, xxh64 [0-9a-f]* here)" err || fail "no message that the target's weights differ"
+cmp whole/target/weights.safetensors changed/target/weights.safetensors || fail "a refused run changed the trained target"
+train -o changed --overwrite --set target.steps=20 --set checkpoint.every=0 || fail "training with --overwrite fails"
+[ "$(wc -l <changed/target/metrics.jsonl)" -eq 20 ] && [ ! -e changed/checkpoints ] || fail "--overwrite did not replace both runs"
 refused() { # arguments: words of the message, KEY=VALUE...
   local words=$1 sets=() set
   shift
@@ -102,21 +102,21 @@ refused 'losses.sparsity.anneal_from: must be below anneal_to, is 1 for 1' losse
 refused 'losses.sparsity.anneal_to: must be above anneal_from, is 0.25 for 0.75' losses.sparsity.last_power=power losses.sparsity.anneal_from=0.75 losses.sparsity.anneal_to=0.25
 sed 's/anneal_to: 0.9/anneal_to: 0.2/' "$source/recipes/decompose-gpt.yaml" >falls.yaml
 exits_with 2 "$addend" plan falls.yaml 2>err
-grep -q '^falls.yaml:28: losses.sparsity.anneal_to: must be above anneal_from, is 0.2 for 0.3$' err || fail "with its line"
+grep -q '^falls.yaml:28: losses.sparsity.anneal_to: must be above anneal_from, is 0.2 for 0.3$' err || fail "no message with the recipe's line 28"
 refused 'losses.sparsity.last_power: must be above 0, is -1' losses.sparsity.last_power=-1
-"$addend" plan "$source/recipes/decompose-gpt.yaml" "${small[@]}" >out 2>err || fail "plan"
-grep -q "^addend: the target is drawn from the seed here; .addend train. trains it first$" err || fail "plan says which target"
+"$addend" plan "$source/recipes/decompose-gpt.yaml" "${small[@]}" >out 2>err || fail "plan fails"
+grep -q "^addend: the target is drawn from the seed here; .addend train. trains it first$" err || fail "plan does not say which target it uses"
 
 # ---- the exponent of importances at step s: constant until anneal_from, then linear to last_power at anneal_to ----
 anneal() { # arguments: folder, KEY=VALUE...
   local out=$1 sets=() set
   shift
   for set in "$@"; do sets+=(--set "losses.sparsity.$set"); done
-  train -o "$out" --set target.steps=0 --set train.lr=0 --set checkpoint.every=0 "${sets[@]}" || fail "$out"
+  train -o "$out" --set target.steps=0 --set train.lr=0 --set checkpoint.every=0 "${sets[@]}" || fail "training $out fails"
 }
 anneal falls power=2 last_power=0.5 anneal_from=0.25 anneal_to=0.75
 for power in 2 1.625 1.25 0.875 0.5; do anneal "stays-$power" power=$power last_power=power; done
-python3 - <<'P' || fail "the power falls with the steps"
+python3 - <<'P' || fail "the sparsity power does not fall with the steps"
 import json
 def sparsity(run): return [json.loads(line)["losses"]["sparsity"] for line in open(run + "/metrics.jsonl")]
 falls = sparsity("falls")
@@ -126,5 +126,5 @@ for step, power in enumerate((2, 2, 2, 1.625, 1.25, 0.875, 0.5, 0.5)):
 assert len({round(sparsity(f"stays-{power}")[4], 3) for power in (2, 1.625, 1.25, 0.875, 0.5)}) == 5
 P
 "$addend" check "$source/recipes/decompose-gpt.yaml" "${small[@]}" --steps 3 --set losses.sparsity.anneal_from=0 >out 2>err || { cat out; fail "its gradients are proven"; }
-grep -q "^addend: the target is drawn from the seed here" err || fail "check says which target"
+grep -q "^addend: the target is drawn from the seed here" err || fail "check does not say which target it uses"
 echo "decompose_gpt: all hold"

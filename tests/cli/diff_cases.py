@@ -21,7 +21,7 @@ def run(folder, *arguments):
 
 
 def judged(job, *arguments, status=1, folder="dump", **how):
-    """The document of a dump of this job."""
+    """Return the document of a dump of this job."""
     path = os.path.join(work, folder)
     shutil.rmtree(path, ignore_errors=True)
     job.save(path, **how)
@@ -39,7 +39,8 @@ def param(document, name="w"):
     return next(p for p in document["params"] if p["name"] == name)
 
 
-WORDS = {"right": "right", "identical_addends": "cannot_tell", "not_judged": "cannot_tell"}  # every other kind is wrong
+# every other kind of verdict is "wrong"
+WORDS = {"right": "right", "identical_addends": "cannot_tell", "not_judged": "cannot_tell"}
 
 
 def verdict(document, kind, axis=None, ranks=(), factor=None, name="w", words=""):
@@ -58,7 +59,7 @@ def causes_of(found):
 
 
 def causes(document, *told, name="w", of=lambda found: found):
-    """`told`: the axes of each cause that fits, or the place of one that has no axes."""
+    """`told`: the axes of each possible cause, or its place if it has no axes."""
     found = of(param(document, name) if name else document)
     listed = causes_of(found)
     assert bool(found["cause"]) == (len(listed) == 1) and (not found["cause"] or found["possible_causes"] == []), found
@@ -72,12 +73,12 @@ def times(job, factor):
 
 
 def only(job, holds):
-    """holds(place of the addend's rank, place of the sum's rank, microbatch)"""
+    """Return counts that are 1 where holds(place of the addend's rank, place of the sum's rank, microbatch)."""
     return lambda p, rank: {(r, m): 1.0 for r, m in job.right(p, rank) if holds(job.place(r), job.place(rank), m)}
 
 
 def shard(axis, size, rows, width):
-    """A sum cut as PyTorch cuts: by ceil, with empty tails."""
+    """Return the part of a sum cut as PyTorch cuts: by ceil, with empty tails."""
     def held(place):
         each = -(-rows // size)
         first = min(rows, place[axis] * each)
@@ -85,7 +86,7 @@ def shard(axis, size, rows, width):
     return held
 
 
-# What is right, in every form.
+# Dumps of correct jobs, in every form, are judged right.
 mesh = "pp=1 dp=3 tp=2"
 cut = [Param("w", [5, 6], "tp=S0", held=None), Param("emb", [4, 9], "dp=R tp=S1", expect=1 / 3),
        Param("norm", [7], "tp=I"), Param("bias", [3], "tp=R"), Param("scalar", [], "tp=I"), Param("none", [0, 4])]
@@ -97,23 +98,23 @@ assert all(p["kind"] == "right" and p["counts"] is None and p["residual"] <= p["
 assert param(document, "emb")["expect"] == 1 / 3 and param(document)["types"] == "pp=R dp=R tp=S0"
 for dtype, sum_dtype in ("BF16", "BF16"), ("F32", "BF16"), ("F16", "F32"), ("F64", "F64"):
     judged(Job("dp=3 tp=2", [Param("w", [4, 5], "tp=S0", dtype=dtype, sum_dtype=sum_dtype)], microbatches=2), status=0)
-# Sums that are cut over the axis that they were summed over: by ceil, and the last rank has nothing.
+# Sums that are reduce-scattered over the axis of their sum, cut by ceil: the last rank has no part.
 fsdp = Job("dp=4", [Param("w", [5, 3], held=shard("dp", 4, 5, 3)), Param("b", [9])], expect=0.25)
 judged(fsdp, status=0)
 sampled = Job("dp=3 tp=2", [Param("w", [50, 20], "tp=S0", held=None), Param("v", [40, 30], held=shard("dp", 3, 40, 30)),
                             Param("small", [7]),
-                            # Of the sample a block of columns has some, with others between them.
+                            # The sample of 64 has some elements of a block of columns, with others between them.
                             Param("columns", [40, 30], held=lambda place: [[0, 10 * place["dp"]], [40, 10]])], sample=64)
 document = judged(sampled, status=0)
 assert param(document)["sampled"] == 64 and param(document)["numel"] == 1000 and param(document, "small")["sampled"] == 7
-# A rank that did not use a parameter, and one that did not in one microbatch.
+# A rank that did not use a parameter, and a rank that did not use one in one microbatch.
 judged(Job("dp=3", [Param("w", [20])], microbatches=2), status=0, counts=None,
        skip=lambda kind, rank, m, name: False)
 job = Job("dp=3", [Param("w", [20])])
 judged(job, status=0, skip=lambda kind, rank, m, name: kind == "addend" and rank == 1,
        counts=lambda p, rank: {(0, 0): 1.0, (2, 0): 1.0})
 
-# One factor on everything.
+# All sums are wrong by one factor.
 mesh = "one=1 dp=3 tp=2"
 w = [Param("w", [8, 5]), Param("b", [3])]
 job = Job(mesh, w, expect=1.0)
@@ -133,7 +134,7 @@ document = judged(job, counts=lambda p, rank: times(job, 0.5)(p, rank) if p.name
 verdict(document, "right")
 verdict(document, "averaged", "tp", name="b")
 assert any("factor differs between parameters" in m for m in document["messages"])
-# Axes of one size, and sets of them, cannot be told apart by a factor, whatever their order and whether they are summed over.
+# A factor cannot tell axes of one size apart, or sets of them, whatever their order and whether they are summed over.
 for names in itertools.permutations("a=2 b=2 c=4".split()):
     tied = Job(" ".join(names), [Param("w", [8, 5], "c=S0"), Param("b", [3], "c=I"), Param("d", [40])])
     a_b = ",".join(name[0] for name in names if name != "c=4")
@@ -151,7 +152,7 @@ for names in itertools.permutations("a=2 b=2 c=4".split()):
     listed = causes_of(param(judged(tied, counts=times(tied, 1 / 8))))
     assert sorted("".join(sorted(cause["axes"])) for cause in listed) == [",ac", ",bc"], listed
     causes(judged(tied, counts=times(tied, 1 / 16)), ",".join(name[0] for name in names))
-# The number of microbatches is divided by as well.
+# Sums that were divided by the number of microbatches as well.
 stepped = Job("dp=4 tp=2", [Param("w", [40])], microbatches=4)
 found = verdict(judged(stepped, counts=times(stepped, 1 / 4)), "averaged", None, factor=1 / 4, words="divided by the number of microbatches")
 causes(judged(stepped, counts=times(stepped, 1 / 4)), "dp", "microbatches")
@@ -161,21 +162,21 @@ alone = Job("dp=3", [Param("w", [40])], microbatches=4)
 verdict(judged(alone, counts=times(alone, 1 / 4)), "averaged", None, factor=1 / 4, words="divided by the number of microbatches: every addend")
 three = Job("dp=3", w)
 verdict(judged(three, counts=times(three, 2)), "doubled", factor=2)
-# Narrow sums hide a factor from no fit: the bound of 48 bf16 addends is wider than many an addend.
+# Narrow sums do not hide a factor from the fit: the bound of 48 bf16 addends is wider than many an addend.
 narrow = Job("dp=48", [Param("w", [300], dtype="BF16")])
 judged(narrow, status=0)
 verdict(judged(narrow, counts=times(narrow, 1 / 48)), "averaged", "dp")
 verdict(judged(narrow, counts=only(narrow, lambda a, s, m: a["dp"] != 7)), "missing", "dp", [7])
 
-# Some ranks.
+# Addends of some ranks are missing.
 verdict(judged(job, counts=only(job, lambda a, s, m: a["dp"] != 1)), "missing", "dp", [2, 3], 0, words="ranks 2 and 3")
 verdict(judged(job, counts=only(job, lambda a, s, m: a["dp"] != 1)), "missing", "dp", [2, 3], 0, name="b")
 verdict(judged(job, counts=only(job, lambda a, s, m: (a["dp"], a["tp"]) != (2, 1))), "missing", None, [5], 0)
 verdict(judged(job, counts=only(job, lambda a, s, m: (a["dp"], a["tp"]) != (2, 1))), "missing", None, [5], 0, name="b")
-# Each part has fewer elements than there are addends; together they have enough.
+# Each part has fewer elements than there are addends; all parts together have enough.
 shards = Job("dp=8", [Param("w", [16, 2], held=shard("dp", 8, 16, 2))])
 verdict(judged(shards, counts=only(shards, lambda a, s, m: a["dp"] not in (2, 5))), "missing", "dp", [2, 5], 0)
-# One shard, or some: the verdict names who holds it.
+# One shard is wrong, or some: the verdict names the ranks that hold it.
 shard_of = lambda job, ranks, factor: lambda p, rank: times(job, factor)(p, rank) if rank in ranks else None
 document = judged(fsdp, counts=shard_of(fsdp, [1], 2))
 verdict(document, "doubled", None, [1], 2, words="2 times what is expected; in the shard of rank 1 only")
@@ -185,7 +186,7 @@ verdict(judged(shards, counts=shard_of(shards, [5], 1 / 8)), "averaged", "dp", [
 verdict(judged(shards, counts=shard_of(shards, [3], 0)), "missing", None, [3], 0, words="in the shard of rank 3 only")
 both = lambda p, rank: times(shards, {3: 2, 4: 3}.get(rank, 1))(p, rank)
 verdict(judged(shards, counts=both), "doubled", None, [3], 2, words="in the shard of rank 3, and in others something else")
-# Which addends is said by `ranks`, in which shard by the text.
+# `ranks` says which addends are wrong, and the text in which shard.
 lost = lambda p, rank: {key: 1.0 for key in fsdp.right(p, rank) if rank != 0 or key[0] != 2}
 verdict(judged(fsdp, counts=lost), "missing", "dp", [2], 0, words="addends of rank 2 are not in the sum; in the shard of rank 0 only")
 two = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S0")])
@@ -203,7 +204,7 @@ verdict(judged(job, counts=half), "missing", None, [0], 0.5, words="the others c
 odd = lambda p, rank: {key: 1 + 0.1 * key[0] for key in job.right(p, rank)}
 verdict(judged(job, counts=odd), "factor", None, [], words="from 1 to 1.5")
 
-# Not summed over some axes.
+# Sums that were not summed over some axes.
 own = lambda a, s, m: a == s
 verdict(judged(job, counts=only(job, own)), "own_only", "dp,tp", factor=1)
 verdict(judged(job, counts=only(job, own)), "own_only", "dp,tp", factor=1, name="b")
@@ -214,7 +215,7 @@ pairs = Job("dp=6", [Param("w", [40])])
 verdict(judged(pairs, counts=only(pairs, lambda a, s, m: a["dp"] // 2 == s["dp"] // 2)), "partial", None, range(6))
 verdict(judged(pairs, counts=only(pairs, lambda a, s, m: a["dp"] // 2 == (s["dp"] // 2 + 1) % 3)), "wrong_group", None,
         range(6))
-# Summed over tp, where each has its own part, and not over dp.
+# Sums over tp, on which each rank has its own part, instead of over dp.
 group = Job("dp=3 tp=2", [Param("w", [4, 6], "tp=S1"), Param("n", [30], "tp=I")])
 
 
@@ -230,7 +231,8 @@ def over_tp(p, rank, values):
 
 
 verdict(judged(group, after=over_tp), "wrong_group", "tp", range(6), words="over tp")
-# The same of samples: what is there of one part lies elsewhere than what is there of another. The reader is told, on the page too.
+# The same with samples: those of one part lie at other places than those of another. The reader is told, on the page
+# too.
 group.sample = 8
 document = judged(group, after=over_tp)
 verdict(document, "unexplained", None, range(6), words="or is summed over tp, which a sample cannot tell")
@@ -240,24 +242,25 @@ page = os.path.join(work, "sampled.html")
 told = subprocess.run([program, "diff", "--html", page, os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
 assert told.returncode == 1 and "note " + says in told.stdout and says in open(page).read(), told
 
-# Copies.
+# Copies that differ.
 found = verdict(judged(job, counts=lambda p, rank: {(0, 0): 1.0} if rank == 3 else None), "replicas_differ", "dp,tp", [3])
 assert found["counts"][0] == [1] and found["counts"][1] == [0]
 drift = lambda p, rank, values: rounded("F32", [v * (1 + (2e-7 if rank == 1 else 0)) for v in values])
 verdict(judged(three, after=drift), "replicas_differ", "dp", [0, 1, 2], words="rounding only")
-# All ranks of tp are said to do the same, and each has its own: what `to_local()` without grad_placements does.
+# The types say that all ranks of tp do the same, but each has its own addend, as with `to_local()` without
+# grad_placements.
 router = Job("dp=2 tp=3", [Param("w", [20], "tp=I"), Param("b", [2], "tp=I")])
 for r in range(6):
     for p in router.params:
         router.addends[r, 0, p.name] = rounded("F32", [router.random.gauss(0, 1) for _ in range(p.numel())])
 for name in "w", "b":
     verdict(judged(router), "own_only", "tp", factor=1, name=name, words="own addend only")
-# Or those ranks worked on different batches: said once of all that differ.
+# Or those ranks worked on different batches: this is said once for all parameters that differ.
 document = judged(router)
 assert [cause["kind"] for cause in causes(document, "tp", "tp")] == ["own_only", "other_batches"]
 assert len(document["messages"]) == 1 and "fed different batches" in document["messages"][0], document["messages"]
 assert document["messages"][0].startswith("`b` and 1 other parameter: all ranks along tp"), document["messages"]
-# Where the addends of some ranks are not there, they may lack for more than one reason.
+# Addends of some ranks may be missing for more than one reason.
 corner = Job("a=2 b=2", [Param("w", [20])])
 others = lambda kind, rank, m, name: kind == "addend" and rank in (1, 2)
 judged(corner, status=0, skip=others, counts=lambda p, rank: {(0, 0): 1.0, (3, 0): 1.0})
@@ -268,7 +271,7 @@ verdict(document, "not_distinguishable", None, [0, 3], words="possible causes: p
 assert [cause["kind"] for cause in causes(document, "a", "b", "a,b")] == ["partial", "partial", "own_only"]
 document = judged(corner, skip=others, counts=lambda p, rank: {(3, 0): 1.0})
 verdict(document, "missing", None, [0], 0)
-# Ranks that do the same along two axes: the sum went over either.
+# Ranks that do the same along two axes: the sum may have gone over either axis.
 either = Job("a=2 b=2", [Param("w", [20], "a=I b=I"), Param("s", [1], "a=I b=I")])
 for p in either.params:
     for rank in 1, 2, 3:
@@ -277,18 +280,18 @@ for p in either.params:
 document = judged(either, counts=lambda p, rank: {(0, 0): 1.0, (1, 0): 1.0} if rank == 0 else None)
 verdict(document, "wrong_group", None, [0], words="possible causes: wrong group: summed over a, and its types want the sum over no axis")
 causes(document, "a", "b")
-# One number is a multiple of every other.
+# A single number is a multiple of every other number.
 assert any(cause["kind"] == "wrong_group" and cause["axes"] == "a" for cause in param(document, "s")["possible_causes"]), param(document, "s")
-# A copy differs from those beside it, whichever rank has it.
+# One copy differs from the others, whichever rank has it.
 for odd in range(6):
     verdict(judged(job, counts=lambda p, rank: {(0 if odd else 1, 0): 1.0} if rank == odd else None), "replicas_differ", "dp,tp", [odd])
-# A rank whose optimizer gets nothing while others' do.
+# The optimizers of some ranks get no gradients, those of the other ranks do.
 used = judged(pairs, skip=lambda kind, rank, m, name: rank % 2, counts=only(pairs, lambda a, s, m: a["dp"] % 2 == 0))
 verdict(used, "replicas_differ", "dp", [1, 3, 5], words="ranks 1, 3 and 5 have no sum")
 stages = Job("pp=2 dp=3", [Param("w", [20], "pp=I")])
 judged(stages, status=0, skip=lambda kind, rank, m, name: rank > 2)
 
-# Microbatches.
+# Mistakes in microbatches.
 steps = Job("dp=3", w, microbatches=3)
 judged(steps, status=0)
 for name in "w", "b":
@@ -302,7 +305,8 @@ later = lambda p, rank: {k: 1.0 for k in steps.right(p, rank) if k[1] == 0 or k[
 for name in "w", "b":
     found = verdict(judged(steps, counts=later), "partial", "dp", factor=1, name=name, words="in all microbatches but the first: not summed over dp")
     assert found["cause"]["place"] == "microbatches", found
-# The same of shards too small for a fit, where a rank had nothing in the second microbatch: what its zeros count nobody knows.
+# The same with shards too small for a fit, where a rank had no addend in the second microbatch, so that its count stays
+# unknown.
 idle = Job("dp=3", [Param("w", [9, 1], held=shard("dp", 3, 9, 1), dtype="F64")], microbatches=2)
 idle.addends[2, 1, "w"] = [0.0] * 9
 found = verdict(judged(idle, counts=lambda p, rank: {k: 1.0 for k in idle.right(p, rank) if k[1] == 0 or k[0] == rank}), "partial", "dp",
@@ -319,7 +323,8 @@ verdict(document, "earlier_microbatches_divided", None, factor=1 / 2, words="ear
 causes(document, "a", "b")
 verdict(judged(steps, counts=lambda p, rank: {k: 1.0 for k in steps.right(p, rank) if k != (1, 1)}), "missing", None, [1],
         words="in microbatch 1")
-# Microbatches that are right, others of which each rank has its own: which ones, and over what they were not summed.
+# Some microbatches are right, and in others each rank has its own addend: which ones, and over which axes they were not
+# summed.
 four = Job("a=2 b=2", [Param("w", [40]), Param("v", [60])], microbatches=4)
 own = lambda axes, wrong: lambda p, rank: {
     (r, m): 4.0 if m in wrong and axes == "ab" else 1.0 for r, m in four.right(p, rank)
@@ -328,7 +333,8 @@ verdict(judged(four, counts=own("a", (1, 3))), "partial", "a", factor=1, words="
 verdict(judged(four, counts=own("ab", (3,))), "partial", "a,b", factor=4,
         words="partial in microbatch 3: not summed over a,b: each rank's sum has only the addends of its own place there, 4 times")
 
-# Of each rank its own addend of one microbatch, or a pair's of one: no addend of another group's ranks.
+# Each rank has its own addend of one microbatch, or a pair of ranks has the pair's: no addend of ranks of another
+# group.
 verdict(judged(steps, counts=lambda p, rank: {(rank, 2): 1.0}), "own_only", "dp", range(3), factor=1,
         words="own addend only, in microbatch 2 alone: not summed over dp")
 paired = Job("dp=4", [Param("w", [40])], microbatches=2)
@@ -341,7 +347,7 @@ verdict(judged(at_once, counts=pair), "partial", None, range(4), factor=1, words
 crossed = lambda p, rank: {(r, 1): 1.0 for r in range(4) if r // 2 != rank // 2}
 verdict(judged(paired, counts=crossed), "wrong_group", None, range(4), words="addends of other ranks than their own group's")
 
-# Factors that say what made them: a loss scale, a clip of each rank, a clip of the sums.
+# Factors that show their cause: a loss scale, a clip on each rank, a clip of the sums.
 found = verdict(judged(job, counts=times(job, 1 / 1024)), "factor", factor=1 / 1024, words="1/1024 times what is expected, a power of two")
 verdict(judged(job, counts=times(job, 65536)), "factor", factor=65536, words="65536 times what is expected, a power of two")
 scales = {0: 0.3, 1: 0.71, 2: 0.52}
@@ -354,7 +360,7 @@ document = judged(three, counts=lambda p, rank: {key: 0.303 if p.name == "b" els
 verdict(document, "factor", factor=0.4, words="0.4 times what is expected: a factor that is no group's size")
 assert "clipped" not in param(document)["text"], param(document)["text"]
 
-# Values before the step: replicas that differ, and what of a sum cannot be told.
+# Values before the step: replicas that differ, and what then cannot be told of a sum.
 values = lambda which: lambda kind, rank, m: {"addend.values": json.dumps({"w": which[rank]})} if kind == "sum" else {}
 judged(three, status=0, extra=values(["aa"] * 3))
 found = verdict(judged(three, extra=values(["aa", "aa", "bb"])), "replicas_differ", "dp", [2], words="values differ before the step along dp: rank 2")
@@ -368,8 +374,9 @@ verdict(judged(parts, extra=values(["aa", "bb", "aa", "cc"])), "replicas_differ"
 
 
 def unequal(job, p, told):
-    """By every pair of ranks that told of the same elements: the axes along which values differ, of ranks beside each other
-    if there are any; and the ranks that have not the first one's."""
+    """Compare every pair of ranks that have the same elements: find the axes along which values differ between
+    neighbours, if there are any, and the ranks whose values are not the first rank's.
+    """
     beside, anywhere, ranks = set(), set(), []
     for b in range(job.world):
         same = [a for a in range(b) if told[a] and told[b] and job.own_box(p, a) == job.own_box(p, b)]
@@ -390,17 +397,17 @@ for types in "", "b=S0":
         axes, ranks = unequal(drawn, drawn.params[0], [own.get("w") for own in told])
         how = {"extra": lambda kind, rank, m: {"addend.values": json.dumps(told[rank])} if kind == "sum" else {}}
         verdict(judged(drawn, **how), "replicas_differ", axes, ranks) if ranks else judged(drawn, status=0, **how)
-# Two that lie beside no other: along all axes on which they lie apart.
+# Two ranks that are no neighbours: all axes on which they are apart are named.
 two_told = {2: {"w": "aa"}, 9: {"w": "bb"}}
 document = judged(drawn, extra=lambda kind, rank, m: {"addend.values": json.dumps(two_told[rank])} if kind == "sum" and rank in two_told else {})
 verdict(document, "replicas_differ", "a,c", [9])
 unjudged = judged(three, counts=times(three, 0.7), extra=lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'})
 verdict(unjudged, "not_judged", words="cannot tell: it is compressed")
-assert unjudged["verdict"] == "wrong", unjudged["verdict"]  # of the others
+assert unjudged["verdict"] == "wrong", unjudged["verdict"]  # the verdict of the other parameters
 alone = judged(Job("dp=3", [Param("w", [20])]), extra=lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'})
 assert alone["verdict"] == "cannot_tell", alone["verdict"]
 
-# Divisors.
+# Divisors of the losses.
 counts = {0: 4, 1: 5, 2: 9}
 divisor = lambda kind, rank, m: {"addend.divisor": str(counts[rank])} if kind == "addend" else {}
 verdict(judged(three, extra=divisor), "divided_by_own_count", factor=1, words="4 to 9")
@@ -408,7 +415,8 @@ verdict(judged(three, extra=divisor), "divided_by_own_count", factor=1, name="b"
 weighted = lambda p, rank: {(r, m): counts[r] / 6 for r, m in three.right(p, rank)}
 judged(three, status=0, extra=divisor, counts=weighted)
 judged(three, status=0, extra=lambda kind, rank, m: {"addend.divisor": "6"} if kind == "addend" else {})
-# Ranks of tp, over which nothing is summed, work on one batch: it has one count. Those of ep have their own.
+# Ranks of tp, over which nothing is summed, work on one batch and must have one count. Those of ep have their own
+# batches.
 parallel = Job("dp=2 tp=2", [Param("w", [8, 5], "tp=S0"), Param("n", [7], "tp=I")])
 by_axis = lambda job, axis: lambda kind, rank, m: {"addend.divisor": str(10 + 3 * job.place(rank)[axis])} if kind == "addend" else {}
 document = judged(parallel, extra=by_axis(parallel, "tp"))
@@ -421,7 +429,7 @@ experts = Job("dp=2 ep=2", [Param("w", [8, 5], "ep=S0"), Param("dense", [9])])
 for name in "w", "dense":
     verdict(judged(experts, extra=by_axis(experts, "ep")), "divided_by_own_count", factor=1, name=name, words="each rank divided")
 
-# Rounding: of a dtype that the dump does not name, and named.
+# Rounding, of a dtype that the dump names or does not name.
 coarse = lambda p, rank, values: rounded("BF16", values)
 verdict(judged(three, after=coarse), "rounding", factor=1, words="bf16")
 judged(three, status=0, after=coarse, extra=lambda kind, rank, m: {"addend.reduce": "bf16"} if kind == "sum" else {})
@@ -430,12 +438,13 @@ judged(three, status=0, after=coarse,
 
 
 class Mixed(Job):
-    """The last rank's addends are bf16."""
+    """The dtype of a rank's addends: bf16 on the last rank."""
     def addend_dtype(self, p, rank):
         return "BF16" if rank == self.world - 1 else p.dtype
 
 
-# Addends' dtypes: the widest of them, be it one rank's; none where what adds them is named; of another group's as well.
+# Addends may have different dtypes: the widest counts, even if one rank alone has it; none counts if the dump names the
+# dtype of the sum; those of another group count as well.
 judged(Mixed("dp=3", [Param("w", [40])]), status=0, after=coarse)
 verdict(judged(Job("dp=3", [Param("w", [40], dtype="BF16", sum_dtype="F32")]), after=coarse,
                extra=lambda kind, rank, m: {"addend.reduce": "f32"} if kind == "sum" else {}), "rounding", factor=1)
@@ -444,7 +453,7 @@ over_all = {(r, 0): 1.0 for r in range(6)}
 for r in range(6):
     mixed.addends[r, 0, "w"] = rounded("BF16", [mixed.random.gauss(0, 1) for _ in range(40)])
 verdict(judged(mixed, counts=lambda p, rank: over_all, after=coarse), "wrong_group", "dp,tp", range(6))
-# Below the smallest number of the widest dtype nothing is kept: here the last rank's alone is f16.
+# Values below the smallest number of the widest dtype are lost; here the last rank alone has f16.
 class Tiny(Job):
     def addend_dtype(self, p, rank):
         return "F16" if rank == self.world - 1 else p.dtype
@@ -454,12 +463,12 @@ tiny = Tiny("dp=3", [Param("w", [40])], expect=1 / 3)
 for r in range(3):
     tiny.addends[r, 0, "w"] = rounded("F16", [v * 1e-6 for v in tiny.addends[r, 0, "w"]])
 judged(tiny, status=0, after=lambda p, rank, values: rounded("F16", values))
-# Sums inside of an addend, of the last rank alone.
+# Sums inside an addend, of the last rank alone.
 inside = lambda kind, rank, m: {"addend.inside": '{"w": [10000, 1000]}'} if (kind, rank) == ("addend", 2) else {}
 near = lambda p, rank, values: [v + 0.3 * (p.name == "w") for v in values]
 verdict(judged(three, after=near), "unexplained", ranks=range(3))
 judged(three, status=0, after=near, extra=inside)
-# Another term.
+# Another term was added to the sum.
 other = lambda p, rank, values: [v + ((i * 7919) % 13 - 6) / 10 for i, v in enumerate(values)]
 document = judged(job, after=other)
 verdict(document, "unexplained", None, range(6))
@@ -467,7 +476,8 @@ assert any("3 elements for 6 addends" in m for m in document["messages"])
 several = Job(group.mesh, [*group.params, Param("v", [4, 6], "tp=S0")], sample=8)
 assert "`v` and 1 other parameter: sampled" in judged(several, after=other)["messages"][0]
 
-# Addends that cannot be told apart: sums made before look like that, so what is right of their sum is no verdict on them.
+# Addends that are equal cannot be told apart: that looks like sums made too early, so right sums give no verdict on
+# them.
 alike = Job("dp=4", [Param("w", [20]), Param("v", [30])])
 for name in "w", "v":
     alike.addends[3, 0, name] = alike.addends[2, 0, name]
@@ -482,7 +492,7 @@ assert document["messages"] == [same + "; give each rank a batch of its own, or 
 document = judged(alike, "--allow-identical", status=0)
 assert document["messages"] == [same], document["messages"]
 assert param(document)["counts"] is None and param(document)["ranks"] == []
-# What is wrong whoever's addends were counted is wrong all the same.
+# A sum that is wrong whichever of the equal addends were counted is still called wrong.
 document = judged(alike, counts=lambda p, rank: {(r, 0): 1.0 for r in (1, 2, 3)})
 assert document["verdict"] == "wrong"
 verdict(document, "missing", "dp", [0])
@@ -495,7 +505,7 @@ verdict(document, "not_distinguishable", words="averaged over dp")
 verdict(document, "identical_addends", None, [2, 3], name="v")
 assert any("ranks 0, 1, 2 and 3 hold the same addend (1 of 2 parameters)" in m for m in document["messages"])
 judged(alike, "--allow-identical", counts=fourth)
-# Of microbatches too; and one rank's first may be another's second.
+# The same with microbatches; and one rank's first addend may be another's second.
 twice = Job("dp=2", [Param("w", [20]), Param("v", [9])], microbatches=2)
 twice.addends[1, 1, "w"] = twice.addends[1, 0, "w"]
 twice.addends[1, 1, "v"] = twice.addends[0, 0, "v"]
@@ -503,19 +513,19 @@ document = judged(twice)
 found = verdict(document, "identical_addends", None, [1], words="microbatches of rank 1 hold the same addend")
 assert found["counts"] == [[1, 1], [None, None]], found["counts"]
 assert verdict(document, "identical_addends", None, [0, 1], name="v")["counts"] == [[None, 1], [1, None]]
-# Along an axis on which all ranks do the same they have to be equal, and zeros say nothing of who was counted.
+# On an axis on which all ranks do the same, addends have to be equal; and zeros do not show who was counted.
 judged(Job("dp=2 tp=2", [Param("w", [20], "tp=I")]), status=0)
 for zero in 0.0, -0.0:
     unused = Job("dp=3", [Param("w", [20]), Param("v", [9])])
     for r in range(3):
         unused.addends[r, 0, "w"] = [zero] * 20
     judged(unused, status=0)
-# Two numbers of bf16 are the same by chance in one of some hundred cases; three, or one of f32, are not.
+# Two bf16 numbers are equal by chance in one of some hundred cases; three, or one f32 number, are not.
 for dtype, numel, status in ("BF16", 1, 0), ("BF16", 2, 0), ("BF16", 3, 1), ("F16", 2, 0), ("F16", 3, 1), ("F32", 1, 1), ("F64", 1, 1):
     few = Job("dp=3", [Param("w", [numel], dtype=dtype)])
     few.addends[1, 0, "w"] = few.addends[0, 0, "w"]
     judged(few, status=status)
-# Addends that are alike in their beginning, and differ far behind it, are not equal; of equal ones every set is found.
+# Addends that agree at the beginning and differ far behind are not equal; of equal ones every set is found.
 long = Job("dp=6", [Param("w", [200]), Param("v", [200])])
 for r in range(6):
     long.addends[r, 0, "w"][:150] = long.addends[0, 0, "w"][:150]
@@ -524,11 +534,11 @@ long.addends[5, 0, "v"] = long.addends[3, 0, "v"] = long.addends[2, 0, "v"]
 document = judged(long)
 assert param(document)["pass"] and not param(document, "v")["pass"]
 assert [m.split(" hold")[0] for m in sorted(document["messages"])] == ["ranks 0 and 1", "ranks 2, 3 and 5"], document["messages"]
-# A reference knows what the sum should be.
+# A reference shows what the sum should be.
 whole = os.path.join(work, "alike.safetensors")
 write(whole, {}, {p.name: ("F32", p.shape, alike.sum_of(p, 0, alike.right(p, 0))) for p in alike.params})
 judged(alike, "--reference", whole, status=0)
-# The words for people.
+# The sentences that are printed.
 told = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
 assert told.returncode == 1 and "  ??   v" in told.stdout and "CANNOT TELL: 2 of 2 parameters; give each rank a batch of its own, or " \
     "--allow-identical where addends are meant to be equal\n" in told.stdout, told.stdout
@@ -536,7 +546,7 @@ judged(alike, counts=fourth)
 told = subprocess.run([program, "diff", os.path.join(work, "dump")], capture_output=True, text=True, timeout=60)
 assert told.returncode == 1 and "WRONG: 1 of 2 parameters; of 1 more it cannot tell" in told.stdout, told.stdout
 
-# Sums that are still partial, and sums that no one has.
+# Sums that are still partial, and sums that no rank has.
 part = Job("dp=3 tp=2", [Param("w", [10])])
 split = lambda p, rank: {(r, 0): 1.0 for r in range(6) if part.place(r)["tp"] == part.place(rank)["tp"]}
 says = lambda kind, rank, m: {"addend.partial": '{"w": "tp"}'} if kind == "sum" else {}
@@ -546,7 +556,7 @@ verdict(judged(job, skip=lambda kind, rank, m, name: kind == "sum" and name == "
 verdict(judged(fsdp, skip=lambda kind, rank, m, name: kind == "sum" and name == "w" and rank == 1), "no_sum",
         words="6 of 15 elements")
 
-# Positions that are not row-major: rank r stands where the axes in the other order would have it.
+# Positions that are not row-major: rank r stands where the axes in reverse order would put it.
 class Turned(Job):
     def place(self, rank):
         return {"dp": rank % 3, "tp": rank // 3}
@@ -559,7 +569,7 @@ turned = Turned("dp=3 tp=2", [Param("w", [4, 5], "tp=S0")])
 coord = lambda kind, rank, m: {"addend.coord": " ".join(f"{a}={i}" for a, i in turned.place(rank).items())}
 judged(turned, status=0, extra=coord)
 
-# A reference.
+# Comparisons with a reference.
 whole = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S1"), Param("b", [3], "tp=I")], expect=1 / 3)
 truth = {p.name: ("F32", p.shape, [sum(v) for v in zip(*(whole.sum_of(p, r, whole.right(p, r)) for r in range(2)))])
          for p in whole.params}
@@ -576,7 +586,7 @@ for factor, kind, axes in (3, "averaged", "dp"), (0.5, "doubled", "tp"), (0.77, 
     assert found["kind"] == "right" and found["verdict"] == "wrong", found
     assert found["reference"]["cause"]["kind"] == kind and found["reference"]["cause"]["axes"] == axes, found["reference"]
     assert abs(found["reference"]["ratio"] * factor - 1) < 1e-5 and param(document, "b")["pass"]
-# Several axes may have the size of the factor.
+# Several axes may have as many ranks as the factor.
 tied = Job("a=2 b=2", [Param("w", [8, 5])])
 write(reference, {}, {"w": ("F32", [8, 5], tied.sum_of(tied.params[0], 0, {key: 2.0 for key in tied.right(tied.params[0], 0)}))})
 document = judged(tied, "--reference", reference)
@@ -590,7 +600,8 @@ assert found["reference"]["cause"]["kind"] == "missing" and "not to the referenc
 write(reference, {}, {"b": truth["b"]})
 document = judged(whole, "--reference", reference, status=0)
 assert document["messages"] == ["the reference has no `w`"] and param(document)["reference"] is None
-# Another dump of the model, on another mesh: its sums are put together; and sums alone, without addends.
+# The reference may be another dump of the model, on another mesh, whose sums are put together; and it may have sums
+# without addends.
 other = Job("dp=2", [Param("w", [8, 5], held=shard("dp", 2, 8, 5)), Param("b", [3])])
 other.sum_of = lambda p, rank, counts: truth[p.name][2]
 other.save(os.path.join(work, "other"))
@@ -604,7 +615,7 @@ assert result.returncode == 0, result
 result = run(os.path.join(work, "dump"))
 assert result.returncode == 2 and "nothing says what the sums should be" in result.stderr
 
-# The norm.
+# The global norm.
 normed = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S1"), Param("b", [13], "tp=I"), Param("c", [11])])
 squares = {}
 for p in normed.params:
@@ -633,7 +644,7 @@ document = judged(normed, extra=lambda kind, rank, m: {"addend.norm": str(1 + ra
 assert "different norms" in document["norm"]["text"]
 
 
-# What is refused, by name.
+# Check that a dump with this change is refused by name.
 def refused(change, *words, status=2, job=None, **how):
     path = os.path.join(work, "refused")
     shutil.rmtree(path, ignore_errors=True)
@@ -648,7 +659,7 @@ def refused(change, *words, status=2, job=None, **how):
 
 
 def again(name, metadata=None, tensors=None):
-    """The file with other metadata or tensors."""
+    """Return the file with other metadata or tensors."""
     def change(path):
         file = os.path.join(path, name)
         data = open(file, "rb").read()
@@ -693,8 +704,8 @@ refused(lambda path: [os.remove(os.path.join(path, name)) for name in os.listdir
 assert run(os.path.join(work, "nowhere")).returncode == 2
 assert expect_of({"*": 1, "a.*": 2}, "a.b") == 2
 
-# Files whose maps and tensors are the same are read once, and checked once where nothing is cut. Here all files say the same, but
-# for one; what that one says counts, whichever kind it is of.
+# Files with equal maps and tensors are read and checked once, if nothing is cut. Here all files but one are equal; that
+# one's contents count, whichever kind of file it is.
 same = {"addend.expect": '{"*": 1.0}', "addend.held": '{"w": [[0, 0], [6, 2]], "b": [[0], [3]]}'}
 every = [f"rank{rank:05}.{kind}.safetensors" for rank in range(3) for kind in ("addend.m0", "sum")]
 short = {"w": ("F32", [5, 2], [0.0] * 10), "b": ("F32", [3], [0.0] * 3)}
@@ -704,7 +715,7 @@ for name in one, two:
     refused(again(name, {"addend.shapes": '{"w": [12], "b": [3]}'}), name, "[12]", "[6, 2]", metadata=same)
 refused(lambda path: [again(name, tensors=short)(path) for name in every], *every, metadata=same)
 refused(lambda path: [again(name, tensors=short)(path) for name in every if "sum" in name], *every[1::2], metadata=same)
-cut = Job("dp=2", [Param("w", [5, 2], "dp=S0")])  # a part of two rows, and one of three
+cut = Job("dp=2", [Param("w", [5, 2], "dp=S0")])  # one part of two rows and one of three
 refused(again(one, tensors={"w": ("F32", [2, 2], [0.0] * 4)}), one, "should have [3, 2]", job=cut)
 said = {"addend.expect": '{"*": 1.0}', "addend.held": '{"w": [[0], [10]]}'}
 judged(part, status=0, counts=split, metadata={**said, "addend.partial": '{"w": "tp"}'})
@@ -714,7 +725,7 @@ rounds = lambda kind, rank, m: {"addend.reduce": '{"*": "bf16"}'} if (kind, rank
 judged(Job("dp=3", [Param("w", [10])]), status=0, after=coarse, metadata=said, extra=rounds)
 says = lambda kind, rank, m: {"addend.unjudged": '{"w": "it is compressed"}'} if (kind, rank) == ("addend", 1) else {}
 verdict(judged(Job("dp=3", [Param("w", [10])]), metadata=said, extra=says), "not_judged", words="cannot tell: it is compressed")
-# Nor does a file without maps repeat one that has other tensors.
+# A file without maps does not repeat another file that has other tensors.
 bare, path = {key: None for key in (*same, "addend.shapes", "addend.types")}, os.path.join(work, "bare")
 Job("dp=3", [Param("w", [6, 2])]).save(path)
 for name in every:

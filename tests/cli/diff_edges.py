@@ -13,13 +13,13 @@ sys.path.insert(0, os.path.dirname(__file__))
 from dumps import Job, Param, rounded, sample, write  # noqa: E402
 
 program, work = sys.argv[1:3]
-ROWS = 4096  # elements that are looked at at once
+ROWS = 4096  # elements that are judged in one block
 U = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
 done = 0
 
 
 def told(job, *arguments, **how):
-    """The document of a dump of this job."""
+    """Return the document of a dump of this job."""
     path = os.path.join(work, "dump")
     shutil.rmtree(path, ignore_errors=True)
     job.save(path, **how)
@@ -41,7 +41,7 @@ def kind(job, name="w", **how):
 
 
 def both(what, allowed, wrong, judge, right="right", little=0.01):
-    """`judge(off)` is what a dump that is `off` by so much is called."""
+    """Check both sides of a threshold; `judge(off)` gives the verdict on a dump that is wrong by `off`."""
     for sign in 1, -1:
         within, beyond = judge(sign * allowed * (1 - little)), judge(sign * allowed * (1 + little))
         assert within == right and beyond == wrong, (what, sign, within, beyond)
@@ -49,14 +49,15 @@ def both(what, allowed, wrong, judge, right="right", little=0.01):
 
 # ---- a sum against its addends, element by element ----
 
-# (n + 1) roundings of what adds, one of what holds for each microbatch, and (n + 2) of f64 itself, of the addends' absolute sum.
-# The sums are f64, so that what they are off by can be chosen; addends of f32 make f32 what adds, unless the dump says otherwise.
+# The bound of an element, relative to the addends' absolute sum: (n + 1) roundings of the dtype that adds, one of the
+# dtype that holds for each microbatch, and (n + 2) of f64. The sums are f64, so that their error can be chosen; f32
+# addends are added in f32, unless the dump says otherwise.
 def bound_of(n, microbatches, reduce, held="F64"):
     return (n + 1) * U[reduce] + microbatches * U[held] + (n + 2) * U["F64"]
 
 
 def off_at(element, part, job):
-    """The sum's element is off by this part of its addends' absolute sum."""
+    """Change an element of the sum by this part of its addends' absolute sum."""
     def after(p, rank, values):
         size = sum(abs(job.addends[r, m, p.name][element]) for r, m in job.right(p, rank))
         values[element] += part * size * (p.expect or job.expect)
@@ -74,7 +75,7 @@ for microbatches, dtype, reduce, expect in (1, "F32", None, 1.0), (3, "F32", Non
         judge = lambda part: "right" if kind(job, after=off_at(element, part, job), extra=says) == "right" else "wrong"  # noqa: B023
         # An f64 sum is rounded itself, to a tenth of such a bound.
         both(f"a sum of {dtype} at {element}", bound, "wrong", judge, little=0.15 if dtype == "F64" and not reduce else 0.01)
-# Held in f32 it is rounded once more for each microbatch: the sum's own digits are small where addends cancel.
+# Sums held in f32 are rounded once more for each microbatch; where addends cancel, the sum's own rounding is small.
 job = Job("dp=3", [Param("w", [40])], microbatches=2)
 for m in range(2):
     for i in range(40):
@@ -83,20 +84,20 @@ for m in range(2):
         job.addends[0, m, "w"][i], job.addends[1, m, "w"][i], job.addends[2, m, "w"][i] = large, -large, small
 both("a sum in f32", bound_of(6, 2, "F32", "F32"), "wrong",
      lambda part: "right" if kind(job, after=off_at(20, part, job)) == "right" else "wrong")
-# In the first, second and last block of rows, each to its end.
+# The wrong element is in the first, second or last block of rows, also at its end.
 blocks = Job("dp=2", [Param("w", [2 * ROWS + 3], dtype="F32", sum_dtype="F64")])
 for element in 0, ROWS - 1, ROWS, 2 * ROWS - 1, 2 * ROWS, 2 * ROWS + 2:
     for part, wanted in (0.99, "right"), (1.01, "wrong"):
         found = kind(blocks, after=off_at(element, part * bound_of(2, 1, "F32"), blocks))
         assert (found == "right") == (wanted == "right"), (element, part, found)
-# Where addends are nothing a sum may be as many smallest numbers as there are roundings.
+# Where all addends are zero, a sum may be off by one smallest f16 number (2^-24) for each rounding.
 tiny = Job("dp=2", [Param("w", [5], dtype="F16")])
 for r in range(2):
     tiny.addends[r, 0, "w"] = [0.0, 1.0, 2.0, 0.0, 3.0 + r]
 for steps, wanted in (3, "right"), (4, "wrong"):
     put = lambda p, rank, values: [steps * 2.0**-24 if i == 3 else v for i, v in enumerate(values)]  # noqa: B023
     assert (kind(tiny, after=put) == "right") == (wanted == "right"), steps
-# What overflows in f64 is not right, whatever stands behind it.
+# A sum that overflows in f64 is not right, whatever follows it.
 huge = Job("dp=2", [Param("w", [6], dtype="F64")])
 for element in 0, 3, 5:
     for r in range(2):
@@ -106,14 +107,17 @@ for element in 0, 3, 5:
 
 # ---- copies ----
 
-# Two ranks that do the same work and whose sums are right by their own addends: 64 times a sum's own bound, of the largest element.
+# Two ranks do the same work, and each sum is right by its own addends: copies may differ by 64 times a sum's bound,
+# relative to the largest element.
 apart = Job("dp=2 tp=2", [Param("w", [30], "tp=I", sum_dtype="F64")])
 bound = 64 * bound_of(2, 1, "F32")
 largest = max(abs(sum(apart.addends[r, 0, "w"][i] for r in (0, 2))) for i in range(30))
 
 
 def copies(element, part):
-    """The addend of rank 1, and so the sum of the ranks in its place on tp, is off by this part of the largest element."""
+    """The addend of rank 1, and so the sum of the ranks at its place on tp, is wrong by this part of the largest
+    element.
+    """
     other = Job("dp=2 tp=2", [Param("w", [30], "tp=I", dtype="F32", sum_dtype="F64")])
     kept = list(other.addends[1, 0, "w"])
     kept[element] += part * largest
@@ -156,14 +160,14 @@ assert set(param(told(twofold, after=note_rank))["ranks"]) == {1}, param(told(tw
 # ---- norms ----
 
 def squares_of(job, p):
-    """Squares of the elements of a parameter that no axis cuts, as far as they are in a dump."""
+    """Return the sum of squares of a parameter that no axis cuts, as far as its elements are in a dump."""
     values = rounded("F32", job.sum_of(p, 0, job.right(p, 0)))
     chosen = sample(p.name, p.numel(), job.sample) if job.sample and p.numel() > job.sample else range(p.numel())
     return [values[i] ** 2 for i in chosen]
 
 
 def norm_of(job, square, off=()):
-    """`off`: rank -> by what part of it that rank's is off"""
+    """`off`: by which part each rank's norm is wrong"""
     says = lambda k, rank, m: {"addend.norm": repr(math.sqrt(square) * (1 + dict(off).get(rank, 0)))} if k == "sum" else {}
     return told(job, extra=says)["norm"]
 
@@ -179,7 +183,8 @@ both("a norm's square", 1e-4, False, lambda off: norm_of(normed, total * (1 + of
 for rank in range(1, 4):
     both("a rank's norm", 1e-6, False, lambda off: norm_of(normed, total, {rank: off})["pass"], right=True)  # noqa: B023
 assert f"on rank {rank}" in norm_of(normed, total, {rank: 1.01e-6})["text"]
-# Copies that were counted are found by the square that they make; a parameter by what it adds, up to once for each rank.
+# Copies that were counted are found by their squares in the norm; a parameter by what it adds, up to once for each
+# rank.
 twice = total + own["w"] + own["c"] + own["v"]
 both("copies' square", 1e-4, False, lambda off: "copies along dp" in norm_of(normed, twice * (1 + off))["text"], right=True)
 for count in 0, 2, 4:
@@ -187,7 +192,7 @@ for count in 0, 2, 4:
     both(said, 1e-4 * total, False, lambda off: said in norm_of(normed, total + (count - 1) * own["c"] + off)["text"], right=True)  # noqa: B023
 for count in 5, 6:
     assert "`c`" not in norm_of(normed, total + (count - 1) * own["c"])["text"]
-# One whose square is lost in what a norm may be off is not named; it is where it is twice that.
+# A parameter whose square is within the norm's error is not named; one of twice that is.
 for part, named in (0.98, False), (1.03, True):
     faint = Job("dp=2", [Param("w", [50]), Param("s", [7])])
     square = sum(squares_of(faint, faint.params[0]))
@@ -197,7 +202,7 @@ for part, named in (0.98, False), (1.03, True):
     small = sum(squares_of(faint, faint.params[1]))
     norm = norm_of(faint, square + small + small)
     assert not norm["pass"] and ("`s` was counted 2 times" in norm["text"]) == named, (part, norm["text"])
-# Of a sample the norm is known within six deviations of what it leaves open.
+# With a sample, the norm is known within six standard deviations of what the sample leaves open.
 few = Job("dp=2", [Param("w", [500]), Param("v", [200, 3]), Param("all", [20])], sample=40)
 square, variance = 0, 0
 for p in few.params:
@@ -220,24 +225,24 @@ both("a group's size", 1e-4, "factor", lambda off: kind(job, counts=times(job, 4
 both("two", 1e-4, "factor", lambda off: kind(job, counts=times(job, 2 + off)), right="doubled")
 stepped = Job("dp=2", [Param("w", [60], sum_dtype="F64")], microbatches=5)
 both("microbatches", 1e-4, "factor", lambda off: kind(stepped, counts=times(stepped, 1 / (5 * (1 + off)))), right="averaged")
-# What was expected says whether one division was left out.
+# Whether one division was left out follows from the expected count.
 for off, said in (0, True), (0.9e-4, True), (-0.9e-4, True), (1.1e-4, False), (-1.1e-4, False):
     mean = Job("dp=4 tp=3", [Param("w", [60], sum_dtype="F64")], expect=(1 + off) / 12)
     text = param(told(mean, counts=times(mean, 12)))["text"]
     assert text.startswith("not divided over dp,tp") == said and "12 times" in text, (off, text)
 both("factors of two parameters", 1e-4, True, right=False, judge=lambda off: any(
     "factor differs" in m for m in told(job, counts=lambda p, rank: times(job, 0.7 * (1 + off if p.name == "b" else 1), "wb")(p, rank))["messages"]))
-# A count below nothing is no mistake in a sum: below half of -1 it is none of these addends.
+# A negative count is no mistake of a sum: below -1/2, the sum is none of these addends.
 for factor, wanted in (-0.499, "factor"), (-0.501, "unexplained"):
     assert kind(job, "b", counts=times(job, factor, "b")) == wanted, factor
-# What is not counted rounds nothing: a rank's own addend alone is held to one addend's bound.
+# An addend that is not counted rounds nothing: a rank's own addend alone has the bound of one addend.
 alone = Job("dp=6", [Param("w", [3], sum_dtype="F64")])
 for part, wanted in (0.98, "own_only"), (1.02, "other"):
     def nearly(p, rank, values):
         return [v + part * bound_of(1, 1, "F32") * abs(v) for v in values]  # noqa: B023
     found = kind(alone, counts=lambda p, rank: {(rank, 0): 1.0}, after=nearly)
     assert (found == "own_only") == (wanted == "own_only"), (part, found)
-# A rank that counts four times, and every element as far off as that many addends may be.
+# One rank's addend counts four times, and every element is as wrong as rounding so many addends allows.
 level = Job("dp=3", [Param("w", [2], dtype="F16", sum_dtype="F64")])
 for r in range(3):
     level.addends[r, 0, "w"] = rounded("F16", [1 + r / 64, 1 - r * r / 50])
@@ -246,7 +251,7 @@ for part, wanted in (0.98, "factor"), (1.02, "unexplained"):
     far = lambda p, rank, values: [v * (1 + part * bound_of(3, 1, "F16")) for v in values]  # noqa: B023
     found = param(told(level, counts=four, after=far))
     assert found["kind"] == wanted and (found["ranks"] == [2]) == (part < 1), (part, found)
-# The same of the smallest numbers of f16: a step for each rounding.
+# The same with the smallest numbers of f16: one step for each rounding.
 steps = Job("dp=3", [Param("w", [2], dtype="F16")])
 for r, values in enumerate(((10, 22), (13, 9), (20, 20))):
     steps.addends[r, 0, "w"] = [v * 2.0**-24 for v in values]
@@ -254,14 +259,14 @@ for more, wanted in (4, "factor"), (5, "unexplained"):
     far = lambda p, rank, values: [values[0] + more * 2.0**-24, values[1] - more * 2.0**-24]  # noqa: B023
     found = param(told(steps, counts=four, after=far))
     assert found["kind"] == wanted and (found["ranks"] == [2]) == (more < 5), (more, found)
-# A dtype that is no narrower than what adds explains nothing.
+# A dtype that is not narrower than the one that adds explains no difference.
 plain = Job("dp=3", [Param("w", [3], sum_dtype="F64")])
 text = param(told(plain, after=off_at(1, bound_of(3, 1, "F32") + 0.5 * U["F32"], plain)))["text"]
 assert "as if it was summed in f16 or bf16," in text, text
 held = Job("dp=3", [Param("w", [3], dtype="F64")])
 text = param(told(held, after=off_at(1, bound_of(3, 1, "F32", "F32") * 0.9, held)))["text"]
 assert "as if it was summed in f32, f16 or bf16," in text, text
-# Fewer elements than addends: any one microbatch, or all ranks in any one place of an axis.
+# Fewer elements than addends: any one microbatch may be wrong, or all ranks at any one place of an axis.
 three = Job("dp=2", [Param("w", [4])], microbatches=3)
 for m in range(3):
     found = param(told(three, counts=lambda p, rank: {(r, k): 2.0 if k == m else 1.0 for r, k in three.right(p, rank)}))  # noqa: B023
@@ -272,7 +277,7 @@ for axis, size in ("dp", 3), ("tp", 2):
         found = param(told(places, counts=lambda p, rank: {k: 1.0 for k in places.right(p, rank) if places.place(k[0])[axis] != place}))  # noqa: B023
         assert found["kind"] == "missing" and found["axis"] == axis, found
         assert found["ranks"] == [r for r in range(6) if places.place(r)[axis] == place], found
-# One number is a multiple of any other: its readings are listed, up to nine.
+# A single number is a multiple of any other: its possible causes are listed, up to nine.
 for mesh, readings in ("dp=2 tp=2", 4), ("a=2 b=2 c=2 d=2", 9):
     one = Job(mesh, [Param("w", [1])])
     for r in range(one.world):
@@ -281,7 +286,7 @@ for mesh, readings in ("dp=2 tp=2", 4), ("a=2 b=2 c=2 d=2", 9):
     assert len(found["possible_causes"]) == readings, found
     assert ("; or still others" in found["text"]) == (readings == 9), found["text"]
     assert len([r for r in found["possible_causes"] if r["text"] in found["text"]]) >= 2, found["text"]
-# A rank's addend that is as good as missing: a number next to a simple one is that, by less than 1/20.
+# A rank's addend that nearly lacks: a count within 1/20 of a simple number counts as that number.
 for left, wanted in (0.0495, "missing"), (-0.0495, "missing"), (0.0505, "rounding"), (-0.0505, "rounding"):
     hidden = Job("dp=6", [Param("w", [3], sum_dtype="F64")])
     for i in range(3):
@@ -289,25 +294,26 @@ for left, wanted in (0.0495, "missing"), (-0.0495, "missing"), (0.0505, "roundin
         hidden.addends[4, 0, "w"][i] = rounded("F32", [3e-6 * size])[0]
     found = param(told(hidden, counts=lambda p, rank: {(r, 0): left if r == 4 else 1.0 for r in range(6)}))  # noqa: B023
     assert found["kind"] == wanted and found["ranks"] == ([4] if wanted == "missing" else []), (left, found)
-# Addends that are hidden by a narrow dtype's rounding are told by their counts, from as many on as a bound may hide one.
+# Addends that a narrow dtype's rounding hides are found by their counts, if there are so many addends that the bound
+# may hide one.
 for ranks, numel, wanted in (10, 300, "right"), (11, 300, "missing"), (11, 20, "missing"), (11, 11, "right"):
     weak = Job(f"dp={ranks}", [Param("w", [numel], dtype="BF16")])
     weak.addends[7, 0, "w"] = rounded("BF16", [0.04 if i % 3 else -0.05 for i in range(numel)])
-    for r in range(ranks):  # large enough everywhere that one is hidden
+    for r in range(ranks):  # large enough everywhere that one addend is hidden
         weak.addends[r, 0, "w"] = rounded("BF16", [v + math.copysign(0.5, v) if r != 7 else v for v in weak.addends[r, 0, "w"]])
     found = param(told(weak, counts=lambda p, rank: {(r, 0): 0.0 if r == 7 else 1.0 for r in range(ranks)}))  # noqa: B023
     assert found["kind"] == wanted and found["ranks"] == ([7] if wanted == "missing" else []), found
-# A factor that gives the sum to its last digit is none of rounding, however near to one it is.
+# A factor that gives the sum to its last digit is not rounding, however near to one it is.
 near = Job("dp=3", [Param("w", [40], sum_dtype="F64")])
 for factor in 1.00005, 0.99995:
     found = param(told(near, counts=times(near, factor)))
     assert found["kind"] == "factor" and abs(found["factor"] - factor) < 1e-6, found
-# A dtype explains a difference as long as its rounding is a quarter of the addends at most.
+# Rounding in a dtype explains a difference if it is at most a quarter of the addends.
 for ranks, wanted in (61, "rounding"), (62, "unexplained"):
     many = Job(f"dp={ranks}", [Param("w", [3], sum_dtype="F64")])
     assert kind(many, after=off_at(1, 0.2, many)) == wanted, ranks
 
-# Shards that have fewer elements than there are addends, and together more or as many.
+# Each shard has fewer elements than there are addends; all shards together have more, or as many.
 for rows, wanted in (6, "factor"), (4, "unexplained"):
     cut = Job("dp=4", [Param("w", [rows, 1], held=lambda place: [[min(rows, 2 * place["dp"]), 0], [max(0, min(2, rows - 2 * place["dp"])), 1]],  # noqa: B023
                              sum_dtype="F64")])
@@ -317,12 +323,12 @@ idle = Job("dp=3", [Param("w", [40])])
 idle.addends[1, 0, "w"] = [0.0] * 40
 assert kind(idle, counts=times(idle, 1 / 3)) == "averaged"
 
-# Where no addend of a rank's own is there, its sum has none of them: nothing is all that it has.
+# If no addend of a rank's own group is in its sum, the sum is "nothing".
 gone = Job("dp=3", [Param("w", [40])])
 found = param(told(gone, skip=lambda k, rank, m, name: k == "addend" and rank == 1,
                    counts=lambda p, rank: {(r, 0): 0.0 if rank == 1 else 1.0 for r in (0, 2)}))
 assert found["kind"] == "replicas_differ" and found["ranks"] == [1], found
-# Of sets of ranks that hold equal addends two are named, and the others counted.
+# If several sets of ranks hold equal addends, the message names two sets and counts the others.
 for sets, said in (2, None), (3, ", and so does 1 other set of ranks"), (4, ", and so do 2 other sets of ranks"):
     equal = Job(f"dp={2 * sets}", [Param("w", [40])])
     for r in range(1, 2 * sets, 2):
@@ -333,7 +339,8 @@ for sets, said in (2, None), (3, ", and so does 1 other set of ranks"), (4, ", a
 
 # ---- microbatches ----
 
-# The last alone, or the earlier ones divided again: whichever of the earlier ones is not as the others, it is neither.
+# The last microbatch alone counts, or earlier ones were divided again: if one of the earlier ones differs from the
+# others, it is neither.
 third = 1 / 3
 for counts in (0, 0, 0, 1), (third, third, third, 1), (0, 0, 1), (third, third, 1), (0, 1), (third, 1):
     steps = Job("dp=3", [Param("w", [60])], microbatches=len(counts))
@@ -344,7 +351,7 @@ for counts in (0, 0, 0, 1), (third, third, third, 1), (0, 0, 1), (third, third, 
         other = [0.5 if i == m else c for i, c in enumerate(counts)]
         assert kind(steps, counts=pattern(other)) not in ("last_microbatch", "earlier_microbatches_divided"), other
 
-doubled = Job("dp=3", [Param("w", [60])], microbatches=3)  # nor where the last one is wrong itself
+doubled = Job("dp=3", [Param("w", [60])], microbatches=3)  # nor if the last one itself is wrong
 assert kind(doubled, counts=lambda p, rank: {(r, m): (third, third, 2)[m] for r, m in doubled.right(p, rank)}) == "factor"
 
 # ---- a reference ----
@@ -359,7 +366,8 @@ def referred(name, values):
     return param(told(model, "--reference", reference), name)["reference"]
 
 
-# 1024 roundings of the narrower dtype, at least 1e-12 and at most 1/32, of the reference's largest element.
+# The bound is 1024 roundings of the narrower dtype, at least 1e-12 and at most 1/32, relative to the reference's
+# largest element.
 for name, bound, straight in ("w", 1024 * U["F32"], 1024 * U["F32"]), ("d", 1e-12, 1e-5), ("n", 1 / 32, 1 / 32):
     values = truth[name][2]
     largest = max(abs(v) for v in values)
@@ -372,7 +380,7 @@ for name, bound, straight in ("w", 1024 * U["F32"], 1024 * U["F32"]), ("d", 1e-1
     both(f"a factor to a reference of {name}", straight, "missing", right="a factor",
          judge=lambda part: {"missing": "missing"}.get(referred(name, turned(part))["cause"]["kind"], "a factor"))  # noqa: B023
 
-# A reference that is a dump itself, in which some elements are nowhere.
+# The reference is a dump itself, in which no rank has some elements.
 half = Job("dp=2", [Param("w", [40], held=lambda place: [[20 * place["dp"]], [20]])])
 half.sum_of = lambda p, rank, counts: truth["w"][2]
 only_w = Job("dp=3", [Param("w", [40])])

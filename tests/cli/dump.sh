@@ -18,7 +18,7 @@ exits_with() { # arguments: status, command
 }
 says() { grep -q -e "$1" err || fail "it does not say \"$1\""; }
 adds_up() { # arguments: dump files; `sums` gets what dump_check.py prints of them
-  python3 "$source/tests/cli/dump_check.py" "$@" >sums 2>err || fail "they do not add up: $*"
+  python3 "$source/tests/cli/dump_check.py" "$@" >sums 2>err || fail "the dumped addends do not sum to the gradients: $*"
   exits_with 0 "$addend" diff "$@"
 }
 train() { # arguments: recipe, options
@@ -30,7 +30,7 @@ train() { # arguments: recipe, options
 # addends' files have it.
 tells_norm_and_divisor() { # argument: folder of the run
   exits_with 0 "$addend" diff --json "$1"/dump-1/*
-  python3 - "$source/tests/cli" "$1" <<'P' 2>err || fail "$1: norm or divisor are other numbers"
+  python3 - "$source/tests/cli" "$1" <<'P' 2>err || fail "$1: the dumped norm or divisor differs from the expected number"
 import sys; sys.path.insert(0, sys.argv[1])
 import glob, json, safetensors
 step = [json.loads(line) for line in open(sys.argv[2] + "/metrics.jsonl")][1]
@@ -49,7 +49,7 @@ while read -r recipe mesh settings; do
   read -ra sets <<<"$settings"
   train "$recipe" "${sets[@]}" --dump-step 1 -o with --overwrite
   train "$recipe" "${sets[@]}" -o without --overwrite
-  cmp with/weights.safetensors without/weights.safetensors || fail "$recipe: training is another one with the dump"
+  cmp with/weights.safetensors without/weights.safetensors || fail "$recipe: writing a dump changed the trained weights"
   adds_up with/dump-1/*
   tells_norm_and_divisor with
   grep -q "^$mesh: " sums || fail "$recipe: $(cat sums)"
@@ -71,7 +71,7 @@ X
 # If each microbatch divides its loss by its own share, there is no single divisor.
 train moe-balance --dump-step 1 -o balance
 adds_up balance/dump-1/*
-! grep -q addend.divisor balance/dump-1/* || fail "two losses, two divisors"
+! grep -q addend.divisor balance/dump-1/* || fail "a dump has a divisor though the program's two losses have different ones"
 
 # A norm in which each rank counts all that it holds counts the copies along tp several times.
 train gpt-tp-sp --dump-step 0 -o copies
@@ -102,7 +102,7 @@ shows '^`encoder`: 4 ranks'
 shows '^`model.at00004`: 4 ranks'
 shows '^right: 2 of 2 modules$'
 exits_with 0 "$addend" diff --json --reference modules/dump-0 modules/dump-0
-python3 - out <<'P' || fail "the document of two modules"
+python3 - out <<'P' || fail "the JSON document of two modules is wrong"
 import json, sys
 document = json.load(open(sys.argv[1]))
 assert document["pass"] and document["verdict"] == "right" and "params" not in document, document.keys()
@@ -148,7 +148,7 @@ begin = 8 + size + json.loads(raw[8 : 8 + size])["final.norm.weight"]["data_offs
 raw[begin : begin + 4] = struct.pack("<f", 1000)
 open(path, "wb").write(raw)
 P
-! python3 "$source/tests/cli/dump_check.py" with/dump-1/* >out 2>err || fail "an addend of 1000 changes nothing"
+! python3 "$source/tests/cli/dump_check.py" with/dump-1/* >out 2>err || fail "an addend of 1000 went unnoticed"
 says final.norm.weight
 
 # ADDEND_DUMP dumps the same from any program that uses the reducer, and from ranks of `addend run`.
@@ -159,19 +159,19 @@ ADDEND_DUMP=own exits_with 1 "$(dirname "$addend")/example_plain_buffers"
 says "ADDEND_DUMP: own/rank0000[0-3].addend.m0.safetensors is there already"
 ADDEND_DUMP=later ADDEND_DUMP_STEP=30 exits_with 0 "$(dirname "$addend")/example_plain_buffers"
 adds_up later/*
-! cmp -s own/rank00000.sum.safetensors later/rank00000.sum.safetensors || fail "it is another step"
+! cmp -s own/rank00000.sum.safetensors later/rank00000.sum.safetensors || fail "the dumps of two steps are equal"
 ADDEND_DUMP=joined exits_with 0 "$addend" run -n 3 -- "$(dirname "$addend")/example_plain_buffers"
 adds_up joined/*
 mkdir trained
 ADDEND_DUMP=trained ADDEND_DUMP_STEP=1 train gpt-dp -o from-environment
 train gpt-dp -o asked --dump-step 1
-diff -r trained asked/dump-1 || fail "train's option is the environment's"
+diff -r trained asked/dump-1 || fail "--dump-step writes another dump than ADDEND_DUMP"
 
 # Types do not see mistakes that are made before a gradient is handed in, but the dump shows them.
 dumped() { # arguments: folder, arguments of the program
   mkdir "$1"
   ADDEND_DUMP=$1 exits_with 0 "$(dirname "$addend")/example_own_sum" "${@:2}"
-  python3 "$source/tests/cli/dump_check.py" "$1"/* >sums 2>err || fail "$1: they do not add up"
+  python3 "$source/tests/cli/dump_check.py" "$1"/* >sums 2>err || fail "$1: the dumped addends do not sum to the gradients"
   python3 - "$source/tests/cli" "$1" <<'P'
 import sys; sys.path.insert(0, sys.argv[1])
 import safetensors
@@ -181,22 +181,22 @@ addends = {safetensors.load(file)["w"][2] for file in files}
 print(f"{len(divisors)} divisors, {len(addends)} addends")
 P
 }
-[ "$(dumped honest --reference whole.safetensors)" = "1 divisors, 4 addends" ] || fail "each rank its own addend, one count"
-[ "$(dumped by-hand --by-hand)" = "1 divisors, 1 addends" ] || fail "a sum that was made before is the same on all ranks"
-[ "$(dumped own-count --own-count)" = "2 divisors, 4 addends" ] || fail "each rank divides by its own count"
+[ "$(dumped honest --reference whole.safetensors)" = "1 divisors, 4 addends" ] || fail "the dump of a correct job has not 1 divisor and 4 addends"
+[ "$(dumped by-hand --by-hand)" = "1 divisors, 1 addends" ] || fail "the dump of gradients summed by hand has not 1 divisor and 1 addend"
+[ "$(dumped own-count --own-count)" = "2 divisors, 4 addends" ] || fail "the dump of ranks that divide by their own counts has not 2 divisors and 4 addends"
 exits_with 0 "$addend" diff --reference whole.safetensors honest/*
 exits_with 1 "$addend" diff --reference whole.safetensors by-hand/*
 exits_with 1 "$addend" diff own-count/*
 exits_with 1 "$addend" diff by-hand/*
-grep -q "cannot tell: ranks 0, 1, 2 and 3 hold the same addend" out || fail "ranks with one addend are named"
-grep -q "^CANNOT TELL: 1 of 1 parameters" out || fail "nobody can say whether it is right"
+grep -q "cannot tell: ranks 0, 1, 2 and 3 hold the same addend" out || fail "no message that ranks 0 to 3 hold the same addend"
+grep -q "^CANNOT TELL: 1 of 1 parameters" out || fail "the verdict is not CANNOT TELL"
 exits_with 0 "$addend" diff --allow-identical by-hand/*
 
 # Dumps that are not possible are refused.
 recipe=$source/recipes/gpt-dp.yaml
 exits_with 2 "$addend" train "$recipe" --set train.steps=2 -o no --dump-step 2
 says "step 2 cannot be dumped: the recipe takes steps 0 to 1"
-[ ! -e no ] || fail "nothing is left"
+[ ! -e no ] || fail "a refused dump left the folder no"
 exits_with 2 "$addend" train "$recipe" -o no --dump-step -1
 exits_with 2 "$addend" train "$recipe" --set train.steps=3 --resume -o asked --dump-step 1
 says "asked/dump-1 is there already"
@@ -206,7 +206,7 @@ says "step 1 cannot be dumped: 2 steps were taken before"
 train gpt-dp --set train.steps=4 --set checkpoint.every=1 --resume -o begun --dump-step 3
 adds_up begun/dump-3/*
 train gpt-dp -o begun --overwrite
-[ ! -e begun/dump-3 ] || fail "a run that is overwritten leaves no dump"
+[ ! -e begun/dump-3 ] || fail "--overwrite left the dump of the earlier run"
 exits_with 2 "$addend" train "$source/recipes/moe-empty.yaml" -o views --dump-step 0
 says 'lies on "dp_shard=3 tp=2" and .* on "efsdp=2 ep=3'
 ADDEND_DUMP=nowhere exits_with 2 "$addend" train "$recipe" -o nothing
@@ -222,10 +222,10 @@ says 'by --dump-step 1, or by ADDEND_DUMP, which is "untouched"'
 exits_with 2 "$addend" check "$recipe"
 says "ADDEND_DUMP is set, but a proof takes each step several times"
 ADDEND_DUMP_STEP=5 exits_with 0 "$(dirname "$addend")/example_own_sum"
-[ "$(grep -c "nothing was dumped to untouched: step 5 did not come" err)" -eq 1 ] || fail "a step that does not come is told of once"
+[ "$(grep -c "nothing was dumped to untouched: step 5 did not come" err)" -eq 1 ] || fail "the step that does not come is not reported exactly once"
 unset ADDEND_DUMP
 rmdir untouched
-[ ! -e nothing ] || fail "a folder is made for what does not begin"
+[ ! -e nothing ] || fail "a folder was made for a run that did not begin"
 
 # A full disk: it is told, and no file under its final name is incomplete. Mounting needs privileges that not everybody
 # has.

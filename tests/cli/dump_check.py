@@ -51,7 +51,7 @@ def place(mesh, rank):
 
 
 def belongs(mesh, types, to, rank):
-    """Whether the rank's addend is wanted in the sum of rank `to`."""
+    """Return whether the rank's addend belongs in the sum of rank `to`."""
     one, other = place(mesh, to), place(mesh, rank)
     return all(kind == "R" or one[axis] == other[axis] for axis, kind in (t.split("=") for t in types.split()))
 

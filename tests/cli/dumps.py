@@ -13,7 +13,7 @@ MASK = (1 << 64) - 1
 
 
 def bf16(value):
-    """Rounded to nearest even."""
+    """Return the number rounded to the dtype, to nearest even."""
     bits = struct.unpack("<I", struct.pack("<f", value))[0]
     bits += 0x7FFF + (bits >> 16 & 1)
     return struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0]
@@ -33,7 +33,7 @@ def rounded(dtype, values):
 
 
 def write(path, metadata, tensors):
-    """`tensors`: name -> (dtype, shape, values)"""
+    """Write a file; `tensors`: name -> (dtype, shape, values)."""
     header, body = {"__metadata__": metadata}, b""
     for name, (dtype, shape, values) in tensors.items():
         data = pack(dtype, values)
@@ -45,7 +45,7 @@ def write(path, metadata, tensors):
 
 
 def sample(name, numel, k_all):
-    """The flat indices of the sampled elements."""
+    """Return the flat indices of the sampled elements."""
     if numel <= k_all:
         return list(range(numel))
     h = 0xCBF29CE484222325
@@ -63,7 +63,9 @@ def sample(name, numel, k_all):
 
 class Param:
     def __init__(self, name, shape, types="", held=None, dtype="F32", sum_dtype=None, expect=None):
-        """`held`: function of a place (axis -> position) to the box of the sum; None: what the types say"""
+        """Describe a parameter; `held`: function from a place (axis -> position) to the box of the sum, or None: the
+        types give the box.
+        """
         self.name, self.shape, self.types, self.held = name, list(shape), types, held
         self.dtype, self.sum_dtype, self.expect = dtype, sum_dtype or dtype, expect
         self.type = dict(word.split("=") for word in types.split())
@@ -73,7 +75,7 @@ class Param:
 
 
 def indices(shape, box):
-    """Flat indices of a box, row-major."""
+    """Return the flat indices of a box, row-major."""
     strides = [math.prod(shape[d + 1:]) for d in range(len(shape))]
     ranges = [range(f, f + c) for f, c in zip(*box)]
     return [sum(i * s for i, s in zip(place, strides)) for place in itertools.product(*ranges)]
@@ -86,7 +88,7 @@ class Job:
         self.world = math.prod(n for _, n in self.axes)
         self.params, self.microbatches, self.expect, self.step, self.sample = params, microbatches, expect, step, sample
         self.random = random.Random(seed)
-        self.addends = {}  # (rank, microbatch, name) -> values of the whole, zero outside the rank's part
+        self.addends = {}  # (rank, microbatch, name) -> values of the whole parameter, zero outside the rank's part
         for param in params:
             for rank in range(self.world):
                 for m in range(microbatches):
@@ -94,7 +96,7 @@ class Job:
                     for i in indices(param.shape, self.own_box(param, rank)):
                         values[i] = rounded(param.dtype, [self.random.gauss(0, 1)])[0]
                     self.addends[rank, m, param.name] = values
-        for param in params:  # I: all ranks do the same
+        for param in params:  # on an I axis all ranks have the same addend
             for rank in range(self.world):
                 first = self.rank_at({**self.place(rank), **{a: 0 for a, t in param.type.items() if t == "I"}})
                 for m in range(microbatches):
@@ -117,7 +119,7 @@ class Job:
         return param.dtype
 
     def own_box(self, param, rank):
-        """The part that the types say: floor cuts, slower axes outside."""
+        """Return the part that the types give: floor cuts, slower axes outside."""
         box = [[0] * len(param.shape), list(param.shape)]
         for name, size in self.axes:
             if param.type.get(name, "R")[0] == "S":
@@ -130,7 +132,7 @@ class Job:
         return param.held(self.place(rank)) if param.held else self.own_box(param, rank)
 
     def group(self, param, rank):
-        """The ranks whose addends are to be in this rank's sum."""
+        """Return the ranks whose addends belong in this rank's sum."""
         own = self.place(rank)
         return [r for r in range(self.world)
                 if all(self.place(r)[a] == own[a] for a, _ in self.axes if param.type.get(a, "R") != "R")]
@@ -139,8 +141,10 @@ class Job:
         return {(r, m): 1.0 for r in self.group(param, rank) for m in range(self.microbatches)}
 
     def save(self, folder, counts=None, extra=None, skip=None, after=None, metadata=None):
-        """counts(param, rank) -> {(rank, microbatch): count}, or None for what is right; extra(kind, rank, m) -> more metadata;
-        skip(kind, rank, m, name): the tensor is left out; after(param, rank, values): what becomes of a sum."""
+        """Write the dump. counts(param, rank) -> {(rank, microbatch): count}, or None for what is right; extra(kind,
+        rank, m) -> more metadata; skip(kind, rank, m, name): the tensor is left out; after(param, rank, values): the
+        sum's values as they are written.
+        """
         os.makedirs(folder, exist_ok=True)
         common = {"addend.version": "1", "addend.mesh": self.mesh, "addend.step": str(self.step),
                   "addend.shapes": json.dumps({p.name: p.shape for p in self.params}),

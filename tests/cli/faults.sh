@@ -48,7 +48,7 @@ ask_twice() {
     sleep 0.5
   done
   wait_for_end
-  [ $status -eq 3 ] && grep -q "SIG$1, then by SIG$1; ranks that still ran were killed" err || { cat err >&2; fail "the second $1 ends the ranks: exit $status"; }
+  [ $status -eq 3 ] && grep -q "SIG$1, then by SIG$1; ranks that still ran were killed" err || { cat err >&2; fail "a second $1 did not end the ranks with exit 3 and its message: exit $status"; }
   nothing_left
 }
 nothing_left() {
@@ -65,7 +65,7 @@ killed_rank_is_named() {
   kill -9 "$victim"
   wait_for_end
   [ $status -eq 3 ] || fail "a killed rank is exit 3, not $status: $(cat err)"
-  grep -q "rank $1 died" err && grep -q SIGKILL err || { cat err >&2; fail "the message names rank and signal"; }
+  grep -q "rank $1 died" err && grep -q SIGKILL err || { cat err >&2; fail "the message does not name the killed rank and the signal"; }
   nothing_left
 }
 
@@ -93,10 +93,10 @@ start; kill -9 $launcher; wait $launcher 2>/dev/null || true; nothing_left # if 
 stopped_cleanly() {
   wait_for_end
   [ $status -eq 3 ] || fail "a stopped run is exit 3, not $status: $(cat err)"
-  grep -q "stopped on request after" err && grep -q report.html err || { cat err >&2; fail "the message says so"; }
-  grep -q "its checkpoint is in $work/run/checkpoints; --resume goes on from it" err || { cat err >&2; fail "it says how to go on"; }
-  [ -s "run/checkpoints/step-$(wc -l <run/metrics.jsonl)/index.json" ] || { ls run/checkpoints; fail "a checkpoint of the last step"; }
-  [ ! -s out ] || fail "a stopped run prints no result"
+  grep -q "stopped on request after" err && grep -q report.html err || { cat err >&2; fail "the message does not say that the run was stopped on request, or where its report is"; }
+  grep -q "its checkpoint is in $work/run/checkpoints; --resume goes on from it" err || { cat err >&2; fail "the message does not say how to resume"; }
+  [ -s "run/checkpoints/step-$(wc -l <run/metrics.jsonl)/index.json" ] || { ls run/checkpoints; fail "there is no checkpoint of the last step"; }
+  [ ! -s out ] || fail "a stopped run printed a result"
   nothing_left
   python3 - <<'P'
 import json
@@ -111,8 +111,8 @@ P
 }
 goes_on() { # the run resumes from the step at which it was stopped
   local taken; taken=$(wc -l <run/metrics.jsonl)
-  "$addend" train "$recipe" --set train.steps=$((taken + 1)) -o run --resume >out 2>err || { cat err >&2; fail "it goes on"; }
-  grep -q "goes on after step $taken" err && [ "$(wc -l <run/metrics.jsonl)" -eq $((taken + 1)) ] || { cat err >&2; fail "from where it was"; }
+  "$addend" train "$recipe" --set train.steps=$((taken + 1)) -o run --resume >out 2>err || { cat err >&2; fail "resuming the stopped run fails"; }
+  grep -q "goes on after step $taken" err && [ "$(wc -l <run/metrics.jsonl)" -eq $((taken + 1)) ] || { cat err >&2; fail "the resumed run did not continue after step $taken"; }
 }
 # the signals of Ctrl-C, kill and Slurm
 for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; goes_on; done
@@ -120,21 +120,21 @@ for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; goes
 start; for pid in $launcher $ranks; do kill -INT "$pid"; done; stopped_cleanly
 start; kill -TERM "$(cut -d' ' -f2 <<<"$ranks")"; stopped_cleanly # only one rank gets the signal
 start; kill -QUIT $launcher; wait_for_end # SIGQUIT ends the ranks, with a message
-[ $status -eq 3 ] && grep -q "interrupted by signal 3, SIGQUIT; ranks that still ran were killed" err || { cat err >&2; fail "QUIT: exit $status"; }
+[ $status -eq 3 ] && grep -q "interrupted by signal 3, SIGQUIT; ranks that still ran were killed" err || { cat err >&2; fail "SIGQUIT did not end the run with exit 3 and its message: exit $status"; }
 nothing_left
 
 start; kill -USR1 $launcher # SIGUSR1 stops the run with a checkpoint, though the recipe has none, and it can be resumed
 for _ in $(seq $((10 * hang))); do [ -z "$(ls run/checkpoints 2>/dev/null | grep -v tmp)" ] || break; sleep 0.1; done
-[ -n "$(ls run/checkpoints)" ] && is_alive $launcher || { cat err >&2; fail "USR1 writes a checkpoint and goes on"; }
+[ -n "$(ls run/checkpoints)" ] && is_alive $launcher || { cat err >&2; fail "USR1 wrote no checkpoint, or ended the run"; }
 kill -TERM $launcher; stopped_cleanly
 # under nohup SIGHUP is ignored
 trap '' HUP; rm -rf run; in_background train "$recipe" --set train.steps=100000 -o "$work/run"; trap - HUP
-wait_for_ranks 3; kill -HUP $launcher; sleep 1; is_alive $launcher || fail "a run under nohup goes on after a hangup"
+wait_for_ranks 3; kill -HUP $launcher; sleep 1; is_alive $launcher || fail "a hangup ended a run under nohup"
 kill -INT $launcher; wait_for_end; nothing_left
 
 start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; kill -TERM $launcher # a stopped rank does not answer
 wait_for_end
-[ $status -eq 3 ] && grep -q "SIGTERM; ranks that still ran were killed: rank 1 was stopped$" err || { cat err >&2; fail "no answer: exit $status"; }
+[ $status -eq 3 ] && grep -q "SIGTERM; ranks that still ran were killed: rank 1 was stopped$" err || { cat err >&2; fail "SIGTERM with a rank that does not answer: exit $status, or another message"; }
 nothing_left
 start; kill -STOP "$(cut -d' ' -f2 <<<"$ranks")"; ask_twice TERM
 
@@ -146,7 +146,7 @@ nothing_left
 
 in_background check "$recipe" --steps 100000
 wait_for_ranks 3; kill -INT $launcher; wait_for_end
-[ $status -eq 3 ] && grep -q "interrupted by signal 2" err || { cat err >&2; fail "an interrupted check says so: $status"; }
+[ $status -eq 3 ] && grep -q "interrupted by signal 2" err || { cat err >&2; fail "an interrupted check does not exit 3 with its message: exit $status"; }
 nothing_left
 
 # the ranks ignore the first request, and the second ends them
@@ -160,13 +160,13 @@ could_not() { # arguments: words of the message, call, which must exit with 3
   local words=$1; shift
   status=0; "$addend" "$@" >out 2>err || status=$?
   [ $status -eq 3 ] && grep -q "$words" err || { cat err >&2; fail "exit $status instead of 3 with '$words': $*"; }
-  [ ! -s out ] || fail "nothing on standard output: $*"
+  [ ! -s out ] || fail "a failed command printed to standard output: $*"
 }
 touch taken
 # an unwritable folder is found before any rank starts, and told once
 for folder in /proc/nowhere/run taken taken/run; do
   could_not "^addend: [^ ]*: the folder cannot be made" train "$recipe" -o $folder
-  [ "$(wc -l <err)" -eq 1 ] || { cat err >&2; fail "said once: $folder"; }
+  [ "$(wc -l <err)" -eq 1 ] || { cat err >&2; fail "the error about $folder is not one line"; }
 done
 # arguments: NAME=VALUE, what it must be, COMMAND...; refused before any rank starts, so no rank is named
 not_in_environment() {
@@ -215,28 +215,28 @@ if [ "$(id -u)" -eq 0 ] && few_processes "$addend" --version >/dev/null 2>err; t
 fi
 start # ranks have names in ps
 [ "$(cat /proc/$launcher/comm)" = addend ] && [ "$(cat "/proc/$(cut -d' ' -f2 <<<"$ranks")/comm")" = addend:1 ] ||
-  fail "processes are named"
+  fail "the processes lack their names (addend, addend:1) in ps"
 kill -KILL $launcher; wait $launcher 2>/dev/null || true; nothing_left; launcher=
 could_not "^addend: step [0-9]*: the loss\|^addend: rank [0-9]: step" train "$recipe" -o run2 \
   --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0
-! grep -q "ended with exit status" err || { cat err >&2; fail "an error that has words is no crash"; }
+! grep -q "ended with exit status" err || { cat err >&2; fail "an error with a message is reported as a crash too"; }
 (ulimit -f 1; could_not "ulimit -f" train "$recipe" -o small)
 
-"$addend" run -n 3 -- true 2>err || fail "a program that never joins and returns 0 is fine"
-grep -q "3 of the 3 processes of true ended without having called ad_comm_open" err || { cat err >&2; fail "but it is said"; }
+"$addend" run -n 3 -- true 2>err || fail "a program that never joins and returns 0 makes the run fail"
+grep -q "3 of the 3 processes of true ended without having called ad_comm_open" err || { cat err >&2; fail "no message that 3 processes never called ad_comm_open"; }
 "$addend" run -n 3 -- "$addend" plan "$recipe" >out 2>err && ! grep -q "was summed" err && grep -q "only where nothing is to be summed" err ||
   { cat err >&2; fail "a program that sums nothing is not told that nothing was summed"; }
 examples=$(dirname "$addend")
 "$addend" run -n 3 -- "$examples/example_join" >out 2>err && grep -q "numbers of all 3 ranks add up to 3" out && [ ! -s err ] ||
-  { cat out err >&2; fail "a program joins"; }
+  { cat out err >&2; fail "a program that joins the ranks fails"; }
 "$addend" run -n 3 -- "$examples/example_plain_buffers" >out 2>err && [ "$(grep -c "step 40" out)" -eq 1 ] ||
-  { cat out err >&2; fail "an example joins the world that it was started in"; }
-"$examples/example_plain_buffers" >alone && diff <(cut -c1-40 out) <(cut -c1-40 alone) || fail "on 4 ranks the same"
+  { cat out err >&2; fail "an example does not join the world that it was started in"; }
+"$examples/example_plain_buffers" >alone && diff <(cut -c1-40 out) <(cut -c1-40 alone) || fail "an example prints other numbers on 4 ranks than alone"
 for call in "check $recipe" "train $recipe -o elsewhere" "run -n 2 -- true"; do
   status=0; RANK=1 WORLD_SIZE=3 "$addend" $call >out 2>err || status=$?
   [ $status -eq 2 ] && grep -q "torchrun.*addend run -n 3" err || { cat err >&2; fail "under torchrun: exit $status: $call"; }
 done
-"$addend" run -n 32 -- true || fail "32 programs"
-"$addend" check "$recipe" --set mesh=dp_replicate=32 >out || fail "32 ranks prove"
-grep -q ^proven out || fail "32 ranks prove"
+"$addend" run -n 32 -- true || fail "starting 32 processes fails"
+"$addend" check "$recipe" --set mesh=dp_replicate=32 >out || fail "check on 32 ranks fails"
+grep -q ^proven out || fail "check on 32 ranks does not say proven"
 echo "faults: all hold"

@@ -57,7 +57,7 @@ for cell, number in zip(boxes, boxes[1:]):
     if (cell.get("class") or "").startswith("cell") and re.fullmatch("[0-9]+", number.text or ""):
         assert int(cell.get("width")) >= 7 * len(number.text), (number.text, cell.attrib)
 
-# Pools: where there are several, each is there with its ranks, and every bridge between two with its bytes, there and back.
+# Several pools are each drawn with their ranks, and every bridge between two pools with its bytes, forward and back.
 names = [", ".join(pool["modules"]) for pool in plan["pools"]]
 places = {texts[i - 1]: text for i, text in enumerate(texts) if re.fullmatch("ranks? [0-9,]+( to [0-9,]+)?", text) and texts[i - 1] in names}
 def place(pool):
@@ -78,7 +78,7 @@ for bridge in plan["bridges"]:
         if way["senders"] == way["senders_listed"] and not way["routes_left_out"]:
             assert way["bytes"] == sum(route["bytes"] for route in way["routes"]), way
 
-# Bridges: every route, of many the first, is an arrow with its rows and bytes.
+# Bridges: every route (the first ones if there are many) is an arrow labelled with its rows and bytes.
 DRAWN = 160
 ways = [bridge[way] for bridge in plan["bridges"] for way in ("forward", "backward")]
 routes = [route for way in ways for route in way["routes"][:DRAWN]]
@@ -153,7 +153,7 @@ for bridge in plan["bridges"]:
         sums[i] += bridge["times"] * bridge[way]["bytes"]
 assert len(exchanges) == int(sys.argv[3]), len(exchanges)
 
-# Its labels, forward and back, and its two arrows.
+# Labels of the exchange between two pools, forward and back; each exchange is drawn as two opposite arrows.
 def labels(key, values, sums):
     name = next(iter(values)) if len(values) == 1 else rf"{len(values)} values"
     return f"{name}: {sums[0]:,} B, {key[-2]}", f"gradient{'s' * (len(values) > 1)}: {sums[1]:,} B, {key[-1]}"

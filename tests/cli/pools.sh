@@ -63,7 +63,7 @@ python3 - <<'Y'
 import json
 proof = json.load(open("proof.json"))
 assert proof["survivors"] == 0, proof["survivors"]
-# Of a pool's gradients a mean instead of a sum is that sum over its ranks, and so is the ratio to the reference.
+# A mean instead of a sum divides a pool's gradients by its number of ranks, so the ratio to the reference is 1/ranks.
 for m in proof["sabotage"]:
     if m["derived"] and m["name"].startswith("averaged") and m["caught_by"] == "number" and m["expected_ratio"]:
         assert abs(m["ratio"] / m["expected_ratio"] - 1) < 1e-9, m

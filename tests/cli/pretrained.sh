@@ -48,28 +48,28 @@ exits() { # arguments: status, words on standard error, call
 for model in "$models"/*/; do
   take "$(basename "$model")"
   for mesh in "dp_shard=1" "dp_shard=3" "dp_shard=2 cp=1"; do
-    "$addend" train recipe.yaml --overwrite --set mesh="$mesh" --set shard.zero=3 >out 2>err || fail "train $model on $mesh"
-    "$addend" export runs/tiny written --overwrite >out 2>err || fail "export $model"
-    tensors model written || fail "$model on $mesh comes back"
-    cmp model/config.json written/config.json || fail "config.json is as it was"
-    grep -q "^written: [A-Za-z0-9]*ForCausalLM, [0-9]* tensors of 0.0 MB together in 1 file$" out || fail "the answer: $(cat out)"
+    "$addend" train recipe.yaml --overwrite --set mesh="$mesh" --set shard.zero=3 >out 2>err || fail "training $model on $mesh fails"
+    "$addend" export runs/tiny written --overwrite >out 2>err || fail "exporting $model fails"
+    tensors model written || fail "the exported tensors of $model on $mesh differ from the model's"
+    cmp model/config.json written/config.json || fail "the exported config.json differs from the model's"
+    grep -q "^written: [A-Za-z0-9]*ForCausalLM, [0-9]* tensors of 0.0 MB together in 1 file$" out || fail "export printed another summary: $(cat out)"
   done
 done
 
 # Sequences longer than those the model was trained on are allowed with a warning; shorter ones without.
 take llama
 edit '{"max_position_embeddings": 8, "is_llama_config": true, "transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}}'
-"$addend" plan recipe.yaml >out 2>err && [ ! -s err ] || fail "data.seq as long as max_position_embeddings"
-"$addend" plan recipe.yaml --set data.seq=9 >out 2>err || fail "data.seq longer than max_position_embeddings"
-grep -qF -- '--set data.seq: data.seq is 9, but max_position_embeddings in model/config.json is 8' err || fail "no warning"
+"$addend" plan recipe.yaml >out 2>err && [ ! -s err ] || fail "plan fails or warns though data.seq equals max_position_embeddings"
+"$addend" plan recipe.yaml --set data.seq=9 >out 2>err || fail "plan fails if data.seq exceeds max_position_embeddings"
+grep -qF -- '--set data.seq: data.seq is 9, but max_position_embeddings in model/config.json is 8' err || fail "no warning that data.seq exceeds max_position_embeddings"
 
 # tp must divide the numbers of heads; experts may lie on ranks of their own.
 take mixtral
-"$addend" train recipe.yaml --set mesh="dp_shard=3" --set views.sparse="ep=3 etp=1" --set shard.zero=2 >out 2>err || fail "ep=3"
-"$addend" export runs/tiny written --overwrite >out 2>err && tensors model written || fail "experts on three ranks"
+"$addend" train recipe.yaml --set mesh="dp_shard=3" --set views.sparse="ep=3 etp=1" --set shard.zero=2 >out 2>err || fail "training on ep=3 fails"
+"$addend" export runs/tiny written --overwrite >out 2>err && tensors model written || fail "the tensors exported from a run on ep=3 differ from the model's"
 
 # check uses real weights; plan reads only the headers of weight files.
-"$addend" check recipe.yaml --steps 1 >out 2>err || fail "check"
+"$addend" check recipe.yaml --steps 1 >out 2>err || fail "check fails"
 python3 - <<'P'
 import safetensors as s
 weights = s.load("model/model.safetensors")
@@ -77,10 +77,10 @@ dtype, shape, data = weights["model.norm.weight"]
 weights["model.norm.weight"] = dtype, shape, data[:4] + b"\xc0\x7f" + data[6:]
 s.save("model/model.safetensors", weights)
 P
-"$addend" plan recipe.yaml >out 2>err || fail "a plan does not look at values"
+"$addend" plan recipe.yaml >out 2>err || fail "plan fails though it need not read the weights"
 rm -rf runs
 exits 2 "recipe.yaml:3: model.from: model/model.safetensors: not every value is a finite number: model.norm.weight[2] is nan" train recipe.yaml
-[ ! -e runs ] || fail "no run has begun"
+[ ! -e runs ] || fail "a refused training made the folder runs"
 
 # Keys in the recipe beside model.from must agree with config.json; the error names both places.
 take llama3
@@ -90,13 +90,13 @@ exits 2 "--set model.qk_norm: is true, and LlamaForCausalLM in model/config.json
 exits 2 "--set model.rotary_scaling: is another list, and rope_parameters in model/config.json makes it [8, 1, 4, 32]" \
   plan recipe.yaml --set 'model.rotary_scaling=[8, 1, 4, 64]'
 exits 2 "--set model.weights: stands beside model.from" plan recipe.yaml --set model.weights=model/model.safetensors
-"$addend" plan recipe.yaml --set 'model={from: model, sequence_parallel: true}' >out 2>err || fail "a model that --set names whole"
+"$addend" plan recipe.yaml --set 'model={from: model, sequence_parallel: true}' >out 2>err || fail "plan fails if --set gives the whole model"
 "$addend" plan recipe.yaml --set model.heads=3 --set model.norm_epsilon=0.00001 --set 'model.rotary_scaling=[8.0, 1, 4, 32]' \
-  >out 2>err || fail "what agrees may be said"
+  >out 2>err || fail "plan refuses a key that agrees with config.json"
 edit '{"hidden_act": "gelu", "logit_scale": 2, "num_attention_heads": 3.5}'
 exits 2 'model/config.json: hidden_act: must be "silu", is "gelu": addend computes nothing else' plan recipe.yaml
-grep -qF "model/config.json: logit_scale: is 2, and addend does not know" err || fail "all is said at once"
-grep -qF "model/config.json: model.heads: must be a whole number, is 3.5" err || fail "all is said at once, also of values"
+grep -qF "model/config.json: logit_scale: is 2, and addend does not know" err || fail "no message about logit_scale"
+grep -qF "model/config.json: model.heads: must be a whole number, is 3.5" err || fail "no message about model.heads beside that about logit_scale"
 take qwen2
 edit '{"tie_word_embeddings": false}'
 for command in train check plan; do
@@ -119,51 +119,51 @@ exits 2 "recipe.yaml:3: model.from: model: holds pickled weights (" train recipe
 # Exports of a trained run, and wrong calls.
 take qwen3
 echo '{"a": 1}' >model/tokenizer.json
-"$addend" train recipe.yaml --set train.lr=0.1 --set checkpoint.every=1 >out 2>err || fail "train"
+"$addend" train recipe.yaml --set train.lr=0.1 --set checkpoint.every=1 >out 2>err || fail "training fails"
 mv model gone
-"$addend" export runs/tiny new/written --json >out 2>err || fail "export needs the run's folder alone"
-python3 - <<'P' || fail "the document"
+"$addend" export runs/tiny new/written --json >out 2>err || fail "export fails if only the run's folder is there"
+python3 - <<'P' || fail "the JSON document of export is wrong"
 import json
 done = json.load(open("out"))
 assert done == {"folder": "new/written", "architecture": "Qwen3ForCausalLM", "tensors": 13, "bytes": done["bytes"], "files": 1}, done
 P
-cmp gone/tokenizer.json new/written/tokenizer.json || fail "the tokenizer goes along"
-! tensors gone new/written 2>/dev/null || fail "it was trained"
+cmp gone/tokenizer.json new/written/tokenizer.json || fail "the tokenizer was not exported"
+! tensors gone new/written 2>/dev/null || fail "the exported weights are those from before training"
 exits 2 "new/written: holds files (" export runs/tiny new/written/
-[ "$(ls new)" = written ] || fail "nothing else is left: $(ls new)"
+[ "$(ls new)" = written ] || fail "export left other files: $(ls new)"
 cp -r new/written before
 rm runs/tiny/weights.safetensors
-"$addend" export runs/tiny new/written --overwrite >out 2>err || fail "of a checkpoint"
-tensors before new/written || fail "a checkpoint has the same weights"
+"$addend" export runs/tiny new/written --overwrite >out 2>err || fail "exporting from a checkpoint fails"
+tensors before new/written || fail "the weights exported from a checkpoint differ"
 echo notes >new/written/README.md
 exits 2 "new/written: holds README.md, which is no file of an export: move it away" export runs/tiny new/written --overwrite
 rm new/written/README.md || fail "it stays"
 exits 2 "runs/tiny: holds " export runs/tiny runs/tiny --overwrite
 status=0; (ulimit -f 4; exec "$addend" export runs/tiny new/written --overwrite >out 2>err) || status=$?
-[ $status -eq 3 ] && [ "$(ls new)" = written ] && tensors before new/written || fail "a full disk leaves what was there"
+[ $status -eq 3 ] && [ "$(ls new)" = written ] && tensors before new/written || fail "an export beyond the file size limit changed the earlier export, or exit $status is not 3"
 exits 2 "nothing: is no folder of a run" export nothing written2
 rm -rf runs/tiny/checkpoints
 exits 3 "runs/tiny: has neither weights.safetensors nor a checkpoint" export runs/tiny written2
 exits 2 "--dtype takes f32, bf16 or f16, not 'f8'" export runs/tiny written2 --dtype f8
 exits 2 "name the folder of a run" export runs/tiny
-[ ! -e written2 ] || fail "nothing is begun"
+[ ! -e written2 ] || fail "a refused export made the folder written2"
 
 # A model that no architecture can express is refused by name; settings of the recipe alone are written.
 own() { # argument: keys of `model`
   rm -rf runs
   sed "s/^model:/model: {$1}/; /from:/d" recipe.yaml >own.yaml
-  "$addend" train own.yaml >out 2>err || fail "train $1"
+  "$addend" train own.yaml >out 2>err || fail "training $1 fails"
 }
 own "kind: gpt, layers: 1, d_model: 6, heads: 3, qk_norm: true, bias: all"
 exits 2 "no architecture of Transformers that addend knows computes this model: LlamaForCausalLM has no model.qk_norm true" export runs/tiny own
-grep -qF "Qwen3ForCausalLM has no model.bias all" err || fail "each is named"
+grep -qF "Qwen3ForCausalLM has no model.bias all" err || fail "no message that Qwen3ForCausalLM has no model.bias all"
 own "kind: moe, layers: 1, d_model: 6, heads: 3, experts: 3, expert_hidden: 4, normalised_scores: true, sigmoid: true"
 exits 2 "MixtralForCausalLM has no model.sigmoid true" export runs/tiny own
 own "kind: moe, layers: 1, d_model: 6, heads: 3, experts: 3, expert_hidden: 4, balance_rate: 0.1, qk_norm: true"
 exits 2 "which Qwen3MoeForCausalLM has no place for" export runs/tiny own
 own "kind: gpt, layers: 1, d_model: 6, heads: 3"
 cp runs/tiny/weights.safetensors own.safetensors
-"$addend" export runs/tiny model >out 2>err || fail "export"
-rm -rf runs && "$addend" train recipe.yaml >out 2>err || fail "what was exported is a model to begin with"
-cmp own.safetensors runs/tiny/weights.safetensors || fail "the same weights"
+"$addend" export runs/tiny model >out 2>err || fail "export fails"
+rm -rf runs && "$addend" train recipe.yaml >out 2>err || fail "training from an exported model fails"
+cmp own.safetensors runs/tiny/weights.safetensors || fail "a run from the exported model has other weights"
 echo "pretrained: ok"

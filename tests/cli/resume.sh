@@ -18,20 +18,20 @@ exits_with() { # arguments: status, command
   [ $status -eq "$expected" ] || fail "exit $status, not $expected: $*"
 }
 
-train -o straight || fail "train"
-[ "$(ls straight/checkpoints | tr '\n' ' ')" = "step-10 step-5 " ] || fail "two checkpoints"
+train -o straight || fail "the run that nothing interrupts fails"
+[ "$(ls straight/checkpoints | tr '\n' ' ')" = "step-10 step-5 " ] || fail "the run did not write checkpoints of steps 5 and 10 alone"
 cp -r straight stopped && rm -r stopped/checkpoints/step-10 stopped/weights.safetensors
 
-cp -r stopped same && train -o same --resume || fail "resume"
-[ "$(first_step)" = 5 ] || fail "it goes on after step 5"
+cp -r stopped same && train -o same --resume || fail "the resumed run fails"
+[ "$(first_step)" = 5 ] || fail "the resumed run did not continue after step 5"
 for file in checkpoints/step-10/rank-0.safetensors checkpoints/step-10/index.json weights.safetensors; do
-  cmp "straight/$file" "same/$file" || fail "bit for bit: $file"
+  cmp "straight/$file" "same/$file" || fail "$file of the resumed run differs from the uninterrupted run's"
 done
-diff <(sed 's/,"seconds.*//' straight/metrics.jsonl) <(sed 's/,"seconds.*//' same/metrics.jsonl) || fail "one story in metrics.jsonl"
+diff <(sed 's/,"seconds.*//' straight/metrics.jsonl) <(sed 's/,"seconds.*//' same/metrics.jsonl) || fail "metrics.jsonl of the resumed run differs from the uninterrupted run's"
 
 for mesh in dp_shard=2 dp_shard=1 "dp_replicate=2 dp_shard=2"; do
-  rm -rf other && cp -r stopped other && train -o other --resume --set "mesh=\"$mesh\"" || fail "resume on $mesh"
-  [ "$(first_step)" = 5 ] || fail "it goes on after step 5 on $mesh"
+  rm -rf other && cp -r stopped other && train -o other --resume --set "mesh=\"$mesh\"" || fail "resuming on $mesh fails"
+  [ "$(first_step)" = 5 ] || fail "the run resumed on $mesh did not continue after step 5"
 done
 
 # Sharded storage and narrow contracts: bit for bit with the same sharding, resharded with any other.
@@ -43,104 +43,104 @@ sharded() { # arguments: recipe, options
 for case in "hsdp-2x2 1 {param: f16, loss_scale: 19}" "hsdp-3x2 2 {param: bf16, reduce: f32}" "fsdp-uneven 3 {param: bf16}"; do
   read -r name zero contract <<<"$case"
   contract=(--set "precision=$contract")
-  rm -rf whole cut && sharded "$name" --set shard.zero="$zero" "${contract[@]}" -o whole || fail "$name"
+  rm -rf whole cut && sharded "$name" --set shard.zero="$zero" "${contract[@]}" -o whole || fail "training $name fails"
   cp -r whole cut && rm -r cut/checkpoints/step-4 cut/weights.safetensors && cp -r cut "other-$name"
-  sharded "$name" --set shard.zero="$zero" "${contract[@]}" -o cut --resume || fail "resume $name"
-  [ "$(first_step)" = 2 ] || fail "$name goes on after step 2"
+  sharded "$name" --set shard.zero="$zero" "${contract[@]}" -o cut --resume || fail "resuming $name fails"
+  [ "$(first_step)" = 2 ] || fail "the resumed run of $name did not continue after step 2"
   for file in whole/checkpoints/step-4/* whole/weights.safetensors; do
-    cmp "$file" "cut/${file#whole/}" || fail "$name, bit for bit: $file"
+    cmp "$file" "cut/${file#whole/}" || fail "$file of the resumed run of $name differs"
   done
   sharded "$name" --set shard.zero=$((3 - zero)) --set mesh="dp_replicate=1 dp_shard=3" "${contract[@]}" -o "other-$name" --resume ||
-    fail "resume $name under another sharding"
-  [ "$(first_step)" = 2 ] || fail "$name goes on after step 2 under another sharding"
+    fail "resuming $name with another sharding fails"
+  [ "$(first_step)" = 2 ] || fail "the run of $name resumed with another sharding did not continue after step 2"
 done
 
 # An existing run is not overwritten unasked, and the message says which run it is.
 refuses() { # arguments: folder, words of the message
   (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort) >before
   exits_with 2 train -o "$1" ${3:-}
-  grep -q "^addend: $1 holds $2.*--overwrite replaces it" err || fail "which run is there: $1"
+  grep -q "^addend: $1 holds $2.*--overwrite replaces it" err || fail "the message does not say which run $1 holds"
   (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort) >after
-  cmp before after || fail "nothing in it was changed: $1"
+  cmp before after || fail "a refused training changed files of $1"
 }
 refuses straight "a finished run of 10 steps: --resume goes on from its checkpoint after 10 steps, with a larger train.steps"
 refuses stopped "a run that took 10 of 10 steps: --resume goes on from its checkpoint after 5 steps;"
 cp -r straight bare && rm -r bare/checkpoints
 refuses bare "a finished run of 10 steps: it has no checkpoint to go on from"
 exits_with 2 train -o bare --resume --set train.steps=11
-grep -q "^addend: bare holds a finished run of 10 steps: it has no checkpoint to go on from; --overwrite replaces it, --out writes to another folder, where --set model.weights=bare/weights.safetensors begins with its weights; checkpoint.every " err || fail "more steps need a checkpoint"
+grep -q "^addend: bare holds a finished run of 10 steps: it has no checkpoint to go on from; --overwrite replaces it, --out writes to another folder, where --set model.weights=bare/weights.safetensors begins with its weights; checkpoint.every " err || fail "no message that a finished run without checkpoints cannot train more steps"
 exits_with 2 train -o bare --resume --set train.lr=0.5
-grep -q "^addend: bare holds a finished run of 10 steps" err || fail "another recipe's weights are not this one's"
+grep -q "^addend: bare holds a finished run of 10 steps" err || fail "no message that the folder holds a finished run when the learning rate is changed"
 rm bare/report.html
 for _ in missing there; do
-  train -o bare --resume || fail "a finished run without checkpoints"
-  [ -s bare/report.html ] || fail "its report"
+  train -o bare --resume || fail "resuming a finished run without checkpoints fails"
+  [ -s bare/report.html ] || fail "the resumed finished run has no report"
   python3 -c 'import json; s = json.load(open("out")); assert (s["steps"], s["first_step"], s["steps_taken"]) == (10, 10, 0), s'
-  for file in weights.safetensors metrics.jsonl; do cmp straight/$file bare/$file || fail "it stays: $file"; done
+  for file in weights.safetensors metrics.jsonl; do cmp straight/$file bare/$file || fail "resuming a finished run changed $file"; done
 done
 rm bare/weights.safetensors
 refuses bare "a run that took 10 of 10 steps: it has no checkpoint to go on from: --resume begins with the first step;"
 head -n 4 straight/metrics.jsonl >bare/metrics.jsonl
 refuses bare "a run that took 4 of 10 steps: it has no checkpoint.*--resume begins with the first step;" --set=train.steps=3
-train -o bare --resume || fail "without weights and checkpoints it is trained anew"
-[ "$(first_step)" = 0 ] && cmp straight/weights.safetensors bare/weights.safetensors || fail "the whole run"
-"$addend" train "$recipe" --set train.steps=1 --set train.warmup=0 -o one >out 2>err && grep -q " in 1 step, " out || fail "one step"
-"$addend" train "$recipe" --set train.steps=1 --set train.warmup=0 -o one --resume >out 2>err && grep -q "^all 1 step was taken before" out || fail "one step, taken before"
+train -o bare --resume || fail "resuming a run that lost its weights fails"
+[ "$(first_step)" = 0 ] && cmp straight/weights.safetensors bare/weights.safetensors || fail "a run without weights and checkpoints was not trained again from step 0"
+"$addend" train "$recipe" --set train.steps=1 --set train.warmup=0 -o one >out 2>err && grep -q " in 1 step, " out || fail "a run of one step does not end with 'in 1 step'"
+"$addend" train "$recipe" --set train.steps=1 --set train.warmup=0 -o one --resume >out 2>err && grep -q "^all 1 step was taken before" out || fail "a resumed finished run of one step does not say so"
 cp -r straight replaced && echo kept >replaced/notes && touch replaced/check.json
-train -o replaced --overwrite --set train.steps=3 --set checkpoint.every=0 || fail "--overwrite"
-[ "$(wc -l <replaced/metrics.jsonl)" -eq 3 ] && [ ! -e replaced/checkpoints ] || fail "the earlier run is gone"
-[ -e replaced/notes ] && [ -e replaced/check.json ] || fail "other files stay"
+train -o replaced --overwrite --set train.steps=3 --set checkpoint.every=0 || fail "training with --overwrite fails"
+[ "$(wc -l <replaced/metrics.jsonl)" -eq 3 ] && [ ! -e replaced/checkpoints ] || fail "--overwrite left parts of the earlier run"
+[ -e replaced/notes ] && [ -e replaced/check.json ] || fail "--overwrite removed files that are not the run's"
 cp -r straight gone # replaces it by a run that ends without results
 exits_with 3 train -o gone --overwrite --set train.steps=100 --set train.lr=100 --set train.weight_decay=1000 --set train.warmup=0 --set train.clip=0
-[ ! -e gone/weights.safetensors ] && [ ! -e gone/report.html ] && [ ! -e gone/trace.json ] || fail "the earlier results are gone"
+[ ! -e gone/weights.safetensors ] && [ ! -e gone/report.html ] && [ ! -e gone/trace.json ] || fail "results of the overwritten run are left"
 exits_with 2 train -o replaced --overwrite --resume
-grep -q "give one of them" err || fail "--resume or --overwrite"
+grep -q "give one of them" err || fail "no message that --resume and --overwrite exclude each other"
 # A run that died between its last checkpoint and its weights is finished; a finished run stays unchanged.
 cp -r straight nearly && rm nearly/weights.safetensors nearly/report.html
 for _ in missing there; do
-  train -o nearly --resume || fail "a run with all its steps"
-  cmp straight/weights.safetensors nearly/weights.safetensors || fail "its weights"
-  [ -s nearly/report.html ] || fail "its report"
-  cmp straight/metrics.jsonl nearly/metrics.jsonl || fail "its metrics stay as they are"
+  train -o nearly --resume || fail "resuming a run that took all its steps fails"
+  cmp straight/weights.safetensors nearly/weights.safetensors || fail "resuming a run that took all its steps wrote other weights"
+  [ -s nearly/report.html ] || fail "resuming a run that took all its steps wrote no report"
+  cmp straight/metrics.jsonl nearly/metrics.jsonl || fail "resuming a run that took all its steps changed its metrics"
   python3 -c 'import json; s = json.load(open("out")); assert (s["steps"], s["first_step"], s["steps_taken"], s["loss"]["last"]) == (10, 10, 0, None), s'
 done
-"$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 -o nearly --resume >out 2>err || fail "for people"
-grep -q "^all 10 steps were taken before" out || fail "it says that nothing was left"
+"$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 -o nearly --resume >out 2>err || fail "resuming without --json fails"
+grep -q "^all 10 steps were taken before" out || fail "no message that all steps were taken before"
 # The same if the only checkpoint is of an earlier step, on whatever mesh the run is resumed.
 cp -r straight early && rm -r early/checkpoints/step-10
 touch --date=@1 early/*.* # files that are written again are newer
 for mesh in "dp_replicate=3 dp_shard=1" dp_shard=2; do
-  train -o early --resume --set "mesh=\"$mesh\"" || fail "a finished run with an early checkpoint"
+  train -o early --resume --set "mesh=\"$mesh\"" || fail "resuming a finished run with an early checkpoint fails"
   python3 -c 'import json; s = json.load(open("out")); assert (s["steps"], s["first_step"], s["steps_taken"]) == (10, 10, 0), s'
   [ -z "$(find early -name '*.*' -type f -newermt @2 ! -name .lock ! -path '*/checkpoints/*')" ] || fail "it stays as it is: $(find early -newermt @2)"
 done
 refuses early "a finished run of 10 steps: --resume goes on from its checkpoint after 5 steps, with a larger train.steps"
 exits_with 2 train -o early --resume --set train.steps=9
-grep -q "^addend: early holds a finished run of 10 steps, and the recipe asks for 9: set train.steps to 10 or more" err || fail "fewer steps"
-train -o early --resume --set train.steps=12 --set checkpoint.keep=3 && [ "$(first_step)" = 5 ] || fail "more steps"
-grep -q "^addend: early/checkpoints: the run was finished after 10 steps, but its newest checkpoint is of step 5: " err || fail "it says what is repeated"
+grep -q "^addend: early holds a finished run of 10 steps, and the recipe asks for 9: set train.steps to 10 or more" err || fail "no message that the recipe asks for fewer steps than the run took"
+train -o early --resume --set train.steps=12 --set checkpoint.keep=3 && [ "$(first_step)" = 5 ] || fail "a finished run resumed for more steps did not continue after step 5"
+grep -q "^addend: early/checkpoints: the run was finished after 10 steps, but its newest checkpoint is of step 5: " err || fail "no message which steps are repeated"
 python3 -c 'import json; run = json.load(open("early/run.json")); run.pop("finished"); json.dump(run, open("early/run.json", "w"))'
 head -n 10 early/metrics.jsonl >some && mv some early/metrics.jsonl && rm -r early/checkpoints/step-1?
-train -o early --resume && [ "$(first_step)" = 5 ] || fail "a training that was killed after a finished one is not finished"
+train -o early --resume && [ "$(first_step)" = 5 ] || fail "a run killed while it trained more steps counts as finished"
 exits_with 2 train -o straight --resume --set train.steps=9
-grep -q "after 10 steps, and the recipe asks for 9" err || fail "more steps than asked for"
+grep -q "after 10 steps, and the recipe asks for 9" err || fail "no message that the run took more steps than the recipe asks for"
 mkdir -p empty/checkpoints
 for folder in nowhere empty; do
-  train -o $folder --resume || fail "resume begins where there is nothing"
-  grep -q "^addend: $folder/checkpoints: there is no checkpoint to go on from: the run begins" err || fail "it says so"
-  cmp straight/weights.safetensors $folder/weights.safetensors || fail "it is the whole run: $folder"
+  train -o $folder --resume || fail "--resume fails in a folder without a run"
+  grep -q "^addend: $folder/checkpoints: there is no checkpoint to go on from: the run begins" err || fail "no message that --resume begins a new run"
+  cmp straight/weights.safetensors $folder/weights.safetensors || fail "--resume in $folder, without a run, did not train all steps"
 done
 cp -r stopped counted
-"$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 -o counted --resume >out 2>err || fail "for people"
-grep -q " in 5 steps (after 5 before), " out || fail "the summary counts the steps that ran"
+"$addend" train "$recipe" --set train.steps=10 --set checkpoint.every=5 -o counted --resume >out 2>err || fail "resuming without --json fails"
+grep -q " in 5 steps (after 5 before), " out || fail "the summary does not tell resumed steps from earlier ones"
 
 # A setting that changes the meaning of the numbers is refused with both values; other changed settings are listed.
 while read -r key value words; do
   rm -rf other && cp -r stopped other
   exits_with 2 train -o other --resume --set "$key=$value"
-  grep -qF "$key ($words, $value here)" err || fail "another $key"
-  train -o other --resume --force --set "$key=$value" || fail "another $key by force"
-  grep "^addend: warning: " err | grep -qF "$key ($words, $value here)" || fail "force says what differs: $key"
+  grep -qF "$key ($words, $value here)" err || fail "no message that $key differs from the checkpoint's"
+  train -o other --resume --force --set "$key=$value" || fail "--force with another $key fails"
+  grep "^addend: warning: " err | grep -qF "$key ($words, $value here)" || fail "--force does not warn that $key differs"
 done <<'KEYS'
 model.heads 2 4 there
 model.rotary_base 500 10000 there
@@ -152,50 +152,50 @@ train.seed 7 1 there
 precision.compute f64 f32 there
 KEYS
 exits_with 2 train -o stopped --resume --force --set model.d_model=64
-grep -q "in another shape value.embedding.weight" err || fail "another model's checkpoint"
+grep -q "in another shape value.embedding.weight" err || fail "no message that the checkpoint has another shape of an embedding"
 exits_with 2 train -o stopped --force
-grep -q -- "--force goes with --resume" err || fail "force alone"
+grep -q -- "--force goes with --resume" err || fail "no message that --force needs --resume"
 cp -r stopped listed
-train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "keys that are free"
-grep -q "^addend: since the checkpoint was written there changed shard.zero (0 there, 1 here), train.steps (10 there, 11 here)" err || fail "they are listed"
+train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "resuming with changed keys that may change fails"
+grep -q "^addend: since the checkpoint was written there changed shard.zero (0 there, 1 here), train.steps (10 there, 11 here)" err || fail "no list of the changed keys"
 # Another library for matrix products gives other bits, which is told.
 cp -r stopped otherwise
-ADDEND_PRODUCTS=openblas train -o otherwise --resume || fail "other products"
-grep -q "^addend: warning: matrix products are made otherwise than before the checkpoint, .*: by table; .* there, OpenBLAS; .* here" err || fail "other products are told"
-grep -q '"products": "OpenBLAS; ' otherwise/run.json || fail "run.json says what made the products"
-train -o same --resume --set train.steps=11 && ! grep -q "matrix products are made" err || fail "the same products are not"
+ADDEND_PRODUCTS=openblas train -o otherwise --resume || fail "resuming with another library for matrix products fails"
+grep -q "^addend: warning: matrix products are made otherwise than before the checkpoint, .*: by table; .* there, OpenBLAS; .* here" err || fail "no warning that matrix products are computed differently"
+grep -q '"products": "OpenBLAS; ' otherwise/run.json || fail "run.json does not name the library of the matrix products"
+train -o same --resume --set train.steps=11 && ! grep -q "matrix products are made" err || fail "the same matrix products cause a warning, or resuming fails"
 # A text is identified by its contents.
 mkdir text && cp /usr/share/common-licenses/GPL-2 text/a
-train -o texts --set 'data.text=[text]' --set train.steps=5 || fail "own text"
+train -o texts --set 'data.text=[text]' --set train.steps=5 || fail "training on a text of the test's own fails"
 mv text moved
-train -o texts --resume --set 'data.text=[moved]' || fail "the same text under another name"
+train -o texts --resume --set 'data.text=[moved]' || fail "resuming with the same text under another name fails"
 echo "one line more" >>moved/a
 exits_with 2 train -o texts --resume --set 'data.text=[moved]'
-grep -q "data.text ([0-9]* bytes, xxh64 [0-9a-f]* there, [0-9]* bytes, xxh64 [0-9a-f]* here)" err || fail "another text"
+grep -q "data.text ([0-9]* bytes, xxh64 [0-9a-f]* there, [0-9]* bytes, xxh64 [0-9a-f]* here)" err || fail "no message that the text differs"
 
 cp -r straight damaged
 truncate -s 100000 damaged/checkpoints/step-10/rank-0.safetensors
-train -o damaged --resume || fail "resume after damage"
-[ "$(first_step)" = 5 ] || fail "the one before is used"
-grep -q "step 10 is not usable.*rank-0.safetensors: is 100000 bytes long" err || fail "it says why"
-cmp straight/weights.safetensors damaged/weights.safetensors || fail "the same steps after damage"
+train -o damaged --resume || fail "resuming beside a damaged checkpoint fails"
+[ "$(first_step)" = 5 ] || fail "the run did not continue from the checkpoint before the damaged one"
+grep -q "step 10 is not usable.*rank-0.safetensors: is 100000 bytes long" err || fail "no message why the checkpoint of step 10 is not usable"
+cmp straight/weights.safetensors damaged/weights.safetensors || fail "a run resumed beside a damaged checkpoint has other weights"
 rm damaged/checkpoints/*/index.json
 exits_with 3 train -o damaged --resume --set train.steps=11
 grep -q "^addend: no usable checkpoint is in damaged/checkpoints; step 10: .*index.json.*step 5: .*index.json" err ||
   fail "each is named, as no one rank's error"
-grep -q "^addend: warning: the checkpoint of step 10 is not usable, the one before it is tried: " err || fail "one is before it"
-grep -q "^addend: warning: the checkpoint of step 5 is not usable: " err || fail "none is before it"
+grep -q "^addend: warning: the checkpoint of step 10 is not usable, the one before it is tried: " err || fail "no warning that the checkpoint before step 10 is tried"
+grep -q "^addend: warning: the checkpoint of step 5 is not usable: " err || fail "no warning that the checkpoint of step 5 is not usable"
 
 # Ctrl-C leaves a checkpoint.
 "$addend" train "$recipe" --set train.steps=100000 --set checkpoint.every=100000 -o long >out 2>err & launcher=$!
 for _ in $(seq 600); do [ ! -s long/metrics.jsonl ] || break; sleep 0.1; done
 kill -INT $launcher
 exits_with 3 wait $launcher
-grep -q "goes on from it" err || fail "the message names --resume"
+grep -q "goes on from it" err || fail "the message after Ctrl-C does not name --resume"
 step=$(ls long/checkpoints) && step=${step#step-}
-[ "$(wc -l <long/metrics.jsonl)" = "$step" ] || fail "the checkpoint is of the last step"
-train -o long --resume --set train.steps=$((step + 2)) || fail "resume after Ctrl-C"
-[ "$(first_step)" = "$step" ] || fail "it goes on where it was stopped"
+[ "$(wc -l <long/metrics.jsonl)" = "$step" ] || fail "the checkpoint after Ctrl-C is not of the last step taken"
+train -o long --resume --set train.steps=$((step + 2)) || fail "resuming after Ctrl-C fails"
+[ "$(first_step)" = "$step" ] || fail "the resumed run did not continue after the step it was stopped at"
 
 # Two runs in one folder: the second is refused, with and without --resume; a killed run leaves no lock.
 "$addend" train "$recipe" --set train.steps=100000 -o shared >out 2>err & launcher=$!
@@ -203,11 +203,11 @@ for _ in $(seq 600); do [ ! -s shared/metrics.jsonl ] || break; sleep 0.1; done
 lines=$(wc -l <shared/metrics.jsonl)
 for more in --resume ""; do
   exits_with 3 train -o shared $more
-  grep -q "^addend: shared: another run writes to this folder (process [0-9]* on " err || fail "the folder is locked"
+  grep -q "^addend: shared: another run writes to this folder (process [0-9]* on " err || fail "no message that another run has the folder locked"
 done
 kill -9 $launcher && wait $launcher 2>/dev/null || true
-[ "$(wc -l <shared/metrics.jsonl)" -ge "$lines" ] || fail "the first run's metrics were not touched"
-train -o shared --resume || fail "the lock is gone with the killed run"
+[ "$(wc -l <shared/metrics.jsonl)" -ge "$lines" ] || fail "a second run in the folder shortened the first run's metrics"
+train -o shared --resume || fail "resuming after the run that held the lock was killed fails"
 
 # A run killed while it writes one checkpoint after another: every checkpoint with a final name is whole.
 for steps in 3 6 9; do
@@ -218,9 +218,9 @@ for steps in 3 6 9; do
   for _ in $(seq 1200); do pgrep -f -- "$work/killed" >/dev/null || break; sleep 0.05; done # its ranks end with it
   newest=$(ls killed/checkpoints | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
   [ -n "$newest" ] || fail "no checkpoint after $steps steps"
-  train -o killed --resume --set train.steps=$((newest + 1)) || fail "resume after a kill"
-  [ "$(first_step)" = "$newest" ] || fail "the newest is used"
-  [ -z "$(ls killed/checkpoints | grep tmp || true)" ] || fail "what was half written is gone"
+  train -o killed --resume --set train.steps=$((newest + 1)) || fail "resuming after a kill fails"
+  [ "$(first_step)" = "$newest" ] || fail "the run did not continue from the newest checkpoint"
+  [ -z "$(ls killed/checkpoints | grep tmp || true)" ] || fail "half-written files of checkpoints are left"
 done
 
 # A full disk has room for one checkpoint and half of another. Mounting needs privileges that not everybody has.
@@ -228,9 +228,9 @@ mkdir -p full/checkpoints
 if mount -t tmpfs -o size=700k none full/checkpoints 2>/dev/null; then
   mounted=$work/full/checkpoints
   exits_with 3 train -o full
-  grep -q "checkpoint of step 10 was not completed: .*rank-0.safetensors: cannot be written: No space left.*; its unfinished files were removed; nothing else in" err || fail "the message"
-  [ "$(ls full/checkpoints)" = step-5 ] || fail "the earlier checkpoint is intact"
-  train -o full --resume --set train.steps=5 || fail "it is usable"
+  grep -q "checkpoint of step 10 was not completed: .*rank-0.safetensors: cannot be written: No space left.*; its unfinished files were removed; nothing else in" err || fail "no message that the full disk stopped the checkpoint of step 10"
+  [ "$(ls full/checkpoints)" = step-5 ] || fail "step-5 is not the only checkpoint after the disk was full"
+  train -o full --resume --set train.steps=5 || fail "resuming from the checkpoint before the full disk fails"
 else
   echo "resume: a full disk is not tried here: no right to mount"
 fi
@@ -243,14 +243,14 @@ for name in weights.safetensors metrics.jsonl trace.json run.json report.html; d
   echo mine >trapped/$name.note.tmp
 done
 ln -s "$work/victim" trapped/trace.json && ln -s "$work/victim" trapped/report.html
-train -o trapped || fail "train among links"
+train -o trapped || fail "training in a folder with symbolic links fails"
 [ ! -s victim ] || fail "a link was followed"
-[ -z "$(ls trapped | grep 0123456789abcdef || true)" ] || fail "what a kill left is removed"
-[ "$(ls trapped | grep -c note.tmp)" -eq 5 ] || fail "other names stay"
-[ ! -L trapped/trace.json ] && [ -s trapped/trace.json ] || fail "links make way"
+[ -z "$(ls trapped | grep 0123456789abcdef || true)" ] || fail "temporary files of a killed run are left"
+[ "$(ls trapped | grep -c note.tmp)" -eq 5 ] || fail "files with other names were removed"
+[ ! -L trapped/trace.json ] && [ -s trapped/trace.json ] || fail "trace.json is still a symbolic link, or empty"
 
 # Checkpoints are written only if the recipe asks for them.
-train -o unasked --set checkpoint.every=0 || fail "train without checkpoints"
-[ ! -e unasked/checkpoints ] || fail "no checkpoints unless the recipe asks"
+train -o unasked --set checkpoint.every=0 || fail "training without checkpoints fails"
+[ ! -e unasked/checkpoints ] || fail "checkpoints were written though the recipe asks for none"
 
 echo "resume: all hold"

@@ -29,7 +29,7 @@ def save(path, tensors):
 
 
 def save_shards(index, shards):
-    """`shards`: tensors by name, by the name of their file, which is written beside the index."""
+    """Write shards and their index; `shards`: the tensors by name, for each file name beside the index."""
     for name, tensors in shards.items():
         save(f"{index.rpartition('/')[0] or '.'}/{name}", tensors)
     weight_map = {tensor: name for name, tensors in shards.items() for tensor in tensors}
@@ -39,7 +39,7 @@ def save_shards(index, shards):
 
 
 def widen(tensor):
-    """The same values as f64."""
+    """Return the same values as f64."""
     dtype, shape, data = tensor
     assert dtype == "F32"
     values = struct.unpack(f"<{len(data) // 4}f", data)
@@ -47,7 +47,7 @@ def widen(tensor):
 
 
 def put(tensor, index, value):
-    """The same but for element number `index`, counted row by row."""
+    """Return the tensor with element number `index`, counted row by row, changed."""
     dtype, shape, data = tensor
     code, size = {"F64": ("<d", 8), "F32": ("<f", 4), "F16": ("<e", 2)}[dtype]
     return dtype, shape, data[: index * size] + struct.pack(code, value) + data[(index + 1) * size :]

@@ -107,7 +107,7 @@ if grep -q Traceback err; then cat err >&2; fail "a trace of Python's"; fi
 # Python may use another encoding than UTF-8: U+00E9 is one letter, token 136, in each.
 PYTHONIOENCODING=latin-1 exits 2 "token 0 is 136" text-model $'\xc3\xa9'
 
-# ---- the tokenizer's process may end, and so may the reader: then nothing more is computed ----
+# ---- if the tokenizer's process or the reader of the output ends, `sample` computes nothing more ----
 cat >dies <<'P'
 #!/usr/bin/env bash
 exec python3 -uc '

@@ -117,7 +117,7 @@ run 0 make 1f1b -s 4 -m 6 --csv
 tr -d '\r' <out >ours; compute "$fixtures/1f1b.csv" >theirs
 cmp -s <(head -3 ours) <(head -3 theirs) || fail "1f1b is PyTorch's order on the first ranks"
 
-# Pictures of tables.
+# Tables are drawn as pictures.
 run 0 make zb -s 4 -m 8 --lower --picture zb.svg
 run 0 check "$fixtures/interleaved.comms.csv" --picture interleaved.svg
 python3 - <<'P' || fail "the picture"

@@ -24,7 +24,7 @@ typedef struct world {
   // bit 0: input in the comm's memory; bit 1: output in it; value 4: in place in other memory
   int place;
   char *inputs[MEMBERS_MAX];  // inputs of all members
-  char *expected;             // their reduction
+  char *expected;             // the reduction of all inputs
 } world;
 
 /* ---- the reference: one value after another ---- */
@@ -52,7 +52,7 @@ static uint64_t combined(ad_reduction reduction, int64_t a, int64_t b) {
   return reduction == AD_BIT_AND ? x & y : reduction == AD_BIT_OR ? x | y : x ^ y;
 }
 
-/* Copies the low bytes of the number: this machine is little-endian, as all that the engines run on. */
+/* Copies the low bytes of the number: all machines that the engines support are little-endian. */
 static void reduce_whole_numbers(const world *w, size_t i, void *out) {
   int64_t number = whole_number(w, w->inputs[0] + i * w->element);
   for (size_t k = 1; k < w->members; k++) {

@@ -1,5 +1,5 @@
-/* Tests groups given as lists of ranks: in any order, several groups of the same ranks, made and released many times.
- */
+/* Tests groups given as lists of ranks: in any order, several groups of the same ranks, made and
+ * released many times. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

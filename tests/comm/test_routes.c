@@ -54,7 +54,7 @@ static ad_call call_of(ad_collective_op op, uint32_t members, ad_dtype dtype, ad
   return call;
 }
 
-/* ---- which member sums what ---- */
+/* ---- which member of a group sums which elements ---- */
 
 static int is_on_one_node(const placed *p, size_t first, size_t end) {
   for (size_t i = first; i < end; i++)

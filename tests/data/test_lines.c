@@ -207,7 +207,7 @@ static void lengths_are_from_half_to_all(void **state) {
   ad_line_data_close(lines);
 }
 
-/* The text with runs of spaces collapsed; *train: how much of it is trained on. */
+/* Returns the text's length with runs of spaces collapsed; *train: the length of its training part. */
 static size_t collapsed_numbers(char *out, size_t size, double held_out, size_t *train) {
   char *bytes;
   int64_t count;

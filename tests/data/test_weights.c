@@ -1,5 +1,5 @@
-/* Tests weight files, single or in shards with an index: every tensor is found, and a wrong index is refused by name.
- */
+/* Tests weight files, single or in shards with an index: every tensor is found, and a wrong index is
+ * refused by name. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

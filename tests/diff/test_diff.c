@@ -1,5 +1,5 @@
-/* Tests the public call of `addend diff`: its result, what it leaves behind when memory runs out, and what it refuses.
- */
+/* Tests the public call of `addend diff`: its result, what it leaves behind when memory runs out, and
+ * what it refuses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -238,7 +238,7 @@ static void a_page_is_explained(void **state) {
   assert_non_null(strstr(ad_last_error(), "did you mean own_only?"));
 }
 
-/* Of a folder only files with the names of safetensors files are read. */
+/* Only files with the names of safetensors files are read from a folder. */
 static void a_folder_is_its_files(void **state) {
   const char *whole[] = {folder};
   char beside[64], *json;

@@ -114,7 +114,7 @@ static void a_value_that_is_no_number_stays_in_its_columns_products(void **state
   free(columns);
 }
 
-/* ---- loops over rows: every variant against plain code ---- */
+/* ---- kernels' loops over rows: every vector variant against plain code ---- */
 
 typedef struct rows {
   double x[LONGEST + 1], y[LONGEST + 1], u[LONGEST + 1], v[LONGEST + 1], w[LONGEST + 1];

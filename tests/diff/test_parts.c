@@ -212,8 +212,8 @@ static void of_many_ranks_six_are_named(void **state) {
 
 /* ---- the fit of counts ---- */
 
-/* Products of addends with this Gram matrix and of their sum, which has `counts` of each and differs by `off` besides.
- */
+/* Products of addends with this Gram matrix and of their sum, which has `counts` of each and differs
+ * by `off` besides. */
 typedef struct made {
   double with_sum[3], rounded[3];
   ad_products products;
@@ -247,8 +247,8 @@ static void addends_are_alike_where_a_billionth_tells_them_apart(void **state) {
   assert_int_equal(rank_of_pair(0), 2);
 }
 
-/* The third addend is the first plus a little of the second: whether the second's count is known depends on how little.
- */
+/* The third addend is the first plus a little of the second: whether the second's count is known depends
+ * on how little. */
 static int knows_second(double little) {
   double length = sqrt(1 + little * little), counts[3] = {1, 1, 1};
   double gram[9] = {1, 0, 1 / length, 0, 1, little / length, 1 / length, little / length, 1};

@@ -1,5 +1,5 @@
-/* Tests locks on folders: one holder at a time, no lock survives its holder's death, and no symbolic link is followed.
- */
+/* Tests locks on folders: one holder at a time, no lock survives its holder's death, and no symbolic
+ * link is followed. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* Fuzzes safetensors files: in what is accepted, tensors tile the data without gap, can be read, and are found by name.
- */
+/* Fuzzes safetensors files: in what is accepted, tensors tile the data without gap, can be read, and are
+ * found by name. */
 #include <stdlib.h>
 #include <string.h>
 #include "addend/safetensors.h"

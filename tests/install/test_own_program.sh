@@ -43,7 +43,7 @@ for cxx in g++ clang++; do
   proven "in C++17 by $cxx" env LD_LIBRARY_PATH="$libraries" ./classifier_$cxx check classifier.yaml
 done
 
-# As a shared object, linked without addend's library and with the shared one.
+# ---- programs built as a shared object, linked without addend's library and with the shared library ----
 addend=$work/prefix/bin/addend
 "$compiler" -std=c11 "${strict[@]}" -shared -fPIC "${cflags[@]}" classifier.c -o classifier.so
 proven "a shared object" "$addend" check classifier.yaml --program ./classifier.so "${three[@]}"

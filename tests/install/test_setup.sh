@@ -39,7 +39,7 @@ setup 'ID=plan9\n'
 says "this is not Debian, Fedora or Arch: .*the names are Debian's"
 ! grep -qE 'dnf|pacman|apt-get' "$work/said" || fail "a command for another system"
 
-# Every row of the tables has five columns; what has no package is told by name if the build needs it.
+# Every row of the tables has five columns; a tool that has no package is named if the build needs it.
 awk -F '|' '/_table=/ {inside = 1; next} /^'\''$/ {inside = 0} inside && NF != 5 {bad = 1; print} END {exit bad}' "$source/script/setup" >"$work/said" ||
   fail "rows without five columns"
 echo "setup: all hold"

@@ -45,8 +45,8 @@ static double decode(format f, unsigned bits) {
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
-/* Encodes a number (not a NaN), counted in units of the last place, so that a full mantissa carries into the exponent.
- */
+/* Encodes a number (not a NaN), counted in units of the last place, so that a full mantissa carries
+ * into the exponent. */
 static unsigned encode(format f, double value) {
   unsigned sign = signbit(value) ? 0x8000 : 0;
   double magnitude = fabs(value);

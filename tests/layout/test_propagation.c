@@ -480,7 +480,7 @@ static int64_t whole_index(const ad_shape *whole, const ad_shape *part, int dim,
   return index;
 }
 
-/* What a rank holds of a value; for P an addend. */
+/* Returns a rank's part of a whole value under the type; for P, the rank's addend. */
 static value part_of(const value *whole, ad_type type, int64_t rank) {
   value part = {.shape = whole->shape};
   int dim = ad_type_dim(type);

@@ -1,6 +1,6 @@
 /* Tests which collectives sum a router's gradient, as the ranks' flight recorders show: with a gate that is I on tp,
- * whose scores are converted, and with a gate that is R, whose gradient stays partial on tp until the reducer sums it.
- */
+ * whose scores are converted, and with a gate that is R, whose gradient stays partial on tp until the
+ * reducer sums it. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -19,7 +19,7 @@ from decomposition import MATRICES, Decomposition
 from draws import uniform
 from generate import batch_of, initial_weights, mlp_shapes, shapes_of, texts_of
 
-STEPS, SEED, CLOSE = 3, 5, 2e-8  # metrics.jsonl has nine digits
+STEPS, SEED, CLOSE = 3, 5, 2e-8  # CLOSE: metrics.jsonl has nine digits
 MODEL = {"layers": 2, "d_model": 16, "heads": 2, "d_hidden": 24, "tied": True, "kv_heads": 0, "qk_norm": False, "bias": False}
 DATA = {"text": ["tests/oracle/fixtures/text"], "seq": 12, "held_out": 0, "valid": []}
 BATCH = 6
@@ -45,7 +45,7 @@ def recipe(folder, lr, steps):
 
 
 def train(addend, folder, lr, steps):
-    """Losses of each step, and the weights at the end."""
+    """Return the losses of each step, and the weights at the end."""
     path, out = folder / f"{steps}.yaml", folder / f"run-{steps}"
     path.write_text(json.dumps(recipe(folder, lr, steps)))
     subprocess.run([addend, "train", path, "--out", out], check=True, stdout=subprocess.DEVNULL)

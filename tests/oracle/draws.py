@@ -9,7 +9,7 @@ P1, P2, P3, P4, P5 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 
 def philox4x32(counter, key):
-    """Ten rounds; four and two words of 32 bits."""
+    """Philox with ten rounds; the counter has four words of 32 bits, the key two."""
     c, k = list(counter), list(key)
     for _ in range(10):
         low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
@@ -19,7 +19,7 @@ def philox4x32(counter, key):
 
 
 def draw(seed, stream, index):
-    """data.h: two numbers of 64 bits."""
+    """Return the two 64-bit numbers of a draw (data.h)."""
     words = philox4x32((index & MASK32, index >> 32, stream & MASK32, stream >> 32), (seed & MASK32, seed >> 32))
     return words[1] << 32 | words[0], words[3] << 32 | words[2]
 
@@ -29,13 +29,13 @@ def random_bits(seed, stream, index):
 
 
 def normal(seed, stream, index):
-    """model.h: the initial values, over their deviation."""
+    """Return a normal number, as initial values are drawn (model.h), divided by their deviation."""
     u, v = ((bits >> 11) * 2.0**-53 for bits in draw(seed, stream, index))
     return math.sqrt(-2 * math.log(1 - u)) * math.cos(2 * math.pi * v)
 
 
 def uniform(seed, name, step, sample, of_sample):
-    """array.h, ad_array_uniform: the numbers of one sample, in its elements' order."""
+    """Return the numbers of one sample in the order of its elements (array.h, ad_array_uniform)."""
     own = random_bits(seed, xxh64(name.encode()), step)
     return [(random_bits(own, sample, e) >> 40) * 2.0**-24 for e in range(of_sample)]
 
@@ -49,7 +49,7 @@ def xxh64_round(lane, data):
 
 
 def xxh64(data):
-    """Seed 0."""
+    """XXH64 with seed 0."""
     h, at = P5, 0
     if len(data) >= 32:
         lanes = [P1 + P2 & MASK64, P2, 0, -P1 & MASK64]
@@ -72,7 +72,7 @@ def xxh64(data):
 
 
 def check_random_numbers():
-    """Published answers: kat_vectors of Random123, and hashes that the xxhash package prints."""
+    """Check published answers: kat_vectors of Random123, and hashes that the xxhash package prints."""
     assert philox4x32((0,) * 4, (0,) * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     assert philox4x32((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)) == [
         0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]

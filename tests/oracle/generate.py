@@ -23,11 +23,11 @@ from draws import check_random_numbers, random_bits, xxh64
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 FIXTURES = HERE / "fixtures"
-TEXT = "tests/oracle/fixtures/text"  # recipes name it as seen from the root of the tree
+TEXT = "tests/oracle/fixtures/text"  # recipes name the text relative to the root of the tree
 STEPS = 20
 GRADIENTS_OF = (0, 1)  # the steps whose gradients are kept
-NORM_EPSILON = 1e-5  # of the manual page
-CLOSE = 1e-6  # of two scores: so near, rounding could choose between them
+NORM_EPSILON = 1e-5  # the manual page's default
+CLOSE = 1e-6  # two scores nearer than this could change places by rounding
 
 CASES = {
     # Every key that has a default keeps it.
@@ -42,8 +42,8 @@ CASES = {
         "train": {"global_batch": 5, "steps": STEPS, "lr": 7e-3, "beta1": 0.8, "beta2": 0.97, "epsilon": 1e-6,
                   "weight_decay": 0.3, "clip": 0, "seed": 12345678901},
     },
-    # Microbatches of seven samples in three have unequal counts, some samples count nothing, a half token is rounded, and
-    # the clip is at work in some steps only.
+    # Three microbatches of seven samples have unequal counts, some samples do not count, half a token is rounded, and
+    # the clip takes effect only in some steps.
     "gpt-masks": {
         "model": {"kind": "gpt", "layers": 1, "d_model": 12, "heads": 1, "d_hidden": 17},
         "data": {"text": [f"{TEXT}/second.txt", f"{TEXT}/first.txt"], "seq": 13, "valid": [1, 0.5, 0, 0.3, 0]},
@@ -61,13 +61,14 @@ CASES = {
         "train": {"global_batch": 8, "microbatches": 4, "steps": STEPS, "lr": 1e-2, "warmup": 3, "final_lr_fraction": 0,
                   "clip": 0.5, "beta1": 0.85, "beta2": 0.99, "epsilon": 1e-7, "weight_decay": 0.1, "seed": 9},
     },
-    # Three heads share a head of keys and values. A sample counts one token, one none; microbatches of two and three.
+    # Three heads share a key head. One sample counts one token, one counts none; microbatches have two and three
+    # samples.
     "gpt-grouped": {
         "model": {"kind": "gpt", "layers": 1, "d_model": 12, "heads": 6, "kv_heads": 2, "d_hidden": 17, "tied": False},
         "data": {"text": [TEXT], "seq": 12, "valid": [0.1, 1, 0, 0.6]},
         "train": {"global_batch": 5, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.1, "seed": 31},
     },
-    # The first microbatch counts one token, the second none, the third has two samples.
+    # The first microbatch counts one token, the second none, and the third has two samples.
     "gpt-one-key": {
         "model": {"kind": "gpt", "layers": 1, "d_model": 12, "heads": 6, "kv_heads": 1, "d_hidden": 19, "bias": True},
         "data": {"text": [TEXT], "seq": 12, "valid": [0.1, 0, 1, 0.4]},
@@ -79,8 +80,9 @@ CASES = {
         "data": {"text": [TEXT], "seq": 12, "held_out": 0.1},
         "train": {"global_batch": 3, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5, "seed": 33},
     },
-    # Heads are together wider than the stream, which they do not divide; a vocabulary that no tp divides; one pair of a head
-    # keeps its frequency, one has all of the factor, one lies between. Biases as in Qwen2, norms of heads as in Qwen3.
+    # Heads are together wider than the residual stream, which they do not divide; no tp divides the vocabulary; of each
+    # head's rotary pairs one keeps its frequency, one has the whole factor, one is between. Biases as in Qwen2, head
+    # norms as in Qwen3.
     "gpt-wide-heads": {
         "model": {"kind": "gpt", "layers": 2, "d_model": 10, "heads": 4, "kv_heads": 2, "head_dim": 6, "d_hidden": 13,
                   "vocabulary": 259, "tied": False, "bias": "qkv", "qk_norm": True, "norm_epsilon": 0.01, "rotary_base": 12,
@@ -88,7 +90,7 @@ CASES = {
         "data": {"text": [TEXT], "seq": 12, "valid": [1, 0.3, 0.6], "held_out": 0.1},
         "train": {"global_batch": 4, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.1, "seed": 34},
     },
-    # Heads are together narrower than the stream, one head of keys serves them; a bias of wo too, as in Llama.
+    # Heads are together narrower than the residual stream and share one key head; wo has a bias too, as in Llama.
     "gpt-narrow-heads": {
         "model": {"kind": "gpt", "layers": 3, "d_model": 14, "heads": 6, "kv_heads": 1, "head_dim": 2, "d_hidden": 11,
                   "vocabulary": 257, "bias": "attention", "norm_epsilon": 1e-3, "rotary_scaling": [3, 1, 2, 9]},
@@ -102,7 +104,7 @@ CASES = {
     },
 }
 
-DEFAULTS = {  # of the manual page
+DEFAULTS = {  # the manual page's defaults
     "model": {"d_hidden": 0, "tied": True, "rotary_base": 10000, "kv_heads": 0, "qk_norm": False, "bias": False,
               "vocabulary": 256, "head_dim": 0, "norm_epsilon": NORM_EPSILON, "rotary_scaling": []},
     "data": {"valid": [], "held_out": 0},
@@ -118,14 +120,14 @@ def section(recipe, name):
 # ---- samples ----
 
 def files_of(paths):
-    """Folders recursively in name order."""
+    """Yield the files of folders, recursively and in the order of names."""
     for path in paths:
         path = ROOT / path
         yield from files_of(sorted(path.iterdir())) if path.is_dir() else [path]
 
 
 def texts_of(data):
-    """What is trained on and what is held out: the last fraction of every file's bytes."""
+    """Return the bytes to train on and the held-out bytes, which are the last fraction of each file."""
     train, held = b"", b""
     for path in files_of(data["text"]):
         content = path.read_bytes()
@@ -136,16 +138,18 @@ def texts_of(data):
 
 
 def counted_of(data, sample):
-    """How many tokens of a sample count, its first ones: the nearest whole number, halves upwards. `valid` begins anew with
-    every step."""
+    """Return how many tokens of a sample count (its first ones): the nearest integer, halves rounded up. `valid` begins
+    anew with every step.
+    """
     if not data["valid"]:
         return data["seq"]
     return math.floor(data["valid"][sample % len(data["valid"])] * data["seq"] + 0.5)
 
 
 def batch_of(data, train, text, stream, step):
-    """Tokens and targets [global_batch, seq]: each sample begins at any place from which seq + 1 bytes follow, and the target
-    of a token is the byte after it, or -1 where it does not count."""
+    """Return tokens and targets [global_batch, seq]: each sample begins at any place that seq + 1 bytes follow; the
+    target of a token is the byte after it, or -1 if it does not count.
+    """
     seq, stream = data["seq"], xxh64(stream)
     tokens = np.zeros((train["global_batch"], seq), np.int32)
     targets = np.full_like(tokens, -1)
@@ -162,7 +166,7 @@ def batch_of(data, train, text, stream, step):
 # ---- model ----
 
 def hidden_of(model):
-    """By default 8/3 d_model, rounded up to a multiple of 16."""
+    """Return d_hidden; the default is 8/3 d_model, rounded up to a multiple of 16."""
     return model["d_hidden"] or math.ceil(8 * model["d_model"] / 3 / 16) * 16
 
 
@@ -189,8 +193,9 @@ BIASES[True] = BIASES["all"]
 
 
 def block_shapes(model, branch):
-    """Matrices are [in, out]; a bias is as wide as what its matrix gives, and a mixture of experts has none. `branch`: the
-    shapes of the second branch."""
+    """Return the shapes of a block. Matrices are [in, out]; a bias has the width of its matrix's output; a mixture of
+    experts has no biases. `branch`: the shapes of the block's second branch.
+    """
     d, head_dim = model["d_model"], head_dim_of(model)
     queries, keys = head_dim * model["heads"], head_dim * kv_heads_of(model)
     shapes = {"norm.attn": (d,), "attn.wq": (d, queries), "attn.wk": (d, keys), "attn.wv": (d, keys), "attn.wo": (queries, d),
@@ -206,7 +211,7 @@ def mlp_shapes(path, d, hidden):
 
 
 def shapes_of(model, branch):
-    """Every parameter's shape."""
+    """Return every parameter's shape."""
     shapes = {"embedding.weight": (vocabulary_of(model), model["d_model"])}
     for i in range(model["layers"]):
         shapes |= {f"blocks.{i}.{name}": shape for name, shape in block_shapes(model, branch).items()}
@@ -217,7 +222,9 @@ def shapes_of(model, branch):
 
 
 def initial_weights(shapes, seed):
-    """Evenly spread around 0, the norms' around 1: made of integers alone, so that no machine rounds them otherwise."""
+    """Return weights spread evenly around 0 (those of norms around 1), made from integers alone, so that every machine
+    rounds them alike.
+    """
     weights = {}
     for name, shape in shapes.items():
         stream = xxh64(f"oracle {name}".encode())
@@ -229,12 +236,13 @@ def initial_weights(shapes, seed):
 
 
 def rms_norm(x, weight, epsilon=NORM_EPSILON):
-    """Zhang and Sennrich 2019."""
+    """RMS norm (Zhang and Sennrich 2019)."""
     return x / torch.sqrt((x * x).mean(-1, keepdim=True) + epsilon) * weight
 
 
 def frequencies_of(model):
-    """Scaled ones as Transformers' _compute_llama3_parameters has them: by the wavelength of a pair."""
+    """Return the rotary frequencies, scaled by each pair's wavelength as in Transformers' _compute_llama3_parameters.
+    """
     head_dim = head_dim_of(model)
     frequency = model["rotary_base"] ** (-2 * torch.arange(head_dim // 2, dtype=torch.float64) / head_dim)
     if not model.get("rotary_scaling"):
@@ -248,21 +256,25 @@ def frequencies_of(model):
 
 
 def rotary(x, frequencies):
-    """Su et al. 2021, on [batch, heads, seq, head_dim]: pair (i, i + head_dim/2) turns by position * frequencies[i]."""
+    """Rotary embedding (Su et al. 2021) of [batch, heads, seq, head_dim]: pair (i, i + head_dim/2) turns by position *
+    frequencies[i].
+    """
     angle = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * frequencies
     a, b = x.chunk(2, -1)
     return torch.cat((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()), -1)
 
 
 def product(x, w, name):
-    """With its bias, where it has one."""
+    """Multiply x by a matrix, and add its bias if it has one."""
     y = x @ w[name]
     return y + w[f"{name}_bias"] if f"{name}_bias" in w else y
 
 
 def attention(x, w, block, model, sees_all=False):
-    """Consecutive heads of q share a head of k and v (Ainslie et al. 2023). Queries and keys are normalised, where they
-    are, head by head before they turn. A token sees itself and those before it, or all."""
+    """Attention in which consecutive heads of q share a head of k and v (Ainslie et al. 2023). Queries and keys, if
+    they are normalised, are normalised for each head before they turn. A token sees itself and earlier tokens, or all
+    tokens.
+    """
     batch, seq, _ = x.shape
     heads, head_dim, frequencies = model["heads"], head_dim_of(model), frequencies_of(model)
 
@@ -292,7 +304,7 @@ def embedding_of(w, tokens):
 
 
 def blocks_of(model, w, x, branch, sees_all=False):
-    """All blocks and the norm after them; branch(x, i) is the second of block i."""
+    """Run all blocks and the final norm; branch(x, i) is the second branch of block i."""
     def norm(x, name):
         return rms_norm(x, w[name], epsilon_of(model))
     for i in range(model["layers"]):
@@ -303,7 +315,7 @@ def blocks_of(model, w, x, branch, sees_all=False):
 
 
 def cross_entropy_of(model, w, x, targets, branch):
-    """Of a decoder whose sequence begins as x; summed over the counted tokens."""
+    """Return the loss of a decoder whose sequence begins as x, summed over the counted tokens."""
     x = blocks_of(model, w, x, branch)
     logits = x @ (w["embedding.weight"].T if model["tied"] else w["head.weight"])
     targets = torch.from_numpy(targets).long()
@@ -311,7 +323,9 @@ def cross_entropy_of(model, w, x, targets, branch):
 
 
 class Gpt:
-    """The program of a recipe: its batches, its second branch in a block, its losses, and what is no parameter."""
+    """The program of a recipe: its batches, the second branch of a block, its losses, and states that are not
+    parameters.
+    """
     mesh = '"dp=1"'
 
     def __init__(self, recipe):
@@ -325,44 +339,46 @@ class Gpt:
         return initial_weights(shapes_of(self.model, self.branch_shapes()), self.train["seed"])
 
     def batch(self, step, held_out=False):
-        """By name what the fixture keeps, and what losses are given."""
+        """Return a step's batch: the arrays that the fixture keeps, by name, which the losses get."""
         stream = b"data held out" if held_out else b"data"
         tokens, targets = batch_of(self.data, self.train, self.texts[stream], stream, step)
         return {"tokens": tokens, "targets": targets}
 
     def counted(self, targets):
-        """What the first count of a step is: tokens that count."""
+        """Return a step's first count: the tokens that count."""
         return (targets >= 0).sum()
 
     def norm_groups(self, w):
-        """Parameters whose gradients have one norm, which is clipped."""
+        """Return the groups of parameters whose gradients have one norm, which is clipped."""
         return [list(w.values())]
 
     def decays(self, name, p):
-        """Decay is for matrices, of which the embedding is none."""
+        """Return whether the parameter decays: matrices do, except for the embedding."""
         return p.ndim > 1 and not name.endswith("embedding.weight")
 
     def losses(self, w, tokens, targets):
-        """The first is what a held-out loss is of, all together are trained; the mean over the whole batch's counted
-        tokens."""
+        """Return the losses: the first one is the held-out loss, and all together are trained; each is the mean over
+        the counted tokens of the whole batch.
+        """
         def branch(x, i):
             return mlp(x, w, f"blocks.{i}.mlp")
         return [cross_entropy_of(self.model, w, embedding_of(w, tokens), targets, branch) / (targets >= 0).sum()]
 
     def after_step(self):
-        """Changes what is no parameter; names and numbers to keep of the step."""
+        """Update states that are not parameters; return the numbers of the step to keep, by name."""
         return {}
 
     def found(self, w):
-        """What the program tells of the trained weights."""
+        """Return what the program reports of the trained weights."""
         return {}
 
 
 # ---- training ----
 
 def learning_rate(train, step):
-    """Linear warm-up, step s of it lr * (s + 1) / (warmup + 1); then a cosine from lr down to lr * fraction at the
-    last step, `steps` - 1."""
+    """Linear warm-up, in step s lr * (s + 1) / (warmup + 1); then a cosine from lr down to lr * fraction in the last
+    step, `steps` - 1.
+    """
     lr, warmup, final = train["lr"], train["warmup"], train["lr"] * train["final_lr_fraction"]
     if step < warmup:
         return lr * (step + 1) / (warmup + 1)
@@ -370,7 +386,7 @@ def learning_rate(train, step):
 
 
 def optimizer_of(program, w):
-    """torch's AdamW is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_adamw_step states it."""
+    """Make torch's AdamW, which is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_adamw_step states it."""
     train = program.train
     decays = [p for name, p in w.items() if program.decays(name, p)]
     others = [p for name, p in w.items() if not program.decays(name, p)]
@@ -383,7 +399,7 @@ def norm_of(params):
 
 
 def clip(params, largest):
-    """To the norm `largest` exactly: torch's clip_grad_norm_ divides by norm + 1e-6."""
+    """Clip to the norm `largest` exactly: torch's clip_grad_norm_ divides by norm + 1e-6."""
     norm = norm_of(params)
     if not largest or norm <= largest:
         return

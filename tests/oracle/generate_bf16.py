@@ -18,24 +18,24 @@ NAMES = ("gpt-untied", "gpt-grouped", "gpt-head-norms")
 
 
 def r(x):
-    """Rounded to bf16, through the f32 in which a program has it."""
+    """Round to bf16, through the f32 in which a program has the value."""
     return x.float().bfloat16().double()
 
 
 class Value:
-    """A number for each element, and its gradient, which is bf16 unless it is wide."""
+    """A number for each element, with its gradient, which is bf16 unless it is wide."""
 
     def __init__(self, value, wide=False):
         self.value, self.wide, self.grad = value, wide, None
 
     def take(self, share):
-        """One share of its gradient: added to what is there, then rounded."""
+        """Add a share to the gradient, then round the gradient."""
         total = share if self.grad is None else self.grad + share
         self.grad = total if self.wide else r(total)
 
 
 class Tape:
-    """Records what backward does, and does it in the other direction."""
+    """A tape: records each backward function and runs them in reverse."""
 
     def __init__(self):
         self.steps = []
@@ -72,7 +72,7 @@ class Tape:
         return self.value(stream.value + branch.value, True, backward)
 
     def norm(self, x, weight):
-        """Over the last dimension: of the stream, or of each head."""
+        """RMS norm over the last dimension, of the residual stream or of each head."""
         n = x.value.shape[-1]
         inverse = 1 / torch.sqrt((x.value * x.value).mean(-1, keepdim=True) + NORM_EPSILON)
 
@@ -83,7 +83,7 @@ class Tape:
         return self.value(x.value * inverse * weight.value, False, backward)
 
     def reshaped(self, x, forward, back):
-        """The same elements: nothing is rounded that was not."""
+        """Rearrange elements, which rounds nothing."""
         return self.value(forward(x.value), False, lambda d: x.take(back(d)))
 
     def rotary(self, x, base):
@@ -97,7 +97,7 @@ class Tape:
         return self.value(turned(x.value, 1), False, lambda d: x.take(turned(d, -1)))
 
     def attention(self, q, k, v, sharing):
-        """Scores, what they are normalised by and all sums are wide; what is multiplied with v, q and k is not."""
+        """Attention: scores, normalisation and sums are wide; the operands of products with v, q and k are bf16."""
         factor = 1 / math.sqrt(q.value.shape[-1])
         keys, values = (y.value.repeat_interleave(sharing, 1) for y in (k, v))
         seq = q.value.shape[-2]
@@ -115,7 +115,7 @@ class Tape:
             p = weights / total
             centre = (out * d).sum(-1, keepdim=True)
             slope = factor * p * (d @ values.mT - centre)
-            slope[..., 0, :] = 0  # who sees itself alone
+            slope[..., 0, :] = 0  # the first token sees only itself, so its score has no gradient
             slope = r(slope)
             q.take(slope @ keys)
             k.take(of_heads(slope.mT @ q.value))
@@ -140,7 +140,7 @@ class Tape:
         return self.value(x.value, True, lambda d: x.take(d))
 
     def loss(self, logits, targets):
-        """The mean over the counted tokens; seeds backward."""
+        """The mean over the counted tokens, which starts backward."""
         counted = targets >= 0
         largest = logits.value.amax(-1, keepdim=True)
         total = torch.exp(logits.value - largest).sum(-1, keepdim=True)

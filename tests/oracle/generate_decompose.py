@@ -13,9 +13,11 @@ from safetensors.numpy import save_file
 from generate import MASK32, ROOT, STEPS, TEXT, Gpt, blocks_of, counted_of, embedding_of, hidden_of, initial_weights, mlp, \
     mlp_shapes, philox4x32, prepare, random_bits, rms_norm, shapes_of, write_case, xxh64
 
-BETA1, BETA2 = 0.9, 0.999  # of the ascent
+BETA1, BETA2 = 0.9, 0.999  # AdamW's betas in the ascent
 THRESHOLD, BATCHES, USED, SHOWN = 0.5, 8, 8, 4
-CLOSE = 1e-9  # of two numbers whose order is told; of a gradient whose sign is a step, relative to the largest
+# least distance of two numbers whose order is told; and of a gradient from 0 if its sign is a step, relative to the
+# largest
+CLOSE = 1e-9
 
 CASES = {
     # Every key that has a default keeps it.
@@ -26,9 +28,10 @@ CASES = {
         "importance": {"layers": 1, "d_model": 6, "heads": 1},
         "sites": [{"match": "blocks.0.attn.wv", "components": 3}, {"match": "blocks.0.mlp.down", "components": 4}],
     },
-    # Microbatches of one sample, two and two; both powers, the way between them in the middle of the training; each pool's clip
-    # is at work; more components than a matrix has rows; sources that samples share. Which tokens
-    # count says nothing of the losses. No query or key is a site here: what masks them do is a small difference of large numbers.
+    # Microbatches of one sample, two and two; both exponents, between which the training moves in its middle; each
+    # pool's clip takes effect; more components than a matrix has rows; sources that samples share. The losses do not
+    # depend on which tokens count. No query or key matrix is a site here: the effect of masking one is a small
+    # difference of large numbers.
     "decompose-annealed": {
         "model": {"kind": "decompose", "layers": 2, "d_model": 8, "heads": 2, "d_hidden": 10, "tied": False, "kv_heads": 1,
                   "qk_norm": True, "bias": True, "rotary_base": 100},
@@ -44,7 +47,7 @@ CASES = {
         "ascent": {"steps": 2, "scope": "batch", "bounds": "sigmoid", "lr": 0.3, "eps": 1e-2},
         "evaluate": {"samples": 33},
     },
-    # Sources go by signs to the edges of [0, 1] and stay there; the held-out set begins again.
+    # Sources move by signs to the edges of [0, 1] and stay there; the held-out set begins again.
     "decompose-signs": {
         "model": {"kind": "decompose", "layers": 1, "d_model": 8, "heads": 1, "plain_clamp": True},
         "data": {"text": [TEXT], "seq": 7, "held_out": 0.1},
@@ -57,7 +60,8 @@ CASES = {
         "ascent": {"steps": 3, "rule": "sign", "lr": 0.15},
         "evaluate": {"samples": 10},
     },
-    # Losses that are measured alone, and an adversary that nothing learns from; Adam, a source for each sample, sigmoids.
+    # Losses that are only measured, and an adversary from which nothing learns; Adam, a source for each sample,
+    # sigmoids.
     "decompose-measured": {
         "model": {"kind": "decompose", "layers": 1, "d_model": 8, "heads": 2},
         "data": {"text": [TEXT], "seq": 6, "held_out": 0.1},
@@ -70,7 +74,7 @@ CASES = {
 }
 
 LOSSES = ("faithfulness", "stochastic", "sparsity", "adversarial")
-DEFAULTS = {  # of the manual page
+DEFAULTS = {  # the manual page's defaults
     "sparsity": {"power": 1, "last_power": None, "anneal_from": 0, "anneal_to": 1, "beta": 0, "epsilon": 1e-6},
     "stochastic": {"divergence": "mse"},
     "ascent": {"steps": 1, "rule": "adam", "scope": "sample", "bounds": "clamp", "lr": 0.1, "eps": 1e-8},
@@ -80,10 +84,10 @@ MATRICES = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "mlp.gate", "mlp.up", "m
 PASSES = ("target", "masked", "rounded", "stochastic", "unmasked", "random", "largest")
 
 
-# ---- what stands in the place of a product ----
+# ---- replacing a matrix product by a function ----
 
 class Lower(torch.autograd.Function):
-    """Of a gradient what src/trainer/program/decompose/operations.h says of ad_lower."""
+    """The backward of ad_lower, as src/trainer/program/decompose/operations.h states it."""
 
     @staticmethod
     def forward(context, x):
@@ -98,7 +102,7 @@ class Lower(torch.autograd.Function):
 
 
 class StandIn:
-    """x @ this is function(x)."""
+    """An object such that x @ it is function(x)."""
 
     def __init__(self, function):
         self.function = function
@@ -125,10 +129,10 @@ def divergence_of(kind, logits, wanted):
     return F.kl_div(logits.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="sum")
 
 
-# ---- numbers that are drawn ----
+# ---- random numbers ----
 
 def uniform(seed, name, step, first, shape):
-    """By place in the step's batch: ad_array_uniform in include/addend/array.h."""
+    """Return uniform numbers by place in the step's batch (ad_array_uniform in include/addend/array.h)."""
     own, of_sample = random_bits(seed, xxh64(name.encode()), step), math.prod(shape[1:])
     numbers = [[(random_bits(own, first + sample, i) >> 40) * 2.0**-24 for i in range(of_sample)]
                for sample in range(shape[0])]
@@ -140,7 +144,7 @@ def fraction(bits):
 
 
 def normal(seed, name, shape):
-    """Box and Muller 1958, of the two numbers of a draw."""
+    """Return normal numbers by Box and Muller 1958, from the two numbers of a draw."""
     stream, numbers = xxh64(name.encode()), []
     for i in range(math.prod(shape)):
         words = philox4x32((i & MASK32, i >> 32, stream & MASK32, stream >> 32), (seed & MASK32, seed >> 32))
@@ -173,7 +177,9 @@ class Decompose(Gpt):
         self.climbed = [0] * len(self.microbatches)
 
     def make_target(self, name, recipe):
-        """A head of its own tells tokens clearly apart, so that a divergence is no difference of nearly equal numbers."""
+        """Give the target a head that separates tokens clearly, so that a divergence is no difference of nearly equal
+        numbers.
+        """
         self.path = f"tests/oracle/fixtures/{name}/target.safetensors"
         recipe["target"] = {"weights": self.path}
         self.weights = initial_weights(shapes_of(self.model, self.branch_shapes()), self.train["seed"])
@@ -182,13 +188,13 @@ class Decompose(Gpt):
         return {name: torch.tensor(value) for name, value in self.weights.items()}
 
     def counted(self, targets):
-        """All positions: losses of components are not those of next bytes."""
+        """Count all positions: the losses of a decomposition do not predict next bytes."""
         return np.int64(targets.size)
 
     # ---- parameters ----
 
     def encoder(self):
-        """Blocks as ocr's encoder has, MLPs as wide as a decoder's by default."""
+        """Return the encoder's options: blocks as ocr's encoder has, MLPs as wide as a decoder's default."""
         return self.importance | {"kv_heads": 0, "d_hidden": 0, "bias": False, "qk_norm": False, "tied": True,
                                   "rotary_base": self.model["rotary_base"]}
 
@@ -226,7 +232,7 @@ class Decompose(Gpt):
         return x @ (w["embedding.weight"].T if self.model["tied"] else w["head.weight"])
 
     def importances(self, w, tokens):
-        """Of all components, and the target's logits."""
+        """Return the importances of all components, and the target's logits."""
         seen = {}
 
         def see(site):
@@ -276,7 +282,7 @@ class Decompose(Gpt):
     # ---- the adversary ----
 
     def start(self, samples):
-        """In the middle of [0, 1]: one array for the masks, one of each site for what remains."""
+        """Make the sources in the middle of [0, 1]: an array for the masks, and one for each site's remainder."""
         lead = (samples,) if self.ascent["scope"] == "sample" else ()
         shapes = [(*lead, self.data["seq"], sum(self.sites.values()))] + [(*lead, self.data["seq"])] * len(self.sites)
         middle = 0.5 if self.ascent["bounds"] == "clamp" else 0
@@ -287,7 +293,7 @@ class Decompose(Gpt):
         return [source["value"].clone().requires_grad_() for source in self.sources[m]]
 
     def adversarial(self, w, tokens, wanted, ci, leaves):
-        """Divided by the positions of the whole batch."""
+        """Return the adversarial loss, divided by the positions of the whole batch."""
         sources = leaves if self.ascent["bounds"] == "clamp" else [torch.sigmoid(leaf) for leaf in leaves]
         if self.ascent["scope"] == "batch":
             sources = [source.expand(len(tokens), *source.shape) for source in sources]
@@ -297,7 +303,7 @@ class Decompose(Gpt):
         return divergence_of(self.divergence, self.logits(tokens, stand_ins), wanted) / self.positions
 
     def climb(self, m, gradients):
-        """Kingma and Ba 2015 upwards, or by signs."""
+        """Take an ascent step: Adam (Kingma and Ba 2015) upwards, or by signs."""
         self.climbed[m] += 1
         for source, g in zip(self.sources[m], gradients):
             if self.ascent["rule"] == "sign":
@@ -313,7 +319,7 @@ class Decompose(Gpt):
                 source["value"] = source["value"].clamp(0, 1)
 
     def microbatch(self, w, tokens, step, m):
-        """Its part of each loss. Sources climb where something is trained."""
+        """Return a microbatch's part of each loss. Sources climb only in training."""
         x, wanted = self.importances(w, tokens)
         ci = self.lower(x)
         fixed = {name: p.detach() for name, p in w.items()}
@@ -335,7 +341,7 @@ class Decompose(Gpt):
         return [sum(self.coefficients[name] * self.parts[name] for name in LOSSES if self.coefficients[name])]
 
     def after_step(self):
-        """The backward pass left the coefficient's multiple of each source's gradient."""
+        """Read each source's gradient, which backward left multiplied by the loss's coefficient."""
         coefficient = self.coefficients["adversarial"]
         numbers = {f"loss.{name}": value.item() for name, value in self.parts.items()}
         for m, leaves in self.climbing.items():
@@ -346,10 +352,10 @@ class Decompose(Gpt):
                 numbers |= {f"state:sources.{m}.{i}.{name}": value.numpy().copy() for name, value in kept.items()}
         return numbers | {"state:sources.steps": np.array(self.climbed, float)}
 
-    # ---- what is found at the end ----
+    # ---- the final result ----
 
     def held_out_batch(self, step):
-        """Of the set of include/addend/data.h, which begins again after its last sample."""
+        """Return a batch of the held-out set of include/addend/data.h, which begins again after its last sample."""
         text, seq, size = self.texts[b"data held out"], self.data["seq"], self.train["global_batch"]
         windows = (len(text) - 1) // seq
         stride = math.ceil(0.61803398874989485 * windows)
@@ -373,7 +379,7 @@ class Decompose(Gpt):
         return self.largest(order, active)
 
     def kept_any(self, site, h, active, step):
-        """The same for every step's batch, by the place in the set."""
+        """Return the random numbers by place in the set, the same for every step's batch."""
         stream, size = xxh64(f"kept {list(self.sites).index(site)}".encode()), h.shape[-1]
         first = step * self.train["global_batch"] * self.data["seq"] * size
         numbers = [fraction(random_bits(self.train["seed"], stream, first + i)) for i in range(h.numel())]
@@ -404,7 +410,7 @@ class Decompose(Gpt):
                 for site, own in self.split(drawn).items()}
 
     def passes(self, w, tokens, targets, ci, wanted, step):
-        """Summed over positions."""
+        """Return entropies and divergences, summed over positions."""
         entropies, divergences = [], []
         for name in PASSES:
             logits = self.logits(tokens, self.stand_ins(w, name, ci, step))
@@ -414,13 +420,13 @@ class Decompose(Gpt):
         return torch.stack(entropies), torch.stack(divergences)
 
     def relative_errors(self, w):
-        """Of each site, and of all."""
+        """Return the squared error of each site, and of all together."""
         errors = torch.stack([((self.target[site] - torch.matmul(*self.factors(w, site))) ** 2).sum() for site in self.sites])
         sizes = torch.stack([(self.target[site] ** 2).sum() for site in self.sites])
         return torch.cat(((errors / sizes).sqrt(), (errors.sum() / sizes.sum()).sqrt()[None]))
 
     def most(self, of, count):
-        """Of each site the components of which `of` says most, -1 where there are no more above 0."""
+        """Return for each site its largest components by `of`, and -1 where fewer are above 0."""
         out = []
         for own in self.split(of).values():
             best, at = own.sort(descending=True)

@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from generate import CLOSE, STEPS, TEXT, Gpt, cross_entropy_of, embedding_of, mlp, mlp_shapes, prepare, write_case
 
 CASES = {
-    # Every key that has a default keeps it, but for the order of scores: no shared expert, nothing balanced, nothing dropped.
-    # More experts than a microbatch has tokens.
+    # Every key that has a default keeps it, except for the order of scores: no shared expert, no balancing, no limit.
+    # There are more experts than a microbatch has tokens.
     "moe-plain": {
         "model": {"kind": "moe", "layers": 1, "d_model": 8, "heads": 2, "experts": 13, "expert_hidden": 5,
                   "score_before_experts": True},
         "data": {"text": [f"{TEXT}/first.txt"], "seq": 12},
         "train": {"global_batch": 2, "microbatches": 2, "steps": STEPS, "lr": 1e-2},
     },
-    # Microbatches count and choose unequal numbers of tokens; the clip is at work.
+    # Microbatches count and route unequal numbers of tokens; the clip takes effect.
     "moe-softmax": {
         "model": {"kind": "moe", "layers": 2, "d_model": 12, "heads": 2, "experts": 5, "top_k": 2, "expert_hidden": 9,
                   "capacity": 0.9, "balance_loss": 0.3, "balance_rate": 2**-5},
@@ -31,7 +31,8 @@ CASES = {
         "train": {"global_batch": 7, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5,
                   "weight_decay": 0.1, "seed": 41},
     },
-    # The first microbatch counts one token, the second none: it still chooses, and is limited.
+    # The first microbatch counts one token and the second none, but it still routes tokens, and its experts are
+    # limited.
     "moe-sigmoid": {
         "model": {"kind": "moe", "layers": 2, "d_model": 12, "heads": 6, "kv_heads": 3, "experts": 7, "top_k": 3,
                   "expert_hidden": 8, "sigmoid": True, "score_before_experts": True, "capacity": 0.7, "balance_loss": 0.2,
@@ -40,7 +41,7 @@ CASES = {
         "train": {"global_batch": 4, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "clip": 0.7, "weight_decay": 0.2,
                   "seed": 42},
     },
-    # Attention alone has biases; what is held out is limited as a step is, and has no balancing loss.
+    # Only attention has biases; the held-out loss is limited as a step is, and has no balancing loss.
     "moe-shared": {
         "model": {"kind": "moe", "layers": 2, "d_model": 12, "heads": 2, "experts": 6, "top_k": 4, "expert_hidden": 7,
                   "shared_experts": 5, "sigmoid": True, "tied": False, "bias": True, "qk_norm": True, "capacity": 1,
@@ -48,7 +49,8 @@ CASES = {
         "data": {"text": [TEXT], "seq": 12, "valid": [0.25, 1, 0.7, 0.05], "held_out": 0.1},
         "train": {"global_batch": 6, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "clip": 2, "weight_decay": 0.1, "seed": 43},
     },
-    # Scores of three experts each, divided by their sum, before a limit drops some; of Mixtral and Qwen3 also the rest.
+    # The scores of three experts each are divided by their sum before a limit drops some; the other options are those
+    # of Mixtral and Qwen3.
     "moe-normalised": {
         "model": {"kind": "moe", "layers": 2, "d_model": 10, "heads": 6, "kv_heads": 3, "head_dim": 4, "experts": 7, "top_k": 3,
                   "expert_hidden": 6, "normalised_scores": True, "tied": False, "vocabulary": 259, "bias": "qkv", "qk_norm": True,
@@ -57,7 +59,7 @@ CASES = {
         "data": {"text": [TEXT], "seq": 12, "valid": [1, 0.4, 0, 0.7]},
         "train": {"global_batch": 5, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.1, "seed": 44},
     },
-    # The same of sigmoids, before experts, beside a shared one.
+    # The same with sigmoid scores, applied before the experts, beside a shared expert.
     "moe-normalised-sigmoid": {
         "model": {"kind": "moe", "layers": 1, "d_model": 12, "heads": 2, "head_dim": 4, "experts": 5, "top_k": 2,
                   "expert_hidden": 5, "shared_experts": 6, "sigmoid": True, "score_before_experts": True,
@@ -68,7 +70,7 @@ CASES = {
 }
 
 DEFAULTS = {"top_k": 1, "shared_experts": 0, "sigmoid": False, "score_before_experts": False, "normalised_scores": False,
-            "capacity": math.inf, "balance_loss": 0, "balance_rate": 0}  # of the manual page
+            "capacity": math.inf, "balance_loss": 0, "balance_rate": 0}  # the manual page's defaults
 
 
 class Moe(Gpt):
@@ -86,7 +88,7 @@ class Moe(Gpt):
         return shapes | (mlp_shapes("moe.shared", d, shared) if shared else {})
 
     def chosen(self, scores, block):
-        """[tokens, top_k], by score and bias; the bias has no gradient."""
+        """Choose experts [tokens, top_k] by score and bias; the bias has no gradient."""
         ranked = scores.detach() + self.bias[block]
         best = ranked.sort(descending=True).values
         k = self.model["top_k"]
@@ -94,7 +96,7 @@ class Moe(Gpt):
         return ranked.topk(k).indices
 
     def experts(self, x, w, path, scores, chosen):
-        """x [tokens, d_model]: an expert takes the first of the tokens that chose it, up to the limit."""
+        """Run an expert on x [tokens, d_model]: it takes the first tokens that chose it, up to the limit."""
         model, y = self.model, torch.zeros_like(x)
         limit = math.ceil(min(chosen.numel(), model["capacity"] * chosen.numel() / model["experts"]))
         for e in range(model["experts"]):
@@ -108,7 +110,9 @@ class Moe(Gpt):
         return y
 
     def moe(self, x, w, block):
-        """Fedus, Zoph and Shazeer 2021 for the balancing loss; Wang et al. 2024 for the bias."""
+        """The second branch: experts, with the balancing loss of Fedus, Zoph and Shazeer 2021 and the bias of Wang et
+        al. 2024.
+        """
         path, model, batch = f"blocks.{block}.moe", self.model, x
         x = x.flatten(0, 1)
         logits = x @ w[f"{path}.router"]
@@ -124,13 +128,13 @@ class Moe(Gpt):
         return y + mlp(batch, w, f"{path}.shared") if model["shared_experts"] else y
 
     def microbatch(self, w, tokens, targets):
-        """The summed cross-entropy, and the balancing loss, the mean over blocks."""
+        """Return the summed cross-entropy, and the balancing loss as the mean over blocks."""
         self.balances = []
         total = cross_entropy_of(self.model, w, embedding_of(w, tokens), targets, lambda x, block: self.moe(x, w, block))
         return total, sum(self.balances) / len(self.balances)
 
     def losses(self, w, tokens, targets):
-        """A balancing loss enters with its microbatch's share of the counted tokens."""
+        """Return the losses; the balancing loss has the weight of its microbatch's share of the counted tokens."""
         self.choices = torch.zeros_like(self.bias)
         self.dropped = 0
         count, self.cross_entropy, self.balance = (targets >= 0).sum().item(), 0, 0

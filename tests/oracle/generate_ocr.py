@@ -27,7 +27,7 @@ CASES = {
                  "sizes": [6, 8]},
         "train": {"global_batch": 4, "steps": STEPS, "lr": 1e-2},
     },
-    # Widths of encoder and decoder differ, and so do the microbatches' counts; the clip is at work.
+    # Encoder and decoder have different widths, microbatches count different numbers of tokens, gradients are clipped.
     "ocr-everything": {
         "model": {"kind": "ocr", "encoder_layers": 2, "encoder_d_model": 16, "encoder_heads": 4, "patch": 3, "layers": 2,
                   "d_model": 12, "heads": 2, "kv_heads": 1, "d_hidden": 17, "tied": False, "bias": True, "qk_norm": True,
@@ -81,7 +81,7 @@ class Lines:
         assert status == 0, ctypes.string_at(self.library.ad_last_error()).decode()
 
     def draw(self, seed, held_out, index):
-        """Its characters, and the picture [height, width]."""
+        """Return a line's characters, and its picture [height, width]."""
         line = Line()
         characters = np.zeros(self.data["chars"], np.uint8)
         picture = np.zeros((self.data["height"], self.data["width"]), np.float32)
@@ -105,7 +105,7 @@ class Ocr(Gpt):
         self.lines = Lines(library, self.data)
 
     def encoder_shapes(self):
-        """As a decoder's, with other matrices at its ends."""
+        """Return the encoder's shapes: those of a decoder with other matrices at its ends."""
         d, model = self.encoder["d_model"], self.encoder | {"tied": True}
         shapes = {"patch.weight": (self.data["height"] * self.model["patch"], d)}
         shapes |= shapes_of(model, mlp_shapes("mlp", d, hidden_of(self.encoder)))
@@ -119,7 +119,9 @@ class Ocr(Gpt):
             f"model.{name}": value for name, value in super().initial().items()}
 
     def batch(self, step, held_out=False):
-        """A picture takes the first positions, as token 0; the last of them predicts the first character."""
+        """Return a batch: a picture takes the first positions, as token 0; the last of them predicts the first
+        character.
+        """
         lines, first = self.train["global_batch"], self.patches
         tokens = np.full((lines, first + self.data["chars"]), NEWLINE, np.int32)
         targets, pictures = np.full_like(tokens, -1), []
@@ -132,7 +134,7 @@ class Ocr(Gpt):
         return {"tokens": tokens, "targets": targets, "pictures": np.stack(pictures)}
 
     def images(self, w, pictures):
-        """A patch is all rows of some columns, row by row."""
+        """Cut pictures into patches: a patch is all rows of some columns, row by row."""
         height, patch = self.data["height"], self.model["patch"]
         x = torch.from_numpy(pictures).double().unflatten(-1, (self.patches, patch)).permute(0, 2, 1, 3)
 

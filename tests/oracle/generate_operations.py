@@ -25,14 +25,15 @@ HEADS, KV_HEADS = 4, 2
 VOCABULARY = 11  # parts are uneven
 HIGH = 5000
 EXPERTS, TOP_K, CAPACITY, WIDTH = 7, 3, 0.6, 5
-WIDTHS, COMPONENTS = (5, 6, 7), (4, 3)  # of two matrices in a row, and of their decompositions
+WIDTHS, COMPONENTS = (5, 6, 7), (4, 3)  # WIDTHS: of two matrices in a row; COMPONENTS: of their decompositions
 POWER, EPSILON, BETA = 0.9, 0.01, 0.75
-PARTS = {"faithfulness": 0.5, "squares": 0.05, "divergence": 0.6, "sparsity": 0.003, "adversarial": 0.4}  # of the total
-HIGH_ELEMENT = 70.5  # 4 of its squares over sqrt(16) are a score of 4970
+# weights of the losses in the total
+PARTS = {"faithfulness": 0.5, "squares": 0.05, "divergence": 0.6, "sparsity": 0.003, "adversarial": 0.4}
+HIGH_ELEMENT = 70.5  # HIGH_ELEMENT: four of its squares over sqrt(16) are a score of 4970
 
 
 def drawn(name, *shape):
-    """Multiples of 1/1024 in [-1, 1): sums of their products are exact."""
+    """Return multiples of 1/1024 in [-1, 1), so that sums of their products are exact."""
     stream = xxh64(name.encode())
     return np.array([(random_bits(1, stream, i) >> 53) / 1024 - 1 for i in range(math.prod(shape))]).reshape(shape)
 
@@ -49,9 +50,11 @@ def attention_inputs(name, head_dim, seq=SEQ):
 
 
 def high_attention_inputs(name):
-    """The first four elements of heads that are 16 wide make scores of 4970 or -4970, the others add a few; the first keys
-    are of the latter: a row whose maximum is found late forgets what it had. A score is a sum of products over 4, all
-    exact in f64, so what differs between two keys is not rounded away."""
+    """Return inputs with scores near 4970 and -4970 (from the first four elements of heads that are 16 wide), to which
+    the other elements add a little. The first keys have the low scores, so a row finds its maximum late and must
+    rescale what it had. A score is a sum of products over 4, exact in f64, so the difference of two keys is not rounded
+    away.
+    """
     inputs = attention_inputs(name, 16)
     of_key = signs(f"{name} sign", BATCH, SEQ, KV_HEADS, 1)
     of_key[:, :2] = -1
@@ -61,8 +64,9 @@ def high_attention_inputs(name):
 
 
 def attention(inputs, head_dim, is_causal=True):
-    """Of torch's kernels the plain one: a fused one keeps the rows' log-sum-exp, and loses three digits to scores of
-    thousands."""
+    """Run attention with torch's plain kernel: a fused one keeps the rows' log-sum-exp, and loses three digits if
+    scores are in the thousands.
+    """
     x = {name: torch.tensor(value, requires_grad=name != "slope") for name, value in inputs.items()}
     q, k, v = (x[name].unflatten(-1, (-1, head_dim)).transpose(1, 2) for name in "qkv")
     with sdpa_kernel(SDPBackend.MATH):
@@ -74,7 +78,7 @@ def attention(inputs, head_dim, is_causal=True):
 # ---- loss ----
 
 def targets_of(name):
-    """Every fifth does not count."""
+    """Return targets, every fifth of which does not count."""
     targets = np.array([random_bits(2, xxh64(name.encode()), i) % VOCABULARY for i in range(BATCH * SEQ)], np.int32)
     targets[::5] = -1
     return targets.reshape(BATCH, SEQ)
@@ -89,7 +93,7 @@ def loss(name, logits):
 
 
 def losses():
-    """Small logits; some that differ by thousands; and rows that lie within a few of 5000 or of -5000."""
+    """Return small logits; logits that differ by thousands; and rows within a few of 5000 or of -5000."""
     shape = (BATCH, SEQ, VOCABULARY)
     yield "loss", 3 * drawn("loss", *shape)
     yield "loss-wide", HIGH * drawn("loss wide", *shape)
@@ -99,15 +103,16 @@ def losses():
 # ---- a router ----
 
 def router_inputs(name):
-    """Some experts have equal biases, so that equal scores are equal choices."""
+    """Return inputs in which some experts have equal biases, so that equal scores make equal choices."""
     shapes = {"x": WIDTH, "slope": WIDTH}
     inputs = {part: 2 * drawn(f"{name} {part}", BATCH, SEQ, width) for part, width in shapes.items()}
     return inputs | {"bias": np.array([0, 0.125, 0, -0.125, 0, 0.125, 0])}
 
 
 def route(inputs, logits, score):
-    """Each row of x times the sum of the scores of its experts, of those that take it; and the balancing loss. Where the
-    sort is stable the lowest of equal experts comes first."""
+    """Return each row of x times the sum of the scores of the experts that take it, and the balancing loss. The sort is
+    stable, so the lowest of equal experts comes first.
+    """
     logits, x = (torch.tensor(value.reshape(BATCH * SEQ, -1), requires_grad=True) for value in (logits, inputs["x"]))
     scores, shares = score(logits), logits.softmax(-1)
     ranked, order = (scores.detach() + torch.tensor(inputs["bias"])).sort(descending=True, stable=True)
@@ -126,7 +131,7 @@ def route(inputs, logits, score):
 
 
 def routers():
-    """Logits of a few, and some that are all near 5000 or -5000: then scores are exactly 0 or, of a sigmoid, 1."""
+    """Return logits, some of which are all near 5000 or -5000, so that scores are exactly 0 or (by sigmoid) 1."""
     shape = (BATCH, SEQ, EXPERTS)
     small, high = 3 * drawn("router", *shape), HIGH * signs("router sign", *shape) + 3 * drawn("router high", *shape)
     for name, score in {"softmax": lambda logits: logits.softmax(-1), "sigmoid": torch.sigmoid}.items():
@@ -137,7 +142,7 @@ def routers():
 # ---- a decomposition ----
 
 class Lower(torch.autograd.Function):
-    """clamp(x, 0, 1), whose backward looks at the sign of what arrives."""
+    """clamp(x, 0, 1), whose backward depends on the sign of the gradient that arrives."""
 
     @staticmethod
     def forward(context, x):
@@ -166,7 +171,9 @@ def divergence(logits, target):
 
 
 def decomposition_inputs():
-    """Of a target gelu(x w1) w2, with components v u of both matrices, and a network of one matrix that says what is used."""
+    """Return a target gelu(x w1) w2, with components v u of both matrices, and a network of one matrix that gives the
+    importances.
+    """
     rows = (BATCH, SEQ)
     inputs = {"x": 2 * drawn("decomposed x", *rows, WIDTHS[0]),
               "network": 1.5 * drawn("decomposed network", sum(WIDTHS[:2]), sum(COMPONENTS))}
@@ -183,7 +190,7 @@ LEARNT = ["network", "v0", "u0", "v1", "u1", "adverse_mask0", "adverse_mask1", "
 
 
 def parts_of_decomposition(x):
-    """Each loss is a numerator. One matrix at a time is masked in `squares` and `divergence`, both in `adversarial`."""
+    """Return each loss's numerator. `squares` and `divergence` mask one matrix at a time, `adversarial` both."""
     hidden = F.gelu(x["x"] @ x["w0"])
     target = hidden @ x["w1"]
     logits = torch.cat([normed(x["x"]), normed(hidden)], -1) @ x["network"]
@@ -207,7 +214,9 @@ def parts_of_decomposition(x):
 
 
 def decomposition():
-    """Every loss alone, and their weighted total: of that, the gradient before `lower` is not the sum of the parts' own."""
+    """Run every loss alone, and their weighted total, whose gradient before `lower` is not the sum of the parts'
+    gradients.
+    """
     inputs, out = decomposition_inputs(), {}
     for name in [*PARTS, "total"]:
         x = {key: torch.tensor(value, requires_grad=key in LEARNT) for key, value in inputs.items()}
@@ -227,8 +236,9 @@ SMALL = (5, 6, 4)
 
 
 def small_inputs():
-    """`positive` is where logarithms and roots are defined; `x` has a 0, a kink of relu; in `tied` the largest of a row is
-    there more than once."""
+    """Return inputs: `positive` is where logarithms and roots are defined; `x` has a 0, the kink of relu; in `tied` a
+    row's largest number occurs more than once.
+    """
     inputs = {"x": 3 * drawn("small x", *SMALL), "other": 2 * drawn("small other", *SMALL),
               "positive": 2.5 + 2 * drawn("small positive", *SMALL), "row": 2 * drawn("small row", SMALL[-1]),
               "bias": 2 * drawn("small bias", SMALL[-1])}
@@ -267,13 +277,15 @@ SMALL_OPERATIONS = {
 
 
 def dropped(name, step, shape):
-    """The numbers by which elements stay or go: of each sample its own (array.h, ad_array_uniform)."""
+    """Return the random numbers of dropout, each sample's own (array.h, ad_array_uniform)."""
     of_sample = math.prod(shape[1:])
     return np.array([uniform(7, name, step, sample, of_sample) for sample in range(shape[0])]).reshape(shape)
 
 
 def small():
-    """Of each operation what comes out, and the gradients of its operands for one of what comes out (of a loss: 1)."""
+    """Return for each operation its result, and the gradients of its operands for a given gradient of the result (of a
+    loss: 1).
+    """
     inputs = small_inputs()
     out = dict(inputs)
     for name, (operation, *operands) in SMALL_OPERATIONS.items():

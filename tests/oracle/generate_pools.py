@@ -34,7 +34,7 @@ CASES = {
     # Every key that has a default keeps it.
     "plain": {"model": {"layers": 1, "d_model": 8, "heads": 2}, "importance": {"layers": 1, "d_model": 8, "heads": 2},
               "sites": [{"match": "blocks.*.attn.wq", "components": 3}], "train": {"global_batch": 3, "steps": 9, "lr": 1e-2}},
-    # Patterns against the order of the sites; three microbatches of unequal size.
+    # Patterns are listed against the order of the sites; three microbatches have unequal sizes.
     "everything": {
         "model": {"layers": 2, "d_model": 12, "heads": 2, "kv_heads": 1, "tied": False, "rotary_base": 50, "bias": True,
                   "qk_norm": True, "d_hidden": 17},
@@ -64,7 +64,7 @@ def section(recipe, name):
 
 
 class Lower(torch.autograd.Function):
-    """operations.h, ad_lower_at."""
+    """The function ad_lower_at of operations.h."""
 
     @staticmethod
     def forward(context, x):
@@ -82,7 +82,8 @@ def upper(x):
 
 
 class Matrices(dict):
-    """A decoder's weights, whose products with matrices somebody looks at: a name gives a Product, of which x @ it is made."""
+    """A decoder's weights whose matrix products are visited: a name gives a Product, with which x @ it calls `visit`.
+    """
 
     def __init__(self, weights, visit):
         super().__init__(weights)
@@ -108,14 +109,14 @@ class Decomposition:
         importance = case["importance"]
         self.network = DEFAULTS["model"] | importance | {"rotary_base": self.model["rotary_base"]}
         self.target = {name: torch.tensor(value) for name, value in self.target_weights().items()}
-        self.sites = {}  # components by name, in order
+        self.sites = {}  # component matrices by name, in their order
         for name in (f"blocks.{i}.{matrix}" for i in range(self.model["layers"]) for matrix in MATRICES):
             for site in case["sites"]:
                 if fnmatch.fnmatchcase(name, site["match"]):
                     self.sites[name] = site["components"]
         self.counts = list(self.sites.values())
 
-    # ---- what there is ----
+    # ---- shapes and initial values ----
 
     def shapes(self):
         sizes = {name: self.target[name].shape for name in self.sites}
@@ -129,8 +130,9 @@ class Decomposition:
         return out
 
     def drawn_weight(self, name, shape, layers):
-        """The deviation is one over the root of the matrix's rows, or of the embedding's width, and for the last matrix of a
-        branch over that of the number of branches too."""
+        """Return a matrix's deviation: one over the root of its rows, or of the embedding's width; for the last matrix
+        of a branch also over the root of the number of branches.
+        """
         if len(shape) == 1:
             return np.zeros(shape) if name.endswith("_bias") else np.ones(shape)
         rows = shape[1] if name == "embedding.weight" else shape[0]
@@ -139,13 +141,13 @@ class Decomposition:
         return np.array([deviation * normal(self.train["seed"], stream, e) for e in range(math.prod(shape))]).reshape(shape)
 
     def target_weights(self):
-        """Drawn from the seed."""
+        """Draw the target's weights from the seed."""
         model = self.model
         shapes = shapes_of(model, mlp_shapes("mlp", model["d_model"], hidden_of(model)))
         return {name: self.drawn_weight(name, shape, model["layers"]) for name, shape in shapes.items()}
 
     def initial(self):
-        """Streams are names without the module's."""
+        """Draw the network's weights; names of random streams do not contain the module's name."""
         return {name: self.drawn_weight(name.split(".", 1)[1], shape, self.network["layers"])
                 for name, shape in self.shapes().items()}
 
@@ -160,7 +162,7 @@ class Decomposition:
         return x @ (self.target["embedding.weight"].T if self.model["tied"] else self.target["head.weight"])
 
     def masked(self, tokens, w, masks):
-        """masks: by site, of what is masked: (m, d)."""
+        """Return the logits with masked matrices; masks: (m, d) for each masked site."""
         def visit(name, x, matrix):
             if name not in masks:
                 return x @ matrix
@@ -174,7 +176,7 @@ class Decomposition:
         return F.kl_div(logits.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="sum")
 
     def importances(self, tokens, w):
-        """z, and the target's logits."""
+        """Return the importances' input z, and the target's logits."""
         seen = {}
 
         def see(name, x, matrix):
@@ -252,7 +254,7 @@ class Decomposition:
         return out
 
     def step(self, step, w, states, batches):
-        """What is told of losses, without coefficients; gradients are left in w, and states climb."""
+        """Return what is reported of the losses, without coefficients; gradients are left in w, and states climb."""
         positions = sum(tokens.numel() for tokens in batches)
         weights = sum(self.target[name].numel() for name in self.sites)
         coefficients = {name: loss["coefficient"] for name, loss in self.losses.items()}
@@ -283,7 +285,7 @@ class Decomposition:
 # ---- training ----
 
 def update(decomposition, w, optimizer, step):
-    """Each pool has a norm and a clip of its own. Returns the norms."""
+    """Clip each pool's gradients by a norm of its own, and return the norms."""
     norms = {}
     for pool in ("ci", "blocks"):
         own = {name: value for name, value in w.items() if name.startswith(f"{pool}.")}
@@ -303,7 +305,7 @@ def optimizer_of(decomposition, w):
 
 
 def kept(what, values):
-    """A copy, so that what is kept is not what goes on."""
+    """Return copies, so that kept numbers do not change later."""
     return {f"{what}:{name}": np.array(value.detach().numpy() if torch.is_tensor(value) else value)
             for name, value in values.items()}
 
@@ -335,7 +337,8 @@ def write_case(name, case):
     folder.mkdir()
     sections = {"model": {"kind": "decompose"} | case["model"], "data": DATA} | {key: case[key] for key in case if key != "model"}
     lines = ["# Written by tests/oracle/generate_pools.py; its paths are seen from the root of the tree.", f"name: pools-{name}"]
-    sections["sites"] = [site | {"match": json.dumps(site["match"])} for site in case["sites"]]  # patterns of YAML's own signs
+    # quotes patterns, which contain characters that YAML would read as its own
+    sections["sites"] = [site | {"match": json.dumps(site["match"])} for site in case["sites"]]
     lines += [f"{key}: {flow(value)}" for key, value in sections.items()]
     lines += ['mesh: {ci: "dp=1", blocks: "block=1 dp=1", adv: "dp=1"}', "placement: disjoint"]
     (folder / "recipe.yaml").write_text("\n".join(lines) + "\n")

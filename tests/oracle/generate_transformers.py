@@ -20,12 +20,13 @@ from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 PADDING = 0  # a token that no target counts
-GENERATED = 100  # tokens
+GENERATED = 100  # number of generated tokens
 SHAPE = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 43,
          "max_position_embeddings": 128, "rms_norm_eps": 1e-5}
 TRAIN = {"global_batch": 5, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "weight_decay": 0.1, "clip": 0.5, "seed": 41}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 20.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 2.0,
-          "original_max_position_embeddings": 16}  # of wavelengths 6.3, 13, 28, 59: one is kept, one between, two are divided
+          # of the wavelengths 6.3, 13, 28, 59 one is kept, one is between, and two are divided
+          "original_max_position_embeddings": 16}
 
 
 def rope(theta):
@@ -33,7 +34,7 @@ def rope(theta):
 
 
 CASES = {
-    # Tied, biases on all four products of attention, heads that are wider than hidden_size / heads.
+    # Tied, with biases in all four products of attention, and heads wider than hidden_size / heads.
     "hf-llama": (transformers.LlamaConfig, SHAPE | {"intermediate_size": 17, "head_dim": 6, "attention_bias": True,
                                                     "tie_word_embeddings": True, "rope_parameters": rope(100.0)}),
     "hf-llama-scaled": (transformers.LlamaConfig, SHAPE | {"intermediate_size": 19, "head_dim": 8, "mlp_bias": True,
@@ -52,14 +53,14 @@ CASES = {
                                                            "num_experts_per_tok": 3, "head_dim": 4, "norm_topk_prob": True,
                                                            "num_attention_heads": 6, "num_key_value_heads": 3,
                                                            "rope_parameters": rope(200.0)}),
-    # The scores of the chosen experts stay what the softmax over all of them gave.
+    # The chosen experts keep the scores that the softmax over all experts gave.
     "hf-qwen3-moe-raw": (transformers.Qwen3MoeConfig, SHAPE | {"moe_intermediate_size": 7, "intermediate_size": 16,
                                                                "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 6,
                                                                "norm_topk_prob": False, "tie_word_embeddings": True,
                                                                "rope_parameters": rope(60.0)}),
 }
 SEQ, WINDOWS = 12, 61
-LENGTHS = {  # of windows in turn, the tokens that are no padding; others have none
+LENGTHS = {  # how many tokens of each window are no padding; models that are not listed have no padding
     "hf-llama": [12, 5, 1, 9, 12, 2, 12], "hf-qwen3": [12, 12, 6, 2, 7, 10], "hf-mixtral": [4, 11, 12, 3],
     "hf-qwen3-moe": [1, 12, 7]}
 
@@ -67,7 +68,7 @@ LENGTHS = {  # of windows in turn, the tokens that are no padding; others have n
 # ---- f64 throughout ----
 
 class Lifted(TorchFunctionMode):
-    """Every f32 that is asked for is f64."""
+    """Turn every f32 that is asked for into f64."""
     def __torch_function__(self, function, types, args=(), kwargs=None):
         def lift(value):
             return torch.float64 if value is torch.float32 else value
@@ -77,7 +78,9 @@ class Lifted(TorchFunctionMode):
 
 
 def model_of(config, dtype, mode):
-    """Its parameters are of no account: all are given at each call. Tables that its code makes once are made here."""
+    """Run the model in a dtype. Its own parameters do not matter, since all are given at each call; tables that its
+    code makes once are made here.
+    """
     torch.set_default_dtype(dtype)
     with mode:
         model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
@@ -103,7 +106,9 @@ EXPERTS = {"moe.gate": "mlp.experts.gate_up_proj", "moe.up": "mlp.experts.gate_u
 
 
 def own_of_layer(theirs, layer, own):
-    """A Linear is [out, in], and addend's matrices are [in, out]; their experts' gate and up are one matrix."""
+    """Return Transformers' tensors as addend's: a Linear is [out, in] and addend's matrices are [in, out]; Transformers
+    has an expert's gate and up in one matrix.
+    """
     prefix, to = f"model.layers.{layer}.", f"blocks.{layer}."
     for name, vector in VECTORS.items():
         if prefix + vector in theirs:
@@ -156,8 +161,9 @@ def theirs_of(own, config):
 # ---- tokens ----
 
 def tokens_of(name):
-    """Windows of real tokens, none of them PADDING, and what pads them; and which tokens count as targets: the real ones but
-    the first of a window behind a padded one, which follows no real token."""
+    """Return windows of real tokens (never PADDING) with padding behind them, and which tokens count as targets: the
+    real ones, except for the first of a window that follows a padded one.
+    """
     lengths = LENGTHS.get(name, [SEQ])
     stream = xxh64(f"oracle tokens {name}".encode())
     tokens = np.array([1 + random_bits(7, stream, i) % (SHAPE["vocab_size"] - 1) for i in range(SEQ * WINDOWS + 1)], np.uint16)
@@ -172,7 +178,7 @@ def tokens_of(name):
 
 
 def permuted(key, n, x):
-    """data.h: a generalised Feistel network with cycle walking."""
+    """The permutation of data.h: a generalised Feistel network with cycle walking."""
     a = math.isqrt(n - 1) + 1 if n > 1 else 1
     b = -(-n // a)
 
@@ -204,7 +210,9 @@ class Transformers(Gpt):
         self.chosen, self.chosen_by = {}, self.watch_routers()
 
     def watch_routers(self):
-        """How many tokens of the last batch each expert got, by layer, in self.chosen; returns how many routers there are."""
+        """Note in self.chosen, for each layer, how many tokens of the last batch each expert got; return the number of
+        routers.
+        """
         def note(layer):
             def count(_, __, output):
                 self.chosen[layer] = np.bincount(output[2].flatten().numpy(), minlength=output[0].shape[-1])
@@ -215,7 +223,7 @@ class Transformers(Gpt):
         return len(routers)
 
     def after_step(self):
-        """What addend measures of a mixture of experts."""
+        """Return what addend measures of a mixture of experts."""
         if not self.chosen:
             return {}
         counts = [self.chosen[layer] for layer in sorted(self.chosen)]
@@ -224,7 +232,7 @@ class Transformers(Gpt):
             f"measured.blocks.{layer}.moe.tokens": count.astype(np.float64) for layer, count in enumerate(counts)}
 
     def start(self):
-        """Its package's own initialisation, widened, and every vector at something else than its start."""
+        """Return the package's own initial weights, widened, with every vector changed from its constant start."""
         torch.manual_seed(11)
         model = transformers.AutoModelForCausalLM.from_config(self.config, attn_implementation="eager",
                                                               experts_implementation="eager")
@@ -242,8 +250,10 @@ class Transformers(Gpt):
         return {"tokens": tokens, "targets": np.where(counts, targets, -1).astype(np.int32)}
 
     def is_real(self, tokens):
-        """Padding takes no part in attention; but what it chooses of experts is measured, and there it is a token like others.
-        It stands behind all that counts, so no counted number depends on that."""
+        """Return which tokens take part in attention: padding does not. For a mixture of experts all do, since the
+        experts that padding chooses are measured like those of other tokens; it stands behind all that counts, so no
+        counted number depends on it.
+        """
         return tokens != PADDING if not self.chosen_by else np.ones_like(tokens, bool)
 
     def losses(self, w, tokens, targets):
@@ -253,7 +263,7 @@ class Transformers(Gpt):
 
 
 def check_unpatched(program, model, initial):
-    """The package's own logits of the first batch, in f32 and with nothing lifted, beside those in f64."""
+    """Compare the package's own logits of the first batch, in f32 and with nothing lifted, with those in f64."""
     batch = program.batch(0)
     is_real = program.is_real(batch["tokens"])
     with torch.no_grad():
@@ -267,7 +277,8 @@ def check_unpatched(program, model, initial):
 
 
 def generated_by(model, batch):
-    """What the package's `generate` makes of the first four tokens of a window, greedily, in f32: 100 tokens more."""
+    """Return the 100 tokens that the package's `generate` adds greedily, in f32, to the first four tokens of a window.
+    """
     prompt = torch.from_numpy(batch["tokens"][:1, :4]).long()
     with torch.no_grad():
         tokens = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=GENERATED,

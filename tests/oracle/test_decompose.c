@@ -60,7 +60,7 @@ static void judge_passes(const job *j, const json_t *document, const char *name,
   judge_found(j, name, found + first, (size_t)(PASSES - first), fit_bound);
 }
 
-/* What is expected of every component, for those that the result lists. */
+/* Expected numbers of all components; a result lists only some components. */
 typedef struct expected_components {
   double *importance, *frequency, *threshold;
 } expected_components;

@@ -24,7 +24,7 @@
 // divides each element by its own size, so an error grows only where a gradient is nearly as small as its rounding, and
 // there epsilon is the larger divisor.
 static const double bound = 1e-12;
-// As in the proof: a parameter whose numbers are all tiny beside the model's is measured relative to the model's.
+// The rule of the proof: a parameter whose numbers are all tiny beside the model's is measured relative to the model's.
 static const double smallest_scale = 1e-6;
 // The bound of f64 states, which are sources that climb: a step divides a small gradient by its own size, and the next
 // step starts from the result, so rounding errors grow from step to step (1.1e-12 is the worst measured).

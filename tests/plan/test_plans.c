@@ -243,7 +243,7 @@ static json_int_t ranks_listed(const json_t *plan) {
   return ranks;
 }
 
-/* ---- what plans must say ---- */
+/* ---- what a printed plan must contain ---- */
 
 /* The table names a contract by one word if its four dtypes are the same, and by all four otherwise. */
 static void the_table_tells_each_contract(void **state) {

@@ -31,8 +31,8 @@ static void a_mix_is_the_sum_less_the_product(void **state) {
   compare_on_all(mix, mix_of_products, rows_cut, 2, 0);
 }
 
-/* The gradients from two users, of both signs, are summed before `lower` looks at their sign, also if they are addends.
- */
+/* The gradients from two users, of both signs, are summed before `lower` looks at their sign, also if
+ * they are addends. */
 static ad_tensor *lower_used_in_parts(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *y = ad_lower(t, x[0], AD_SLOPE_RETURNS), *used = ad_convert(t, y, "tp", AD_R);
   return ad_add(t, ad_all_reduce(t, ad_linear_transposed(t, ad_convert(t, used, "tp", AD_S(1)), x[1]), "tp", AD_I),
@@ -65,8 +65,8 @@ static ad_tensor *sums_of_parts(ad_tape *t, ad_tensor *const *x) { return summed
 static ad_tensor *sums_of_whole(ad_tape *t, ad_tensor *const *x) {
   return ad_convert(t, power_sums(t, whole(t, x[0])), "tp", AD_S(0));
 }
-/* The sums are all-reduced before their logarithm is taken; each rank of tp then has the logarithms of its own columns.
- */
+/* The sums are all-reduced before their logarithm is taken; each rank of tp then has the logarithms of
+ * its own columns. */
 static ad_tensor *sparsity(ad_tape *t, ad_tensor *const *x) {
   return ad_all_reduce(t, ad_sparsity(t, summed(t, power_sums(t, x[0])), 0.75), "tp", AD_I);
 }

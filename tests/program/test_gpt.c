@@ -1,5 +1,5 @@
-/* Tests the program gpt: the parameters that it declares, what it refuses, and that its gradient belongs to its loss.
- */
+/* Tests the program gpt: the parameters that it declares, what it refuses, and that its gradient belongs
+ * to its loss. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -143,8 +143,8 @@ static void tags_differ(const ad_program *program) {
                            ad_program_crossing(program, k)->bridge->options.tag);
 }
 
-/* The residual stream goes to the next stage and the embedding to the last; stages on the same ranks exchange nothing.
- */
+/* The residual stream goes to the next stage and the embedding to the last; stages on the same
+ * ranks exchange nothing. */
 static void what_goes_on_crosses_where_ranks_differ(void **state) {
   static const struct {
     const char *mesh;

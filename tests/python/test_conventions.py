@@ -1,5 +1,4 @@
-"""Test the table of conventions in docs/pools.md by computing it from the addends of every rank in exact arithmetic.
-"""
+"""Test the table of conventions in docs/pools.md by computing it from the addends of every rank in exact arithmetic."""
 
 import re
 import unittest
@@ -11,21 +10,22 @@ ROW = re.compile(r"^\| (\d+), (\d+) \|(.*)\|$", re.M)
 
 
 def added(addends, averages):
-    """What every rank has after the reduction."""
+    """Return what every rank has after the reduction."""
     return sum(addends) / (len(addends) if averages else 1)
 
 
 def shares(whole, ranks):
-    """A different part of the whole on each rank."""
+    """Return a different part of the whole for each rank."""
     parts = [Fraction(i + 1) for i in range(ranks)]
     return [whole * part / sum(parts) for part in parts]
 
 
 def ratios(ci, block, averages, stochastic, adversarial, own_seed):
-    """Of what arrives to what should: importances and V, U of the stochastic loss, importances of the adversary's.
+    """Return the ratios of the gradients that arrive to the right ones: of importances and of V, U for the stochastic
+    loss, and of importances for the adversary's.
 
-    Each gradient is 1. `stochastic` and `adversarial` are the factors of those who produce one; `own_seed` is the one
-    for V and U, where they have one of their own.
+    Each gradient is 1. `stochastic` and `adversarial` are the factors that the producing pools apply; `own_seed` is the
+    factor for V and U, if they have one of their own.
     """
     importances = added(shares(Fraction(stochastic), ci), averages)
     matrices = added(shares(Fraction(own_seed or stochastic), block), averages)
@@ -34,10 +34,10 @@ def ratios(ci, block, averages, stochastic, adversarial, own_seed):
 
 
 def conventions(ci, block):
-    yield ratios(ci, block, True, ci, 1, None)  # as it was
+    yield ratios(ci, block, True, ci, 1, None)  # the original convention
     yield ratios(ci, block, True, ci, ci, None)  # with the interim repair
-    yield ratios(ci, block, True, ci, ci, block)  # a scale for each destination
-    yield ratios(ci, block, False, 1, 1, None)  # sums
+    yield ratios(ci, block, True, ci, ci, block)  # with a scale for each destination
+    yield ratios(ci, block, False, 1, 1, None)  # with sums instead of averages
 
 
 class Table(unittest.TestCase):

@@ -34,7 +34,7 @@ def write(path, kind, rank, tensors, **more):
 
 
 class Dump:
-    """A step of four ranks that average two parameters; `wrong` is what w's sum is instead, from the addends."""
+    """Write a step of four ranks that average two parameters; `wrong` gives w's sum from the addends."""
 
     def __init__(self, folder, wrong=None, norm_of=None, alike=False):
         self.folder = Path(folder)
@@ -191,7 +191,7 @@ class Reports(unittest.TestCase):
 
 class Progress(unittest.TestCase):
     def lines_of(self, told, seconds):
-        """What is written of `told` calls; so many seconds lie between two of them."""
+        """Return what is printed of `told` calls with so many seconds between two of them."""
         written = io.StringIO()
         clock = itertools.count(100, seconds)
         with mock.patch("time.monotonic", lambda: next(clock)), contextlib.redirect_stderr(written):

@@ -18,7 +18,7 @@ MISTAKES = ("missing", "last", "half", "twice", "factor", "own", "random", "term
 
 
 def dumped(folder, *options, sampled):
-    """The report of a dump that bench/dumps.py makes."""
+    """Return the report of a dump that bench/dumps.py makes."""
     where = os.path.join(folder, "dump")
     shape = ["--ranks", str(RANKS), "--microbatches", str(MICROBATCHES), "--sampled", str(sampled)]
     subprocess.run([sys.executable, str(DUMPS), where, *shape, *options], check=True)
@@ -27,7 +27,7 @@ def dumped(folder, *options, sampled):
 
 class Many(unittest.TestCase):
     def hold(self, mistake, index, found):
-        """What is said of the parameter, without looking at whether it was fitted."""
+        """Return the verdict on the parameter, whether it was fitted or not."""
         kinds = {
             "missing": "missing",
             "last": "last_microbatch",
@@ -66,7 +66,7 @@ class Many(unittest.TestCase):
             self.assertEqual(found.counts is None, found.kind == "not_fitted")
 
     def test_a_weak_sum_is_right_or_wrong_without_a_fit(self):
-        """f16: rounding alone may be more than many addends, so that counts have to be looked at where sums hold."""
+        """In f16 rounding alone may exceed many addends, so counts must be looked at even if the sums hold."""
         with tempfile.TemporaryDirectory() as folder:
             report = dumped(folder, "--params", "20", "--wrong", "16", "--dtype", "f16", sampled=1100)
         self.assertEqual([found.ok for found in report.params], [False] * 16 + [True] * 4, str(report))

@@ -154,7 +154,7 @@ except KeyboardInterrupt:
 
 
 def processes_of(folder):
-    """The processes whose arguments name the folder."""
+    """Return the processes whose arguments name the folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -167,7 +167,7 @@ def processes_of(folder):
 
 
 def until(holds):
-    """Whether it comes to hold."""
+    """Return whether the condition comes to hold."""
     end = time.monotonic() + RANK_HANGS
     while not holds() and time.monotonic() < end:
         time.sleep(0.05)
@@ -181,7 +181,7 @@ class Interrupts(unittest.TestCase):
         self.folder = Path(folder.name) / "run"
 
     def ended_by(self, number):
-        """The exit status of a Python that trains when it gets the signal, all of whose ranks were at work."""
+        """Return the exit status of a Python that trains when it gets the signal, with all its ranks at work."""
         program = subprocess.Popen(
             [sys.executable, "-c", INTERRUPTED, str(RECIPE), str(self.folder)],
             stderr=subprocess.DEVNULL,

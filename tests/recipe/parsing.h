@@ -1,4 +1,4 @@
-/* Helpers: parse a recipe's text that is right, and one that must give a certain message. */
+/* Helpers that parse a recipe's text: one expects success, the other a certain error message. */
 #ifndef TESTS_RECIPE_PARSING_H
 #define TESTS_RECIPE_PARSING_H
 #include <setjmp.h>

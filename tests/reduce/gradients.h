@@ -136,8 +136,8 @@ static inline schedule full_schedule(int microbatches) {
   return s;
 }
 
-/* Runs one microbatch: ranks hand in their gradients in different orders, and every second rank writes into the bucket.
- */
+/* Runs one microbatch: ranks hand in their gradients in different orders, and every second rank writes
+ * into the bucket. */
 static inline void run_microbatch(model *m, const schedule *s, int microbatch) {
   int odd = (int)(ad_comm_rank(m->comm) % 2);
   CHECK_OK(ad_reducer_begin_microbatch(m->reducer, s->sync[microbatch]));

@@ -1,5 +1,5 @@
-/* Tests which gradients share a bucket (those whose contracts agree in every field), and which cuts a reducer can make.
- */
+/* Tests which gradients share a bucket (those whose contracts agree in every field), and which cuts a
+ * reducer can make. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

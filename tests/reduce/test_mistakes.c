@@ -261,8 +261,8 @@ static ad_status step_of_mixed(model *m) {
   return ad_reducer_finish(m->reducer);
 }
 
-/* A rank's bucket follows from the contract; with the mistake it follows from the dtype that the rank's backward left.
- */
+/* A rank's bucket follows from the contract; with the mistake it follows from the dtype that the
+ * rank's backward left. */
 static int goes_by_own_bucket(ad_comm *comm, void *context) {
   const mistake *planted = context;
   for (int is_planted = 0; is_planted < 2; is_planted++) {

@@ -88,8 +88,8 @@ static void the_largest_f16_of_many_replicas_does_not_overflow(void **state) {
   }
 }
 
-/* Each microbatch is reduced alone, with two addends: the scale leaves half of 2^-23, which is f16's smallest number.
- */
+/* Each microbatch is reduced alone, with two addends: the scale leaves half of 2^-23, which is
+ * f16's smallest number. */
 static void what_was_sent_counts_no_more(void **state) {
   setting s = {"dp_shard=2", 2, 16, AD_SYNC_SHARD, 0x1p-23, 2 * 16 * 0x1p-23, AD_F16};
   run_ranks(s.ranks, sum, &s);

@@ -61,8 +61,8 @@ static void every_schedule_has_its_order(void **state) {
   is("leads", 3, 0, 3, 0, (const char *[]){"F0 F1 F2 B0 B1 B2", "F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2"});
 }
 
-/* Megatron-LM's order for two ranks with two stages each: the warm-up of rank r has 2 (p - 1 - r) + (v - 1) p actions.
- */
+/* Megatron-LM's order for two ranks with two stages each: the warm-up of rank r has 2 (p - 1 - r) + (v -
+ * 1) p actions. */
 static void interleaved_goes_in_groups(void **state) {
   is("interleaved", 4, 2, 4, 1,
      (const char *[]){"0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3",
@@ -144,8 +144,8 @@ static void every_shape_gives_a_table_that_holds(void **state) {
   assert_int_equal(count, 11 * 5 * (3 + 3 + 4));
 }
 
-/* Transfers that cost nothing change no times: what they need is ready, and what was sent has arrived before the wait.
- */
+/* Transfers that cost nothing change no times: what they need is ready, and what was sent has arrived
+ * before the wait. */
 static void transfers_change_no_times(void **state) {
   ad_table_lowering waiting = {.size = sizeof waiting, .waits = 1};
   static const char *const names[] = {"gpipe", "1f1b", "interleaved", "zb", "leads"};

@@ -1,5 +1,5 @@
-/* Small odd meshes for exhaustive tests: three axes of sizes 1, 2, 3, 5 in several orders, then four of sizes 1, 2, 3.
- */
+/* Small odd meshes for exhaustive tests: three axes of sizes 1, 2, 3, 5 in several orders, then four of sizes
+ * 1, 2, 3. */
 #ifndef SUPPORT_SMALL_MESHES_H
 #define SUPPORT_SMALL_MESHES_H
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #define SUPPORT_TREE_ORDER_H
 #include <stddef.h>
 
-/* Where the tree cuts the indices [first, end): in the middle, or at the even one of the two indices beside it. */
+/* Returns the index at which the summation tree cuts [first, end): the middle, or the even one of the two beside it. */
 static inline size_t tree_cut(size_t first, size_t end) {
   size_t below = (first + end) / 2, above = (first + end + 1) / 2;
   return below % 2 == 0 || below == above ? below : above;

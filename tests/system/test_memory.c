@@ -1,5 +1,5 @@
-/* Tests a plan's memory against what the kernel counts of ranks that train: within 5 % for every rank and for the node.
- */
+/* Tests a plan's memory against what the kernel counts of ranks that train: within 5 % for every rank and
+ * for the node. */
 #include "draw.h"
 #include "ranks.h"
 

@@ -13,7 +13,7 @@ static inline ad_status bent_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Backward, not linear: where x is below 0 it passes on a hundredth of a negative gradient, and nothing of others. */
+/* A backward that is not linear: where x is below 0, x gets a hundredth of a negative gradient, and 0 for others. */
 static inline ad_status bent_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_array *x = ad_operand(out, 0), *gradient = ad_result_grad(out);
   for (size_t i = 0; i < ad_array_numel(x); i++) {

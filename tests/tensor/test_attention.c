@@ -332,8 +332,8 @@ static void a_long_row_is_taken_in_runs(void **state) {
   compare((setting){600, 1, 1, 1});
 }
 
-/* With scores near 5,000, f32 cannot hold a row's maximum plus the logarithm of its sum exactly enough: both are kept.
- */
+/* With scores near 5,000, f32 cannot hold a row's maximum plus the logarithm of its sum exactly enough:
+ * both are kept. */
 static void large_scores_keep_their_sums(void **state) {
   compare((setting){100, 0, 3, 1500});
   compare((setting){100, 1, 3, 300});

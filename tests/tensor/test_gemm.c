@@ -26,8 +26,8 @@ typedef struct matrix {
   char *data;
 } matrix;
 
-/* Fills the gaps between rows, which a product must not change: larger than any value of a test, exact in every dtype.
- */
+/* Fills the gaps between rows, which a product must not change: larger than any value of a test, exact
+ * in every dtype. */
 static const double between = 12288;
 
 static double value_of(const matrix *of, int64_t row, int64_t column) {

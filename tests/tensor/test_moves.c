@@ -194,8 +194,8 @@ static void go(block *b, double by) {
       ((double *)b->param[i].data)[k] += by * ((double *)b->step[i].data)[k];
 }
 
-/* The bound 1e-7: a central difference with step 1e-5 errs by about 1e-10 (its square) and 1e-11 (rounding over step).
- */
+/* The bound 1e-7: a central difference with step 1e-5 errs by about 1e-10 (its square) and 1e-11
+ * (rounding over step). */
 static int differentiate(ad_comm *comm, void *context) {
   block b;
   double slope;
@@ -230,8 +230,8 @@ static ad_tensor *route(ad_tape *t, ad_tensor *x, const ad_array *c, const ad_me
 
 static ad_status give(void *context, size_t param) { return AD_OK; }
 
-/* x is an input used once, an input used twice, or a parameter that is lent for each use, so that its copy is viewed.
- */
+/* x is an input used once, an input used twice, or a parameter that is lent for each use, so that its
+ * copy is viewed. */
 static int run_view(ad_comm *comm, void *context) {
   ad_mesh *mesh, *view;
   ad_layout cut;

@@ -17,7 +17,7 @@ typedef struct above_numbers {
 static double limit_of(const ad_tensor *out) { return ((const above_numbers *)out->own)->limit; }
 
 static ad_status above_describe(ad_tape *tape, ad_tensor *out) {
-  out->array = out->operand[0]->array;  // on engine dry, which has no values: as many as all
+  out->array = out->operand[0]->array;  // the output's shape is the operand's; engine dry has no values
   out->array.data = NULL;
   return AD_OK;
 }

@@ -249,8 +249,8 @@ static int take_said(const ad_tape *tape, char *out, size_t size) {
   return may != NULL;
 }
 
-/* Returns 1 if a repair was proposed and its result is right, 0 if the operands fit as they are or nothing is proposed.
- */
+/* Returns 1 if a repair was proposed and its result is right, 0 if the operands fit as they are or
+ * nothing is proposed. */
 static int is_repaired(scene *s, const pairing *p, const ad_type type[2], const outcome *right) {
   char said[SAID_MAX][256];
   ad_tensor *leaf[2];

@@ -561,8 +561,8 @@ static void check_dtypes(void) {
     if (records[i].dtypes != wanted_of(records[i].op)) rank_check_failed(__FILE__, __LINE__, records[i].op->name);
 }
 
-/* The records named in the sources: each must have been tested; those listed in `elsewhere` are tested in another file.
- */
+/* The records named in the sources: each must have been tested; those listed in `elsewhere` are tested
+ * in another file. */
 typedef struct written {
   char name[32];
   size_t count;

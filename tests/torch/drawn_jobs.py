@@ -27,7 +27,7 @@ if ranks.FSDP2:
 @dataclasses.dataclass
 class Spec:
     wrapper: str
-    mesh: tuple  # sizes
+    mesh: tuple  # sizes of the axes
     model: str = "net"
     microbatches: int = 1
     dtype: str = "f32"
@@ -41,14 +41,14 @@ class Spec:
 
     @property
     def data(self):
-        """Ranks that have a batch of their own."""
+        """Return the number of ranks that have a batch of their own."""
         return self.mesh[0] if self.wrapper in ("tp", "tp_fsdp", "tp_ddp", "parts", "hand_tp") else self.world
 
     @property
     def factor(self):
-        """What the wrapper, or the script in its place, multiplies the sum by."""
+        """Return the factor by which the wrapper, or the script in its place, multiplies the sum."""
         sums = self.wrapper in ("hooked", "tp") or (self.wrapper == "hand" and not self.options.get("divides"))
-        by_shards = self.mistake == "replicas_by_turns"  # its hook over replicas does not divide
+        by_shards = self.mistake == "replicas_by_turns"  # the hook over replicas does not divide
         return 1.0 if sums else 1 / (self.mesh[1] if by_shards else self.data)
 
     @property
@@ -65,12 +65,12 @@ class Spec:
 @dataclasses.dataclass
 class Job:
     model: nn.Module
-    step: typing.Callable  # of the watch: all microbatches, up to synchronised gradients
+    step: typing.Callable  # runs, inside the watch, all microbatches, up to synchronised gradients
     watch: dict = dataclasses.field(default_factory=dict)
-    gradients: typing.Callable = None  # name -> the optimizer's gradient, or its whole; None: those of the model
+    gradients: typing.Callable = None  # name -> the optimizer's gradient, or its whole; None: the model's gradients
     warm: int = 0
-    after: typing.Callable = None  # inside of the watch, after the step: told the watch
-    affected: typing.Optional[set] = None  # names that a mistake makes wrong; None: all
+    after: typing.Callable = None  # called with the watch inside it, after the step
+    affected: typing.Optional[set] = None  # names of the parameters that the mistake makes wrong; None: all
 
 
 @functools.lru_cache(None)
@@ -88,7 +88,7 @@ def plain_name(name):
 
 
 def hook(spec, model):
-    """Hooks of the job's own that change nothing."""
+    """Add hooks of the job's own that change nothing."""
     kind = spec.options.get("hooks")
     for p in model.parameters():
         if not p.requires_grad:
@@ -115,7 +115,7 @@ def backward(spec, loss):
 
 
 def run(spec, model, data, watch, sync=None):
-    """All microbatches of one rank. `sync(m)`: a context."""
+    """Run all microbatches of one rank; `sync(m)` is a context."""
     factor, losses = spec.factor, []
     for m in range(spec.microbatches):
         own = 0 if spec.mistake == "same_batch" else data
@@ -145,7 +145,7 @@ def own_count(spec, data, m):
 
 
 def change(spec, model, watch=None):
-    """Mistakes that are made in gradients once they are synchronised."""
+    """Make mistakes in gradients that are already synchronised."""
     for p in model.parameters():
         if p.grad is None:
             continue
@@ -222,7 +222,7 @@ def narrow_sum(spec):
 
 
 def norm(spec, model, watch):
-    """The job tells its global norm."""
+    """Tell the watch the job's global norm."""
     if not spec.options.get("norm"):
         return
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -244,7 +244,7 @@ def replicated(spec):
 
 
 def by_turns(spec):
-    """HSDP by hand: the replicas' sum is a hook, and it is left out in every other microbatch."""
+    """HSDP by hand: a hook sums over replicas; the mistake leaves it out in every other microbatch."""
     mesh, at = mesh_of(spec.mesh, ("dp_replicate", "dp_shard")), [0]
     model = drawn_models.make(spec)
     spec.options["layers"] = False
@@ -317,7 +317,7 @@ def hand(spec):
     model, options, group = drawn_models.make(spec), spec.options, reduced_group(spec, mesh)
     hook(spec, model)
     divisor = 1 if spec.mistake == "not_divided" else 1 / spec.factor
-    sums = {}  # of jobs that keep them elsewhere
+    sums = {}  # gradients of jobs that keep them elsewhere
     last_rank = dist.get_rank() == spec.world - 1
 
     def reduce(gradient):
@@ -372,7 +372,7 @@ def hand(spec):
 
 
 def hooked(spec):
-    """Sums in hooks that run once a gradient is accumulated."""
+    """Sum in hooks that run once a gradient is accumulated."""
     model, at = drawn_models.make(spec), [0]
 
     def reduce(p):
@@ -412,7 +412,7 @@ def tensor_parallel(spec):
         shard(spec, model, mesh["dp"])
     if spec.wrapper == "tp_ddp":
         model = DistributedDataParallel(model, device_mesh=mesh["dp"])
-        # DDP makes plain tensors of DTensors, and new ones in each forward: the optimizer has the first.
+        # DDP turns DTensors into plain tensors, and makes new ones in each forward; the optimizer has the first ones.
         types = {name: f"dp=R tp={'S' + str(CUT[name]) if name in CUT else 'I'}" for name in names_of(model)}
         arguments, owned = {"mesh": mesh, "types": types}, dict(model.named_parameters())
     data = mesh.get_local_rank("dp")
@@ -420,7 +420,7 @@ def tensor_parallel(spec):
     def step(watch):
         for m in range(spec.microbatches):
             batch = drawn_models.batch(spec, data, m)
-            # With the sequence cut each rank has rows of its own, and its part of the loss.
+            # With the sequence cut, each rank has rows of its own and its part of the loss.
             loss = model(batch[rows]).square().sum() / batch.shape[0] / drawn_models.OUT
             (loss / (spec.data * spec.microbatches) / spec.factor).backward()
         change(spec, model)
@@ -438,7 +438,7 @@ def names_of(model):
 
 
 def put_together(owned, group):
-    """The whole gradients of parameters that tp cuts."""
+    """Return the whole gradients of parameters that tp cuts."""
     found = {}
     for name, p in owned.items():
         plain = plain_name(name)
@@ -449,7 +449,7 @@ def put_together(owned, group):
 
 
 def parts(spec):
-    """Plain tensors that are cut over tp by hand, as the caller says."""
+    """Plain tensors that are cut over tp by hand; the caller tells the watch how."""
     mesh = mesh_of(spec.mesh, ("dp", "tp"))
     whole = drawn_models.make(spec)
     model, tp, at = nn.Module(), spec.mesh[1], mesh.get_local_rank("tp")
@@ -491,7 +491,7 @@ def build(spec):
 
 
 def reference(spec):
-    """name -> this job's whole gradient from one process."""
+    """Return name -> the job's whole gradient from one process."""
     if spec.wrapper == "parts":
         model = drawn_models.make(spec)
         up = nn.Linear(drawn_models.IN, drawn_models.OUT, dtype=spec.parameters)
@@ -507,7 +507,7 @@ def reference(spec):
 
 # -- draws
 
-META = {  # wrapper -> how often, meshes
+META = {  # wrapper -> how often it is drawn, its meshes
     "ddp": (12, [(2,), (3,), (4,)]),
     "fsdp": (7, [(2,), (3,), (4,)]),
     "hsdp": (4, [(2, 2)]),
@@ -523,12 +523,12 @@ FSDP2_ONLY = ("fsdp", "hsdp", "tp_fsdp")
 
 
 def _options(draw, spec):
-    """What fits together."""
+    """Return options that fit together."""
     o, one_of = spec.options, draw.choice
     if spec.wrapper == "parts":
         return
     if spec.wrapper.startswith("tp"):
-        o["sequence"] = one_of([False, True]) and spec.wrapper != "tp_ddp"  # DDP makes plain tensors of DTensors
+        o["sequence"] = one_of([False, True]) and spec.wrapper != "tp_ddp"  # DDP turns DTensors into plain tensors
         return
     spec.model = one_of(["net", "net", "tied", "attention", "recurrent", "convolved", "sparse"])
     if spec.wrapper in ("fsdp", "hsdp", "hooked", "replicate") and spec.model in ("sparse", "convolved"):
@@ -577,7 +577,7 @@ def _ddp_options(draw, spec):
     if spec.model != "sparse" and spec.dtype in ("f32", "autocast"):
         o["comm"] = draw.choice([None, None, None, "mean", "allreduce", "f16", "bf16"])
     if o.get("checkpoints") == "reentrant" and (o.get("idle") or o.get("spare")):
-        o["checkpoints"] = "plain"  # DDP refuses to look for unused parameters there
+        o["checkpoints"] = "plain"  # DDP refuses to look for unused parameters with checkpoints of the other kind
 
 
 def draw_right(seed, k):

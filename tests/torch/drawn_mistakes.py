@@ -12,14 +12,14 @@ ANY = None
 
 @dataclasses.dataclass
 class Mistake:
-    wrappers: tuple  # (wrapper, mesh)...
-    true: tuple  # (kind, axes)... of a cause that is it; axes ANY: whichever
-    least: int = 1  # microbatches
-    words: str = ""  # or words that say it, in a parameter's text, a message or the norm's
+    wrappers: tuple  # (wrapper, mesh)... that may have it
+    true: tuple  # (kind, axes)... of the causes that name it rightly; axes ANY: any axes
+    least: int = 1  # least number of microbatches
+    words: str = ""  # or words that name it, in a parameter's text, a message or the norm's text
     options: dict = dataclasses.field(default_factory=dict)
     equal: bool = False  # one process has the same gradients: the mistake is not in them
-    untold: bool = False  # nothing can be told of it but that
-    noted: bool = False  # the job asks for it, in a hook of its own: right, with a note that says so
+    untold: bool = False  # the watch can only say that something is wrong
+    noted: bool = False  # the job asks for it in a hook of its own: it is right, with a note that says so
 
 
 DP = [("ddp", (2,)), ("ddp", (3,)), ("ddp", (4,))]
@@ -71,7 +71,7 @@ MISTAKES = {
 
 
 def draw_wrong(seed, k):
-    """Mistakes by turns, so that each is there as often as the others."""
+    """Draw mistakes in turns, so that each comes equally often."""
     draw = random.Random(f"{seed} wrong {k}")
     names = list(MISTAKES)
     random.Random(f"{seed} wrong").shuffle(names)
@@ -91,7 +91,7 @@ def _wrappers(name):
 
 
 def _fit(spec, mistake):
-    """A job that has the mistake, and nothing that is a question of its own."""
+    """Draw a job that has the mistake, without options that raise questions of their own."""
     o = spec.options
     spec.microbatches = max(spec.microbatches, mistake.least)
     if spec.model in ("sparse", "convolved", "attention") or spec.wrapper == "parts":
@@ -114,4 +114,4 @@ def _fit(spec, mistake):
     if spec.mistake == "replicas_by_turns":
         o["accumulate"] = "each"
     if spec.mistake == "mean_of_means":
-        spec.seed = spec.seed // 9 * 9 + 1  # counts that differ
+        spec.seed = spec.seed // 9 * 9 + 1  # ranks' counts differ

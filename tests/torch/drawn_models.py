@@ -16,11 +16,11 @@ IN, HIDDEN, OUT, ROWS, WORDS = (
 
 
 class Net(nn.Module):
-    """`idle` is never used; `spare` where it is asked for."""
+    """A network in which `idle` is never used, and `spare` only if asked for."""
 
     def __init__(self, spec):
         super().__init__()
-        # What two axes cut must be even: PyTorch 2.9 puts uneven parts of parts together in a wrong order.
+        # Dimensions that two axes cut must be even: PyTorch 2.9 puts uneven parts of parts together in a wrong order.
         hidden = HIDDEN + 2 if spec.wrapper == "tp_fsdp" else HIDDEN
         self.norm, self.up, self.down = nn.LayerNorm(IN), nn.Linear(IN, hidden), nn.Linear(hidden, OUT)
         self.checkpoints = spec.options.get("checkpoints")
@@ -47,7 +47,7 @@ def _words(x):
 
 
 class Tied(nn.Module):
-    """Input and output share one parameter."""
+    """A network whose input and output share one parameter."""
 
     def __init__(self, spec):
         super().__init__()
@@ -69,7 +69,7 @@ class Attention(nn.Module):
 
 
 class Convolved(nn.Module):
-    """The first bias stands before a normalisation, which takes it out again: its gradient is rounding alone."""
+    """A network whose first bias stands before a normalisation, which removes it: its gradient is rounding alone."""
 
     def __init__(self, spec):
         super().__init__()
@@ -82,7 +82,7 @@ class Convolved(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """One layer is used three times in a forward."""
+    """A network that uses one layer three times in a forward."""
 
     def __init__(self, spec):
         super().__init__()
@@ -121,7 +121,7 @@ def make(spec):
 
 
 def rows_of(spec, data, microbatch):
-    """How many rows a data rank has in a microbatch."""
+    """Return how many rows a data rank has in a microbatch."""
     return 2 + (5 * data + 3 * microbatch + spec.seed) % 9 if spec.options.get("counts") else ROWS
 
 
@@ -141,7 +141,7 @@ def narrow(spec):
 
 
 def share(spec, model, data, microbatch, **arguments):
-    """What this data rank's microbatch is of the loss of the whole batch."""
+    """Return what this data rank's microbatch adds to the loss of the whole batch."""
     with narrow(spec):
         out = model(batch(spec, data, microbatch), **arguments)
         each = out.float().square() if spec.dtype in ("autocast", "bf16", "mixed") else out.square()
@@ -159,10 +159,11 @@ def arguments(spec, data, microbatch):
 
 
 def whole(spec):
-    """name -> the gradient of the whole batch's loss: one process, no wrapper; addends in the job's dtype and of its
-    size, their sum in f64."""
+    """Return name -> the gradient of the whole batch's loss, from one process without a wrapper; addends are in the
+    job's dtype and of its size, their sum in f64.
+    """
     model, sums = make(spec), {}
-    if spec.dtype == "mixed":  # what fully_shard does of a policy's dtype, to parameters and inputs
+    if spec.dtype == "mixed":  # what fully_shard does to parameters and inputs because of a policy's dtype
         model.bfloat16()
         model.register_forward_pre_hook(lambda module, inputs: tuple(x.bfloat16() for x in inputs))
     for data in range(spec.data):

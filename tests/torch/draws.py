@@ -9,7 +9,7 @@ SUPPORT = pathlib.Path(__file__).resolve().parent.parent / "support"
 
 
 def choose_seed():
-    """That of the environment; where none is given the commit's own."""
+    """Return the seed of the environment, or the commit's if none is given."""
     if "ADDEND_TEST_SEED" not in os.environ:
         said = subprocess.run(["bash", SUPPORT / "seed.sh"], check=True, capture_output=True, text=True)
         os.environ["ADDEND_TEST_SEED"] = said.stdout.strip()
@@ -26,14 +26,14 @@ def _say(what, taken, cases):
 
 
 def draw_cases(what, cases, count):
-    """`count` of the names, in their own order, with a line that says how many and the seed."""
+    """Draw `count` of the names, in their order, and print how many and the seed."""
     lots = sorted(cases, key=lambda case: _lot(what, case))
     kept = set(lots if choose_seed() == "all" else lots[:count])
     return _say(what, [case for case in cases if case in kept], cases)
 
 
 def draw_of_each(what, kinds):
-    """One of each kind's names; `kinds`: each name's kind."""
+    """Draw one name of each kind; `kinds`: each name's kind."""
     if choose_seed() == "all":
         return _say(what, list(kinds), kinds)
     first = {}

@@ -77,7 +77,7 @@ class Step:
             for name, values in tensors.items():
                 kept.setdefault(name, []).append(Part(name, metadata, values))
             self.metadata[file] = metadata
-        self.last = metadata  # that of a sum
+        self.last = metadata  # metadata of a sum
         self.types = {name: _words(text) for name, text in json.loads(metadata["addend.types"]).items()}
 
     def expect(self, name):
@@ -85,7 +85,7 @@ class Step:
         return found[name] if isinstance(found, dict) else found
 
     def wanted(self, name, part):
-        """The addends that belong into one part of the sum."""
+        """Return the addends that belong in one part of the sum."""
         types = self.types[name]
         return [
             a
@@ -94,7 +94,7 @@ class Step:
         ]
 
     def summed(self, name, part):
-        """{flat index: the sum}, with all parts where it is still pending."""
+        """Return {flat index: sum}, adding all parts if the sum is still partial."""
         partial = json.loads(self.last.get("addend.partial", "{}")).get(name, "").split()
         parts = [
             p
@@ -104,7 +104,7 @@ class Step:
         return {flat: sum(p.values[flat] for p in parts) for flat in part.values}
 
     def residual(self, name):
-        """The worst |sum - expect x sum of wanted addends|, over the largest element of the sum."""
+        """Return the worst |sum - expect x sum of wanted addends|, relative to the sum's largest element."""
         worst, top = 0, 1e-300
         for part in self.sums[name]:
             for flat, s in self.summed(name, part).items():
@@ -113,7 +113,9 @@ class Step:
         return worst / top
 
     def counts(self, name):
-        """{(rank, microbatch): how often, over what is expected}, of the first part of the sum with elements enough."""
+        """Return {(rank, microbatch): count, divided by the expected one}, from the first part of the sum with enough
+        elements.
+        """
         for part in self.sums[name]:
             wanted, flats = self.wanted(name, part), list(part.values)
             if len(flats) >= 2 * len(wanted) > 0:

@@ -19,31 +19,31 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ranks
 
-IN, HIDDEN, OUT, ROWS = 24, 64, 40, 6  # a part of the smallest bias has more elements than there are addends of it
+IN, HIDDEN, OUT, ROWS = 24, 64, 40, 6  # a part of the smallest bias has more elements than it has addends
 
 
 @dataclasses.dataclass
 class Job:
     model: nn.Module
-    step: typing.Callable  # runs all microbatches, up to synchronised gradients; given the watch, or None
+    step: typing.Callable  # runs all microbatches, up to synchronised gradients; gets the watch, or None
     whole: typing.Callable  # name -> the gradient that one process gets from the whole batch
     watch: dict = dataclasses.field(default_factory=dict)
-    warm: int = 0  # steps before the one that is looked at
+    warm: int = 0  # steps before the one that is watched
     norm: typing.Callable = None  # the global gradient norm as the job computes it
 
 
 @dataclasses.dataclass
 class Mistake:
-    """A job, and what the report has to say of its mistake."""
+    """A job, and what the report must say of its mistake."""
 
-    job: typing.Callable  # of True: with the mistake
+    job: typing.Callable  # job(True): with the mistake
     title: str
     world: int
-    parameters: list  # those that the mistake makes wrong; every other one has to pass
-    verdict: str  # of the parameters; where a reference is needed the cause that it shows
+    parameters: list  # parameters that the mistake makes wrong; every other one has to pass
+    verdict: str  # of these parameters; if a reference is needed, the cause that it shows
     axis: typing.Optional[str]
-    factor: typing.Optional[float]  # on what was expected; None: no single one
-    needs: str = ""  # "reference", "divisor", "norm": what the watch cannot see it without
+    factor: typing.Optional[float]  # relative to the expected gradient; None: no single factor
+    needs: str = ""  # "reference", "divisor", "norm": without this the watch cannot see the mistake
 
 
 MISTAKES = []
@@ -93,7 +93,7 @@ def gradients_of(model, loss):
 
 
 def whole_mean(batches, model=None):
-    """The gradient of the mean over all elements of all batches: one process, no wrapper."""
+    """Return the gradient of the mean over all elements of all batches: one process, no wrapper."""
     model = model or Net()
     return gradients_of(model, sum(sum_loss(model, b) for b in batches) / sum(y.numel() for _, y in batches))
 
@@ -116,7 +116,7 @@ def ddp():
 
 
 def plain_parameters(model):
-    """As the model without DDP names them."""
+    """Return the parameters by the names that the model has without DDP."""
     return [(name.removeprefix("module."), p) for name, p in model.named_parameters()]
 
 
@@ -183,7 +183,7 @@ def mean_of_means(wrong):
 
     def step(watch):
         own = rows[dist.get_rank()] * OUT
-        divisor = own if wrong else sum(rows) * OUT / 4  # DDP divides by 4 once more
+        divisor = own if wrong else sum(rows) * OUT / 4  # DDP divides by 4 again
         if watch:
             watch.divisor(divisor)
         (sum_loss(model, draw(dist.get_rank(), 0, rows[dist.get_rank()])) / divisor).backward()
@@ -205,7 +205,7 @@ def mean_of_microbatches(wrong):
 
     def step(watch):
         for m in range(3):
-            divisor = rows[m] * OUT * 3 if wrong else sum(rows) * OUT  # DDP divides by the ranks
+            divisor = rows[m] * OUT * 3 if wrong else sum(rows) * OUT  # DDP divides by the number of ranks
             if watch:
                 watch.divisor(divisor)
             with model.no_sync() if m < 2 else contextlib.nullcontext():
@@ -329,7 +329,7 @@ def unscaled_twice(wrong):
 
 
 class PartsOverTp(nn.Module):
-    """Rows of a sequence are cut over tp: each rank of tp uses the norm's weight for its rows and leaves an addend."""
+    """A norm over rows that tp cuts: each rank of tp uses the norm's weight for its rows and leaves an addend."""
 
     def __init__(self):
         super().__init__()
@@ -357,7 +357,7 @@ def late_hook(wrong):
         for parameter in module.parameters():
             node = parameter.view_as(parameter).grad_fn.next_functions[0][0]
             node.register_hook(lambda *_, p=parameter: dist.all_reduce(p.grad, group=mesh.get_group("tp")))
-            nodes.append(node)  # it lives as long as somebody holds it
+            nodes.append(node)  # a node lives as long as somebody holds it
 
     attach(plain.net)
     if not wrong:
@@ -539,7 +539,9 @@ def norm_counts_replicas(wrong):
 
 
 class Exchange(Function):
-    """[ranks of the group, rows, ...]: row block r goes to rank r; the backward brings gradients back the same way."""
+    """An exchange of [ranks of the group, rows, ...]: block r goes to rank r; backward sends gradients back in the same
+    way.
+    """
 
     @staticmethod
     def forward(context, x, group):
@@ -554,7 +556,7 @@ class Exchange(Function):
 
 
 class Experts(nn.Module):
-    """Row i of a rank's batch goes to expert i mod (number of experts)."""
+    """Experts: row i of a rank's batch goes to expert i mod (number of experts)."""
 
     COUNT = 2
 
@@ -565,11 +567,11 @@ class Experts(nn.Module):
         self.group = None
 
     def forward(self, x):
-        slots = x.view(-1, self.COUNT, IN).transpose(0, 1)  # [experts, rows, IN]
+        slots = x.view(-1, self.COUNT, IN).transpose(0, 1)  # shape [experts, rows, IN]
         if self.group is None:
             out = torch.tanh(slots @ self.weight)
         else:
-            mine = Exchange.apply(slots, self.group)  # [ranks of ep, rows, IN], all for the own expert
+            mine = Exchange.apply(slots, self.group)  # shape [ranks of ep, rows, IN], all for this rank's expert
             out = Exchange.apply(torch.tanh(mine @ self.weight.to_local()), self.group)
         return out.transpose(0, 1).reshape(x.shape)
 
@@ -589,7 +591,7 @@ class MixtureOfExperts(nn.Module):
     world=4,
     parameters=["experts.weight"],
     verdict="doubled",
-    axis=None,  # efsdp and ep have one size
+    axis=None,  # efsdp and ep have the same size, so the axis is not told
     factor=2,
     fsdp2=True,
 )
@@ -602,7 +604,7 @@ def divide_factor_of_experts(wrong):
     fully_shard(model.experts, mesh=mesh["efsdp"], shard_placement_fn=lambda p: Shard(1))
     fully_shard(model, mesh=everyone)
     if not wrong:
-        model.experts.set_force_sum_reduction_for_comms(True)  # gloo knows no scaled sum
+        model.experts.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
         model.experts.set_gradient_divide_factor(4)
     return Job(
         model, run_step(model), lambda: whole_mean(all_batches(4), MixtureOfExperts()), {"mesh": mesh, "expect": 0.25}
@@ -613,7 +615,7 @@ def divide_factor_of_experts(wrong):
 
 
 class SumForward(Function):
-    """P -> I: the forward sums, the backward is the identity, for every rank goes on with the same."""
+    """P -> I: the forward sums; the backward is the identity, since every rank goes on with the same value."""
 
     @staticmethod
     def forward(context, x, group):
@@ -627,7 +629,7 @@ class SumForward(Function):
 
 
 class Router(nn.Module):
-    """Every rank of tp computes all scores and uses those of its own experts."""
+    """A router: every rank of tp computes all scores and uses those of its own experts."""
 
     EXPERTS = 4
 
@@ -673,7 +675,7 @@ def router(wrong):
 
 
 class SumBackward(Function):
-    """I -> R: the forward is the identity, the backward sums, for each rank uses it for something else."""
+    """I -> R: the forward is the identity; the backward sums, since each rank uses the value for something else."""
 
     @staticmethod
     def forward(context, x, group):
@@ -686,7 +688,7 @@ class SumBackward(Function):
 
 
 class RowLinear(nn.Module):
-    """The weight's input dimension is cut over tp."""
+    """A linear layer whose input dimension is cut over tp."""
 
     def __init__(self):
         super().__init__()
@@ -735,7 +737,7 @@ def bias_on_every_rank(wrong):
 
 
 class GatherRows(Function):
-    """All ranks' rows. Each rank's loss uses all of them, so the gradient of the own rows is a sum over ranks."""
+    """All ranks' rows. Each rank's loss uses all of them, so the gradient of a rank's rows is a sum over ranks."""
 
     @staticmethod
     def forward(context, x, sums):
@@ -754,7 +756,7 @@ class GatherRows(Function):
 
 
 def contrast(outputs):
-    """Of all rows at once: unlike rows shall be apart."""
+    """A contrastive loss of all rows at once: different rows shall be far apart."""
     likeness = outputs @ outputs.T
     return torch.logsumexp(likeness - 9 * torch.eye(len(outputs)), 1).mean()
 

@@ -26,20 +26,20 @@ import drawn_mistakes
 import pool
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "torch.md"
-# What the watch does not tell yet: (answer, words of the job, what is so).
+# What the watch does not tell yet: (answer, words of the job, the truth).
 OPEN = (("cannot tell", " recurrent ", "a single number in a narrow dtype is the same in two microbatches by chance"),)
 VAGUE = ("unexplained", "not_distinguishable", "factor", "identical_addends")
 
 
 HEAD = "| PyTorch | seed | right jobs | | wrong jobs | | minutes |\n|---|---|---|---|---|---|---|\n"
-CANCELLED = 0.02  # of the whole norm: a gradient that is smaller is what larger numbers leave of each other
+CANCELLED = 0.02  # relative to the whole norm: a smaller gradient is what is left when larger numbers cancel
 
 
 # -- what ranks do
 
 
 def error_of(spec, gradients, whole):
-    """The largest relative error of a parameter's gradient; missing gradients count as 0."""
+    """Return the largest relative error of a parameter's gradient; missing gradients count as 0."""
     scale, worst = torch.stack([g.norm() for g in whole.values()]).norm(), 0.0
     for name, right in whole.items():
         own = gradients.get(name)
@@ -60,7 +60,7 @@ def gradients_of(spec, job):
     if spec.wrapper != "parts":
         return found
     pieces = {}
-    for name, own in found.items():  # in order of tp
+    for name, own in found.items():  # parts in the order of tp
         everyones = [torch.empty_like(own) for _ in range(spec.mesh[1])]
         dist.all_gather(everyones, own, group=job.watch["mesh"].get_group("tp"))
         pieces[name] = torch.cat(everyones)
@@ -68,7 +68,7 @@ def gradients_of(spec, job):
 
 
 def judged(spec):
-    """(the report or what was raised, the largest error against one process)"""
+    """Return (the report or the exception, the largest error against one process)."""
     job = drawn_jobs.build(spec)
     for _ in range(job.warm):
         job.step(None)
@@ -104,8 +104,8 @@ GOOD = {"right": ("right",), "wrong": ("true cause", "wrong, no cause of its own
 
 
 def bound_of(spec):
-    """What a right gradient may be off: f32 and f64 sums, or sums in a dtype of 8 or 11 bits."""
-    accumulated = spec.dtype == "mixed" and spec.options.get("accumulate") == "no_sync"  # in the policy's dtype
+    """Return the error that a right gradient may have: f32 and f64 sums, or sums in a dtype of 8 or 11 bits."""
+    accumulated = spec.dtype == "mixed" and spec.options.get("accumulate") == "no_sync"  # sums in the policy's dtype
     return 2e-2 if spec.dtype == "bf16" or drawn_jobs.narrow_sum(spec) or accumulated else 1e-6
 
 
@@ -118,7 +118,7 @@ def answer_right(spec, report, error):
 
 
 def told_of(param):
-    """(kind, axes) of what is named, and whether it is one cause alone."""
+    """Return (kind, axes) of the named causes, and whether there is a single one."""
     if param.cause:
         return [(param.cause.kind, param.cause.axes or "")], True
     return [(c.kind, c.axes or "") for c in param.possible_causes] or [(param.kind, param.axis or "")], False
@@ -167,7 +167,7 @@ class Judge:
             started.end()
 
     def ask(self, what, spec):
-        """(the answer, the report or what was raised)"""
+        """Return (the answer, the report or the exception)."""
         try:
             report, error, affected = self.run(spec)
         except pool.JobError as failed:
@@ -187,7 +187,7 @@ def draw(what, seed, k, compiled):
 
 
 def judge_all(counts, seed, only=(), compiled=False, show=print):
-    """what -> Counter of answers, and the lines that reproduce each one that is not good."""
+    """Return what -> Counter of answers, and the lines that reproduce each answer that is not good."""
     judge, tables, lines = Judge(), {}, []
     try:
         for what, count in counts.items():
@@ -208,7 +208,7 @@ def judge_all(counts, seed, only=(), compiled=False, show=print):
 
 
 def is_open(line):
-    """Whether a line of judge_all is one of those that are known."""
+    """Return whether a line of judge_all is one of those that are known."""
     return any(f"  {answer}: " in line and words in line for answer, words, _ in OPEN)
 
 
@@ -218,7 +218,7 @@ def reason(said):
 
 
 def table(tables, seed, seconds):
-    """A line: each answer with how often it was given."""
+    """Return a line: each answer with its number."""
     said = [
         ", ".join(f"{answer} {found[answer]}" for answer in ANSWERS[what] if found[answer])
         for what, found in tables.items()
@@ -233,7 +233,7 @@ def version():
 
 
 def write(line):
-    """Into the table of the document, in place of the line of this PyTorch."""
+    """Put the line into the document's table, in place of the line of this PyTorch."""
     text = DOCS.read_text(encoding="utf-8")
     begin = text.index(HEAD) + len(HEAD)
     end = text.index("\n\n", begin) + 1

@@ -17,18 +17,18 @@ import torch._dynamo  # noqa: F401  once here, not in each rank
 import torch.distributed as dist
 
 JOB_HANGS = 90  # seconds
-LEFT_ALONE = 5  # seconds that other ranks have once one of them failed
+LEFT_ALONE = 5  # seconds that other ranks have once a rank failed
 
 
 class JobError(Exception):
-    """A rank raised, died or did not end; the text has the last line of what it said."""
+    """A rank raised, died or did not end; the text has the last line that it printed."""
 
 
 def _be_rank(rank, world, store, pipe):
     torch.set_num_threads(1)
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # threads of ranks that are ended have much to say
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # threads of ranks that are ended print a lot
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     while True:
         function, arguments = pipe.recv()
@@ -41,7 +41,7 @@ def _be_rank(rank, world, store, pipe):
 
 
 class Pool:
-    """`run(function, ...)` gives what the function returned on each of `world` ranks."""
+    """A pool of ranks: `run(function, ...)` returns what the function returned on each of `world` ranks."""
 
     def __init__(self, world):
         self.world = world

@@ -63,7 +63,8 @@ class Decoder(nn.Module):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, tokens):
-        x = tokens if self.embed is None else self.embed(tokens)  # a stage of a pipeline lacks some
+        # a pipeline stage has no embedding if it is not the first
+        x = tokens if self.embed is None else self.embed(tokens)
         for block in self.blocks.values():
             x = block(x)
         return x if self.head is None else self.head(self.norm(x))
@@ -73,7 +74,7 @@ def whole():
     generator = torch.Generator().manual_seed(11)
     tokens = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=generator)
     targets = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=generator)
-    targets[torch.rand(ROWS, LENGTH, generator=generator) < 0.3] = -100  # ranks' counts differ
+    targets[torch.rand(ROWS, LENGTH, generator=generator) < 0.3] = -100  # so the ranks' counts differ
     targets[0, 0], targets[-1] = 1, -100
     return tokens, targets
 
@@ -95,7 +96,7 @@ def loss(model, batch):
 
 @dataclasses.dataclass
 class Job:
-    """The arguments of check, and what it has to say of a mistake."""
+    """The arguments of check, and what it must say of a mistake."""
 
     parallelize: typing.Callable
     mesh: dict
@@ -108,9 +109,9 @@ class Job:
 @dataclasses.dataclass
 class Mistake:
     name: str
-    catalogue: int  # its number in docs/torch-check.md
+    catalogue: int  # the mistake's number in docs/torch-check.md
     job: Job
-    begins: str  # the module, or the place if it is in no module
+    begins: str  # the module where it begins, or another place
     place: str
 
 
@@ -151,7 +152,7 @@ def cleared(model, microbatches, loss_of):
 
 
 def summed_by_hand(model, microbatches, loss_of, early=False, divisor=1):
-    """Without a wrapper: one all_reduce at the end. `early`: after each microbatch, of what was accumulated."""
+    """Without a wrapper: one all_reduce at the end. `early`: after each microbatch, of what was accumulated so far."""
     for m, batch in enumerate(microbatches):
         loss_of(model, batch).backward()
         if early or m == len(microbatches) - 1:
@@ -161,7 +162,7 @@ def summed_by_hand(model, microbatches, loss_of, early=False, divisor=1):
 
 
 def summed_early(model, microbatches, loss_of):
-    """What the first microbatch left is averaged over ranks, and then once more with the second."""
+    """Mistake: the first microbatch's gradient is averaged over ranks, and then again with the second's."""
     ranks = dist.get_world_size()
     loss_of(model, microbatches[0]).backward()
     for parameter in model.parameters():
@@ -185,7 +186,7 @@ def own_mean(model, batch):
 
 
 def local_count(model, batch):
-    """The job divides by its own count and calls that the numerator."""
+    """Mistake: the job divides by its own count and passes that on as the numerator."""
     numerator, count = loss(model, batch)
     return numerator / count.clamp(min=1) * 10, torch.tensor(10.0)
 
@@ -197,7 +198,7 @@ def hooked(model, mesh):
 
 
 def hooked_late(model, mesh):
-    """Attached at the end of the first backward, on the way to the second."""
+    """Mistake: hooks are attached only at the end of the first backward."""
     done = []
 
     def attach(*_):
@@ -211,7 +212,7 @@ def hooked_late(model, mesh):
 
 
 def averaging_hook(model, mesh, divisor):
-    """DDP whose communication hook divides by another number than the ranks."""
+    """Mistake: a communication hook of DDP divides by another number than the ranks."""
 
     def hook(state, bucket):
         future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
@@ -334,7 +335,7 @@ class CopyIn(Function):
 
 
 class ReduceOut(Function):
-    """P -> I: all ranks go on alike, so the backward is the identity; or a mistake, a sum."""
+    """P -> I: all ranks go on alike, so the backward is the identity; the mistake is a sum."""
 
     @staticmethod
     def forward(context, x, group, sums_again=False):
@@ -352,7 +353,7 @@ class ReduceOut(Function):
 
 
 class Gather(Function):
-    """S -> R along a dimension: the backward sums and cuts; or, a mistake, cuts only."""
+    """S -> R along a dimension: the backward reduce-scatters; the mistake only cuts."""
 
     @staticmethod
     def forward(context, x, group, dim, sums):
@@ -371,7 +372,7 @@ class Gather(Function):
 
 
 class Scatter(Function):
-    """P -> S along a dimension: sums and cuts; the backward gathers."""
+    """P -> S along a dimension: the forward reduce-scatters; the backward gathers."""
 
     @staticmethod
     def forward(context, x, group, dim):
@@ -392,7 +393,7 @@ def part_of(x, group, dim):
 
 
 class Column(nn.Module):
-    """The output dimension is cut."""
+    """A linear layer whose output dimension is cut."""
 
     def __init__(self, linear, group, copies=True):
         super().__init__()
@@ -404,7 +405,7 @@ class Column(nn.Module):
 
 
 class Row(nn.Module):
-    """The input dimension is cut."""
+    """A linear layer whose input dimension is cut."""
 
     def __init__(self, linear, group, reduces=True, bias_in_parts=False, sums_again=False):
         super().__init__()
@@ -423,7 +424,7 @@ MIXED = {"dp": 3, "tp": 2}
 
 
 def megatron(model, mesh, at=lambda name: {}, wrap=True):
-    """`at(name)`: arguments of that layer, with which a mistake is made."""
+    """`at(name)`: arguments of that layer, by which a mistake is made."""
     group = mesh.get_group("tp")
     for i, block in model.blocks.items():
         for parent, name, kind in (
@@ -441,7 +442,7 @@ def at(where, **arguments):
 
 
 class CopyingAttention(Attention):
-    """Megatron's way: the copy into the cut region is made once, by the attention."""
+    """Megatron's way: attention copies its input into the cut region once."""
 
     def forward(self, x):
         x = CopyIn.apply(x, self.wo.group) if self.copies else x
@@ -459,7 +460,7 @@ def copied_once(copies):
 
 
 class OneKeyHead(Attention):
-    """Keys and values of one head, which all heads share; their layers are whole on every rank of tp."""
+    """Attention in which all heads share one head of keys and values, whose layers are whole on every rank of tp."""
 
     group, copies = None, True
 
@@ -484,7 +485,7 @@ class SharedHeads(Decoder):
 
 
 def one_key_head(copies):
-    """Not `copies`: gradients of the weights are summed over tp by hand, the input's is not."""
+    """Without `copies`: gradients of the weights are summed over tp by hand, the input's is not."""
 
     def parallelize(model, mesh):
         group = mesh.get_group("tp")
@@ -536,7 +537,7 @@ wrong(
 
 
 class Split(Function):
-    """I -> S: cuts; the backward gathers."""
+    """I -> S: the forward cuts; the backward gathers."""
 
     @staticmethod
     def forward(context, x, group, dim):
@@ -556,7 +557,7 @@ class SplitEmbedding(nn.Embedding):
 
 
 class GatheredNorm(nn.LayerNorm):
-    """All ranks go on alike, so the backward of the gather cuts only."""
+    """All ranks go on alike, so the backward of the gather only cuts."""
 
     def forward(self, x):
         return Gather.apply(super().forward(x), self.group, 1, False)
@@ -575,7 +576,9 @@ class SequenceRow(Row):
 
 
 def sequence(model, mesh, summed=lambda name: 1, sums=lambda name: True):
-    """`summed(name)`: how often a gradient is summed over tp that each rank has of its own stretch."""
+    """`summed(name)`: how often the gradient is summed over tp, of which each rank has an addend for its part of the
+    sequence.
+    """
     group = mesh.get_group("tp")
     for i, block in model.blocks.items():
         for parent in ("attention", "mlp"):
@@ -674,7 +677,7 @@ def loss_in_parts(model, microbatches, loss_of):
 
 
 def loss_of_parts(model, batch):
-    """Loss parallel knows no logits [rows, length, vocabulary] that are flattened, and no DTensor as one count."""
+    """Loss parallel cannot flatten logits [rows, length, vocabulary], and takes no DTensor as a count."""
     tokens, targets = batch
     logits = model(tokens)
     sums = [F.cross_entropy(logits[:, i], targets[:, i], reduction="sum") for i in range(LENGTH)]
@@ -682,7 +685,7 @@ def loss_of_parts(model, batch):
 
 
 def forgetful(model, mesh):
-    """The output of one row cut is Partial, and to_local() makes it this rank's own."""
+    """Mistake: the output of a row-wise cut layer is Partial, and to_local() makes it this rank's own."""
     from torch.distributed.tensor import Partial
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -717,7 +720,7 @@ wrong(
 
 
 class Exchange(Function):
-    """Rows in pieces of these sizes to and from the ranks of a group; the backward brings gradients back."""
+    """An exchange of rows in pieces of given sizes between the ranks of a group; backward sends gradients back."""
 
     @staticmethod
     def forward(context, x, sent, received, group, averages):
@@ -770,7 +773,7 @@ class Moe(nn.Module):
         return (score[:, None] * y[back]).view_as(x)
 
     def exchanged(self, sorted_tokens, counts):
-        """Every rank gets the tokens of its own experts, rank by rank, and sorts them by expert."""
+        """Experts: every rank gets the tokens of its experts, rank by rank, and sorts them by expert."""
         world = dist.get_world_size(self.group)
         theirs = torch.empty_like(counts)
         dist.all_to_all_single(theirs, counts, group=self.group)
@@ -839,7 +842,7 @@ wrong("the exchange averages on the way back", 13, experts_job(averages=True), "
 
 
 class ContextAttention(Attention):
-    """Keys and values of all stretches are gathered; the backward sums and cuts."""
+    """Attention that gathers keys and values of all parts of the sequence; the backward sums and cuts."""
 
     group, sums = None, True
 
@@ -854,7 +857,7 @@ class ContextAttention(Attention):
 
 
 def stretch(rank, world, length):
-    """Zigzag: a piece from the front and one from the back, so that all ranks have as much to do."""
+    """Cut in zigzag: a piece from the front and one from the back, so that all ranks have the same work."""
     pieces = torch.arange(length).chunk(2 * world)
     return torch.cat([pieces[rank], pieces[2 * world - 1 - rank]])
 
@@ -915,7 +918,7 @@ PIECES = 4
 
 
 def staged(schedule_name, stages_of_rank, wrap=lambda part, mesh: part):
-    """Over pp; `wrap`(a stage's module, mesh) is what the stage has."""
+    """Cut the model into stages over pp; `wrap`(module, mesh) wraps a stage's module."""
 
     def parallelize(model, mesh):
         import copy

@@ -30,7 +30,7 @@ def loss(model, batch):
 
 
 class Net(nn.Module):
-    """An embedding, the layer that is tried, an answer."""
+    """An embedding, the layer that is tested, and an output layer."""
 
     def __init__(self):
         super().__init__()
@@ -102,7 +102,7 @@ class Checkpointed(Net):
 
 
 class InPlace(Net):
-    """On what a module gave, and on what one was given."""
+    """Hooks on what a module returned, and on what one was given."""
 
     def made(self):
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(inplace=True), nn.Linear(WIDTH, WIDTH))
@@ -133,7 +133,7 @@ class Several(nn.Module):
 
 
 class Mixed(Net):
-    """None among what a module gives, a dictionary of the model's own."""
+    """A module that returns None among other values, and a dictionary of the model's own."""
 
     def made(self):
         return Several()

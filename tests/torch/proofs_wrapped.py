@@ -15,7 +15,7 @@ from proofs import DP, HSDP, MIXED, Attention, Job, right, split_heads, whole, w
 
 
 def compiled(model, mesh, inner=lambda model, mesh: model):
-    """The backend that traces forward and backward and needs no compiler of C++."""
+    """Compile with the backend that traces forward and backward without a C++ compiler."""
     return proofs.ddp(torch.compile(inner(model, mesh), backend="aot_eager"), mesh)
 
 
@@ -72,7 +72,7 @@ def averaged_again(model, microbatches, loss_of):
 
 
 def flat_around_cut(forgotten=""):
-    """Layers that are cut by hand over tp, in flat buffers that are cut over dp."""
+    """Layers that are cut by hand over tp, in FullyShardedDataParallel's flat buffers, which are cut over dp."""
 
     def parallelize(model, mesh):
         arguments = {"copies": False}
@@ -120,7 +120,7 @@ wrong(
 
 
 class Pass(Function):
-    """To the next rank of a ring; the backward goes the other way, or, a mistake, the same way again."""
+    """To the next rank of a ring; the backward goes the other way (the mistake: the same way)."""
 
     @staticmethod
     def forward(context, x, group, returns):
@@ -199,7 +199,7 @@ wrong(
 
 
 def staged_wrongly(schedule, stages, forgotten):
-    """`forgotten`(stage modules, rank): makes the mistake in a stage."""
+    """`forgotten`(stage modules, rank) makes the mistake in a stage."""
     made = proofs.staged(schedule, stages)
 
     def parallelize(model, mesh):
@@ -211,7 +211,7 @@ def staged_wrongly(schedule, stages, forgotten):
 
 
 def doubled_backward(modules, rank):
-    """A block hands back twice what it should."""
+    """Mistake: a block returns twice the gradient."""
     for module in modules:
         if "1" in module.blocks:
             module.blocks["1"].mlp.__class__ = DoublingMlp
@@ -233,7 +233,7 @@ class DoublingMlp(proofs.Mlp):
 
 
 def scaled_again(model, microbatches, loss_of):
-    """The schedule adds gradients up; a stage divides its own by the number of pieces as well."""
+    """Mistake: the schedule accumulates gradients, and a stage also divides its own by the number of microbatches."""
     proofs.run_stages(model, microbatches, loss_of)
     if dist.get_rank() == 0:
         for module in model:
@@ -268,7 +268,7 @@ def in_ddp(part, mesh):
 
 
 def first_stage_alone(part, mesh):
-    """In the others the data ranks go on alone."""
+    """In the other stages the mistake leaves out DDP."""
     return in_ddp(part, mesh) if part.embed is not None else part
 
 
@@ -308,7 +308,7 @@ def tied_blocks():
 
 
 def tied_head_first():
-    """One process calls the parameter head.weight."""
+    """In one process the parameter is called head.weight."""
     model = tied_blocks()
     embed = model.embed
     del model.embed
@@ -357,8 +357,9 @@ wrong("a pipeline whose ends are tied and summed twice", 7, tied_job(2), "reduct
 
 
 class CountingAttention(Attention):
-    """`heads` is a number that parallelize divides; what is scaled by the width reads it, or, a mistake, reads the
-    width of a rank's own part."""
+    """Attention with a number of `heads`, which parallelize divides; the scale uses the model's width, or (the mistake)
+    the width of a rank's part.
+    """
 
     reads_own = False
 
@@ -404,7 +405,7 @@ wrong(
 )  # fmt: skip
 
 
-# -- the whole in several batches, of which each rank has a part of each
+# -- the whole batch in several parts, of each of which every rank has a piece
 
 
 def halves():
@@ -437,9 +438,10 @@ wrong(
 
 
 def penalised(factor=1.0):
-    """A second term of the loss, whose share on a rank is its count's; `factor`: what a producer makes of that for its
-    own pool, which is not the one that averages. The term reads a parameter and is in no module: what is named is the
-    module that has the parameter."""
+    """A loss with a second term, which has the weight of the rank's share of the count; `factor`: the mistake of a
+    producer that scales for its own pool, which is not the one that averages. The term reads a parameter outside any
+    module, so check names the module that has the parameter.
+    """
 
     def loss_of(model, batch):
         numerator, count = proofs.loss(model, batch)
@@ -467,7 +469,7 @@ wrong(
 
 
 def read_in_another_width(model, microbatches, loss_of):
-    """1/3 is stored in f64, and its lower half is read as f32: next to nothing is left."""
+    """Mistake: 1/3 is stored as f64 and its lower half read as f32, which is almost nothing."""
     for batch in microbatches:
         loss_of(model, batch).backward()
     factor = torch.tensor([0.5], dtype=torch.float64).view(torch.float32)[0].item()
@@ -476,7 +478,7 @@ def read_in_another_width(model, microbatches, loss_of):
 
 
 def reused(model, microbatches, loss_of):
-    """One buffer for all sums: it is filled for the next parameter before the sum before that has read it."""
+    """Mistake: one buffer serves all sums, and is filled for the next parameter before the sum before has read it."""
     loss_of(model, microbatches[0]).backward()
     buffer = torch.empty(max(parameter.numel() for parameter in model.parameters()), dtype=torch.float64)
     before = None
@@ -510,7 +512,7 @@ wrong(
 
 
 def partial_gradient(model, mesh):
-    """An input that is taken for whole on its way into a cut layer: to_local() without the gradient's placement."""
+    """Mistake: a cut layer's input is taken for whole, by to_local() without the gradient's placement."""
     from torch.distributed.tensor import DTensor, Replicate
 
     proofs.dtensor_plain(model, mesh)

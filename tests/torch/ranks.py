@@ -27,13 +27,14 @@ FSDP2 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
 
 
 class RankError(Exception):
-    """A rank raised, died or did not end; the text has what it said."""
+    """A rank raised, died or did not end; the text has what it printed."""
 
 
 def _be_rank(rank, world, backend, store, pipe, function, arguments):
     try:
         torch.set_num_threads(1)
-        logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # it has views on which way is fastest
+        # silences its remarks on which way would be fastest
+        logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
         if store:
             dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
@@ -67,8 +68,9 @@ def _gather(pipes, world, dead=()):
 
 
 def run(world, function, *arguments, joined=True, backend="gloo", dead=()):
-    """What function(*arguments) returned on each of `world` ranks; not `joined`: it makes the process group itself.
-    `dead`: ranks that are to raise or die; they return nothing."""
+    """Return what function(*arguments) returned on each of `world` ranks; without `joined` the function makes the
+    process group itself. `dead`: ranks that must raise or die; they return nothing.
+    """
     context = multiprocessing.get_context("fork")
     processes, pipes = [], {}
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +98,8 @@ def _free_port():
         return free.getsockname()[1]
 
 
-_kept = {}  # what a script made, until its process ends: with PyTorch 2.6 a model that goes after its group may hang
+# keeps what a script made until its process ends: with PyTorch 2.6 a model that is freed after its group may hang
+_kept = {}
 
 
 def _play(path, port, arguments):
@@ -108,5 +111,5 @@ def _play(path, port, arguments):
 
 
 def play(world, path, *arguments):
-    """What each rank of a script printed, started with the environment that torchrun gives it."""
+    """Return what each rank of a script printed, started with the environment that torchrun gives it."""
     return run(world, _play, path, _free_port(), arguments, joined=False)

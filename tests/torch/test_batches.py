@@ -32,7 +32,9 @@ class Block(nn.Module):
 
 
 def step(normed, alike, counted, folder=None):
-    """The first rank's report of one step of four ranks, or a dump of it. `alike`: ranks of tp have the same batch."""
+    """Return the first rank's report of one step of four ranks, or write its dump. `alike`: ranks of tp have the same
+    batch.
+    """
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = parallelize_module(Block(normed), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     fully_shard(model, mesh=mesh["dp"])

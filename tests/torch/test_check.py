@@ -234,7 +234,7 @@ def halved(model):
 
 
 class Models(unittest.TestCase):
-    """That are no chain of linear layers."""
+    """Models that are no chain of linear layers."""
 
     def test_tied_weights(self):
         class Tied(Net):
@@ -295,7 +295,7 @@ class Models(unittest.TestCase):
 
 
 class Refused(unittest.TestCase):
-    """Each with a sentence."""
+    """Each wrong call is refused with a sentence."""
 
     def refuses(self, kind, *words, **arguments):
         with self.assertRaises(kind) as caught:
@@ -387,7 +387,7 @@ class Sabotage(unittest.TestCase):
         self.assertEqual(report.survivors, ())
 
     def test_what_makes_no_difference_is_said(self):
-        """fully_shard gathers the first layer again in the backward, which does not need its numbers."""
+        """fully_shard gathers the first layer again in backward, which does not need its values."""
         report = checked(parallelize=sharded, sabotage=True)
         self.assertTrue(report.ok, report)
         survivors = {(planted.collective, planted.operator) for planted in report.survivors}

@@ -47,7 +47,7 @@ class Command(unittest.TestCase):
         for text in shown:
             command, _, printed = text.partition("\n")
             done = self.run_command(*command.split()[3:])
-            found = re.sub(r"  \S*/(\w+\.py):", r"  \1:", done.stdout)  # the page has no folder before the file
+            found = re.sub(r"  \S*/(\w+\.py):", r"  \1:", done.stdout)  # the page shows file names without a folder
             self.assertEqual(rounded(found.strip()), rounded(printed.strip()), done.stderr)
             self.assertEqual(done.returncode, 0 if printed.strip().endswith("\nright") else 1)
 
@@ -89,7 +89,7 @@ class Command(unittest.TestCase):
 
 
 def rounded(text):
-    """Errors of rounding are another processor's, and measured ones have two digits."""
+    """Remove numbers that depend on the processor: rounding errors; measured numbers keep two digits."""
     return re.sub(r"\(worst [^)]*\)", "(worst ...)", text)
 
 

@@ -24,7 +24,7 @@ def square(x: torch.Tensor) -> torch.Tensor:
     return (x * x).sin()
 
 
-def _keep(ctx, inputs, output):  # PyTorch wants this name
+def _keep(ctx, inputs, output):  # PyTorch requires this name
     ctx.save_for_backward(*inputs)
 
 
@@ -37,7 +37,7 @@ square.register_autograd(_backward, setup_context=_keep)
 
 
 class Cube(Function):
-    """As a kernel's wrapper is written."""
+    """An operation as a kernel's wrapper is written."""
 
     @staticmethod
     def forward(context, x):
@@ -110,7 +110,9 @@ def checked(make_model=Net, parallelize=ddp, batches=(whole, cut), loss=loss, me
 
 
 class Turned(Net):
-    """As rotary embeddings make angles from positions, which are integers; the frequencies are f64 as all buffers."""
+    """A layer with integer positions, as rotary embeddings make angles from them; the frequencies are f64 like all
+    buffers.
+    """
 
     def __init__(self, convert):
         super().__init__()
@@ -138,7 +140,7 @@ class Integers(unittest.TestCase):
 
 
 class NoDouble(unittest.TestCase):
-    """Operations that take no f64 are computed in f32, named, and bound by one process's own error."""
+    """Check that operations without f64 are computed in f32, named, and bounded by one process's own error."""
 
     def held(self, make, name):
         report = checked(make)

@@ -21,7 +21,7 @@ HANGS = 120  # seconds; many times what a proof takes
 
 
 class CopyIn(Function):
-    """Each rank goes on with something else."""
+    """I -> R: each rank goes on with something else."""
 
     @staticmethod
     def forward(context, x, group, sums):
@@ -55,7 +55,7 @@ class Mean(Sum):
 
 
 class Net(nn.Module):
-    """`between` is called between two of its modules."""
+    """A model that calls `between` between two of its modules."""
 
     def __init__(self):
         super().__init__()
@@ -142,12 +142,12 @@ def added(x, mesh):
 
 
 def added_functionally(x, mesh):
-    """Summed in the backward, too."""
+    """The mistake: summed in the backward too."""
     return functional.all_reduce(x, "sum", mesh.get_group())
 
 
 def added_in_place(x, mesh):
-    """Autograd is not told, and hands the gradient back as it is."""
+    """The mistake: autograd does not know of the sum and returns the gradient unchanged."""
     dist.all_reduce(x, group=mesh.get_group())
     return x
 
@@ -158,29 +158,29 @@ def added_without_a_gradient(x, mesh):
 
 
 def forked(x, mesh):
-    """What is beside the call hands an addend back, too."""
+    """The mistake: the expression beside the call returns an addend too."""
     return copied(x, mesh) + x - x.detach()
 
 
 def used_twice(x, mesh):
-    """The call is given what is too much already."""
+    """The mistake: the call is given too much already."""
     y = copied(x, mesh)
     return y + y - y.detach()
 
 
 def halves_added(x, mesh):
-    """What the sum is given are addends, so that it is right to sum them; what it takes has a wrong gradient."""
+    """The sum is given addends, so summing them is right; the gradient of its input is wrong."""
     half = 1.5 * x - x.detach()
     return functional.all_reduce(half, "sum", mesh.get_group())
 
 
 def averaged(x, mesh):
-    """A mean where the sum is wanted, and the right backward of the sum."""
+    """The mistake: a mean in place of the sum, with the right backward of the sum."""
     return Mean.apply(x, mesh.get_group())
 
 
 def not_added(x, mesh):
-    """It is called where the sum belongs."""
+    """The mistake: this is called where the sum belongs."""
     return CopyIn.apply(x, mesh.get_group(), 0)
 
 
@@ -206,7 +206,7 @@ def gathered_for_the_whole(x, mesh):
 
 
 def halved(x, mesh):
-    """The sum is right; what is wrong is no call."""
+    """The sum is right; the mistake is not in a call."""
     x = added(x, mesh)
     return x * 0.5 + x.detach() * 0.5
 
@@ -217,14 +217,15 @@ def not_summed_twice(x, mesh):
 
 
 def line_of(function):
-    """The line of its last statement."""
+    """Return the line of the function's last statement."""
     lines, first = inspect.getsourcelines(function)
     return f"test_check_places.py:{first + len(lines) - 1}"
 
 
 def columns_and_rows(between=nothing, inside=nothing, add=added, after=nothing):
-    """Over tp: what is called before the columns, outside or inside of their module, and after the rows, inside or
-    outside."""
+    """Cut over tp; functions are called before the columns, outside or inside their module, and after the rows, inside
+    or outside.
+    """
 
     def parallelize(model, mesh):
         model.up, model.down = Columns(model.up, mesh, inside), Rows(model.down, mesh, add)
@@ -250,7 +251,7 @@ class Places(unittest.TestCase):
         self.assertIsNone(report.begins)
 
     def begins(self, where, function, name, place="backward", **calls):
-        """It begins in `where`, and one call alone is named, in this function."""
+        """Check that the mistake begins in `where`, and that a single call is named, in this function."""
         report = proof(columns_and_rows(**calls))
         self.assertFalse(report.ok, report)
         self.assertEqual((report.begins.module, report.begins.place), (where, place), report)
@@ -298,7 +299,7 @@ class Places(unittest.TestCase):
             self.assertRegex("\n".join(report.begins.collectives), rf"{phase}, all_reduce over tp \(.*{line}\)")
 
     def test_where_no_call_is_wrong_none_is_named(self):
-        report = proof(columns_and_rows())  # nothing sums what `up` hands back
+        report = proof(columns_and_rows())  # nothing sums what `up` returns
         self.assertEqual((report.begins.module, report.begins.calls), ("up", ()), report)
         report = proof(columns_and_rows(inside=lambda x, mesh: copied(x, mesh) * 1.0 + x.detach() * 0, add=halved))
         self.assertEqual((report.begins.module, report.begins.calls), ("down", ()), report)
@@ -339,7 +340,7 @@ class Places(unittest.TestCase):
     def test_conversions_to_the_whole(self):
         self.right(inside=copied, add=nothing, after=added_by_conversion)
         self.right(between=cut_and_gathered)
-        for after in (nothing, not_summed):  # a call that does nothing wrong there
+        for after in (nothing, not_summed):  # a call that is right there
             report = proof(columns_and_rows(between=gathered_for_the_whole, after=after))
             self.assertEqual((report.begins.module, report.begins.place), ("", "backward"), report)
             self.assertEqual(names_of(report), ["DTensor.redistribute", "DTensor.full_tensor"], report)
@@ -352,11 +353,11 @@ class Places(unittest.TestCase):
 
 
 class TwoAxes(unittest.TestCase):
-    """Over tp as above, and each rank of dp has rows of its own."""
+    """Cut over tp as above, with rows of its own on each rank of dp."""
 
     MESH = {"dp": 2, "tp": 2}
 
-    def report(self, count=5, **calls):  # ranks of dp do not have as many rows each
+    def report(self, count=5, **calls):  # ranks of dp have different numbers of rows
         def parallelize(model, mesh):
             model = columns_and_rows(**calls)(model, mesh["tp"])
             return nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group("dp"))
@@ -409,7 +410,7 @@ class AsBefore(unittest.TestCase):
 
 
 class SeveralBatches(unittest.TestCase):
-    """Where the whole is several batches, modules are searched only if each rank has one part of each."""
+    """With a whole of several batches, modules are searched only if each rank has a piece of each batch."""
 
     def report(self, pieces):
         def batches(rank, mesh):

@@ -1,5 +1,4 @@
-"""Test `reference=FILE` of check: results of one process are read from a file, and a file of another job is refused.
-"""
+"""Test `reference=FILE` of check: results of one process are read from a file, and a file of another job is refused."""
 
 import os
 import pathlib

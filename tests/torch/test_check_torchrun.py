@@ -71,7 +71,7 @@ dist.destroy_process_group()
 
 
 def torchrun(world, text):
-    """By what was asked: what each rank told, in the order of ranks."""
+    """Return by question what each rank was told, in the order of ranks."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
     with tempfile.TemporaryDirectory() as folder:
         job = pathlib.Path(folder, "job.py")
@@ -104,7 +104,7 @@ class Four(Told):
 
 
 class Two(Told):
-    """What one script of two ranks was told; what failed before leaves nothing behind for what comes after."""
+    """One script of two ranks asks all questions; earlier failures leave nothing behind for later questions."""
 
     @classmethod
     def setUpClass(cls):

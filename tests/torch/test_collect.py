@@ -33,12 +33,12 @@ def step_of(model, microbatches):
 
 
 def taken(folder):
-    """Bytes on disk."""
+    """Return the bytes that the folder takes on disk."""
     return sum(512 * os.stat(os.path.join(folder, name)).st_blocks for name in os.listdir(folder))
 
 
 def run_watched(at_once, sabotaged):
-    """(the report, how many chunks there were, the most bytes that they took on disk)"""
+    """Return (the report, number of chunks, most bytes that they took on disk)."""
     model, seen, most = DistributedDataParallel(model_of_layers()), [], [0]
     bring = _collect.Collection.bring
 
@@ -62,7 +62,7 @@ def run_dumped(at_once, folder):
 
 
 def run_hooked(at_once):
-    """A hook of the job's own makes something else of one parameter's gradient, which is what is summed."""
+    """A hook of the job's own changes one parameter's gradient, and the changed one is summed."""
     model = DistributedDataParallel(model_of_layers())
     mask = (torch.arange(WIDTH) % 2).float()
     model.module[3].weight.register_hook(lambda gradient: gradient * mask)
@@ -104,7 +104,7 @@ class Collect(unittest.TestCase):
             self.assertEqual(few, every[::step])
             self.assertLessEqual(len(few), 8)
             self.assertGreaterEqual(2 * len(few), min(drawn, 8))
-            self.assertEqual(plan.take(part).values.tolist(), every)  # it is as it was
+            self.assertEqual(plan.take(part).values.tolist(), every)  # the plan is as before
         whole = _sample.Sampler(None).plan("p", (5000,), part, box)
         self.assertEqual(whole.thinned(8).take(part).values.tolist(), part.tolist())
 
@@ -128,7 +128,8 @@ class Collect(unittest.TestCase):
             self.assertEqual(len(collection.chunks), len(names))
             for _ in names:
                 collection.bring()
-                self.assertLessEqual(taken(folder), 6 * block)  # the header's, and those that a parameter reaches into
+                # blocks of the header, and those that contain a part of the parameter
+                self.assertLessEqual(taken(folder), 6 * block)
                 collection.drop()
 
     def test_what_is_dropped_takes_nothing_else_along(self):

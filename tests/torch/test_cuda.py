@@ -41,7 +41,7 @@ class Cuda(unittest.TestCase):
                 self.step_of(model)
                 self.assertEqual(copied, [])
         self.assertTrue(watch.report.ok, str(watch.report))
-        self.assertEqual(len(copied), 2)  # of addends and of sums
+        self.assertEqual(len(copied), 2)  # one copy of addends and one of sums
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import ranks
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "torch.md"
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
 HANGS = 60  # seconds
-# What a script has before the first lines are pasted into it.
+# The training script into which the first lines of the documents are pasted.
 SCRIPT = """
 import torch
 import torch.distributed as dist
@@ -30,7 +30,7 @@ microbatches = torch.randn(2, 16, 8)
 def loss_of(model, batch):
     return model(batch).square().mean() / 2
 """
-# In place of pytest, which need not be here.
+# Stands for pytest, which need not be installed.
 PYTEST = """
 for test in (test_the_job_sums, test_a_mistake_is_seen):
     test()
@@ -59,7 +59,7 @@ def new_folder():
 
 
 def printed_by(script):
-    """What each of two ranks printed."""
+    """Return what each of two ranks printed."""
     path = pathlib.Path("script.py").resolve()
     path.write_text(script, encoding="utf-8")
     return ranks.play(2, path)

@@ -33,14 +33,14 @@ class Drawn(unittest.TestCase):
         self.assertGreaterEqual(told, 0.75 * TAKEN["wrong"])
 
     def test_counts_that_a_fit_hardly_knows_are_no_mistake(self):
-        """Sums in bf16 of twelve addends, of which one is less than what rounding leaves."""
+        """bf16 sums of twelve addends, one of which is smaller than the rounding error."""
         judged = judge.Judge()
         for seed, k in (2, 47), (3, 31):
             self.assertEqual(judged.ask("right", judge.draw("right", seed, k, False))[0], "right", (seed, k))
         judged.end()
 
     def test_one_number_of_several_addends_is_read_in_all_its_ways(self):
-        """Copies of it differ where a sum was left out, and that they do is not the cause."""
+        """Copies differ because a sum was left out; that they differ is not the cause."""
         judged = judge.Judge()
         for seed, k in (1, 8), (1, 27):
             self.assertEqual(judged.ask("wrong", judge.draw("wrong", seed, k, False))[0], "true cause", (seed, k))

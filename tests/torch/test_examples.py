@@ -11,7 +11,7 @@ import ranks
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "torch"
 SAYS = {"ddp": "own addend only", "fsdp2": "has no sum", "tensor_parallel": "own addend only along tp"}
-FOUR = {  # parameters, and what is said of them
+FOUR = {  # parameters, and their verdicts
     "blocks.1.attn.": ("last_microbatch", None, None),
     "blocks.2.norm2.": ("doubled", None, 2),  # there are two replicas and two microbatches
     "blocks.3.norm1.": ("partial", "dp_replicate", None),

@@ -19,7 +19,7 @@ import addend.torch
 import ranks
 from addend.torch import _addends
 
-WAIT = 2.0  # seconds; ranks that are there are there at once
+WAIT = 2.0  # seconds; ranks that are ready arrive at once
 
 
 class Net(nn.Module):
@@ -37,7 +37,7 @@ def batch(dtype=torch.float32):
 
 
 class WithoutGradient(torch.autograd.Function):
-    """Its backward gives the weight nothing."""
+    """An operation whose backward gives the weight no gradient."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -73,7 +73,7 @@ def gradients(model):
 
 
 def watched(model, step, **options):
-    """(report, what was printed, whether the gradients have the bits of a plain step)"""
+    """Return (report, printed text, whether the gradients have the bits of a plain step)."""
     step()
     plain = gradients(model)
     model.zero_grad()
@@ -175,7 +175,7 @@ def run_failing_hook():
 
 
 def run_failing_behind():
-    """What looks at a gradient behind a hook of the job's own fails on one rank."""
+    """The watch's look at a gradient behind a hook of the job's own fails on one rank."""
     model = Net()
     model.up.weight.register_hook(lambda gradient: gradient / 2)
     step_of(model)
@@ -198,7 +198,7 @@ def run_failing_behind():
 
 
 def run_failing(what):
-    """A function of the caller's raises on one rank."""
+    """A function of the caller raises on one rank."""
     model = Net()
 
     def fail(*arguments):
@@ -215,7 +215,7 @@ def run_failing(what):
 
 
 def run_alone(raises):
-    """The first rank enters a watch, and later both do."""
+    """The first rank enters a watch alone, and later both do."""
     model, told = Net(), []
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -257,7 +257,7 @@ def run_late():
 
 
 def run_left():
-    """One rank leaves with an exception of its own."""
+    """One rank leaves the watch with an exception of its own."""
     model = Net()
     try:
         with contextlib.redirect_stdout(None), addend.torch.watch(model) as watch:
@@ -270,7 +270,7 @@ def run_left():
 
 
 def run_every():
-    """Six steps: which were watched, the reports, and what hooks were there."""
+    """Return of six steps which were watched, the reports, and the hooks that existed."""
     model, told = DistributedDataParallel(Net()), []
     kept = addend.torch.watch(model, every=3)
     for step in range(6):

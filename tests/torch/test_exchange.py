@@ -23,7 +23,7 @@ SIZES = [
     8192,
     8200,
     20000,
-]  # around the first collective's 8192 bytes
+]  # sizes around the first collective's 8192 bytes
 
 
 def value_of(rank, size):
@@ -31,7 +31,7 @@ def value_of(rank, size):
 
 
 def run_told(sizes):
-    """(what everyone told, what the first one told, how many collectives that took)"""
+    """Return (what all ranks told, what the first rank told, number of collectives)."""
     rank, calls = dist.get_rank(), []
     all_gather, broadcast = dist.all_gather, dist.broadcast
 

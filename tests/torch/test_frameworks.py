@@ -31,7 +31,8 @@ def is_there(name):
 if HAS_DEEPSPEED := is_there("deepspeed"):
     import deepspeed
 
-    # Compiled at first use: gloo sums instead. `deepspeed.comm.torch` is PyTorch, not its module.
+    # Let gloo sum instead of DeepSpeed's own sums, which would be compiled at first use. `deepspeed.comm.torch` is
+    # PyTorch, not DeepSpeed's module.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 if HAS_MEGATRON := is_there("megatron.core"):
     from megatron.core import parallel_state as mpu
@@ -57,7 +58,7 @@ def engine_of(stage, **more):
 
 
 def run_deepspeed(stage, mistake, more=None):
-    """The second step of two."""
+    """Watch the second of two steps."""
     engine, narrow = engine_of(stage, **(more or {})), torch.bfloat16 if more else torch.float32
     watch = addend.torch.watch(**addend.torch.deepspeed(engine))
     for step in range(2):
@@ -92,7 +93,7 @@ class Block(nn.Module):
 
 
 def chunk_of(distributed):
-    """Megatron-Core asks CUDA where buffers go, even where there is none."""
+    """Make Megatron-Core believe in CUDA: it asks where buffers go even without a device."""
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.synchronize = torch.cuda.empty_cache = lambda *_, **__: None
     if not mpu.is_initialized():

@@ -24,7 +24,7 @@ RIGHT, WRONG = {}, {}
 
 
 def right(make):
-    """Of True and False, use_orig_params: the model, and what the watch is told."""
+    """Register a right job: for use_orig_params True and False it returns the model, and what the watch is told."""
     RIGHT[make.__name__] = make
     return make
 
@@ -39,7 +39,7 @@ def wrong(kind, axis, parameters=NET, **others):
 
 def wrap(model, originals, **told):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that NO_SHARD is deprecated
+        warnings.simplefilter("ignore")  # silences the warning that NO_SHARD is deprecated
         return FullyShardedDataParallel(model, use_orig_params=originals, device_id=CPU, **told)
 
 
@@ -107,7 +107,7 @@ def with_its_norm(originals):
 
 
 class Mixed(Net):
-    """Some of it is frozen, tied or not used."""
+    """A model with frozen, tied and unused parameters."""
 
     def __init__(self):
         super().__init__()
@@ -153,13 +153,13 @@ def no_sync_stays_on(originals):
 
 @wrong("partial", "dp", synchronised=(0,))
 def no_sync_in_the_last(originals):
-    """Of no shards: with shards the optimizer is given a gradient of another shape and says so itself."""
+    """Without shards: with shards the optimizer would get a gradient of another shape, and say so itself."""
     return wrap(Net(), originals, sharding_strategy=ShardingStrategy.NO_SHARD), {}
 
 
 @wrong("own_only", "copies")
 def shards_of_one_rank(originals):
-    """FullyShardedDataParallel takes NO_SHARD then, and sums over the shards alone."""
+    """FullyShardedDataParallel then takes NO_SHARD, and sums over the shards alone."""
     return hybrid(originals, WORLD, 1), {}
 
 
@@ -188,7 +188,9 @@ def other_weights(originals):
 
 
 def whole_gradients(model):
-    """By name, from this rank's part of each buffer and the others'; and whether rows of originals say the same."""
+    """Return whole gradients by name, put together from all ranks' parts of each buffer; and whether rows of the
+    original parameters agree.
+    """
     found = {}
     for module in FullyShardedDataParallel.fsdp_modules(model):
         buffer, state = module._handle.flat_param, module
@@ -203,7 +205,7 @@ def whole_gradients(model):
 
 
 def errors_of(model, microbatches):
-    """The worst relative error against one process."""
+    """Return the worst relative error against one process."""
     expected = whole_mean(all_batches(WORLD, microbatches))
     found = whole_gradients(model)
     by_end = {name: gradient for name in expected for own, gradient in found.items() if name.endswith(own)}
@@ -245,7 +247,7 @@ def run_mixed():
 
 
 def run_bits(watched):
-    """The parameters after two steps."""
+    """Return the parameters after two steps."""
     model = wrap(Net(), True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for m in range(2):
@@ -274,7 +276,7 @@ def run_refused(what):
 
 
 def run_dumped(folder, reference):
-    """One with parameters of more elements than are looked at."""
+    """A model with parameters of more elements than are sampled."""
     torch.manual_seed(1)
     wide = nn.Sequential(nn.Linear(IN, 300), nn.Linear(300, OUT))
     whole = {name: parameter.detach().clone() for name, parameter in wide.named_parameters()}
@@ -330,7 +332,7 @@ class Fsdp1(unittest.TestCase):
                 self.assertTrue(all(said in told for told in ranks.run(WORLD, run_refused, what)))
 
     def test_dumps_are_held_against_one_process(self):
-        """Of a parameter in a buffer a dump has one row of elements, which are the whole's in their order."""
+        """The dump has a row of elements for each parameter of a flat buffer: the whole parameter's, in order."""
         with tempfile.TemporaryDirectory() as folder:
             ranks.run(WORLD, run_dumped, f"{folder}/dump", f"{folder}/whole.safetensors")
             report = addend.diff(f"{folder}/dump", reference=f"{folder}/whole.safetensors")

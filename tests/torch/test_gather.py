@@ -10,7 +10,7 @@ from addend.torch import _gather
 
 
 def run_gathered(lengths, at_once):
-    """What came of each rank, and the sizes of what was sent."""
+    """Return what arrived from each rank, and the sizes of what was sent."""
     rank, received, sent = dist.get_rank(), {}, []
     gather = dist.gather
 

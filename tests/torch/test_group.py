@@ -14,14 +14,14 @@ import ranks
 WORLDS = (2, 3)
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-COMPLEX = (torch.complex128, torch.complex64)  # PyTorch adds complex32 nowhere
+COMPLEX = (torch.complex128, torch.complex64)  # PyTorch cannot add complex32
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 MOVED = (*FLOATS, *INTEGERS, torch.bool, *COMPLEX, torch.complex32, *FLOAT8)
 NUMEL = 7
 
 
 def values(dtype, rank, numel=NUMEL, salt=0):
-    """A rank's tensor, which every rank can make."""
+    """Return a rank's tensor, which every rank can make."""
     made = torch.Generator().manual_seed(1000 * salt + rank)
     if dtype is torch.bool:
         return torch.randint(0, 2, (numel,), generator=made).bool()
@@ -29,14 +29,14 @@ def values(dtype, rank, numel=NUMEL, salt=0):
         return torch.randint(1, 6, (numel,), generator=made, dtype=torch.int64).to(dtype)
     if dtype.is_complex:
         parts = torch.randn(numel, 2, generator=made, dtype=torch.float64)
-        with warnings.catch_warnings():  # that complex32 is young
+        with warnings.catch_warnings():  # silences the warning that complex32 is experimental
             warnings.simplefilter("ignore")
             return torch.view_as_complex(parts).to(dtype)
     return torch.randn(numel, generator=made, dtype=torch.float64).to(dtype)
 
 
 def bits(tensor):
-    """What two tensors must share to be the same, NaN included."""
+    """Return the bytes that two equal tensors share, NaN included."""
     return tensor.contiguous().view(torch.uint8) if tensor.numel() else torch.empty(tensor.shape)
 
 
@@ -46,7 +46,7 @@ def same(got, expected, what):
 
 
 def summed(tensors):
-    """As the laws say: in the order of a tree, in f32 for all floats below f64."""
+    """Reduce as the laws say: in the order of a tree, in f32 for all floats below f64."""
     if len(tensors) == 1:
         return tensors[0]
     half = (len(tensors) + 1) // 2
@@ -90,7 +90,7 @@ def product(tensors):
 
 
 def reductions():
-    """(op, dtype) of all that reduce."""
+    """Yield (op, dtype) of all reductions."""
     every = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MAX, ReduceOp.MIN)
     for dtype in (*FLOATS, *INTEGERS):
         for op in every:
@@ -129,7 +129,7 @@ def run_reductions():
             dist.reduce(tensor, dst=root, op=op)
             same(tensor, expected if rank == root else everyones[rank], ("reduce", root, *what))
 
-        whole = torch.cat(everyones)  # of each rank its own order, so that a wrong block shows
+        whole = torch.cat(everyones)  # each rank has another order, so that a wrong block shows
         wholes = [whole.roll(peer) for peer in range(world)]
         blocks = reduced(op, wholes).reshape(world, NUMEL)
         out = torch.empty(NUMEL, dtype=dtype)
@@ -180,7 +180,8 @@ def run_lists(everyones):
     dist.all_gather(into, everyones[rank])
     for peer, tensor in enumerate(into):
         same(tensor.contiguous(), everyones[peer], ("all_gather", peer, dtype))
-    sent = [values(dtype, 10 * rank + peer, numel=(rank + peer) % 3, salt=2) for peer in range(world)]  # some are empty
+    # some tensors are empty
+    sent = [values(dtype, 10 * rank + peer, numel=(rank + peer) % 3, salt=2) for peer in range(world)]
     got = [torch.zeros((rank + peer) % 3, dtype=dtype) for peer in range(world)]
     dist.all_to_all(got, sent)
     for peer, tensor in enumerate(got):
@@ -189,7 +190,7 @@ def run_lists(everyones):
 
 def run_all_to_all(dtype):
     rank, world = dist.get_rank(), dist.get_world_size()
-    sizes = [[(3 * source + target) % 4 for target in range(world)] for source in range(world)]  # 0 among them
+    sizes = [[(3 * source + target) % 4 for target in range(world)] for source in range(world)]  # sizes include 0
     blocks = [
         [values(dtype, 10 * source + target, numel=2 * sizes[source][target], salt=3) for target in range(world)]
         for source in range(world)
@@ -210,7 +211,7 @@ def run_pairs(everyones):
     rank, world, dtype = dist.get_rank(), len(everyones), everyones[0].dtype
     after, before = (rank + 1) % world, (rank - 1) % world
     got = torch.zeros_like(everyones[0])
-    works = [dist.isend(everyones[rank], after), dist.irecv(got, before)]  # all send first
+    works = [dist.isend(everyones[rank], after), dist.irecv(got, before)]  # all ranks send first
     for work in works:
         work.wait()
         assert work.is_completed()
@@ -233,7 +234,7 @@ def run_tags_and_any_source():
         dist.send(torch.tensor([rank, 9]), 0, tag=9)
         return None
     for peer in range(1, world):
-        for tag in (1, 2, 3):  # in another order than they were sent
+        for tag in (1, 2, 3):  # received in another order than they were sent
             got = torch.zeros(2, dtype=torch.int64)
             dist.recv(got, peer, tag=tag)
             assert got.tolist() == [peer, tag], got
@@ -287,9 +288,10 @@ def run_objects():
 
 
 def run_async():
-    """Calls under way together, waited for in another order; results are complete, and only then."""
+    """Calls are under way together and waited for in another order; results are complete after their wait."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    tensors = [values(torch.float64, rank, salt=salt) for salt in range(100)]  # more than a rank may have under way
+    # more calls than a rank may have under way
+    tensors = [values(torch.float64, rank, salt=salt) for salt in range(100)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     futures = [work.get_future() for work in works[::-1]]
     assert all(future.done() for future in futures)
@@ -309,7 +311,7 @@ def run_async():
 
 
 def run_complex():
-    """Complex tensors as C++ gives them to the group; torch.distributed's functions bring their parts."""
+    """Complex tensors as C++ passes them to the group; torch.distributed's functions pass real and imaginary parts."""
     rank, world, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
     everyones = [values(torch.complex128, peer, numel=world) for peer in range(world)]
     tensor = everyones[rank].clone()
@@ -323,7 +325,7 @@ def run_complex():
         call(got, everyones[rank], [], [], dist.AllToAllOptions()).wait()
         same(got, torch.stack([one[rank] for one in everyones]), "all_to_all")
     group._allgather_base(torch.zeros(world * world, dtype=got.dtype), got).wait()
-    mirrored = everyones[rank].conj()  # in memory the number, and a note that it is conjugated
+    mirrored = everyones[rank].conj()  # in memory only the plain number, with a note that it is conjugated
     out = torch.zeros(world * world, dtype=got.dtype)
     group.all_gather_single(out, mirrored).wait()
     same(out, torch.cat([one.conj().resolve_conj() for one in everyones]), "all_gather of conjugates")
@@ -334,7 +336,7 @@ def run_complex():
 
 
 def run_copies():
-    """What is sent from every other element is a copy, which lives as long as the call."""
+    """A tensor of every other element is sent as a copy, which lives as long as the call."""
     rank, large = dist.get_rank(), 1 << 20
     got = torch.zeros(large)
     if rank == 0:
@@ -351,10 +353,10 @@ def run_copies():
 
 
 def run_dropped():
-    """A work that nobody waits for is complete all the same, and its tensors live until then."""
+    """A work that nobody waits for completes all the same, and its tensors live until then."""
     rank, world = dist.get_rank(), dist.get_world_size()
     tensor = values(torch.bfloat16, rank)
-    dist.all_reduce(tensor[::2], op=ReduceOp.AVG, async_op=True)  # a copy, a division
+    dist.all_reduce(tensor[::2], op=ReduceOp.AVG, async_op=True)  # this needs a copy and a division
     dist.all_reduce(torch.ones(1000), async_op=True)
     dist.barrier()
     dist.barrier()
@@ -367,7 +369,7 @@ def run_dropped():
 
 
 def run_refused():
-    """What is refused, in words, on all ranks alike; the group goes on."""
+    """Wrong calls are refused with words, alike on all ranks, and the group can still be used."""
     said = []
 
     def refuse(call):
@@ -438,7 +440,7 @@ class Operations(unittest.TestCase):
             "on meta",
             "one tensor, not 2",
             "does not fit",
-            "different dtypes",  # by PyTorch
+            "different dtypes",  # refused by PyTorch
             "splits",
         )
         for word, sentence in zip(words, said):

@@ -24,7 +24,7 @@ import draws
 import ranks
 
 SPLITS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
-GROUPS = 1000 if draws.choose_seed() == "all" else 200  # made and destroyed
+GROUPS = 1000 if draws.choose_seed() == "all" else 200  # groups that are made and destroyed
 WITHIN = 60  # seconds, however loaded the machine: far below the half hour of a group's own timeout
 
 
@@ -34,7 +34,7 @@ def here(offset=0):
 
 
 def refused(call, kind=addend.AddendError):
-    """(the words of the error, the seconds until it came)"""
+    """Return (the error's message, seconds until it came)."""
     began = time.monotonic()
     try:
         call()
@@ -44,7 +44,7 @@ def refused(call, kind=addend.AddendError):
 
 
 def wait_until_told(store):
-    """A rank that does not come stays where it is until another one was told so."""
+    """A rank that does not call waits until another one has got its error."""
     store.wait(["told"], datetime.timedelta(seconds=WITHIN))
 
 
@@ -71,7 +71,7 @@ def run_other_calls():
 
 
 def run_other_models():
-    """DDP's calls are made for the line of the program on which they come about."""
+    """The message names the line of the program that led to DDP's call."""
     net = DistributedDataParallel(nn.Linear(4, 3))
     loss = net(torch.ones(2, 4)).sum()
     if dist.get_rank():
@@ -105,12 +105,12 @@ def run_left():
 
 
 def run_circle():
-    """Each waits for what the other does later."""
+    """Each rank waits for what the other one does later."""
     return refused(lambda: dist.recv(torch.ones(4), 1 - dist.get_rank()), addend.CycleError)
 
 
 def run_timeout():
-    """Rank 1 does not come, and learns of it at its next call."""
+    """Rank 1 does not call, and gets the error at its next call."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=2))
     if dist.get_rank():
         wait_until_told(get_store())
@@ -120,7 +120,7 @@ def run_timeout():
 
 
 def run_stopped():
-    """Rank 1 is stopped while the others wait for it, and goes on long after."""
+    """Rank 1 is stopped while the others wait for it, and continues long after."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=2))
     told = [0] * dist.get_world_size()
     dist.all_gather_object(told, os.getpid())
@@ -143,7 +143,7 @@ def run_wait_with_timeout():
 
 
 def run_monitored_barrier(absent):
-    """One that all reach, then one that ranks `absent` do not."""
+    """A monitored barrier that all ranks reach, then one that the ranks `absent` do not reach."""
     dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=20))
     present = [rank for rank in range(dist.get_world_size()) if rank not in absent]
     if dist.get_rank() in absent:
@@ -156,7 +156,7 @@ def run_monitored_barrier(absent):
 
 
 def run_abort():
-    """Aborted by another thread while this one waits; the other rank learns of it at its next call."""
+    """Another thread aborts the group while this one waits; the other rank gets the error at its next call."""
     store = get_store()
     if dist.get_rank():
         wait_until_told(store)
@@ -172,7 +172,7 @@ def run_abort():
 
 
 def run_again():
-    """The default group is destroyed and made again, other sums in between."""
+    """The default group is destroyed and made again, with other sums in between."""
     world, store, found = dist.get_world_size(), dist.distributed_c10d._get_default_store(), []
     for turn in range(5):
         tensor = torch.tensor([1.0])
@@ -185,7 +185,7 @@ def run_again():
 
 
 def used():
-    """(file descriptors, mappings, those of files in /dev/shm, KiB that are resident)"""
+    """Return (file descriptors, mappings, mappings of files in /dev/shm, resident KiB)."""
     gc.collect()
     status = pathlib.Path("/proc/self/status").read_text()
     resident = int(status.split("VmRSS:")[1].split()[0])
@@ -194,14 +194,15 @@ def used():
 
 
 def make_and_destroy(turn):
-    """A group, used and destroyed; every other time while a tensor has memory of it."""
+    """Use and destroy a group, every other time while a tensor has memory of it."""
     group = dist.new_group()
     tensor = torch.ones(100)
     if turn % 2:
         tensor = group.allocate_tensor(100, dtype=torch.float32, device=torch.device("cpu")).fill_(1)
     dist.all_reduce(tensor, group=group)
     dist.destroy_process_group(group)
-    half = dist.group.WORLD.split_group(list(range(dist.get_world_size())))  # PyTorch does not know it: it is dropped
+    # PyTorch does not know this group, and drops it
+    half = dist.group.WORLD.split_group(list(range(dist.get_world_size())))
     half.barrier().wait()
     assert tensor.sum().item() == 100 * dist.get_world_size()
 
@@ -216,7 +217,9 @@ def run_many(count):
 
 
 def run_destroyed_early():
-    """What nobody waited for is complete when its group is destroyed; where it cannot be, nothing is raised there."""
+    """Works that nobody waited for are complete when their group is destroyed; if one cannot be, nothing is raised
+    there.
+    """
     rank, found = dist.get_rank(), []
     group, other = dist.new_group(), dist.new_group()
     time.sleep(0.5 * rank)
@@ -231,7 +234,7 @@ def run_destroyed_early():
 
 
 def run_idle():
-    """Time between calls is no wait."""
+    """Time between calls does not count as waiting."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=0.5))
     for _ in range(2):
         dist.barrier(group=group, async_op=True).wait()
@@ -241,7 +244,7 @@ def run_idle():
 
 
 def run_memory():
-    """Memory of a group: seen by all, used again, kept as long as a tensor has it."""
+    """A group's memory: seen by all ranks, used again, kept as long as a tensor has it."""
     group, cpu = dist.new_group(), torch.device("cpu")
     assert group._get_backend(cpu).supports_tensor_alloc(cpu)
     first = group.allocate_tensor(1000, dtype=torch.bfloat16, device=cpu)
@@ -249,14 +252,14 @@ def run_memory():
     part = first[10:20].fill_(3)
     del first
     other = group.allocate_tensor(1000, dtype=torch.bfloat16, device=cpu)
-    assert other.data_ptr() != address  # a part of it is in use
+    assert other.data_ptr() != address  # a part of it is still in use
     del part
-    again = group.allocate_tensor(500, dtype=torch.float32, device=cpu)  # as many bytes
+    again = group.allocate_tensor(500, dtype=torch.float32, device=cpu)  # a tensor of as many bytes
     assert again.data_ptr() == address
     work = dist.all_reduce(again.fill_(1), group=group, async_op=True)
     del again
     taken = group.allocate_tensor(500, dtype=torch.float32, device=cpu)
-    assert taken.data_ptr() != address  # a call under way reads it
+    assert taken.data_ptr() != address  # a call under way reads this memory
     work.wait()
     assert group.allocate_tensor(0, dtype=torch.float32, device=cpu).shape == (0,)
     dist.destroy_process_group(group)
@@ -390,8 +393,9 @@ class Life(unittest.TestCase):
     def test_many_groups_leave_nothing(self):
         for before, after in ranks.run(2, run_many, GROUPS, backend="addend"):
             self.assertEqual((after[0], after[2]), (before[0], before[2]))
-            self.assertLess(after[1] - before[1], 10)  # mappings: malloc takes one now and then, a leak has one a group
-            self.assertLess(after[3] - before[3], 4096)  # KiB, after all of them
+            # malloc makes a mapping now and then, but a leak makes one for each group
+            self.assertLess(after[1] - before[1], 10)
+            self.assertLess(after[3] - before[3], 4096)  # KiB, after all groups
 
     def test_destroyed_while_calls_are_under_way(self):
         self.assertEqual(ranks.run(2, run_destroyed_early, backend="addend"), [[[2.0] * 4]] * 2)

@@ -32,12 +32,12 @@ import draws
 import ranks
 
 STEPS = 60
-IN_TIME = 60  # seconds, however loaded the machine, after which every rank that is left has its error
-HANGS = 120  # seconds that a run may take, on a machine that has other work
+IN_TIME = 60  # seconds within which every remaining rank has its error, on a machine however loaded
+HANGS = 120  # seconds that a run may take on a busy machine
 CASES, DRAWN = 300, 6
 CYCLES, DRAWN_CYCLES = 1000, 100
 WRAPPERS = ("ddp", "fsdp") if ranks.FSDP2 else ("ddp",)
-FAULTS = {  # what happens -> what others are told
+FAULTS = {  # fault -> what the other ranks are told
     "kill": (addend.RankDiedError,),
     "raise": (addend.RankDiedError,),
     "leave": (addend.RankLeftError,),
@@ -86,7 +86,7 @@ class Planted(Exception):
 
 
 def plant(case, param):
-    """Once, in the middle of a backward."""
+    """Make the fault once, in the middle of a backward."""
 
     def go_wrong(_):
         handle.remove()
@@ -134,7 +134,7 @@ def be_rank(rank, case, folder):
         os._exit(0)
 
 
-# -- who watches
+# -- the process that watches the ranks
 
 
 def lines_of(folder, rank):
@@ -151,7 +151,7 @@ def await_ready(folder, case, processes):
 
 
 def strike(case, process, seconds):
-    """At a random moment of a run that takes so long; says when it happened, or None where a rank does it itself."""
+    """Make the fault at a random moment of a run of this length; return when, or None if a rank makes it itself."""
     if case.fault not in ("kill", "stop"):
         return None
     time.sleep(case.moment * seconds)
@@ -165,7 +165,7 @@ def strike(case, process, seconds):
 
 
 def play(case, seconds=0.0):
-    """What each rank noted, when the fault happened, and the seconds of all steps."""
+    """Return what each rank noted, when the fault happened, and the seconds of all steps."""
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         processes = [context.Process(target=be_rank, args=(rank, case, folder)) for rank in range(case.world)]
@@ -188,20 +188,21 @@ def play(case, seconds=0.0):
 
 @functools.cache
 def undisturbed(world, wrapper):
-    """What ranks note where nothing happens, and how long that takes."""
+    """Return what ranks note in an undisturbed run, and how long it takes."""
     said, _, took = play(Case(world, wrapper, "none", 0, 0, 0.0))
     assert all(len(lines) == STEPS + 2 and lines[-1] == "done" for lines in said), said
     return said, took
 
 
 def judge(case, said, struck):
-    """How long the last rank waited for its error, after everything was found to be as it should; None: no error."""
+    """Check everything, and return how long the last rank waited for its error; None: no error."""
     expected, _ = undisturbed(case.world, case.wrapper)
     for rank, lines in enumerate(said):
         steps = [line for line in lines if line[0].isdigit()]
         right = [line for line in expected[rank] if line[0].isdigit()]
         if rank == case.victim and case.fault == "kill":
-            steps = steps[:-1] if steps and len(steps[-1]) != len(right[len(steps) - 1]) else steps  # cut in a line
+            # the last line may be cut off
+            steps = steps[:-1] if steps and len(steps[-1]) != len(right[len(steps) - 1]) else steps
         assert steps == right[: len(steps)], f"rank {rank}: other bits in step {len(steps) - 1} or before"
     if case.fault == "stop":
         assert all(lines[-1] == "done" for lines in said), [lines[-1] for lines in said]
@@ -236,18 +237,20 @@ def run_case(seed, k):
         raise AssertionError(f"--seed {seed} --only {k}  {case}: {error}") from None
 
 
-# -- groups that come and go
+# -- groups that are made and destroyed
 
 
 def kept():
     status = pathlib.Path("/proc/self/status").read_text()
     kilobytes = int(status.split("VmRSS:")[1].split()[0])
-    shared = sum(f"_{os.getpid()}_" in name for name in os.listdir("/dev/shm"))  # other tests have theirs there
+    shared = sum(f"_{os.getpid()}_" in name for name in os.listdir("/dev/shm"))  # other tests have files there too
     return len(os.listdir("/proc/self/fd")), kilobytes, shared, len(os.listdir("/proc/self/task"))
 
 
 def cycle(cycles):
-    """(file descriptors, memory in kB, files of shared memory, threads) after a quarter of the groups and all."""
+    """Return (file descriptors, memory in kB, files of shared memory, threads) after a quarter of the groups and after
+    all.
+    """
     rank, world, found = dist.get_rank(), dist.get_world_size(), []
     for k in range(cycles):
         group = dist.new_group(list(range(world)))
@@ -282,7 +285,7 @@ class Kills(unittest.TestCase):
         cycles = CYCLES if draws.choose_seed() == "all" else DRAWN_CYCLES
         for early, late in ranks.run(2, cycle, cycles, backend="addend"):
             self.assertLessEqual(late[0], early[0])
-            self.assertLess(late[1] - early[1], 200 + 4 * cycles, (early, late))  # 4 kB a group: PyTorch's own
+            self.assertLess(late[1] - early[1], 200 + 4 * cycles, (early, late))  # PyTorch itself keeps 4 kB a group
             self.assertLessEqual(late[2], early[2])
             self.assertLessEqual(late[3], early[3])
 

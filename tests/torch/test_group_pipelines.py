@@ -1,5 +1,4 @@
-"""Test PyTorch's pipeline schedules on backend "addend": gradients are compared with gloo's and with one process's.
-"""
+"""Test PyTorch's pipeline schedules on backend "addend": gradients are compared with gloo's and with one process's."""
 
 import unittest
 
@@ -38,7 +37,7 @@ def run_alone(stages):
 
 
 def places(name, rank, world):
-    """The stages of a rank."""
+    """Return the stages of a rank."""
     if name in ONE_STAGE:
         return [rank]
     if name == "ScheduleZBVZeroBubble":
@@ -47,7 +46,7 @@ def places(name, rank, world):
 
 
 def run_schedule(name):
-    """{stage: gradients}"""
+    """Return {stage: gradients}."""
     rank, world = dist.get_rank(), dist.get_world_size()
     mine = places(name, rank, world)
     layers = [layer(index) for index in mine]
@@ -57,7 +56,7 @@ def run_schedule(name):
     schedule = kind(stages if name in MORE_STAGES else stages[0], MICROBATCHES, loss_fn=loss_of)
     input, target = values()
     last = count - 1 in mine
-    for _ in range(2):  # the second goes over the first one's buffers
+    for _ in range(2):  # the second step uses the first one's buffers again
         for one in layers:
             one.zero_grad()
         schedule.step(*([input] if rank == 0 else []), **({"target": target} if last else {}))
@@ -68,7 +67,7 @@ def close(one, other):
     return all(abs(a - b).max() <= 1e-12 * max(1e-6, abs(b).max()) for a, b in zip(one, other))
 
 
-# On gloo 2.6 hangs, and in 2.9 a stage sends 8 bytes to one that receives 4.
+# On gloo PyTorch 2.6 hangs, and in 2.9 a stage sends 8 bytes to one that receives 4.
 @unittest.skipUnless(
     tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15), "this PyTorch's pipelines do not run on gloo"
 )

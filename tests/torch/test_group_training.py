@@ -48,7 +48,7 @@ def whole(tensor):
 
 
 def train(net, shared, optimizer=None):
-    """The gradients of all steps, and the parameters after them."""
+    """Return the gradients of all steps, and the parameters after them."""
     optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=RATE)
     found = []
     for batch in batches():
@@ -72,7 +72,7 @@ def run_ddp_small_buckets():
 
 
 def run_ddp_hook():
-    """A hook that chains on the Future, as PyTorch's own do."""
+    """A communication hook that chains on the Future, as PyTorch's own do."""
 
     def average(group, bucket):
         work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), group=group, async_op=True)
@@ -100,7 +100,7 @@ def run_fsdp():
 
 
 def run_fsdp_in_shared_memory():
-    """Every buffer that a collective of fully_shard's reads or writes was made by the group."""
+    """Every buffer that fully_shard's collectives read or write was allocated by the group."""
     net, group = fully_sharded(), dist.group.WORLD
     for module in (net, net.up, net.down):
         module.set_allocate_memory_from_process_group_for_comm(True)
@@ -147,7 +147,7 @@ def run_fsdp_of_tp():
 
 def run_dtensor():
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    full = torch.arange(28.0, dtype=torch.float64).reshape(7, 4)  # 7 rows: uneven
+    full = torch.arange(28.0, dtype=torch.float64).reshape(7, 4)  # 7 rows are cut unevenly
     rows = distribute_tensor(full, mesh, [Shard(0)])
     columns = rows.redistribute(mesh, [Shard(1)])
     again = columns.redistribute(mesh, [Replicate()])
@@ -160,12 +160,12 @@ def run_dtensor():
 
 
 def newest(module, *names):
-    """What it is called since 2026, or was before."""
+    """Return the function by its name since 2026, or by its earlier name."""
     return next(getattr(module, name) for name in names if hasattr(module, name))
 
 
 def run_functional():
-    """What torch.compile traces: the work is waited for when the tensor is used."""
+    """A function for torch.compile: the work is waited for when the tensor is used."""
     from torch.distributed import _functional_collectives as functional
 
     group, rank, world = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
@@ -179,7 +179,7 @@ def run_functional():
 
 
 def run_subgroups():
-    """Groups within the world, of any order, made and destroyed; sums in them and in the world in between."""
+    """Groups within the world, of any order, made and destroyed, with sums in them and in the world in between."""
     rank, world = dist.get_rank(), dist.get_world_size()
     evens, odds = [peer for peer in range(world) if peer % 2 == 0], [peer for peer in range(world) if peer % 2]
     found = []
@@ -203,7 +203,7 @@ def close(got, expected, bound):
 
 
 def told(function, *arguments):
-    """Tensors as arrays, which a pipe takes without a file of its own for each."""
+    """Return tensors as arrays, which a pipe takes without a file of its own for each."""
     return [tensor.numpy() for tensor in function(*arguments)]
 
 

@@ -26,7 +26,7 @@ import ranks
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "torch.md"
 HEAD = "| mistake | ranks | parameters | the report says | needs |\n|---|---|---|---|---|\n"
-ROUNDING = 1e-5  # of f32 sums of some hundred addends; what a mistake does is 1e-2 and more
+ROUNDING = 1e-5  # error of f32 sums of some hundred addends; a mistake causes 1e-2 and more
 NO_SUM = float("inf")
 
 
@@ -49,7 +49,7 @@ def error_of(gradient, right):
 
 
 def errors_alone(mistake, wrong):
-    """name -> the relative error of this rank's gradient against one process, and "norm" -> that of its norm."""
+    """Return name -> the relative error of this rank's gradient against one process, and "norm" -> that of its norm."""
     job = prepared(mistake, wrong)
     job.step(None)
     whole = job.whole()
@@ -60,7 +60,7 @@ def errors_alone(mistake, wrong):
 
 
 def watched(mistake, wrong, told):
-    """The report of one step; the watch is not told what the mistake needs if not `told`."""
+    """Return the report of one step; without `told` the watch is not told what the mistake needs."""
     job = prepared(mistake, wrong)
     with contextlib.redirect_stdout(None), addend.torch.watch(job.model, **job.watch) as watch:
         job.step(watch if told else None)
@@ -70,7 +70,7 @@ def watched(mistake, wrong, told):
 
 
 def held_to_reference(mistake, wrong, folder):
-    """The report of one step that was dumped, beside whole gradients that one process made."""
+    """Return the report of one dumped step compared with whole gradients from one process."""
     job = prepared(mistake, wrong)
     with addend.torch.dump(job.model, folder, **job.watch):
         job.step(None)
@@ -83,7 +83,7 @@ def held_to_reference(mistake, wrong, folder):
     return addend.diff(sorted(map(str, pathlib.Path(folder).glob("rank*"))), reference=reference)
 
 
-# -- what is held
+# -- what must hold
 
 
 def require(holds, *words):
@@ -92,7 +92,7 @@ def require(holds, *words):
 
 
 def hold_alone(mistake):
-    """The job is what its title says, whatever addend thinks."""
+    """Check that the job is what its title says, whatever addend thinks."""
     for wrong in (False, True):
         answers = ranks.run(mistake.world, errors_alone, mistake, wrong)
         for name in answers[0]:
@@ -131,7 +131,7 @@ def hold_report(mistake, report):
 
 
 def hold_watched(mistake):
-    """Returns the report of the mistake."""
+    """Check the reports, and return that of the mistake."""
     right = report_of(mistake, False)
     require(right.ok, "the right version does not pass", right)
     wrong = report_of(mistake, True)
@@ -146,7 +146,7 @@ def hold_watched(mistake):
 
 
 def said(mistake, report):
-    """In the report's words; of measured numbers two digits, which are the same on every processor."""
+    """Return the report's words; measured numbers have two digits, which are the same on every processor."""
     text = report.norm.text if mistake.needs == "norm" else report[mistake.parameters[0]].text
     return re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.2g}", text)
 
@@ -168,7 +168,7 @@ def hold_table(reports, write):
 
 
 def tried(name, function, *arguments):
-    """(whether it held, what it returned)"""
+    """Return (whether it held, what it returned)."""
     start = time.monotonic()
     try:
         answer = function(*arguments)

@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class Wide(Block):
-    """Under the same names other shapes."""
+    """A stage whose parameters have another shape in each stage, under the same names."""
 
     def __init__(self, stage):
         super().__init__(stage)
@@ -50,7 +50,7 @@ def batch(replica):
 
 
 def stages_of(schedule, place, size):
-    """(those of this place of the pipeline, how many there are)"""
+    """Return (the stages of this place of the pipeline, their number)."""
     if issubclass(schedule, schedules.PipelineScheduleSingle):
         return [place], size
     if schedule.__name__ in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV"):
@@ -59,7 +59,7 @@ def stages_of(schedule, place, size):
 
 
 class Deep(nn.Module):
-    """Layers that are sharded each, and resharded after their forward."""
+    """A stage whose layers are each sharded, and resharded after their forward."""
 
     def __init__(self, stage):
         super().__init__()
@@ -99,7 +99,7 @@ class Pipeline:
         self.schedule.step(*inputs, **({"target": target} if self.count - 1 in self.indices else {}))
 
     def error(self):
-        """The worst relative one of this rank's gradients against one process."""
+        """Return the worst relative error of this rank's gradients against one process."""
         alone = nn.Sequential(*map(self.block, range(self.count)))
         sum(loss(alone(x), target) for x, target in map(batch, range(self.replicas))).div(self.replicas).backward()
         modules = self.model if isinstance(self.model, nn.ModuleList) else [self.model]
@@ -125,7 +125,7 @@ def watched(jobs, told=None):
 
 
 def fails_inside():
-    """What numbers a microbatch fails; the step's error against one process, and what is said."""
+    """A microbatch fails; return the step's error against one process, and what is said."""
     pipeline = Pipeline("Schedule1F1B", 1, None, Block)
 
     def fail(*arguments):
@@ -151,7 +151,7 @@ ALONE = [
 ]
 BESIDE = [("Schedule1F1B", "ddp"), ("Schedule1F1B", "fsdp2"), ("ScheduleInterleavedZeroBubble", "fsdp2")]
 BESIDE = [(schedule, wrapper) for schedule, wrapper in BESIDE if ranks.FSDP2 or wrapper != "fsdp2"]
-# What zero bubbles do to the layers of fully_shard was looked at there.
+# What zero-bubble schedules do to the layers of fully_shard is known for this version.
 ZERO_BUBBLES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
 if not ZERO_BUBBLES:
     BESIDE = [(schedule, wrapper) for schedule, wrapper in BESIDE if "Zero" not in schedule or wrapper != "fsdp2"]
@@ -187,7 +187,7 @@ class Pipelines(unittest.TestCase):
             self.assertIn("KeyError: 'number'", said)
 
     def test_parts_that_some_stages_have(self):
-        """Ranks of the other stage have no shapes of them to tell."""
+        """Ranks of the other stage have no shapes of these parameters to tell."""
         told = {"types": {"stage1.*": "dp=S0", "stage0.*": "dp=I"}}
         report, _ = ranks.run(4, watched, [("ScheduleGPipe", 2, None, Block)], told)[0][0]
         self.assertEqual(
@@ -201,7 +201,7 @@ class Pipelines(unittest.TestCase):
         self.assertEqual({(p.kind, p.axis) for p in report.params}, {("own_only", "dp")}, str(report))
 
     def test_ddp_is_not_asked_by_the_weights_of_a_zero_bubble(self):
-        """Whose gradients are put into place without it: all but the first stage's."""
+        """All but the first stage's gradients are put in place without DDP."""
         report, error = ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "ddp", Block)])[0][0]
         self.assertGreater(error, 1e-2)
         wrong = {p.name for p in report.params if not p.ok}
@@ -209,7 +209,7 @@ class Pipelines(unittest.TestCase):
 
     @unittest.skipIf(not ZERO_BUBBLES, "which gradients are lost was seen with PyTorch 2.15")
     def test_a_zero_bubble_loses_gradients_of_layers_that_are_resharded(self):
-        """All of the last stage, and some microbatches of others: none of these is called right."""
+        """All gradients of the last stage, and some microbatches of others: none of these is called right."""
         told = [of_rank[0] for of_rank in ranks.run(4, watched, [("ScheduleInterleavedZeroBubble", 2, "fsdp2", Deep)])]
         report = told[0][0]
         self.assertEqual(max(error for _, error in told), float("inf"))
@@ -225,7 +225,7 @@ class Pipelines(unittest.TestCase):
 
 
 class Ends(nn.Module):
-    """The first stage's `embed.weight` and the second's `head.weight` are one parameter."""
+    """A model in which the first stage's `embed.weight` and the second's `head.weight` are one parameter."""
 
     def __init__(self, stage):
         super().__init__()
@@ -243,7 +243,7 @@ class Ends(nn.Module):
 
 
 def run_tied(schedule, summed, told):
-    """Of a pipeline over two ranks, or of stages that are called by hand."""
+    """A step of a pipeline over two ranks, or of stages that are called by hand."""
     warnings.simplefilter("ignore")
     rank = dist.get_rank()
     module = Ends(rank)

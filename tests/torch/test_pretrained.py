@@ -22,7 +22,7 @@ except ImportError:
     sys.exit(77)
 
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
-# Nothing is square, heads are wider than hidden_size / heads, and an axis of two ranks cuts all of it unevenly.
+# Nothing is square, heads are wider than hidden_size / heads, and an axis of two ranks cuts everything unevenly.
 SIZES = dict(
     vocab_size=257,
     hidden_size=30,
@@ -58,14 +58,14 @@ shard: {zero: %d}
 train: {global_batch: 4, steps: 1, lr: 0, clip: 0}
 evaluate: {samples: 0}
 """
-SMALL = "layers: 2, d_model: 24, heads: 4, kind: "  # of a recipe's own model
+SMALL = "layers: 2, d_model: 24, heads: 4, kind: "  # keys of a recipe's own model
 MESHES = [("dp_shard=1", 0), ("dp_shard=3", 3), ("dp_shard=1 tp=2", 1)]
 
 
 def new_model(config, dtype=torch.float32):
     torch.manual_seed(1)
     model = tf.AutoModelForCausalLM.from_config(config)
-    for parameter in model.parameters():  # norms and biases are all alike when they are new
+    for parameter in model.parameters():  # new norms and biases would all be equal
         torch.nn.init.normal_(parameter, 0.5, 0.3)
     return model.to(dtype)
 
@@ -124,7 +124,8 @@ class Pretrained(unittest.TestCase):
                 model = new_model(config)
                 model.save_pretrained("model")
                 if hasattr(model, "set_experts_implementation"):
-                    model.set_experts_implementation("eager")  # the others want widths that fit a processor
+                    # other implementations need widths that fit the processor
+                    model.set_experts_implementation("eager")
                 self.train("model")
                 loss = json.loads(pathlib.Path("runs/tiny/metrics.jsonl").read_text().splitlines()[0])["loss"]
                 tokens = torch.tensor([[97 + (start + i) % 3 for i in range(9)] for start in range(3)])

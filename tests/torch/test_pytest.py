@@ -33,7 +33,7 @@ def test_mistake(addend_watch):
     with addend_watch(model), addend.torch.sabotage(model, "average"):
         step(model)
 """
-WRONG = {  # name -> test, what is said
+WRONG = {  # name -> test, the expected message
     "test_same_batch": (
         """
 def test_same_batch(addend_watch):
@@ -149,7 +149,7 @@ def test_plain():
         self.assertIn("3 passed", said)
 
     def test_what_is_wrong_fails_with_the_table(self):
-        """A planted mistake always; of what else ends a test two are drawn."""
+        """Run a planted mistake always, and two drawn ones of the other ways in which a test fails."""
         names = draws.draw_cases("tests that fail", list(WRONG), 2)
         status, said = self.run_tests(HEAD + MISTAKE + "".join(WRONG[name][0] for name in names), "-v")
         self.assertEqual(status, 1, said)
@@ -160,7 +160,7 @@ def test_plain():
 
     def test_pytest_without_pytorch_is_as_it_was(self):
         with tempfile.TemporaryDirectory() as hidden:
-            # A finder that knows no torch, before any other.
+            # Hide torch by an import finder that comes before all others.
             pathlib.Path(hidden, "sitecustomize.py").write_text(
                 "import sys\nclass No:\n    def find_spec(self, name, *rest):\n"
                 "        if name.split('.')[0] == 'torch':\n            raise ModuleNotFoundError(name)\n"

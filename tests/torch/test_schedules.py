@@ -20,7 +20,7 @@ from torch.distributed.pipelining import PipelineStage, schedules
 import ranks
 
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
-WIDTH, ROWS = 5, 3  # of a microbatch
+WIDTH, ROWS = 5, 3  # ROWS: of a microbatch
 COMPUTE, LOWERED = ("compute_only", []), ("compute_comms", ["--lower", "--waits"])
 
 
@@ -44,7 +44,7 @@ def batch(replica, microbatches):
 
 
 def apart(modules, stages, replicas, microbatches):
-    """How far this rank's gradients are from those of one process; of replicas PyTorch takes the average."""
+    """Return the error of this rank's gradients against one process; PyTorch averages over replicas."""
     alone = nn.Sequential(*map(Block, range(stages)))
     for replica in range(replicas):
         x, target = batch(replica, microbatches)
@@ -58,7 +58,7 @@ def apart(modules, stages, replicas, microbatches):
 
 
 def execute(table, form, stages, microbatches, replicas=1, scales=False):
-    """Executes a table whose stage s lies on rank s modulo the ranks of the pipeline."""
+    """Execute a table whose stage s lies on rank s modulo the pipeline's ranks."""
     warnings.simplefilter("ignore")
     torch.set_default_dtype(torch.float64)
     world = torch.distributed.get_world_size()
@@ -93,7 +93,7 @@ class Tables(unittest.TestCase):
         return str(path)
 
     def hold(self, pipeline, cases, ways=(COMPUTE, LOWERED), replicas=1):
-        """Each of (schedule, stages, microbatches), in each way."""
+        """Run each of (schedule, stages, microbatches) in each way."""
         jobs, names = [], []
         for (name, stages, microbatches), (form, options) in ((case, way) for case in cases for way in ways):
             table = self.make(name, stages, pipeline, microbatches, options)
@@ -117,7 +117,7 @@ class Tables(unittest.TestCase):
 
     @unittest.skipIf(not ranks.FSDP2, "fully_shard on gloo")
     def test_sharded_stages(self):
-        """Gathered where the table says so; as many as there are on a rank, and one at once."""
+        """Stages are gathered where the table says so: all stages of a rank at once, or one at a time."""
         ways = [("compute_comms", [*LOWERED[1], "--gathered", most]) for most in ("1", "2")]
         self.hold(2, [("1f1b", 2, 4), ("zb", 2, 4), ("interleaved", 4, 4)], ways, replicas=2)
 

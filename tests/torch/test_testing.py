@@ -26,7 +26,7 @@ from addend.torch.testing import RankError, World
 
 HANGS = 120  # seconds
 RANKS = 4
-IN_TIME = 5  # seconds of a body that never ends
+IN_TIME = 5  # seconds after which a body that never ends is ended
 
 
 def get_pid():
@@ -83,7 +83,7 @@ def leave_early():
 
 
 def runs(pid):
-    """Whether the process is there, and does not only wait for its parent to ask for its end."""
+    """Return whether the process exists and is not only a zombie."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -109,7 +109,7 @@ def look_around():
     os.environ["ADDEND_TEST_OF_RANKS"] = "changed"
     os.chdir("/")
     torch.rand(3)
-    dist.destroy_process_group()  # a body may, and make another
+    dist.destroy_process_group()  # a body may destroy the group and make another
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     return before
 
@@ -136,8 +136,9 @@ def is_alive(pid):
 
 
 def left_behind():
-    """Of the ranks of these tests; others run beside them, whose files are theirs: in the same folder of shared memory
-    they have the number of a process that lives."""
+    """Return the shared memory files of these tests' ranks. Other tests run beside them, with files in the same folder
+    that have the number of a living process.
+    """
     shared = {name: re.match(r"(?:addend|torch)\D*(\d+)", name) for name in os.listdir("/dev/shm")}
     gone = {f"/dev/shm/{name}" for name, found in shared.items() if found and not is_alive(int(found[1]))}
     return gone | set(glob.glob(f"{tempfile.gettempdir()}/addend-*"))
@@ -146,7 +147,7 @@ def left_behind():
 def setUpModule():
     folder = tempfile.TemporaryDirectory()
     unittest.addModuleCleanup(folder.cleanup)
-    os.environ["TMPDIR"] = folder.name  # of all that these tests start
+    os.environ["TMPDIR"] = folder.name  # for all processes that these tests start
     tempfile.tempdir = None
 
 
@@ -172,7 +173,7 @@ class Bodies(unittest.TestCase):
         assert left_behind() <= cls.before, left_behind() - cls.before
 
     def fail_with(self, body, *arguments, timeout=HANGS):
-        """What is said, after which the world is as new."""
+        """Return the error; afterwards the world is as new."""
         before = self.world.run(get_pid)
         printed = io.StringIO()
         self.world.timeout = timeout
@@ -194,7 +195,7 @@ class Bodies(unittest.TestCase):
         self.assertEqual(printed.getvalue(), "".join(f"[rank {r}] rank {r} adds\n" for r in range(RANKS)))
 
     def test_many_bodies_use_the_same_ranks(self):
-        """With groups and models of their own, of which nothing stays."""
+        """Use groups and models, of which nothing stays."""
         pids = self.world.run(get_pid)
         self.assertEqual(len(set(pids)), RANKS)
         self.world.run(fsdp_step, 16)
@@ -342,7 +343,7 @@ class Pytest(unittest.TestCase):
         self.assertLessEqual(left_behind(), before)
 
     def test_an_interrupted_run_leaves_nothing(self):
-        """Ctrl-C, and an end without warning."""
+        """End by Ctrl-C, and without warning."""
         for end, status in ((signal.SIGINT, 2), (signal.SIGKILL, -9)):
             before = left_behind()
             with tempfile.TemporaryDirectory() as folder:

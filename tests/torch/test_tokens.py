@@ -28,7 +28,7 @@ END = "<|end|>"
 
 
 def bytes_tokenizer(vocabulary=300):
-    """BPE over bytes, so that every text can be encoded; END is token 0."""
+    """Return a tokenizer: BPE over bytes, so that every text can be encoded; END is token 0."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
@@ -88,7 +88,7 @@ class Tokens(unittest.TestCase):
                 yield f"text {i} " * 3000
 
         tokens.write(texts(), self.tokenizer, self.file)
-        self.assertGreater(max(alive), 1 << 19)  # the file grows while texts still come
+        self.assertGreater(max(alive), 1 << 19)  # the file grows while texts still arrive
 
     def test_a_large_vocabulary_is_written_as_uint32(self):
         for words, dtype in (1 << 16, "<u2"), ((1 << 16) + 1, "<u4"):
@@ -121,7 +121,7 @@ class Tokens(unittest.TestCase):
         self.tokenizer.post_processor = template
         tokens.write(TEXTS[:1], self.tokenizer, self.file)
         self.assertEqual(numpy.load(self.file).tolist(), expected)
-        self.assertEqual(self.tokenizer.truncation["max_length"], 3)  # it is the caller's
+        self.assertEqual(self.tokenizer.truncation["max_length"], 3)  # the setting belongs to the caller and stays
 
     def test_transformers_tokenizers_and_paths_are_taken(self):
         tokens.write(TEXTS, self.tokenizer, self.file)

@@ -13,7 +13,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
 RECIPE = ROOT / "recipes" / "gpt-dp.yaml"
-HANGS = 240  # seconds; many times what a job takes, also where nothing of PyTorch is in memory yet
+HANGS = 240  # seconds; many times what a job takes, even if nothing of PyTorch is in the disk cache yet
 SAY = """
 import os
 

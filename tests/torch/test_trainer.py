@@ -63,7 +63,7 @@ def new_trainer(folder, **more):
 
 
 def train(folder, every, wrong=False, raises=False, **more):
-    """(what was said, whether the last report is right, the last step, the weights' sum)"""
+    """Return (what was printed, whether the last report is right, the last step, the weights' sum)."""
     trainer, said = new_trainer(folder, **more), io.StringIO()
     callback = every and addend.torch.watch_trainer(trainer, every=every, raises=raises)
     raised = False
@@ -81,13 +81,13 @@ def train(folder, every, wrong=False, raises=False, **more):
 
 
 def run(*arguments, **more):
-    """Of both ranks, each in an environment as torchrun makes it."""
+    """Return the results of both ranks, each in an environment as torchrun makes it."""
     with tempfile.TemporaryDirectory() as folder:
         return ranks.run(2, _train, folder, arguments, more)
 
 
 def _train(folder, arguments, more):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")  # they have joined already
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1")  # the ranks have joined already
     return train(f"{folder}/{dist.get_rank()}", *arguments, **more)
 
 
@@ -97,7 +97,7 @@ class Trainer(unittest.TestCase):
         for more in {}, {"max_grad_norm": 0.0}:
             with self.subTest(more):
                 first, second = run(2, **more)
-                self.assertEqual(first[0].count("\nright\n"), 2, first[0])  # of steps 0 and 2 of four
+                self.assertEqual(first[0].count("\nright\n"), 2, first[0])  # for steps 0 and 2 of four
                 self.assertIn("2 ranks, mesh dp=2, 2 microbatches", first[0])
                 self.assertEqual((second[1], second[2], second[3], second[4]), (True, False, 4, []))
                 self.assertEqual(second[6], "DistributedDataParallel")

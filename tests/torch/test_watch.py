@@ -28,14 +28,14 @@ import ranks
 
 try:
     from torch.distributed.fsdp import DataParallelMeshDims
-except ImportError:  # older versions have none
+except ImportError:  # older versions do not have it
     DataParallelMeshDims = None
 
 IN, HIDDEN, OUT, ROWS = 6, 10, 5, 8
 
 
 class Net(nn.Module):
-    """`spare` is used when asked for; `idle` never."""
+    """A network in which `spare` is used if asked for, and `idle` never."""
 
     def __init__(self):
         super().__init__()
@@ -105,13 +105,16 @@ def fsdp_job(shape, names, microbatches=1, sync=None, **options):
 
 @functools.lru_cache(None)
 def one_mesh():
-    """The same object in all jobs of a process: PyTorch keeps the first of equal ones and fully_shard asks for that."""
+    """Return one mesh object for all jobs of a process: PyTorch keeps the first of equal ones, and fully_shard asks for
+    that.
+    """
     return init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 
 
 def one_mesh_job():
-    """All parameters on one mesh, of which fully_shard is told the data ranks' dimension; the gradient of
-    `down.weight`, which is whole on all ranks of tp, is made in parts there."""
+    """All parameters are on one mesh, and fully_shard gets its data dimension; the gradient of `down.weight`, which is
+    whole on all ranks of tp, is made in parts there.
+    """
     mesh = one_mesh()
     model = Net()
     for name, parameter in list(model.named_parameters()):
@@ -140,7 +143,7 @@ def by_hand_job():
 
     def step():
         for m in range(2):
-            loss(model, m, spare=m == 0 or dist.get_rank() == 1).backward()  # spare: not the same times on all ranks
+            loss(model, m, spare=m == 0 or dist.get_rank() == 1).backward()  # the ranks use spare at different times
         for p in model.parameters():
             if p.grad is not None:
                 dist.all_reduce(p.grad)
@@ -149,7 +152,7 @@ def by_hand_job():
 
 
 def hooked_job():
-    """The sum is made in tensor hooks of the job's own."""
+    """Tensor hooks of the job's own make the sum."""
     model = Net()
 
     def summed(gradient):
@@ -168,7 +171,7 @@ def some_ranks_job():
 
 
 class Tied(nn.Module):
-    """Input and output share one parameter."""
+    """A network whose input and output share one parameter."""
 
     def __init__(self):
         super().__init__()
@@ -193,7 +196,7 @@ def tied_job(wrapper):
 
 
 def grad_function_job():
-    """Gradients that torch.autograd.grad gives are put into place by hand."""
+    """The job puts gradients from torch.autograd.grad in place by hand."""
     model = Tied()
 
     def step():
@@ -230,7 +233,7 @@ def tp_job(dp=None):
 
     def step():
         for m in range(2):
-            loss(model, m).backward()  # each rank's own rows of the sequence: the norm's addends are not equal
+            loss(model, m).backward()  # each rank has its own rows of the sequence, so the norm's addends differ
 
     return Job(model, step)
 
@@ -255,7 +258,7 @@ def checkpoint_job(reentrant):
 
 
 def parts_job():
-    """Plain tensors that are parts of a whole, uneven, as the caller says."""
+    """Plain tensors that are uneven parts of a whole; the caller tells the watch so."""
     model = nn.Linear(IN, dist.get_rank() % 2 + 2)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 
@@ -312,11 +315,11 @@ if not ranks.FSDP2:
 SAMPLES = (None, 16)
 
 
-AT_ONCE = 5  # jobs that ranks do one after another
+AT_ONCE = 5  # number of jobs that ranks run one after another
 
 
 def by_world(names):
-    """(number of ranks, a few jobs of as many)"""
+    """Yield (number of ranks, a few jobs for so many ranks)."""
     found = {}
     for name in names:
         found.setdefault(JOBS[name][0], []).append(name)
@@ -328,7 +331,7 @@ def by_world(names):
 
 
 def state_of(model, optimizer):
-    """The bytes of everything that a step leaves."""
+    """Return the bytes of everything that a step leaves."""
 
     def plain(x):
         x = x.to_local() if isinstance(x, DTensor) else x
@@ -356,13 +359,13 @@ def hooks_of(model):
 
 
 def values_told(step):
-    """{rank: {name: checksum}}"""
+    """Return {rank: {name: checksum}}."""
     sums = [metadata for metadata in step.metadata.values() if metadata["addend.kind"] == "sum"]
     return {int(metadata["addend.rank"]): json.loads(metadata["addend.values"]) for metadata in sums}
 
 
 def run_replicas_by_hand(folder):
-    """fully_shard knows of half of the ranks; the others have copies of what these have."""
+    """fully_shard knows half of the ranks; the others have copies of their values."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shard"))
     model = fully_shard(nn.Linear(6, 4, bias=False), mesh=mesh["shard"])
     with addend.torch.dump(model, folder, types={"*": "copies=R shard=R"}):
@@ -370,7 +373,7 @@ def run_replicas_by_hand(folder):
 
 
 def run_dumps(names, folder):
-    """Dumps each job with all elements and with a sample; what is left of hooks, for each."""
+    """Dump each job with all elements and with a sample; return the hooks that are left, for each."""
     left = []
     for name in names:
         for sample in SAMPLES:
@@ -383,7 +386,7 @@ def run_dumps(names, folder):
 
 
 def run_steps(names, folder):
-    """What is left of three steps of each job, without and with the second one dumped."""
+    """Return what is left of three steps of each job, without a dump and with the second step dumped."""
     return {name: [run_three(JOBS[name][1](), where) for where in (None, os.path.join(folder, name))] for name in names}
 
 
@@ -433,7 +436,7 @@ if not ranks.FSDP2:
 
 
 def unsynchronised(what):
-    """A model whose last step was not summed, although it is told to sum now and was zeroed."""
+    """A model whose last step was not summed, although it is told to sum now and its gradients were zeroed."""
     dtypes = (torch.bfloat16, torch.float32) if what == "mixed precision" else ()
     setting = what if what.startswith("set_") else "set_requires_gradient_sync"
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp_replicate", "dp_shard"))
@@ -483,7 +486,7 @@ def run_raising(job):
 
 
 class Turn(torch.autograd.Function):
-    """Hands back a gradient that lies column by column."""
+    """An operation that returns a gradient in column-major order."""
 
     @staticmethod
     def forward(context, weight):
@@ -495,7 +498,7 @@ class Turn(torch.autograd.Function):
 
 
 class Turned(nn.Module):
-    """Its weight has more elements than are sampled."""
+    """A model whose weight has more elements than are sampled."""
 
     def __init__(self):
         super().__init__()
@@ -516,7 +519,7 @@ def run_turned():
 
 
 def run_watched(names):
-    """(job, report, what was printed) of each."""
+    """Return (job, report, printed text) of each job."""
     told = []
     for name in names:
         job, printed = JOBS[name][1](), io.StringIO()
@@ -528,7 +531,7 @@ def run_watched(names):
 
 
 def run_judged():
-    """What `raises` and assert_summed make of a mistake, and of a step that is right."""
+    """Return what `raises` and assert_summed say of a mistake, and of a right step."""
     job, told = ddp_job(), []
     with addend.torch.sabotage(job.model, "average"):
         for judge in (watch_and_raise, addend.torch.assert_summed):
@@ -550,7 +553,7 @@ def watch_and_raise(step, model):
 
 
 def run_unjudged():
-    """addend.diff refuses on the first rank."""
+    """addend.diff refuses the dump on the first rank."""
     job = ddp_job()
     try:
         with addend.torch.watch(job.model, expect=float("nan")):
@@ -629,7 +632,7 @@ class Dump(unittest.TestCase):
                 self.assertAlmostEqual(count, 1, delta=max(1e-2, 10 * bound), msg=(name, at))
 
     def hold_values(self, step):
-        """What two ranks have the same part of, both tell a checksum of."""
+        """If two ranks have the same part, both tell its checksum."""
         told = values_told(step)
         for name, parts in step.sums.items():
             for part in parts:

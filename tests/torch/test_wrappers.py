@@ -25,7 +25,7 @@ JOBS = {}
 
 
 def job(world, fsdp2=False):
-    """Of a job: its model, its step, what the watch is told."""
+    """Register a job: its model, its step, what the watch is told."""
 
     def keep(make):
         if ranks.FSDP2 or not fsdp2:
@@ -152,7 +152,7 @@ def tp_in_ddp():
 
 @job(4)
 def tp_in_ddp_later():
-    """Its parameters are no attributes of the model any more, only the optimizer's."""
+    """The parameters are no attributes of the model any more; only the optimizer has them."""
     _, model, step = tensor_parallel()
     optimizer = torch.optim.SGD(model.parameters())
     step()
@@ -167,7 +167,7 @@ def tp_in_ddp_with_a_mesh():
 
 
 class CutByHand(nn.Module):
-    """`down.bias` is whole everywhere, the rest in parts."""
+    """A model in which `down.bias` is whole on all ranks and the rest is in parts."""
 
     def __init__(self, mesh):
         super().__init__()
@@ -245,7 +245,7 @@ def other_weights():
 
 
 def sampled_twice(apart):
-    """Of 200 elements whose sums are looked at, fewer values are. `apart`: of ranks' weights."""
+    """Of 200 elements whose sums are sampled, fewer values are. `apart`: difference of the ranks' weights."""
     torch.manual_seed(0)
     model = nn.Linear(40, 30, bias=False)
     with torch.no_grad():
@@ -270,7 +270,7 @@ def equal_weights_of_which_some_are_read():
 
 
 class Likely(nn.Module):
-    """`b.weight` and, once wrappers' parts are gone from its name, `b.weight`."""
+    """A model with `b.weight` and another parameter whose name, without the wrapper's parts, is `b.weight` too."""
 
     def __init__(self):
         super().__init__()
@@ -333,7 +333,7 @@ class Words(nn.Module):
 
 
 def sparse_step(model, seed):
-    """A row of the gradient is a sum of hundreds, most of which cancel."""
+    """A row of the gradient is a sum of hundreds of numbers, most of which cancel."""
     generator = torch.Generator().manual_seed(100 * seed + dist.get_rank())
     words = torch.randint(0, Words.COUNT, (2000,), generator=generator)
     target = 100 * torch.randn(2000, OUT, generator=generator)
@@ -369,7 +369,7 @@ def run_jobs(names):
 
 
 def run_errors(names):
-    """The worst relative error of this rank's gradients against one process."""
+    """Return the worst relative error of this rank's gradients against one process."""
     errors = {}
     for name in names:
         model, step, _ = JOBS[name][1]()
@@ -458,7 +458,7 @@ class Wrappers(unittest.TestCase):
         )
 
     def test_sparse_gradients(self):
-        """What cancels inside an addend rounds too."""
+        """Numbers that cancel inside an addend leave rounding errors too."""
         kinds, undivided = ranks.run(2, run_sparse, range(8))[0]
         self.assertEqual(set(kinds), {"right"})
         self.assertEqual(undivided, "averaged")

@@ -20,7 +20,7 @@ import unittest
 
 
 def settle(world):
-    """What the tests read from the environment, before they are imported."""
+    """Set the environment variables that the tests read, before they are imported."""
     os.environ.update(BACKEND="gloo", WORLD_SIZE=str(world), TEMP_DIR=tempfile.mkdtemp(), INIT_METHOD="")
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,7 +32,7 @@ def replaced(name, backend):
 
 
 def replace_backend(backend):
-    """Groups that are made by gloo's name are `backend`'s."""
+    """Make groups by gloo's name use `backend`."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
@@ -50,7 +50,7 @@ def replace_backend(backend):
 
 
 def fork_ranks():
-    """Ranks are forked, so that each need not import PyTorch anew."""
+    """Fork the ranks, so that each need not import PyTorch anew."""
     import torch
     from torch.testing._internal.common_distributed import MultiProcessTestCase
 
@@ -61,7 +61,7 @@ def fork_ranks():
 
 
 def theirs():
-    """The class of tests that PyTorch's wheel brings."""
+    """Return the class of tests in PyTorch's wheel."""
     from torch.testing._internal.distributed import distributed_test
 
     class TestGroup(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
@@ -73,7 +73,7 @@ def theirs():
 
 
 def of_file(path):
-    """The tests of a file of PyTorch's repository (test/distributed)."""
+    """Return the tests of a file of PyTorch's repository (test/distributed)."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-3], path)
     module = importlib.util.module_from_spec(spec)

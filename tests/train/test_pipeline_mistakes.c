@@ -314,8 +314,8 @@ static void try_schedule(const char *name, const char *mesh, const char *schedul
   ad_recipe_destroy(recipe);
 }
 
-/* Of the tables that the laws refuse, only those end with the right bits in which two neighbours were swapped that do
- * not depend on each other when sends are buffered. */
+/* A table that the laws refuse may end with the right bits only if it swaps two neighbours that do not depend on each
+ * other when sends are buffered. */
 static void tell(const tally *all, int kind) {
   const int *wrong = all->of[0][kind], *right = all->of[1][kind];
   print_message(

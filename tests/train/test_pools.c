@@ -15,7 +15,7 @@
 
 enum { RANKS_MAX = 8, STEPS = 2, BATCH = 7 };
 
-/* Where the two modules of a program run. */
+/* The ranks on which the two modules of a program run. */
 typedef struct place {
   const char *a, *b;
   int disjoint;

@@ -1,5 +1,5 @@
-/* Small runs for the tests of training: a recipe as text, ranks as processes, and memory that they share with the test.
- */
+/* Small runs for the tests of training: a recipe as text, ranks as processes, and memory that they share
+ * with the test. */
 #ifndef TESTS_TRAIN_WORLD_H
 #define TESTS_TRAIN_WORLD_H
 #include <stdarg.h>

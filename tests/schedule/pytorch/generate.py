@@ -38,7 +38,7 @@ def dump(folder, name, schedule):
 
 
 def dump_single(folder, name, kind, ranks, microbatches):
-    """GPipe and 1F1B have a table of one stage a rank, with REDUCE_GRAD in it, and no _dump_csv."""
+    """Write the tables of GPipe and 1F1B, which have one stage a rank, contain REDUCE_GRAD, and have no _dump_csv."""
     schedule = object.__new__(kind)
     schedule._num_stages, schedule._n_microbatches = ranks, microbatches
     with open(folder / f"{name}.csv", "w", newline="") as file:
