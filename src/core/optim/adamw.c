@@ -42,7 +42,7 @@ static ad_status check_options(const ad_adamw_options *options) {
 
 static ad_status check_param(const ad_array *param, size_t index) {
   if (param->dtype != AD_F32 && param->dtype != AD_F64)
-    return ad_fail(AD_INVALID, "AdamW: parameter %zu is %s; it updates f32 and f64", index,
+    return ad_fail(AD_INVALID, "AdamW: parameter %zu is %s; AdamW updates only f32 and f64", index,
                    ad_dtype_name(param->dtype));
   if (param->scale)
     return ad_fail(AD_TYPE, "AdamW: parameter %zu carries the scale 2^-%d; a parameter has scale 1", index,
@@ -139,8 +139,8 @@ static ad_status check_param_of(const slot *s, const ad_array *param, size_t ind
     return ad_fail(AD_INVALID, "%s: AdamW: parameter %zu had no data when its state was made; nothing was updated",
                    site, index);
   if (param->dtype == s->param) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: AdamW: parameter %zu is %s, it was made as %s; nothing was updated", site, index,
-                 ad_dtype_name(param->dtype), ad_dtype_name(s->param));
+  return ad_fail(AD_TYPE, "%s: AdamW: parameter %zu is %s, but its state was made for %s; nothing was updated", site,
+                 index, ad_dtype_name(param->dtype), ad_dtype_name(s->param));
 }
 
 /* Checks a gradient. It may have another floating dtype than its parameter: the one in which its contract reduces it.
@@ -232,17 +232,18 @@ void ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps) { optimizer->steps =
 static ad_status check_copied(const ad_array *a, const ad_array *b, size_t param) {
   char into[256], source[256];
   if (!ad_shape_equal(&a->shape, &b->shape) || !ad_shape_equal(&a->local, &b->local))
-    return ad_fail(AD_INVALID, "AdamW: state of parameter %zu holds %s here and %s there; unchanged", param,
-                   ad_shape_print(&a->local, into, sizeof into), ad_shape_print(&b->local, source, sizeof source));
+    return ad_fail(AD_INVALID, "AdamW: the state of parameter %zu is %s, the one to copy is %s; nothing was copied",
+                   param, ad_shape_print(&a->local, into, sizeof into),
+                   ad_shape_print(&b->local, source, sizeof source));
   if (!a->data == !b->data || !ad_array_numel(a)) return AD_OK;
-  return ad_fail(AD_INVALID, "AdamW: state of parameter %zu has data only %s; unchanged", param,
+  return ad_fail(AD_INVALID, "AdamW: the state of parameter %zu has data only %s; nothing was copied", param,
                  a->data ? "where it is copied to" : "where it is copied from");
 }
 
 static ad_status check_copy(const ad_adamw *to, const ad_adamw *from) {
   if (to->count != from->count)
-    return ad_fail(AD_INVALID, "AdamW: state of %zu parameters cannot be copied to %zu; unchanged", from->count,
-                   to->count);
+    return ad_fail(AD_INVALID, "AdamW: state of %zu parameters cannot be copied to %zu; nothing was copied",
+                   from->count, to->count);
   for (size_t i = 0; i < to->count; i++) AD_TRY(check_copied(&to->slots[i].moment[0], &from->slots[i].moment[0], i));
   return AD_OK;
 }
