@@ -105,7 +105,8 @@ static void dtypes_of_collectives_alone_are_no_arrays(void **state) {
   ad_group all = ad_mesh_group(f->mesh, AD_AXES_ALL, 0);
   for (ad_dtype dtype = AD_U8; dtype <= AD_BOOL; dtype++) {
     char words[64];
-    snprintf(words, sizeof words, ": no array is of %s, in which collectives alone work", ad_dtype_name(dtype));
+    snprintf(words, sizeof words, ": an array cannot have the dtype %s, which only collectives take",
+             ad_dtype_name(dtype));
     ad_array array = described(f, "dp=P", f->a), made, out = described(f, "dp=R", f->b);
     const ad_array *arrays[] = {&array};
     double sum;

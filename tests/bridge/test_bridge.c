@@ -749,9 +749,9 @@ static void what_cannot_be_joined_is_refused_with_its_numbers(void **state) {
           "the source is S(1) on `cp`; all copies must be the same");
   refused("dp=2 tp=2", "dp=S0 tp=P", "dp=4", "dp=S0", 0, 8, AD_TYPE, "the source is P on `tp`");
   refused("dp=2 tp=2", "dp=I tp=I", "dp=4", "dp=S0", 0, 8, AD_TYPE,
-          "the source is I on `dp_shard`; there it must be cut by batch");
+          "the source is I on `dp_shard`; on a dp axis it must be cut by batch");
   refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=I", 0, 8, AD_TYPE,
-          "the destination is I on `cp`; there it must be R");
+          "the destination is I on `cp`; on cp it must be R");
   refused("dp=4", "dp=S0", "dp=2 tp=2", "dp=S0 tp=S1", 0, 8, AD_TYPE,
           "the destination is S(1) on `tp`; every copy arrives whole");
   refused(

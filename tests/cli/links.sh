@@ -71,7 +71,7 @@ for name in weights.safetensors report.html trace.json run.json metrics.jsonl; d
   stands 3 ": cannot be written: Is a directory" $name --overwrite
   [ $name = metrics.jsonl ] || stands 3 ": cannot be written: Is a directory" $name --resume --set train.steps=6
   rm -r precious/$name && mkfifo precious/$name
-  [ $name = metrics.jsonl ] || stands 3 ": cannot be written: it is no regular file" $name --resume --set train.steps=6
+  [ $name = metrics.jsonl ] || stands 3 ": cannot be written: it is not a regular file" $name --resume --set train.steps=6
   rm precious/$name && mv kept precious/$name
 done
 mv precious/checkpoints kept && echo mine >precious/checkpoints

@@ -140,7 +140,7 @@ refused 'mesh.others: unknown key; known here are ci, blocks, adv' 'mesh={ci: "d
 refused 'placement: must be colocated or disjoint, is shared' 'placement=shared'
 refused '3 heads do not divide the width 16 into even parts' 'importance.heads=3'
 refused '560 matrices are to be decomposed; there may be 512' 'model.layers=80' 'sites=[{match: "*", components: 2}]'
-refused '`block` comes first' 'mesh.blocks=dp=2 block=2'
+refused '`block` must be the first axis' 'mesh.blocks=dp=2 block=2'
 refused 'decompose is distributed over dp; leave out tp' 'mesh.adv=dp=2 tp=2'
 refused 'all coefficients are 0, so nothing would be trained' 'losses={faithfulness: {coefficient: 0}, stochastic: {coefficient: 0}, sparsity: {coefficient: 0}, adversarial: {coefficient: 0}}'
 refused 'ascent.rule: must be adam or sign, is sgd' 'ascent.rule=sgd'

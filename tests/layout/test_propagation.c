@@ -217,7 +217,8 @@ static void a_partial_is_never_squared_or_bent(void **state) {
        CURVE,
        "dp=P tp=R",
        NULL,
-       "operand 1 is P on `dp_shard`: it is not linear, so a sum has to be complete before it; this may repair it: "
+       "operand 1 is P on `dp_shard`: the operation is not linear, so the sum must be complete before it; this may "
+       "repair it: "
        "all_reduce operand 1 "
        "P->R"},
   };
@@ -240,7 +241,7 @@ static void cuts_fit_or_are_refused(void **state) {
        SUM,
        "dp=S0 tp=R",
        "dp=R tp=R",
-       "one dimension is cut here and whole there; this may repair it: convert operand 2 R->S(1)"},
+       "one operand has this dimension cut, the other whole; this may repair it: convert operand 2 R->S(1)"},
       {.dims = "bk,kn->bn", PRODUCT, "dp=R tp=S1", "dp=R tp=R", "convert operand 2 R->S(0)"},
       {.dims = "bk,kn->bn",
        PRODUCT,
@@ -259,7 +260,8 @@ static void cuts_fit_or_are_refused(void **state) {
        CURVE,
        "dp=R tp=S1",
        NULL,
-       "operand 1 is S(1) on `tp`: it is not local along that dimension; this may repair it: all_gather operand 1 "
+       "operand 1 is S(1) on `tp`: the operation is not local along that dimension; this may repair it: all_gather "
+       "operand 1 "
        "S(1)->R",
        "n"},
       {.dims = "bn,bn->bn",

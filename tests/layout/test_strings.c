@@ -86,7 +86,9 @@ static void dp_cuts_replicate_outside_shard_in_any_mesh(void **state) {
 
 static void a_wrong_layout_string_is_refused_and_says_why(void **state) {
   static const char *const pairs[][2] = {
-      {"tp=R", "gives no type on `dp_replicate,dp_shard,cp`; on mesh \"pp=1 dp_replicate=2 dp_shard=2 cp=2 tp=2\" it"},
+      {"tp=R",
+       "gives no type on `dp_replicate,dp_shard,cp`; a layout on mesh \"pp=1 dp_replicate=2 dp_shard=2 cp=2 tp=2\" "
+       "names"},
       {"", "gives no type on `dp_replicate,dp_shard,cp,tp`"},
       {"dp=R cp=R tp=R dp_shard=R", "`dp_shard` is named twice"},
       {"dp_shard=R dp=R", "`dp_shard` is named twice"},

@@ -122,7 +122,7 @@ static void a_block_has_the_other_axes_of_its_mesh(void **state) {
   block = NULL;
   assert_int_equal(ad_mesh_create("dp_shard=2 block=3", &mesh), AD_OK);
   assert_int_equal(ad_mesh_create_block(mesh, 0, &block), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "`block` comes first"));
+  assert_non_null(strstr(ad_last_error(), "`block` must be the first axis"));
   assert_null(block);
   ad_mesh_destroy(mesh);
 }
@@ -144,7 +144,7 @@ static void a_stage_has_the_other_axes_on_the_ranks_of_its_position(void **state
   ad_mesh_destroy(mesh);
   assert_int_equal(ad_mesh_create("dp_shard=2 pp=3", &mesh), AD_OK);
   assert_int_equal(ad_mesh_create_stage(mesh, 0, &stage), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "`pp` comes first: the ranks of a stage are one after another"));
+  assert_non_null(strstr(ad_last_error(), "`pp` must be the first axis: the ranks of a stage must be consecutive"));
   assert_null(stage);
   ad_mesh_destroy(mesh);
   assert_int_equal(ad_mesh_create("dp_shard=2 pp=1", &mesh), AD_OK);

@@ -228,7 +228,7 @@ static void what_does_not_fit_updates_nothing(void **state) {
   refused(optimizer, &param, &whole_numbers, AD_TYPE,
           "train.c:7: AdamW: gradient 0 is i32, it must be a floating dtype; nothing was updated");
   refused(optimizer, &wide, &grad, AD_TYPE,
-          "train.c:7: AdamW: parameter 0 is f64, it was made as f32; nothing was updated");
+          "train.c:7: AdamW: parameter 0 is f64, but its state was made for f32; nothing was updated");
   assert_int_equal(
       ad_adamw_step_at(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"),
       AD_TYPE);

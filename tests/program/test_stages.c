@@ -184,7 +184,7 @@ static void refused(const char *words, const char *mesh, int64_t ranks, int64_t 
 static void stages_that_do_not_fit_are_refused(void **state) {
   static const int64_t few[] = {2, 1}, below[] = {5, -1};
   refused("must leave no rank of pp=3 without a stage, is 2", "pp=3", 3, 2, NULL, 0);
-  refused("`pp` comes first", "dp_shard=2 pp=2", 4, 0, NULL, 0);
+  refused("`pp` must be the first axis", "dp_shard=2 pp=2", 4, 0, NULL, 0);
   refused("schedule.layers: must have one number for each stage, has 2 for 3", "pp=3", 3, 0, few, 2);
   refused("schedule.layers: must be 0 or more and model.layers together, are 3 of 4", "pp=2", 2, 0, few, 2);
   refused("schedule.layers: must be 0 or more and model.layers together, are 4 of 4", "pp=2", 2, 0, below, 2);

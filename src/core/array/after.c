@@ -30,7 +30,7 @@ static ad_status check_known(const ad_array *in, ad_move move, ad_type to, const
   int declares_cut = move == AD_MOVE_DECLARE && ad_layout_cut_axes(&in->layout) != ad_layout_cut_axes(after);
   if (!declares_cut || !ad_array_is_packed(in)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: declare: of values that are packed one after another nobody knows the rows of the whole; declare "
+                 "%s: declare: the array packs several values, and the rows of each whole value are not known; declare "
                  "each alone",
                  site);
 }

@@ -58,7 +58,7 @@ static ad_status check_dtype(ad_dtype dtype, const char *what, const char *site)
   if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "%s: %s: %d is no dtype", site, what, (int)dtype);
   if (ad_dtype_is_float(dtype) || dtype == AD_I32 || dtype == AD_I64) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: %s: no array is of %s, in which collectives alone work (ad_comm_run); arrays are of f64, f32, "
+                 "%s: %s: an array cannot have the dtype %s, which only collectives take (ad_comm_run); use f64, f32, "
                  "bf16, f16, i32 or i64",
                  site, what, ad_dtype_name(dtype));
 }
@@ -112,21 +112,22 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
                    site, a, b);
   }
   if (to->scale != from->scale) {
-    return ad_fail(AD_TYPE, "%s: add: a value stored times 2^-%d cannot take one stored times 2^-%d", site, to->scale,
-                   from->scale);
+    return ad_fail(AD_TYPE,
+                   "%s: add: the sum is stored times 2^-%d, the value to add times 2^-%d; both need the same scale",
+                   site, to->scale, from->scale);
   }
   if (!ad_shape_equal(&to->shape, &from->shape) || !ad_shape_equal(&to->local, &from->local)) {
     return ad_fail(AD_INVALID, "%s: add: the shapes %s and %s differ", site, ad_shape_print(&to->shape, a, sizeof a),
                    ad_shape_print(&from->shape, b, sizeof b));
   }
   if (ad_packed_alike(to, from)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: add: the packed values have other rows", site);
+  return ad_fail(AD_INVALID, "%s: add: the two packed arrays hold values with different rows", site);
 }
 
 static ad_status check_addable(const ad_array *array, const char *what, const char *site) {
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
   if (!ad_dtype_size(array->dtype))
-    return ad_fail(AD_INVALID, "%s: add: %s has dtype %d, which is none", site, what, (int)array->dtype);
+    return ad_fail(AD_INVALID, "%s: add: %s has dtype %d, which does not exist", site, what, (int)array->dtype);
   return ad_fail(AD_INVALID, "%s: add: %s is %s; arrays of f64, f32, bf16 and f16 are added", site, what,
                  ad_dtype_name(array->dtype));
 }

@@ -41,7 +41,9 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
   AD_TRY(ad_layout_after_at(&in->layout, AD_MOVE_ALL_TO_ALL, transit->axes, AD_V, in->shape.ndim, &layout, site));
   AD_TRY(ad_array_check(comm, in, "all_to_all", site));
   if (ad_array_is_packed(in))
-    return ad_fail(AD_INVALID, "%s: all_to_all: values that are packed one after another have no rows in common", site);
+    return ad_fail(AD_INVALID,
+                   "%s: all_to_all: the array packs several values, whose rows cannot go together; exchange each alone",
+                   site);
   ad_group group = ad_array_group(comm, in, transit->axes);
   int64_t members = ad_group_size(&group);
   AD_TRY(check_rows(in, transit->send_rows, members, site));
@@ -113,11 +115,13 @@ ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_arr
   ad_request request = {0};
   void *messages;
   if (in->data && in->data == out->data && members > 1)
-    return ad_fail(AD_INVALID, "%s: all_to_all: what is received needs memory of its own, not that of what is sent",
+    return ad_fail(AD_INVALID, "%s: all_to_all: the received rows need memory of their own, not that of the sent rows",
                    transit->site);
   if (transit->send_rows[own] != transit->receive_rows[own])
-    return ad_fail(AD_INVALID, "%s: all_to_all: this rank sends itself %zu rows and receives %zu of them",
-                   transit->site, transit->send_rows[own], transit->receive_rows[own]);
+    return ad_fail(
+        AD_INVALID,
+        "%s: all_to_all: this rank sends %zu rows to itself, but expects %zu from itself; both must be equal",
+        transit->site, transit->send_rows[own], transit->receive_rows[own]);
   AD_TRY(ad_comm_scratch(comm, (runs_of(&from) + runs_of(&to)) * sizeof(ad_message), &messages));
   call.messages = messages;
   add_messages(&from, 1, in, &call, messages);

@@ -20,6 +20,7 @@ static double local_square_sum(const ad_array *array) {
   return ldexp(sum, 2 * array->scale);
 }
 
+/* AD_TYPE if a value is P on an axis, AD_INVALID if its dtype is not a floating one. */
 static ad_status check_summable(const ad_comm *comm, const ad_array *array, const char *site) {
   AD_TRY(ad_array_check(comm, array, "square sum", site));
   ad_axes partial = ad_layout_axes_of(&array->layout, AD_P) & ad_mesh_large(array->layout.mesh);
@@ -30,7 +31,7 @@ static ad_status check_summable(const ad_comm *comm, const ad_array *array, cons
         site, ad_axis_name((ad_axis)__builtin_ctz(partial)));
   }
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: square sum: the dtype %s is no floating one", site, ad_dtype_name(array->dtype));
+  return ad_fail(AD_INVALID, "%s: square sum: the dtype %s is not a floating one", site, ad_dtype_name(array->dtype));
 }
 
 /* 1: the group contains all ranks of the mesh. */
@@ -106,8 +107,9 @@ static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, 
   ad_axes pending = ad_layout_axes_of(&total.layout, AD_P) & group->axes;
   char axes[96];
   if (!pending) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: square sum: it is P over %s: each rank holds a part; sum it over the whole group", site,
-                 ad_axes_print(pending, axes, sizeof axes));
+  return ad_fail(AD_TYPE,
+                 "%s: square sum: the sum is still P over %s: each rank has a part; all-reduce it over the whole group",
+                 site, ad_axes_print(pending, axes, sizeof axes));
 }
 
 /* Sums over the ranks of `mesh`, which is a part of a larger group, and keeps the result on the mesh's first rank only,
@@ -124,6 +126,7 @@ static int is_part(const ad_group *group, const ad_mesh *mesh) {
   return has_ranks(group, mesh) && ad_mesh_size(mesh) < ad_group_size(group);
 }
 
+/* Checks the rank, the group and all arrays that lie on this rank. */
 static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
                             const char *site) {
   int64_t rank = ad_comm_rank(comm);

@@ -14,6 +14,7 @@ typedef struct row_cuts {
   int64_t index[AD_AXIS_COUNT], members[AD_AXIS_COUNT];
 } row_cuts;
 
+/* The cuts of a layout as they meet this rank; axes of size 1 are left out. */
 static row_cuts cuts_of(const ad_layout *layout, int64_t rank) {
   row_cuts cuts = {0};
   int depths = __builtin_popcount(ad_layout_cutting(layout, 0));
@@ -82,8 +83,8 @@ ad_status ad_packed_check(const ad_array *array, const char *what, const char *s
   ad_axes cut_otherwise = ad_layout_cut_axes(&array->layout) & ~ad_layout_axes_of(&array->layout, AD_S(0));
   char layout[160], shape[96];
   if (cut_otherwise)
-    return ad_fail(AD_TYPE, "%s: %s: values that are packed one after another are cut by rows, S(0), not as \"%s\"",
-                   site, what, ad_layout_print(&array->layout, layout, sizeof layout));
+    return ad_fail(AD_TYPE, "%s: %s: packed values can only be cut by rows, S(0), but the layout is \"%s\"", site, what,
+                   ad_layout_print(&array->layout, layout, sizeof layout));
   row_cuts uncut = {0};
   size_t elements = elements_in(array->segments, array->segment_count, &uncut);
   if (array->shape.ndim == 1 && array->shape.dim[0] == (int64_t)elements) return AD_OK;
@@ -133,7 +134,7 @@ static ad_status check_one_cut(const ad_array *whole, const ad_array *part, cons
     if (rows % members == 0 || are_cut_once(part, group, rows, whole->segments[i].rows)) continue;
     return ad_fail(
         AD_INVALID,
-        "%s: the %lld rows of packed value %zu are cut unevenly on several axes, which is no one cut over all "
+        "%s: the %lld rows of packed value %zu are cut unevenly on several axes, which is not one cut over all "
         "their ranks; cut them on one axis",
         site, (long long)rows, i);
   }

@@ -64,7 +64,7 @@ static place find_place(const ad_part *part, int dim, int64_t at) {
 /* A copy of `region` from one buffer to another. */
 typedef struct copy {
   const ad_part *dst, *src, *region;
-  size_t dst_stride[AD_DIMS_MAX], src_stride[AD_DIMS_MAX];  // bytes
+  size_t dst_stride[AD_DIMS_MAX], src_stride[AD_DIMS_MAX];  // strides in bytes
   int run_dim;  // from this dimension on, elements of the region are contiguous in both buffers
 } copy;
 

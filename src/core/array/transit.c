@@ -64,9 +64,9 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
   int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
   if (!packs && (pack_send || pack_receive)) {
-    return ad_fail(AD_INVALID,
-                   "%s: post: the blocks are no runs of the buffer, which only a cut of dimension 0 gives; use move",
-                   site);
+    return ad_fail(
+        AD_INVALID,
+        "%s: post: the members' blocks are not contiguous, as only a cut of dimension 0 makes them; use move", site);
   }
   size_t counts = ad_padded((size_t)work->members * sizeof(size_t));
   size_t send = pack_send ? ad_padded(ad_array_bytes(work->in)) : 0;
@@ -137,6 +137,7 @@ ad_collective_op ad_move_op(ad_move move) {
   return move == AD_MOVE_ALL_TO_ALL ? AD_ALL_TO_ALL : AD_ALL_REDUCE;
 }
 
+/* The collective that executes a move of bytes, without counts and messages. */
 static ad_collective describe_call(ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
   ad_collective call = {.size = sizeof call,
                         .op = ad_move_op(transit->move),
@@ -233,7 +234,8 @@ static ad_status describe_result(const ad_comm *comm, const ad_transit *transit,
 static ad_status check_adds(const ad_transit *transit, const ad_array *in, const ad_array *expected,
                             const ad_array *out) {
   if (transit->move != AD_MOVE_REDUCE_SCATTER || !ad_dtype_is_float(in->dtype)) {
-    return ad_fail(AD_INVALID, "%s: %s: only a reduce_scatter of a floating dtype adds to what stands at its result",
+    return ad_fail(AD_INVALID,
+                   "%s: %s: only a reduce_scatter of a floating dtype can add to the contents of its result",
                    transit->site, ad_move_name(transit->move));
   }
   ad_array incoming = *expected;
@@ -247,6 +249,7 @@ static int numbers_fit(const ad_transit *transit, const ad_array *in, const ad_a
   return sums(transit->move) && ad_dtype_is_float(in->dtype) && ad_dtype_is_float(out->dtype);
 }
 
+/* Checks that `out` is described as the move's result; sums may have another floating dtype and scale. */
 static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *expected,
                            const ad_array *out) {
   const char *move = ad_move_name(transit->move), *site = transit->site;

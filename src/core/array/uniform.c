@@ -32,6 +32,7 @@ static void draw_run(void *context, int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; i++) put(of->array, of->written++, uniform(of, first + i));
 }
 
+/* Refuses arrays without samples, other dtypes than f32 and f64, and P and V values. */
 static ad_status check(const ad_comm *comm, const ad_array *array, const char *name, const char *site) {
   AD_TRY(ad_array_check(comm, array, "uniform", site));
   if (!array->shape.ndim || ad_array_is_packed(array))
@@ -45,8 +46,8 @@ static ad_status check(const ad_comm *comm, const ad_array *array, const char *n
   if (!apart) return AD_OK;
   ad_axis axis = (ad_axis)__builtin_ctz(apart);
   return ad_fail(AD_TYPE,
-                 "%s: uniform: %s is %s on `%s`, but the numbers are those of one whole: its ranks hold copies (R, I) "
-                 "or parts (S)",
+                 "%s: uniform: %s is %s on `%s`, but the numbers belong to one whole value, of which ranks hold copies "
+                 "(R, I) or parts (S)",
                  site, name, ad_type_print(array->layout.type[axis], type, sizeof type), ad_axis_name(axis));
 }
 

@@ -5,12 +5,13 @@
 #include "base/error.h"
 #include "kernels/kernels.h"
 
+/* Refuses V values, packed arrays, and a result without memory. */
 static ad_status check_whole(const ad_comm *comm, const ad_array *in, const ad_array *out, const char *site) {
   AD_TRY(ad_array_check(comm, in, "whole", site));
   ad_axes varying = ad_layout_axes_of(&in->layout, AD_V) & ad_mesh_large(in->layout.mesh);
   if (varying) {
     return ad_fail(AD_TYPE,
-                   "%s: whole: the value is V on `%s`: the ranks' parts make no whole; declare V->S(d) or V->P first",
+                   "%s: whole: the value is V on `%s`: each rank has its own value; declare V->S(d) or V->P first",
                    site, ad_axis_name((ad_axis)__builtin_ctz(varying)));
   }
   if (ad_array_is_packed(in))

@@ -34,6 +34,7 @@ static size_t next_piece(const char *text, int keeps_lines, char piece[5]) {
   return 1;
 }
 
+/* Writes the printable form of a text, cut where `buffer` ends. */
 static const char *print(const char *text, int keeps_lines, char *buffer, size_t size) {
   char piece[5];
   size_t used = 0;

@@ -134,6 +134,7 @@ size_t ad_process_command(char *buffer, size_t size) {
   return count;
 }
 
+/* Reads the processor's name from /proc/cpuinfo. */
 static void read_model(char *out, size_t size) {
   char line[256];
   FILE *file = fopen("/proc/cpuinfo", "re");

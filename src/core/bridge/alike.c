@@ -13,10 +13,10 @@
 static ad_status check_options(const ad_bridge_options *options) {
   if (options->ragged)
     return ad_fail(AD_INVALID,
-                   "bridge: it is alike and ragged; between alike meshes no part is cut anew: leave "
+                   "bridge: the options say both alike and ragged; between alike meshes no part is cut again: leave "
                    "`ragged` out");
   if (options->tag >= 0 && options->tag <= INT64_MAX / 2) return AD_OK;
-  return ad_fail(AD_INVALID, "bridge: its tag is %" PRId64 "; it must be from 0 to %" PRId64, options->tag,
+  return ad_fail(AD_INVALID, "bridge: the tag is %" PRId64 "; it must be from 0 to %" PRId64, options->tag,
                  INT64_MAX / 2);
 }
 
@@ -28,6 +28,7 @@ static ad_status check_meshes(const ad_mesh *from, const ad_mesh *to) {
                  ad_mesh_text(from), ad_mesh_text(to));
 }
 
+/* Checks that both layouts have the same type and nesting of cuts on an axis, and that it is not P. */
 static ad_status check_axis(const ad_layout *from, const ad_layout *to, ad_axis axis) {
   const char *name = ad_axis_name(axis);
   char is[16], becomes[16];
@@ -62,8 +63,8 @@ ad_status ad_alike_check(const ad_layout *from, const ad_layout *to, const ad_br
 static ad_status copy_part(const ad_array *in, const ad_array *out, const char *site) {
   char from[96], to[96];
   if (in->dtype != out->dtype || !ad_shape_equal(&in->local, &out->local))
-    return ad_fail(AD_INVALID, "%s: bridge: a part of %s %s cannot take one of %s %s", site, ad_dtype_name(out->dtype),
-                   ad_shape_print(&out->local, to, sizeof to), ad_dtype_name(in->dtype),
+    return ad_fail(AD_INVALID, "%s: bridge: the receiving part is %s %s, the sent part %s %s; they must agree", site,
+                   ad_dtype_name(out->dtype), ad_shape_print(&out->local, to, sizeof to), ad_dtype_name(in->dtype),
                    ad_shape_print(&in->local, from, sizeof from));
   if (in->data && out->data && in->data != out->data) memcpy(out->data, in->data, ad_array_bytes(in));
   return AD_OK;

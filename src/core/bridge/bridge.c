@@ -53,7 +53,8 @@ static ad_status check_source(const ad_layout *from) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type is = from->type[axis];
     if (!counts(from, axis)) continue;
-    if (is_dp(axis) && is != AD_S(0)) return refuse("source", (ad_axis)axis, is, "there it must be cut by batch: S(0)");
+    if (is_dp(axis) && is != AD_S(0))
+      return refuse("source", (ad_axis)axis, is, "on a dp axis it must be cut by batch: S(0)");
     if (is_dp(axis) || is == AD_I) continue;
     if (is == AD_R)
       return refuse("source", (ad_axis)axis, is,
@@ -71,9 +72,9 @@ static ad_status check_destination(const ad_layout *to) {
     ad_type is = to->type[axis];
     if (!counts(to, axis)) continue;
     if (is_dp(axis) && is != AD_S(0))
-      return refuse("destination", (ad_axis)axis, is, "there it must be cut by batch: S(0)");
+      return refuse("destination", (ad_axis)axis, is, "on a dp axis it must be cut by batch: S(0)");
     if (axis == AD_CP && is != AD_R)
-      return refuse("destination", (ad_axis)axis, is, "there it must be R: each rank uses a part of the sequence");
+      return refuse("destination", (ad_axis)axis, is, "on cp it must be R: each rank uses a part of the sequence");
     if (is_dp(axis) || is == AD_R || is == AD_I) continue;
     return refuse("destination", (ad_axis)axis, is, "every copy arrives whole: I or R; cut it after the bridge");
   }
@@ -217,7 +218,8 @@ ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const a
                                 ad_array *source, ad_array *destination, const char *site) {
   if (!site) site = AD_NO_SITE;
   AD_NEED(bridge, shape, source, destination);
-  if (!shape->ndim && !bridge->options.alike) return ad_fail(AD_INVALID, "%s: bridge: a scalar has no batch", site);
+  if (!shape->ndim && !bridge->options.alike)
+    return ad_fail(AD_INVALID, "%s: bridge: the value is a scalar, which has no batch dimension", site);
   AD_TRY(check_batch(bridge, shape->dim[0], site));
   int backward = pass == AD_BACKWARD;
   ad_layout from = backward ? ad_layout_dual(&bridge->from) : bridge->from;
@@ -232,10 +234,11 @@ static int is_absent(const ad_bridge *bridge, const ad_array *array) {
   return !array || !array->layout.mesh || (!array->shape.ndim && !bridge->options.alike);
 }
 
+/* Checks an array that enters or leaves the bridge: its layout, its number of rows and its memory. */
 static ad_status check_array(const ad_bridge *bridge, const ad_array *array, const ad_layout *wanted, const char *side,
                              const char *site) {
   char is[160], should[160];
-  if (is_absent(bridge, array)) return ad_fail(AD_INVALID, "%s: bridge: there is no %s", site, side);
+  if (is_absent(bridge, array)) return ad_fail(AD_INVALID, "%s: bridge: the %s is missing", site, side);
   if (!ad_layout_equal(&array->layout, wanted))
     return ad_fail(AD_TYPE, "%s: bridge: the %s is \"%s\" on \"%s\"; it must be \"%s\" on \"%s\"", site, side,
                    ad_layout_print(&array->layout, is, sizeof is), ad_mesh_text(array->layout.mesh),

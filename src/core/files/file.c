@@ -17,6 +17,7 @@ static ad_status cannot_read(const char *path, int reason) {
   return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(reason));
 }
 
+/* Reads `size` bytes; AD_IO if the file ends earlier. */
 static ad_status read_all(int file, const char *path, char *data, int64_t size) {
   int64_t done = 0;
   while (done < size) {
@@ -31,6 +32,7 @@ static ad_status read_all(int file, const char *path, char *data, int64_t size) 
   return AD_OK;
 }
 
+/* *out: the size of a regular file; AD_IO if it has more than `most` bytes. */
 static ad_status size_of(int file, const char *path, int64_t most, int64_t *out) {
   struct stat status;
   if (fstat(file, &status)) return cannot_read(path, errno);

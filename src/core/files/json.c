@@ -7,6 +7,7 @@
 
 enum { DOCUMENT_BYTES_MAX = 1 << 27 };
 
+/* Parses the text of a file, which must be a JSON object. */
 static ad_status parse(const char *path, const char *text, int64_t size, json_t **out) {
   json_error_t error;
   json_t *document = json_loadb(text, (size_t)size, 0, &error);

@@ -42,6 +42,7 @@ static ad_status say_who_holds(int file, const char *folder) {
                  folder, *holder ? holder : "its process is not known");
 }
 
+/* Locks the open file, or closes it. If the file system has no locks, warns and succeeds without a lock. */
 static ad_status lock_file(int file, const char *folder, int *out) {
   int reason = try_to_lock(file);
   if (reason == EWOULDBLOCK) {

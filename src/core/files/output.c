@@ -26,6 +26,7 @@ static ad_status cannot_write(const ad_output *output) {
   return ad_fail(AD_IO, "%s: cannot be written: %s", output->path, strerror(errno));
 }
 
+/* Opens a file with a temporary name, and starts its checksum. */
 static ad_status open_file(const char *path, ad_output *output) {
   AD_TRY(ad_copy_string(path, &output->path));
   output->hash = XXH64_createState();

@@ -63,6 +63,7 @@ static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_
                  tensor->name, name);
 }
 
+/* Reads a tensor's shape and computes its bytes. */
 static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
   const json_t *shape = json_object_get(entry, "shape");
   if (!json_is_array(shape)) return wrong(file, tensor->name, "has no shape");
@@ -82,6 +83,7 @@ static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_
   return overflows ? wrong(file, tensor->name, "has more elements than any file can hold") : AD_OK;
 }
 
+/* Reads a tensor's place in the file, which must lie in the file and have the tensor's size. */
 static ad_status read_offsets(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
   const json_t *offsets = json_object_get(entry, "data_offsets");
   const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
@@ -106,7 +108,7 @@ static ad_status read_tensor(const ad_safetensors *file, const char *name, const
   return read_offsets(file, entry, tensor);
 }
 
-/* ---- the whole header ---- */
+/* ---- all tensors of a header ---- */
 
 static int by_name(const void *a, const void *b) {
   return strcmp(((const ad_safetensor *)a)->name, ((const ad_safetensor *)b)->name);
@@ -145,6 +147,7 @@ static ad_status check_metadata(const ad_safetensors *file, const json_t *metada
   return AD_OK;
 }
 
+/* Reads all entries of the header, checks that the tensors fill the file, and sorts them by name. */
 static ad_status read_tensors(ad_safetensors *file) {
   const char *name;
   json_t *entry;
@@ -166,6 +169,7 @@ static ad_status read_tensors(ad_safetensors *file) {
   return AD_OK;
 }
 
+/* Reads the first 8 bytes, the header's length, and checks it against the file's size. */
 static ad_status header_length(const unsigned char *bytes, size_t size, const char *path, size_t *out) {
   uint64_t length = 0;
   if (size < LENGTH_BYTES)
@@ -193,6 +197,7 @@ static ad_status take_tensors(const ad_safetensors *like, ad_safetensors *file) 
   return AD_OK;
 }
 
+/* Reads the header, or takes over that of `like` if both list the same tensors. */
 static ad_status read_header(ad_safetensors *file, const ad_safetensors *like, const char *bytes, size_t size) {
   size_t length = 0;
   json_error_t error;
@@ -213,7 +218,7 @@ static ad_status read_header(ad_safetensors *file, const ad_safetensors *like, c
   return AD_OK;
 }
 
-/* ---- opening ---- */
+/* ---- opening and closing files ---- */
 
 static ad_status new_file(const char *path, ad_safetensors **out) {
   ad_safetensors *file;

@@ -50,6 +50,7 @@ static ad_status check_tensor(const ad_safetensor *tensor, const char *path) {
   return ad_fail(AD_INVALID, "%s: no tensor can have the name \"%s\"", path, metadata_name);
 }
 
+/* Adds each tensor's description to the header, and fills `sizes`. */
 static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_t count, size_t *sizes,
                              const char *path) {
   size_t end = 0;
@@ -119,7 +120,8 @@ ad_status ad_safetensors_create(const char *path, const ad_safetensor *tensors, 
 ad_status ad_safetensors_add(ad_safetensors_writer *writer, const void *data) {
   AD_NEED(writer);
   if (writer->next == writer->count)
-    return ad_fail(AD_INVALID, "a safetensors file of %zu tensors cannot take one more", writer->count);
+    return ad_fail(AD_INVALID, "all %zu tensors of the safetensors file are written; there is no next one",
+                   writer->count);
   if (writer->sizes[writer->next]) AD_NEED(data);
   AD_TRY(ad_output_write(writer->output, data, writer->sizes[writer->next]));
   writer->next++;
@@ -130,7 +132,8 @@ ad_status ad_safetensors_finish(ad_safetensors_writer *writer, int64_t *bytes, u
   AD_NEED(writer);
   ad_file_sum sum;
   if (writer->next != writer->count)
-    return ad_fail(AD_INVALID, "a safetensors file has %zu of its %zu tensors", writer->next, writer->count);
+    return ad_fail(AD_INVALID, "only %zu of the safetensors file's %zu tensors are written; add the others first",
+                   writer->next, writer->count);
   AD_TRY(ad_output_sync(writer->output, &sum));
   if (bytes) *bytes = sum.bytes;
   if (checksum) *checksum = sum.checksum;

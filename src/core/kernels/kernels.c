@@ -94,7 +94,8 @@ static int has_cast(ad_dtype to, ad_dtype from) {
 
 static ad_status refuse_cast(const void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype) {
   if (has_cast(dst_dtype, src_dtype)) AD_NEED_OF("ad_cast", dst, src);
-  return ad_fail(AD_INVALID, "ad_cast: from %s to %s: floats become floats, and whole numbers stay of their dtype",
+  return ad_fail(AD_INVALID,
+                 "ad_cast: from %s to %s: floats convert only to floats, integers and bool only to their own dtype",
                  ad_dtype_name(src_dtype), ad_dtype_name(dst_dtype));
 }
 

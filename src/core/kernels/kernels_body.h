@@ -254,6 +254,7 @@ SCALE(scale_f64, add_scaled_f64, double, canonical_f64)
 
 #include "kernels/kernels_casts.h"
 
+/* ad_cast_scaled: in registers as far as possible, then block by block. */
 static void cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
   int wide = dst_dtype == AD_F64 || src_dtype == AD_F64;
   converter load = wide ? to_f64[src_dtype] : to_f32[src_dtype];
@@ -269,6 +270,7 @@ static void cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype
   }
 }
 
+/* ad_accumulate: in registers as far as possible, then block by block. */
 static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
   int wide = dst_dtype == AD_F64;
   const converter *load = wide ? to_f64 : to_f32;
@@ -534,6 +536,7 @@ static void write_out(const reducer *r, void *out, size_t at, const void *result
     memcpy(to, result, n * r->out_size);
 }
 
+/* Reduces one block of n elements, from element `at` on, and writes it to all outputs. */
 static void reduce_block(const reducer *r, size_t at, size_t n) {
   block sum_space, result_space;
   void *first_out = (char *)r->out[0] + at * r->out_size;
@@ -588,6 +591,7 @@ static int is_streamed(const ad_reducing *how, const void *out, const void *cons
   return how->past && !how->adds && !is_among(out, sources, source_count);
 }
 
+/* Prepares a reduction: sizes, converters, the folder, and how outputs are written. */
 INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
                               const ad_reducing *how, ad_dtype out_dtype) {
   int is_float = ad_dtype_is_float(how->dtype);

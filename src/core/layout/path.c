@@ -15,6 +15,7 @@ static ad_move move_between(ad_type from, ad_type to) {
   return AD_MOVE_COUNT;
 }
 
+/* AD_TYPE if a gradient's type cannot be reduced to the storage's type on some axis. */
 static ad_status check_axes(const ad_layout *gradient, const ad_layout *storage) {
   char from[AD_TYPE_TEXT_MAX], to[AD_TYPE_TEXT_MAX];
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
@@ -96,7 +97,7 @@ ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage, ad
   if (!ad_layout_equal(&p.reached, storage))
     return ad_fail(
         AD_TYPE,
-        "gradient path: reductions end in \"%s\", the storage is \"%s\"; a cut that the gradient already has "
+        "gradient path: reductions lead to \"%s\", the storage is \"%s\"; a cut that the gradient already has "
         "stays outside the cuts that reductions make",
         ad_layout_print(&p.reached, reached, sizeof reached), ad_layout_print(storage, wanted, sizeof wanted));
   memcpy(steps, p.step, (size_t)p.count * sizeof *steps);

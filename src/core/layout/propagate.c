@@ -158,6 +158,7 @@ static ad_status meet_on(const operation *op, ad_axis axis, ad_layout *out) {
   return AD_OK;
 }
 
+/* Checks an operand's mesh and types, and that its cuts are along dimensions that the rule gives it. */
 static ad_status check_operand(const operation *op, size_t i) {
   char type[AD_TYPE_TEXT_MAX];
   int ndim = ad_rule_operand(op->rule, i).count;

@@ -53,6 +53,7 @@ static repair repair_whole(const ad_conflict *conflict) {
   return (repair){whole, whole->like_other};
 }
 
+/* The repair to suggest for a conflict. */
 static repair repair_of(const ad_conflict *conflict) {
   const ad_side *first = &conflict->side[0], *last = &conflict->side[conflict->sides - 1];
   switch (conflict->kind) {

@@ -12,11 +12,11 @@
   X(AD_PARTIAL_PLUS_WHOLE, "every rank would add the whole value to its addend, and the sum count it once per rank") \
   X(AD_SUM_PLUS_WHOLE, "the sum along that dimension is a partial, and the whole value would count once per rank")   \
   X(AD_PARTIAL_TIMES_PARTIAL, "a product of sums is not the sum of the products")                                    \
-  X(AD_PARTIAL_NONLINEAR, "it is not linear, so a sum has to be complete before it")                                 \
-  X(AD_CUT_AND_WHOLE, "one dimension is cut here and whole there")                                                   \
+  X(AD_PARTIAL_NONLINEAR, "the operation is not linear, so the sum must be complete before it")                      \
+  X(AD_CUT_AND_WHOLE, "one operand has this dimension cut, the other whole")                                         \
   X(AD_TWO_DIMENSIONS, "one axis would cut two dimensions of the result")                                            \
   X(AD_CUT_DIFFERENTLY, "only zigzag cuts fit zigzag cuts")                                                          \
-  X(AD_CUT_ALONG_WHOLE, "it is not local along that dimension")                                                      \
+  X(AD_CUT_ALONG_WHOLE, "the operation is not local along that dimension")                                           \
   X(AD_CUT_ORDER, "several axes cut that dimension, and the operands nest the cuts differently")
 
 typedef enum ad_conflict_kind {

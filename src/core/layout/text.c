@@ -42,7 +42,8 @@ static ad_status read_word(const char *text, ad_word word, ad_axes *named, ad_la
                    "layout \"%.120s\": `%.*s` has type `%.*s`; a type is R, I, V, P, S0 to S%d, or S0z to S%dz", text,
                    ad_word_shown(name), name.data, ad_word_shown(value), value.data, AD_DIMS_MAX - 1, AD_DIMS_MAX - 1);
   *named |= axes;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) /* one by one: dp_replicate outside dp_shard in any mesh */
+  /* axis by axis, so that dp_replicate cuts outside dp_shard in any mesh */
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (axes & AD_AXES(axis)) ad_layout_set(layout, AD_AXES(axis), type);
   return AD_OK;
 }
@@ -58,8 +59,8 @@ ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out)
   ad_axes missing = ad_mesh_large(mesh) & ~named;
   if (missing)
     return ad_fail(AD_INVALID,
-                   "layout \"%.120s\" gives no type on `%s`; on mesh \"%s\" it names every axis larger than 1", text,
-                   ad_axes_print(missing, absent, sizeof absent), ad_mesh_text(mesh));
+                   "layout \"%.120s\" gives no type on `%s`; a layout on mesh \"%s\" names every axis larger than 1",
+                   text, ad_axes_print(missing, absent, sizeof absent), ad_mesh_text(mesh));
   *out = layout;
   return AD_OK;
 }

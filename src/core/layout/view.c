@@ -117,6 +117,7 @@ static ad_status keep_unnamed(const ad_layout *layout, const char *site, ad_layo
   return AD_OK;
 }
 
+/* Sets the types of all axes of the view. */
 static ad_status view_all(const ad_layout *layout, const char *site, ad_layout *seen) {
   ad_axes known = 0;
   AD_TRY(view_sets(layout, site, seen, &known));

@@ -26,8 +26,8 @@ static ad_status text_without(const ad_mesh *mesh, ad_axis axis, const char *par
   ad_text text = ad_text_on(buffer, AD_MESH_TEXT_MAX);
   int64_t size = mesh->axis_size[axis];
   if (size > 1 && mesh->stride[axis] * size != mesh->size)
-    return ad_fail(AD_INVALID, "mesh \"%s\": `%s` comes first: the ranks of a %s are one after another", mesh->text,
-                   ad_axis_name(axis), part);
+    return ad_fail(AD_INVALID, "mesh \"%s\": `%s` must be the first axis: the ranks of a %s must be consecutive",
+                   mesh->text, ad_axis_name(axis), part);
   for (int i = 0; i < mesh->named_count; i++)
     if (mesh->order[i] != axis)
       ad_text_add(&text, "%s%s=%" PRId64, text.used ? " " : "", ad_axis_name(mesh->order[i]),

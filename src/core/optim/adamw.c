@@ -42,7 +42,7 @@ static ad_status check_options(const ad_adamw_options *options) {
 
 static ad_status check_param(const ad_array *param, size_t index) {
   if (param->dtype != AD_F32 && param->dtype != AD_F64)
-    return ad_fail(AD_INVALID, "AdamW: parameter %zu is %s; it updates f32 and f64", index,
+    return ad_fail(AD_INVALID, "AdamW: parameter %zu is %s; AdamW updates only f32 and f64", index,
                    ad_dtype_name(param->dtype));
   if (param->scale)
     return ad_fail(AD_TYPE, "AdamW: parameter %zu carries the scale 2^-%d; a parameter has scale 1", index,
@@ -139,8 +139,8 @@ static ad_status check_param_of(const slot *s, const ad_array *param, size_t ind
     return ad_fail(AD_INVALID, "%s: AdamW: parameter %zu had no data when its state was made; nothing was updated",
                    site, index);
   if (param->dtype == s->param) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: AdamW: parameter %zu is %s, it was made as %s; nothing was updated", site, index,
-                 ad_dtype_name(param->dtype), ad_dtype_name(s->param));
+  return ad_fail(AD_TYPE, "%s: AdamW: parameter %zu is %s, but its state was made for %s; nothing was updated", site,
+                 index, ad_dtype_name(param->dtype), ad_dtype_name(s->param));
 }
 
 /* Checks a gradient. It may have another floating dtype than its parameter: the one in which its contract reduces it.
