@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What `addend check --sabotage` says of planted mistakes, held against what was planted.
+"""Compares the causes that `addend check --sabotage` reports for planted mistakes with what was planted.
 
     python3 bench/causes.py build/addend recipes/*.yaml >table.md
 
-Every mistake that numbers catch is one line of its recipe's tally: whether axis and place are named, by a `cause` or among
-`possible_causes`, and whether a `cause` is false. What is not named and what is false is listed.
+Counts for each recipe, over all mistakes that are caught by numbers: whether axis and place are named, by `cause` or among
+`possible_causes`, and whether a `cause` is false. Lists the mistakes that are not named, and the false causes.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 PLACE = re.compile(r'^(?P<what>.*): (?P<move>\w+) over (?P<axes>[a-z_,]+)( \(number \d+\))?$')
 NOT_OVER = {'more_axes', 'fewer_axes', 'other_group'}
 
-# What words tell the truth of a mistake that is no transition; its parameter is named in any case.
+# Words that a right cause of these mistakes contains (mistakes that are not in a transition; the parameter is always named).
 KNOWN = {
     'mean-of-microbatch-means': r'microbatch',
     'last-microbatch-only': r'last microbatch',
@@ -35,8 +35,8 @@ KNOWN = {
 }
 
 
-# Where an operator says how a sum is wrong, these kinds say another thing. `missing` of a pass or of the count says only
-# that its transition is another one ("left out, or done over others").
+# Kinds of causes that contradict an operator, which says how the sum is wrong. `missing` for a pass or a count only says
+# that another transition is meant ("left out, or done over others").
 OTHER_KINDS = {
     'averaged': {'doubled', 'partial', 'wrong_group'},
     'doubled': {'averaged', 'partial', 'wrong_group'},
@@ -46,7 +46,7 @@ OTHER_KINDS = {
 
 
 def truth(sabotage):
-    """The axes that were meddled with, and the phase and place where."""
+    """The axes over which the mistake was planted, and its phase and place."""
     derived = sabotage['derived']
     place = PLACE.match(derived['place'])
     axes = set(place['axes'].split(','))
@@ -55,7 +55,7 @@ def truth(sabotage):
         axes = {named}
     if derived['operator'] == 'other_group':
         axes |= {named}
-    if derived['phase'] != 'step':  # of a transition on a tape: which one is the answer
+    if derived['phase'] != 'step':  # for a transition on a tape, the answer is which one
         axes |= set(place['axes'].split(','))
     return axes, derived['phase'], place['what']
 
@@ -85,7 +85,7 @@ def fits(cause, sabotage):
 
 
 def is_false(cause, sabotage):
-    """A lone cause that says another axis or place; words that name neither are vague, not false."""
+    """Whether a certain cause names another axis or place; one that names neither is vague, not false."""
     if fits(cause, sabotage) or cause['kind'] == 'unknown':
         return False
     if not sabotage['derived']:

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""A large dump for measuring `addend diff` (docs/dumps.md): RANKS ranks of MICROBATCHES microbatches, PARAMS parameters of SAMPLED sampled
-elements, f32 or f16, all sums right but WRONG of them. Needs NumPy.
+"""Writes a large dump for measuring `addend diff` (docs/dumps.md): RANKS ranks, MICROBATCHES microbatches, PARAMS parameters with SAMPLED
+sampled elements, f32 or f16; the sums of WRONG parameters are wrong. Needs NumPy.
 
     bench/dumps.py FOLDER [--ranks 256] [--microbatches 1] [--params 200] [--sampled 4096] [--wrong 10] [--mistakes missing] [--dtype f32]
     /usr/bin/time -v addend diff FOLDER
 
---mistakes: by turns, of the wrong ones
-    missing   one rank's addends are left out, another rank's in each parameter
-    last      the last microbatch alone
-    half      the ranks of the second half are left out
-    twice     everything counts twice
-    factor    everything counts by a factor that each parameter has for itself
-    own       each rank has its own addends alone
-    random    every addend has a count of its own
-    term      something is in it that is no addend"""
+--mistakes: the kinds of wrong sums, in turn
+    missing   one rank's addends are left out, another rank's for each parameter
+    last      only the last microbatch is in the sum
+    half      the second half of the ranks is left out
+    twice     all addends are counted twice
+    factor    all addends are multiplied by one factor, another one for each parameter
+    own       each rank has only its own addends
+    random    every addend has another count
+    term      the sum contains something that is not an addend"""
 import argparse
 import json
 import pathlib
@@ -22,7 +22,7 @@ import struct
 import numpy
 
 MISTAKES = ("missing", "last", "half", "twice", "factor", "own", "random", "term")
-POOL = 1 << 24  # random numbers; each addend is a stretch of them
+POOL = 1 << 24  # number of random numbers; each addend is a slice of them
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("folder", type=pathlib.Path)
@@ -50,7 +50,7 @@ pool = random.standard_normal(POOL + numel, dtype=numpy.float32).astype(dtype)
 
 
 def write(path, metadata, values):
-    """`values`: [params, sampled]"""
+    """Writes one file of the dump. `values`: [params, sampled]"""
     header = {"__metadata__": {**common, **metadata}}
     size = values.itemsize * call.sampled
     for i, name in enumerate(names):
@@ -62,7 +62,7 @@ def write(path, metadata, values):
 
 
 def count(param, rank, microbatch):
-    """How often the addend is in the sum that all ranks have."""
+    """How often the addend is counted in the sum."""
     mistake = mistake_of[param]
     wrong = {"missing": rank != param % call.ranks, "last": microbatch == call.microbatches - 1, "half": rank < call.ranks / 2,
              "twice": 2, "factor": 1 + (param + 0.5) / call.params, "random": random.uniform(0.5, 1.5)}

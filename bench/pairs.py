@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Steps of two builds of addend: the same training by each, in turns, and what the second takes of the first's time.
+"""Compares the training steps of two builds of addend: runs the same training with each in turns, and prints the ratio of their times.
 
     git worktree add ../before COMMIT && cmake -S ../before -B ../before/build -DCMAKE_BUILD_TYPE=Release && cmake --build ../before/build
     python3 bench/pairs.py ../before/build/addend build/addend bench/slots.yaml --over "shard.zero=2;3" --over "mesh=dp_shard=2;dp_shard=4"
 
-A line for each combination of the values that --over gives: the median of the pairs' ratios of median step times. The
+Prints a line for each combination of the values in --over: the median over pairs of runs of the ratio of median step times. The
 first four steps of a run are not counted. Other work on the machine makes single pairs worthless: look at their range."""
 
 import argparse
@@ -38,8 +38,8 @@ def ratio_of_pair(options, settings, turned):
 def parse():
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("bench/pairs.py", description=__doc__, formatter_class=plain)
-    parser.add_argument("before", help="the addend to compare with")
-    parser.add_argument("after", help="the other one")
+    parser.add_argument("before", help="the build of addend to compare with")
+    parser.add_argument("after", help="the build to measure")
     parser.add_argument("recipe")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="runs of each for each combination (5)")
     parser.add_argument("--over", action="append", default=[], metavar="KEY=V1;V2", help="settings, all combinations")

@@ -205,7 +205,7 @@ const int bench_kind_count = sizeof bench_kinds / sizeof *bench_kinds;
 _Static_assert(sizeof bench_kinds / sizeof *bench_kinds <= BENCH_KINDS_MAX, "an orchestra has no place for all");
 
 /* Closes file descriptors inherited from the conductor: its sockets would stay open here, so other programs' ranks
- * would not notice when it closes them. syscall, since glibc before 2.34 lacks close_range, as does Linux before 5.9. */
+ * would not notice when it closes them. glibc before 2.34 lacks close_range, and so does Linux before 5.9. */
 static void close_inherited(void) {
   if (!syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0)) return;
   for (int fd = STDERR_FILENO + 1; fd < sysconf(_SC_OPEN_MAX); fd++) close(fd);

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""How often `addend check` is wrong in the recipe's own dtypes: right programs drawn over recipes, meshes, seeds, dtypes and
-kernels of products and rows, and how many of them it calls wrong. With --sabotage the known mistakes of dtypes are planted in
-each, and those that pass are told. A draw that is no world (rows that do not divide) or that this processor cannot run is passed
-over and counted.
+"""Measures how often `addend check` is wrong with a recipe's own dtypes: draws right programs (recipe, mesh, seed, dtypes, kernels of
+products and rows) and counts those that it calls wrong. With --sabotage it plants the known mistakes of dtypes in each, and lists those
+that pass. Draws that are not possible (rows that do not divide) or that this processor cannot run are skipped and counted.
 
     bench/proofs.py build/addend 3600
     bench/proofs.py build/addend 320 --sabotage --out mistakes.jsonl"""
@@ -26,7 +25,7 @@ KERNELS = {"OPENBLAS_CORETYPE": ["Zen", "SkylakeX", "Prescott", "Haswell", "Neha
 
 
 def draw_dtypes(drawn, name):
-    """What `--set` says of dtypes, as words of the command line."""
+    """Draws dtypes, as --set arguments of the command line."""
     chance = drawn.random()
     if chance < 0.35:
         return [] if "f16" in name else ["precision.compute=bf16"]
@@ -40,7 +39,7 @@ def draw_dtypes(drawn, name):
 
 
 def draw(number):
-    """A recipe's name, what is set in it, and the kernels that compute it."""
+    """Draws a recipe's name, its --set arguments, and the kernels to use."""
     drawn = random.Random(f"right {number}")
     name = drawn.choice(NAMES)
     sets = [f"train.seed={drawn.randrange(1, 100000)}"]
@@ -53,7 +52,7 @@ def draw(number):
 
 
 def prove(number, call):
-    """The draw and its proof; no proof where it is no world here."""
+    """The draw and its proof; without a proof if the draw is not possible here."""
     name, sets, kernels = draw(number)
     words = [call.addend, "check", RECIPES / f"{name}.yaml", "--dtype", "recipe", "--json"]
     words += [word for text in sets for word in ("--set", text)] + ["--sabotage=1"] * call.sabotage
@@ -70,7 +69,7 @@ def prove(number, call):
 
 
 def report(rows):
-    """The counts over all draws; whether none was wrong."""
+    """Prints the counts over all draws; returns whether none was judged wrongly."""
     proofs = [row for row in rows if "passed" in row]
     wrong = [row for row in proofs if not row["passed"]]
     planted = [(row, name, caught) for row in proofs for name, caught in row.get("planted", {}).items()]

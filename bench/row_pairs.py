@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Rows of `addend bench` from two builds, in turns, and what the second takes of the first's time.
+"""Compares rows of `addend bench` of two builds, run in turns, and prints the ratio of their times.
 
     git worktree add ../before COMMIT && cmake -S ../before -B ../before/build -DCMAKE_BUILD_TYPE=Release && cmake --build ../before/build
     python3 bench/row_pairs.py ../before/build/addend build/addend all_reduce reducer train_step --pairs 15
 
-A line for each row: the median of the pairs' ratios of median times, its quartiles, and the first build's own time. The
-last line is the geometric mean of all medians. `--all` adds what `bench --quick` leaves out. Leave the machine alone
-meanwhile: other work makes single pairs worthless."""
+Prints a line for each row: the median of the pairs' ratios of median times, its quartiles, and the first build's time. The
+last line is the geometric mean of all medians. `--all` adds the cases that `bench --quick` leaves out. Run nothing else on
+the machine meanwhile: it makes single pairs worthless."""
 
 import argparse
 import collections

@@ -1,4 +1,4 @@
-"""What `addend.torch.watch` costs: a plain step and a watched one of the same model take turns, on every rank.
+"""Measures the cost of `addend.torch.watch`: plain and watched steps of the same model in turns, on every rank.
     PYTHONPATH=python ADDEND_LIBRARY=build/libaddend.so OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 bench/torch_watch.py [--turns N]
 Prints the table "Watched step" of docs/measured/: for DDP and FSDP2, for 1 and 4 microbatches, a plain step and a watched one up to synchronised
 gradients, judged, with the report on all ranks. Processor time of all ranks together, in ms, median of the turns; the ratio is the median of
@@ -53,7 +53,7 @@ def loss_of(model):
 
 
 def step_ms(model, microbatches, watched):
-    """Processor time of all ranks."""
+    """The processor time of a step, of all ranks together, in ms."""
     model.zero_grad()
     dist.barrier()
     start = time.process_time()
@@ -73,7 +73,7 @@ def step_ms(model, microbatches, watched):
 
 
 def measure(wrap, microbatches, turns):
-    """One turn after another: [plain, watched] in ms. The first pair is not counted."""
+    """The times of each turn: [plain, watched] in ms. The first turn is not counted."""
     torch.manual_seed(0)
     model = wrap()
     torch.manual_seed(1 + dist.get_rank())
@@ -93,7 +93,7 @@ def row(name, microbatches, pairs):
 
 
 def counted_us():
-    """What `every=` costs a step that it leaves out, in us."""
+    """The time in us that a step costs which `every=` leaves unwatched."""
     model, steps = nn.Linear(2, 2), 100_000
     addend.torch.watch(model, every=2 * steps).__enter__().__exit__(KeyError, KeyError(), None)
     start = time.process_time()

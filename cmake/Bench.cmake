@@ -1,5 +1,5 @@
-# `addend bench`: bench/*.c is part of the program; what it measures beside addend lies in the folder `peers` next to it. Peers are
-# built where they are installed and needed for nothing else.
+# `addend bench`: bench/*.c is part of the program. The peers with which it compares addend are in the folder `peers`
+# beside the program; those that are installed are built, and nothing else needs them.
 if(TARGET addend_cli)
   file(GLOB bench CONFIGURE_DEPENDS bench/*.c)
   list(REMOVE_ITEM bench ${CMAKE_SOURCE_DIR}/bench/rank.c)
@@ -37,7 +37,7 @@ if(TARGET addend_cli)
   endif()
   ad_add_bench_program(bench_rank bench/rank.c)
   add_dependencies(bench_rank addend_mpi)
-  foreach(module ${AD_MPI_MODULES}) # found beside the program
+  foreach(module ${AD_MPI_MODULES}) # put beside the program, where it looks for them
     get_filename_component(name ${module} NAME)
     add_custom_command(TARGET bench_rank POST_BUILD
       COMMAND ${CMAKE_COMMAND} -E create_symlink ${module} ${AD_PEERS}/${name} VERBATIM)
@@ -58,7 +58,7 @@ if(TARGET addend_cli)
     endif()
   endforeach()
 
-  # deepspeed_shm.cpp is compiled where it is measured. Scripts find the package beside them.
+  # deepspeed_shm.cpp is compiled when it is measured. The peers' scripts find the Python package beside them.
   file(GLOB scripts CONFIGURE_DEPENDS bench/peers/*.py bench/peers/*.cpp)
   file(CREATE_LINK ${CMAKE_SOURCE_DIR}/python/addend ${AD_PEERS}/addend SYMBOLIC)
   foreach(script ${scripts})

@@ -1,10 +1,10 @@
-# The libraries that addend stands on; docs/running.md says what each is for. script/setup installs them, or names them.
-# What is missing is told in one sentence, since a person would otherwise meet the libraries one by one.
+# The libraries that addend needs; docs/running.md says what each is for. script/setup installs them or names them. All
+# missing libraries are reported in one message, not one after another.
 set(AD_MISSING "")
 find_package(PkgConfig QUIET)
 find_package(Threads REQUIRED)
 
-# ad_need NAME MODULE: the target PkgConfig::NAME of pkg-config's module
+# ad_need NAME MODULE: makes the target PkgConfig::NAME from pkg-config's module MODULE
 macro(ad_need name module)
   if(PKG_CONFIG_FOUND)
     pkg_check_modules(${name} QUIET IMPORTED_TARGET ${module})
@@ -14,7 +14,7 @@ macro(ad_need name module)
   endif()
 endmacro()
 
-# ad_need_path VARIABLE FILE WORDS: the folder that has the file
+# ad_need_path VARIABLE FILE WORDS: sets VARIABLE to the folder that has FILE; WORDS name it if it is missing
 macro(ad_need_path variable file words)
   find_path(${variable} ${file} ${ARGN})
   if(NOT ${variable})
@@ -22,7 +22,7 @@ macro(ad_need_path variable file words)
   endif()
 endmacro()
 
-# ad_need_all WHAT [WORDS]: ends where something is missing
+# ad_need_all WHAT [WORDS]: stops with an error if anything that the calls before asked for is missing
 macro(ad_need_all what)
   if(NOT PKG_CONFIG_FOUND)
     list(PREPEND AD_MISSING pkg-config)
@@ -30,7 +30,7 @@ macro(ad_need_all what)
   if(AD_MISSING)
     list(REMOVE_DUPLICATES AD_MISSING)
     string(REPLACE ";" ", " missing "${AD_MISSING}")
-    message(FATAL_ERROR "${what} needs what is missing here: ${missing}; script/setup in addend's folder installs it, or says what it is called here${ARGN}")
+    message(FATAL_ERROR "${what} needs libraries that are missing: ${missing}; script/setup in addend's folder installs them, or names this system's packages${ARGN}")
   endif()
 endmacro()
 
@@ -54,7 +54,7 @@ ad_need(FREETYPE freetype2)
 ad_need_path(DYGRAPHS_FOLDER dygraph.min.js "dygraphs (-DDYGRAPHS_FOLDER=FOLDER names the one that has dygraph.min.js and dygraph.css)"
   PATHS /usr/share/javascript/dygraphs)
 ad_need_all("addend with its trainer" "; -DAD_TRAINER=OFF builds the core, which needs less")
-# oneDNN makes products of bf16. Without it OpenBLAS makes them all.
+# oneDNN computes bf16 matrix products. Without it OpenBLAS computes them in f32.
 find_path(ONEDNN_INCLUDE oneapi/dnnl/dnnl.h)
 find_library(ONEDNN_LIBRARY dnnl)
 if(ONEDNN_INCLUDE AND ONEDNN_LIBRARY)
@@ -64,7 +64,7 @@ if(ONEDNN_INCLUDE AND ONEDNN_LIBRARY)
     set(AD_ONEDNN_LIBRARY ${ONEDNN_LIBRARY})
     set_source_files_properties(src/trainer/products/gemm_onednn.c PROPERTIES COMPILE_DEFINITIONS AD_ONEDNN)
   else()
-    message(WARNING "matrix products of bf16 are slow: this oneDNN (${ONEDNN_LIBRARY}) cannot be held to one thread a rank; one that was built for OpenMP can (Debian: libdnnl-dev)")
+    message(WARNING "matrix products of bf16 are slow: this oneDNN (${ONEDNN_LIBRARY}) cannot be limited to one thread per rank, so it is not used; install one that was built with OpenMP (Debian: libdnnl-dev)")
   endif()
 else()
   message(WARNING "matrix products of bf16 are slow: oneDNN is missing; script/setup installs it (Debian: libdnnl-dev)")

@@ -1,4 +1,5 @@
-# tests/fuzz/fuzz_NAME.c becomes the fuzzer fuzz_NAME; its first inputs lie in tests/fuzz/corpus/NAME. All: target fuzzers.
+# tests/fuzz/fuzz_NAME.c becomes the fuzzer fuzz_NAME; its first inputs are in tests/fuzz/corpus/NAME. Target `fuzzers`
+# builds all.
 add_custom_target(fuzzers)
 file(GLOB fuzzers CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
 foreach(source ${fuzzers})

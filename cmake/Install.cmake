@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# core.h includes the headers of libaddend, each with its path.
+# The headers of component `core` are those that core.h includes.
 file(STRINGS include/addend/core.h includes REGEX "^#include")
 string(REGEX MATCHALL "addend/[a-z_]+\\.h" AD_CORE_HEADERS "${includes};addend/core.h")
 list(TRANSFORM AD_CORE_HEADERS PREPEND ${CMAKE_SOURCE_DIR}/include/)
@@ -34,7 +34,7 @@ if(AD_MPI_MODULES)
   install(FILES ${AD_MPI_MODULES} DESTINATION ${CMAKE_INSTALL_LIBDIR}/addend COMPONENT core)
 endif()
 
-# Packages find the tree from where they lie, so `cmake --install --prefix` may name any place.
+# The pkg-config and CMake packages find the installed tree relative to themselves, so any `--prefix` works.
 configure_package_config_file(cmake/addendConfig.cmake.in addendConfig.cmake INSTALL_DESTINATION ${AD_PACKAGE_FOLDER})
 write_basic_package_version_file(addendConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/addendConfig.cmake ${CMAKE_BINARY_DIR}/addendConfigVersion.cmake
@@ -51,7 +51,7 @@ endif()
 
 install(FILES docs/addend.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 
-# The program itself says what completes it, so what is installed has every command, option and key.
+# The program itself prints its shell completions, so these have all its commands, options and keys.
 if(TARGET addend_cli AND NOT AD_FUZZ)
   set(AD_COMPLETIONS ${CMAKE_BINARY_DIR}/completions)
   file(MAKE_DIRECTORY ${AD_COMPLETIONS})

@@ -1,7 +1,8 @@
-# libaddend, of the folders of src/core, and libaddend_train, of those of src/trainer: each shared and static. The trainer links the
-# shared core, so that a process that loads both has one core; no object is in both.
-# A folder is an object library ad_FOLDER, with the files of its subfolders; what lies deeper belongs to no library (comm/mpi/module).
-# Tests link AD_OBJECTS_UP_TO_FOLDER, which is its objects and those of all before it.
+# Builds libaddend from the folders of src/core and libaddend_train from those of src/trainer, each shared and static.
+# The trainer links the shared core, so a process that loads both has one core; no object is in both.
+# Each folder is an object library ad_FOLDER, with the files of its direct subfolders; deeper ones (comm/mpi/module) are
+# in no library. A test of a folder links AD_OBJECTS_UP_TO_FOLDER: the objects of this folder and of all folders before
+# it.
 set(AD_OBJECTS "")
 function(ad_add_layers house)
   foreach(layer ${ARGN})
@@ -19,17 +20,18 @@ function(ad_add_layers house)
   set(AD_OBJECTS_OF_${house} ${own} PARENT_SCOPE)
 endfunction()
 
-# The numbers of the libraries' sonames, and of the versions in their exports.map: raised when something promised goes (docs/versioning.md).
+# The numbers in the libraries' sonames and in the versions of their exports.map: raised by incompatible changes
+# (docs/versioning.md).
 set(AD_ABI_core 0)
 set(AD_ABI_trainer 0)
-# ad_add_library TARGET HOUSE LIBRARIES...: also TARGET_static. What libaddend exports is in its map: each symbol has a version.
+# ad_add_library TARGET HOUSE LIBRARIES...: adds TARGET and TARGET_static. exports.map lists the exported symbols.
 function(ad_add_library target house)
   set(map ${CMAKE_SOURCE_DIR}/src/${house}/exports.map)
   add_library(${target} SHARED ${AD_OBJECTS_OF_${house}})
   add_library(${target}_static STATIC ${AD_OBJECTS_OF_${house}})
   set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${AD_ABI_${house}} LINK_DEPENDS ${map})
   target_link_options(${target} PRIVATE "-Wl,--version-script=${map}")
-  if(NOT AD_SANITIZE AND NOT AD_FUZZ) # a program brings the run time of its sanitizers
+  if(NOT AD_SANITIZE AND NOT AD_FUZZ) # with sanitizers, their run time is in the program, so symbols stay undefined
     target_link_options(${target} PRIVATE -Wl,--no-undefined)
   endif()
   set_target_properties(${target}_static PROPERTIES OUTPUT_NAME ${target})
@@ -42,20 +44,20 @@ endfunction()
 ad_add_layers(core ${AD_CORE_LAYERS})
 if(AD_TRAINER)
   ad_add_layers(trainer ${AD_TRAINER_LAYERS})
-  # The commands, for programs of one's own: ad_main (main.h).
+  # The commands are in the trainer library too, for users' own programs: ad_main (main.h).
   file(GLOB sources CONFIGURE_DEPENDS cli/frame/*.c cli/trainer/*.c)
   add_library(ad_cli OBJECT ${sources})
   target_compile_definitions(ad_cli PRIVATE AD_VERSION="${PROJECT_VERSION}")
   target_include_directories(ad_cli PRIVATE ${CMAKE_SOURCE_DIR} ${AD_TRAINER_INCLUDES})
   list(APPEND AD_OBJECTS_OF_trainer $<TARGET_OBJECTS:ad_cli>)
   list(APPEND AD_OBJECTS $<TARGET_OBJECTS:ad_cli>)
-  set(AD_OBJECTS_UP_TO_system ${AD_OBJECTS}) # whose tests need the whole library
+  set(AD_OBJECTS_UP_TO_system ${AD_OBJECTS}) # tests/system needs the whole library
 endif()
 include(cmake/Kernels.cmake)
 include(cmake/Pages.cmake)
 
 ad_add_library(addend core ${AD_CORE_LIBRARIES})
-set(AD_STATIC addend_static) # what the program and the examples are linked with
+set(AD_STATIC addend_static) # the program and the examples link this
 if(AD_TRAINER)
   ad_add_library(addend_train trainer ${AD_TRAINER_LIBRARIES} ${AD_CORE_LIBRARIES})
   target_link_libraries(addend_train PUBLIC addend)

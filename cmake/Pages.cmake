@@ -1,4 +1,5 @@
-# Pages are a part of the library: an HTML file with styles and scripts in their places. What all of them share is in src/core/files/.
+# Builds the HTML pages into the libraries: an HTML file with styles and scripts inserted. Files that all pages share
+# are in src/core/files/.
 function(ad_add_page layer name page)
   set(source ${CMAKE_BINARY_DIR}/${name}.c)
   set(parts ${CMAKE_SOURCE_DIR}/src/core/files/common.css ${CMAKE_SOURCE_DIR}/src/core/files/elements.js ${ARGN})

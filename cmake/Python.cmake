@@ -1,6 +1,7 @@
-# The wheels of the Python package. That of python/ (AD_TRAINER=OFF) has the core and the program without the trainer's commands beside
-# its modules, that of python/train/ has the trainer, which finds the core in the folder `addend` beside its own, and the whole program.
-# A wheel cannot hold links, so a library lies there by its soname alone.
+# The native parts of the Python wheels. The wheel of python/ (AD_TRAINER=OFF) has the core library and the program
+# without the trainer's commands. The wheel of python/train/ has the program with all commands and the trainer library,
+# which finds the core in the folder `addend` beside its own. A wheel cannot have links, so libraries are named by
+# soname.
 if(AD_TRAINER)
   set(AD_NATIVE addend_train/_native)
   set(AD_WHEEL_LIBRARY addend_train)
@@ -11,7 +12,7 @@ endif()
 add_custom_target(addend_python DEPENDS ${AD_WHEEL_LIBRARY} addend_cli addend_mpi)
 if(SKBUILD)
   foreach(target ${AD_WHEEL_LIBRARY} addend_cli)
-    target_link_options(${target} PRIVATE -s) # nobody debugs a wheel
+    target_link_options(${target} PRIVATE -s) # strip: wheels are not debugged
   endforeach()
   if(AD_TRAINER)
     set_target_properties(addend_train PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../../addend/_native")

@@ -1,28 +1,28 @@
-# tests/LAYER/test_NAME.c becomes the test LAYER/NAME and links that layer and those before it, nothing more.
-# tests/system holds what needs the whole library; tests/oracle holds it against numbers that PyTorch computed and that
-# are committed there; tests/cli holds scripts that run the built program; tests/install builds a stranger's program
-# against an installed tree. Label unit: a program of one layer, of system or of oracle; label tsan: what runs under the
-# thread sanitizer too.
-# Sanitizers complain by exit status 99, so that no test takes it for a status of the program under test.
+# tests/LAYER/test_NAME.c becomes the test LAYER/NAME and links only that layer and those before it.
+# tests/system has tests of the whole library; tests/oracle compares it with numbers that PyTorch computed, which are
+# committed there; tests/cli has scripts that run the built program; tests/install builds a user's program against an
+# installed tree. Label unit: test programs of one layer, of system or of oracle; label tsan: tests that also run with
+# the thread sanitizer.
+# Sanitizers end a program with exit status 99, which no tested program uses.
 set(AD_TEST_ENVIRONMENT
   "ASAN_OPTIONS=exitcode=99:detect_stack_use_after_return=1:strict_string_checks=1"
   "UBSAN_OPTIONS=print_stacktrace=1"
   "TSAN_OPTIONS=exitcode=99:second_deadlock_stack=1:suppressions=${CMAKE_SOURCE_DIR}/tests/support/tsan.supp"
   "OPENBLAS_NUM_THREADS=1")
-if(AD_SANITIZE MATCHES "thread") # which leaves a process less than 2 TiB of addresses; 32 ranks ask for 32 times the machine's memory
+if(AD_SANITIZE MATCHES "thread") # leaves less than 2 TiB of addresses; 32 ranks reserve 32 times the memory
   list(APPEND AD_TEST_ENVIRONMENT "ADDEND_ADDRESSES=512")
 endif()
-# `seconds` end what hangs and judge no speed: several times what a test takes with a sanitizer on a machine that has other
-# work for ten.
+# `seconds`: the timeout, only to end tests that hang: several times what a test takes with a sanitizer on a machine
+# with ten times the load.
 function(ad_describe_test name folder seconds)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} ENVIRONMENT "${AD_TEST_ENVIRONMENT}")
   set_property(TEST ${name} APPEND PROPERTY LABELS ${folder})
-  if(folder STREQUAL mpi) # ranks of an MPI poll while they wait: two cores are theirs; what waits itself may run beside
+  if(folder STREQUAL mpi) # MPI ranks poll while they wait, so they need two cores
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   endif()
 endfunction()
 
-# An archive, so that a test takes from it only what it calls and needs no layer beyond its own.
+# A static library, so that a test links only the helpers that it calls, and no layer after its own.
 file(GLOB support CONFIGURE_DEPENDS tests/support/*.c)
 set(AD_TEST_SUPPORT "")
 if(support)
@@ -33,8 +33,8 @@ if(support)
 endif()
 
 set(available "")
-set(AD_UNIT_TESTS "") # what the label unit needs built
-set(AD_THREAD_TESTS "") # the same of tsan
+set(AD_UNIT_TESTS "") # targets to build for label unit
+set(AD_THREAD_TESTS "") # targets to build for label tsan
 set(layers_of_tests ${AD_LAYERS})
 if(AD_TRAINER)
   list(APPEND layers_of_tests system oracle)
@@ -50,14 +50,14 @@ foreach(layer ${layers_of_tests})
     set(target test_${layer}_${name})
     add_executable(${target} ${source} ${available})
     target_include_directories(${target} PRIVATE tests/support src/trainer ${AD_TRAINER_INCLUDES})
-    target_compile_definitions(${target} PRIVATE AD_TEST_SOURCE="${CMAKE_SOURCE_DIR}") # where files of the tree are read
+    target_compile_definitions(${target} PRIVATE AD_TEST_SOURCE="${CMAKE_SOURCE_DIR}") # for files of the source tree
     target_link_libraries(${target} PRIVATE ${AD_TEST_SUPPORT} ${CMOCKA_LIBRARY} ${AD_TRAINER_LIBRARIES} ${AD_CORE_LIBRARIES})
     add_test(NAME ${layer}/${name} COMMAND ${target})
     ad_describe_test(${layer}/${name} ${layer} 900)
     set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS unit)
     list(APPEND AD_UNIT_TESTS ${target})
     file(STRINGS ${source} threads REGEX "pthread_create|thrd_create|ad_checkpointer_create|ad_work_do" LIMIT_COUNT 1)
-    if(threads) # ranks are processes: the thread sanitizer has something to say only where threads are started
+    if(threads) # ranks are processes, so the thread sanitizer is of use only in tests that start threads
       set_property(TEST ${layer}/${name} APPEND PROPERTY LABELS tsan)
       list(APPEND AD_THREAD_TESTS ${target})
     endif()
@@ -70,7 +70,7 @@ add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 set(AD_CORE_SCRIPTS diff diff_edges explain core schedule)
 if(TARGET addend_cli)
   file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
-  if(NOT AD_TRAINER) # what needs no recipe
+  if(NOT AD_TRAINER) # scripts that need no recipe
     list(TRANSFORM AD_CORE_SCRIPTS REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/tests/cli/\\1.sh" OUTPUT_VARIABLE scripts)
   endif()
   foreach(source ${scripts})
@@ -83,7 +83,7 @@ if(TARGET addend_cli)
       set_tests_properties(cli/${name} PROPERTIES SKIP_RETURN_CODE 77)
     endif()
   endforeach()
-  # Scripts that start examples: those are built before, also where only the program was asked for.
+  # Some scripts run examples, so these must be built before, even if only the program was asked for.
   add_test(NAME examples/built COMMAND ${CMAKE_COMMAND} --build ${CMAKE_BINARY_DIR} --target examples)
   ad_describe_test(examples/built examples 600)
   set_tests_properties(examples/built PROPERTIES FIXTURES_SETUP examples)
@@ -94,7 +94,7 @@ if(TARGET addend_cli)
   endforeach()
 endif()
 
-# A stranger's program has no sanitizer's run time, so an instrumented library is no use to it.
+# A user's program has no sanitizer's run time, so it cannot link a library with sanitizers.
 if(NOT AD_SANITIZE AND NOT AD_FUZZ AND AD_TRAINER)
   add_test(NAME install/outside_program
     COMMAND bash ${CMAKE_SOURCE_DIR}/tests/install/test_install.sh ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER})
@@ -134,7 +134,7 @@ foreach(source ${programs})
   add_dependencies(mpi_${name} addend_mpi)
 endforeach()
 if(TARGET mpi_sums)
-  # The same program, joined by the same library of another version.
+  # The same program as if built with another version of the library: joining ranks of mpi_sums must be refused.
   add_executable(mpi_sums_of_another_version tests/mpi/sums.c src/core/comm/node.c src/core/comm/shm/file.c)
   target_compile_definitions(mpi_sums_of_another_version PRIVATE AD_BUILDING AD_NODE_VERSION="0.0.0" AD_SHM_VERSION="0.0.0")
   target_link_libraries(mpi_sums_of_another_version PRIVATE ${AD_STATIC})
@@ -156,7 +156,7 @@ add_test(NAME mpi/srun COMMAND bash ${CMAKE_SOURCE_DIR}/tests/mpi/srun.sh ${CMAK
 ad_describe_test(mpi/srun mpi 900)
 set_tests_properties(mpi/openmpi mpi/mpich mpi/two_hosts mpi/srun PROPERTIES SKIP_RETURN_CODE 77)
 
-# script/mutate makes builds of its own, here of a project of two sources.
+# The test of script/mutate, which makes its own builds, here of a project with two source files.
 if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   add_test(NAME script/mutate COMMAND bash ${CMAKE_SOURCE_DIR}/tests/script/mutate.sh ${CMAKE_SOURCE_DIR})
   ad_describe_test(script/mutate script 600)
@@ -167,8 +167,8 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   ad_describe_test(script/draw script 60)
 endif()
 
-# Python: tests/python needs NumPy, tests/torch PyTorch and the ranks of a job. Which python3 has them is found when a test runs.
-# A library with a sanitizer cannot be loaded into a Python that has none.
+# Python: tests/python needs NumPy; tests/torch needs PyTorch and starts ranks. The python3 that has them is searched
+# when a test runs. Not with sanitizers: Python cannot load such a library.
 function(ad_add_python_tests folder need seconds)
   file(GLOB scripts CONFIGURE_DEPENDS tests/${folder}/test_*.py)
   foreach(source ${scripts})
@@ -177,7 +177,7 @@ function(ad_add_python_tests folder need seconds)
     add_test(NAME ${folder}/${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/support/python.sh ${need} $<TARGET_FILE:addend> ${source})
     ad_describe_test(${folder}/${name} ${folder} ${seconds})
     set_tests_properties(${folder}/${name} PROPERTIES SKIP_RETURN_CODE 77)
-    if(need STREQUAL torch) # ranks of gloo
+    if(need STREQUAL torch) # these tests start ranks of gloo
       set_tests_properties(${folder}/${name} PROPERTIES PROCESSORS 2)
     endif()
   endforeach()
@@ -187,8 +187,8 @@ if(NOT AD_SANITIZE AND NOT AD_FUZZ)
   ad_add_python_tests(torch torch 900)
 endif()
 
-# The longest first, so that none of them runs alone at the end: ctest starts tests by their cost, which it learns only with
-# the first run in a folder.
+# Costs of the longest tests, so that ctest starts them first and none runs alone at the end. ctest learns costs itself,
+# but only with the first run in a build folder.
 set(cost 100)
 foreach(name examples/built torch/watch mpi/openmpi mpi/mpich comm/launch cli/pools cli/bridge cli/hsdp cli/report check/pool_mistakes
     cli/check cli/faults check/sabotage cli/router tensor/gemm check/proof cli/overflow torch/mistakes cli/bench cli/decompose_gpt

@@ -1,4 +1,4 @@
-# cmake -DFOLDER=... -DOUT=... -P guide.cmake: writes the pages of a folder, NAME.md each, as the table ad_guide_pages.
+# cmake -DFOLDER=... -DOUT=... -P guide.cmake: writes all NAME.md of a folder as the C table ad_guide_pages.
 file(GLOB pages "${FOLDER}/*.md")
 list(SORT pages)
 file(WRITE "${OUT}" "#include \"diff/guide.h\"\n")

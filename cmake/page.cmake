@@ -1,5 +1,5 @@
-# cmake -DNAME=... -DPAGE=... -DPARTS=FILE|FILE|... -DOUT=... -P page.cmake: puts a page together, {{file}} by {{file}}, and writes it as
-# the ad_page NAME, cut at {{data}}, where its data go.
+# cmake -DNAME=... -DPAGE=... -DPARTS=FILE|FILE|... -DOUT=... -P page.cmake: replaces each {{file}} in the page by that
+# part, and writes the page as the C variable NAME of type ad_page, split at {{data}}, where the data is inserted later.
 string(REPLACE "|" ";" parts "${PARTS}")
 foreach(part ${parts})
   get_filename_component(name "${part}" NAME)

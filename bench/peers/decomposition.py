@@ -1,17 +1,17 @@
-"""A decomposition of a small decoder's matrices in PyTorch, the formulas of src/trainer/program/decompose/model.h: four losses, an importance
-network, an adversary whose sources climb, AdamW with a clip for each pool. Weights and sources are dictionaries by addend's names,
-matrices [in, out]."""
+"""A decomposition of a small decoder's matrices in PyTorch, by the formulas of src/trainer/program/decompose/model.h: four losses, an importance
+network, an adversary that maximises its loss, AdamW with gradient clipping for each pool. Weights and sources are dictionaries with addend's
+names; matrices are [in, out]."""
 import math
 
 import torch
 import torch.nn.functional as F
 
-EPSILON = 1e-5  # of norms
+EPSILON = 1e-5  # of the RMS norms
 MATRICES = ("attn.wq", "attn.wk", "attn.wv", "attn.wo", "mlp.gate", "mlp.up", "mlp.down")
 
 
 class Lower(torch.autograd.Function):
-    """clamp(x, 0, 1); what lies below 0 gets a little of the gradients that pull it up."""
+    """clamp(x, 0, 1); values below 0 get a small part of gradients that would raise them."""
 
     @staticmethod
     def forward(context, x):
@@ -43,7 +43,7 @@ def masked_product(x, w, v, u, mask, remains):
 
 
 class Transformer:
-    """Blocks of attention and SwiGLU. product(name, x, w) stands in for x w where it gives something."""
+    """Blocks of attention and SwiGLU. If product(name, x, w) returns a value, it replaces the product x w."""
 
     def __init__(self, layers, heads, seq, width, sees_all, dtype):
         half = width // heads // 2
@@ -101,7 +101,7 @@ class Decomposition:
         return self.learnt[f"blocks.{site}.V"], self.learnt[f"blocks.{site}.U"]
 
     def masked_logits(self, tokens, masks):
-        """masks: by site, of what is masked: (mask, what remains)."""
+        """The logits with masked components. masks[site]: (mask of components, mask of the matrix without them)."""
 
         def stand_in(name, x):
             return masked_product(x, self.target[name], *self.components(name), *masks[name]) if name in masks else None
@@ -125,7 +125,7 @@ class Decomposition:
         return sum(errors) / sum(self.target[site].numel() for site in self.sites)
 
     def stochastic(self, tokens, wanted, kept, draw):
-        """draw(site, components): numbers in [0, 1); components 0: of what remains."""
+        """The stochastic loss. draw(site, components): numbers in [0, 1); components 0: for the rest of the matrix."""
         total = 0
         for site, ci in zip(self.sites, kept):
             mask = ci + (1 - ci) * draw(site, ci.shape[-1])
@@ -145,7 +145,7 @@ class Decomposition:
         return [source.to(self.dtype, copy=True).requires_grad_() for source in self.sources]
 
     def climb(self, gradients, factor=1.0):
-        """Kingma and Ba 2015, upwards."""
+        """One step of Adam (Kingma and Ba 2015) in the direction that raises the loss."""
         self.climbed += 1
         for source, gradient, (first, second) in zip(self.sources, gradients, self.moments):
             gradient = gradient.double() * factor
@@ -164,7 +164,7 @@ class Decomposition:
             parameter.requires_grad_(True)
 
     def step(self, tokens, draw):
-        """Returns the losses by name, each without its coefficient."""
+        """Runs one step; returns the losses by name, without their coefficients."""
         self.optimizer.zero_grad()
         x, wanted = self.importances(tokens)
         kept = Lower.apply(x)

@@ -1,5 +1,5 @@
-"""DeepSpeed's all_reduce through shared memory: csrc/cpu/comm/shm.cpp of its source distribution, which is fetched from the package index
-and compiled, with the options of its own builder, when it is first measured. Sums f32 and bf16 in place."""
+"""Measures DeepSpeed's all_reduce through shared memory. Its csrc/cpu/comm/shm.cpp is fetched from the package index and compiled with the
+options of DeepSpeed's builder at the first measurement. It sums f32 and bf16 in place."""
 import ctypes
 import fcntl
 import hashlib
@@ -18,7 +18,7 @@ import torch.distributed as dist
 VERSION = "0.19.8"
 FOLDER = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "addend" / "deepspeed"
 HARNESS = pathlib.Path(__file__).with_suffix(".cpp")
-# What shm.cpp takes of PyTorch. The whole header, with Python's own, takes a minute to compile.
+# Replaces PyTorch's header by the parts that shm.cpp uses, since the whole header takes a minute to compile.
 HEADER = "#include <ATen/ATen.h>\nnamespace torch { using at::Tensor; }\n"
 ADDRESS, PREFIX = "127.0.0.1", "/dev/shm/deepspeed_allreduce_buffer"
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -31,7 +31,7 @@ def do(*words):
 
 
 def fetch():
-    """The folder of shm.cpp."""
+    """Fetches the source distribution, if it is not there yet; returns the folder of shm.cpp."""
     comm = FOLDER / f"deepspeed-{VERSION}" / "csrc" / "cpu" / "comm"
     if not comm.exists():
         do(sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:",
@@ -55,7 +55,7 @@ def compile_to(library):
 
 
 def library():
-    """One rank makes it, the others wait for that."""
+    """The compiled library. One rank compiles it, the others wait."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     made_of = hashlib.sha256(f"{VERSION} {torch.__version__} {HEADER}".encode() + HARNESS.read_bytes()).hexdigest()[:16]
     path = FOLDER / f"shm-{made_of}.so"
@@ -67,7 +67,7 @@ def library():
 
 
 def start():
-    """Its segments are files that it leaves: their names go as soon as all ranks have them."""
+    """Starts DeepSpeed's shared memory, and deletes its files once all ranks have opened them, since it leaves them."""
     found = library()
     dist.barrier()
     found.peer_start(worker.RANKS, worker.RANK, ADDRESS.encode(), worker.PORT.encode())

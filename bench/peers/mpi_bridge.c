@@ -1,5 +1,5 @@
-/* The exchange of a bridge as one would write it for two meshes that one knows: neighbours share a communicator, and
- * what a rank has already is copied. */
+/* The exchange of a bridge in MPI, written by hand for the two known meshes: the two ranks of a pair share a
+ * communicator, and a rank copies the data that it already has. */
 #include "mpi_bridge.h"
 
 #include <mpi.h>

@@ -1,5 +1,5 @@
-/* MPI measured by the same worker as addend; compiled once by each MPI's own compiler. Usage: mpirun -n N THIS ADDRESS.
- * MPI has no bf16 or f16, and neither a reducer nor training steps: those it cannot do. */
+/* Measures MPI with the same worker as addend; compiled once for each MPI with its own compiler. Usage: mpirun -n N
+ * THIS ADDRESS. MPI has no bf16 and f16, no reducer and no training steps: it cannot do these tasks. */
 #include <mpi.h>
 #include <string.h>
 
@@ -11,8 +11,8 @@ static int all_reduce(const bench_task *task, const void *in, void *out, int num
   return MPI_Allreduce(task->in_place ? MPI_IN_PLACE : in, out, numel, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-/* In place MPI leaves the own block at the beginning; where the result is looked at, it is brought to where the others
- * have it. */
+/* In place, MPI leaves a rank's block at the beginning of the buffer. When the result is checked, the block is moved to
+ * where the other programs have it. */
 static int reduce_scatter(const bench_task *task, const void *in, void *out, int block) {
   if (task->in_place) {
     void *whole = (void *)(size_t)in;

@@ -1,4 +1,5 @@
-/* Ranks tell each other their counts, then rows go by MPI_Alltoallv and are put in the order of experts; and back. */
+/* The exchange of expert parallelism in MPI: ranks exchange counts, then rows by MPI_Alltoallv, and sort them by
+ * expert; then the same back. */
 #include "mpi_exchange.h"
 
 #include <mpi.h>
@@ -8,7 +9,7 @@
 #include "routes.h"
 
 typedef struct side {
-  int counts[BENCH_RANKS_MAX], starts[BENCH_RANKS_MAX]; /* floats for or from each rank */
+  int counts[BENCH_RANKS_MAX], starts[BENCH_RANKS_MAX]; /* number and offset of the floats for or from each rank */
 } side;
 
 static struct {

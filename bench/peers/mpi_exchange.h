@@ -3,7 +3,7 @@
 #define BENCH_PEERS_MPI_EXCHANGE_H
 #include "worker.h"
 
-/* As bench_team's `run`. */
+/* Does the task, like `run` of bench_team. */
 int mpi_exchange(const bench_team *team, const bench_task *task);
 
 #endif

@@ -1,5 +1,5 @@
-"""Starts torch.distributed over a backend by its name; addend's is that of the build beside which the peers lie, or of the package that
-is installed."""
+"""Starts torch.distributed with a backend. Backend "addend" is that of the build in whose folder the peers are, or of the installed
+package."""
 import os
 import pathlib
 import sys
@@ -12,7 +12,7 @@ BUILT = pathlib.Path(__file__).absolute().parent.parent / "libaddend.so"
 
 def start(name):
     if name == "addend":
-        sys.dont_write_bytecode = True  # the package lies in the source tree
+        sys.dont_write_bytecode = True  # to write no files into the source tree, where the package is
         if BUILT.exists():
             os.environ.setdefault("ADDEND_LIBRARY", str(BUILT))
         import addend.torch.group  # registers it

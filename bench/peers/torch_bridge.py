@@ -1,4 +1,4 @@
-"""A batch over a bridge between neighbours and its gradient back through gloo, as bench/sides.h says."""
+"""The task "bridge" with gloo: a batch goes over a bridge between pairs of ranks and its gradient back (bench/sides.h)."""
 import worker
 import torch
 import torch.distributed as dist

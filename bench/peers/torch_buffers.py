@@ -1,4 +1,4 @@
-"""Flat tensors to communicate, kept as long as the next task needs the same, and the numbers that are in them where results are looked at."""
+"""Flat tensors for collectives, kept as long as the next task needs the same ones, and the numbers in them for checking results."""
 import mmap
 
 import torch
@@ -10,7 +10,7 @@ held = {}
 
 
 def ordinary(numel, dtype):
-    """On huge pages, as bench_ordinary_alloc in bench/library.c."""
+    """Memory on huge pages, like bench_ordinary_alloc of bench/library.c."""
     size = -(-numel * dtype.itemsize // PAGE) * PAGE
     memory = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
@@ -34,13 +34,13 @@ def buffer(name, numel, dtype, memory="ordinary"):
 
 
 def numbers(factor, first, like):
-    """bench/worker.c's: exact in every dtype."""
+    """The numbers of bench/worker.c, which are exact in every dtype."""
     count = like.numel()
     return (factor * NUMBERS).to(like.dtype).repeat(count // 3 + 2)[first % 3 : first % 3 + count]
 
 
 def check(out, expected):
-    """Where one rank's result is wrong, all ranks raise: none is left waiting."""
+    """Checks the results. If one rank's is wrong, all ranks raise, so that none waits for another."""
     wrong = torch.tensor([int(not torch.equal(out, expected))])
     dist.all_reduce(wrong)
     if wrong.item():

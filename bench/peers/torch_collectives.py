@@ -1,4 +1,4 @@
-"""gloo, or addend's process group, through torch.distributed, on flat tensors. Usage: torch_collectives.py ADDRESS RANK RANKS PORT
+"""Measures collectives of gloo, or of addend's process group, through torch.distributed, on flat tensors. Usage: torch_collectives.py ADDRESS RANK RANKS PORT
 gloo|addend."""
 import sys
 
@@ -15,7 +15,7 @@ SUM = worker.RANKS * (worker.RANKS + 1) // 2
 
 
 class Case:
-    """A task's tensors: what it reads, what it writes."""
+    """A task's tensors: its input and its output."""
 
     def __init__(self, task, dtype):
         numel = task.bytes // dtype.itemsize

@@ -1,4 +1,4 @@
-"""A step of a decomposition in PyTorch, all of it in one process (decomposition.py; the recipe is that of bench/library_decompose.c).
+"""A step of a decomposition in PyTorch, in one process (decomposition.py; with the recipe of bench/trainer/library_decompose.c).
 Usage: torch_decompose.py ADDRESS RANK RANKS PORT THREADS LAYERS D_MODEL HEADS SEQ BATCH."""
 import os
 import sys

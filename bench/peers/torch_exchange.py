@@ -1,17 +1,17 @@
-"""Rows to the ranks of their experts and back through gloo: counts, rows, their order by experts, and the same back."""
+"""The task "exchange" with gloo: ranks exchange counts, then rows, and sort them by expert; then the same back."""
 import itertools
 
 import worker
 import torch
 import torch.distributed as dist
 
-EXPERTS, WIDTH = 8, 512  # and the shares, as bench/routes.c has them
+EXPERTS, WIDTH = 8, 512  # the same numbers as in bench/routes.h
 torch.set_num_threads(1)
 held = {}
 
 
 def counts(rows, rank):
-    """Of each expert."""
+    """The number of rows that a rank sends to each expert, as in bench/routes.c."""
     ends = list(itertools.accumulate((1 + (3 * rank + 5 * e) % 7 for e in range(EXPERTS)), initial=0))
     starts = [rows * end // ends[-1] for end in ends]
     return [end - start for start, end in zip(starts, starts[1:])]

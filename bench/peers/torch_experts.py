@@ -1,5 +1,5 @@
-"""The layer of experts in PyTorch, forward and backward on one thread: softmax router, top 2 of 8, tokens in the order of
-experts, grouped products (torch's grouped_mm), and the sum by scores. And one grouped product alone."""
+"""A mixture-of-experts layer in PyTorch, forward and backward on one thread: softmax router, top 2 of 8, tokens sorted by
+expert, grouped products (torch's grouped_mm), and the sum weighted with scores; and one grouped product alone."""
 import worker
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,7 @@ def prepare_layer(tokens):
 
 
 def prepare_product(rows):
-    shares = [1 + 5 * e % 7 for e in range(EXPERTS)]  # as bench/routes.c has them
+    shares = [1 + 5 * e % 7 for e in range(EXPERTS)]  # the shares of bench/routes.c
     ends = torch.tensor([rows * sum(shares[: e + 1]) // sum(shares) for e in range(EXPERTS)], dtype=torch.int32)
     x, w, dy = torch.randn(rows, WIDTH, requires_grad=True), matrices(WIDTH, HIDDEN), torch.randn(rows, HIDDEN)
     return lambda: torch.autograd.grad(grouped_mm(x, w, offs=ends), [x, w], dy)

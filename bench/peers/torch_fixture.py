@@ -1,5 +1,5 @@
-"""Seconds of N tests on ranks that start once (addend.torch.testing) beside N tests that each start ranks of gloo
-(torch.multiprocessing.spawn): one step of a small model under fully_shard.
+"""Compares the seconds of N tests on ranks that start once (addend.torch.testing) with N tests that each start ranks of
+gloo (torch.multiprocessing.spawn). A test is one step of a small model in fully_shard.
 
     ADDEND_LIBRARY=build/libaddend.so PYTHONPATH=python python3 bench/peers/torch_fixture.py [--tests 50] [--ranks 4]"""
 
@@ -37,7 +37,7 @@ def be_rank(rank, ranks, folder):
             file.write(repr(total))
     dist.barrier()
     dist.destroy_process_group()
-    os._exit(0)  # a rank of gloo aborts now and then as the interpreter ends
+    os._exit(0)  # a gloo rank sometimes aborts when the interpreter ends
 
 
 def spawn(tests, ranks):

@@ -1,27 +1,27 @@
-"""The ways in which PyTorch distributes the measured models, computes and compiles them."""
+"""The ways in which PyTorch distributes, computes and compiles the measured models."""
 
 import contextlib
 
 import torch
 from torch import nn
 
-TP = 2  # ranks that share each matrix, where any do
+TP = 2  # number of ranks for tensor parallelism
 
 
 def data_ranks(kind, ranks):
-    """How many ranks share the batch."""
+    """The number of ranks among which the batch is divided."""
     return ranks // TP if "tp" in kind else ranks
 
 
 def loss_context(kind):
-    """Where the vocabulary is cut the loss is made of the parts, and backward runs inside too."""
+    """The context for loss and backward: loss_parallel if the vocabulary is sharded."""
     from torch.distributed.tensor.parallel import loss_parallel
 
     return loss_parallel() if "tp" in kind else contextlib.nullcontext()
 
 
 def computing(kind):
-    """What forward and loss are inside: autocast to bf16, which leaves parameters, gradients and the loss in f32."""
+    """The context for forward and loss: autocast to bf16, which leaves parameters, gradients and the loss in f32."""
     return torch.autocast("cpu", torch.bfloat16) if "bf16" in kind else contextlib.nullcontext()
 
 
@@ -30,7 +30,7 @@ def compiled(model, kind):
 
 
 def cut_matrices(model, units, mesh, sequence):
-    """Columns, then rows, of each pair of products; `sequence`: norms and sums are on parts of the sequence between them."""
+    """Shards each pair of matrices by columns, then by rows. `sequence`: sequence parallelism between them."""
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
     from torch.distributed.tensor import parallel as p
 
@@ -70,7 +70,7 @@ def cut_and_shard(model, units, kind, ranks):
 
 
 def communicate_in_the_groups_memory(model):
-    """Of FSDP: what it gathers and reduces lies in memory of the process group."""
+    """Lets FSDP allocate its communication buffers in the process group's shared memory."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():
@@ -79,8 +79,8 @@ def communicate_in_the_groups_memory(model):
 
 
 def distribute(model, units, kind, ranks):
-    """ddp...: buckets of 25 MiB that are the gradients' memory. fsdp: `units`, parts of the model, are gathered one by one. tp: matrices
-    are cut. fsdp_tp: both."""
+    """Distributes the model. ddp...: DDP with buckets of 25 MiB, of which gradients are views. fsdp: fully_shard of each of `units`, parts of
+    the model. tp: tensor parallel. fsdp_tp: both."""
     if "tp" in kind:
         return cut_and_shard(model, units, kind, ranks)
     if kind.startswith("ddp"):

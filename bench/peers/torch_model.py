@@ -1,4 +1,4 @@
-"""The measured model in PyTorch, of the sizes that a peer's command line ends with: LAYERS D_MODEL HEADS SEQ BATCH."""
+"""The measured model in PyTorch; its sizes are the last arguments of a peer's command line: LAYERS D_MODEL HEADS SEQ BATCH."""
 import sys
 
 import torch
@@ -28,7 +28,7 @@ class Attention(nn.Module):
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(D_MODEL, D_MODEL, bias=False) for _ in range(4))
 
-    def forward(self, x):  # the heads that this rank has: all of them, but where tp cuts
+    def forward(self, x):  # computes this rank's heads: all of them without tensor parallelism
         heads = [f(x).unflatten(-1, (-1, HEAD)).transpose(1, 2) for f in (self.q, self.k, self.v)]
         y = F.scaled_dot_product_attention(rotate(heads[0]), rotate(heads[1]), heads[2], is_causal=True)
         return self.o(y.transpose(1, 2).flatten(2))

@@ -1,4 +1,4 @@
-"""The measured model in torch.distributed.pipelining over gloo: two stages on two ranks, or four of them interleaved, a sample a
+"""The measured model in torch.distributed.pipelining with gloo: two stages on two ranks, or four stages interleaved; one sample per
 microbatch, AdamW with clipping by the norm of all stages, one thread per process.
 Usage: torch_pipeline.py ADDRESS RANK RANKS PORT pipeline LAYERS D_MODEL HEADS SEQ BATCH."""
 
@@ -39,7 +39,7 @@ def loss_of(logits, targets):
 
 
 def stages_of(each):
-    """This rank's stages: number r, r + ranks and so on, of blocks cut evenly."""
+    """This rank's stages: rank r has stages r, r + ranks and so on; the blocks are divided evenly."""
     whole, count = GPT(), each * worker.RANKS
     for number in range(worker.RANK, count, worker.RANKS):
         blocks = whole.blocks[number * LAYERS // count : (number + 1) * LAYERS // count]

@@ -1,6 +1,6 @@
-"""The measured model in PyTorch: the same layers and sizes, AdamW with clipping, one thread per process; gradients go through
-DDP, over gloo or addend's process group, parameters are cut by FSDP, or matrices over tensor parallel ranks. With DDP it may compute in bf16 (autocast) and be
-compiled, with its loss. Usage: torch_train.py ADDRESS RANK RANKS PORT
+"""Training steps of the measured model in PyTorch: the same layers and sizes, AdamW with clipping, one thread per process; with DDP, FSDP or
+tensor parallelism, over gloo or addend's process group. With DDP it may compute in bf16 (autocast), and model and loss may be
+compiled. Usage: torch_train.py ADDRESS RANK RANKS PORT
 ddp|ddp_compiled|ddp_bf16|ddp_bf16_compiled|ddp_addend|fsdp|fsdp_zero3|fsdp_zero3_addend|tp|tp_sequence|fsdp_tp LAYERS D_MODEL HEADS SEQ BATCH."""
 import sys
 
@@ -42,7 +42,7 @@ def prepare_step(memory):
 def can_do(task):
     if task.op != "train_step":
         return (task.op, task.storage) == ("parallel_step", KIND)
-    if (task.storage == "zero3") != ("zero3" in KIND):  # of a train_step FSDP as it is counts for "whole" too
+    if (task.storage == "zero3") != ("zero3" in KIND):  # FSDP without zero3 is also measured for a train_step of storage "whole"
         return False
     return KIND == "ddp" or task.dtype == ("bf16" if "bf16" in KIND else "f32")
 

@@ -1,5 +1,5 @@
-"""From gradients to updated parameters in PyTorch: the measured model's parameters and gradients that are there at once, reduced by
-DDP or FSDP over gloo, then AdamW. Usage: torch_update.py ADDRESS RANK RANKS PORT ddp|fsdp LAYERS D_MODEL HEADS SEQ BATCH."""
+"""The task "update" in PyTorch: gradients of the measured model's parameters, which exist from the start, are reduced by DDP or FSDP over
+gloo, then AdamW updates the parameters. Usage: torch_update.py ADDRESS RANK RANKS PORT ddp|fsdp LAYERS D_MODEL HEADS SEQ BATCH."""
 import sys
 
 import torch_kinds
@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 
 class Produce(torch.autograd.Function):
-    """Uses parameters without computing; their gradients come from memory of their own and are not copied on the way."""
+    """An operation that uses parameters without computing; their gradients are given tensors, which are not copied."""
 
     @staticmethod
     def forward(ctx, x, gradients, *parameters):

@@ -1,11 +1,11 @@
-"""A model of Transformers fine-tuned by its Trainer, beside `addend train recipes/finetune.yaml`: the same model, samples
-of the same length and number, AdamW, bf16 products with f32 parameters, ranks over gloo on one machine.
+"""Fine-tunes a model of Transformers with its Trainer, to compare with `addend train recipes/finetune.yaml`: the same
+model, length and number of samples, AdamW, bf16 products with f32 parameters, and gloo ranks on one machine.
 
     torchrun --nproc-per-node 4 bench/peers/transformers_train.py MODEL TOKENS.npy --way ddp --seq 512 --batch 8
 
-`ddp`: the Trainer, which wraps the model in DistributedDataParallel. On processors it does so whatever its `fsdp` says, so
-`fsdp2` is a loop of its own around fully_shard, each layer a unit, products in bf16 and sums in f32.
-Prints the tokens of a second of all ranks, by step, and the sum of their resident memory (PSS) at the end."""
+`ddp`: the Trainer, which wraps the model in DistributedDataParallel. On CPUs it does so even with its option `fsdp`, so
+`fsdp2` is a training loop of this file with fully_shard on each layer, products in bf16 and sums in f32.
+Prints the tokens per second of all ranks for each step, and the sum of the ranks' memory (PSS) at the end."""
 import argparse
 import os
 import pathlib
@@ -33,7 +33,7 @@ class Windows(torch.utils.data.Dataset):
 
 
 class Clock(transformers.TrainerCallback):
-    """The time of each step, the slowest rank's."""
+    """Notes the time of each step on the slowest rank."""
 
     def __init__(self, tokens):
         self.tokens, self.began, self.rates = tokens, 0.0, []

@@ -1,4 +1,4 @@
-"""A rank's side of a measurement for peers written in Python: the same conversation as bench/worker.c. Usage of the peers:
+"""A measured rank of a peer in Python: receives tasks from the conductor and answers as bench/worker.c does. Usage of the peers:
 PEER ADDRESS RANK RANKS PORT, one process per rank, one thread each."""
 import os
 import socket
@@ -7,20 +7,20 @@ import time
 
 ADDRESS, RANK, RANKS, PORT = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", MASTER_PORT=PORT)
-os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # set where ranks are on several hosts
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # already set if ranks are on several hosts
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1")  # no processes of its own that outlive a rank
+os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1")  # no compile processes, which would outlive a rank
 
 
 def bind():
-    """To a core where every rank can have one, as bench/worker.c does."""
+    """Binds this rank to a core if there is one for every rank, as bench/worker.c does."""
     cores = sorted(os.sched_getaffinity(0))
     if RANKS <= len(cores):
         os.sched_setaffinity(0, cores[RANK : RANK + 1])
 
 
 def repeat(run, times):
-    """A peer that is written in another language repeats by itself."""
+    """Runs a task repeatedly; a peer in another language has its own loop, run.repeat."""
     if hasattr(run, "repeat"):
         return run.repeat(times)
     for _ in range(times):
@@ -34,7 +34,7 @@ class Task:
 
 
 def seconds_of(task, prepare, barrier):
-    """Seconds of one iteration, and the processor's. `prepare(task)` gives a function that runs the task once, or None where the peer cannot do it."""
+    """(seconds, processor seconds) of one iteration. prepare(task) gives a function that runs the task once, or None if the peer cannot do it."""
     run = prepare(task)
     if run is None:
         return -1, 0

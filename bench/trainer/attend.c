@@ -1,6 +1,6 @@
-/* Attention alone on the ranks of one world, forward and backward: how long it takes, and what the time goes to. A
- * program of its own, linked with --wrap: attention's arithmetic and all calls that may wait for other ranks pass
- * through here. Usage: bench_attention ring|ring_plain|gather RANKS SEQ. Prints one JSON object. */
+/* The program bench_attention: times attention alone, forward and backward, on the ranks of one world, and how much of
+ * the time is arithmetic or waiting. The linker's --wrap sends attention's arithmetic and all calls that may wait for
+ * other ranks through this file. Usage: bench_attention ring|ring_plain|gather RANKS SEQ. Prints one JSON object. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +13,10 @@
 
 enum { HEADS = 8, HEAD_DIM = 64, WARM = 1, TIMED = 1 };
 
-/* ---- where the time goes ---- */
+/* ---- timing arithmetic and waiting ---- */
 
-static double arithmetic; /* seconds of processor time */
-static double waiting;    /* seconds inside calls that may wait */
+static double arithmetic; /* processor seconds in attention's arithmetic */
+static double waiting;    /* seconds inside calls that may wait for other ranks */
 
 static double processor_seconds(void) {
   struct timespec time;
@@ -24,7 +24,7 @@ static double processor_seconds(void) {
   return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-typedef struct attention_forward attention_forward; /* the library's own: only handed on */
+typedef struct attention_forward attention_forward; /* the library's types, only passed on */
 typedef struct attention_backward attention_backward;
 typedef struct attention_part attention_part;
 
@@ -63,7 +63,7 @@ ad_status __wrap_ad_comm_wait(ad_comm *comm, ad_request *request) {
   return status;
 }
 
-/* ---- a rank ---- */
+/* ---- what a rank does ---- */
 
 typedef struct spent {
   double seconds, arithmetic, waiting;
@@ -73,7 +73,7 @@ typedef struct job {
   const char *variant;
   int ranks;
   int64_t seq;
-  spent *spent; /* of each rank, in memory that all processes see */
+  spent *spent; /* the times of each rank, in memory that all ranks share */
 } job;
 
 enum { Q, K, V, D_OUT, VALUES };
@@ -84,7 +84,7 @@ typedef struct attention_rank {
   ad_mesh *mesh;
   ad_group everyone;
   ad_tape *tape;
-  ad_array value[VALUES]; /* [1, seq, HEADS * HEAD_DIM] each, cut along the sequence */
+  ad_array value[VALUES]; /* [1, seq, HEADS * HEAD_DIM] each, sharded along the sequence */
 } attention_rank;
 
 static ad_status make_value(attention_rank *self, const ad_layout *layout, ad_array *out) {
@@ -148,10 +148,10 @@ static int be_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* ---- all ranks ---- */
+/* ---- starting the ranks and reporting ---- */
 
-/* balance: the arithmetic of the rank that has most over the mean; exposed: the mean share of a rank's time in which it
- * is inside calls that wait. */
+/* Prints the result. balance: the largest arithmetic time of a rank, divided by the mean; exposed: the share of its
+ * time that a rank spends inside calls that wait, mean over ranks. */
 static int report(const job *j) {
   double slowest = 0, most = 0, all = 0, exposed = 0;
   for (int i = 0; i < j->ranks; i++) {
@@ -178,7 +178,7 @@ int main(int argc, char **argv) {
   if (argc != 4) return 2;
   job j = {.variant = argv[1], .ranks = atoi(argv[2]), .seq = atoll(argv[3])};
   if (j.ranks < 1 || j.ranks > BENCH_RANKS_MAX || j.seq < 1) return 2;
-  prctl(PR_SET_PDEATHSIG, SIGTERM);  // nobody would read the result
+  prctl(PR_SET_PDEATHSIG, SIGTERM);  // end with the parent, which reads the result
   size_t bytes = (size_t)j.ranks * sizeof *j.spent;
   j.spent = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (j.spent == MAP_FAILED) return perror("bench_attention"), 1;

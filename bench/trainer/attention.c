@@ -1,5 +1,5 @@
-/* Attention alone on each number of ranks, in every variant. A trial is a run of the program bench_attention
- * (attend.c); trials of one sequence take turns. */
+/* Measures attention alone on each number of ranks, in every variant. A trial is a run of the program bench_attention
+ * (attend.c); the trials of one sequence length take turns. */
 #include "attention.h"
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 
 enum { TURNS = 5, QUICK_TURNS = 3, WIDTH = 512, CASES_MAX = 1 + 3 * BENCH_COUNTS_MAX };
 
-/* ring: chunks zigzag, keys and values go around; ring_plain: each rank has one run of the sequence; gather: zigzag,
- * and every rank gets all keys and values before it begins. On one rank they are the same. */
+/* ring: zigzag chunks, keys and values go around the ring; ring_plain: a ring too, but each rank has one contiguous
+ * part of the sequence; gather: zigzag chunks, all-gather of keys and values first. On one rank all three are the same. */
 static const char *const variants[] = {"ring", "ring_plain", "gather"};
 
 typedef struct attention_case {
@@ -26,7 +26,7 @@ static void describe(const attention_case *c, int seq, char text[BENCH_MESSAGE])
            seq);
 }
 
-/* Runs the program once; NULL if it failed, and said why. */
+/* Runs the program once; NULL if it failed, after its message on standard error. */
 static json_t *ask(const attention_case *c, int seq) {
   char path[1024], line[1100];
   bench_peer_path("bench_attention", path, sizeof path);

@@ -1,4 +1,4 @@
-/* Which way of making products was fastest, from rows of `addend bench --op products`. */
+/* Finds the fastest library for matrix products from rows of `addend bench --op products`. */
 #include "fastest.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 static const struct candidate {
   ad_dtype values;
   gemm_way way;
-  const char *seconds; /* a key of the row */
+  const char *seconds; /* the row's key for this way's seconds */
 } candidates[] = {{AD_F32, GEMM_BLAS, "openblas_seconds"},
                   {AD_F32, GEMM_ONEDNN, "onednn_seconds"},
                   {AD_BF16, GEMM_ONEDNN, "onednn_seconds"},
@@ -24,7 +24,7 @@ static int is_of(const json_t *row, ad_dtype values, gemm_shape shape) {
   return dtype && of.k && !strcmp(dtype, ad_dtype_name(values)) && ad_gemm_shape_of(&of) == shape;
 }
 
-/* The logarithm of the product of its times; infinity where it could not make all. */
+/* The sum of the logarithms of the candidate's times over all products of this shape; infinity if one has no time. */
 static double time_of(const json_t *rows, const struct candidate *candidate, gemm_shape shape) {
   double sum = 0;
   size_t i;

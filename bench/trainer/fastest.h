@@ -1,12 +1,12 @@
-/* A table of the fastest ways, for ADDEND_PRODUCTS. */
+/* Writes a table of the fastest libraries for matrix products, for the environment variable ADDEND_PRODUCTS. */
 #ifndef BENCH_FASTEST_H
 #define BENCH_FASTEST_H
 #include <jansson.h>
 
 #include "addend/status.h"
 
-/* Writes to the file, for each dtype and kind of shape, the way that was fastest in the rows of bench_measure_products:
- * the one whose times, multiplied over the shapes of that kind, are least. A way that failed at one of them is none. */
+/* Writes for each dtype and kind of shape the fastest way in the rows of bench_measure_products: the one with the least
+ * geometric mean of times over the shapes of that kind. A way that failed at one of these shapes is left out. */
 ad_status bench_write_fastest(const char *path, const json_t *rows) AD_CHECKED;
 
 #endif

@@ -1,8 +1,6 @@
-/* How much of a step is matrix products, and how fast they are beside what the libraries reach alone on the same
- * shapes: OpenBLAS in f32, one primitive of oneDNN's in the step's dtype and one in f32. A program of its own, linked
- * with
- * --wrap=ad_gemm: every product of the step passes through here. Prints one JSON object.
- * Usage: bench_gemm [f32|bf16 [quick]]. */
+/* The program bench_gemm: which share of a step is matrix products, and how fast these are compared with the libraries
+ * alone on the same shapes: OpenBLAS in f32, oneDNN in the step's dtype and in f32. The linker's --wrap=ad_gemm sends
+ * every product of the step through this file. Prints one JSON object. Usage: bench_gemm [f32|bf16 [quick]]. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +10,7 @@
 #include "products/gemm_ways.h"
 #include "ways.h"
 
-/* What ad_gemm takes, the signature of both functions below. */
+/* The parameters of ad_gemm, for both functions below. */
 #define PRODUCT                                                                                                     \
   ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, \
       int adds, void *c, int64_t c_stride
@@ -21,19 +19,19 @@ void __wrap_ad_gemm(PRODUCT);
 
 enum { SHAPES_MAX = 512, ROUNDS = 5 };
 
-/* Who is alone. */
+/* The libraries that are timed alone. */
 enum { OPENBLAS_F32, ONEDNN_SAME, ONEDNN_F32, LIBRARIES };
 static const char *const rate_names[LIBRARIES] = {"openblas_gflops", "onednn_gflops", "onednn_f32_gflops"};
 
 typedef struct seen {
-  gemm_product shape; /* without memory */
+  gemm_product shape; /* the product, without its arrays */
   int64_t calls;
-  double alone[LIBRARIES]; /* seconds of one call, summed over rounds */
+  double alone[LIBRARIES]; /* seconds of one call with each library alone, summed over rounds */
 } seen;
 
 static seen shapes[SHAPES_MAX];
 static int shape_count, overflowed, failed[LIBRARIES];
-static double inside; /* seconds in products of steps */
+static double inside; /* seconds in matrix products of steps */
 
 static int is_same(const gemm_product *a, const gemm_product *b) {
   return a->a.transposed == b->a.transposed && a->b.transposed == b->b.transposed && a->m == b->m && a->n == b->n &&
@@ -55,7 +53,7 @@ void __wrap_ad_gemm(PRODUCT) {
   inside += bench_now() - start;
 }
 
-/* From 1 on in steps of 1/128, which bf16 has: the upper half of an f32. */
+/* Numbers from 1 on in steps of 1/128, which bf16 can represent: bf16 is the upper half of an f32. */
 static void *numbers(ad_dtype dtype, size_t count) {
   uint16_t *halves = malloc(count * ad_dtype_size(dtype));
   size_t each = ad_dtype_size(dtype) / sizeof *halves;
@@ -74,7 +72,7 @@ static ad_status multiply(int library, const gemm_product *of) {
   return AD_OK;
 }
 
-/* The second of two calls is timed: the first may have to compile. */
+/* Times the second of two calls, since the library may compile code in the first. */
 static double time_alone(int library, const gemm_product *shape) {
   gemm_product p = *shape;
   if (library != ONEDNN_SAME) p.values = p.result = AD_F32;
@@ -96,14 +94,14 @@ static double time_alone(int library, const gemm_product *shape) {
 
 static double flops(const gemm_product *p) { return 2.0 * (double)p->m * (double)p->n * (double)p->k; }
 
-/* The rate of all calls of a step, where one takes as long as it did alone; null where it could not be made. */
+/* The GFLOP/s of a step's products if each took as long as with this library alone; null if it cannot compute one. */
 static json_t *rate_alone(int library, double work) {
   double seconds = 0;
   for (int i = 0; i < shape_count; i++) seconds += (double)shapes[i].calls / ROUNDS * shapes[i].alone[library] / ROUNDS;
   return failed[library] || seconds <= 0 ? json_null() : json_real(work / seconds / 1e9);
 }
 
-/* The way that makes most of the work. */
+/* The way (library) that computes most of the products' work. */
 static gemm_way main_way(void) {
   double made[GEMM_WIDEN_ONEDNN + 1] = {0};
   gemm_way most = GEMM_BLAS;
@@ -130,10 +128,10 @@ static int report(const bench_setting *of, double step_seconds) {
   return unprinted;
 }
 
-/* Steps and products alone take turns, so that both see the same machine. */
+/* Steps and products alone take turns, so that both run under the same load of the machine. */
 static ad_status measure(bench_steps *steps, double *out) {
   double seconds = 0;
-  AD_TRY(bench_steps_run(steps)); /* warm */
+  AD_TRY(bench_steps_run(steps)); /* to warm up */
   inside = 0, shape_count = 0;
   for (int round = 0; round < ROUNDS; round++) {
     double start = bench_now();

@@ -1,4 +1,4 @@
-/* A decomposition on three pools of ranks, or all of it on one, and each of its six exchanges alone. */
+/* The recipe of a decomposition on three pools of ranks (or on one rank), and each of its six exchanges alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,10 +46,10 @@ ad_status bench_decomposition_recipe(const bench_model *model, int64_t ranks, ad
 
 /* ---- one exchange ---- */
 
-/* A value that crosses, or its gradient. */
+/* A value that goes over a bridge from one pool to another, or its gradient. */
 typedef struct crossing {
   ad_bridge *bridge;
-  ad_array source, destination; /* without memory where this rank is not on that side */
+  ad_array source, destination; /* data is NULL if this rank is not on that side */
   ad_request request;
 } crossing;
 
@@ -103,7 +103,7 @@ static ad_status add(bench_crossings *c, const ad_mesh *from, const ad_mesh *to,
   return make_array(c, shape, ad_bridge_arrives(next->bridge), &next->destination);
 }
 
-/* Components of the sites of a block: the first sites are the first block's. */
+/* Adds the importances of a block's components; the blocks divide the sites in order. */
 static ad_status add_importances(bench_crossings *c, int block, const ad_mesh *to) {
   ad_span sites = ad_cut(bench_sites(&c->of), block, c->pools.blocks);
   ad_shape shape = {3, {c->of.batch, c->of.seq, 0}};
@@ -165,7 +165,7 @@ void bench_crossings_destroy(bench_crossings *c) {
   free(c);
 }
 
-/* ---- done ---- */
+/* ---- running an exchange and checking its results ---- */
 
 static const ad_array *if_here(const ad_array *array) { return array->data ? array : NULL; }
 
@@ -186,7 +186,7 @@ static ad_status exchange(bench_crossings *c) {
   return AD_OK;
 }
 
-/* What no zero is. */
+/* A byte that makes every number nonzero. */
 enum { SIGN = 0x3c };
 
 static int all_are(const ad_array *array, int byte) {
@@ -196,7 +196,8 @@ static int all_are(const ad_array *array, int byte) {
   return 1;
 }
 
-/* Each element comes from one rank; of a gradient of components a block's other ranks get zeros. */
+/* Checks an exchange: each element comes from one rank. Gradients of components go to the first rank of a block, the
+ * block's other ranks get zeros. */
 static ad_status look(bench_crossings *c) {
   for (size_t i = 0; i < c->count; i++) {
     const ad_array *given = is_backward(c) ? &c->list[i].destination : &c->list[i].source;

@@ -1,5 +1,5 @@
-/* Rows to the ranks of their experts and back on a tape, without a router and without experts: who goes where is in
- * routes.c. */
+/* The task "exchange": rows go to the ranks of their experts and back on a tape, without router and experts. routes.c
+ * says which row goes where. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@
 struct bench_exchange {
   ad_mesh *mesh;
   ad_tape *tape;
-  ad_array rows; /* [rows, width] V, of ordinary memory, as a tape's values are */
+  ad_array rows; /* [rows, width] V, in ordinary memory, like a tape's values */
   size_t per_expert[BENCH_EXPERTS];
   ad_routing routing;
   bench_routes routes;

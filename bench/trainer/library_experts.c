@@ -1,5 +1,5 @@
-/* A step of the layer of experts on one rank, forward and backward: router, choice, experts, and the sum of their
- * results. No model around it and no optimizer. */
+/* The task "experts": forward and backward of a mixture-of-experts layer on one rank (router, choice, experts, and the
+ * sum of their results), without a model around it and without an optimizer. */
 #include <stdlib.h>
 
 #include "measured.h"
@@ -19,7 +19,7 @@ struct bench_experts {
   ad_parameters from;
 };
 
-/* A different number for each element, of about the size `deviation`, without a pattern for the router to see. */
+/* Fills an array with different numbers of about the size `deviation`, without a pattern that would bias the router. */
 static ad_status make_value(ad_comm *comm, const ad_shape *shape, const ad_layout *layout, double deviation,
                             ad_array *out) {
   *out = ad_array_describe(comm, AD_F32, shape, layout);

@@ -1,5 +1,5 @@
-/* Products of rows with the matrices of their experts, forward and backward, on one rank; and one product of all rows
- * with one matrix. */
+/* The task "grouped": products of rows with their experts' matrices, forward and backward, on one rank; to compare
+ * with, one product of all rows with one matrix. */
 #include <stdlib.h>
 
 #include "measured.h"

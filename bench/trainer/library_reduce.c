@@ -1,4 +1,4 @@
-/* A measured model's gradients in the reducer: no model runs, the gradients are zeros of its shapes. */
+/* The task "reducer": gradients of a measured model's shapes go through the reducer; no model runs, they are zeros. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,14 +8,14 @@
 #include "recipe/recipe.h"
 
 struct bench_gradients {
-  ad_mesh *mesh; /* of the ranks that reduce */
+  ad_mesh *mesh; /* the ranks that reduce */
   ad_recipe *recipe;
-  ad_comm *paper; /* what the model is declared on: its shapes are asked for, and nothing is done with it */
+  ad_comm *paper; /* a comm on which the model is only declared, to know its shapes */
   ad_program *program;
   ad_reducer *reducer;
   size_t count;
   int scales;
-  ad_array *grads; /* in memory of their own */
+  ad_array *grads; /* in ordinary memory, outside the buckets */
 };
 
 static ad_status make_model(bench_gradients *gradients, const bench_model *model, int64_t rank, int64_t ranks) {
@@ -96,7 +96,7 @@ void bench_gradients_destroy(bench_gradients *gradients) {
   free(gradients);
 }
 
-/* As a backward does it: into the bucket, or from memory of its own. */
+/* Adds a gradient as a backward does: written in place in the bucket, or copied from other memory. */
 static ad_status add(bench_gradients *gradients, size_t param, int in_place) {
   ad_array target = gradients->grads[param];
   int adds;
@@ -104,7 +104,7 @@ static ad_status add(bench_gradients *gradients, size_t param, int in_place) {
   return ad_reducer_add(gradients->reducer, param, &target);
 }
 
-/* A microbatch without gradients is one more addend by count, for which f16 carries a scale. */
+/* Counts one more microbatch without gradients: with two addends an f16 sum carries a scale. */
 static ad_status count_one_more(ad_reducer *reducer) {
   AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_NONE));
   return ad_reducer_end_microbatch(reducer);

@@ -1,4 +1,4 @@
-/* Steps on sharded parameters without a model: what a training run does between its products, through the run's own
+/* The tasks "sharded_step" and "update": what a training step does besides the model's computing, with the trainer's
  * store, reducer and optimizer. */
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@ struct bench_shards {
   ad_recipe *recipe;
   ad_run *run;
   size_t count;
-  ad_array *grads; /* of ordinary memory; without data where the bucket itself is written */
+  ad_array *grads; /* in ordinary memory; data is NULL if gradients are written into the bucket itself */
   ad_array **masters;
   const ad_array **reduced;
 };
@@ -74,7 +74,7 @@ void bench_shards_destroy(bench_shards *shards) {
   free(shards);
 }
 
-/* As a backward does it: into the bucket, or from memory of its own. */
+/* Adds a gradient as a backward does: written in place in the bucket, or copied from other memory. */
 static ad_status add(bench_shards *shards, size_t param) {
   ad_reducer *reducer = ad_module_reducer(module_of(shards));
   ad_array target = shards->grads[param];

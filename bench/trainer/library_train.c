@@ -1,4 +1,4 @@
-/* The measured models as recipes, and steps of them. */
+/* Makes recipes of the measured models and runs training steps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +34,8 @@ bench_setting bench_setting_of(const bench_model *model, const char *axis, int64
   return setting;
 }
 
-/* A sample a microbatch; on one rank the same ones, one after another. `splits_batch`: each rank has a part of them and
- * the whole model. */
+/* A pipeline step with one sample per microbatch; one rank runs the same microbatches without a pipeline.
+ * `splits_batch`: data parallelism instead, each rank has the whole model and a part of the batch. */
 static bench_setting pipeline_setting(const bench_model *model, const bench_task *task, int64_t ranks,
                                       int splits_batch) {
   bench_setting setting = bench_setting_of(model, splits_batch ? "dp_replicate" : "pp", ranks);
@@ -46,7 +46,7 @@ static bench_setting pipeline_setting(const bench_model *model, const bench_task
   return setting;
 }
 
-/* Two ranks share each matrix; where there are more, parameters are cut over the pairs, as FSDP cuts them. */
+/* In a parallel_step two ranks share each matrix (tp=2); with more ranks, FSDP shards parameters over the pairs. */
 bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int splits_batch) {
   if (!strcmp(task->op, "pipeline")) return pipeline_setting(model, task, ranks, splits_batch);
   int shards = !strcmp(task->storage, "fsdp_tp"), zero = !strncmp(task->storage, "zero", 4);

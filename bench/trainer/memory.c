@@ -1,5 +1,5 @@
-/* Ranks train a few steps of a recipe on engine shm and look at what they hold; the plan of the same recipe says what
- * they should. Times are not what is measured here. */
+/* Trains a few steps of a recipe on engine shm and compares the memory that the ranks hold with the plan of the same
+ * recipe. Times are not measured here. */
 #include "module/module.h"
 #include "program/program.h"
 #include "memory.h"
@@ -21,10 +21,10 @@ enum { STEPS = 4, BATCH = 8, SEQ = 32, FOLDER_BYTES = 256 };
 typedef struct memory_case {
   const char *mesh;
   int ranks, microbatches, zero;
-  const char *dtype; /* of parameters */
-  int saves;         /* a checkpoint after every step */
-  /* A step of the model that is trained elsewhere, whose activations are most of it, with so many times its batch; 0:
-   * parameters are most. */
+  const char *dtype; /* dtype of the parameters */
+  int saves;         /* 1: write a checkpoint after every step */
+  /* How many times the usual batch of train_step's model, whose memory is mostly activations; 0: a model whose memory
+   * is mostly parameters. */
   int batches;
   const char *compute;
   double bucket_mib;
@@ -36,11 +36,11 @@ typedef struct memory_case {
   LEVEL(mesh, ranks, microbatches, zero, "f32", 25), LEVEL(mesh, ranks, microbatches, zero, "bf16", 25)
 #define LEVELS(mesh, ranks, microbatches) \
   DTYPES(mesh, ranks, microbatches, 1), DTYPES(mesh, ranks, microbatches, 2), DTYPES(mesh, ranks, microbatches, 3)
-/* Three buckets fit into an eighth of its gradients, so that levels have memory of gradients to save. */
+/* Buckets so small that three of them are an eighth of the gradients: then ZeRO levels differ in gradients' memory. */
 #define SMALL_BUCKETS(dtype)                                                            \
   LEVEL("dp_shard=4", 4, 2, 1, dtype, 2.75), LEVEL("dp_shard=4", 4, 2, 2, dtype, 2.75), \
       LEVEL("dp_shard=4", 4, 2, 3, dtype, 2.75)
-/* The same but for the batch: what is held more is activations. */
+/* Two cases that differ only in the batch, so their difference is the activations' memory. */
 #define BATCHES(compute) \
   {"dp_shard=2", 2, 1, 1, "f32", 0, 1, compute, 25}, { "dp_shard=2", 2, 1, 1, "f32", 0, 2, compute, 25 }
 static const char hybrid[] = "dp_replicate=2 dp_shard=2";
@@ -57,7 +57,7 @@ static const memory_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Large enough that parameters, not the program, are most of it; small where it must be quick. */
+/* Large enough that most memory is parameters, not the program; `small` is for --quick. */
 static const bench_model usual = {.layers = 6, .d_model = 512, .heads = 8, .seq = SEQ, .batch = BATCH};
 static const bench_model small = {.layers = 2, .d_model = 256, .heads = 4, .seq = SEQ, .batch = BATCH};
 
@@ -85,18 +85,18 @@ static ad_status read_recipe(const memory_case *c, const bench_model *model, ad_
   return ad_recipe_parse(text, "bench", NULL, 0, out);
 }
 
-/* ---- what is held ---- */
+/* ---- measuring the memory that ranks hold ---- */
 
-/* Written by the first rank, but for what all add to, in memory that all processes see. */
+/* Results in memory that all ranks share: the first rank writes them, and all ranks add to `gradients`. */
 typedef struct held_memory {
   ad_run_memory memory;
-  size_t gradients; /* bytes of buckets and sums, of all ranks */
+  size_t gradients; /* bytes of buckets and sums of all ranks together */
   double seconds[STEPS];
 } held_memory;
 
 typedef struct memory_job {
   const ad_recipe *recipe;
-  const char *folder; /* for checkpoints */
+  const char *folder; /* the folder for checkpoints */
   held_memory *out;
 } memory_job;
 
@@ -107,7 +107,7 @@ static size_t gradient_bytes(const ad_run *run) {
   return bytes;
 }
 
-/* Copies for checkpoints are there while they are written and stay taken. */
+/* Takes the steps. Copies of parameters for a checkpoint are made while it is written, and their memory is kept. */
 static ad_status take_steps(ad_run *run, const memory_job *job, ad_checkpointer *checkpointer, held_memory *held) {
   ad_step_report report;
   for (int step = 0; step < STEPS; step++) {
@@ -144,7 +144,7 @@ static int be_rank(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* What could not be done where the library has no sentence about it. */
+/* A buffer for error messages of this file, where the library has none. */
 typedef char own_words[FOLDER_BYTES + 128];
 
 static int remove_entry(const char *path, const struct stat *is, int kind, struct FTW *place) { return remove(path); }
@@ -186,12 +186,12 @@ static ad_status hold(const memory_case *c, const ad_recipe *recipe, held_memory
   return status;
 }
 
-/* ---- what is planned ---- */
+/* ---- reading the plan ---- */
 
 typedef struct planned_memory {
-  json_int_t numel, rank, node; /* parameters; bytes of the rank that needs most, and of its node, which has them all */
-  json_int_t activations;       /* bytes of the rank that has most */
-  json_int_t gradients;         /* of all ranks */
+  json_int_t numel, rank, node; /* number of parameters; bytes of the rank that needs most; bytes of all ranks */
+  json_int_t activations;       /* bytes of activations on the rank that has most */
+  json_int_t gradients;         /* bytes of gradients of all ranks */
 } planned_memory;
 
 static json_int_t fold(const json_t *list, const char *key, int adds) {
@@ -225,9 +225,9 @@ static ad_status plan(const ad_recipe *recipe, planned_memory *out, own_words wh
   return AD_OK;
 }
 
-/* ---- rows ---- */
+/* ---- rows of the document ---- */
 
-/* 0: the kernel does not say. */
+/* The number, or null if it is 0, which means that the kernel does not tell it. */
 static json_t *bytes_or_null(int64_t bytes) { return bytes ? json_integer(bytes) : json_null(); }
 
 static json_t *row_of(const memory_case *c, const bench_model *model, const planned_memory *planned,

@@ -1,4 +1,4 @@
-/* The trainer's part of the benchmarks: which cases need it, and a rank's tasks. */
+/* The trainer's part of the benchmarks (part.h): which cases need it, and how a rank does these tasks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ struct bench_held {
   bench_crossings *crossings;
 };
 
-/* ---- tasks ---- */
+/* ---- a rank's tasks ---- */
 
 static void let_go(bench_held *self) {
   if (!self) return;
@@ -112,13 +112,13 @@ static ad_status run(ad_comm *comm, const bench_model *model, int plain, const b
   return run_task(*held, task);
 }
 
-/* For sums; in a pipeline in transfers between its stages. */
+/* Seconds of waiting for sums of gradients; in a pipeline, seconds in transfers between stages. */
 static double waited(bench_held *held) {
   if (!held->steps) return 0;
   return held->is_pipeline ? bench_steps_crossed(held->steps) : bench_steps_waited(held->steps);
 }
 
-/* ---- sizes ---- */
+/* ---- numbers of parameters and elements ---- */
 
 static size_t pools_numel(const bench_model *model, bench_duty duty, const char *storage, int ranks) {
   ad_recipe *recipe;
@@ -129,9 +129,9 @@ static size_t pools_numel(const bench_model *model, bench_duty duty, const char 
   return numel;
 }
 
-/* ---- what rows and documents say of products ---- */
+/* ---- facts about matrix products for rows and the document ---- */
 
-/* How a rank makes the products of its part of the batch with a matrix of attention; the others go the same way. */
+/* Adds which library multiplies a rank's part of the batch with a matrix of attention; all products use the same one. */
 static void add_products(json_t *row, const bench_case *measured) {
   const bench_model *model = measured->model;
   gemm_product of = {.m = model->batch / measured->ranks * model->seq, .n = model->d_model, .k = model->d_model};
@@ -149,7 +149,7 @@ static void add_machine(json_t *machine) {
   json_decref(words);
 }
 
-/* The share and rate of matrix products in a step on one rank, from a program in which they are all timed. */
+/* The share and rate of matrix products in a step on one rank, measured by the program bench_gemm. */
 static json_t *measure_products(const bench_options *options, const char *dtype) {
   char path[1024], quoted[1100];
   snprintf(quoted, sizeof quoted, "exec '%s' %s%s", bench_peer_path("bench_gemm", path, sizeof path), dtype,

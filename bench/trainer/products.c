@@ -1,5 +1,5 @@
-/* Matrix products alone, at the shapes of a training step: as addend makes them, by each library, and oneDNN's own
- * rate, which is one primitive again and again. All take turns. */
+/* Measures matrix products alone, at the shapes of a training step: as addend computes them, with each library, and
+ * with one oneDNN primitive repeated (oneDNN's own rate). All take turns. */
 #include "products.h"
 
 #include <stdio.h>
@@ -12,8 +12,8 @@
 
 enum { TURNS = 15, QUICK_TURNS = 3, OWN_CALLS = 4 };
 
-/* y = x w, dx = dy w^T and dw = x^T dy of a model with d_model 384, a block of a head of its attention, and of experts.
- */
+/* The shapes: y = x w, dx = dy w^T and dw = x^T dy of a model with d_model 384, of a block of an attention head, and of
+ * experts. */
 static const struct {
   const char *variant;
   int64_t m, n, k;
@@ -83,7 +83,7 @@ static double rate_of(const gemm_product *of, double seconds) {
   return 2e-9 * (double)of->m * (double)of->n * (double)of->k / seconds;
 }
 
-/* Of the least time: others may use the machine, and none can make it faster than it is. */
+/* The row has the least times: other programs on the machine can only make a measurement slower. */
 static json_t *row_of(const gemm_product *of, const char *variant, timing *took, int turns) {
   bench_task task = {.op = "products", .memory = "ordinary"};
   snprintf(task.dtype, sizeof task.dtype, "%s", ad_dtype_name(of->values));
@@ -124,7 +124,7 @@ static ad_status measure(int shape, int dtype, int turns, json_t *rows) {
   void *a = calloc((size_t)(of.m * of.k), sizeof(float)), *b = calloc((size_t)(of.k * of.n), sizeof(float));
   of.a.data = a, of.b.data = b, of.c = calloc((size_t)(of.m * of.n), sizeof(float));
   ad_status status = a && b && of.c ? AD_OK : ad_fail(AD_MEMORY, "no memory for operands");
-  for (int turn = -1; turn < turns && !status; turn++) take_turn(&of, &took, turn < 0 ? 0 : turn); /* the first warms */
+  for (int turn = -1; turn < turns && !status; turn++) take_turn(&of, &took, turn < 0 ? 0 : turn); /* -1: warm up */
   if (!status && took.failed[OURS]) status = AD_PEER_FAILED;
   if (!status) json_array_append_new(rows, row_of(&of, shapes[shape].variant, &took, turns));
   free(a);

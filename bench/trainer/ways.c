@@ -1,4 +1,4 @@
-/* The ways of products and the instructions that they use, as rows name them. */
+/* Names the libraries for matrix products, and the instructions that they use, in rows. */
 #include "ways.h"
 
 #include <cblas.h>

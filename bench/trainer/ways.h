@@ -1,13 +1,13 @@
-/* Which way makes a product of a step, in words. */
+/* Says which library (way) computes a matrix product of a step. */
 #ifndef BENCH_WAYS_H
 #define BENCH_WAYS_H
 #include <jansson.h>
 
 #include "products/gemm_ways.h"
 
-/* As this process makes it. */
+/* The way in which this process computes the product. */
 gemm_way bench_way_of(const gemm_product *product);
-/* An object: `products_by`, and the `instructions` of the library that multiplies, in its own words. */
+/* A JSON object with `products_by` (the way's name) and `instructions` (the instruction set, as the library names it). */
 json_t *bench_way_words(gemm_way way, ad_dtype values);
 
 #endif

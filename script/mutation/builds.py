@@ -1,4 +1,4 @@
-"""Builds of copies of the source in build-mutate/, and their tests, which run with limits."""
+"""Builds copies of the source in build-mutate/ for script/mutate, and runs their tests with limits."""
 
 import contextlib
 import json
@@ -17,11 +17,11 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HOME = ROOT / "build-mutate"
-PLAIN = "-O2 -Wno-parentheses"  # advice on brackets would refuse mistakes that nobody is kept from
+PLAIN = "-O2 -Wno-parentheses"  # with this warning as an error, many mutants would not compile
 COVERED = f"-O1 --coverage -w -include {ROOT}/script/mutation/exit.h"
 SHIELD = "prlimit --core=0 --data=8589934592 unshare --pid --fork --kill-child --mount-proc"  # mutants may kill
 SHIELD = SHIELD.split() if subprocess.getstatusoutput(SHIELD + " true")[0] == 0 else []
-STOPPED = threading.Event()  # whoever waits for a process ends it
+STOPPED = threading.Event()  # set when the script is interrupted: threads then end the processes that they wait for
 
 
 def refuse(sentence, status=3):
@@ -41,8 +41,8 @@ def git(*words):
 
 
 class Build:
-    """A build of a copy of what git knows of or does not ignore. By name: .objects has what a C file is compiled to
-    (one of several), .tests the commands of tests and of `addend check` of recipes."""
+    """A build of a copy of all files that git does not ignore. objects[C file]: an object file that it is compiled to;
+    tests[name]: the command of a test, or of `addend check` of a recipe."""
 
     def __init__(self, name, flags, jobs):
         self.folder, self.source, self.build = HOME / name, HOME / name / "source", HOME / name / "build"
@@ -72,14 +72,14 @@ class Build:
         return not STOPPED.is_set() and subprocess.run(words, capture_output=True).returncode == 0
 
     def compiled(self, file):
-        """The bytes that a file compiles to as it is now; None if it does not."""
+        """The bytes to which the file's present text compiles; None if it does not compile."""
         if file in self.objects:
             return (self.build / self.objects[file]).read_bytes() if self.make(self.objects[file]) else None
         with contextlib.suppress(SyntaxError):
             return marshal.dumps(compile((self.source / file).read_text(), file, "exec"))
 
     def link(self, test):
-        """Builds what a test needs: its program; for a script all that is no test's own."""
+        """Builds the program of a test; for a script, all programs that are not tests."""
         needed = {self.build / self.tests[test][0]}
         if not needed <= set(self.build.iterdir()):
             needed = {path for path in self.build.iterdir() if path.is_file() and os.access(path, os.X_OK)}
@@ -87,8 +87,8 @@ class Build:
         return self.make(*(path.name for path in needed if not path.is_symlink()))
 
     def run(self, test, seconds, **more):
-        """Runs a test: its exit status, None if it was ended after so many seconds of a machine that does nothing else;
-        and the processor's seconds that it took."""
+        """Runs a test; returns its exit status and its processor seconds. It is ended (status None) after `seconds`, or
+        proportionally later if the machine is loaded."""
         silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         with tempfile.TemporaryDirectory(dir=self.folder, ignore_cleanup_errors=True) as folder:
             fixed = {"OPENBLAS_NUM_THREADS": "1", "ADDEND_TEST_SEED": "1", "TMPDIR": folder, **more}

@@ -1,5 +1,5 @@
-"""What script/mutate can plant in a C or Python file: each kind of mistake is a function of KINDS, which reads the text
-without comments, strings and preprocessor lines and gives all (start, end, new text) of it. Much does not compile."""
+"""The mistakes that script/mutate can plant in a C or Python file. Each kind is a function in KINDS, which reads the
+text without comments, strings and preprocessor lines and yields (start, end, new text). Many results do not compile."""
 
 import collections
 import itertools
@@ -32,7 +32,7 @@ def function_at(source, at):
 
 
 def arguments(text, start):
-    """The spans of what stands between commas, from after an opening bracket to its partner."""
+    """The spans of the arguments between commas, from after an opening bracket to its closing one."""
     marks, depth, i = [start - 1], 0, start
     while depth >= 0 and i < len(text):
         depth += (text[i] in "([{") - (text[i] in ")]}")
@@ -56,7 +56,7 @@ def condition(source):
     for found in re.finditer(r"\b(if|while) \(" if source.is_c else r"^ *(if|elif) (?=.*:$)", source.bare, re.M):
         start = found.end()
         end = arguments(source.bare, start)[-1][1] if source.is_c else source.bare.index(":\n", start)
-        for new in [false] if found[1] == "while" else [false, true]:  # a loop without an end tells nothing
+        for new in [false] if found[1] == "while" else [false, true]:  # an endless loop would only cost time
             yield start, end, new.format(source.text[start:end])
 
 
@@ -83,7 +83,7 @@ KINDS = (operator_turned, constant, condition, left_out, arguments_swapped, earl
 
 
 def mutants_of(file, text, wanted=None):
-    """All mutants of a file as dictionaries: before and after are the whole lines; wanted: lines that may have one."""
+    """All mutants of a file as dictionaries, with the lines before and after. `wanted`: lines that may be changed."""
     source = read_source(file, text)
     for kind in KINDS:
         for start, end, new in sorted(kind(source)):
@@ -97,6 +97,6 @@ def mutants_of(file, text, wanted=None):
 
 
 def draw(mutants, seed):
-    """Mutants in the order in which they are tried: one of each kind that is left, by turns."""
+    """The mutants in the order of trying: one of each remaining kind in turn."""
     turns = collections.defaultdict(itertools.count)
     return sorted(random.Random(seed).sample(mutants, len(mutants)), key=lambda mutant: next(turns[mutant["kind"]]))

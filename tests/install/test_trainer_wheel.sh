@@ -66,7 +66,7 @@ cd "$source"
   fail "it builds where its libraries are missing"
 said=$(tr -s ' \n' ' ' <"$work/log")
 case $said in
-  *"addend with its trainer needs what is missing here: openblas, yaml-0.1, freetype2; script/setup in addend's folder installs it"*) ;;
+  *"addend with its trainer needs libraries that are missing: openblas, yaml-0.1, freetype2; script/setup in addend's folder installs them"*) ;;
   *) fail "what is missing is not told" ;;
 esac
 case ${said%%addend with its trainer needs*} in *"not found"* | *"required package"*) fail "pkg-config speaks first" ;; esac

@@ -90,7 +90,7 @@ nobody=$(command -v setpriv || true)
 if [ -n "$nobody" ] && setpriv --reuid 65534 --clear-groups "$addend" --version >/dev/null 2>&1; then
   status=0
   setpriv --reuid 65534 --clear-groups "$addend" bench --quick --hosts 2 >/dev/null 2>"$log" || status=$?
-  [ $status -eq 3 ] && grep -q "takes root" "$log" || fail "without root: exit $status: $(cat "$log")"
+  [ $status -eq 3 ] && grep -q "only root can" "$log" || fail "without root: exit $status: $(cat "$log")"
 fi
 
 # However the bench ends while ranks run, its programs and namespaces end with it.

@@ -280,7 +280,7 @@ class Arrays(unittest.TestCase):
         self.refused("memory of a CUDA device", OnCuda())
         self.refused("op takes one of sum, max, min, product, bit_and, bit_or, bit_xor", square, op="mean")
         self.refused("takes f8, f4, f2, i8, i4, i2, i1, u1, b1 of this", numpy.zeros(3, "u2"))
-        self.refused("different types, f64 and f32", square, out=numpy.zeros((4, 4), "f4"))
+        self.refused("different dtypes, f64 and f32", square, out=numpy.zeros((4, 4), "f4"))
         self.refused(r"shape \[2\], but must have \[4, 4\]", square, out=numpy.zeros(2))
         square.flags.writeable = False
         self.refused("read-only", square)
@@ -302,7 +302,7 @@ class Arrays(unittest.TestCase):
             self.assertEqual(memory_of(ByDLPackAlone(numpy.zeros(3, dtype)), "array").dtype, name)
         self.refused("array has strides", ByDLPackAlone(array[:, :2]))
         self.refused("elements of a type that addend does not take", ByDLPackAlone(array.astype("c8")))
-        self.refused("it knows f64, f32, f16, bf16, i64, i32, i16, i8, u8, bool", ByDLPackAlone(array.astype("u4")))
+        self.refused("it takes f64, f32, f16, bf16, i64, i32, i16, i8, u8, bool", ByDLPackAlone(array.astype("u4")))
 
     def test_memory_outlives_the_array_s_name(self):
         from addend._arrays import memory_of

@@ -56,7 +56,7 @@ class Layouts(unittest.TestCase):
         with self.assertRaisesRegex(addend.InvalidError, "no move 'add'"):
             layout.after("add", "tp", "R")
         for wrong in ("X", "S", "S9", "Sz", "S0zz", "S²", ""):
-            with self.assertRaisesRegex(addend.InvalidError, "is no type"):
+            with self.assertRaisesRegex(addend.InvalidError, "is not a type"):
                 layout.after("all_gather", "tp", wrong)
 
     def test_a_view_has_the_same_ranks(self):

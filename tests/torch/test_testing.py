@@ -261,7 +261,7 @@ class Bodies(unittest.TestCase):
 
     def test_what_cannot_be_sent(self):
         said, _ = self.fail_with(return_a_lock)
-        self.assertIn("what return_a_lock returned cannot be sent", said)
+        self.assertIn("the result of return_a_lock cannot be pickled", said)
 
     def test_a_body_that_ranks_cannot_find(self):
         for body in (lambda: 1, self.test_ranks_that_die, print):
