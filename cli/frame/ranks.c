@@ -1,13 +1,13 @@
-/* Under mpirun, srun or `addend run` this process already is one of the ranks: it joins them instead of starting some.
- * The first rank speaks for all. */
+/* Commands under mpirun, srun or `addend run`, where this process is one of several ranks: only the first rank prints, and
+ * a rank that fails tells the others. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/command.h"
 
-static int own_errors = -1; /* where errors of a rank that does not speak would go; -1: it speaks */
-static int is_alone;
+static int own_errors = -1; /* a copy of standard error, on a rank that does not print; -1: this rank prints */
+static int is_alone;        /* 1: this rank may end at once: see ad_cli_ends_alone */
 
 static const char *rank_in_environment(void) {
   static const char *const names[] = {"ADDEND_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"};
@@ -23,7 +23,8 @@ void ad_cli_log(void *context, ad_log_level level, const char *message) {
 
 void ad_cli_ends_alone(void) { is_alone = 1; }
 
-/* Until the launcher ends it, because the first rank has spoken and failed. */
+/* Waits a moment before a rank that does not print ends: its end would make the launcher kill the first rank, which may
+ * still have to print the error. */
 static void let_first_rank_end(void) {
   enum { SECONDS = 3 };
   if (!is_alone) sleep(SECONDS);

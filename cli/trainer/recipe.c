@@ -1,4 +1,4 @@
-/* What every command that reads a recipe shares: its arguments and its errors. */
+/* The arguments of every command that reads a recipe, and how it prints a recipe's errors. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

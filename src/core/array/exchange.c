@@ -1,5 +1,5 @@
-/* The transition all_to_all V->V of law 2: counts of rows, not types, say which rows go to which rank. transit.c executes
- * the other transitions. */
+/* The transition all_to_all V->V of law 2: counts of rows, not types, say which rows go to which rank. transit.c
+ * executes the other transitions. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/transit.h"
@@ -14,7 +14,8 @@ static size_t sum_of(const size_t *rows, int64_t members) {
   return sum;
 }
 
-/* As with a declaration, the whole is described as if all parts were as large as this one. */
+/* Describes this rank's part after the exchange. No rank knows the other parts' sizes, so the whole is described as
+ * if all parts were as large as this one. */
 static ad_array describe(const ad_array *in, const ad_layout *layout, size_t rows) {
   ad_array out = *in;
   out.layout = *layout;
@@ -48,19 +49,19 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
   return AD_OK;
 }
 
-/* ---- runs of rows as messages ---- */
+/* ---- sending and receiving rows ---- */
 
-/* One side of an exchange. */
+/* What this rank sends in an exchange, or what it receives. */
 typedef struct row_side {
   ad_row_order order;
-  const size_t *rows; /* of each member */
-  size_t members, own;
+  const size_t *rows;  /* how many go to, or come from, each member */
+  size_t members, own; /* own: this rank's number among the members */
   char *data;
 } row_side;
 
 static size_t runs_of(const row_side *side) { return ad_row_runs(&side->order, side->members); }
 
-/* To and from the other members. */
+/* Adds a message for each run of rows that goes to, or comes from, another member. */
 static void add_messages(const row_side *side, int sends, const ad_array *like, ad_collective *call,
                          ad_message *messages) {
   size_t row = ad_segment_of(&like->local).row, element = ad_dtype_size(like->dtype);
@@ -81,7 +82,7 @@ typedef struct own_run {
   size_t next, row, rows;
 } own_run;
 
-/* The next run of this rank's own rows. 0: there is none. */
+/* Finds the next run of rows that this rank sends to itself. 0: there is none. */
 static int find_own(const row_side *side, own_run *at) {
   at->row += at->rows;
   for (; at->next < runs_of(side); at->row += at->rows) {

@@ -1,5 +1,6 @@
-/* Executing a transition: checking it (laws 2 and 6), and the one collective or local copy that it is. Where the blocks
- * of a collective are no runs of the buffer (another dimension than the first, zigzag cuts), they are packed. */
+/* Executes a transition: checks it (laws 2 and 6) and runs the one collective or local copy that it is. If the
+ * blocks that a collective sends do not lie one after another in the buffer (a cut of another dimension than the
+ * first, a zigzag cut), they are packed first. */
 #include "array/transit.h"
 
 #include "array/array.h"
@@ -13,7 +14,7 @@
 
 /* ---- collectives ---- */
 
-/* A collective on parts: `send` lists what each member gets, `receive` what each member gives. */
+/* A collective that sends each member a block of this rank's part, or receives a block from each member. */
 typedef struct transfer {
   ad_comm *comm;
   const ad_array *in;
@@ -21,9 +22,9 @@ typedef struct transfer {
   ad_part in_part, out_part;
   ad_collective call;
   int64_t members;
-  // In the comm's scratch memory: counts, then the packed blocks where they are needed.
+  // In the comm's scratch memory: elements of each member's block, then packed blocks if they are needed.
   size_t *send_counts, *receive_counts;
-  char *send, *receive;  // NULL: the array itself
+  char *send, *receive;  // packed blocks; NULL: the array itself is sent or received
 } transfer;
 
 static void send_region(const transfer *work, int64_t member, ad_part *out) {
@@ -41,7 +42,7 @@ static void receive_region(const transfer *work, int64_t member, ad_part *out) {
 static int sends_blocks(const transfer *work) { return work->call.op != AD_ALL_GATHER; }
 static int receives_blocks(const transfer *work) { return work->call.op != AD_REDUCE_SCATTER; }
 
-/* 1 if the members' blocks, one after another, are the buffer itself. */
+/* Whether the members' blocks, one after another, are the buffer itself, so that nothing has to be packed. */
 static int are_runs(const transfer *work, void (*region_of)(const transfer *, int64_t, ad_part *),
                     const ad_part *part) {
   size_t offset = 0;
@@ -54,7 +55,7 @@ static int are_runs(const transfer *work, void (*region_of)(const transfer *, in
   return 1;
 }
 
-/* Takes scratch memory for counts and, where `packs` allows it, for packed blocks. */
+/* Takes scratch memory for counts and packed blocks. `packs` 0: fails if blocks would have to be packed. */
 static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int pack_send = sends_blocks(work) && !are_runs(work, send_region, &work->in_part);
   int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
@@ -157,7 +158,7 @@ static transfer describe_transfer(ad_comm *comm, const ad_collective *call, cons
   return work;
 }
 
-/* With `request` it is posted and nothing may be packed, otherwise it runs to its end. */
+/* With a `request` the collective is posted and nothing may be packed; without, it runs to its end. */
 static ad_status start(ad_comm *comm, const ad_transit *transit, const ad_collective *call, ad_request *request) {
   if (request) return ad_comm_post_hinted(comm, call, transit->past_caches, request);
   return ad_comm_run(comm, call);
@@ -168,7 +169,7 @@ static ad_status communicate_blocks(ad_comm *comm, const ad_transit *transit, co
   transfer work = describe_transfer(comm, call, in, out);
   AD_TRY(take_scratch(&work, !request, transit->site));
   prepare_blocks(&work);
-  AD_TRY(start(comm, transit, &work.call, request));  // which copies the counts
+  AD_TRY(start(comm, transit, &work.call, request));  // copies the counts: the scratch memory may go
   unpack(&work);
   return AD_OK;
 }
@@ -188,7 +189,7 @@ static ad_status communicate(ad_comm *comm, const ad_transit *transit, const ad_
 static void zero(ad_array *array) { memset(array->data, 0, ad_array_bytes(array)); }
 
 static void convert(ad_comm *comm, const ad_array *in, ad_type to, ad_array *out) {
-  if (in->data == out->data) return;  // equal local parts
+  if (in->data == out->data) return;  // in and out have the same local part
   if (to == AD_P) zero(out);
   if (ad_array_is_packed(in)) {
     ad_packed_copy_common(ad_comm_rank(comm), in, out);
@@ -221,7 +222,7 @@ static ad_status describe_result(const ad_comm *comm, const ad_transit *transit,
   return ad_array_after_at(comm, in, transit->move, transit->axes, transit->to, out, transit->site);
 }
 
-/* Law 6 for a sum that is added to what stands at `out`. */
+/* Checks law 6 for a sum that is added to the values of `out`. */
 static ad_status check_adds(const ad_transit *transit, const ad_array *in, const ad_array *expected,
                             const ad_array *out) {
   if (transit->move != AD_MOVE_REDUCE_SCATTER || !ad_dtype_is_float(in->dtype)) {
@@ -244,7 +245,7 @@ static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const
   AD_TRY(ad_array_check(comm, in, move, site));
   AD_TRY(ad_array_check(comm, out, move, site));
   if (transit->adds) AD_TRY(check_adds(transit, in, expected, out));
-  // Uneven parts that are declared a cut: only the caller knows the whole shape.
+  // A declaration that makes uneven parts a cut: only the caller knows the shape of the whole.
   int shape_fits = ad_shape_equal(&out->shape, &expected->shape) ||
                    (transit->move == AD_MOVE_DECLARE && ad_shape_equal(&out->local, &in->local));
   char want[96], have[96], want_layout[160], have_layout[160];
@@ -266,7 +267,7 @@ static ad_status check(const ad_comm *comm, const ad_transit *transit, const ad_
   return check_out(comm, transit, in, &expected, out);
 }
 
-/* ---- the two ways to execute one ---- */
+/* ---- running and posting a transition ---- */
 
 static int is_handled(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out, ad_request *request,
                       ad_status *status) {
@@ -276,7 +277,7 @@ static int is_handled(ad_comm *comm, const ad_transit *transit, const ad_array *
   return passing.handled;
 }
 
-/* With a site for messages: the caller's, or none that is known. */
+/* The transit with a call site for messages: the caller's, or one that says that none is known. */
 static ad_transit with_site(const ad_transit *transit) {
   ad_transit complete = *transit;
   if (!complete.site) complete.site = AD_NO_SITE;

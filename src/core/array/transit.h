@@ -1,16 +1,16 @@
-/* The one way from a law to a collective: every transition of law 2, on whatever array, is executed by these two
- * functions. Laws 2 and 6 are checked there, where bytes move. */
+/* Executing transitions. These two functions execute every transition of law 2, on whatever array, and check laws 2
+ * and 6 before bytes move. */
 #ifndef ARRAY_TRANSIT_H
 #define ARRAY_TRANSIT_H
 #include "addend/array.h"
 #include "base/internal.h"
 
-/* Rows of one member of a group that are neighbours in memory. */
+/* Rows that lie one after another in memory and go to, or come from, one member of a group. */
 typedef struct ad_row_run {
   size_t member, rows;
 } ad_row_run;
 
-/* In what runs rows stand, one after another; NULL: one run for each member, in the order of the group. Between two
+/* The order of rows in memory, as runs. `runs` NULL: one run for each member, in the order of the group. Between two
  * members the first run that is sent is the first that is received, and so on. */
 typedef struct ad_row_order {
   const ad_row_run *runs;
@@ -30,45 +30,47 @@ typedef struct ad_transit {
   ad_axes axes;
   ad_type to;
   ad_dtype accumulate;                    /* of moves that sum; 0: f64 for f64, f32 for the other floats */
-  int adds;                               /* reduce_scatter: into what stands at `out`, which then must be the
-                                             accumulate dtype, unscaled and of the result's layout (law 6) */
-  int past_caches;                        /* a hint, see comm/hint.h */
-  const size_t *send_rows, *receive_rows; /* all_to_all V->V: for and from each member of the group */
-  ad_row_order sent, received;            /* how these rows stand in `in` and in `out` */
-  const char *site;                       /* of the caller; NULL allowed */
-  const char *what;                       /* for people: what is moved; NULL: on a tape, where the site says it */
-  const char *const *names;               /* of a packed array's values, one each; NULL: none */
-  int ordinal;                            /* of a transition on a tape: its number there */
-  int backward;                           /* of a transition on a tape: 1 in the backward pass */
+  int adds;                               /* 1: a reduce_scatter adds to the values of `out`, which must have the
+                                             accumulate dtype, no scale and the result's layout (law 6) */
+  int past_caches;                        /* 1: the result may be written past the caches; see comm/hint.h */
+  const size_t *send_rows, *receive_rows; /* all_to_all V->V: rows for and from each member of the group */
+  ad_row_order sent, received;            /* how these rows are ordered in `in` and in `out` */
+  const char *site;                       /* the caller's call site, for messages; NULL allowed */
+  const char *what;                       /* what is moved, in words; NULL on a tape, whose site says it */
+  const char *const *names;               /* the name of each value of a packed array; NULL: they have none */
+  int ordinal;                            /* on a tape: the number of the transition there */
+  int backward;                           /* on a tape: 1 in the backward pass */
 } ad_transit;
 
-/* `out` is as ad_array_after describes it and has memory. */
+/* Runs a transition to its end. `out` is as ad_array_after describes it and has memory. */
 AD_INTERNAL ad_status ad_transit_run(ad_comm *comm, const ad_transit *transit, const ad_array *in,
                                      ad_array *out) AD_CHECKED;
-/* Starts it and returns; only moves of bytes whose parts are contiguous: all_reduce, and reduce_scatter or all_gather
- * along dimension 0. Keeps nothing of the transit, and of the arrays only their memory. */
+/* Starts a transition and returns. Only for collectives whose blocks are contiguous: all_reduce, and reduce_scatter
+ * or all_gather along dimension 0. Until the request is waited for, the arrays' memory must stay; `transit`, `in`
+ * and `out` themselves need not. */
 AD_INTERNAL ad_status ad_transit_post(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out,
                                       ad_request *request) AD_CHECKED;
 
-/* 1 of all_reduce, reduce_scatter, all_gather and all_to_all; which collective each of them is. */
+/* Whether ranks communicate in this transition: all_reduce, reduce_scatter, all_gather and all_to_all. ad_move_op:
+ * which collective these are. */
 static inline int ad_move_moves_bytes(ad_move move) {
   return move != AD_MOVE_CONVERT && move != AD_MOVE_ONCE && move != AD_MOVE_DECLARE;
 }
 AD_INTERNAL ad_collective_op ad_move_op(ad_move move);
 
-/* What passes the seam AD_SEAM_TRANSIT. */
+/* Passed to the seam AD_SEAM_TRANSIT. */
 typedef struct ad_transit_passing {
   ad_comm *comm;
   const ad_transit *transit;
   const ad_array *in;
   ad_array *out;
-  ad_request *request; /* NULL: it runs to its end */
-  int handled;         /* 1: it was executed at the seam, with this outcome */
+  ad_request *request; /* NULL: the transition runs to its end */
+  int handled;         /* 1: the transition was executed at the seam, and `status` is its outcome */
   ad_status status;
 } ad_transit_passing;
 
-/* exchange.c: all_to_all V->V. `after` checks and describes the result, data NULL. Over one member `in` and `out` may
- * be the same memory. */
+/* exchange.c: all_to_all V->V. ad_exchange_after checks the exchange and describes its result, with data NULL. In a
+ * group of one, `in` and `out` may be the same memory. */
 AD_INTERNAL ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, const ad_array *in,
                                         ad_array *out) AD_CHECKED;
 ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) AD_CHECKED;
