@@ -295,8 +295,9 @@ static ad_status step_without(const world *w, const ad_param_spec *params, size_
     pointers[i] = &grads[i];
   }
   ad_bucket *bucket = &reducer->buckets[0];
-  for (int i = left_out; left_out >= 0 && i + 1 < bucket->step_count; i++) bucket->steps[i] = bucket->steps[i + 1];
-  bucket->step_count -= left_out >= 0;
+  for (int i = left_out; left_out >= 0 && i + 1 < bucket->key.step_count; i++)
+    bucket->key.steps[i] = bucket->key.steps[i + 1];
+  bucket->key.step_count -= left_out >= 0;
   ad_status status = ad_reducer_step(reducer, pointers);
   ad_reducer_destroy(reducer);
   return status;

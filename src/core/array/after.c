@@ -9,8 +9,8 @@ static int64_t ranks_cutting(const ad_layout *layout, ad_axes axes, int dim) {
   return ad_mesh_ranks_over(layout->mesh, axes & ad_layout_cutting(layout, dim));
 }
 
-/* A declaration keeps the local part, so it is the whole value whose shape changes. Where parts are uneven no rank can
- * know the whole; it is described as if all parts were as large as this one. */
+/* The shape of the whole value after a declaration, which keeps every local part. If parts are uneven, no rank knows
+ * the whole, so it is described as if all parts were as large as this one. */
 static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_axes axes) {
   ad_shape shape = in->shape;
   for (int dim = 0; dim < shape.ndim; dim++) {

@@ -1,5 +1,5 @@
-/* The transition all_to_all V->V of law 2: counts of rows, not types, say which rows go to which rank. transit.c executes
- * the other transitions. */
+/* The transition all_to_all V->V of law 2: counts of rows, not types, say which rows go to which rank. transit.c
+ * executes the other transitions. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/transit.h"
@@ -51,7 +51,7 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
   return AD_OK;
 }
 
-/* ---- runs of rows as messages ---- */
+/* ---- sending and receiving rows ---- */
 
 /* One side of an exchange: the rows that this rank sends, or those that it receives. */
 typedef struct row_side {

@@ -1,8 +1,8 @@
-/* The test of a combination.
+/* Tests whether a part is a given combination of addends.
  *
- * A sum of n addends in a dtype of unit roundoff u, in any order, scaled before or after, is off by at most (n + 1) u
- * times the sum of their absolute values; what holds it rounds once for each microbatch; and what is computed here in
- * f64 is off by (n + 2) 2^-53 of the same. */
+ * A sum of n addends in a dtype of unit roundoff u, added in any order, scaled before or after, is off by at most (n
+ * + 1) u times the sum of their absolute values. The array that holds the sum rounds once more for each microbatch.
+ * The combination computed here in f64 is itself off by at most (n + 2) 2^-53 of that sum. */
 #include "diff/combination.h"
 
 #include <math.h>
@@ -34,12 +34,12 @@ double ad_rounding_share(const ad_rounding *rounding, size_t n) {
   return (addends + 1) * rounding->reduce + stored * rounding->sum + (addends + 2) * 0x1p-53;
 }
 
-/* Rows of a block: the sum, the combination, and the addends' absolute sum. */
+/* The numbers of one block of elements: the part's sum, the combination, the addends' absolute sum, and one addend. */
 typedef struct ad_rows {
   double *sum, *combined, *size, *addend;
 } ad_rows;
 
-/* Addends that follow each other and lie as they are read: they are added at once. */
+/* f32 addends that can be read in place: they wait here until they are added in one call. */
 typedef struct ad_waiting {
   const float *values[AD_FIT_COLUMNS];
   double counts[AD_FIT_COLUMNS];
@@ -80,8 +80,9 @@ static size_t combine(const ad_parts *parts, const ad_part *part, const double *
   return used;
 }
 
-/* Where there is no addend at all the sum itself is the measure. What overflows even f64 has no number: it stays the
- * worst, whatever follows. */
+/* Compares a block of the sum with the combination, and keeps the worst ratio of residual to bound in *worst and
+ * *out. If all addends are 0, errors are told relative to the sum itself. A residual that is NaN (overflow even in
+ * f64) stays the worst. */
 static void note_worst(const ad_rows *rows, size_t n, double factor, double share, double least, double *worst,
                        ad_fitness *out) {
   for (size_t i = 0; i < n; i++) {
@@ -95,20 +96,20 @@ static void note_worst(const ad_rows *rows, size_t n, double factor, double shar
   }
 }
 
-/* What several tests of the same addends have in common. */
+/* One test of a combination, of several parts at once. */
 typedef struct ad_test {
   const ad_parts *parts;
-  const ad_part *const *list; /* of the same members and box */
-  size_t count, elements;     /* the first `elements` are looked at */
+  const ad_part *const *list; /* parts of the same members and box */
+  size_t count, elements;     /* the first `elements` of each part are compared */
   const double *counts;
   double factor;
-  const ad_rounding *rounding; /* one for each; NULL: each part's own */
-  double *worst;               /* one for each */
-  ad_fitness *out;             /* one for each */
+  const ad_rounding *rounding; /* of each part; NULL: as ad_rounding_of says */
+  double *worst;               /* of each part: the largest ratio of residual to bound so far */
+  ad_fitness *out;             /* of each part */
   ad_rows rows;
 } ad_test;
 
-/* Against the combination of `used` addends. */
+/* Compares each part with the combination of `used` addends that rows->combined holds. */
 static void compare_block(ad_test *test, size_t used, size_t begin, size_t end) {
   ad_rows *rows = &test->rows;
   for (size_t i = 0; i < test->count; i++) {
@@ -167,8 +168,8 @@ ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double 
 
 /* ---- first elements ---- */
 
-/* A wrong combination mostly fails in the first few already, which are one line of memory of each addend; and as many
- * combinations are tried on the same addends these few are read once. */
+/* A wrong combination mostly fails within the first few elements, which are one cache line of each addend. As many
+ * combinations are tried on the same addends, these elements are read once and kept. */
 enum { FIRST_LINES = 64 };
 
 static size_t firsts_of(const ad_part *part, size_t most) { return part->count < most ? part->count : most; }
@@ -188,7 +189,7 @@ static ad_status read_firsts(const ad_parts *parts, const ad_part *part) {
   return AD_OK;
 }
 
-/* As combine. */
+/* Combines the first elements of the addends, as `combine` does for a block. */
 static size_t combine_firsts(const ad_parts *parts, const ad_part *part, const double *counts, ad_rows *rows) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t used = 0, n = ad_part_members(parts, part)->count, count = firsts_of(part, AD_FIRSTS);
@@ -209,7 +210,7 @@ static int are_few(const double *counts, size_t n) {
   return used <= FEW;
 }
 
-/* test_all of the first few. */
+/* Tests the combination on the first elements alone. */
 static ad_status test_firsts(ad_test *test) {
   const ad_part *part = test->list[0];
   AD_TRY(read_firsts(test->parts, part));

@@ -1,32 +1,35 @@
-/* Whether a part is a given combination of its addends: element by element, against what rounding allows. */
+/* Whether a part of a dumped sum is a given combination of its addends: every element is compared, against the error
+ * that rounding allows. */
 #ifndef DIFF_COMBINATION_H
 #define DIFF_COMBINATION_H
 #include "diff/part.h"
 
-/* What rounds: of each addition of a sum, and of what holds it. */
+/* The roundings of a sum: of each addition, and of the array that holds it. */
 typedef struct ad_rounding {
-  double reduce, sum;   /* unit roundoffs */
-  double smallest;      /* number above 0 of the dtypes */
-  double inside;        /* what sums inside of addends may be off before they are rounded: u times this, absolute */
-  int64_t microbatches; /* how often what holds the sum is added to */
+  double reduce, sum; /* unit roundoffs of the dtype of additions, and of the array's */
+  double smallest;    /* the smallest number above 0 of these dtypes */
+  double inside;      /* addends are themselves sums: before they are rounded they may be off by `reduce` times this */
+  int64_t microbatches; /* how often the array is added to */
 } ad_rounding;
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part);
-/* What of the addends' absolute sum a sum of n of them may be off. */
+/* The error that a sum of n addends may have, as a share of the addends' absolute sum. */
 double ad_rounding_share(const ad_rounding *rounding, size_t n);
 
 typedef struct ad_fitness {
   int holds;
-  double residual, bound; /* where the one is largest against the other; both relative to the addends' absolute sum */
+  double residual,
+      bound; /* of the element with the largest residual for its bound; relative to the addends' absolute sum */
 } ad_fitness;
-/* sum = factor * (counts[0] * addend 0 + ...), over the columns of the part's members. */
+/* Tests whether part = factor * (counts[0] * addend 0 + counts[1] * addend 1 + ...), over the columns of its
+ * members. */
 ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                        const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
 
-/* The same of its first elements alone: what fails here need not be read to its end. */
+/* The same for the part's first elements alone: a cheap test that wrong combinations mostly fail. */
 ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                              const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
-/* The same of several parts that have the same members and the same box, each against its own bound; `out`: one for
- * each. Addends are read once. */
+/* The same for several parts of the same members and box, each against its own bound; `out` has an entry for each.
+ * Every addend is read once for all of them. */
 ad_status ad_parts_test(const ad_parts *parts, const ad_part *const *list, size_t count, const double *counts,
                         double factor, ad_fitness *out) AD_CHECKED;
 

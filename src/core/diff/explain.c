@@ -1,5 +1,6 @@
-/* From sums to counts: the expected combination first; where it fails, least squares if the addends can be told apart,
- * else single hypotheses, each of one free number. */
+/* Explains each part of a dumped sum by counts: how often each addend is in it. First tests the expected
+ * combination. If that fails, fits all counts by least squares, provided that the addends can be told apart; else
+ * tries hypotheses that leave one number free. */
 #include "diff/explain.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
   return axes;
 }
 
-/* ---- what is expected ---- */
+/* ---- expected counts ---- */
 
 /* The mean divisor of all addend files; NaN if one has none. */
 static double mean_divisor(const ad_dump *dump) {
@@ -37,7 +38,7 @@ void ad_expected_counts(const ad_parts *parts, const ad_members *members, double
   }
 }
 
-/* ---- counts ---- */
+/* ---- testing counts ---- */
 
 static ad_status new_explanation(size_t n, ad_explanation *why) {
   AD_TRY(ad_new(n, &why->counts));
@@ -45,7 +46,8 @@ static ad_status new_explanation(size_t n, ad_explanation *why) {
   return AD_OK;
 }
 
-/* Takes numbers that lie next to one that a mistake would make: whole ones, and one over the size of a group. */
+/* Rounds fitted counts to the numbers that a mistake makes, where one is near: whole numbers, and one over the size
+ * of a group. */
 static void snap(const ad_parts *parts, size_t n, const double *counts, const double *errors, double *out) {
   for (size_t c = 0; c < n; c++) {
     double tolerance = ad_count_tolerance(errors[c]), simple = ad_simple_count(&parts->dump->mesh, counts[c]);
@@ -55,7 +57,8 @@ static void snap(const ad_parts *parts, size_t n, const double *counts, const do
 
 static const ad_dtype narrower[] = {AD_F32, AD_F16, AD_BF16};
 
-/* Whether the counts give the part, and if they do so only with a narrower dtype than is known of, which. */
+/* Tests whether these counts give the part; if they do so only when the sum was rounded to a narrower dtype than the
+ * dump says, why->rounded is that dtype. */
 static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, ad_explanation *why) {
   ad_rounding rounding = ad_rounding_of(parts, part);
   double expect = parts->param->expect;
@@ -74,7 +77,7 @@ static ad_status try_counts(const ad_parts *parts, const ad_part *part, const do
   return AD_OK;
 }
 
-/* The simple counts if they give the part, else those that were fitted. */
+/* Keeps the rounded counts if they give the part, else the fitted ones. */
 static ad_status settle(const ad_parts *parts, const ad_part *part, const double *counts, const double *errors,
                         ad_explanation *why) {
   size_t n = ad_part_members(parts, part)->count;
@@ -94,9 +97,10 @@ static ad_status settle(const ad_parts *parts, const ad_part *part, const double
   return AD_OK;
 }
 
-/* ---- a part that fails ---- */
+/* ---- explaining a part that is not the expected combination ---- */
 
-/* Where each addend's error is known, the fit says all that there is to say of the parts that it is of. */
+/* Fits the counts of these parts by least squares. *known: 1 if the fit determines the count of every addend, so
+ * that no hypothesis has to be tried. */
 static ad_status explain_by_fit(const ad_parts *parts, const ad_products *products, const double *expected,
                                 ad_judged *const *list, size_t count, int *known) {
   ad_fit fit;
@@ -132,7 +136,7 @@ static ad_status explain_fitted(const ad_parts *parts, const double *expected, a
   return status;
 }
 
-/* *done: 0 where it may be explained with other parts together. */
+/* Explains one part. *done: 0 if fitting several parts together may still explain it. */
 static ad_status explain(const ad_parts *parts, ad_known *known, const double *expected, ad_judged *judged, int *done) {
   size_t n = ad_part_members(parts, judged->part)->count;
   *done = 1;
@@ -148,7 +152,7 @@ static ad_status explain(const ad_parts *parts, ad_known *known, const double *e
   return ad_known_add(known, parts, judged);
 }
 
-/* Where parts have fewer elements than addends: all of them together, if the same counts are behind all. */
+/* Explains parts that each have fewer elements than addends: fits them together, as if they had the same counts. */
 static ad_status explain_together(const ad_parts *parts, const double *expected, ad_judged *const *list, size_t count) {
   const ad_part **together;
   ad_products products;
@@ -163,10 +167,11 @@ static ad_status explain_together(const ad_parts *parts, const double *expected,
   return status;
 }
 
-/* ---- all parts ---- */
+/* ---- parts whose dtype hides a missing addend ---- */
 
-/* Rounding of a narrow dtype may be more than one addend of many is. Then counts must be right too, within what their
- * fit says of its own errors, however wide that is: what a fit cannot tell is nobody's mistake. */
+/* Whether a narrow dtype may round away more than one of n addends. Then the test of the combination is too weak,
+ * and fitted counts must be right as well, within the fit's own errors: a count that the fit cannot determine is no
+ * mistake. */
 static int is_weak(const ad_rounding *rounding, size_t n) { return ad_rounding_share(rounding, n) * 2 * (double)n > 1; }
 
 static int counts_hold(const ad_fit *fit, const double *expected, size_t n) {
@@ -206,15 +211,15 @@ typedef struct ad_judging {
   const double *expected;
   ad_judged *list;
   size_t members;
-  /* parts->count each */
+  /* arrays of parts->count entries */
   const ad_part **together; /* parts of one box, which are tested at once */
-  size_t *index;            /* theirs in the list */
+  size_t *index;            /* of each of these, its place in `list` */
   ad_fitness *fitness;
   unsigned char *tested;
   ad_judged **unknown;
 } ad_judging;
 
-/* Those of the members' parts that have the box of the first one. */
+/* Collects the members' parts that have the same box as part `first`. Returns how many there are. */
 static size_t find_together(ad_judging *judging, size_t first) {
   const ad_parts *parts = judging->parts;
   size_t count = 0;
@@ -298,8 +303,9 @@ static ad_status judge_expected(const ad_parts *parts, ad_known *known, ad_judge
   return status;
 }
 
-/* What its own members' addends do not give may be a sum of others'; and one number is a multiple of any other, so that
- * its own members' always give it. */
+/* Looks for sums over another group of ranks for parts that the addends of their own members do not explain. A part
+ * of one element is looked at as well: one number is a multiple of any other, so that its own members always explain
+ * it. */
 static ad_status look_further(ad_parts *parts, ad_judged *list) {
   for (size_t i = 0; i < parts->count; i++)
     if (!list[i].holds && !list[i].why.unfitted && (!list[i].why.explains || list[i].part->count == 1))
@@ -307,12 +313,13 @@ static ad_status look_further(ad_parts *parts, ad_judged *list) {
   return AD_OK;
 }
 
-/* ---- copies ---- */
+/* ---- copies that differ ---- */
 
-/* The same work in another order of additions, all the way through the model. */
+/* By how many times the rounding of their own sum two copies may differ: the ranks may have added in another order all
+ * the way through the model. */
 #define COPIES_ROUND 64
 
-/* Whether two copies differ by more than their roundings together. */
+/* Whether two copies differ by more than COPIES_ROUND roundings. `values`: room for 2 AD_ROWS numbers. */
 static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, double *values) {
   ad_rounding rounding = ad_rounding_of(parts, a);
   double share = ad_rounding_share(&rounding, ad_part_members(parts, a)->count), worst = 0, largest = 0;
@@ -336,7 +343,8 @@ static void compare_copies(const ad_parts *parts, ad_judged *list, double *value
         list[i].apart = differ(parts, list[i].part, list[j].part, values);
 }
 
-/* Ranks that do the same work have the same sum: each is right by its own addends, and yet one of them is not. */
+/* Marks copies that differ although ranks do the same work: each copy is the sum of its own addends, and yet they
+ * cannot all be right. */
 static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
   double *values;
   AD_TRY(ad_new(2 * AD_ROWS, &values));

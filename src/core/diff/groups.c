@@ -1,5 +1,5 @@
-/* Trying other groups. Ranks that hold other parts of the parameter are added as a collective would: their first
- * element to the first. */
+/* Tries whether a part is a sum over another group of ranks than its types say. Ranks that hold other parts of the
+ * parameter are added as a collective would add them: first element to first element. */
 #include "diff/groups.h"
 
 #include <math.h>
@@ -9,8 +9,8 @@
 
 typedef enum ad_place { TAKEN, OTHER_SIZE, OTHER_ELEMENTS } ad_place;
 
-/* The addend as the part's members would have it: where it is cut, at the place of the holder's own. Of a sampled one
- * other elements are there. */
+/* Places another rank's addend on the part. An addend that is cut is moved onto the holder's own box, if it is as
+ * large; a sample of it has other elements, so that it cannot be. */
 static ad_place take_place(const ad_parts *parts, const ad_part *part, const ad_box *own, ad_piece *piece) {
   const ad_shape *shape = &parts->param->shape;
   if (ad_box_contains(shape, &piece->box, &part->box)) return TAKEN;
@@ -36,7 +36,7 @@ static ad_status add_rank(ad_parts *parts, const ad_part *part, const ad_box *ow
   return AD_OK;
 }
 
-/* The addends of the ranks that differ from `holder` on `axes` alone. */
+/* Appends to the list of members the addends of the ranks that differ from `holder` on `axes` alone. */
 static ad_status fill(ad_parts *parts, const ad_part *part, const ad_box *own, int64_t holder, uint32_t axes,
                       ad_members *members, ad_place *place) {
   const ad_dump *dump = parts->dump;
@@ -48,7 +48,7 @@ static ad_status fill(ad_parts *parts, const ad_part *part, const ad_box *own, i
   return AD_OK;
 }
 
-/* The factor by least squares of the part as the sum of some members; NaN: they are zero. */
+/* The factor, by least squares, with which the sum of the last members gives the part; NaN: they are all zero. */
 static ad_status best_factor(const ad_parts *parts, const ad_part *part, double *out) {
   const ad_members *members = ad_part_members(parts, part);
   double *memory, along = 0, square = 0;
@@ -72,7 +72,7 @@ static ad_status best_factor(const ad_parts *parts, const ad_part *part, double 
   return AD_OK;
 }
 
-/* The part as one of these members, which are the last of the list for as long as this looks at them. */
+/* Tests the part as a sum of these members, which must be the last of the list. */
 static ad_status test(ad_parts *parts, const ad_part *part, size_t members, double *factor, ad_fitness *fitness) {
   ad_part same = *part;
   double *ones;
@@ -124,7 +124,7 @@ static uint32_t cut_axes(const ad_parts *parts, uint32_t axes) {
   return cut;
 }
 
-/* Where the holder's own addend lies. */
+/* Finds the box of the holder's own addend. */
 static int find_own(const ad_parts *parts, const ad_part *part, ad_box *out) {
   const ad_members *members = ad_part_members(parts, part);
   for (size_t c = 0; c < members->count; c++)

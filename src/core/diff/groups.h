@@ -1,4 +1,4 @@
-/* Sums over another group than the one that the types say. */
+/* Recognising sums that were made over another group of ranks than the types say. */
 #ifndef DIFF_GROUPS_H
 #define DIFF_GROUPS_H
 #include "diff/explain.h"

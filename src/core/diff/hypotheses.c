@@ -1,4 +1,5 @@
-/* Trying hypotheses, the simplest first. */
+/* Tries hypotheses of how often addends are in a sum, the simplest first: a rank left out, a microbatch counted
+ * twice, an average, and so on. */
 #include "diff/hypotheses.h"
 
 #include <math.h>
@@ -26,17 +27,18 @@ typedef struct ad_trial {
   ad_rounding rounding;
   ad_explanation *why;
   double *fixed, *free, *counts; /* n each */
-  /* Products of the Gram matrix with these and with what is expected: the sparse ones are multiplied, the others follow
-   * from them, so that a hypothesis about one rank costs as much as its row of the matrix. */
+  /* Products of the Gram matrix with these vectors and with the expected counts. Only sparse vectors are multiplied,
+   * the other products follow from those, so that a hypothesis about one rank costs as much as its row of the
+   * matrix. */
   double *with_fixed, *with_free, *with_counts, *with_expected;
 } ad_trial;
 
-/* Whether addend c has the free number under hypothesis h, else the fixed count. */
+/* Whether addend c has the free number as its count under hypothesis h; if not, it has its fixed count. */
 typedef int (*ad_is_free)(const ad_trial *trial, size_t c, int64_t h);
 
-/* ---- one hypothesis ---- */
+/* ---- trying one hypothesis ---- */
 
-/* The free number by least squares; NaN: these addends are zero. */
+/* The free number by least squares; NaN: the addends that have it are all zero. */
 static double best_number(const ad_trial *trial) {
   const ad_products *products = trial->products;
   double along = 0, square = 0;
@@ -47,7 +49,7 @@ static double best_number(const ad_trial *trial) {
   return square > 0 ? along / square : NAN;
 }
 
-/* No combination that is farther off than this in all can hold element by element. */
+/* A quick test: a combination whose residual over all elements is larger than this cannot hold element by element. */
 static int is_near(const ad_trial *trial) {
   const ad_products *products = trial->products;
   double trace = 0, most = 0, n = (double)products->n;
@@ -101,7 +103,8 @@ static ad_status accept(ad_trial *trial, const ad_fitness *fitness) {
   return AD_OK;
 }
 
-/* `any`: the free number may be any, else only one that a mistake makes. */
+/* Tries one set of fixed and free addends. `any` 1: the free number may be any; 0: only a number that a mistake
+ * makes. */
 static ad_status try_one(ad_trial *trial, int any) {
   double number = best_number(trial), simple = ad_simple_count(&trial->parts->dump->mesh, number);
   ad_fitness fitness = {0};
@@ -111,7 +114,7 @@ static ad_status try_one(ad_trial *trial, int any) {
   return fitness.holds ? accept(trial, &fitness) : AD_OK;
 }
 
-/* `base`: the count of the others, on what is expected. */
+/* Tries a hypothesis. `base`: the count of addends that are not free, times what is expected of them. */
 static ad_status try_set(ad_trial *trial, ad_is_free is_free, int64_t h, double base, int any) {
   size_t frees = 0, n = trial->products->n;
   for (size_t c = 0; c < n; c++) {
@@ -126,7 +129,7 @@ static ad_status try_set(ad_trial *trial, ad_is_free is_free, int64_t h, double 
   return try_one(trial, any);
 }
 
-/* ---- the hypotheses ---- */
+/* ---- which addends are free ---- */
 
 static int64_t rank_of(const ad_trial *trial, size_t c) { return trial->members->columns[c].piece.rank; }
 
@@ -148,7 +151,7 @@ static int is_of_microbatch(const ad_trial *trial, size_t c, int64_t m) {
 
 static int is_of_rank(const ad_trial *trial, size_t c, int64_t rank) { return rank_of(trial, c) == rank; }
 
-/* h: axis * AD_DUMP_RANKS + place */
+/* Free: the addends of the ranks at one position of an axis; h: axis * AD_DUMP_RANKS + position. */
 static int is_in_slice(const ad_trial *trial, size_t c, int64_t h) {
   return trial->parts->dump->position[rank_of(trial, c)][h / AD_DUMP_RANKS] == (int32_t)(h % AD_DUMP_RANKS);
 }
@@ -159,7 +162,8 @@ static ad_status try_axes(ad_trial *trial) {
   return AD_OK;
 }
 
-/* One microbatch is right, and of the others each has those of its own place on `axes`. */
+/* Hypothesis: microbatch `right` is summed over all ranks, the other microbatches only over ranks at the holder's
+ * position on `axes`. */
 static ad_status try_one_right(ad_trial *trial, uint32_t axes, int64_t right) {
   for (size_t c = 0; c < trial->products->n; c++) {
     int is_right = is_of_microbatch(trial, c, right);
@@ -204,7 +208,7 @@ static ad_status try_ranks(ad_trial *trial) {
   return AD_OK;
 }
 
-/* Each addend counted once, whatever the divisors say. */
+/* Hypothesis: each addend counts once, although ranks divided by different numbers. */
 static ad_status try_undivided(ad_trial *trial) {
   int differ = 0;
   for (size_t c = 0; c < trial->products->n; c++) {
@@ -245,7 +249,8 @@ ad_status ad_try_hypotheses(const ad_parts *parts, const ad_products *products, 
   ad_products_multiply(products, expected, trial.with_expected);
   ad_status status = try_all(&trial);
   for (size_t c = 0; c < n; c++)
-    if (why->explains && products->gram[c + c * n] == 0) why->errors[c] = INFINITY; /* zero: it may count anything */
+    if (why->explains && products->gram[c + c * n] == 0)
+      why->errors[c] = INFINITY; /* an addend of zeros has any count */
   ad_release(memory);
   return status;
 }

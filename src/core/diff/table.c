@@ -1,5 +1,5 @@
-/* The document of a dump as a table for people: what is right in one line, what is wrong a line for all parameters of
- * which the same is said, or one for each. */
+/* Prints the document of a dump as a table. Parameters that are right share one line; those that are wrong share a
+ * line if the same is said of them, or have one each. */
 #include <jansson.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "diff/told.h"
 #include "files/printed.h"
 
-/* Of a parameter or the whole: whether this is its verdict. */
+/* Whether the verdict of a parameter, or of the whole dump, is this one. */
 static int is_judged(const json_t *object, const char *verdict) {
   return !strcmp(ad_text_of(object, "verdict"), verdict);
 }
@@ -32,7 +32,7 @@ static size_t count_judged(const json_t *params, const char *verdict) {
   return count;
 }
 
-/* The width of the column of names: rows of several parameters have no name in it. */
+/* The width of the column of names. Rows of several parameters begin with no name and do not count. */
 static int name_width(const json_t *rows) {
   enum { LEAST = 12, MOST = 48 };
   const json_t *row;
@@ -141,7 +141,7 @@ static void print_modules(FILE *file, const json_t *document, int alone, const a
           json_array_size(modules));
 }
 
-/* The command that says more of what was found. */
+/* Prints the command that explains what was found: "addend explain PAGE ...". */
 static void print_pages(FILE *file, const json_t *document, const ad_paint *paint) {
   json_t *pages = ad_told_pages(document);
   const json_t *page;

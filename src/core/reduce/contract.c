@@ -1,9 +1,10 @@
-/* What a parameter's four dtypes default to, and which combinations mean nothing. */
+/* Contracts: the dtypes that a parameter's gradient is handed in, sent and summed in. Fills in their defaults and
+ * refuses combinations that make no sense. */
 #include "base/error.h"
 #include "addend/reduce.h"
 #include "reduce/contract.h"
 
-/* The dtypes by how much of a number they keep; bf16 and f16 each keep something that the other drops. */
+/* Orders dtypes by how much of a number they keep. bf16 and f16 are equal: bf16 keeps more range, f16 more digits. */
 static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 ? 2 : 1; }
 
 static ad_status check_float(ad_dtype dtype, const char *field) {

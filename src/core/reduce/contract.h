@@ -1,4 +1,4 @@
-/* Contracts as the reducer takes them. */
+/* Completing the contract of a parameter, for the reducer. */
 #ifndef REDUCE_CONTRACT_H
 #define REDUCE_CONTRACT_H
 #include "addend/parameter.h"

@@ -1,5 +1,5 @@
-/* Gradients on their way into a bucket: which array of it they go to, and the one pass that casts, adds and scales. No
- * rank talks to another here. */
+/* Copying a gradient into its bucket: which of the bucket's arrays it goes to, and the one pass that casts, adds and
+ * scales it. Ranks do not communicate here. */
 #include <math.h>
 #include <string.h>
 #include "array/array.h"
@@ -12,19 +12,32 @@ int ad_scale_for(ad_dtype dtype, int64_t addends) {
   return scale;
 }
 
-ad_array *ad_bucket_target(ad_bucket *bucket) { return bucket->sends ? &bucket->sent : &bucket->pending; }
+ad_array *ad_bucket_target(ad_bucket *bucket) { return bucket->tally.sends ? &bucket->sent : &bucket->pending; }
 
 void *ad_param_in(const ad_reduced_param *param, const ad_array *array) {
   return array->data ? (char *)array->data + param->offset * ad_dtype_size(array->dtype) : NULL;
 }
 
-/* The pass, cut into blocks that stay in the first cache between its stages, if it has several. */
+int ad_param_goes_straight(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target) {
+  const ad_contract *contract = &param->contract;
+  int same = (contract->raw && !contract->grad) || contract->grad == target->dtype;
+  return same && !target->scale && (!param->filled || target->data == bucket->pending.data);
+}
+
+int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
+  const ad_reduced_param *p = &reducer->params[param];
+  ad_bucket *bucket = &reducer->buckets[p->bucket];
+  return ad_param_goes_straight(p, bucket, ad_bucket_target(bucket));
+}
+
+/* Elements of a block. A pass of several stages (cast, add, scale) takes block after block, so that a block stays in
+ * the first cache between its stages. */
 enum { BLOCK = 2048 };
 
 typedef struct pass {
-  ad_dtype from, via, sum, to;  // produced, gradient, accumulate and target dtype
+  ad_dtype from, via, sum, to;  // dtype that the backward produced, of the gradient, to accumulate in, of the target
   int scale;
-  int past;  // the caches
+  int past;  // 1: writes past the caches
   double brought[BLOCK], added[BLOCK];
 } pass;
 
@@ -85,7 +98,7 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
   pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past_caches};
   p.from = grad ? grad->dtype : p.sum;
   p.via = grad ? gradient_dtype(&param->contract, grad->dtype) : p.sum;
-  // Rounded to on the way, if nothing comes in between.
+  // The target's dtype is the gradient's and nothing is added: one cast does both.
   if (!base && p.via == p.to && !p.scale) p.via = p.from;
   if (!base && !from)
     memset(to, 0, param->numel * ad_dtype_size(target->dtype));

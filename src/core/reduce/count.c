@@ -1,4 +1,4 @@
-/* Law 5: a step's counts, one small sum that is posted when the batch is read. */
+/* The counts that losses are divided by (law 5): one small all-reduce a step, posted when the batch has been read. */
 #include "reduce/count.h"
 
 #include <string.h>
@@ -9,11 +9,11 @@
 
 typedef enum count_state { NOT_POSTED, UNDER_WAY, SUMMED } count_state;
 
-/* What posting and waiting change. Apart from the count itself, so that a count lent as const can be waited for. */
+/* What posting and waiting change. It is a struct of its own, so that one may wait for a count that is const. */
 typedef struct posted_count {
   count_state state;
-  ad_array array;   // [n] i64 in comm memory; what is summed until that was waited for
-  ad_array summed;  // the same memory as the sum
+  ad_array array;   // [n] i64 in comm memory: this rank's counts, and their sum once it was waited for
+  ad_array summed;  // the memory of `array`, described as the sum
   ad_request request;
 } posted_count;
 
@@ -41,7 +41,8 @@ static ad_status take_memory(ad_count *count) {
   AD_TRY(ad_new(1, &count->posted));
   ad_array *array = &count->posted->array;
   *array = ad_array_describe(count->comm, AD_I64, &(ad_shape){1, {(int64_t)count->n}}, &count->local);
-  return ad_comm_alloc(count->comm, ad_array_bytes(array), &array->data);  // on engine dry too: the rank's own counts
+  return ad_comm_alloc(count->comm, ad_array_bytes(array),
+                       &array->data);  // engine dry allocates too: the rank knows its own counts
 }
 
 ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_count **out) {
@@ -68,7 +69,7 @@ ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_co
 void ad_count_destroy(ad_count *count) {
   if (!count) return;
   if (count->posted) {
-    // Peers may still read it; an error there ends this wait too.
+    // Other ranks may still read the counts. If one of them fails, this wait ends with an error as well.
     if (count->posted->request.id && ad_comm_wait(count->comm, &count->posted->request)) count->posted->request.id = 0;
     ad_comm_free(count->comm, count->posted->array.data);
     ad_release(count->posted);
@@ -78,7 +79,7 @@ void ad_count_destroy(ad_count *count) {
 
 int ad_count_is_under_way(const ad_count *count) { return count->posted->state == UNDER_WAY; }
 
-// In place: the counts of all ranks take the place of this rank's.
+// Posts the all-reduce in place: the sum overwrites this rank's counts.
 static ad_status post_sum(const ad_count *count, const char *site) {
   ad_axes axes = ad_layout_axes_of(&count->local, AD_P);
   if (!axes) return AD_OK;

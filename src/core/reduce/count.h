@@ -1,4 +1,4 @@
-/* What the folders above reduce/ know of a count besides its public functions. */
+/* Functions of a count that later folders use beside its public ones. */
 #ifndef REDUCE_COUNT_H
 #define REDUCE_COUNT_H
 #include "addend/reduce.h"
@@ -6,13 +6,14 @@
 
 AD_INTERNAL int ad_count_is_under_way(const ad_count *count); /* posted and not waited for */
 
-/* What passes the seam AD_SEAM_DIVISOR: what a loss is about to be divided by. */
+/* Passed to the seam AD_SEAM_DIVISOR: the number by which a loss is about to be divided. */
 typedef struct ad_divisor_passing {
   const ad_count *count;
-  double total; /* of its microbatches */
+  double total; /* the count's sum over all microbatches */
 } ad_divisor_passing;
 
-/* The vector [n]: its layout is `local` until the sum was waited for, then R where that was P. Owned by the count. */
+/* The counts of the n microbatches, an array [n] that the count owns. Its layout is the count's own until the sum was
+ * waited for; then every axis that was P is R. */
 AD_INTERNAL const ad_array *ad_count_array(const ad_count *count);
 
 #endif

@@ -1,4 +1,4 @@
-/* One file of a dump: whose part of which parameter it holds, told in its metadata, and the values. */
+/* Writing one file of a dump: this rank's part of each parameter, and metadata that say which part it is. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 
 /* ---- where a rank's part lies ---- */
 
-/* The whole value of a parameter, and the box of it that a rank holds. Where the ranks' values are their own (V) they
- * are told as the parts of one value with one dimension more. */
+/* The whole value of a parameter, and the box of it that a rank holds. Values that vary between ranks (V) are described
+ * as the parts of one value with one dimension more. */
 typedef struct box {
   ad_shape whole, held;
   int64_t first[AD_DIMS_MAX];
@@ -76,7 +76,8 @@ static json_t *numbers(const int64_t *values, int count) {
   return list;
 }
 
-/* The gradient's type says what is wanted: on P the sum, on R or I what every rank has, else its own. */
+/* Tells the gradient's type on an axis, which says what is expected there: P, the sum over the axis; R or I, the same
+ * value on every rank; else each rank's own values. */
 static void add_type(ad_text *text, const ad_reduced_param *param, const ad_dump_factor *factor) {
   ad_type type = ad_dump_type(&param->gradient, factor);
   ad_text_add(text, "%s%s=", text->used ? " " : "", factor->name);
@@ -98,9 +99,10 @@ static ad_dtype coarser(ad_dtype a, ad_dtype b) {
   return bits[a] < bits[b] ? a : b;
 }
 
-/* What every addend of the parameter is rounded to somewhere on its way; sums are never coarser than what travels. */
+/* The narrowest dtype that an addend of the parameter is rounded to on its way into the sum. Sums are never narrower
+ * than the dtype that travels. */
 static ad_dtype reduced_in(const ad_reducer *reducer, const ad_reduced_param *param) {
-  ad_dtype wire = reducer->buckets[param->bucket].wire;
+  ad_dtype wire = reducer->buckets[param->bucket].key.wire;
   return param->contract.raw ? wire : coarser(wire, param->contract.grad);
 }
 
@@ -108,7 +110,7 @@ static json_t *held_of(const box *b) {
   return json_pack("[o, o]", numbers(b->first, b->whole.ndim), numbers(b->held.dim, b->whole.ndim));
 }
 
-/* What is told of each parameter: texts of JSON by its name. */
+/* The JSON texts of the metadata, in which each parameter has an entry under its name. */
 typedef struct described {
   json_t *types, *shapes, *held, *reduce;
 } described;
@@ -127,7 +129,7 @@ enum { SUMS = -1, PAIRS = 12, SHORT = 40, MESH_TEXT = AD_DUMP_FACTORS * (AD_DUMP
 
 typedef struct dump_file {
   const ad_reducer *reducer;
-  int microbatch; /* or SUMS */
+  int microbatch; /* whose addends the file holds; SUMS: it holds the sums */
   ad_safetensor *tensors;
   size_t count;
   described told;
@@ -185,7 +187,7 @@ static ad_status tell(dump_file *file) {
   return is_sum ? put_json(file, "addend.reduce", file->told.reduce) : AD_OK;
 }
 
-/* The values of one parameter; a layout says which of the whole they are. */
+/* Adds the values of parameter i to the file; `layout` says which part of the whole parameter they are. */
 static ad_status list(dump_file *file, size_t i, const void *values, ad_dtype dtype, const ad_layout *layout) {
   const ad_reduced_param *param = &file->reducer->params[i];
   box b;
@@ -220,8 +222,8 @@ static ad_status write_to(const dump_file *file, const char *path) {
   return status;
 }
 
-/* "FOLDER/FILESrank00003.addend.m0.safetensors"; of a pool that begins at rank 4, "FILESat00004.rank...": several may
- * have one name. */
+/* The file's path: "FOLDER/FILESrank00003.addend.m0.safetensors". In a pool that begins at rank 4 the name begins
+ * "FILESat00004.rank", since ranks of several pools may have the same number. */
 static ad_status path_of(const ad_reducer *reducer, int microbatch, char **out) {
   char kind[SHORT] = "sum", at[SHORT] = "", *name;
   size_t size = strlen(reducer->files) + 3 * SHORT;

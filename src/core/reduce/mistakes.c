@@ -1,4 +1,5 @@
-/* The known mistakes of reducers, planted on a gradient's way. Nothing here is part of what the reducer does. */
+/* Known mistakes of reducers, which proofs plant between a gradient and its sum to see that they are noticed. The
+ * reducer itself uses nothing from here. */
 #include "reduce/mistakes.h"
 
 #include <string.h>
@@ -14,7 +15,7 @@ static void multiply(const ad_array *array, double factor) {
 }
 
 static int64_t index_in(const ad_bucket *bucket, ad_axes axes, int64_t rank) {
-  ad_group group = ad_mesh_group(bucket->mesh, axes, rank);
+  ad_group group = ad_mesh_group(bucket->key.mesh, axes, rank);
   return ad_group_index(&group, rank);
 }
 
@@ -30,7 +31,7 @@ static void end_step(void *context, void *passing) {
   scene->steps++;
 }
 
-/* The accumulation buffer is finalised and cleared on every microbatch. */
+/* Mistake: every microbatch finishes and clears the buffer in which microbatches accumulate. */
 static void clear_earlier(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   ad_reducer *reducer = passing;
@@ -40,12 +41,12 @@ static void clear_earlier(void *context, void *passing) {
   }
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     if (ad_bucket_settle(reducer, i)) return;
-    scene->fired |= reducer->buckets[i].has_sum;
-    reducer->buckets[i].has_sum = reducer->buckets[i].has_earlier = 0;
+    scene->fired |= reducer->buckets[i].tally.has_sum;
+    ad_tally_forget(&reducer->buckets[i]);
   }
 }
 
-/* Each microbatch is a mean of its own, and the step is the mean of those. */
+/* Mistake: each microbatch is divided by its own count, and the step is the mean of these means. */
 static void divide_by_own_count(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   ad_divisor_passing *divisor = passing;
@@ -56,31 +57,33 @@ static void divide_by_own_count(void *context, void *passing) {
 
 /* ---- before a bucket is sent ---- */
 
-/* The sum of earlier microbatches waits to be added when all is reduced. Law 6 refuses that. */
+/* Mistake: the sum of earlier microbatches, reduced over the shard axis alone, is added only after the last
+ * microbatch was reduced over all axes. Law 6 refuses it. */
 static void put_partial_off(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   ad_bucket_passing *pass = passing;
   ad_bucket *bucket = pass->bucket;
-  if (pass->reducer->sync != AD_SYNC_ALL || !bucket->scatters || !bucket->has_sum) return;
+  if (pass->reducer->sync != AD_SYNC_ALL || !bucket->key.scatters || !bucket->tally.has_sum) return;
   pass->status = ad_bucket_keep_earlier(pass->reducer, bucket);
   if (pass->status) return;
   if (bucket->sum.data) ad_copy(bucket->earlier.data, bucket->sum.data, ad_array_bytes(&bucket->sum));
   bucket->earlier.layout = bucket->sum.layout;
-  bucket->has_earlier = 1;
-  bucket->has_sum = 0;
+  ad_tally_forget(bucket);
+  ad_tally_set_aside(bucket);
   scene->fired = 1;
 }
 
-/* One over the ranks of all groups, where only the first group is summed over. */
+/* Mistake: a microbatch that is summed over the first group alone is divided by the ranks of all groups. */
 static void apply_both_factors(void *context, void *passing) {
   ad_bucket_passing *pass = passing;
   if (pass->reducer->sync == AD_SYNC_ALL) return;
-  int64_t all = ad_bucket_ranks(pass->bucket, pass->bucket->step_count), first = ad_bucket_ranks(pass->bucket, 0);
+  int64_t all = ad_bucket_ranks(&pass->bucket->key, pass->bucket->key.step_count),
+          first = ad_bucket_ranks(&pass->bucket->key, 0);
   multiply(&pass->bucket->sent, (double)first / (double)all);
   ((ad_mistake_scene *)context)->fired = 1;
 }
 
-/* The factor 1 was stored as f64 and is read as f32. */
+/* Mistake: a factor of 1 that was stored as f64 is read as f32. */
 static void apply_factor_of_wrong_width(void *context, void *passing) {
   ad_bucket_passing *pass = passing;
   double stored = 1;
@@ -90,7 +93,7 @@ static void apply_factor_of_wrong_width(void *context, void *passing) {
   ((ad_mistake_scene *)context)->fired = 1;
 }
 
-/* What a collective finds whose bucket was taken for something else before it read: the second half is gone. */
+/* Mistake: the bucket's memory is reused before the collective has read it; its second half is gone. */
 static void reuse_early(void *context, void *passing) {
   const ad_array *sent = &((ad_bucket_passing *)passing)->bucket->sent;
   size_t bytes = ad_array_bytes(sent);
@@ -99,15 +102,15 @@ static void reuse_early(void *context, void *passing) {
   ((ad_mistake_scene *)context)->fired = 1;
 }
 
-/* What a collective finds whose slot took another bucket's gradients before it read: those. */
+/* Mistake: the slot is filled with another bucket's gradients before the collective has read the first one's. */
 static void fill_again(void *context, void *passing) {
   const ad_bucket_passing *pass = passing;
   const ad_bucket *bucket = pass->bucket;
-  if (bucket->window < 0 || !bucket->sent.data) return;
-  const ad_window *window = &pass->reducer->windows[bucket->window];
+  if (bucket->turn.window < 0 || !bucket->sent.data) return;
+  const ad_window *window = &pass->reducer->windows[bucket->turn.window];
   for (size_t i = 0; i < window->count; i++) {
     size_t bytes = ad_array_bytes(&bucket->sent), there = window->slots[i].bytes;
-    if (i == bucket->slot) continue;
+    if (i == bucket->turn.slot) continue;
     ad_copy(bucket->sent.data, window->slots[i].memory, bytes < there ? bytes : there);
     ((ad_mistake_scene *)context)->fired = 1;
     return;
@@ -116,7 +119,7 @@ static void fill_again(void *context, void *passing) {
 
 /* ---- in place of a step ---- */
 
-/* The result is this rank's own addend alone, or its rows of it. */
+/* Mistake: the result of the collective is this rank's own addend alone, or the rank's rows of it. */
 static void take_own(const ad_transit_passing *pass) {
   const ad_array *in = pass->in, *out = pass->out;
   int64_t rank = ad_comm_rank(pass->comm);
@@ -137,7 +140,7 @@ static void take_own(const ad_transit_passing *pass) {
   }
 }
 
-/* Until the first step is complete. */
+/* Mistake: in the first step, the collective leaves each rank its own addend. */
 static void leave_first_step(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -147,7 +150,7 @@ static void leave_first_step(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* Rank 1 of the group reduces an element, or a row, less. */
+/* Mistake: rank 1 of the group hands in one element, or one row, fewer than the others. */
 static void shorten(void *context, void *passing) {
   ad_mistake_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -168,16 +171,16 @@ static void shorten(void *context, void *passing) {
 /* ---- in which order ---- */
 
 static int sums_over_many(const ad_bucket *bucket) {
-  return bucket->step_count && ad_mesh_ranks_over(bucket->mesh, bucket->steps[0].axes) > 1;
+  return bucket->key.step_count && ad_mesh_ranks_over(bucket->key.mesh, bucket->key.steps[0].axes) > 1;
 }
 
 static int same_group(const ad_bucket *a, const ad_bucket *b) {
-  return sums_over_many(a) && sums_over_many(b) && ad_mesh_equal(a->mesh, b->mesh) &&
-         a->steps[0].axes == b->steps[0].axes;
+  return sums_over_many(a) && sums_over_many(b) && ad_mesh_equal(a->key.mesh, b->key.mesh) &&
+         a->key.steps[0].axes == b->key.steps[0].axes;
 }
 
-/* The first two launches over one group of several ranks; the first alone twice, if there are no two. 0: none at all.
- */
+/* Finds the first two buckets that are summed over the same group of several ranks. If only one is, both results are
+ * that one; returns 0 if none is. */
 static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
   for (*first = 0; *first < reducer->bucket_count; ++*first) {
     for (*second = *first + 1; *second < reducer->bucket_count; ++*second) {
@@ -191,7 +194,7 @@ static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
   return 0;
 }
 
-/* What the ranks compare of their buckets, over this group and before its bucket. */
+/* Posts the ranks' comparison of which parameters had a gradient before the bucket of this group. */
 static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
   ad_roster *roster = &reducer->rosters[0];
   ad_collective call = {
@@ -202,15 +205,15 @@ static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
   return ad_comm_post(reducer->comm, &call, &roster->request);
 }
 
-/* The second rank of a group launches its buckets in the other order. With one bucket, what is out of order is the
- * comparison that follows it. */
+/* Mistake: the second rank of a group launches its first two buckets in reverse order. If there is only one bucket, the
+ * rank posts the comparison that follows it first. */
 static void change_order(void *context, void *passing) {
   ad_order_passing *pass = passing;
   const ad_reducer *reducer = pass->reducer;
   size_t first, second;
   if (!reducer->roster_count || !find_swap(reducer, &first, &second)) return;
   const ad_bucket *bucket = &reducer->buckets[first];
-  ad_group group = ad_mesh_group(bucket->mesh, bucket->steps[0].axes, ad_comm_rank(reducer->comm));
+  ad_group group = ad_mesh_group(bucket->key.mesh, bucket->key.steps[0].axes, ad_comm_rank(reducer->comm));
   if (ad_group_index(&group, ad_comm_rank(reducer->comm)) != 1) return;
   ((ad_mistake_scene *)context)->fired = 1;
   if (first != second)
@@ -221,7 +224,7 @@ static void change_order(void *context, void *passing) {
 
 /* ---- dtypes ---- */
 
-/* As if bf16 had been what the producer left. */
+/* Mistake: a gradient is rounded to bf16 on its way into the bucket. */
 static void bring_to_bf16(void *context, void *passing) {
   *(ad_dtype *)passing = AD_BF16;
   ((ad_mistake_scene *)context)->fired = 1;
@@ -229,7 +232,7 @@ static void bring_to_bf16(void *context, void *passing) {
 
 static int is_narrow(ad_dtype dtype) { return dtype == AD_BF16 || dtype == AD_F16; }
 
-/* A product leaves f32, and that is taken for the contract. */
+/* Mistake: a matrix product leaves its gradient in f32, and this dtype is taken for the contract's. */
 static void take_raw_for_contract(void *context, void *passing) {
   ad_contract *contract = passing;
   if (contract->raw || !is_narrow(contract->grad)) return;
@@ -255,28 +258,28 @@ static void round_reduced(void *context, void *passing) {
 
 /* ---- after a step ---- */
 
-static ad_path_step step_behind(const ad_bucket *bucket) { return bucket->steps[bucket->next_step - 1]; }
+static ad_path_step step_behind(const ad_bucket *bucket) { return bucket->key.steps[bucket->steps.next - 1]; }
 
-/* In a group of one rank the sum is taken for another rank's and added to itself. */
+/* Mistake: in a group of one rank the sum is taken for another rank's and added to itself. */
 static void add_to_itself(void *context, void *passing) {
   const ad_bucket *bucket = ((ad_bucket_passing *)passing)->bucket;
-  if (ad_mesh_ranks_over(bucket->mesh, step_behind(bucket).axes) != 1) return;
+  if (ad_mesh_ranks_over(bucket->key.mesh, step_behind(bucket).axes) != 1) return;
   multiply(&bucket->sum, 2);
   ((ad_mistake_scene *)context)->fired = 1;
 }
 
-/* Where shards are padded to equal rows, the row that fills a smaller one up is counted with it. */
+/* Mistake: shards are padded to an equal number of rows, and the padding of a smaller shard is counted with it. */
 static void count_padding(void *context, void *passing) {
   const ad_bucket_passing *pass = passing;
   const ad_bucket *bucket = pass->bucket;
   ad_path_step step = step_behind(bucket);
   if (step.move != AD_MOVE_REDUCE_SCATTER || !bucket->sum.data) return;
-  int64_t members = ad_mesh_ranks_over(bucket->mesh, step.axes);
+  int64_t members = ad_mesh_ranks_over(bucket->key.mesh, step.axes);
   int64_t index = index_in(bucket, step.axes, ad_comm_rank(pass->reducer->comm));
   size_t size = ad_dtype_size(bucket->sum.dtype);
   char *end = bucket->sum.data;
-  for (size_t i = 0; i < bucket->param_count; i++) {
-    ad_segment segment = bucket->segments[i];
+  for (size_t i = 0; i < bucket->members.count; i++) {
+    ad_segment segment = bucket->members.segments[i];
     int64_t own = ad_cut(segment.rows, index, members).count, padded = (segment.rows + members - 1) / members;
     end += (size_t)own * segment.row * size;
     char *last = end - segment.row * size;

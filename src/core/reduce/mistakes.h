@@ -1,4 +1,4 @@
-/* The list of the reducer's known mistakes. */
+/* The list of known mistakes of reducers, which a proof plants one by one to see that it notices them. */
 #ifndef REDUCE_MISTAKES_H
 #define REDUCE_MISTAKES_H
 #include "base/mistakes.h"

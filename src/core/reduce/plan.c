@@ -1,4 +1,4 @@
-/* What a reducer will reduce and how much memory it holds: read by plans and reports, nothing runs here. */
+/* Tells plans and reports what a reducer will reduce and how much memory it holds. Nothing is computed or sent here. */
 #include "array/array.h"
 #include "base/error.h"
 #include "reduce/plan.h"
@@ -6,27 +6,28 @@
 
 static ad_reduction_plan describe(const ad_reducer *reducer, size_t index, int number) {
   const ad_bucket *bucket = &reducer->buckets[index];
-  ad_path_step step = bucket->steps[number];
-  ad_axes axes = step.axes & ad_mesh_large(bucket->mesh);
+  ad_path_step step = bucket->key.steps[number];
+  ad_axes axes = step.axes & ad_mesh_large(bucket->key.mesh);
   size_t numel = ad_array_numel(number ? &bucket->sum : &bucket->sent);
   return (ad_reduction_plan){.bucket = (int)index,
                              .move = step.move,
                              .axes = axes,
-                             .group_size = ad_mesh_ranks_over(bucket->mesh, axes),
-                             .dtype = bucket->wire,
-                             .bytes = numel * ad_dtype_size(bucket->wire),
-                             .params = bucket->params,
-                             .param_count = bucket->param_count};
+                             .group_size = ad_mesh_ranks_over(bucket->key.mesh, axes),
+                             .dtype = bucket->key.wire,
+                             .bytes = numel * ad_dtype_size(bucket->key.wire),
+                             .params = bucket->members.index,
+                             .param_count = bucket->members.count};
 }
 
-/* The reduction number `wanted`, or, where there are fewer, how many there are. */
+/* Describes reduction number `wanted` in *out and returns `wanted` + 1; if there are fewer reductions, returns their
+ * number. */
 static size_t find(const ad_reducer *reducer, size_t wanted, ad_reduction_plan *out) {
   size_t count = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
-    for (int k = 0; k < bucket->step_count; k++) {
+    for (int k = 0; k < bucket->key.step_count; k++) {
       // A group of one has nothing to sum.
-      if (!(bucket->steps[k].axes & ad_mesh_large(bucket->mesh))) continue;
+      if (!(bucket->key.steps[k].axes & ad_mesh_large(bucket->key.mesh))) continue;
       if (count++ != wanted) continue;
       *out = describe(reducer, i, k);
       return count;
@@ -55,15 +56,16 @@ size_t ad_reducer_bucket_count(const ad_reducer *reducer) { return reducer->buck
 ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index) {
   if (!ad_has(index, reducer->bucket_count, __func__, "bucket")) return (ad_bucket_plan){0};
   const ad_bucket *bucket = &reducer->buckets[index];
-  return (ad_bucket_plan){.move = bucket->step_count ? bucket->steps[0].move : 0,
-                          .axes = bucket->step_count ? bucket->steps[0].axes & ad_mesh_large(bucket->mesh) : 0,
-                          .dtype = bucket->wire,
-                          .bytes = ad_array_bytes(&bucket->sent),
-                          .lasting = bucket->lasting,
-                          .window = bucket->window,
-                          .overtaken = bucket->overtaken,
-                          .params = bucket->params,
-                          .param_count = bucket->param_count};
+  return (ad_bucket_plan){
+      .move = bucket->key.step_count ? bucket->key.steps[0].move : 0,
+      .axes = bucket->key.step_count ? bucket->key.steps[0].axes & ad_mesh_large(bucket->key.mesh) : 0,
+      .dtype = bucket->key.wire,
+      .bytes = ad_array_bytes(&bucket->sent),
+      .lasting = bucket->key.lasting,
+      .window = bucket->turn.window,
+      .overtaken = bucket->turn.overtaken,
+      .params = bucket->members.index,
+      .param_count = bucket->members.count};
 }
 
 ad_window_plan ad_reducer_window(const ad_reducer *reducer, int window) {
@@ -78,11 +80,11 @@ size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
   size_t bytes = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
-    // Not counted twice where it is the same memory; on engine dry, where there is none, as it would be.
-    if (bucket->scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sum);
+    // `sum` counts if it has memory of its own. Engine dry allocates none: there the memory of a real engine counts.
+    if (bucket->key.scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sum);
     if (bucket->keeps_pending && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->pending);
     if (bucket->relayed.shape.ndim) bytes += ad_array_bytes(&bucket->relayed);
-    if (bucket->earlier.data || bucket->has_earlier) bytes += ad_array_bytes(&bucket->earlier);
+    if (bucket->earlier.data || bucket->tally.has_earlier) bytes += ad_array_bytes(&bucket->earlier);
   }
   return bytes;
 }
@@ -92,6 +94,6 @@ size_t ad_reducer_window_needed(const ad_reducer *reducer) { return reducer->nee
 size_t ad_reducer_bytes(const ad_reducer *reducer) {
   size_t bytes = ad_reducer_sum_bytes(reducer) + ad_slots_bytes(reducer);
   for (size_t i = 0; i < reducer->bucket_count; i++)
-    if (reducer->buckets[i].window < 0) bytes += ad_array_bytes(&reducer->buckets[i].sent);
+    if (reducer->buckets[i].turn.window < 0) bytes += ad_array_bytes(&reducer->buckets[i].sent);
   return bytes;
 }

@@ -1,4 +1,4 @@
-/* What will be reduced and what memory that takes, as plans and proofs read it from a reducer and a store. */
+/* What a reducer and a store tell plans and proofs: which reductions will run, and how much memory they take. */
 #ifndef REDUCE_PLAN_H
 #define REDUCE_PLAN_H
 #include "addend/store.h"
@@ -11,36 +11,37 @@ typedef struct ad_reduction_plan {
   ad_axes axes;
   int64_t group_size;
   ad_dtype dtype;
-  size_t bytes;         /* of what this rank hands in: whole gradients, after a reduce_scatter its parts */
-  const size_t *params; /* their indices */
+  size_t bytes;         /* that this rank hands in: whole gradients; after a reduce_scatter the rank's parts of them */
+  const size_t *params; /* numbers of the parameters */
   size_t param_count;
 } ad_reduction_plan;
 AD_INTERNAL size_t ad_reducer_plan_count(const ad_reducer *reducer);
 AD_INTERNAL ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t index);
 /* The memory that a bucket's gradients are written into, for plans; `index` counts buckets in launch order. */
 typedef struct ad_bucket_plan {
-  ad_move move; /* of the first reduction, over these axes; 0, 0: none, the gradients stay as they are */
+  ad_move move; /* the first reduction, over `axes`; both 0: gradients are not reduced */
   ad_axes axes;
-  ad_dtype dtype;       /* of its elements */
+  ad_dtype dtype;       /* of the bucket's elements */
   size_t bytes;         /* of the bucket */
-  int lasting;          /* of parameters that are `lasting`, and apart for that */
+  int lasting;          /* the bucket holds parameters that are `lasting`, which share no bucket with others */
   int window;           /* buckets of one window take slots in turn; -1: memory of its own */
-  size_t overtaken;     /* how many others of its window were begun, in a step so far, before it was sent */
+  size_t overtaken;     /* the most other buckets of the window that were begun, in a step so far, before it was sent */
   const size_t *params; /* their indices */
   size_t param_count;
 } ad_bucket_plan;
-/* By which this parameter's gradient got its bucket: its spec's, complete. */
+/* The contract by which this parameter's gradient got its bucket: the spec's, with defaults filled in. */
 AD_INTERNAL ad_contract ad_reducer_contract(const ad_reducer *reducer, size_t param);
 AD_INTERNAL size_t ad_reducer_bucket_count(const ad_reducer *reducer);
 AD_INTERNAL ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index);
-/* The slots that steps so far took. */
+/* The slots that the steps so far have taken. */
 typedef struct ad_window_plan {
-  size_t slots, bytes; /* all of them together */
+  size_t slots, bytes; /* bytes: of all slots together */
 } ad_window_plan;
 AD_INTERNAL ad_window_plan ad_reducer_window(const ad_reducer *reducer, int window);
-/* Where `window` was given and steps on engine dry needed more: the least that fits; else 0. */
+/* The smallest `window` that fits, if the options gave one and steps on engine dry needed more; else 0. */
 AD_INTERNAL size_t ad_reducer_window_needed(const ad_reducer *reducer);
-/* The bytes of these that hold sums beside the buckets: shards of the reduced gradient, sums between microbatches. */
+/* Bytes of the reducer's memory that hold sums outside the buckets: shards of reduced gradients, and sums of earlier
+ * microbatches. */
 AD_INTERNAL size_t ad_reducer_sum_bytes(const ad_reducer *reducer);
 /* Bytes on this rank: storage (values, masters), and this rank's share of the node's whole copies. */
 AD_INTERNAL size_t ad_store_bytes(const ad_store *store);

@@ -1,5 +1,5 @@
-/* The reducer as its users see it: creation, the steps and microbatches, results. Buckets are laid out in bucket.c and
- * summed in launch.c; what ranks must agree on is compared in roster.c. */
+/* The public functions of the reducer: making one, the calls of a step and its microbatches, and results. bucket.c lays
+ * gradients out in buckets, launch.c sums the buckets, and roster.c compares what ranks must agree on. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static int by_name(const void *a, const void *b) {
   return order ? order : (left->index > right->index) - (left->index < right->index);
 }
 
-/* Of names that stand twice the one that does so first. */
+/* Refuses a list in which a name occurs twice, and names the first parameter that repeats one. `names` is sorted. */
 static ad_status check_sorted(const ad_numbered_name *names, size_t count) {
   const ad_numbered_name *found = NULL;
   for (size_t i = 1; i < count; i++) {
@@ -61,7 +61,8 @@ static ad_status check_shape(const ad_param_spec *spec) {
   return fault ? ad_fail(AD_INVALID, "reducer: parameter `%s`: %s", spec->name, fault) : AD_OK;
 }
 
-/* An update is not linear, so that a parameter that is a sum of parts cannot be updated part by part. */
+/* Storage may not be a pending sum (P): an optimizer's update is not linear, so that ranks cannot update the addends
+ * of a sum one by one. */
 static ad_status check_stored_type(const ad_param_spec *spec) {
   char axes[96];
   ad_axes partial = ad_layout_axes_of(&spec->storage, AD_P);
@@ -185,48 +186,37 @@ static void begin_step(ad_reducer *reducer) {
     reducer->params[i].filled = 0;
     reducer->params[i].produced = 0;
   }
-  for (size_t i = 0; i < reducer->bucket_count; i++) {
-    reducer->buckets[i].has_earlier = 0;
-    reducer->buckets[i].unsent = 0;
-  }
-}
-
-/* The sum holds no addend: what it held was handed out or set aside. */
-static void begin_sum(ad_bucket *bucket) {
-  bucket->has_sum = 0;
-  bucket->summed = 0;
+  for (size_t i = 0; i < reducer->bucket_count; i++) ad_tally_begin_step(&reducer->buckets[i]);
 }
 
 static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
   ad_array *earlier = &bucket->earlier;
-  if (bucket->has_earlier) return ad_array_add(earlier, &bucket->sum);
+  if (bucket->tally.has_earlier) return ad_array_add(earlier, &bucket->sum);
   AD_TRY(ad_bucket_keep_earlier(reducer, bucket));
   if (earlier->data) ad_copy(earlier->data, bucket->sum.data, ad_array_bytes(earlier));
   earlier->layout = bucket->sum.layout;
-  bucket->has_earlier = 1;
+  ad_tally_set_aside(bucket);
   return AD_OK;
 }
 
-/* A microbatch that was fully reduced is followed by another: its sums step aside. */
+/* A fully reduced microbatch is followed by another one of the same step: its sums are kept in `earlier`. */
 static ad_status set_reduced_aside(ad_reducer *reducer) {
   AD_TRY(ad_buckets_complete(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(keep_reduced(reducer, &reducer->buckets[i]));
   return AD_OK;
 }
 
-/* What reduces nothing in this microbatch keeps its sum: where no reduce_scatter is to come, nothing is to be sent
- * early. */
+/* A bucket that is not sent in this microbatch needs memory for its sum; one that is sent has the scale that its
+ * addends need. */
 static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
-  bucket->arrived = 0;
-  bucket->unsent++;
-  bucket->sends = sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->scatters);
+  ad_tally_begin_microbatch(bucket, sync);
   bucket->sent.scale = 0;
-  if (!bucket->sends) return ad_bucket_keep_pending(reducer, bucket);
-  bucket->sent.scale = ad_scale_for(bucket->wire, bucket->unsent * ad_bucket_ranks(bucket, 0));
+  if (!bucket->tally.sends) return ad_bucket_keep_pending(reducer, bucket);
+  bucket->sent.scale = ad_scale_for(bucket->key.wire, bucket->tally.unsent * ad_bucket_ranks(&bucket->key, 0));
   return AD_OK;
 }
 
-/* A call as its messages name it. */
+/* Which public function was called, and where, for messages. */
 typedef struct ad_caller {
   const char *call, *site;
 } ad_caller;
@@ -248,7 +238,7 @@ static ad_status need_state(const ad_reducer *reducer, ad_reducer_state state, a
                  by.site, by.call, expected);
 }
 
-/* After what cannot be taken back. */
+/* Ends a call that cannot be undone: after an error the reducer can only be destroyed. */
 static ad_status done(ad_reducer *reducer, ad_caller by, ad_status status) {
   if (!status) return AD_OK;
   reducer->state = AD_SUMS_LOST;
@@ -284,7 +274,7 @@ static ad_status begin(ad_reducer *reducer, ad_sync sync) {
   if (begins_step) AD_TRY(begin_first(reducer));
   if (follows_all) AD_TRY(set_reduced_aside(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
-    if (begins_step || follows_all) begin_sum(&reducer->buckets[i]);
+    if (begins_step || follows_all) ad_tally_begin_sum(&reducer->buckets[i]);
     AD_TRY(begin_bucket(reducer, &reducer->buckets[i], sync));
   }
   for (size_t i = 0; i < reducer->param_count; i++) reducer->params[i].arrived = 0;
@@ -314,24 +304,11 @@ static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller 
                  by.site, by.call, reducer->params[param].name);
 }
 
-/* Before the target is written, what was sent from there must have arrived. */
+/* Makes the memory into which the bucket's gradients go free: what was sent from there must have been read. */
 static ad_status free_target(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
-  if (bucket->window >= 0) return ad_slot_claim(reducer, index);
+  if (bucket->turn.window >= 0) return ad_slot_claim(reducer, index);
   return ad_bucket_target(bucket)->data == bucket->sent.data ? ad_bucket_settle(reducer, index) : AD_OK;
-}
-
-/* The gradient needs no cast, no scale and no sum with another array on its way. */
-static int goes_straight(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target) {
-  const ad_contract *contract = &param->contract;
-  int same = (contract->raw && !contract->grad) || contract->grad == target->dtype;
-  return same && !target->scale && (!param->filled || target->data == bucket->pending.data);
-}
-
-int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
-  const ad_reduced_param *p = &reducer->params[param];
-  ad_bucket *bucket = &reducer->buckets[p->bucket];
-  return goes_straight(p, bucket, ad_bucket_target(bucket));
 }
 
 ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds, const char *site) {
@@ -344,7 +321,7 @@ ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out,
   const ad_array *target = ad_bucket_target(bucket);
   ad_array described = ad_array_describe(reducer->comm, target->dtype, &p->shape, &p->gradient);
   described.scale = target->scale;
-  int straight = goes_straight(p, bucket, target);
+  int straight = ad_param_goes_straight(p, bucket, target);
   ad_seam_pass(AD_SEAM_STRAIGHT, &straight);
   if (straight) described.data = ad_param_in(p, target);
   *out = described;
@@ -385,8 +362,8 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
   return ad_array_check(reducer->comm, grad, param->name, site);
 }
 
-/* A raw gradient's dtype is part of what the ranks sum: it stays through a step, here and, compared when the step ends,
- * on all ranks. */
+/* A raw gradient is summed in the dtype that its backward produced: that dtype must be the same in all microbatches
+ * of a step. At the end of the step the ranks compare it as well. */
 static ad_status check_produced(const ad_reduced_param *param, const ad_array *grad, const char *site) {
   if (!param->contract.raw || !param->produced || param->produced == grad->dtype) return AD_OK;
   return ad_fail(AD_TYPE,
@@ -395,12 +372,14 @@ static ad_status check_produced(const ad_reduced_param *param, const ad_array *g
                  site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
 }
 
-/* Memory that buckets take in turn is this parameter's only from its target to the end of its bucket. */
+/* A gradient that lies in a slot must lie at its own target: a slot belongs to a bucket only from the first target
+ * of its gradients until the bucket is sent. */
 static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param *param, const ad_array *grad,
                               const char *site) {
   ad_bucket *bucket = &reducer->buckets[param->bucket];
   if (!ad_slots_have(reducer, grad->data)) return AD_OK;
-  if (bucket->slot != AD_NO_SLOT && !bucket->is_sent_off && grad->data == ad_param_in(param, ad_bucket_target(bucket)))
+  if (bucket->turn.slot != AD_NO_SLOT && !bucket->turn.is_sent_off &&
+      grad->data == ad_param_in(param, ad_bucket_target(bucket)))
     return AD_OK;
   return ad_fail(
       AD_INVALID,
@@ -409,7 +388,7 @@ static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param 
       site, param->name);
 }
 
-/* What is NULL, of another layout, shape or dtype than the parameter's gradient. */
+/* Refuses a gradient that is NULL or has another layout, shape or dtype than the parameter's gradient. */
 static ad_status check_given(const ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
   const ad_reduced_param *p = &reducer->params[param];
   if (!grad) {
@@ -435,7 +414,7 @@ static ad_status take(ad_reducer *reducer, size_t param, const ad_array *grad) {
   p->arrived = 1;
   p->present++;
   p->produced = grad->dtype;
-  bucket->arrived++;
+  ad_tally_arrived(bucket);
   return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
 }
 
@@ -449,10 +428,10 @@ ad_status ad_reducer_add_at(ad_reducer *reducer, size_t param, const ad_array *g
 void ad_reducer_expect(ad_reducer *reducer, size_t param, int count) {
   if (!ad_has(param, reducer->param_count, __func__, "parameter")) return;
   reducer->params[param].expected += count;
-  reducer->buckets[reducer->params[param].bucket].expected += count;
+  ad_tally_expect(&reducer->buckets[reducer->params[param].bucket], count);
 }
 
-/* No reduction before its last addend. */
+/* The last microbatch may not end while gradients are still to come. */
 static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
   if (reducer->sync != AD_SYNC_ALL) return AD_OK;
   for (size_t i = 0; i < reducer->param_count; i++) {
@@ -483,14 +462,15 @@ static ad_status complete(ad_reducer *reducer) {
   AD_TRY(ad_buckets_complete(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_bucket *bucket = &reducer->buckets[i];
-    if (bucket->has_earlier) AD_TRY(ad_array_add(&bucket->sum, &bucket->earlier));
+    if (bucket->tally.has_earlier) AD_TRY(ad_array_add(&bucket->sum, &bucket->earlier));
   }
   reducer->state = AD_BETWEEN_STEPS;
   reducer->steps++;
   return AD_OK;
 }
 
-/* Parameters that differ are an error of this step alone; an error of the comm is not. */
+/* Waits for the ranks' comparison of which parameters had a gradient. If they differ, the reducer can still be used
+ * for the next step; after an error of the comm it cannot. */
 static ad_status compare_presence(ad_reducer *reducer, ad_caller by) {
   ad_status status = ad_rosters_wait_presence(reducer);
   if (status == AD_MISMATCH && !ad_comm_health(reducer->comm)) return ad_fail_in(status, "%s", by.site);

@@ -11,55 +11,86 @@ typedef struct ad_reduced_param {
   ad_layout layout, storage, gradient;  // gradient: the dual of layout
   ad_contract contract;
   int lasting;
-  size_t bucket, offset, numel;  // of this rank's part of the whole gradient, in elements
-  ad_segment segment;            // the same in rows
-  int filled;                    // the bucket's pending memory holds a sum for it
-  int arrived;                   // in this microbatch
-  int expected;                  // gradients that were said to be still to come
-  int64_t present;               // microbatches of this step in which it arrived
-  ad_dtype produced;             // what its gradients of this step came in; 0: none came
-  ad_array result;               // its part of the bucket's sum, in the storage layout
+  size_t bucket;         // in which the gradient is packed
+  size_t offset, numel;  // of this rank's part of the whole gradient in the bucket, in elements
+  ad_segment segment;    // that part in rows
+  int filled;            // the bucket's pending memory holds a sum of the parameter's gradients
+  int arrived;           // the gradient of the present microbatch came
+  int expected;          // gradients that are said to come later (ad_reducer_expect)
+  int64_t present;       // microbatches of this step in which a gradient came
+  ad_dtype produced;     // the dtype of this step's gradients as they came; 0: none came
+  ad_array result;       // the parameter's part of the bucket's sum, in the storage layout
 } ad_reduced_param;
 
-/* Gradients that go the same path under the same contract, packed one after another: whole ones in `pending` and
- * `sent`, of each the own part in `sum`. A reduce_scatter is the first step of a path or none. The layout of `sum` is
- * that of the last transition that wrote it. */
-typedef struct ad_bucket {
+/* What all gradients of a bucket have in common; written by key.c. The path leads from the layout in which gradients
+ * arrive to the parameters' storage; a reduce_scatter is its first step or none. */
+typedef struct ad_bucket_key {
   const ad_mesh *mesh;
   ad_path_step steps[AD_AXIS_COUNT];
-  int step_count, scatters;
-  int lasting;  // and so not one of those that share memory
+  int step_count;
+  int scatters;  // the first step is a reduce_scatter
+  int lasting;   // the bucket's parameters are `lasting`, so that it has memory of its own
   ad_contract contract;
-  size_t *params;
-  ad_segment *segments;  // of each parameter: the rows of this rank's part of the whole gradient
-  const char **names;    // of each parameter; they belong to the parameters
-  size_t param_count, numel;
-  ad_dtype wire;            // the reduce dtype; the accumulate dtype where nothing travels
-  ad_layout whole, stored;  // of the packed gradients as they arrive, and as the parameters' storage wants them
-  // In the accumulate dtype: sums of microbatches that were not sent. Memory only once needed, unless it is `sent`'s.
-  ad_array pending;
-  ad_array sent;     // in the dtype that travels, scaled: what a step reads
-  ad_array sum;      // in the accumulate dtype: what steps write; `sent`'s memory where both are one whole array
-  ad_array earlier;  // reduced sums of earlier microbatches of this step; memory only once that was needed
-  ad_array relayed;  // what later steps read, in the dtype that travels, where that is not `sent`'s or `sum`'s memory
-  ad_array input;    // what the step under way reads: `sent`; in later steps `sum`, cast where the dtypes differ
-  int has_earlier, has_sum;
-  int past_caches;         // gradients are copied in past the caches, and so are their sums
-  int keeps_pending;       // some microbatch was not sent; also on engine dry, where no memory says so
-  int sends;               // in this microbatch
-  int64_t unsent, summed;  // microbatches whose addends are in what is sent next, and in `sum`
-  size_t arrived;          // parameters, in this microbatch
-  int expected;            // gradients of its parameters that were said to be still to come
-  int next_step;           // how many steps were posted since it was sent
-  int unsettled;           // the last of them was not waited for
+  ad_dtype wire;  // in which gradients travel: the reduce dtype; without a step the accumulate dtype
+} ad_bucket_key;
+
+/* The parameters whose gradients a bucket packs one after another; written by bucket.c. One entry for each
+ * parameter. */
+typedef struct ad_bucket_members {
+  size_t *index;         // in reducer->params
+  ad_segment *segments;  // rows of this rank's part of the whole gradient
+  const char **names;    // borrowed from the parameters
+  size_t count;
+  size_t numel;  // elements of all of them on this rank
+} ad_bucket_members;
+
+/* Which addends a bucket holds; written by tally.c. */
+typedef struct ad_bucket_tally {
+  int sends;        // the present microbatch sends the bucket
+  size_t arrived;   // parameters whose gradient of the present microbatch came
+  int expected;     // gradients that are said to come later, in this microbatch or another of the step
+  int64_t unsent;   // microbatches whose addends are in what is sent next
+  int64_t summed;   // microbatches whose addends are in `sum`
+  int has_sum;      // `sum` holds a sum of this step
+  int has_earlier;  // `earlier` does
+} ad_bucket_tally;
+
+/* How far a bucket that was sent is on its path; written by path.c. */
+typedef struct ad_bucket_steps {
+  ad_array input;  // what the step under way reads: `sent`; in later steps `sum`, cast where the dtypes differ
   ad_request request;
-  // Where the reducer reuses memory (slots.c):
-  int window;        // of the reducer's; -1: memory of its own
-  size_t slot;       // of the window, that is `sent`'s memory; AD_NO_SLOT: none
-  int is_sent_off;   // what was filled there was launched
+  int next;       // steps that were posted since the bucket was sent
+  int unsettled;  // the last of them was not waited for
+} ad_bucket_steps;
+
+/* The slot that holds the memory of `sent`, where the reducer reuses memory; written by slots.c. */
+typedef struct ad_bucket_turn {
+  int window;        // of the reducer's; -1: the bucket has memory of its own
+  size_t slot;       // of the window; AD_NO_SLOT: none
+  int is_sent_off;   // what was filled into the slot was launched
   uint64_t launch;   // the number of that launch
-  uint64_t claim;    // the number of the claim, in its window, that got it the slot
-  size_t overtaken;  // at most: buckets of its window that were begun after it and before it was sent
+  uint64_t claim;    // the number of the claim, in the window, that got the bucket its slot
+  size_t overtaken;  // the most buckets of its window that were begun after it and before it was sent
+} ad_bucket_turn;
+
+/* Gradients of one key, packed one after another: whole ones in `pending` and `sent`, this rank's parts of them in
+ * `sum`. The layout of `sum` is that of the last transition that wrote it. Arrays are described and get memory in
+ * bucket.c. */
+typedef struct ad_bucket {
+  ad_bucket_key key;
+  ad_bucket_members members;
+  ad_layout whole, stored;  // of the packed gradients as they arrive, and as the parameters' storage wants them
+  // Accumulate dtype: sums of microbatches that were not sent. Gets memory once it is needed, or has that of `sent`.
+  ad_array pending;
+  ad_array sent;      // wire dtype, scaled: what the first step reads
+  ad_array sum;       // accumulate dtype: what steps write; `sent`'s memory where both are one whole array
+  ad_array earlier;   // reduced sums of earlier microbatches of this step; memory only once needed
+  ad_array relayed;   // wire dtype: what later steps read, where that is not `sent`'s or `sum`'s memory
+  int past_caches;    // gradients and their sums are written past the caches
+  int keeps_pending;  // some microbatch was not sent; also on engine dry, where no memory says so
+  ad_bucket_tally tally;
+  ad_bucket_steps steps;
+  ad_bucket_turn turn;
 } ad_bucket;
 
 /* Memory that buckets of one key take in turn. */
@@ -70,11 +101,13 @@ typedef struct ad_slot {
 } ad_slot;
 typedef struct ad_window {
   ad_slot *slots;
-  size_t count, usual_bytes;  // of the largest bucket that is no larger than bucket_bytes
+  size_t count;
+  size_t usual_bytes;  // of a slot: the size of the largest bucket that is no larger than bucket_bytes
   uint64_t claims;
 } ad_window;
 
-/* The ranks that must agree: all of one mesh. What is compared is the same on ranks that hold different parts. */
+/* Ranks that must agree on their parameters: all ranks of one mesh. They compare numbers that do not depend on which
+ * part of a parameter a rank holds. */
 typedef struct ad_roster {
   ad_group group;
   int64_t *words;  // what is compared, in comm memory; NULL on engine dry
@@ -94,33 +127,33 @@ typedef struct ad_dump ad_dump;
 struct ad_reducer {
   ad_comm *comm;
   ad_reducer_options options;
-  char *prefix;  // "" where the options have none
+  char *prefix;  // before parameters' names in messages; "": none
   char *files;   // before the names of a dump's files
   ad_reduced_param *params;
-  const ad_array **results;  // for the norm, with their names
+  const ad_array **results;  // of each parameter, and its name: what the norm is taken of
   const char **names;
   size_t param_count;
   ad_bucket *buckets;  // in launch order
   size_t bucket_count;
   ad_window *windows;
   size_t window_count;
-  uint64_t launches;  // of all steps
-  size_t needed;      // on engine dry: slots that buckets of one key had to have beyond options.window
+  uint64_t launches;  // of buckets, in all steps
+  size_t needed;      // on engine dry: the window that fits, if options.window was too small; else 0
   ad_roster *rosters;
   size_t roster_count;
   ad_reducer_state state;
   ad_sync sync;
-  size_t launched;  // buckets
-  uint64_t steps;   // finished
-  ad_dump *dump;    // of a step to come or under way; NULL: nobody asked
+  size_t launched;  // buckets of the present microbatch
+  uint64_t steps;   // finished steps
+  ad_dump *dump;    // of a step to come or under way; NULL: no dump was asked for
 };
 
-/* reducer.c: whether a backward may write this gradient into the bucket itself; known on engine dry too, where there is
- * no memory to write to. */
+/* copy.c: whether a backward may write this gradient straight into the bucket. Engine dry, which has no memory to write
+ * to, gives the same answer. */
 AD_INTERNAL int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param);
-/* 1: a gradient of this parameter is still to come, in this microbatch or a later one of the step; -1: it is about to
- * be handed in. While any is to come its bucket is not reduced for the last time, and the step does not end: no
- * reduction before its last addend. */
+/* `count` 1: one more gradient of this parameter will come, in this microbatch or a later one of the step; -1: that
+ * gradient is about to be handed in. Until it was, the bucket is not reduced for the last time, and the step cannot
+ * end. */
 AD_INTERNAL void ad_reducer_expect(ad_reducer *reducer, size_t param, int count);
 
 /* bucket.c: how gradients are laid out in buckets. */
@@ -130,63 +163,90 @@ void ad_buckets_release(ad_reducer *reducer);
 /* Memory that not every step needs: for sums that are not sent, for sums that were reduced early. */
 ad_status ad_bucket_keep_pending(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
-int ad_buckets_are_alike(const ad_bucket *a,
-                         const ad_bucket *b); /* of one mesh, path and contract, and lasting or not */
+/* Whether what is sent and its sum have one dtype, so that they can be one array. */
 static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
-  return bucket->wire == bucket->contract.accumulate;
+  return bucket->key.wire == bucket->key.contract.accumulate;
 }
 
+/* key.c. AD_INVALID, naming the parameter: no reduction leads to its storage. */
+ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *param, ad_bucket_key *key) AD_CHECKED;
+int ad_bucket_keys_are_alike(const ad_bucket_key *a, const ad_bucket_key *b);
+/* How many ranks each rank's sum is over after step number `step` of the path. */
+int64_t ad_bucket_ranks(const ad_bucket_key *key, int step);
+
+/* tally.c: what happens to a bucket in a step, in this order. */
+void ad_tally_begin_step(ad_bucket *bucket);
+void ad_tally_begin_sum(ad_bucket *bucket); /* what `sum` held was handed out or set aside */
+void ad_tally_begin_microbatch(ad_bucket *bucket, ad_sync sync);
+void ad_tally_arrived(ad_bucket *bucket);                        /* one more gradient of this microbatch */
+void ad_tally_expect(ad_bucket *bucket, int count);              /* as ad_reducer_expect */
+int ad_tally_is_complete(const ad_bucket *bucket, ad_sync sync); /* all gradients are there, so that it can be sent */
+void ad_tally_sent(ad_bucket *bucket);                           /* its addends go into `sum` */
+void ad_tally_summed(ad_bucket *bucket);                         /* a step of the path wrote `sum` */
+void ad_tally_set_aside(ad_bucket *bucket);                      /* the sum is in `earlier`, too */
+void ad_tally_forget(ad_bucket *bucket); /* there is no sum, set aside or not: for planted mistakes */
+
 /* slots.c: memory that buckets take in turn. */
-ad_status ad_slots_build(ad_reducer *reducer) AD_CHECKED; /* says who shares; the slots are made as they are needed */
+ad_status ad_slots_build(ad_reducer *reducer) AD_CHECKED; /* decides which buckets share; slots are made when needed */
 void ad_slots_release(ad_reducer *reducer);
-/* Before anything is written into the bucket: it has memory, and what was sent from there was read. */
+/* Before gradients are written into the bucket: gives it memory, after all ranks have read what was sent from there. */
 ad_status ad_slot_claim(ad_reducer *reducer, size_t index) AD_CHECKED;
-void ad_slot_send_off(ad_reducer *reducer, ad_bucket *bucket);  /* its sum is about to be posted */
-int ad_slots_have(const ad_reducer *reducer, const void *data); /* whether it points into one */
+void ad_slot_send_off(ad_reducer *reducer, ad_bucket *bucket);  /* the bucket's sum is about to be posted */
+int ad_slots_have(const ad_reducer *reducer, const void *data); /* `data` points into a slot */
 size_t ad_slots_bytes(const ad_reducer *reducer);
 
 /* copy.c: a gradient on its way into a bucket. */
-/* The array that takes the gradients of this microbatch. */
+/* The bucket's array that the gradients of this microbatch go to. */
 ad_array *ad_bucket_target(ad_bucket *bucket);
+/* Whether the gradient needs no cast, no scale and no sum with another array on its way to `target`. */
+int ad_param_goes_straight(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target);
 /* The address of the parameter's first element in `array`, which holds whole gradients; NULL on engine dry. */
 void *ad_param_in(const ad_reduced_param *param, const ad_array *array);
-/* Law 8 in one pass: the producer's dtype to the gradient dtype, the sum with what is pending in the accumulate dtype,
- * then the dtype and scale that travel. `grad` NULL: a parameter that did not arrive; what is pending goes alone. */
+/* Copies a gradient into the bucket, in one pass (law 8): casts it from the producer's dtype to the gradient dtype,
+ * adds the pending sum in the accumulate dtype, and rounds to the dtype and scale that travel. `grad` NULL: no
+ * gradient came, and the pending sum goes alone. */
 void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_array *grad);
 /* The least k with 2^k >= addends where values are f16; 0 for wider ranges. */
 int ad_scale_for(ad_dtype dtype, int64_t addends);
 
-/* launch.c: how a bucket is summed. */
-/* How many ranks each rank's sum is over after step number `step`. */
-int64_t ad_bucket_ranks(const ad_bucket *bucket, int step);
+/* path.c: the steps of a bucket's path. */
+void ad_bucket_begin_path(ad_bucket *bucket);
+int ad_bucket_is_through(const ad_bucket *bucket); /* all steps were posted */
+/* Posts the next step. */
+ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) AD_CHECKED;
+/* Passes a seam of buckets; see ad_bucket_passing. */
+ad_status ad_bucket_pass(ad_seam seam, ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Waits for the step of this bucket that was posted last. */
 ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) AD_CHECKED;
+
+/* launch.c: when a bucket is summed. */
 /* Waits for all buckets, runs the steps that are left, and checks that they led to the parameters' storage (law 4). */
 ad_status ad_buckets_complete(ad_reducer *reducer) AD_CHECKED;
 /* Launches buckets in order; stops before the first whose gradients have not all arrived, unless `all`. */
 ad_status ad_buckets_launch_ready(ad_reducer *reducer, int all) AD_CHECKED;
 
-/* What passes the seams AD_SEAM_LAUNCH, before a bucket is sent, and AD_SEAM_REDUCED, after each step of its path. */
+/* Passed to the seams AD_SEAM_LAUNCH, before a bucket is sent, and AD_SEAM_REDUCED, after each step of its path. */
 typedef struct ad_bucket_passing {
   ad_reducer *reducer;
   ad_bucket *bucket;
   ad_status status;
 } ad_bucket_passing;
-/* AD_SEAM_ORDER: which bucket comes next; asked before it is known to be ready, and again when it is launched. */
+/* Passed to AD_SEAM_ORDER: which bucket comes next. It is passed before the bucket is known to be complete, and
+ * again when the bucket is launched. */
 typedef struct ad_order_passing {
   ad_reducer *reducer;
   size_t bucket;
   int launches;
   ad_status status;
 } ad_order_passing;
-/* AD_SEAM_ADDED: the sum of a gradient with earlier ones. */
+/* Passed to AD_SEAM_ADDED: the sum of a gradient and those of earlier microbatches. */
 typedef struct ad_added_passing {
   void *values;
   ad_dtype dtype;
   size_t numel;
 } ad_added_passing;
 
-/* roster.c: whether the ranks mean the same parameters. */
+/* roster.c: whether ranks have the same parameters and the same gradients. */
 ad_status ad_rosters_build(ad_reducer *reducer) AD_CHECKED;
 void ad_rosters_release(ad_reducer *reducer);
 ad_status ad_rosters_compare_lists(ad_reducer *reducer) AD_CHECKED;

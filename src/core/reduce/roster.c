@@ -1,5 +1,6 @@
-/* What the ranks must agree on for their buckets to mean the same: the list of parameters, once, and which of them had
- * a gradient, in every step. Agreement costs one tiny collective; only a difference costs more, to name it. */
+/* Checks that ranks agree on what their buckets hold: on the list of parameters, once, and in every step on which
+ * parameters had a gradient. Agreement costs one tiny collective; only a difference costs more collectives, to name
+ * it. */
 #include <stdio.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -8,7 +9,8 @@
 #include "base/text.h"
 #include "reduce/reducer.h"
 
-/* Two numbers are compared in one MAX: each with its complement, whose maximum is the complement of the minimum. */
+/* One all-reduce with MAX compares two numbers on all ranks: it reduces each number and its complement, and the maximum
+ * of the complements is the complement of the minimum. */
 enum { WORDS = 4, ENTRY_TEXT = 384 };
 
 /* ---- the groups ---- */
@@ -38,7 +40,7 @@ ad_status ad_rosters_build(ad_reducer *reducer) {
 void ad_rosters_release(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->roster_count; i++) {
     ad_roster *roster = &reducer->rosters[i];
-    // As with buckets: peers may still be reading.
+    // Other ranks may still read these words. If one of them fails, this wait ends with an error as well.
     if (roster->request.id && ad_comm_wait(reducer->comm, &roster->request)) roster->request.id = 0;
     if (roster->words) ad_comm_free(reducer->comm, roster->words);
   }
@@ -66,7 +68,8 @@ static int all_equal(const ad_roster *roster) {
   return roster->words[0] == ~roster->words[1] && roster->words[2] == ~roster->words[3];
 }
 
-/* *out: `count` elements of every member, one member after another, in comm memory that the caller frees. */
+/* Gathers `count` elements of every member into *out, one member after another, in comm memory that the caller
+ * frees. */
 static ad_status gather(ad_reducer *reducer, const ad_roster *roster, const void *own, size_t bytes, void **out) {
   int64_t members = ad_group_size(&roster->group);
   char *memory;
@@ -97,7 +100,8 @@ static int is_on(const ad_roster *roster, const ad_reduced_param *param) {
   return ad_mesh_equal(roster->group.mesh, param->layout.mesh);
 }
 
-/* The parameter from number `*next` on that lies on the roster's mesh; *next then stands behind it. NULL: no more. */
+/* The first parameter with a number of at least *next that lies on the roster's mesh; *next becomes the number after
+ * it. NULL: there is none. */
 static const ad_reduced_param *next_param(const ad_reducer *reducer, const ad_roster *roster, size_t *next) {
   while (*next < reducer->param_count) {
     const ad_reduced_param *param = &reducer->params[(*next)++];
@@ -106,7 +110,8 @@ static const ad_reduced_param *next_param(const ad_reducer *reducer, const ad_ro
   return NULL;
 }
 
-/* Entry 0 is the options, then come the parameters of the mesh; NULL past the end. */
+/* The parameter that is entry number `entry` of the compared list. Entry 0 is the reducer's options, the others are the
+ * parameters on the roster's mesh. NULL past the end. */
 static const ad_reduced_param *entry_param(const ad_reducer *reducer, const ad_roster *roster, size_t entry) {
   const ad_reduced_param *param = NULL;
   for (size_t seen = 0, next = 0; seen < entry; seen++) param = next_param(reducer, roster, &next);
@@ -124,7 +129,7 @@ static void describe_param(const ad_reduced_param *param, ad_text *text) {
               ad_dtype_name(contract->reduce), ad_dtype_name(contract->accumulate));
 }
 
-/* `param` NULL: no parameter has this number. */
+/* Describes an entry of the list in words, for a message. `param` NULL: the list has no entry of this number. */
 static void describe_entry(const ad_reducer *reducer, const ad_reduced_param *param, size_t entry,
                            char buffer[ENTRY_TEXT]) {
   ad_text text = ad_text_on(buffer, ENTRY_TEXT);
@@ -143,7 +148,7 @@ static size_t entry_count(const ad_reducer *reducer, const ad_roster *roster) {
   return count;
 }
 
-/* The entries one after another. */
+/* Hashes each entry of the list. */
 static void hash_entries(const ad_reducer *reducer, const ad_roster *roster, uint64_t *hashes, size_t entries) {
   char text[ENTRY_TEXT];
   for (size_t i = 0, next = 0; i < entries; i++) {
@@ -162,7 +167,7 @@ static ad_status hash_list(const ad_reducer *reducer, const ad_roster *roster, s
   return AD_OK;
 }
 
-/* The first entry that is not the same on all members; `entries` if there is none. */
+/* The first entry whose hash differs between members; `entries` if there is none. */
 static size_t first_difference(const uint64_t *hashes, size_t entries, int64_t members) {
   for (size_t entry = 0; entry < entries; entry++) {
     for (int64_t member = 1; member < members; member++) {
@@ -186,7 +191,7 @@ static ad_status find_list_difference(ad_reducer *reducer, const ad_roster *rost
   return AD_OK;
 }
 
-/* Every rank calls this, so every rank has the same sentence. */
+/* Collective: every rank calls this, and every rank gets the same message. */
 static ad_status name_list_difference(ad_reducer *reducer, const ad_roster *roster) {
   size_t entry;
   AD_TRY(find_list_difference(reducer, roster, (size_t)roster->words[0], &entry));
@@ -220,9 +225,10 @@ ad_status ad_rosters_compare_lists(ad_reducer *reducer) {
   return AD_OK;
 }
 
-/* ---- who had a gradient ---- */
+/* ---- which parameters had a gradient ---- */
 
-/* In how many microbatches it had a gradient; of a raw one also the dtype it came in. */
+/* The number that ranks compare for a parameter: in how many microbatches of the step its gradient came, and, if its
+ * contract is raw, in which dtype. */
 static int32_t presence(const ad_reduced_param *param) {
   int32_t dtype = param->contract.raw ? (int32_t)param->produced : 0;
   return (int32_t)param->present << 8 | dtype;
@@ -263,7 +269,8 @@ static int seen_before(const ad_roster *roster, const int32_t *seen, size_t para
   return i < member;
 }
 
-/* "1 on rank 1, 2 on rank 0 2", or with the dtypes of raw gradients. */
+/* Fails with who had how many gradients of a parameter: "1 on rank 1, 2 on rank 0 2". For raw gradients it names their
+ * dtypes as well. */
 static ad_status fail_presence(const ad_reducer *reducer, const ad_roster *roster, const int32_t *seen, size_t param) {
   size_t params = reducer->param_count;
   int raw = reducer->params[param].contract.raw;

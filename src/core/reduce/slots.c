@@ -1,24 +1,29 @@
-/* Memory that buckets take in turn. What is reduce-scattered leaves N / s elements; where every microbatch is sent, the
- * N that were sent need memory only from a bucket's first gradient until all ranks have read it. Buckets of one path
- * and contract then share a window of slots: one is filled while another is summed.
+/* Memory that buckets use in turn (from ZeRO 2 on). A reduce_scatter over s ranks leaves N / s elements of a bucket's
+ * N. If every microbatch is sent, the memory of the N elements is needed only from the bucket's first gradient until
+ * all ranks have read it. So buckets of one key share a window of slots: one slot is filled while another is summed.
  *
- * A slot is chosen by what was launched, never by what is complete, so that every rank, and engine dry, takes the same.
- */
+ * A slot is chosen by which buckets were launched, never by which sums are complete, so that every rank, and engine
+ * dry, chooses the same slot. */
 #include <string.h>
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "reduce/reducer.h"
 
-enum { LEAST = 2 }; /* one is filled, one is summed; those of buckets that are open meanwhile are not counted */
+enum {
+  LEAST = 2
+}; /* slots of a window: one to fill, one that is summed; further buckets that are being filled add theirs */
 
 /* ---- which buckets ---- */
 
 static size_t bytes_of(const ad_bucket *bucket) { return ad_array_bytes(&bucket->sent); }
 
-static ad_window *window_of(ad_reducer *reducer, const ad_bucket *bucket) { return &reducer->windows[bucket->window]; }
+static ad_window *window_of(ad_reducer *reducer, const ad_bucket *bucket) {
+  return &reducer->windows[bucket->turn.window];
+}
 
-/* A bucket with room for more parameters than one is no larger than bucket_bytes. */
+/* The size of the slot that a bucket takes: the window's usual size, or the bucket's own if it is larger (a single
+ * parameter may exceed bucket_bytes). */
 static size_t slot_bytes(const ad_window *window, const ad_bucket *bucket) {
   size_t bytes = bytes_of(bucket);
   return bytes < window->usual_bytes ? window->usual_bytes : bytes;
@@ -28,26 +33,27 @@ static int is_usual(const ad_reducer *reducer, const ad_bucket *bucket) {
   return bytes_of(bucket) <= reducer->options.bucket_bytes;
 }
 
-/* The window of an earlier bucket of the same kind, or a new one. */
+/* Gives the bucket the window of an earlier bucket with the same key, or a new one. */
 static ad_status join_window(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
-  for (size_t i = 0; i < index && bucket->window < 0; i++)
-    if (ad_buckets_are_alike(&reducer->buckets[i], bucket)) bucket->window = reducer->buckets[i].window;
-  if (bucket->window < 0) {
+  for (size_t i = 0; i < index && bucket->turn.window < 0; i++)
+    if (ad_bucket_keys_are_alike(&reducer->buckets[i].key, &bucket->key))
+      bucket->turn.window = reducer->buckets[i].turn.window;
+  if (bucket->turn.window < 0) {
     AD_TRY(ad_grow(&reducer->windows, reducer->window_count, reducer->window_count + 1));
-    bucket->window = (int)reducer->window_count++;
+    bucket->turn.window = (int)reducer->window_count++;
   }
   ad_window *window = window_of(reducer, bucket);
   if (is_usual(reducer, bucket) && bytes_of(bucket) > window->usual_bytes) window->usual_bytes = bytes_of(bucket);
   return AD_OK;
 }
 
-/* Whether the least slots are less than memory of their own. */
+/* Whether LEAST slots take less memory than a buffer for each bucket of the window. */
 static int saves(const ad_reducer *reducer, int window) {
   size_t all = 0, largest = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
-    if (bucket->window != window) continue;
+    if (bucket->turn.window != window) continue;
     all += bytes_of(bucket);
     if (bytes_of(bucket) > largest) largest = bytes_of(bucket);
   }
@@ -56,14 +62,14 @@ static int saves(const ad_reducer *reducer, int window) {
 
 static void leave_window(ad_reducer *reducer, int window) {
   for (size_t i = 0; i < reducer->bucket_count; i++)
-    if (reducer->buckets[i].window == window) reducer->buckets[i].window = -1;
+    if (reducer->buckets[i].turn.window == window) reducer->buckets[i].turn.window = -1;
 }
 
 ad_status ad_slots_build(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->bucket_count; i++) {
-    reducer->buckets[i].window = -1;
-    reducer->buckets[i].slot = AD_NO_SLOT;
-    int shares = reducer->options.reuses && reducer->buckets[i].scatters && !reducer->buckets[i].lasting;
+    reducer->buckets[i].turn.window = -1;
+    reducer->buckets[i].turn.slot = AD_NO_SLOT;
+    int shares = reducer->options.reuses && reducer->buckets[i].key.scatters && !reducer->buckets[i].key.lasting;
     if (shares) AD_TRY(join_window(reducer, i));
   }
   for (int w = 0; w < (int)reducer->window_count; w++)
@@ -87,11 +93,12 @@ static void point_to(ad_bucket *bucket, void *memory) {
   if (ad_bucket_is_one_array(bucket)) bucket->pending.data = memory;
 }
 
-/* Whoever had it finds it no more: a pointer into it is good until its bucket was sent. */
+/* Takes the slot from the bucket that holds it: pointers into a slot are valid only until its bucket was sent. Engine
+ * hostile overwrites the slot, to catch those who keep such a pointer. */
 static void give_up(ad_reducer *reducer, ad_window *window, size_t slot) {
   ad_bucket *holder = &reducer->buckets[window->slots[slot].holder];
   point_to(holder, NULL);
-  holder->slot = AD_NO_SLOT;
+  holder->turn.slot = AD_NO_SLOT;
   if (window->slots[slot].memory && !strcmp(ad_comm_engine(reducer->comm), "hostile"))
     memset(window->slots[slot].memory, 0xff, window->slots[slot].bytes);
 }
@@ -100,24 +107,25 @@ static void take(ad_reducer *reducer, size_t index, size_t slot) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_window *window = window_of(reducer, bucket);
   window->slots[slot].holder = index;
-  bucket->slot = slot;
-  bucket->is_sent_off = 0;
-  bucket->claim = window->claims++;
+  bucket->turn.slot = slot;
+  bucket->turn.is_sent_off = 0;
+  bucket->turn.claim = window->claims++;
   point_to(bucket, window->slots[slot].memory);
 }
 
 void ad_slot_send_off(ad_reducer *reducer, ad_bucket *bucket) {
-  bucket->is_sent_off = 1;
-  bucket->launch = reducer->launches++;
-  if (bucket->window < 0) return;
-  size_t since = (size_t)(window_of(reducer, bucket)->claims - bucket->claim - 1);
-  if (since > bucket->overtaken) bucket->overtaken = since;
+  bucket->turn.is_sent_off = 1;
+  bucket->turn.launch = reducer->launches++;
+  if (bucket->turn.window < 0) return;
+  size_t since = (size_t)(window_of(reducer, bucket)->claims - bucket->turn.claim - 1);
+  if (since > bucket->turn.overtaken) bucket->turn.overtaken = since;
 }
 
 /* Slots large enough for a bucket. */
 typedef struct fitting {
-  size_t count, sent_off; /* of the latter the holders were launched */
-  size_t oldest;          /* of those the first; AD_NO_SLOT: there is none */
+  size_t count;
+  size_t sent_off; /* slots among these whose bucket was launched */
+  size_t oldest;   /* the slot whose bucket was launched first; AD_NO_SLOT: none was */
 } fitting;
 
 static fitting look(const ad_reducer *reducer, const ad_window *window, size_t bytes) {
@@ -126,8 +134,9 @@ static fitting look(const ad_reducer *reducer, const ad_window *window, size_t b
     const ad_bucket *holder = &reducer->buckets[window->slots[i].holder];
     if (window->slots[i].bytes < bytes) continue;
     seen.count++;
-    if (!holder->is_sent_off) continue;
-    int is_older = !seen.sent_off++ || holder->launch < reducer->buckets[window->slots[seen.oldest].holder].launch;
+    if (!holder->turn.is_sent_off) continue;
+    int is_older =
+        !seen.sent_off++ || holder->turn.launch < reducer->buckets[window->slots[seen.oldest].holder].turn.launch;
     if (is_older) seen.oldest = i;
   }
   return seen;
@@ -139,7 +148,7 @@ static ad_status refuse(const ad_reducer *reducer, const ad_window *window, size
       AD_INVALID,
       "the gradient of `%s` comes while %zu buckets of its kind, that of `%s` among them, wait for others of "
       "theirs: window %zu is too small; give %zu at least, or 0",
-      reducer->buckets[index].names[0], needed - 1, open->names[0], reducer->options.window, needed);
+      reducer->buckets[index].members.names[0], needed - 1, open->members.names[0], reducer->options.window, needed);
 }
 
 static ad_status add_slot(ad_reducer *reducer, ad_window *window, size_t bytes, size_t holder) {
@@ -151,7 +160,8 @@ static ad_status add_slot(ad_reducer *reducer, ad_window *window, size_t bytes, 
   return AD_OK;
 }
 
-/* On engine dry a window that is too small grows, so that a plan can say which one fits. */
+/* Finds a slot for the bucket: the one whose bucket was launched first, or a new one. On engine dry a window that is
+ * too small grows, so that a plan can say which size fits. */
 static ad_status find(ad_reducer *reducer, size_t index, size_t *out) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_window *window = window_of(reducer, bucket);
@@ -168,8 +178,8 @@ static ad_status find(ad_reducer *reducer, size_t index, size_t *out) {
 
 ad_status ad_slot_claim(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
-  size_t slot = bucket->slot;
-  if (bucket->window < 0 || (slot != AD_NO_SLOT && !bucket->is_sent_off)) return AD_OK;
+  size_t slot = bucket->turn.slot;
+  if (bucket->turn.window < 0 || (slot != AD_NO_SLOT && !bucket->turn.is_sent_off)) return AD_OK;
   if (slot == AD_NO_SLOT) AD_TRY(find(reducer, index, &slot));
   ad_window *window = window_of(reducer, bucket);
   size_t holder = window->slots[slot].holder;

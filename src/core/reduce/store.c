@@ -1,5 +1,5 @@
-/* Parameters where they live: values, masters, and which whole copies computing needs. How the copies come about is in
- * window.c. */
+/* Storage of parameters: shards of the values, f32 masters, and which whole copies computing needs. window.c gathers
+ * and releases the copies. */
 #include "reduce/store.h"
 #include <stdlib.h>
 #include "array/array.h"
@@ -24,7 +24,7 @@ static ad_status refuse_storage(const ad_param_spec *spec) {
                  ad_layout_print(&spec->layout, layout, sizeof layout));
 }
 
-/* The storage parts of the group, one after another, are the computing part. */
+/* The shards that the group's ranks store must, one after another, be the part that each rank computes with. */
 static ad_status check_storage(const ad_param_spec *spec, const ad_stored *param, ad_axes cut, int64_t rank) {
   ad_axes outside = ~ad_layout_same_axes(&spec->layout);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -53,8 +53,8 @@ static ad_status find_own_part(ad_store *store, const ad_param_spec *spec, ad_st
 
 static int is_wide(ad_dtype dtype) { return dtype == AD_F32 || dtype == AD_F64; }
 
-/* What is read as a matrix is computed with in the options' dtype; what is added to sums and scales rows in the wide
- * one. */
+/* The dtype that a parameter is computed with. Matrices of products have the options' compute dtype; biases and norm
+ * weights, which are added to sums or scale rows, have the wide dtype. */
 static ad_dtype compute_dtype(const ad_store *store, const ad_param_spec *spec) {
   ad_dtype compute = store->options.compute;
   return spec->wide || spec->shape.ndim < 2 ? ad_dtype_wide(compute) : compute;
@@ -150,7 +150,7 @@ static ad_status place_copies(ad_store *store, const ad_param_spec *specs) {
   return AD_OK;
 }
 
-/* Whether a step that gathers everything touches more than caches hold. */
+/* Whether the copies that a step gathers are larger than the caches. */
 static int is_past_caches(const ad_store *store) {
   size_t bytes = 0;
   for (size_t i = 0; i < store->param_count; i++) {

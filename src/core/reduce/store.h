@@ -6,34 +6,34 @@
 typedef struct ad_stored {
   char *name;
   ad_array value, master, compute;
-  int has_master;   // of its own; otherwise the value is the master
-  int is_gathered;  // compute is a whole copy; otherwise it is the value
+  int has_master;   // the parameter has a master of its own; otherwise its value is the master
+  int is_gathered;  // `compute` is a gathered copy; otherwise it is the value itself
   size_t unit, kind;
-  size_t start;      // of the copy in its kind's memory, in elements
-  size_t own_start;  // of this rank's part in the copy
+  size_t start;      // where the copy begins in the memory of its kind, in elements
+  size_t own_start;  // where this rank's part begins in the copy, in elements
   int writes;        // this rank writes that part for all that share the copy
   ad_segment segment;
 } ad_stored;
 
-/* Copies of one dtype that are put together over one group. Where its ranks share memory, they are all ranks that
- * compute with the same values; otherwise those among which the values are cut. */
+/* Whole copies of one dtype that are gathered over one group. If the ranks share memory, the group is all ranks that
+ * compute with the same values; otherwise it is the ranks between which the values are sharded. */
 typedef struct ad_copy_kind {
   ad_dtype dtype;
   ad_axes axes;
   ad_group group;
   int shared;
-  size_t *elements;  // of each unit
-  size_t *own;       // of each unit, this rank's parts
+  size_t *elements;  // of each unit's copies
+  size_t *own;       // elements of this rank's parts of each unit
   size_t most, most_own;
 } ad_copy_kind;
 
-/* Memory for the whole copies of one unit, of each kind. */
+/* Memory for the whole copies of one unit, all kinds. */
 typedef struct ad_copy_slot {
-  int64_t unit;      // -1: none
-  int taken, ready;  // acquired since it was gathered; the gather was waited for
+  int64_t unit;      // whose copies the slot holds; -1: none
+  int taken, ready;  // the unit was acquired since its gather; the gather was waited for
   int64_t uses;
-  uint64_t number;         // of its gather
-  uint64_t released_at;    // how many gathers had been posted
+  uint64_t number;         // the number of the gather that fills the slot
+  uint64_t released_at;    // how many gathers had been posted when the slot was released
   void **memory, **parts;  // parts: what this rank sends, where memory is not shared
   ad_request *requests;
 } ad_copy_slot;
@@ -49,9 +49,9 @@ struct ad_store {
   size_t kind_count;
   ad_copy_slot *slots;
   size_t slot_count;
-  uint64_t gathers, completed;  // posted; of which the first `completed` are known to be done on all ranks
-  ad_segment *segments;         // room for those of one unit
-  const char **names;           // the same
+  uint64_t gathers, completed;  // gathers posted; the first `completed` of them are known to be done on all ranks
+  ad_segment *segments;         // room for the segments of one unit's parameters
+  const char **names;           // room for their names
   int backward, in_pass, poisons;
   int past_caches;  // whole copies are written past the caches
 };
@@ -59,10 +59,11 @@ struct ad_store {
 /* window.c: the whole copies. */
 ad_status ad_window_create(ad_store *store) AD_CHECKED;
 void ad_window_destroy(ad_store *store);
-ad_status ad_window_refill(ad_store *store) AD_CHECKED; /* all units, each into its own slot */
+ad_status ad_window_refill(ad_store *store) AD_CHECKED; /* gathers every unit, each into its own slot */
 ad_status ad_window_acquire(ad_store *store, size_t unit) AD_CHECKED;
 void ad_window_release(ad_store *store, size_t unit);
-ad_status ad_window_gather_ahead(ad_store *store, int64_t from) AD_CHECKED; /* units from + 1 on, in the pass's order */
+ad_status ad_window_gather_ahead(ad_store *store, int64_t from)
+    AD_CHECKED; /* posts gathers of the units after `from`, in the order of the pass */
 ad_status ad_window_empty(ad_store *store) AD_CHECKED;
 
 #endif

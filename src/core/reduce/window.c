@@ -1,8 +1,10 @@
-/* The window of whole copies: which unit is in which slot, gathering and releasing. Every rank does the same in the
- * same order, so nothing is agreed upon: which slot comes next follows from the uses alone.
+/* The window of whole copies (ZeRO 3): gathers the parameters of a unit into a slot of memory before they are used, and
+ * releases the slot afterwards. Every rank uses units in the same order, so ranks choose the same slots without
+ * talking.
  *
- * Where ranks share a copy, a gather is that its owners write their parts and all meet at a barrier. A slot is written
- * again when all ranks are known to have released it: those that met at a later gather's barrier have. */
+ * Ranks that share memory share one copy: in a gather each owner writes its part, and all meet at a barrier. A slot
+ * is written again only when all ranks are known to have released it: a rank that came to a later gather's barrier
+ * has. */
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/error.h"
@@ -35,7 +37,8 @@ static ad_status give_slot(ad_store *store, size_t index) {
   return AD_OK;
 }
 
-/* One unit is used, `prefetch` are ahead, and one was released that other ranks may still use. */
+/* How many slots are needed: one for the unit in use, `prefetch` for those gathered ahead, and one for a released unit
+ * that other ranks may still use. */
 static size_t count_slots(const ad_store *store) {
   size_t wanted = (size_t)store->options.prefetch + 2;
   return store->options.releases && wanted < store->unit_count ? wanted : store->unit_count;
@@ -53,7 +56,7 @@ ad_status ad_window_create(ad_store *store) {
 }
 
 static void wait_for_requests(ad_store *store, ad_copy_slot *slot) {
-  // Peers may be on their way to the barrier; an error there ends this wait too.
+  // Other ranks may be on their way to the barrier. If one of them fails, this wait ends with an error as well.
   for (size_t k = 0; slot->requests && k < store->kind_count; k++) {
     if (slot->requests[k].id && ad_comm_wait(store->comm, &slot->requests[k])) slot->requests[k].id = 0;
   }
@@ -76,7 +79,7 @@ void ad_window_destroy(ad_store *store) {
 
 /* ---- what all ranks are known to have done ---- */
 
-/* All ranks are here. */
+/* A barrier: afterwards all ranks have released what they released before it. */
 static ad_status fence(ad_store *store) {
   for (size_t k = 0; k < store->kind_count; k++) {
     if (store->kinds[k].shared) AD_TRY(ad_comm_barrier(store->comm, &store->kinds[k].group));
@@ -92,7 +95,7 @@ static ad_status wait_for(ad_store *store, ad_copy_slot *slot) {
   return AD_OK;
 }
 
-/* The first gather after the slot was released, if it is not known to be complete. */
+/* The slot of the first gather that was posted after `released` was released; NULL: no slot has one. */
 static ad_copy_slot *gather_after(const ad_store *store, const ad_copy_slot *released) {
   ad_copy_slot *first = NULL;
   for (size_t i = 0; i < store->slot_count; i++) {
@@ -103,7 +106,7 @@ static ad_copy_slot *gather_after(const ad_store *store, const ad_copy_slot *rel
   return first;
 }
 
-/* Until no rank uses what the slot held. */
+/* Waits until no rank uses the copies that the slot held. */
 static ad_status make_free(ad_store *store, const ad_copy_slot *slot) {
   if (store->completed > slot->released_at) return AD_OK;
   ad_copy_slot *after = gather_after(store, slot);
@@ -131,8 +134,8 @@ static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, s
   return ad_comm_post(store->comm, &barrier, &slot->requests[k]);
 }
 
-/* The unit's parameters of this kind, as far as they are listed in the store's room for one unit; the own parts are
- * brought to the compute dtype in `part`, unless that is NULL. */
+/* Lists the unit's parameters of this kind in the store's room for one unit, and casts this rank's parts of them to the
+ * compute dtype into `part`, unless that is NULL. Returns how many there are. */
 static size_t take_parts(ad_store *store, size_t unit, size_t k, char *part) {
   size_t count = 0;
   for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1]; i++) {
@@ -147,8 +150,8 @@ static size_t take_parts(ad_store *store, size_t unit, size_t k, char *part) {
   return count;
 }
 
-/* The parts of all parameters of the unit as one packed array: cut by rows on the kind's axes; on others every rank has
- * its own elements. */
+/* Posts one all-gather for all parameters of the unit, packed into one array: cut by rows on the kind's axes,
+ * varying (V) on the other axes. For ranks that share no memory. */
 static ad_status post_apart(ad_store *store, ad_copy_slot *slot, size_t unit, size_t k) {
   const ad_copy_kind *kind = &store->kinds[k];
   size_t count = take_parts(store, unit, k, slot->parts[k]);
@@ -178,7 +181,7 @@ static ad_status gather(ad_store *store, ad_copy_slot *slot, size_t unit) {
   return AD_OK;
 }
 
-/* Where the parameters of the slot's unit are now; nowhere, if `memory` is NULL. */
+/* Points the parameters of the slot's unit to their copies in `memory`; NULL: they have no copy. */
 static void set_copies(ad_store *store, const ad_copy_slot *slot, void *const *memory) {
   for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
     ad_stored *param = &store->params[store->by_unit[i]];
@@ -200,7 +203,8 @@ ad_status ad_window_refill(ad_store *store) {
 
 /* ---- releasing ---- */
 
-/* Each rank what it writes, so that no two meet; when nobody uses it any more. */
+/* On engine hostile, fills a released copy with NaN once no rank uses it. Each rank fills the parts that it writes, so
+ * that no two ranks write the same bytes. */
 static ad_status poison(ad_store *store, const ad_copy_slot *slot) {
   AD_TRY(fence(store));
   for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
@@ -252,7 +256,7 @@ static ad_copy_slot *slot_of(const ad_store *store, int64_t unit) {
   return NULL;
 }
 
-/* The one released longest ago. */
+/* The free slot that was released longest ago. */
 static ad_copy_slot *free_slot(const ad_store *store) {
   ad_copy_slot *oldest = NULL;
   for (size_t i = 0; i < store->slot_count; i++) {
@@ -262,7 +266,7 @@ static ad_copy_slot *free_slot(const ad_store *store) {
   return oldest;
 }
 
-/* A unit that was expected and did not come next makes room. */
+/* Frees the slot of a unit that was gathered ahead and not used next. */
 static ad_status drop_expected(ad_store *store) {
   for (size_t i = 0; i < store->slot_count; i++) {
     ad_copy_slot *slot = &store->slots[i];

@@ -1,16 +1,16 @@
-/* From numbers to the causes that fit them: which reduction is missing, averaged or done twice, told from the ratio and
- * from where the replicas differ. */
+/* Finds the causes that fit a parameter's numbers: which reduction is missing, averaged or made twice follows from the
+ * ratio to the reference and from the axes along which replicas differ. */
 #include <math.h>
 #include <stdio.h>
 
 #include "check/proof.h"
 #include "program/program.h"
 
-/* What sums in bf16 or f16 come to at most, taken generously. */
+/* The largest error of a sum in bf16 or f16, with a generous margin. */
 static const double coarse_rounding = 0x1p-5;
 
-/* Errors below this are taken for those of a narrower dtype: a mistake in a sum changes more than one part in a
- * million. Where the contract itself rounds, a narrower dtype than it promises does not hide below that. */
+/* An error below this is taken for the rounding of a narrower dtype. In f64 the limit is 1e-6, since a mistake in a sum
+ * changes more than one part in a million; in the recipe's own dtypes it is what 16 bits round. */
 static double rounding_limit(const ad_proof_param *param) { return param->bound < 1e-9 ? 1e-6 : coarse_rounding; }
 
 static int is_factor(double ratio, double factor) { return fabs(ratio - factor) <= 1e-6 * factor; }
@@ -20,8 +20,8 @@ static const char *print_axes(ad_axes axes) {
   return ad_axes_print(axes, names, sizeof names);
 }
 
-/* What a factor of the size of these axes is. Over axes that hold other parts of the gradient nothing is summed, but
- * what is summed comes from there. */
+/* Adds the cause of a ratio that is the number of ranks over these axes, or its inverse. The axes need not all be
+ * ones that the gradient is summed over (`reduced`): along others ranks hold other parts of it. */
 static void add_axes(ad_axes axes, ad_axes reduced, double ratio, ad_causes *causes) {
   int summed = !(axes & ~reduced);
   const char *names = print_axes(axes);
@@ -34,8 +34,8 @@ static void add_axes(ad_axes axes, ad_axes reduced, double ratio, ad_causes *cau
                   summed ? "summed twice, or divided by a local count," : "divided by too few ranks: by none", names);
 }
 
-/* Every set of axes of which `ratio` is the size or its inverse: the fewest axes first, and of those the ones that are
- * summed over. A factor cannot tell sets of one size apart. */
+/* Adds a cause for every set of axes whose number of ranks is `ratio` or its inverse: the sets of fewest axes first,
+ * and among those the ones that are summed over. A factor cannot tell apart sets with equally many ranks. */
 static void add_factor(const ad_mesh *mesh, ad_axes reduced, double ratio, ad_causes *causes) {
   ad_axes large = ad_mesh_large(mesh);
   for (int count = 1; count <= __builtin_popcount(large); count++)
@@ -56,7 +56,8 @@ void ad_diagnose_parts(ad_axes differs, ad_causes *causes) {
                 print_axes(differs));
 }
 
-/* `first_holds`: the first rank's copy is right, so the sum was made and another copy went astray. */
+/* Adds the cause of copies that differ. `first_holds`: the first rank's copy is right, so the sum was made and
+ * another copy was changed. */
 static void add_replicas(ad_axes differs, int64_t odd_rank, int first_holds, ad_causes *causes) {
   if (odd_rank >= 0)
     ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN, "rank %lld's copy differs from all others",
@@ -116,7 +117,8 @@ void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes) {
                 "the gradient is right on every rank, and of its update %s: by the norm, a rate or a state", where);
 }
 
-/* An error that is too large for f32 may still be the rounding of 16 bits. */
+/* Adds causes of a sum that is wrong on all ranks alike: wrong addends, or, if the error is small, rounding to 16
+ * bits. */
 static void add_wrong_sum(const ad_proof_param *param, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,
                 "all copies agree and are wrong: addends are missing, counted with other weights, or of other data");
@@ -124,7 +126,7 @@ static void add_wrong_sum(const ad_proof_param *param, ad_causes *causes) {
     ad_causes_add(causes, AD_CAUSE_ROUNDING, 0, NAN, "rounded to 16 bits, or summed in them");
 }
 
-/* Copies agree, and are no multiple of the reference. */
+/* Adds causes for copies that agree and are no multiple of the reference. */
 static void add_error(const ad_proof_param *param, ad_causes *causes) {
   if (!isfinite(param->max_rel_err))
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "a value is not a finite number");

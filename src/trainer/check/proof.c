@@ -1,4 +1,4 @@
-/* A proof's shared memory and the verdict over its numbers. Its ranks are started in prove.c. */
+/* The shared memory of a proof, and the verdict over its numbers. prove.c starts its ranks. */
 #include "check/proof.h"
 
 #include <math.h>

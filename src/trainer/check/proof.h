@@ -1,21 +1,21 @@
-/* One proof: what the ranks and the process that judges share. Lives in memory that both map; holds no pointers. */
+/* The numbers of one proof, in memory that the ranks and the process that started them share: it holds no pointers. */
 #ifndef CHECK_PROOF_H
 #define CHECK_PROOF_H
 #include "addend/check.h"
 #include "check/calls.h"
 #include "diff/cause.h"
 
-/* What the addends of a step say of a gradient that does not hold in it. */
+/* What counting a step's addends says of a gradient that is wrong in that step. */
 typedef enum ad_accounted {
-  AD_NOT_ACCOUNTED, /* it holds, or nobody asked */
-  AD_SUM_IS_WRONG,
-  AD_ADDENDS_ARE_WRONG,   /* it is the sum of the addends that ranks handed in */
-  AD_ADDENDS_ARE_WEIGHED, /* and they are wrong by a factor of each microbatch alone, as its one cause says */
-  AD_NO_ACCOUNT           /* one of both */
+  AD_NOT_ACCOUNTED,       /* the gradient is right, or its addends were not counted */
+  AD_SUM_IS_WRONG,        /* the gradient is not the sum of the addends that ranks handed in */
+  AD_ADDENDS_ARE_WRONG,   /* it is that sum, and the addends are wrong */
+  AD_ADDENDS_ARE_WEIGHED, /* it is that sum, and each microbatch's addends are wrong by one factor, as its cause says */
+  AD_NO_ACCOUNT           /* the sum or the addends are wrong: the count cannot tell which */
 } ad_accounted;
 
-/* One parameter's numbers, of the step where they were worst. The error is that of the worst element in f64, and the
- * norm of the differences over that of the reference in dtypes that round. */
+/* One parameter's numbers, of the step in which they were worst. In f64 the error is that of the worst element; in
+ * dtypes that round it is the norm of the differences over the norm of the reference. */
 typedef struct ad_proof_param {
   char name[2 * AD_PARAM_NAME_SIZE], mesh[128], layout[160], storage[160], reduced_over[80];
   int64_t step;
@@ -23,26 +23,26 @@ typedef struct ad_proof_param {
   double max_rel_err; /* NaN or infinite: fails */
   double bound;
   double one_process;   /* error of one process in the recipe's own dtypes; NaN: nothing rounds but f64 */
-  double wires;         /* what the reference has from roundings where values cross; the same */
-  double cosine;        /* of the angle to the reference; the same */
-  double sum_share;     /* distance to the sum of the ranks' own addends, of what reducing them may round; the same */
-  double process_share; /* distance of that sum to one process's gradient, of what it may be; the same */
+  double wires;         /* error of the reference from rounding values on wires between modules; NaN as above */
+  double cosine;        /* of the angle to the reference; NaN as above */
+  double sum_share;     /* distance to the sum of the ranks' own addends, over what reducing may round; NaN as above */
+  double process_share; /* distance of that sum to one process's gradient, over what it may be; NaN as above */
   int replicas_equal;
   int proportional; /* the gradient is ratio * reference, up to rounding */
   ad_accounted accounted;
-  int update_equal; /* fed the distributed gradient, one process's optimizer gave the same bits */
+  int update_equal; /* one process's optimizer, fed the distributed gradient, gave the same bits */
   ad_causes causes;
 } ad_proof_param;
 
-/* What became of steps whose gradient overflowed: they are skipped, and nothing of them is judged. */
+/* Steps that were skipped because a gradient overflowed; no number of such a step is judged. */
 typedef struct ad_overflow {
   int64_t taken, skipped;
-  int scale, taken_at;                /* exponents: of the first that was skipped; of the last that was taken */
-  char param[2 * AD_PARAM_NAME_SIZE]; /* whose gradient was not finite in the first that was skipped, or what crosses */
+  int scale, taken_at;                /* exponents of the loss scale in the first skipped and in the last taken step */
+  char param[2 * AD_PARAM_NAME_SIZE]; /* whose gradient overflowed in the first skipped step, or what crosses a wire */
 } ad_overflow;
 
 typedef struct ad_proof {
-  int complete; /* every number below is there */
+  int complete; /* all numbers below were written */
   double loss_dist, loss_ref, loss_err, loss_bound;
   double norm_dist, norm_ref, norm_err, norm_bound;
   int initial_equal; /* the first step started from the values that one process draws */
@@ -52,81 +52,83 @@ typedef struct ad_proof {
   double state_err;  /* worst of a state after a step, and of the numbers that the program measured */
   double free_difference; /* worst relative distance of a parameter to a reference that never restarts; reported, not
                              judged */
-  double margin;          /* smallest of a choice in all steps; infinite: there was none; below 0: roundings chose */
-  double process_share;   /* distance of all gradients together to one process's, of what it may be */
-  double turned, turned_bound; /* by how much a choice was worse than one that was left, at most */
+  double margin;          /* smallest margin of a choice in all steps; infinite: no choice; below 0: rounding chose */
+  double process_share;   /* distance of all gradients together to one process's, over what it may be */
+  double turned, turned_bound; /* the most by which a choice was worse than one that was not chosen, and its bound */
   double difference, derivative, directional_err;
   ad_overflow overflow;
-  char calls[AD_CALLS_TEXT]; /* the first collective of a rank that was not as planned; "": all were */
-  int64_t call_count;        /* collectives of the first rank in a step, and their bytes */
+  char calls[AD_CALLS_TEXT]; /* the first collective that was not as planned, in words; "": all were as planned */
+  int64_t call_count;        /* collectives that the first rank posts in a step, and their bytes */
   uint64_t call_bytes;
-  int64_t counted; /* tokens, in all steps; 0: every gradient is zero, and that they agree says nothing */
+  int64_t counted; /* tokens that counted in all steps; 0: every gradient is zero, so that agreement proves nothing */
   size_t param_count;
   ad_proof_param params[];
 } ad_proof;
 
-/* A proof of `recipe`. */
+/* What is to be proven, and where its numbers go. */
 typedef struct ad_proof_job {
   const ad_recipe *recipe;
   const ad_check_options *options;
   int64_t steps;
   ad_proof *proof;
-  int quiet; /* 1: another proof of the same steps has warned */
-  int dumps; /* 1: into options->dump */
+  int quiet; /* 1: no warnings: another proof of the same steps has given them */
+  int dumps; /* 1: dumps the steps to options->dump */
 } ad_proof_job;
 
 ad_status ad_proof_create(const ad_recipe *recipe, ad_proof **out) AD_CHECKED; /* shared memory, zeroed */
 void ad_proof_clear(ad_proof *proof); /* before it is proven: every number is 0 */
 void ad_proof_destroy(ad_proof *proof);
-/* Starts the ranks, lets each prove its share, waits. The status and *result are those of ad_launch. */
+/* prove.c: starts the ranks, lets each prove its share, and waits. The status and *result are those of ad_launch. */
 ad_status ad_proof_run(const ad_proof_job *job, ad_launch_result *result) AD_CHECKED;
 /* The axes larger than 1 over which the gradient of a parameter of this compute layout is a sum. */
 ad_axes ad_proof_reduced_axes(const ad_layout *layout);
 int ad_proof_passes(const ad_proof *proof, int directional); /* every judged number holds */
-int ad_proof_proves(const ad_proof *proof, int directional); /* that, of a step in which something was counted */
-/* AD_MEMORY before any rank starts where the largest of these proofs, which follow each other, will not have the memory
- * that it needs: see ad_plan_fits. `root`: "" but in tests. */
+int ad_proof_proves(const ad_proof *proof, int directional); /* the same, and some token counted */
+/* AD_MEMORY, before any rank starts, if the largest of these proofs, which run one after another, needs more memory
+ * than there is: see ad_plan_fits. `root`: "" except in tests. */
 ad_status ad_proof_fits(const ad_proof_job *jobs, size_t count, const char *root) AD_CHECKED;
-/* In which ranks compute, as ad_run_options has it. */
+/* The dtype that ranks are forced to compute in, as in ad_run_options; 0: the recipe's own dtypes. */
 ad_dtype ad_proof_dtype(const ad_check_options *options);
-/* Whether everything is f64 under these options: nothing rounds but that. */
+/* Whether everything is computed in f64 under these options, so that the proof's bounds are those of f64. */
 int ad_proof_is_wide(const ad_recipe *recipe, const ad_check_options *options);
 #define AD_WIDE_BOUND 1e-12 /* the promise of the proof in f64 */
 /* A central difference in f64 keeps about eps^(2/3) = 4e-11 of the loss; the derivative along a random direction is
  * smaller than the loss by up to three digits. */
 #define AD_DIRECTIONAL_BOUND 1e-7
-/* States follow from sums of few numbers. */
+/* The bound of states, which are sums of few numbers. */
 #define AD_STATE_BOUND 1e-12
 
-/* What a rank runs: prove.c. */
+/* prove.c: what each rank runs. */
 ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) AD_CHECKED;
 
-/* Numbers of one parameter: compare.c. `numel` elements of f64 or f32; `largest` is the model's largest |ref|. */
+/* compare.c: the ratio and the error of one parameter. `numel` elements of f64 or f32; `largest`: the largest element,
+ * by absolute value, of all the model's reference gradients. */
 void ad_compare(const void *dist, const void *ref, ad_dtype dtype, size_t numel, double largest, double *ratio,
                 double *max_rel_err);
 double ad_largest(const void *values, ad_dtype dtype, size_t numel);
 double ad_norm_of(const double *values, size_t numel);
-double ad_cosine(const double *a, const double *b, size_t numel); /* of the angle between them; NaN: one is zero */
+double ad_cosine(const double *a, const double *b, size_t numel); /* of the angle between a and b; NaN: one is zero */
 /* |a-b| / max(|a|,|b|); 0 if both are 0, NaN if one is not finite. */
 double ad_relative_difference(double a, double b);
 
 double ad_param_share(
     const ad_proof_param *param); /* the largest of its errors, as a part of its bound; NaN: no number */
-/* The causes that fit a parameter's numbers: diagnose.c. `differs` is the set of axes along which replicas differ;
- * `odd_rank` the one rank whose copy differs from all others, or -1. `proportional` says that dist is ratio * ref
- * within rounding. */
+/* diagnose.c: the causes that fit a parameter's numbers. `reduced`: the axes that the gradient is summed over;
+ * `differs`: the axes along which replicas differ; `odd_rank`: the one rank whose copy differs from all others, or
+ * -1; `proportional`: dist is ratio * ref within rounding. The functions below replace the causes by a more specific
+ * one. */
 void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_proof_param *param, int proportional, ad_axes differs,
                  int64_t odd_rank, ad_causes *out);
-/* The same of copies that differ, are wrong, and sum up to the reference over those axes. */
+/* Copies differ along these axes, are wrong, and add up to the reference. */
 void ad_diagnose_parts(ad_axes differs, ad_causes *causes);
-/* Adds the same of a factor that also makes good for another module's average, where the gradient was averaged over its
- * own ranks. `mesh`: of the parameter, which is that module's. */
+/* The gradient was averaged over its own ranks and multiplied by the ranks of another module, if its factor says so.
+ * `module`, `mesh`: the parameter's. Adds the cause to the others, unless none was known. */
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
                           ad_causes *causes);
-/* Of shards that were summed with each other. */
+/* Shards along these axes, which hold different elements, were summed with each other. */
 void ad_diagnose_shards(ad_axes axes, ad_causes *causes);
-/* Of copies that differ after the update alone. */
+/* Gradients agree, and copies differ after the update. */
 void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes);
-void ad_diagnose_update(ad_causes *causes); /* of a gradient that is right and was used wrongly */
+void ad_diagnose_update(ad_causes *causes); /* the gradient is right, and its update is wrong */
 
 #endif

@@ -33,7 +33,7 @@ static ad_status prove_once(ad_comm *comm, const ad_proof_job *job, int accounts
   return status;
 }
 
-/* What does not hold is proven once more, with an account of every step. */
+/* Proves the steps; if they do not hold, proves them once more and counts the addends of every step. */
 ad_status ad_prove(ad_comm *comm, const ad_proof_job *job) {
   int64_t passes = 0;
   ad_proof_job again = *job;

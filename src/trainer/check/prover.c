@@ -1,5 +1,5 @@
-/* One rank's share of a proof: takes the distributed step, brings whole gradients and states together, and on the first
- * rank holds them against the reference. */
+/* One rank's share of a proof: takes the distributed step, gathers whole gradients and states, and on the first rank
+ * compares them with the reference. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,8 @@ static int rounds(const ad_proof_job *job) { return !ad_proof_is_wide(job->recip
 
 /* ---- choices ---- */
 
-/* What the program chooses by numbers that rounding changes; the ranks' own after a step. *out NULL: nothing. */
+/* The choices that the program made in the step by numbers that rounding changes (experts by scores). *out NULL:
+ * none. */
 static ad_status own_decisions(const ad_prover *prover, int32_t **out, size_t *count) {
   const ad_program *program = ad_run_program(prover->run);
   const ad_program_kind *kind = ad_program_kind_of(program);
@@ -36,8 +37,8 @@ static ad_status own_decisions(const ad_prover *prover, int32_t **out, size_t *c
              : AD_OK;
 }
 
-/* Where scores are nearly equal roundings choose, and each choice is a formula of its own: the reference computes the
- * ranks'. */
+/* Gives the reference the ranks' choices: where scores are nearly equal, rounding decides, and another choice would
+ * compute another formula. */
 static ad_status share_decisions(ad_prover *prover) {
   int32_t *decisions;
   size_t count;
@@ -56,7 +57,7 @@ static ad_status share_decisions(ad_prover *prover) {
   return prover->reference ? ad_reference_decide(prover->reference, decisions, count) : AD_OK;
 }
 
-/* ---- making ---- */
+/* ---- making and unmaking ---- */
 
 static ad_status create_whole(ad_prover *prover, size_t param, ad_array *out) {
   const ad_array *part = ad_run_part(prover->run, param, AD_PART_GRADIENT);
@@ -104,7 +105,7 @@ static ad_status create_parts(ad_prover *prover, ad_comm *comm, const ad_proof_j
   prover->everyone = ad_run_everyone(prover->run);
   prover->param_count = ad_run_param_count(prover->run);
   AD_TRY(create_arrays(prover));
-  int32_t *decisions; /* kept from here on */
+  int32_t *decisions; /* from this call on the program keeps its choices */
   size_t decision_count;
   AD_TRY(own_decisions(prover, &decisions, &decision_count));
   if (rounds(job)) AD_TRY(ad_addends_create(prover->run, 1, &prover->addends));
@@ -142,9 +143,9 @@ void ad_prover_destroy(ad_prover *prover) {
   *prover = (ad_prover){0};
 }
 
-/* ---- bringing values together ---- */
+/* ---- gathering values ---- */
 
-/* A part whole in the scratch memory, on all ranks. */
+/* Gathers a sharded array into the scratch memory, on all ranks. */
 static ad_status gather(ad_prover *prover, const ad_array *part, ad_array *whole) {
   ad_layout layout = ad_layout_all(prover->everyone.mesh, AD_R);
   *whole = ad_array_describe(prover->comm, part->dtype, &part->shape, &layout);
@@ -152,13 +153,13 @@ static ad_status gather(ad_prover *prover, const ad_array *part, ad_array *whole
   return ad_run_whole(prover->run, part, whole);
 }
 
-/* The reference starts the step from the distributed state; at the first step that must be its own. */
+/* The reference starts each step from the distributed values. At the first step these must be what it drew itself. */
 static void restart_part(ad_prover *prover, int64_t step, size_t param, ad_param_part part, const ad_array *whole) {
   if (step == 0 && !ad_reference_agrees(prover->reference, param, part, whole)) prover->job->proof->initial_equal = 0;
   ad_reference_restart(prover->reference, param, part, whole);
 }
 
-/* Each state of each module in turn, whole; it counts them, as the reference does, which may have other modules. */
+/* Gathers every state of every module and calls `visit` on the first rank, with the state's number in the program. */
 static ad_status visit_states(ad_prover *prover,
                               void (*visit)(ad_prover *prover, size_t index, const ad_array *whole)) {
   const ad_program *program = ad_run_program(prover->run);
@@ -198,7 +199,7 @@ static ad_status gather_gradients(ad_prover *prover) {
   return AD_OK;
 }
 
-/* Of each parameter the gradient, and after the update its value, master and moments. */
+/* Compares the copies of every array of each parameter: gradient, value, master and moments. */
 static ad_status compare_replicas(ad_prover *prover) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     for (size_t i = 0; i < prover->param_count; i++) {
@@ -211,7 +212,8 @@ static ad_status compare_replicas(ad_prover *prover) {
   return AD_OK;
 }
 
-/* Addends are measured on the right program, but for what is planted into computing itself. */
+/* Measures the ranks' own addends. Mistakes that are planted in the reduction are lifted meanwhile; those that are
+ * planted in computing stay. */
 static ad_status measure_addends(ad_prover *prover, int64_t step) {
   ad_plants plants = ad_plants_lift_reducing();
   const ad_loss_scale *scale = ad_run_loss_scale(prover->run);
@@ -222,7 +224,7 @@ static ad_status measure_addends(ad_prover *prover, int64_t step) {
 
 /* ---- judging ---- */
 
-/* Of the arrays of a parameter the first whose copies differ, the gradient before the others; or any. */
+/* The first of a parameter's arrays whose copies differ, beginning with the gradient; the last one if none differs. */
 static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) {
   if (!prover->replicas[AD_PART_GRADIENT][param].equal) return &prover->replicas[AD_PART_GRADIENT][param];
   int part = 0;
@@ -230,7 +232,7 @@ static const ad_replicas *worst_replicas(const ad_prover *prover, size_t param) 
   return &prover->replicas[part][param];
 }
 
-/* Not proven until a step was judged. */
+/* Describes the parameter as one that no step has judged yet. */
 static void describe_param(const ad_run *run, size_t index, ad_proof_param *out) {
   ad_run_param at = ad_run_param_at(run, index);
   *out = (ad_proof_param){
@@ -244,7 +246,7 @@ static void describe_param(const ad_run *run, size_t index, ad_proof_param *out)
   ad_axes_print(ad_proof_reduced_axes(&at.spec->layout), out->reduced_over, sizeof out->reduced_over);
 }
 
-/* dist = ratio * ref, up to what rounding explains. */
+/* Whether dist = ratio * ref, up to what rounding explains. */
 static int is_proportional(const double *dist, const ad_array *ref, double ratio) {
   const double *values = ref->data;
   size_t numel = ad_array_numel(ref);
@@ -253,7 +255,8 @@ static int is_proportional(const double *dist, const ad_array *ref, double ratio
   return isfinite(ratio) && worst <= 1e-4 * largest;
 }
 
-/* Unequal replicas outrank any error, and no number outranks every number. */
+/* Whether these numbers are worse than those of earlier steps. Replicas that differ are worse than any error, and an
+ * error that is NaN is worse than any number. */
 static int is_worse(const ad_proof_param *now, const ad_proof_param *before) {
   if (before->step < 0) return 1;
   if (now->replicas_equal != before->replicas_equal) return !now->replicas_equal;
@@ -261,7 +264,7 @@ static int is_worse(const ad_proof_param *now, const ad_proof_param *before) {
   return isnan(now->max_rel_err) || ad_param_share(now) > ad_param_share(before);
 }
 
-/* The distributed gradient in f64 without its loss scale, in the scratch memory. */
+/* The distributed gradient in f64, divided by its loss scale, in the scratch memory. */
 static const double *unscaled(ad_prover *prover, const ad_array *gradient, int loss_scale) {
   double *out = prover->scratch.data;
   size_t numel = ad_array_numel(gradient);
@@ -283,14 +286,15 @@ static ad_error error_of(ad_prover *prover, size_t i, const double *dist, const 
 
 static double over(double part, double whole) { return part == 0 ? 0 : part / whole; }
 
-/* Of a bound; a number that is none is beyond every bound. */
+/* The distance as a share of its bound; a NaN is beyond every bound. */
 static double share_of(double distance, double bound) {
   double share = over(distance, bound);
   return isnan(share) ? INFINITY : share;
 }
 
-/* The sum against the ranks' own addends, which computing is no part of. Where a gradient is written straight into its
- * bucket the rows of a later microbatch are added to it one by one: docs/dtypes.md has what that is taken for. */
+/* The distance of the gradient to the sum of the ranks' own addends, as a share of what reducing may round; what
+ * computing rounds has no part in it. A gradient that is written straight into its bucket adds the rows of later
+ * microbatches one by one: docs/dtypes.md has the allowance for that. */
 static double share_of_sum(ad_prover *prover, size_t i, const double *dist, ad_allowance allowance) {
   const ad_array *addends = &prover->addends.themselves.whole[i], *sizes = &prover->addends.sizes.whole[i];
   size_t numel = ad_array_numel(addends);
@@ -300,7 +304,7 @@ static double share_of_sum(ad_prover *prover, size_t i, const double *dist, ad_a
   return share_of(error.share, 1);
 }
 
-/* The bound is what an error of this shape may be. */
+/* Judges a gradient in dtypes that round: its error, the error's bound, and its shares. */
 static void judge_rounded(ad_prover *prover, size_t i, const double *dist, const ad_step_report *report, double largest,
                           ad_proof_param *out) {
   const ad_computing *computing = &prover->computing;
@@ -353,7 +357,7 @@ static int is_of_group(const ad_prover *prover, size_t param, int group) {
   return group < 0 || (int)ad_run_norm_group_of(prover->run, module) == group;
 }
 
-/* Of one group's gradients, or of all (-1): by no more than what all of them are allowed may their norms lie apart. */
+/* The bound of the norm of one group's gradients, or of all (-1): norms differ by no more than the gradients may. */
 static double bound_of_norm(ad_prover *prover, const ad_step_report *report, double norm, int group) {
   double squares = 0;
   if (!rounds(prover->job) || !(norm > 0)) return AD_WIDE_BOUND;
@@ -366,13 +370,13 @@ static double bound_of_norm(ad_prover *prover, const ad_step_report *report, dou
   return sqrt(squares) / norm;
 }
 
-/* Relative to the loss; `losses` are one process's. */
+/* The bound of a loss, relative to it; `losses`: those of one process in the recipe's own dtypes. */
 static double bound_of_loss(const ad_prover *prover, const double losses[AD_DRAWS], double ref) {
   if (!rounds(prover->job)) return AD_WIDE_BOUND;
   return fmax(AD_WIDE_BOUND, over(ad_computing_of_loss(&prover->computing, losses, ref), fabs(ref)));
 }
 
-/* Of several numbers the one that is worst for its bound is kept. */
+/* Keeps the error that is the larger share of its bound. */
 static void keep_worst(double error, double bound, double *kept, double *kept_bound) {
   double before = over(*kept, *kept_bound);
   if (isnan(before) || over(error, bound) < before) return;
@@ -386,7 +390,8 @@ static void judge_loss(ad_prover *prover, double dist, const double losses[AD_DR
              &proof->loss_bound);
 }
 
-/* Scores lie between 0 and 1: a choice may be worse than one that was left by as much as both may be off. */
+/* Judges how much worse a choice was than one that was not chosen. Scores lie between 0 and 1, so the bound is what
+ * both scores may be off. */
 static void judge_choices(ad_prover *prover) {
   ad_proof *proof = prover->job->proof;
   double margin = ad_reference_margin(prover->reference);
@@ -425,7 +430,7 @@ static void judge_numbers(ad_prover *prover, const ad_step_report *dist, const a
 
 /* ---- copies that differ ---- */
 
-/* The sum of the gradient's copies over these axes, whole in the scratch memory. Collective. */
+/* Sums the gradient's copies over these axes, and gathers the sum into the scratch memory. Collective. */
 static ad_status sum_copies(ad_prover *prover, const ad_array *gradient, ad_axes axes, ad_array *whole) {
   ad_array sum = *gradient;
   size_t numel = gradient->data ? ad_array_numel(gradient) : 0;
@@ -447,7 +452,7 @@ static ad_status sum_copies(ad_prover *prover, const ad_array *gradient, ad_axes
   return status;
 }
 
-/* Copies that differ are parts of the sum that was not made if together they are the reference. */
+/* If copies of a gradient differ and their sum is the reference, the cause is a sum that was not made. */
 static ad_status judge_copies(ad_prover *prover, const ad_step_report *report) {
   for (size_t i = 0; i < prover->param_count; i++) {
     const ad_replicas *replicas = &prover->replicas[AD_PART_GRADIENT][i];
@@ -475,7 +480,7 @@ static double largest_of(const ad_prover *prover) {
   return largest;
 }
 
-/* All gradients together: what no parameter shows alone. */
+/* Judges all gradients together as one vector, which shows errors that are too small in each parameter. */
 static void judge_computing(ad_prover *prover) {
   ad_computing *computing = &prover->computing;
   double *share = &prover->job->proof->process_share;
@@ -491,8 +496,8 @@ void ad_prover_judge(ad_prover *prover, const ad_step_report *dist) {
   for (size_t i = 0; i < prover->param_count; i++) judge_param(prover, i, dist, largest);
 }
 
-/* On the first rank, after its own step: the same step in one process, and every number of it. A step that no rank
- * takes has no gradient to judge, only states that must have stayed as they were. */
+/* On the first rank: lets the reference take the same step and judges every number. A skipped step has no gradient to
+ * judge, only values and states that must not have changed. */
 static ad_status judge(ad_prover *prover, const ad_step_report *dist) {
   if (dist->skipped) return AD_OK;
   AD_TRY(ad_reference_step(prover->reference, dist->step, dist->loss_scale, &prover->reference_report));
@@ -519,7 +524,7 @@ static void compare_measured(ad_prover *prover) {
   }
 }
 
-/* After the step, where the reference has taken it too. */
+/* Judges a state after a step that the reference has taken too. */
 static void compare_state(ad_prover *prover, size_t index, const ad_array *whole) {
   judge_state(prover, ad_reference_state_error(prover->reference, index, whole));
 }

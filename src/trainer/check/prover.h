@@ -1,4 +1,4 @@
-/* One rank's share of a proof, as the clean proof and the trial of a planted mistake share it. */
+/* One rank's share of a proof: used by the clean proof (prove.c) and by trials of planted mistakes (trial.c). */
 #ifndef CHECK_PROVER_H
 #define CHECK_PROVER_H
 #include "check/addends.h"
@@ -18,33 +18,33 @@ typedef struct ad_prover {
   ad_run *run;
   ad_group everyone;
   size_t param_count;
-  ad_array *gradients;                  /* whole, one a parameter */
-  const ad_array **whole_gradients;     /* their addresses */
-  const ad_array **parts;               /* this rank's arrays, for the comparison of replicas */
-  ad_replicas *replicas[AD_PART_COUNT]; /* of each array of a parameter */
-  ad_array scratch;                     /* whole; as large as the largest value */
-  ad_addends addends;                   /* where rounding is judged by them */
-  ad_computing computing;               /* on the first rank, where dtypes round */
+  ad_array *gradients;                  /* the whole gradient of each parameter */
+  const ad_array **whole_gradients;     /* the addresses of `gradients` */
+  const ad_array **parts;               /* this rank's array of each parameter, for the comparison of replicas */
+  ad_replicas *replicas[AD_PART_COUNT]; /* how copies compare, for each kind of array and parameter */
+  ad_array scratch;                     /* room for any whole array of the model */
+  ad_addends addends;                   /* the ranks' own addends, summed in f64; only where dtypes round */
+  ad_computing computing;               /* what computing may round; on the first rank, only where dtypes round */
   ad_reference *reference;              /* on the first rank, NULL elsewhere */
   ad_step_report reference_report;      /* on the first rank: what the reference reported of the last judged step */
-  ad_overflow overflow;                 /* of the steps since it began */
-  int counts_calls;              /* 1: the collectives of the next step that is taken are held against its plan */
-  ad_calls made, planned;        /* of that */
-  int accounts;                  /* 1: of a step that does not hold, account.c says who was counted */
-  int has_account;               /* of the step under way */
-  char account[AD_ACCOUNT_PATH]; /* where its files begin */
-  ad_places places;              /* on the first rank the program's transitions, once an account was read */
+  ad_overflow overflow;                 /* overflows in the steps since ad_prover_begin */
+  int counts_calls;                     /* 1: the collectives of the next step are compared with its plan */
+  ad_calls made, planned;               /* these collectives */
+  int accounts;                         /* 1: account.c counts the addends of a step that does not hold */
+  int has_account;                      /* the step under way dumps its addends for account.c */
+  char account[AD_ACCOUNT_PATH];        /* where its files begin */
+  ad_places places;                     /* on the first rank the program's transitions, once an account was read */
 } ad_prover;
 
 /* Makes the run, and on the first rank its reference. Collective. On failure nothing is left behind. */
 ad_status ad_prover_create(ad_prover *prover, ad_comm *comm, const ad_proof_job *job) AD_CHECKED;
 void ad_prover_destroy(ad_prover *prover);
-/* Before the first step: on the first rank the proof says that nothing was judged yet. */
+/* Before the first step: marks every number of the proof as not judged, on the first rank. */
 void ad_prover_begin(ad_prover *prover);
-/* Takes the step, with whatever is planted, and judges it without: on the first rank, into job->proof, which keeps the
- * worst of all steps. */
+/* Takes a step with whatever mistake is planted, lifts the mistake, and judges the step. On the first rank
+ * job->proof keeps the worst numbers of all steps. */
 ad_status ad_prover_step(ad_prover *prover, int64_t step, ad_step_report *report) AD_CHECKED;
-/* The part of ad_prover_step that compares numbers, on the first rank: holds the whole gradients, the ranks' addends and
- * the report `dist` of a step against the reference, which took the same step last and left reference_report. */
+/* The part of ad_prover_step that compares numbers, on the first rank: holds the whole gradients, the ranks' addends
+ * and the report `dist` of a step against the reference, which took the same step last and left reference_report. */
 void ad_prover_judge(ad_prover *prover, const ad_step_report *dist);
 #endif

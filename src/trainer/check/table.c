@@ -1,4 +1,4 @@
-/* The document of a check as tables for people. */
+/* Prints the document of a check as tables. */
 #include <math.h>
 #include <string.h>
 
@@ -9,11 +9,11 @@
 #include "diff/cause.h"
 #include "check/planting.h"
 
-enum { CAUSES = 640 }; /* bytes of a line for what fits */
+enum { CAUSES = 640 }; /* bytes of a line of causes */
 
 static int is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
 
-/* The mesh, or those of all modules. */
+/* The mesh as text; if modules have meshes of their own, all of them: "encoder: dp=2, model: dp=4". */
 static const char *mesh_of(const json_t *document, char *buffer, size_t size) {
   json_t *mesh = json_object_get(document, "mesh");
   if (!json_is_object(mesh)) return ad_text_of(document, "mesh");
@@ -40,7 +40,7 @@ static void print_head(FILE *file, const json_t *document, const ad_paint *paint
   fprintf(file, "\n");
 }
 
-/* How far the nearest choice of experts was from being another one. */
+/* Prints by how much the closest choice of experts was made. */
 static void print_margin(FILE *file, const json_t *document) {
   const json_t *summary = json_object_get(document, "summary");
   if (json_object_get(summary, "smallest_margin"))
@@ -52,18 +52,18 @@ static int param_holds(const json_t *param) {
          !ad_cause_is_told(param);
 }
 
-/* Without a counted token every gradient is zero: what then holds says nothing. */
+/* Whether no token counted: then every gradient is zero, and numbers that agree prove nothing. */
 static int counts_nothing(const json_t *document) {
   return ad_number_of(json_object_get(document, "summary"), "counted") == 0;
 }
 
-/* The word before a row, in its colour. */
+/* Prints the word before a row: BAD, ok, or - where nothing is proven. */
 static void print_word(FILE *file, int holds, int proves, const ad_paint *paint) {
   const char *colour = !holds ? paint->bad : proves ? paint->good : paint->dim;
   fprintf(file, "  %s%-4s%s ", colour, !holds ? "BAD" : proves ? "ok" : "-", paint->off);
 }
 
-/* Proven in dtypes that round, beside one process that rounds too. */
+/* Whether the parameter was proven in dtypes that round; its row then has the error of one process in these dtypes. */
 static int is_rounded(const json_t *param) { return json_object_get(param, "one_process_err") != NULL; }
 
 static void print_param(FILE *file, const json_t *param, int proves, const ad_paint *paint) {
@@ -79,14 +79,15 @@ static void print_param(FILE *file, const json_t *param, int proves, const ad_pa
   fprintf(file, "\n");
 }
 
-/* A proof in the recipe's own dtypes also judges all gradients as one vector; said where that fails. */
+/* A proof in the recipe's own dtypes also judges all gradients as one vector. Prints a line only if that fails. */
 static void print_process(FILE *file, const json_t *summary) {
   double share = ad_number_of(summary, "process_share");
   if (json_object_get(summary, "process_share") && !(share <= 1))
     fprintf(file, "    all gradients together are %.4g times as far from one process's as rounding allows\n", share);
 }
 
-/* One that has no direction, and is not what its reference is, points furthest from it. */
+/* The cosine by which parameters are ordered. One without a cosine (a gradient of zeros) is 1 if the reference is
+ * zero too, and comes before all others if not. */
 static double cosine_of(const json_t *param) {
   double cosine = ad_number_of(param, "cosine");
   return !isnan(cosine) ? cosine : ad_number_of(param, "max_rel_err") == 0 ? 1 : -2;
@@ -99,7 +100,7 @@ static void print_angle(FILE *file, double cosine) {
     fprintf(file, "%.12g", cosine);
 }
 
-/* The parameter whose gradient points furthest from its reference. */
+/* Prints the parameter whose gradient points furthest from its reference. */
 static void print_cosine(FILE *file, const json_t *params) {
   const json_t *param, *worst = json_array_get(params, 0);
   size_t i;
@@ -109,7 +110,7 @@ static void print_cosine(FILE *file, const json_t *params) {
   fprintf(file, ", of `%s`\n", ad_text_of(worst, "name"));
 }
 
-/* Steps that were skipped are none of the proof. */
+/* Prints how many steps were skipped because a gradient overflowed: the proof says nothing of those. */
 static void print_overflow(FILE *file, const json_t *document, const json_t *of) {
   const json_t *overflow = json_object_get(of, "overflow");
   if (!overflow) return;
@@ -165,7 +166,7 @@ static void print_unplanted(FILE *file, const json_t *list, const ad_paint *pain
       fprintf(file, "  %-9s %-42s %s\n", "-", ad_text_of(unplanted, "name"), ad_text_of(unplanted, "why"));
 }
 
-/* How many mistakes of one operator were caught in one way. */
+/* How many mistakes of one operator were caught in one way; `caught` NULL: in any way. */
 static long long count_of(const json_t *sabotages, const char *operator_, const char *caught) {
   const json_t *sabotage;
   long long count = 0;
@@ -212,7 +213,7 @@ static void print_coverage(FILE *file, const json_t *document, const json_t *sab
 static int is_derived(const json_t *sabotage) { return json_is_object(json_object_get(sabotage, "derived")); }
 static int has_survived(const json_t *sabotage) { return !strcmp(ad_text_of(sabotage, "caught_by"), "none"); }
 
-/* Why derived mistakes were without effect, each reason once. */
+/* Prints why derived mistakes were without effect: each reason once, with the number of its mistakes. */
 static void print_reasons(FILE *file, const json_t *sabotages, const ad_paint *paint) {
   enum { REASONS = 16 };
   const char *reasons[REASONS];
@@ -231,7 +232,7 @@ static void print_reasons(FILE *file, const json_t *sabotages, const ad_paint *p
     fprintf(file, "  %swithout effect, %lld:%s %s\n", paint->dim, counts[k], paint->off, reasons[k]);
 }
 
-/* Of the derived ones only these have a line each. */
+/* Prints a line for each derived mistake that survived; those that were caught have none. */
 static void print_survivors(FILE *file, const json_t *sabotages, const ad_paint *paint) {
   const json_t *sabotage;
   size_t i;
@@ -240,7 +241,7 @@ static void print_survivors(FILE *file, const json_t *sabotages, const ad_paint 
   }
 }
 
-/* What fails with a mistake in it says nothing where it fails without one. */
+/* Prints how many mistakes were not tried, because the proof fails without any mistake. */
 static void print_untried(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *entry;
   size_t i;
@@ -284,8 +285,8 @@ static void print_choices(FILE *file, const json_t *choices, const ad_paint *pai
           ad_number_of(choices, "below"), ad_number_of(choices, "bound"));
 }
 
-/* Judged numbers that belong to no parameter: only those that fail. Of one proof: `numbers` has its loss and norm,
- * `summary` the rest. */
+/* Prints judged numbers that belong to no parameter, if they fail. `numbers` has a proof's loss and norm, `summary` its
+ * other numbers. */
 static void print_failures(FILE *file, const json_t *numbers, const json_t *summary, const ad_paint *paint) {
   print_number(file, numbers, "loss", paint);
   print_number(file, numbers, "norm", paint);
@@ -306,10 +307,10 @@ static void print_failures(FILE *file, const json_t *numbers, const json_t *summ
             paint->bad, paint->off, json_number_value(error), ad_number_of(states, "bound"));
 }
 
-/* Near 1 two digits do not say on which side a share is. */
+/* Digits to print of a share: near 1 two do not say on which side of it the share is. */
 static int digits_of(double share) { return fabs(share - 1) < 0.1 ? 4 : 2; }
 
-/* The second pass: only a line, unless it fails. */
+/* Prints the second proof, in the recipe's own dtypes: one sentence, and its failures if there are any. */
 static void print_own(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *own = json_object_get(document, "own_dtypes");
   if (!own) return;
@@ -344,7 +345,7 @@ static const json_t *first_survivor(const json_t *sabotages) {
   return NULL;
 }
 
-/* Of a proof whose numbers hold all the same. */
+/* Prints the verdict of a proof whose numbers hold although planted mistakes survived. */
 static void print_survival(FILE *file, const json_t *document, long long params, long long survivors) {
   const json_t *first = first_survivor(json_object_get(document, "sabotage"));
   fprintf(file, ": %lld parameter%s hold%s, but %lld planted mistake%s survived: `%s`", params, ad_plural(params),
@@ -352,7 +353,7 @@ static void print_survival(FILE *file, const json_t *document, long long params,
   if (survivors > 1) fprintf(file, " and %lld more", survivors - 1);
 }
 
-/* The last line, and the only one that says whether it holds. */
+/* Prints the last line: the verdict, proven or not. */
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *summary = json_object_get(document, "summary"), *own = json_object_get(document, "own_dtypes");
   const char *reason = ad_text_of(document, "reason");

@@ -1,5 +1,5 @@
-/* Posting and waiting for what goes between modules on ranks of their own. A rank that sends keeps what it sent on its
- * tape until it has arrived; one that receives has memory for each microbatch under way. */
+/* Posts and waits for values, and their gradients, that travel between modules on different ranks. A sending rank
+ * keeps the value on its tape until it has been sent; a receiving rank has memory for each microbatch under way. */
 #include "train/crossing.h"
 
 #include "array/array.h"
@@ -12,7 +12,7 @@
 #include "program/program.h"
 #include "train/run.h"
 
-/* ---- who needs and gives what ---- */
+/* ---- phases at the ends of a crossing ---- */
 
 static const ad_phase *phase_at(const ad_run *run, size_t p) { return ad_program_phase(run->program, p); }
 
@@ -24,7 +24,8 @@ static int needs(const ad_run *run, size_t p, const ad_crossing *c) {
   return phase_at(run, p)->module == c->spec->module && ad_phase_lists(phase_at(run, p)->needs, c->spec->value);
 }
 
-/* Whether it goes from phase `from` to phase `to`, which brings it to all phases of the module. */
+/* Whether the crossing joins these phases: `from` gives the value, and `to` is the first phase of its module that
+ * needs it (later phases of the module use what came then). */
 static int joins(const ad_run *run, const ad_crossing *c, size_t from, size_t to) {
   return gives(run, from, c) && to == ad_order_first_to_need(run->program, c->value, c->spec->module);
 }
@@ -38,7 +39,7 @@ void ad_run_round_wires(ad_run *run, int rounds) { run->crossings.rounds = round
 int ad_run_rounds_wires(const ad_run *run) { return run->crossings.rounds; }
 void ad_run_scale_wires(ad_run *run, int exponent) { run->crossings.scale = exponent; }
 
-/* ---- memory ---- */
+/* ---- buffers ---- */
 
 static ad_shape shape_of(const ad_run *run, const ad_crossing *c, int64_t m) {
   ad_shape shape = c->spec->shape;
@@ -58,7 +59,7 @@ static ad_array described(const ad_run *run, const ad_crossing *c, size_t m, int
   return ad_array_describe(run->comm, dtype_of(run, c, backward), &shape, &layout);
 }
 
-/* A proof in f64 rounds nothing on the way. */
+/* The dtype in which the value travels, if it is another one than its own; else 0. A proof in f64 rounds nothing. */
 static ad_dtype wire_of(const ad_run *run, const ad_crossing *c, int backward) {
   ad_wire_passing at = {backward ? c->spec->gradient_wire : c->spec->wire, backward};
   if (!run->crossings.rounds || at.dtype == dtype_of(run, c, backward)) return 0;
@@ -66,7 +67,7 @@ static ad_dtype wire_of(const ad_run *run, const ad_crossing *c, int backward) {
   return at.dtype;
 }
 
-/* Elements of the largest microbatch. */
+/* Elements of the largest microbatch on this rank. */
 static size_t most_elements(const ad_run *run, const ad_crossing *c) {
   size_t most = 0;
   for (size_t m = 0; m < (size_t)run->recipe->train.microbatches; m++) {
@@ -76,7 +77,7 @@ static size_t most_elements(const ad_run *run, const ad_crossing *c) {
   return most;
 }
 
-/* Memory for that, of this dtype. */
+/* Allocates a buffer of so many elements. */
 static ad_status take_buffer(const ad_run *run, ad_crossing *c, size_t elements, ad_dtype dtype, ad_array *out) {
   size_t bytes = elements * ad_dtype_size(dtype);
   c->bytes += bytes;
@@ -89,13 +90,14 @@ static void describe(const ad_run *run, const ad_crossing *c, size_t m, int back
   out->data = data;
 }
 
-/* What an action has to do with a crossing in one direction, on the side where it arrives. */
+/* A crossing on the rank where the value, or the gradient, arrives: whose actions use its buffer. */
 typedef struct arriving {
   const ad_run *run;
   const ad_crossing *crossing;
 } arriving;
 
-/* From its RECV_F until the last phase that needs it has gone back. */
+/* Whether an action uses the buffer of an arriving value: from its RECV_F until the last phase that needs it has gone
+ * back. */
 static int uses_value(const void *context, const ad_action *action) {
   const arriving *at = context;
   if (action->kind == AD_ACTION_RECV_F)
@@ -103,7 +105,8 @@ static int uses_value(const void *context, const ad_action *action) {
   return needs(at->run, (size_t)action->stage, at->crossing);
 }
 
-/* From its RECV_B until the phase that gave the value has gone back. */
+/* Whether an action uses the buffer of an arriving gradient: from its RECV_B until the phase that gave the value has
+ * gone back. */
 static int uses_gradient(const void *context, const ad_action *action) {
   const arriving *at = context;
   if (action->kind == AD_ACTION_RECV_B)
@@ -185,7 +188,7 @@ void ad_crossings_destroy(ad_run *run) {
   ad_wire_overflow_destroy(run);
 }
 
-/* ---- each microbatch once ---- */
+/* ---- every microbatch is sent once ---- */
 
 void ad_crossings_begin_pass(ad_run *run) {
   for (size_t i = 0; i < run->crossings.count; i++)
@@ -195,7 +198,7 @@ void ad_crossings_begin_pass(ad_run *run) {
     }
 }
 
-/* Its transfer is posted now. */
+/* Notes that the transfer of microbatch m is posted. AD_INVALID: it was posted before. */
 static ad_status note_posted(const ad_crossing *c, size_t m, int backward) {
   int64_t *posted = &c->ways[backward].posted[place_of(&c->ways[backward], m)];
   if (*posted == (int64_t)m)
@@ -205,16 +208,16 @@ static ad_status note_posted(const ad_crossing *c, size_t m, int backward) {
   return AD_OK;
 }
 
-/* What is used on the side where it arrives. */
+/* AD_INVALID if microbatch m, which is about to be used here, was not received. */
 static ad_status check_posted(const ad_crossing *c, size_t m, int backward) {
   if (c->ways[backward].posted[place_of(&c->ways[backward], m)] == (int64_t)m) return AD_OK;
   return ad_fail(AD_INVALID, "%s`%s` of microbatch %zu is used before its %s", backward ? "the gradient of " : "",
                  c->spec->value, m, ad_action_name(backward ? AD_ACTION_RECV_B : AD_ACTION_RECV_F));
 }
 
-/* ---- in another dtype on the way ---- */
+/* ---- casts for the wire ---- */
 
-/* `value` as it travels: itself where there is no other dtype. */
+/* The array that travels: `value` itself, or, if the wire has another dtype, `travels` described like it. */
 static ad_array on_wire(const ad_array *value, ad_array *travels, ad_dtype wire) {
   void *data = travels->data;
   if (!wire) return *value;
@@ -250,7 +253,8 @@ static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size
   return AD_OK;
 }
 
-/* Nothing travels over a way that there is not. */
+/* Waits for the transfer that holds microbatch m's place. A one-way crossing has no way back, and nothing to wait
+ * for. */
 static ad_status wait_way(ad_run *run, ad_crossing_way *way, ad_trace_kind kind, size_t m) {
   return way->count ? wait(run, &way->requests[place_of(way, m)], kind, m) : AD_OK;
 }
@@ -310,7 +314,7 @@ static ad_status check_given(const ad_crossing *c, const ad_passed_value *passed
                  m);
 }
 
-/* `in` is what this rank sends, `out` what it receives. */
+/* Posts one transfer: this rank sends `in` or receives `out`; the other is NULL. */
 static ad_status post(ad_run *run, const ad_crossing *c, int backward, const ad_array *in, ad_array *out,
                       ad_request *request) {
   ad_bridge *bridge = c->spec->bridge;
@@ -347,7 +351,7 @@ ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m
   return AD_OK;
 }
 
-/* Law 6: of several phases that needed it the gradients are added before they go back. */
+/* Adds the gradients of all phases that needed the value (law 6), to send their sum back. */
 static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m, ad_array *sum) {
   const ad_passed_value *passed = &ad_run_microbatch(run, m)->values[c->value];
   int arrived = 0;

@@ -8,13 +8,13 @@
 
 /* ---- how many are under way ---- */
 
-/* A phase on paper. */
+/* A phase of the program by its number. */
 typedef struct numbered_phase {
   const ad_program *program;
   size_t number;
 } numbered_phase;
 
-/* Whether phase `giver` starts its backward from what the phase leaves. */
+/* Whether the backward of phase `giver` starts from gradients that this phase leaves. */
 static int gives_to(const numbered_phase *phase, size_t giver) {
   const char *const *needs = ad_program_phase(phase->program, phase->number)->needs;
   for (; needs && *needs; needs++)
@@ -22,7 +22,8 @@ static int gives_to(const numbered_phase *phase, size_t giver) {
   return 0;
 }
 
-/* Whether an action needs the phase's tape: its own, and backward of those on its ranks that gave it something. */
+/* Whether an action needs the phase's tape: the phase's own actions do, and the backward of phases that gave it a
+ * value. */
 static int uses_tape(const void *context, const ad_action *action) {
   const numbered_phase *phase = context;
   if (action->kind == AD_ACTION_RECV_F || action->kind == AD_ACTION_RECV_B) return 0;
@@ -71,7 +72,7 @@ static ad_status create_phase_tapes(ad_run *run, size_t p, const ad_tape_options
   return AD_OK;
 }
 
-/* Of the residual stream; 0: the tape's default. */
+/* The dtype of the residual stream; 0: the tape's default. */
 static ad_dtype residual_dtype(const ad_run *run) { return run->options.dtype ? 0 : run->recipe->precision.residual; }
 
 static ad_status create_tapes(ad_run *run) {
@@ -133,7 +134,6 @@ void ad_microbatches_destroy(ad_run *run) {
 
 /* ---- a pass ---- */
 
-/* What the microbatch had whose place it takes is forgotten. */
 void ad_microbatch_begin(const ad_run *run, int32_t m) {
   ad_microbatch_run *at = ad_run_microbatch(run, (size_t)m);
   if (at->number == m) return;

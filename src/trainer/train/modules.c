@@ -11,7 +11,7 @@
 
 /* ---- making ---- */
 
-/* From ZeRO 2 on no rank keeps whole gradients, unless a microbatch's stay unsent. */
+/* Whether buckets share memory in turn: from ZeRO 2 on, unless some microbatch's gradients are kept instead of sent. */
 static int reuses_buckets(const ad_recipe *recipe) {
   int reuses = recipe->shard.zero >= 2;
   for (size_t m = 0; m < recipe->train.sync_count; m++) reuses &= recipe->train.sync[m] != AD_SYNC_NONE;

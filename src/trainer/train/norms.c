@@ -36,7 +36,7 @@ static ad_status list_gradients(const ad_run *run, ad_norm_group *group, size_t 
   return AD_OK;
 }
 
-/* A mirror's gradients leave, they are nobody's update: they are in no norm. */
+/* A mirror module's gradients are sent to another module and update nothing here, so they are in no norm. */
 ad_status ad_norms_create(ad_run *run) {
   size_t count = ad_program_module_count(run->program);
   AD_TRY(ad_new(count, &run->norms.group_of));
@@ -66,14 +66,14 @@ void ad_norms_destroy(ad_run *run) {
   ad_release(run->norms.group_of);
 }
 
-/* ---- of a step ---- */
+/* ---- the norms of a step ---- */
 
 size_t ad_run_norm_group_count(const ad_run *run) { return run->norms.count; }
 size_t ad_run_norm_group_of(const ad_run *run, size_t module) { return run->norms.group_of[module]; }
 const char *ad_run_norm_group_name(const ad_run *run, size_t group) { return run->norms.groups[group].name; }
 
-/* One norm for each group; the whole gradient's is that of all groups together. Squares are summed parameter by
- * parameter, in the program's order: a cut into stages changes no bit. */
+/* One norm for each group, and one of all groups together. Squares are summed parameter by parameter, in the program's
+ * order, so that cutting the model into pipeline stages changes no bit. */
 ad_status ad_norms_find(ad_run *run, double scale, ad_step_report *report) {
   double squares = 0;
   for (size_t i = 0; i < run->norms.count; i++) {
@@ -93,7 +93,7 @@ static int is_normed(const ad_run *run, size_t module, size_t group) {
   return !ad_program_module(run->program, module)->is_mirror && run->norms.group_of[module] == group;
 }
 
-/* To a dump, where it is the norm of this module alone; gradients carry the loss scale. */
+/* Hands the module's reducer its norm for a dump, if the group has this module alone. Gradients are times `scale`. */
 static ad_status report_norm(const ad_run *run, size_t module, double scale, const ad_step_report *report) {
   size_t group = run->norms.group_of[module], members = 0;
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) members += is_normed(run, i, group);

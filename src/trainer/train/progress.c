@@ -1,5 +1,5 @@
-/* How far a step is on this rank: which microbatch the reducer of each module takes now, and which gradients phases still
- * owe. */
+/* How far a step is on this rank: which microbatch the reducer of each module takes now, and which gradients phases
+ * still owe. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "module/module.h"
@@ -45,7 +45,8 @@ int ad_progress_has_phases(const ad_run *run, size_t module) { return run->progr
 
 /* ---- a module's gradients of one microbatch ---- */
 
-/* What all losses that learn are divided by; 0: it is no single number, or not known here. */
+/* The number that all losses of the step are divided by, for a dump; 0: they have several, or this rank does not
+ * know it. */
 static double divisor_of(const ad_run *run) {
   size_t none = ad_program_count_count(run->program), count = none;
   double total = 0;
@@ -68,7 +69,7 @@ static ad_reducer *reducer_of(const ad_run *run, size_t p) {
   return ad_module_reducer(ad_run_module(run, ad_program_phase(run->program, p)->module));
 }
 
-/* How the microbatch is summed that the module begins now. */
+/* How far the microbatch that the module begins now is reduced. */
 static ad_sync next_sync(const ad_run *run, const ad_module_run *module) {
   if (module->ended + 1 == (size_t)run->recipe->train.microbatches) return AD_SYNC_ALL;
   return module->ended < run->recipe->train.sync_count ? run->recipe->train.sync[module->ended] : AD_SYNC_SHARD;

@@ -1,4 +1,5 @@
-/* One rank's share of a run, as the files of this folder see it. */
+/* One rank's share of a run, as the files of this folder see it. Each part of ad_run is written by one file, which
+ * the part names; other files call its functions. */
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 #include "addend/train.h"
@@ -11,31 +12,31 @@
 #include "train/wire_overflow.h"
 #include "train/trace.h"
 
-/* Modules with one norm and one clip. */
+/* Modules that share one gradient norm, by which all of them are clipped. */
 typedef struct ad_norm_group {
-  const char *name;        /* NULL: the program's */
-  const ad_array **arrays; /* gradients that this rank holds, of all its modules */
-  char **names;            /* of their parameters, in the whole program */
-  size_t *places;          /* in `sums` */
-  size_t count;
-  double *sums; /* of squares of each parameter that the group has anywhere, in the program's order */
+  const char *name;        /* NULL: the group of modules that name none */
+  const ad_array **arrays; /* gradients of the group that this rank holds */
+  char **names;            /* of these gradients' parameters, in the whole program */
+  size_t *places;          /* of these gradients, in `sums` */
+  size_t count;            /* of these gradients */
+  double *sums;            /* sum of squares of each parameter of the group on any rank, in the program's order */
   size_t sum_count;
 } ad_norm_group;
 
-/* What one microbatch under way has. */
+/* What phases handed in for one microbatch under way. */
 typedef struct ad_microbatch_run {
   int32_t number;          /* of the microbatch; -1: none since the pass began */
-  ad_handed_loss *losses;  /* of each phase of this rank and loss of the program */
-  ad_passed_value *values; /* of each value of the program */
-  ad_tensor **taken;       /* what phases of this rank have of them: memory of inputs and needed */
+  ad_handed_loss *losses;  /* for each phase of this rank, each loss of the program */
+  ad_passed_value *values; /* each value of the program */
+  ad_tensor **taken;       /* memory of the values' `inputs` and `needed` */
 } ad_microbatch_run;
 
-/* What this rank has of a phase. */
+/* The tapes of a phase on this rank. */
 typedef struct ad_phase_share {
-  size_t place;      /* among the phases of this rank; SIZE_MAX: its module is on other ranks */
+  size_t place;      /* the phase's number among those of this rank; SIZE_MAX: its module is on other ranks */
   ad_tape **tapes;   /* of microbatches under way: number m has tapes[m % tape_count]; NULL where its module is on other
                         ranks */
-  size_t tape_count; /* from a microbatch's forward pass until all of its gradients are there; at least 1 */
+  size_t tape_count; /* at least 1; a microbatch needs its tape from its forward pass until all its gradients came */
 } ad_phase_share;
 
 /* The microbatches between their first action on this rank and their last at once; written by microbatches.c. */
@@ -47,19 +48,19 @@ typedef struct ad_under_way {
   ad_tape_pool *pool;     /* the memory of all tapes; NULL: each has its own */
 } ad_under_way;
 
-/* How far a module's microbatches are. */
+/* Which microbatch the reducer of a module takes gradients of. */
 typedef struct ad_module_run {
-  size_t phases;      /* of the program, that run on the module */
+  size_t phases;      /* how many phases of the program run on the module */
   int64_t open;       /* the microbatch whose gradients the reducer takes now; -1: none */
-  size_t phases_left; /* of that one: those that are not reduced */
-  size_t ended;       /* microbatches */
+  size_t phases_left; /* phases of that microbatch whose gradients are still to come */
+  size_t ended;       /* microbatches of this pass that are done */
 } ad_module_run;
 
-/* How far a phase's microbatches are. */
+/* Which gradients of a phase are still to be reduced or to be computed. */
 typedef struct ad_phase_progress {
   int64_t back; /* the microbatch whose addend came last and is not reduced; -1: none */
-  int64_t
-      *owed; /* of each tape: the microbatch whose gradients of inputs (I) came and of weights (W) did not; -1: none */
+  /* Of each tape: the microbatch whose gradients of inputs (I) came, and of weights (W) did not; -1: none. */
+  int64_t *owed;
 } ad_phase_progress;
 
 /* How far a pass is on this rank; written by progress.c. */
@@ -136,21 +137,22 @@ struct ad_run {
 };
 enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, a count */
 
-/* AD_INVALID: the recipe's mesh has another number of ranks. */
+/* AD_INVALID unless the comm has as many ranks as the recipe's mesh. */
 ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) AD_CHECKED;
-/* Before the first step. Takes over, on an error too, a table of compute alone, of the program's phases on the ranks of
- * ad_order_create, in place of the program's own order. Its tapes share memory: what waits for a W holds what its
- * weights read. The sums are those of the own order, bit for bit. After an error the run can only be destroyed. */
+/* Before the first step, replaces the program's own order of actions by a table, of which the run becomes the owner,
+ * also on an error. The table has compute actions alone, of the program's phases on the ranks of ad_order_create.
+ * Tapes then share memory. Sums are those of the own order, bit for bit. After an error the run can only be
+ * destroyed. */
 ad_status ad_run_take_table(ad_run *run, ad_table *table) AD_CHECKED;
-/* The same of a table that has its transfers and reductions, as it is: no law is asked. For tests of what becomes of a
- * wrong one. */
+/* The same with a table that has its transfers and reductions, without any check: for tests of wrong tables. */
 ad_status ad_run_take_unchecked(ad_run *run, ad_table *table) AD_CHECKED;
 
 /* group.c: the group of all ranks, and memory for sums over it. */
 ad_status ad_run_group_create(ad_run *run) AD_CHECKED;
 void ad_run_group_destroy(ad_run *run);
 
-/* modules.c: makes the modules with values as they are drawn. After an error, too, the run can be destroyed; so below. */
+/* modules.c: makes the modules with values as they are drawn. After an error, too, the run can be destroyed; so
+ * below. */
 ad_status ad_run_modules_create(ad_run *run) AD_CHECKED;
 void ad_run_modules_destroy(ad_run *run);
 /* The parameters of a module of this rank as its tapes see them now. */
@@ -203,7 +205,7 @@ void ad_progress_owe(ad_run *run, size_t p, int32_t m);
 ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) AD_CHECKED;
 
 int ad_run_loss_scale_exponent(const ad_run *run);
-/* Of phase `p` for microbatch m; NULL: its module is on other ranks. */
+/* The tape of phase `p` for microbatch m; NULL: the phase's module is on other ranks. */
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
 ad_dtype ad_run_compute_dtype(const ad_run *run);
 /* crossing.c: whether values are rounded to their wires' dtypes; the exponent that gradients carry there beyond the
@@ -214,27 +216,27 @@ void ad_run_scale_wires(ad_run *run, int exponent);
 /* Where a step's numbers are not finite: the wire that overflowed; `spec` NULL: none. */
 const ad_wire_overflow *ad_run_wire_overflow(const ad_run *run);
 
-/* As ad_run_read_weights, from the folder of a model that Transformers saved. Collective. */
+/* Reads the parameters from the folder of a model that Transformers saved. Collective. */
 ad_status ad_run_read_pretrained(ad_run *run, const char *folder) AD_CHECKED;
-/* Tells the group when this rank failed alone; returns `status`. */
+/* Tells all ranks that this one failed, if they do not know; returns `status`. */
 ad_status ad_run_tell(ad_run *run, ad_status status) AD_CHECKED;
-int ad_run_is_first(const ad_run *run); /* this rank is the first of all: it writes */
-int ad_run_warns(const ad_run *run);    /* of what happened in a step: one rank of a run that is not quiet */
-/* The first `count` of run->sums over all ranks. */
+int ad_run_is_first(const ad_run *run); /* this rank is the first of the run, the one that writes files */
+int ad_run_warns(const ad_run *run);    /* this rank is the one that logs warnings; none of a quiet run is */
+/* Reduces the first `count` of run->sums over all ranks, in place. Collective. */
 ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, const char *site) AD_CHECKED;
-/* The losses of a step's batch, forward alone; held_out: as ad_program_kind's read has it. Collective. */
+/* The losses of a step's batch, without backward; held_out: as for the `read` of ad_program_kind. Collective. */
 ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_held_out held_out, ad_step_report *out) AD_CHECKED;
-/* Of these what says how good the model is: without auxiliary losses. */
+/* The reported loss without auxiliary losses: the one that says how good the model is. */
 double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
 int64_t ad_run_evaluated(const ad_run *run); /* samples of the held-out set; 0: there is none */
-/* What the program shows of what it learned; see ad_program_kind. Collective. */
+/* The JSON document in which the program shows what it learned; see `show` of ad_program_kind. Collective. */
 ad_status ad_run_show(ad_run *run, char **out) AD_CHECKED;
 void ad_interrupt_clear(void);
 
 /* The loss of step `step`'s batch at the present parameters, without gradients or update (for --directional).
  * AD_HELD_OUT_DRAWN and AD_HELD_OUT_SET are without auxiliary losses. */
 AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, ad_held_out held_out, double *out);
-ad_module *ad_run_module(const ad_run *run, size_t module); /* NULL: it does not lie on this rank */
+ad_module *ad_run_module(const ad_run *run, size_t module); /* NULL: the module does not lie on this rank */
 ad_group ad_run_everyone(const ad_run *run);                /* all ranks */
 /* All parameters of all modules, in the order of the program, whether this rank holds them or not. */
 typedef struct ad_run_param {
@@ -248,38 +250,38 @@ ad_run_param ad_run_param_at(const ad_run *run, size_t index);
  * this rank; NULL where it has none, and in plans where it is not here. Gradients are times 2^report.loss_scale.
  */
 ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
-ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* the same of a module's state */
-/* Such an array whole, on all ranks of the run: out->data holds all of it. Collective. */
+ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* the same for a module's state */
+/* Gathers such an array on all ranks of the run: out->data has room for the whole of it. Collective. */
 #define ad_run_whole(run, in, out) ad_run_whole_at((run), (in), (out), AD_HERE)
 AD_CHECKED ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *out, const char *site);
-/* All parameters whole, one after the other, in the order of the program. `visit` sees each on the ranks that give one,
- * in memory that the next one takes. Collective. */
+/* Gathers all parameters, one after the other, in the order of the program. On ranks whose `visit` is not NULL it
+ * sees each of them whole, in memory that the next one overwrites. Collective. */
 typedef void (*ad_whole_visitor)(void *context, size_t index, const ad_array *whole);
 AD_CHECKED ad_status ad_run_visit_whole(ad_run *run, ad_whole_visitor visit, void *context);
-/* After values or masters were written between steps: the other follows, and so do the copies that
- * are computed with. Collective. */
+/* After values or masters were written between steps: updates the other of the two, and the copies that are computed
+ * with. Collective. */
 AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);
-/* Computes step `step`'s gradients once more without reducing them: `visit` sees every microbatch's gradient of every
- * parameter on this rank, in the layout in which it is an addend, times 2^loss_scale. report: the step's losses and
- * count, nothing else; NULL: not wanted. For proofs. Collective. */
+/* For proofs: computes the gradients of step `step` without reducing them. `visit` sees every microbatch's gradient of
+ * every parameter on this rank, unreduced and times 2^loss_scale. report: gets the step's losses and count alone; NULL
+ * allowed. Collective. */
 typedef void (*ad_addend_visitor)(void *context, size_t index, const ad_array *addend); /* as in ad_run_param_at */
 AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, ad_addend_visitor visit, void *context,
                                     ad_step_report *report);
 ad_loss_scale *ad_run_loss_scale(ad_run *run); /* state of the run: saved and restored with the optimizers' */
 const ad_recipe *ad_run_recipe(const ad_run *run);
-size_t ad_run_data_bytes(const ad_run *run); /* of data and batch on this rank */
-size_t ad_run_tape_bytes(const ad_run *run); /* what this rank's tapes held at most */
-/* In the last step this rank posted what goes between modules on other ranks, or stood waiting for it: what a pipeline
- * takes beside computing, its bubble included. */
+size_t ad_run_data_bytes(const ad_run *run); /* memory of data and batch on this rank */
+size_t ad_run_tape_bytes(const ad_run *run); /* the most memory that this rank's tapes held at once */
+/* The seconds of the last step in which this rank posted transfers between modules or waited for them: a pipeline's
+ * time beside computing, its bubble included. */
 double ad_run_crossing_seconds(const ad_run *run);
 size_t ad_run_most_routed(const ad_run *run); /* the most tokens that chose experts at once on this rank */
-/* Proportional set size now: of the rank that holds most, and of all ranks together; 0 where the kernel does not say.
- * What a step takes stays taken, so this is its peak from the end of the first one on. Collective. */
+/* The proportional set size now, of the rank that holds most and of all ranks together; 0: the kernel does not tell
+ * it. A step's memory is kept, so after the first step this is the peak. Collective. */
 typedef struct ad_run_memory {
   int64_t rank_bytes, all_bytes;
 } ad_run_memory;
 AD_CHECKED ad_status ad_run_measure_memory(ad_run *run, ad_run_memory *out);
-/* What this rank's copy of such a checkpoint takes while it is written. Local. */
+/* The memory that this rank's part of a checkpoint takes while it is written. Local. */
 AD_CHECKED ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out);
 
 ad_program *ad_run_program(const ad_run *run);

@@ -1,4 +1,4 @@
-/* Whole parameters as one safetensors file, and back from one or several. */
+/* Writing all parameters, whole, as one safetensors file, and reading them from one or several files. */
 #include <stdio.h>
 #include "addend/safetensors.h"
 #include "architecture/folder.h"
@@ -39,7 +39,7 @@ static ad_status describe_params(const ad_run *run, described *all) {
   return AD_OK;
 }
 
-// On the first rank; the others write nothing.
+// Opens the file on the first rank; other ranks write nothing.
 static ad_status open_writer(const ad_run *run, const char *path, ad_safetensors_writer **out) {
   static const char *const metadata[] = {"format", "pt", "written_by", "addend", NULL};
   described all = {0};
@@ -85,7 +85,7 @@ typedef struct writing {
   ad_status status;
 } writing;
 
-// A rank that could not write still takes part in gathering: the others wait for it there.
+// After a failed write the rank goes on gathering: the other ranks wait for it there.
 static void write_param(void *context, size_t index, const ad_array *whole) {
   writing *w = context;
   if (!w->status) w->status = ad_safetensors_add(w->writer, whole->data);
@@ -112,7 +112,7 @@ static const char *name_of(const ad_run *run, size_t index, char *buffer) {
   return ad_program_param_name(run->program, at.module, at.param, buffer, NAME_SIZE);
 }
 
-/* This rank's part, in the value's dtype. */
+/* Reads this rank's part of a parameter, cast to the dtype of `value`. NULL or no memory: the rank holds none of it. */
 static ad_status read_param(const ad_run *run, const ad_tensor_source *source, const ad_weights *weights,
                             ad_array *value) {
   ad_part mine;

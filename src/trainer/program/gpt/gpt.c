@@ -6,7 +6,7 @@
 #include "program/decoder/text_decoder.h"
 
 typedef struct gpt {
-  ad_text_decoder text; /* first: the functions of records take a gpt as theirs */
+  ad_text_decoder text; /* first, so that the functions of AD_TEXT_DECODER_MEMBERS take a gpt as their `own` */
   ad_mlp_branch mlp;
 } gpt;
 

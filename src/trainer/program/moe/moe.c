@@ -9,19 +9,19 @@
 #include "program/decoder/text_decoder.h"
 
 typedef struct moe {
-  ad_text_decoder text; /* first: the functions of records take a moe as theirs */
+  ad_text_decoder text; /* first, so that the functions of AD_TEXT_DECODER_MEMBERS take a moe as their `own` */
   const ad_moe_options *options;
   int64_t microbatches;
-  ad_mesh **views; /* of each stage's mesh */
+  ad_mesh **views; /* of each stage's mesh: the view on which its experts lie */
   size_t view_count;
-  ad_experts_layer *layers; /* of the blocks; the bias of block i is state i */
-  ad_tensor *balance;       /* of the stage's blocks of the present microbatch that have run, together; NULL: of none */
-  ad_moe_load load;         /* of the present step */
-  int32_t *decisions;       /* of its choices: [blocks, tokens of the step, top_k]; NULL: nobody asked for them */
-  int decisions_are_given;
+  ad_experts_layer *layers; /* of each block; the bias of block i is state i */
+  ad_tensor *balance; /* balancing losses of the stage's blocks that ran in this microbatch, summed; NULL: none ran */
+  ad_moe_load load;   /* how often each expert was chosen in the present step */
+  int32_t *decisions; /* chosen experts [blocks, tokens of the step, top_k]; NULL: nobody asked for them */
+  int decisions_are_given; /* 1: the step obeys `decisions`; 0: it leaves its own there */
 } moe;
 
-/* ---- the layers ---- */
+/* ---- declaring the experts ---- */
 
 static int has_bias(const ad_moe_options *options) { return options->balance_rate > 0; }
 
@@ -61,7 +61,7 @@ static void declare_experts(void *own, const ad_decoder *decoder, ad_declaration
   if (has_bias(options)) declare_bias(to, path, options);
 }
 
-/* ---- choices ---- */
+/* ---- which experts were chosen ---- */
 
 static size_t decisions_of_sample(const moe *model) {
   return (size_t)(model->options->decoder.data.seq * model->options->top_k);
@@ -75,7 +75,7 @@ static size_t decision_count(const moe *model) {
   return (size_t)model->options->decoder.layers * decisions_of_block(model);
 }
 
-/* Of one block in the microbatch that is under way. */
+/* The part of `decisions` that is of one block and of the microbatch under way. */
 static ad_decisions decisions_at(const moe *model, const ad_decoder *decoder, int64_t block) {
   if (!model->decisions) return (ad_decisions){0};
   int64_t first = ad_cut(model->text.global_batch, (int64_t)decoder->microbatch, model->microbatches).first;
@@ -97,7 +97,7 @@ static void forget_decisions(moe *model) {
     model->decisions[i] = -1;
 }
 
-/* ---- the branch ---- */
+/* ---- computing the experts ---- */
 
 static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape *t, int64_t block, ad_tensor *x) {
   moe *model = own;
@@ -111,7 +111,8 @@ static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape 
   return y;
 }
 
-/* The mean over blocks, so that the coefficient means the same at any depth; each stage hands in its part. */
+/* Hands in the balancing loss: the mean over all blocks, so that its coefficient means the same at any depth. Each
+ * stage hands in its blocks' part. */
 static void end_microbatch(void *own, const ad_decoder *decoder, ad_phase_run *at) {
   const moe *model = own;
   double share = 1 / (double)decoder->options->layers;
@@ -179,7 +180,8 @@ static ad_status after_step(void *own, ad_step_outcome outcome) {
   if (!has_bias(model->options) || outcome == AD_STEP_SKIPPED) return AD_OK;
   for (int64_t i = 0; i < model->options->decoder.layers; i++) {
     ad_array *bias = model->text.decoder.states[i];
-    if (bias) ad_moe_load_correct(&model->load, i, model->options->balance_rate, bias);  // else on other ranks
+    if (bias)
+      ad_moe_load_correct(&model->load, i, model->options->balance_rate, bias);  // NULL: the block is on other ranks
   }
   return AD_OK;
 }

@@ -1,0 +1,70 @@
+/* The key of a bucket: the path that its gradients take to their parameters' storage, and the contract under which they
+ * are summed. Gradients of one key may share a bucket. */
+#include "base/error.h"
+#include "layout/nest.h"
+#include "reduce/reducer.h"
+
+static ad_status refuse_step(const ad_reduced_param *param, ad_path_step step, const char *why) {
+  char axes[96], layout[160], storage[160];
+  return ad_fail(AD_INVALID,
+                 "parameter `%s`: its storage \"%s\" of what is computed as \"%s\" needs %s over %s, but %s",
+                 param->name, ad_layout_print(&param->storage, storage, sizeof storage),
+                 ad_layout_print(&param->layout, layout, sizeof layout), ad_move_name(step.move),
+                 ad_axes_print(step.axes, axes, sizeof axes), why);
+}
+
+/* The parts that the storage layout gives to the ranks are the ones that a reduce_scatter by rows gives them. */
+static int is_cut_by_rows(const ad_reducer *reducer, const ad_reduced_param *param, ad_axes axes) {
+  return ad_layout_is_cut_once(&param->storage, param->shape.dim[0], axes, ad_comm_rank(reducer->comm),
+                               param->segment.rows);
+}
+
+static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *param, const ad_bucket_key *key,
+                            int index) {
+  ad_path_step step = key->steps[index];
+  if (step.move == AD_MOVE_ALL_REDUCE) return AD_OK;
+  if (step.move != AD_MOVE_REDUCE_SCATTER)
+    return refuse_step(param, step, "gradients are cut only where they are summed: store it there as it is computed");
+  if (index) return refuse_step(param, step, "a gradient is cut in one step: cut its storage on neighbouring axes");
+  if (step.to != AD_S(0) || !param->shape.ndim)
+    return refuse_step(param, step, "storage is cut along the first dimension: S0");
+  if (!is_cut_by_rows(reducer, param, step.axes))
+    return refuse_step(param, step, "its parts are not those of one cut over all these ranks; cut it on one axis");
+  return AD_OK;
+}
+
+ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *param, ad_bucket_key *key) {
+  ad_status status = ad_layout_path(&param->gradient, &param->storage, key->steps, &key->step_count);
+  if (status) return ad_fail_in(status, "parameter `%s`", param->name);
+  for (int i = 0; i < key->step_count; i++) AD_TRY(check_step(reducer, param, key, i));
+  key->mesh = param->layout.mesh;
+  key->contract = param->contract;
+  key->scatters = key->step_count && key->steps[0].move == AD_MOVE_REDUCE_SCATTER;
+  key->lasting = reducer->options.reuses && param->lasting;
+  key->wire = key->step_count ? key->contract.reduce : key->contract.accumulate;
+  return AD_OK;
+}
+
+static int same_contract(const ad_contract *a, const ad_contract *b) {
+  return a->param == b->param && a->grad == b->grad && a->raw == b->raw && a->reduce == b->reduce &&
+         a->accumulate == b->accumulate;
+}
+
+static int same_step(ad_path_step a, ad_path_step b) {
+  return a.move == b.move && a.axes == b.axes && a.from == b.from && a.to == b.to;
+}
+
+int ad_bucket_keys_are_alike(const ad_bucket_key *a, const ad_bucket_key *b) {
+  if (!ad_mesh_equal(a->mesh, b->mesh) || !same_contract(&a->contract, &b->contract)) return 0;
+  if (a->step_count != b->step_count || a->lasting != b->lasting) return 0;
+  for (int i = 0; i < a->step_count; i++) {
+    if (!same_step(a->steps[i], b->steps[i])) return 0;
+  }
+  return 1;
+}
+
+int64_t ad_bucket_ranks(const ad_bucket_key *key, int step) {
+  int64_t ranks = 1;
+  for (int i = 0; i <= step && i < key->step_count; i++) ranks *= ad_mesh_ranks_over(key->mesh, key->steps[i].axes);
+  return ranks;
+}

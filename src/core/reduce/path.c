@@ -1,0 +1,96 @@
+/* Taking the steps of a bucket's path: each is one collective, posted here and waited for here. When a bucket takes its
+ * first step is decided in launch.c. */
+#include <math.h>
+#include "array/array.h"
+#include "array/transit.h"
+#include "base/error.h"
+#include "base/seams.h"
+#include "kernels/kernels.h"
+#include "reduce/reducer.h"
+
+static void trace(const ad_reducer *reducer, ad_bucket_event event, size_t index, ad_path_step step) {
+  if (!reducer->options.trace) return;
+  ad_bucket_step of = {(int)index, step.move, step.axes, ad_array_bytes(&reducer->buckets[index].steps.input)};
+  reducer->options.trace(reducer->options.trace_context, event, &of);
+}
+
+ad_status ad_bucket_pass(ad_seam seam, ad_reducer *reducer, ad_bucket *bucket) {
+  ad_bucket_passing passing = {reducer, bucket, AD_OK};
+  ad_seam_pass(seam, &passing);
+  return passing.status;
+}
+
+/* Sets what a later step of the path reads: the sum so far, cast to the dtype and scale that travel. */
+static void relay(const ad_reducer *reducer, ad_bucket *bucket) {
+  bucket->steps.input = bucket->sum;
+  if (ad_bucket_is_one_array(bucket)) return;
+  int64_t addends = bucket->tally.summed * ad_bucket_ranks(&bucket->key, bucket->steps.next);
+  bucket->steps.input.dtype = bucket->key.wire;
+  bucket->steps.input.scale = ad_scale_for(bucket->key.wire, addends);
+  bucket->steps.input.data = bucket->turn.window < 0 ? bucket->sent.data : bucket->relayed.data;
+  if (bucket->sum.data)
+    ad_cast_scaled(bucket->steps.input.data, bucket->key.wire, bucket->sum.data, bucket->sum.dtype,
+                   ldexp(1, -bucket->steps.input.scale), ad_array_numel(&bucket->sum));
+}
+
+/* Describes what a step writes. A reduce_scatter adds to the sum of earlier microbatches, which is reduced as far; any
+ * other step overwrites `sum`. */
+static ad_status describe_output(const ad_reducer *reducer, const ad_bucket *bucket, const ad_transit *transit,
+                                 ad_array *out) {
+  *out = bucket->sum;
+  if (transit->adds) return AD_OK;
+  AD_TRY(ad_array_after_at(reducer->comm, &bucket->steps.input, transit->move, transit->axes, transit->to, out,
+                           transit->site));
+  out->dtype = bucket->sum.dtype;
+  out->scale = 0;
+  out->data = bucket->sum.data;
+  return AD_OK;
+}
+
+static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step) {
+  ad_transit transit = {.move = step.move,
+                        .axes = step.axes,
+                        .to = step.to,
+                        .accumulate = bucket->key.contract.accumulate,
+                        .adds = step.move == AD_MOVE_REDUCE_SCATTER && bucket->tally.has_sum,
+                        .past_caches = bucket->past_caches,
+                        .site = AD_HERE,
+                        .what = "gradients",
+                        .names = bucket->members.names};
+  ad_array out;
+  AD_TRY(describe_output(reducer, bucket, &transit, &out));
+  AD_TRY(ad_transit_post(reducer->comm, &transit, &bucket->steps.input, &out, &bucket->steps.request));
+  bucket->sum = out;
+  return AD_OK;
+}
+
+ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  ad_path_step step = bucket->key.steps[bucket->steps.next];
+  if (bucket->steps.next)
+    relay(reducer, bucket);
+  else
+    bucket->steps.input = bucket->sent;
+  trace(reducer, AD_BUCKET_POST, index, step);
+  AD_TRY(post(reducer, bucket, step));
+  bucket->steps.next++;
+  bucket->steps.unsettled = 1;
+  return AD_OK;
+}
+
+ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) {
+  ad_bucket *bucket = &reducer->buckets[index];
+  if (!bucket->steps.unsettled) return AD_OK;
+  ad_path_step step = bucket->key.steps[bucket->steps.next - 1];
+  trace(reducer, AD_BUCKET_WAIT, index, step);
+  AD_TRY(ad_comm_wait(reducer->comm, &bucket->steps.request));
+  bucket->steps.unsettled = 0;
+  ad_tally_summed(bucket);
+  AD_TRY(ad_bucket_pass(AD_SEAM_REDUCED, reducer, bucket));
+  trace(reducer, AD_BUCKET_DONE, index, step);
+  return AD_OK;
+}
+
+void ad_bucket_begin_path(ad_bucket *bucket) { bucket->steps.next = 0; }
+
+int ad_bucket_is_through(const ad_bucket *bucket) { return bucket->steps.next == bucket->key.step_count; }
