@@ -36,7 +36,7 @@ KNOWN = {
 
 
 # Where an operator says how a sum is wrong, these kinds say another thing. `missing` of a pass or of the count says only
-# that its transition is another one ("left out, or done over others").
+# that its transition is another one ("left out, or done over other ranks").
 OTHER_KINDS = {
     'averaged': {'doubled', 'partial', 'wrong_group'},
     'doubled': {'averaged', 'partial', 'wrong_group'},

@@ -68,7 +68,7 @@ refuses stopped "a run that took 10 of 10 steps: --resume goes on from its check
 cp -r straight bare && rm -r bare/checkpoints
 refuses bare "a finished run of 10 steps: it has no checkpoint to go on from"
 exits_with 2 train -o bare --resume --set train.steps=11
-grep -q "^addend: bare holds a finished run of 10 steps: it has no checkpoint to go on from; --overwrite replaces it, --out writes to another folder, where --set model.weights=bare/weights.safetensors begins with its weights; checkpoint.every " err || fail "more steps need a checkpoint"
+grep -q "^addend: bare holds a finished run of 10 steps: it has no checkpoint to go on from; --overwrite replaces it, --out writes to another folder, where --set model.weights=bare/weights.safetensors begins with this run's weights; with checkpoint.every a run " err || fail "more steps need a checkpoint"
 exits_with 2 train -o bare --resume --set train.lr=0.5
 grep -q "^addend: bare holds a finished run of 10 steps" err || fail "another recipe's weights are not this one's"
 rm bare/report.html
@@ -138,18 +138,18 @@ grep -q " in 5 steps (after 5 before), " out || fail "the summary counts the ste
 while read -r key value words; do
   rm -rf other && cp -r stopped other
   exits_with 2 train -o other --resume --set "$key=$value"
-  grep -qF "$key ($words, $value here)" err || fail "another $key"
+  grep -qF "$key ($words, recipe: $value)" err || fail "another $key"
   train -o other --resume --force --set "$key=$value" || fail "another $key by force"
-  grep "^addend: warning: " err | grep -qF "$key ($words, $value here)" || fail "force says what differs: $key"
+  grep "^addend: warning: " err | grep -qF "$key ($words, recipe: $value)" || fail "force says what differs: $key"
 done <<'KEYS'
-model.heads 2 4 there
-model.rotary_base 500 10000 there
-data.seq 8 24 there
-data.valid [0.5] [1, 0.5, 0.25, 1, 0, 0, 0.75, 0.125, 1, 0.5, 0, 0] there
-train.lr 0.5 0.001 there
-train.beta2 0.99 0.95 there
-train.seed 7 1 there
-precision.compute f64 f32 there
+model.heads 2 checkpoint: 4
+model.rotary_base 500 checkpoint: 10000
+data.seq 8 checkpoint: 24
+data.valid [0.5] checkpoint: [1, 0.5, 0.25, 1, 0, 0, 0.75, 0.125, 1, 0.5, 0, 0]
+train.lr 0.5 checkpoint: 0.001
+train.beta2 0.99 checkpoint: 0.95
+train.seed 7 checkpoint: 1
+precision.compute f64 checkpoint: f32
 KEYS
 exits_with 2 train -o stopped --resume --force --set model.d_model=64
 grep -q "in another shape value.embedding.weight" err || fail "another model's checkpoint"
@@ -157,11 +157,11 @@ exits_with 2 train -o stopped --force
 grep -q -- "--force goes with --resume" err || fail "force alone"
 cp -r stopped listed
 train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "keys that are free"
-grep -q "^addend: since the checkpoint was written there changed shard.zero (0 there, 1 here), train.steps (10 there, 11 here)" err || fail "they are listed"
+grep -q "^addend: changed since the checkpoint was written: shard.zero (checkpoint: 0, recipe: 1), train.steps (checkpoint: 10, recipe: 11)" err || fail "they are listed"
 # Other matrix products give other bits, which is told.
 cp -r stopped otherwise
 ADDEND_PRODUCTS=openblas train -o otherwise --resume || fail "other products"
-grep -q "^addend: warning: matrix products are made otherwise than before the checkpoint, .*: by table; .* there, OpenBLAS; .* here" err || fail "other products are told"
+grep -q "^addend: warning: matrix products are made in another way than before the checkpoint (then: by table; .*; now: OpenBLAS; .*), so" err || fail "other products are told"
 grep -q '"products": "OpenBLAS; ' otherwise/run.json || fail "run.json says what made the products"
 train -o same --resume --set train.steps=11 && ! grep -q "matrix products are made" err || fail "the same products are not"
 # Text is known by what is in it.
@@ -171,7 +171,7 @@ mv text moved
 train -o texts --resume --set 'data.text=[moved]' || fail "the same text under another name"
 echo "one line more" >>moved/a
 exits_with 2 train -o texts --resume --set 'data.text=[moved]'
-grep -q "data.text ([0-9]* bytes, xxh64 [0-9a-f]* there, [0-9]* bytes, xxh64 [0-9a-f]* here)" err || fail "another text"
+grep -q "data.text (checkpoint: [0-9]* bytes, xxh64 [0-9a-f]*, recipe: [0-9]* bytes, xxh64 [0-9a-f]*)" err || fail "another text"
 
 cp -r straight damaged
 truncate -s 100000 damaged/checkpoints/step-10/rank-0.safetensors

@@ -149,14 +149,14 @@ for change in 'data.tokens=[other.npy, two.npy]' 'data.tokens=[two.npy, one.npy]
   [ "$change" != 'data.tokens=[two.npy, one.npy]' ] || files+=(--set 'data.mask=[two.mask.npy, one.mask.npy]')
   rm -rf changed && cp -r stopped changed
   if train -o changed --resume --set mesh=dp_shard=2 "${files[@]}"; then fail "goes on with $change"; fi
-  grep -q "the checkpoint is of another run: it differs in data.\(tokens\|mask\) ([0-9]* bytes, xxh64 [0-9a-f]* there" err || fail "says that $change differs"
+  grep -q "the checkpoint belongs to another run, which differs in data.\(tokens\|mask\) (checkpoint: [0-9]* bytes, xxh64 [0-9a-f]*, recipe: " err || fail "says that $change differs"
 done
 
 # ---- the tokenizer ----
 cmp tokenizer.json one/tokenizer.json || fail "the tokenizer is copied"
 mkdir foreign && echo own >foreign/tokenizer.json
 train -o foreign || fail "train beside another tokenizer.json"
-grep -q "foreign/tokenizer.json: stays as it is, but tokenizer.json, which belongs to the run, is another" err || fail "says that it stays"
+grep -q "foreign/tokenizer.json is left as it is, but differs from tokenizer.json, which belongs to the run" err || fail "says that it stays"
 [ "$(cat foreign/tokenizer.json)" = own ] || fail "another tokenizer.json stays"
 train -o foreign --overwrite && [ "$(cat foreign/tokenizer.json)" = own ] || fail "--overwrite leaves what is not addend's"
 mv tokenizer.json away.json

@@ -243,8 +243,8 @@ static const char *words_of(const char *recipe, const ad_table *table, const mis
 
 /* Laws ask for the last reduction of a stage; what executes sums each microbatch when its addends are there. */
 static int wants_each_reduced(outcome became, const ad_launch_result *result) {
-  return became == REFUSED && (strstr(result->message, "was reduced; its REDUCE comes first") ||
-                               strstr(result->message, "is reduced before its addend of the microbatch is there"));
+  return became == REFUSED && (strstr(result->message, "of the same module: that REDUCE must come first") ||
+                               strstr(result->message, "before its backward of the microbatch"));
 }
 
 static void try_mistake(const job *right, int64_t ranks, const ad_table *table, const mistake *m, tally *to) {

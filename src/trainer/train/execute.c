@@ -46,11 +46,10 @@ static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
   ad_module_run *module = module_of(run, p);
   if (module->open == (int64_t)m) return AD_OK;
   if (module->open >= 0)
-    return ad_fail(
-        AD_INVALID,
-        "phase `%s` of microbatch %zu goes back before microbatch %lld of its module was reduced; its REDUCE "
-        "comes first",
-        ad_program_phase(run->program, p)->name, m, (long long)module->open);
+    return ad_fail(AD_INVALID,
+                   "the table runs the backward of phase `%s` in microbatch %zu before it reduces microbatch %lld of "
+                   "the same module: that REDUCE must come first",
+                   ad_program_phase(run->program, p)->name, m, (long long)module->open);
   module->open = (int64_t)m;
   module->phases_left = module->phases;
   return ad_reducer_begin_microbatch(reducer_of(run, p), next_sync(run, module));
@@ -69,7 +68,7 @@ static ad_status close_microbatch(ad_run *run, size_t p) {
 static ad_status check_reduced(const ad_run *run, size_t p, int32_t m) {
   int64_t back = run->phases[p].back;
   if (back >= 0 && (m < 0 || m == back)) return AD_OK;
-  return ad_fail(AD_INVALID, "phase `%s` is reduced before its addend of the microbatch is there",
+  return ad_fail(AD_INVALID, "the table reduces phase `%s` before its backward of the microbatch",
                  ad_program_phase(run->program, p)->name);
 }
 
@@ -88,10 +87,10 @@ static int64_t *owed_at(const ad_run *run, const ad_action *action) {
 static ad_status take_owed(const ad_run *run, const ad_action *action) {
   int64_t *owed = owed_at(run, action);
   if (*owed != action->microbatch)
-    return ad_fail(
-        AD_INVALID,
-        "phase `%s` of microbatch %d adds gradients of weights (W) without those of inputs (I), or a second time",
-        ad_program_phase(run->program, (size_t)action->stage)->name, action->microbatch);
+    return ad_fail(AD_INVALID,
+                   "the table adds gradients of weights (W) of phase `%s` in microbatch %d a second time, or without "
+                   "the gradients of inputs (I) before",
+                   ad_program_phase(run->program, (size_t)action->stage)->name, action->microbatch);
   *owed = -1;
   return AD_OK;
 }
