@@ -60,7 +60,7 @@ wrong beyond "the token at index 1001 is 256, but the model's vocabulary is 256:
 refused 'the tokens hold no sample: seq 24 needs 25 tokens in a row in one file' --set 'data.text=[]' --set 'data.tokens=[short.npy]'
 refused 'data.text: names nothing to be trained on: give files or folders of text, or data.tokens' --set 'data.text=[]'
 refused '--set data.tokens: data.text is given too, and a run is trained on one of them: leave one out' --set 'data.tokens=[one.npy]'
-refused '--set data.mask: goes with data.tokens, which is not given' --set 'data.mask=[one.mask.npy]'
+refused '--set data.mask: needs data.tokens, which is not given' --set 'data.mask=[one.mask.npy]'
 refused '--set data.mask: must have one file for each of data.tokens, has 1 for 2' "${tokens[@]}" --set 'data.mask=[one.mask.npy]'
 refused 'two.mask.npy: has 400 elements, but one.npy has 1001 tokens' "${tokens[@]}" --set 'data.mask=[two.mask.npy, one.mask.npy]'
 refused "--set data.mask: one.npy: its elements are '<u2', where uint8 is needed" "${tokens[@]}" --set 'data.mask=[one.npy, two.mask.npy]'

@@ -427,7 +427,7 @@ static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   wrong.name = "wrong";
   wrong.options_size = offsetof(plan, width) + 1;
   assert_int_equal(ad_program_register(&wrong), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "the key model.width fills bytes behind its options"));
+  assert_non_null(strstr(ad_last_error(), "the key model.width lies beyond the options"));
   wrong.keys = NULL;
   assert_int_equal(ad_program_register(&wrong), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "`kind->keys` is NULL"));
