@@ -168,6 +168,6 @@ refused 'these are not the weights of this model; it lacks embedding.weight' tar
 refused 'of another shape: embedding.weight ([256, 8] in the files, [256, 16] in the model)' target.weights=narrow/weights.safetensors
 refused 'the model has no blocks.0.attn.wk_bias' target.weights=more/weights.safetensors
 refused 'the model has no blocks.1.' target.weights=fits/weights.safetensors model.layers=1 'sites=[{match: "*.wq", components: 2}]' 'mesh.blocks=block=1 dp=2'
-refused 'no floats are embedding.weight (i32)' target.weights=integers.safetensors
+refused 'not of a float dtype: embedding.weight (i32)' target.weights=integers.safetensors
 refused 'not every value is a finite number: embedding.weight[0, 0] is nan' target.weights=nan.safetensors
 echo "pools: all hold"
