@@ -36,7 +36,7 @@ KNOWN = {
 
 
 # Kinds of causes that contradict an operator, which says how the sum is wrong. `missing` for a pass or a count only says
-# that another transition is meant ("left out, or done over others").
+# that another transition is meant ("left out, or done over other ranks").
 OTHER_KINDS = {
     'averaged': {'doubled', 'partial', 'wrong_group'},
     'doubled': {'averaged', 'partial', 'wrong_group'},

@@ -21,7 +21,7 @@ enum {
 
 static const struct argp_option options[] = {
     {"json", KEY_JSON, NULL, 0, "Print one JSON document on standard output and nothing else there", 0},
-    {"peers", KEY_PEERS, NULL, 0, "Measure every other library that is installed as well, interleaved in one run", 0},
+    {"peers", KEY_PEERS, NULL, 0, "Also measure every other library that is installed, in turns within one run", 0},
     {"quick", KEY_QUICK, NULL, 0,
      "Collectives up to 1 MiB, the rest on a model of 43 MB or less; few rounds; 2 ranks, errors on 3 too, startup on "
      "32",
@@ -31,18 +31,17 @@ static const struct argp_option options[] = {
     {"ranks", KEY_RANKS, "LIST", 0, "Numbers of ranks, for example 2,4,8", 0},
     {"largest", KEY_LARGEST, "BYTES", 0, "Leave out larger sizes", 0},
     {"hosts", KEY_HOSTS, "LIST", 0,
-     "Collectives, sharded and training steps between so many hosts of so many ranks each, for example 2x1,2x2,3x1: "
-     "network "
-     "namespaces of this machine, which are made (root, iproute2, Open MPI or MPICH) and removed again",
+     "Measure collectives, sharded and training steps between hosts: pairs of hosts and ranks a host, for example "
+     "2x1,2x2,3x1. The hosts are network namespaces of this machine, made for it and removed again (needs root, "
+     "iproute2, Open MPI or MPICH)",
      0},
     {"qdisc", KEY_QDISC, "WORDS", 0,
-     "With --hosts: a network like a real one: what tc puts at every host's interface, in its words, for example "
-     "'netem "
-     "rate 10gbit delay 25us', or without a delay 'tbf rate 10gbit burst 1mb latency 10ms'",
+     "With --hosts: shape the network like a real one: the arguments of tc for every host's interface, for example "
+     "'netem rate 10gbit delay 25us', or without a delay 'tbf rate 10gbit burst 1mb latency 10ms'",
      0},
     {"write", KEY_WRITE, "FILE", 0,
-     "With --op products: write which library was fastest at which products to this file, which counts for programs "
-     "that are started with ADDEND_PRODUCTS=FILE",
+     "With --op products: write to this file which library was fastest at which products; programs that are started "
+     "with ADDEND_PRODUCTS=FILE use it",
      0},
     {0},
 };
@@ -133,13 +132,13 @@ static int is_measured_between(const char *op) {
 }
 
 static void check_hosts(const bench_options *bench, struct argp_state *state) {
-  if (!bench->world_count && bench->qdisc) ad_cli_wrong(state, "--qdisc is of the network between hosts; add --hosts");
+  if (!bench->world_count && bench->qdisc) ad_cli_wrong(state, "--qdisc shapes the network between hosts: add --hosts");
   if (!bench->world_count && bench->op && !strcmp(bench->op, "all_to_all"))
     ad_cli_wrong(state, "all_to_all is measured between hosts; add --hosts, for example --hosts 2x1");
   if (bench->world_count && bench->op && !is_measured_between(bench->op))
     ad_cli_wrong(state, "%s is not measured between hosts; leave out --hosts", bench->op);
   if (bench->world_count && bench->rank_count)
-    ad_cli_wrong(state, "--ranks is of one host; --hosts says how many ranks are on each, for example --hosts 2x2");
+    ad_cli_wrong(state, "--ranks is for one host: --hosts says how many ranks each host has, for example --hosts 2x2");
 }
 
 static void check_write(const bench_options *bench, struct argp_state *state) {

@@ -87,8 +87,8 @@ int64_t ad_cli_parse_number(const char *argument, const char *option, int64_t le
 const char *ad_cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state);
 /* Prints a path: escaped on a terminal, as it is elsewhere. */
 int ad_cli_print_path(const char *path);
-/* Writes text to standard output, and a newline if it ends in none. CLI_UNFINISHED with a message if it cannot; a reader
- * that has closed the pipe (head -1) is no error. */
+/* Writes text to standard output, and a newline if it ends in none. CLI_UNFINISHED with a message if it cannot; that a
+ * reader has closed the pipe (head -1) is no error. */
 int ad_cli_print(const char *text);
 
 /* Another program (the Python package) that starts this one reads the error itself: this environment variable names a

@@ -25,18 +25,19 @@ static const struct argp_option options[] = {
     {"html", KEY_HTML, "FILE", 0,
      "Also write a page with a map: parameters, ranks, and how often each addend was counted", 0},
     {"allow-identical", KEY_IDENTICAL, NULL, 0,
-     "Addends that are the same on ranks, or in microbatches, are meant to be; without this what was counted of them "
-     "cannot be told",
+     "Addends that are equal on several ranks, or in several microbatches, are meant to be equal; without this option "
+     "it cannot be said which of them were counted",
      0},
     {"all", KEY_ALL, NULL, 0,
-     "A line for each parameter that is not right; without this one for all of which the same is said", 0},
+     "Print a line for each parameter that is not right; without this option, one line for all parameters with the "
+     "same verdict",
+     0},
     {"format", KEY_FORMAT, "FORMAT", 0,
      "What goes to standard output: text (the table), json (the document), html (the page with the map) or github "
      "(annotations for a workflow of GitHub's)",
      0},
     {"threads", KEY_THREADS, "N", 0,
-     "At most so many parameters are judged at a time, 1 to 64; else as many as processors that may be used, 8 at most",
-     0},
+     "Judge at most N parameters at a time, 1 to 64 (default: as many as processors that may be used, 8 at most)", 0},
     {"json", KEY_JSON, NULL, 0, "The same as --format json: one document on standard output and nothing else there", 0},
     {0},
 };

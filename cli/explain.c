@@ -22,10 +22,9 @@ const struct argp ad_cli_explain_argp = {
     .parser = parse,
     .args_doc = "[NAME...]",
     .doc =
-        "Says of what `addend diff`, `addend check` and addend.torch name as a cause: what it means, how it shows in "
-        "the counts, where to look, and where it happened to others. Without a NAME: which pages there are."
-        "\vExample: addend explain own_only\n"
-        "Exit status: 0, or 2 where there is no page of that name.",
+        "Explains a cause that `addend diff`, `addend check` or addend.torch names: what it means, how it shows in the "
+        "counts, where to look, and where it happened to others. Without a NAME: lists the pages.\vExample: addend "
+        "explain own_only\nExit status: 0, or 2 if there is no page of that name.",
 };
 
 static int print(const char *name, const char *before) {

@@ -2,9 +2,9 @@
 #include "cli/command.h"
 
 static const ad_cli_command commands[] = {
-    {"diff", ad_cli_diff, "which addends the gradients hold that any framework dumped, and what went wrong",
+    {"diff", ad_cli_diff, "what went wrong in gradients that any framework dumped: which addends they hold",
      &ad_cli_diff_argp, ad_cli_diff_word},
-    {"explain", ad_cli_explain, "what a cause means that was named, and where to look", &ad_cli_explain_argp, NULL},
+    {"explain", ad_cli_explain, "what a named cause means, and where to look", &ad_cli_explain_argp, NULL},
     {"schedule", ad_cli_schedule,
      "whether a pipeline's table of actions is right, its bubble and its activations in flight", &ad_cli_schedule_argp,
      NULL},

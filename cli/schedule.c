@@ -32,19 +32,19 @@ static const struct argp_option options[] = {
     {"ranks", KEY_RANKS, "N", 0, "make: stage s lies on rank s modulo N; as many as stages if left out", 0},
     {"lower", KEY_LOWER, NULL, 0, "Insert transfers, reductions and the end of the step, where the table has none", 0},
     {"gathered", KEY_GATHERED, "N", 0,
-     "With --lower: also gather sharded parameters before their use, of N stages a rank at once at most", 0},
+     "With --lower: also gather sharded parameters before their use, for at most N stages of a rank at once", 0},
     {"reduce-each", KEY_REDUCE_EACH, NULL, 0,
-     "With --lower: reduce behind every microbatch's addend, not the last alone", 0},
+     "With --lower: reduce after every microbatch's addend, not only after the last", 0},
     {"waits", KEY_WAITS, NULL, 0,
      "With --lower: say where each send and reduction that it inserts is waited for, as torch.distributed.pipelining "
      "needs it",
      0},
     {"limit", KEY_LIMIT, "N", 0, "At most so many activations may be in flight on a rank", 0},
     {"buffered", KEY_BUFFERED, NULL, 0,
-     "A send never waits for its receive; without this the table must hold where it does too", 0},
+     "Assume that a send never waits for its receive; without this option the table must also hold if it does", 0},
     {"cost", KEY_COST, "KIND=TIME,...", 0,
-     "What actions take, in any unit: F, B, I, W, or transfer; F=1,B=2,I=1,W=1,transfer=0 if left out", 0},
-    {"stage-cost", KEY_STAGE_COST, "FACTOR,...", 0, "What the F, B, I and W of each stage take, times those", 0},
+     "How long actions take, in any unit: F, B, I, W or transfer (default F=1,B=2,I=1,W=1,transfer=0)", 0},
+    {"stage-cost", KEY_STAGE_COST, "FACTOR,...", 0, "For each stage, a factor of how long its F, B, I and W take", 0},
     {"picture", KEY_PICTURE, "FILE", 0, "Also draw the table over time: an SVG picture", 0},
     {"json", KEY_JSON, NULL, 0,
      "check: what was found as one document on standard output and nothing else there; make: the table as JSON", 0},
@@ -69,7 +69,7 @@ typedef struct schedule_input {
 
 static int32_t parse_count(const char *argument, const char *option, struct argp_state *state) {
   int64_t number = ad_cli_parse_number(argument, option, 1, state);
-  if (number > INT32_MAX) ad_cli_wrong(state, "%s takes a smaller number than %s", option, argument);
+  if (number > INT32_MAX) ad_cli_wrong(state, "%s takes a number up to 2147483647, not %s", option, argument);
   return (int32_t)number;
 }
 
@@ -245,7 +245,7 @@ static int lower(const schedule_input *input, ad_table *table) {
   if (!input->lower || !lowering.parts || ad_table_check(table, NULL)) return CLI_HOLDS;
   ad_status status = ad_table_lower(table, &lowering);
   if (status) return ad_cli_failed(status);
-  if (!makes(input)) fprintf(stderr, "addend: what is judged is the table lowered, not as the file has it\n");
+  if (!makes(input)) fprintf(stderr, "addend: the table is judged after lowering, not as it is in the file\n");
   return CLI_HOLDS;
 }
 

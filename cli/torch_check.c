@@ -45,10 +45,9 @@ const struct argp ad_cli_torch_check_argp = {
     .parser = parse,
     .args_doc = "MODULE:FUNCTION",
     .doc =
-        "Holds the ranks of a PyTorch job to one process, and says where they begin to differ. The function returns "
-        "a dictionary of the arguments of addend.torch.check."
-        "\vExample: addend torch-check jobs:tensor_parallel --sabotage\n"
-        "It needs the Python package addend and PyTorch, in the python3 of the path or in $ADDEND_PYTHON.",
+        "Compares the ranks of a PyTorch job with one process, and says where they first differ. The function returns "
+        "a dictionary of the arguments of addend.torch.check.\vExample: addend torch-check jobs:tensor_parallel "
+        "--sabotage\nIt needs the Python package addend and PyTorch, in the python3 of the path or in $ADDEND_PYTHON.",
 };
 
 static const char program[] =

@@ -80,7 +80,8 @@ static void hold_descriptors(void) {
 static int has_stack(void) {
   struct rlimit stack;
   if (getrlimit(RLIMIT_STACK, &stack) || stack.rlim_cur >= STACK_KIB * 1024ul) return 1;
-  fprintf(stderr, "addend: the stack may take %lu KiB (ulimit -s), at least %d are needed: type `ulimit -s 8192`\n",
+  fprintf(stderr,
+          "addend: the stack limit is %lu KiB (ulimit -s), but at least %d KiB are needed: type `ulimit -s 8192`\n",
           (unsigned long)stack.rlim_cur / 1024, STACK_KIB);
   return 0;
 }

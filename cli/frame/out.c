@@ -30,6 +30,6 @@ const char *ad_cli_parse_out(const char *option, const char *argument, const cha
   if (!*name) reason = "a folder; name a file in it";
   if (reason) ad_cli_wrong(state, "%s %s: is %s", option, argument, reason);
   if (strcmp(name, own) != 0 && is_of_a_run(name))
-    ad_cli_wrong(state, "%s %s: %s is another file of a run, and would be lost", option, argument, name);
+    ad_cli_wrong(state, "%s %s: %s is the name of another file of a run, which would be lost", option, argument, name);
   return argument;
 }

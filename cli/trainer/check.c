@@ -22,13 +22,13 @@ static const struct argp_option options[] = {
      0},
     {"dtype", KEY_DTYPE, "DTYPE", 0, "f64 (default), f32, or recipe: the recipe's own contract", 0},
     {"directional", KEY_DIRECTIONAL, NULL, 0,
-     "No reference: the loss's difference quotient against <gradient, direction>", 0},
+     "Compare the loss's difference quotient with <gradient, direction>, without a reference", 0},
     {"sabotage", KEY_SABOTAGE, "N", OPTION_ARG_OPTIONAL,
      "Then plant mistakes and say what caught each: those derived from the program (N of them, drawn; all without N) "
      "and "
      "the known ones",
      0},
-    {"seed", KEY_SEED, "S", 0, "Of the draw of --sabotage=N (default 1)", 0},
+    {"seed", KEY_SEED, "S", 0, "Seed of the draw of --sabotage=N (default 1)", 0},
     {"dump", KEY_DUMP, "FOLDER", 0,
      "Write there what each step starts from and its gradients, as safetensors (docs/dumps.md)", 0},
     {"out", KEY_OUT, "FILE", 0, "Also write the JSON document there; runs/NAME/check.json is shown in NAME's report",

@@ -11,7 +11,7 @@ static const ad_cli_command commands[] = {
      &ad_cli_report_argp, NULL},
     {"export", ad_cli_export, "write a run's weights as Hugging Face Transformers reads them", &ad_cli_export_argp,
      ad_cli_export_word},
-    {"sample", ad_cli_sample, "go on with a text, token by token", &ad_cli_sample_argp, ad_cli_sample_word},
+    {"sample", ad_cli_sample, "continue a text, token by token", &ad_cli_sample_argp, ad_cli_sample_word},
 };
 
 const ad_cli_trainer ad_cli_trainer_part = {.commands = commands,

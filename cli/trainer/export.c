@@ -11,7 +11,7 @@ enum { KEY_DTYPE = 'd', KEY_OVERWRITE = 'o', KEY_JSON = 'j', TEXT_SIZE = 8192 };
 
 static const struct argp_option options[] = {
     {"dtype", KEY_DTYPE, "DTYPE", 0,
-     "Of the weights that are written: f32, bf16 or f16 (default: as they were read with model.from, else as the run "
+     "Dtype of the written weights: f32, bf16 or f16 (default: as they were read with model.from, else as the run "
      "keeps them)",
      0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Replace an earlier export in the folder", 0},

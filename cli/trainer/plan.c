@@ -18,10 +18,9 @@ static const struct argp_option options[] = {
     {"ranks-per-node", KEY_RANKS_PER_NODE, "N", 0,
      "Consecutive ranks that share a machine and so one copy of gathered parameters; all if left out", 0},
     {"picture", KEY_PICTURE, "FILE", 0,
-     "Also draw who sends what to whom, or of a pipeline its schedule over time: an SVG picture", 0},
+     "Also draw an SVG picture: who sends what to whom or, for a pipeline, its schedule over time", 0},
     {"trace", KEY_TRACE, "RUN", 0,
-     "Time a pipeline's schedule by what each action took in a run of it, whose folder this is; by matrix products if "
-     "left out",
+     "Time a pipeline's schedule by how long each action took in this run (its folder); by matrix products if left out",
      0},
     {"compare", KEY_COMPARE, "PATH=VALUE,...", 0,
      "Plan with each of these values of one key: memory and bytes moved, side by side; schedule=KIND,... for a "

@@ -34,7 +34,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_SET:
       return add_set(input, argument, state);
     case KEY_PROGRAM:
-      if (input->program) ad_cli_wrong(state, "--program is given twice; one file brings all");
+      if (input->program) ad_cli_wrong(state, "--program is given twice: one shared object must have all programs");
       return input->program = argument, 0;
     case KEY_JSON:
       return input->json = 1, 0;
@@ -78,7 +78,7 @@ int ad_cli_read_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
 void ad_cli_say_what_is_drawn(const ad_recipe *recipe) {
   ad_recipe *first;
   if (ad_recipe_pretraining(recipe, &first) || !first) return;
-  fprintf(stderr, "addend: the %s is drawn from the seed here; `addend train` trains it first\n",
+  fprintf(stderr, "addend: the weights of the %s are drawn from the seed here; `addend train` trains them first\n",
           recipe->program->course.pretraining->name);
   ad_recipe_destroy(first);
 }

@@ -13,11 +13,11 @@ enum { KEY_DTYPE = 'd', KEY_JSON = 'j', KEY_NUMBERS = 'u', KEY_SEED = 's', KEY_T
 enum { PATH_SIZE = 4096 };
 
 static const struct argp_option options[] = {
-    {"tokens", KEY_TOKENS, "N", 0, "How many to go on with (default: 100); fewer where the model ends its text", 0},
+    {"tokens", KEY_TOKENS, "N", 0, "How many tokens to add (default: 100); fewer if the model ends its text", 0},
     {"temperature", KEY_TEMPERATURE, "T", 0,
      "Draw from softmax(logits / T); 0 (the default): always the most probable token", 0},
-    {"seed", KEY_SEED, "N", 0, "Of the draws (default: 1)", 0},
-    {"dtype", KEY_DTYPE, "DTYPE", 0, "What is computed in: f32 (default), bf16 or f64", 0},
+    {"seed", KEY_SEED, "N", 0, "Seed of the draws (default: 1)", 0},
+    {"dtype", KEY_DTYPE, "DTYPE", 0, "Dtype to compute in: f32 (default), bf16 or f64", 0},
     {"numbers", KEY_NUMBERS, NULL, 0, "PROMPT and what is printed are numbers of tokens, such as \"17 4 250\"", 0},
     {"json", KEY_JSON, NULL, 0, "Print one JSON document on standard output and nothing else there", 0},
     {0},
@@ -141,8 +141,7 @@ static int add_numbers(sequence *s, const char *text) {
     char *end;
     long long token = strtoll(text, &end, 10);
     if (end == text) {
-      fprintf(stderr, "addend sample: PROMPT is to be numbers of tokens, such as \"17 4 250\", and has '%.20s'\n",
-              text);
+      fprintf(stderr, "addend sample: PROMPT must be numbers of tokens, such as \"17 4 250\", but has '%.20s'\n", text);
       return 0;
     }
     if (!add(s, token)) return 0;
@@ -161,7 +160,7 @@ static int add_encoded(sequence *s, const char *text) {
   size_t i;
   json_t *token, *question = json_string(text), *tokens;
   if (!question) {
-    fprintf(stderr, "addend sample: PROMPT is no UTF-8, which a tokenizer reads\n");
+    fprintf(stderr, "addend sample: PROMPT is not UTF-8, which the tokenizer needs\n");
     return 0;
   }
   tokens = ad_cli_tokenizer_ask(&s->tokenizer, question);

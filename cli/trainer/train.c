@@ -20,11 +20,11 @@ enum {
 static const struct argp_option options[] = {
     {"out", 'o', "FOLDER", 0, "Where metrics, trace and report go (default runs/NAME)", 0},
     {"resume", KEY_RESUME, NULL, 0,
-     "Go on from the newest usable checkpoint, on this or any other mesh; write what a finished run lacks; begin where "
-     "there is no checkpoint",
+     "Go on from the newest usable checkpoint, on this or any other mesh; if the run is finished, write results that "
+     "it lacks; if there is no checkpoint, begin",
      0},
-    {"force", KEY_FORCE, NULL, 0, "With --resume: go on though the checkpoint is of another model, data or schedule",
-     0},
+    {"force", KEY_FORCE, NULL, 0,
+     "With --resume: go on even if the checkpoint belongs to another model, data or schedule", 0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Replace the run that the folder holds: its metrics, results and checkpoints",
      0},
     {"dump-step", KEY_DUMP_STEP, "N", 0,

@@ -35,7 +35,7 @@ int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *in
                         const ad_cli_recipe_options *options, ad_recipe **out);
 /* Loads the recipe's program and reads the recipe. Frees options->sets. */
 ad_status ad_cli_try_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
-/* The same; on failure prints every message and returns CLI_WRONG_CALL. */
+/* Calls ad_cli_try_recipe; on failure prints every message and returns CLI_WRONG_CALL. */
 int ad_cli_read_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
 
 /* For commands that train nothing: says that weights which training would make first are drawn from the seed. */

@@ -157,8 +157,8 @@ static void judge(int world, const ad_sabotage *tried) {
 static void what_is_written_is_refused_and_what_is_done_shows_in_numbers(void **state) { visit_derived(found, judge); }
 
 static void explain(int world, const ad_sabotage *tried) {
-  static const char *const reasons[] = {"over one rank", "has one rank", "all ranks hand in the same",
-                                        "or the same as elsewhere", "a declaration moves no bytes"};
+  static const char *const reasons[] = {"over one rank", "has one rank", "all ranks along",
+                                        "or the same on other ranks", "a declaration moves no bytes"};
   if (tried->caught != AD_CAUGHT_NO_EFFECT) return;
   for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
     if (strstr(tried->message, reasons[i])) return;

@@ -278,7 +278,7 @@ static void a_place_that_is_not_found_again_is_said(void **state) {
     sabotage.planting.place.ordinal += 1000;
     must(ad_derived_try_record(recipe, &sabotage));
     assert_int_equal(sabotage.caught, AD_CAUGHT_NONE);
-    assert_string_equal(sabotage.message, "the place was not found again");
+    assert_string_equal(sabotage.message, "the step with the mistake did not reach the transition again");
     break;
   }
   ad_places_release(&places);

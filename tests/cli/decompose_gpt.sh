@@ -80,14 +80,14 @@ grep -q "rank [0-9]* died: signal 9" err || fail "no message which rank died"
 # ---- a checkpoint's target is not replaced by another; errors are told before any rank starts ----
 cp -r whole changed
 exits_with 2 train -o changed --resume --set target.lr=0.5
-grep -q "target, whose train.* is target.* in this recipe: .*differs in train.lr (0.01 there, 0.5 here)" err || fail "no message that the target's training differs in its learning rate"
+grep -q "target, whose keys train.* are target.* in this recipe: .*differs in train.lr (checkpoint: 0.01, recipe: 0.5)" err || fail "no message that the target's training differs in its learning rate"
 rm -r changed/checkpoints/step-8 changed/weights.safetensors
 exits_with 2 train -o changed --resume --set target.steps=0 --set target.weights=long/target/weights.safetensors
-grep -q "target.weights ([0-9]* numbers, xxh64 [0-9a-f]* there, [0-9]* numbers, xxh64 [0-9a-f]* here)" err || fail "no message that the target's weights differ"
+grep -q "target.weights (checkpoint: [0-9]* numbers, xxh64 [0-9a-f]*, recipe: [0-9]* numbers, xxh64 [0-9a-f]*)" err || fail "no message that the target's weights differ"
 cmp whole/target/weights.safetensors changed/target/weights.safetensors || fail "a refused run changed the trained target"
 train -o changed --overwrite --set target.steps=20 --set checkpoint.every=0 || fail "training with --overwrite fails"
 [ "$(wc -l <changed/target/metrics.jsonl)" -eq 20 ] && [ ! -e changed/checkpoints ] || fail "--overwrite did not replace both runs"
-refused() { # arguments: words of the message, KEY=VALUE...
+refused() { # words, KEY=VALUE...
   local words=$1 sets=() set
   shift
   for set in "$@"; do sets+=(--set "$set"); done
@@ -105,7 +105,7 @@ exits_with 2 "$addend" plan falls.yaml 2>err
 grep -q '^falls.yaml:28: losses.sparsity.anneal_to: must be above anneal_from, is 0.2 for 0.3$' err || fail "no message with the recipe's line 28"
 refused 'losses.sparsity.last_power: must be above 0, is -1' losses.sparsity.last_power=-1
 "$addend" plan "$source/recipes/decompose-gpt.yaml" "${small[@]}" >out 2>err || fail "plan fails"
-grep -q "^addend: the target is drawn from the seed here; .addend train. trains it first$" err || fail "plan does not say which target it uses"
+grep -q "^addend: the weights of the target are drawn from the seed here; .addend train. trains them first$" err || fail "plan does not say which target it uses"
 
 # ---- the exponent of importances at step s: constant until anneal_from, then linear to last_power at anneal_to ----
 anneal() { # arguments: folder, KEY=VALUE...
@@ -126,5 +126,5 @@ for step, power in enumerate((2, 2, 2, 1.625, 1.25, 0.875, 0.5, 0.5)):
 assert len({round(sparsity(f"stays-{power}")[4], 3) for power in (2, 1.625, 1.25, 0.875, 0.5)}) == 5
 P
 "$addend" check "$source/recipes/decompose-gpt.yaml" "${small[@]}" --steps 3 --set losses.sparsity.anneal_from=0 >out 2>err || { cat out; fail "its gradients are proven"; }
-grep -q "^addend: the target is drawn from the seed here" err || fail "check does not say which target it uses"
+grep -q "^addend: the weights of the target are drawn from the seed here" err || fail "check does not say which target it uses"
 echo "decompose_gpt: all hold"

@@ -75,7 +75,7 @@ for name in weights.safetensors report.html trace.json run.json metrics.jsonl; d
   rm precious/$name && mv kept precious/$name
 done
 mv precious/checkpoints kept && echo mine >precious/checkpoints
-for option in --overwrite --resume; do stands 2 " is no folder, and checkpoints are written to one of that name" checkpoints $option; done
+for option in --overwrite --resume; do stands 2 " is not a folder, but checkpoints are written to a folder of that name" checkpoints $option; done
 rm precious/checkpoints && mv kept precious/checkpoints
 train -o precious --resume --set train.steps=6 || fail "what stood there is gone"
 echo "links: all hold"

@@ -15,9 +15,9 @@ refused() { # arguments: options; exit status 2, nothing on standard output, one
   "$addend" check "$recipe" "$@" >out 2>err || status=$?
   [ $status -eq 2 ] || { cat out err >&2; fail "$*: exit $status, not 2"; }
   [ ! -s out ] || { cat out >&2; fail "$*: nothing was proven, yet it prints"; }
-  grep -q 'overflow at scale 2^[0-9]* in `[A-Za-z0-9._]*`' err || { cat err >&2; fail "$*: no overflow is named"; }
+  grep -q 'overflow f16 at loss scale 2^[0-9]* in `[A-Za-z0-9._]*`' err || { cat err >&2; fail "$*: no overflow is named"; }
 }
-holding() { sed -n 's/.*; 2^\(-\{0,1\}[0-9]*\) holds.*/\1/p' err; }
+holding() { sed -n 's/.*, but not at 2^\(-\{0,1\}[0-9]*\): set precision.loss_scale.*/\1/p' err; }
 document() { # checks the document: its numbers are finite or null, whatever happened in the steps
   ! grep -q -i -e 'nan' -e 'infinity' "$1" || fail "$1 has what is no number"
   python3 -c "
@@ -95,7 +95,7 @@ said "step 1: $values" check "$source/recipes/pools-10.yaml" "${large_values[@]}
 scaled=(--set 'wire={gradients: f16}' --set 'precision={grad: f16, loss_scale: 24}' --set losses.adversarial.coefficient=1e4 --set train.clip=0)
 recipe=$source/recipes/pools-10.yaml
 refused "${scaled[@]}" --steps 1
-grep -q 'overflow at scale 2^24 in `blocks.0.attn.wq.V`' err || { cat err >&2; fail "what crosses is named"; }
+grep -q 'overflow f16 at loss scale 2^24 in `blocks.0.attn.wq.V`' err || { cat err >&2; fail "what crosses is named"; }
 "$addend" check "$recipe" --dtype recipe "${scaled[@]}" --set precision.loss_scale="$(holding)" --steps 1 --json >proof.json || true
 document proof.json "assert 'overflow' not in proof['summary'] and proof['norm']['dist'] is not None, proof['summary']"
 echo "overflow: all hold"

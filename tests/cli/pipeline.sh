@@ -202,10 +202,10 @@ refused '--set schedule.stages: interleaved has the same number of stages on eac
 refused '--set schedule.stages: must leave no rank of pp=2 without a stage, is 1; at least 2, or 0 for as many' gpt-pp --set schedule.stages=1
 refused '--set schedule.stages: must be at most 2048, is 5000' gpt-pp --set schedule.stages=5000
 refused '--set schedule.layers: must have one number for each stage, has 3 for 2' gpt-pp --set 'schedule.layers=[1,1,1]'
-refused '--set schedule.layers: must be 0 or more and model.layers together, are 4 of 3' moe-pp --set 'schedule.layers=[2,2]'
+refused '--set schedule.layers: must be 0 or more each, with model.layers as their sum; the sum is 4, model.layers is 3' moe-pp --set 'schedule.layers=[2,2]'
 refused '--set mesh: mesh "dp_shard=2 pp=2": `pp` must be the first axis: the ranks of a stage must be consecutive' gpt-dp --set mesh="dp=2 pp=2"
 refused '--set mesh.model: pp=2 is not available for ocr: it trains on dp_replicate, dp_shard, cp and tp' ocr-equal --set mesh.model="pp=2 dp=2"
 refused '--set schedule.stages: unknown key' ocr-equal --set schedule.stages=2
-refused '--set mesh: must name dp_shard, 1 will do: the view has axes beside etp' moe-pp --set mesh=pp=2 --set 'views.sparse=ep=1 etp=1'
+refused '--set mesh: must name dp_shard (dp_shard=1 will do), since the view has axes besides etp' moe-pp --set mesh=pp=2 --set 'views.sparse=ep=1 etp=1'
 refused '--set views.sparse: ' moe-pp --set 'views.sparse=efsdp=4 ep=2 etp=1'
 echo "pipeline: all hold"

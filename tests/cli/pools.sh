@@ -100,7 +100,7 @@ cmp whole/weights.safetensors same/weights.safetensors || fail "a resumed run ha
 for option in "" --force; do
   status=0
   "$addend" train "$source/recipes/pools-10.yaml" --out same --set checkpoint.every=4 --resume $option --set train.steps=9 --set train.microbatches=1 >out.txt 2>&1 || status=$?
-  [ $status -eq 2 ] && grep -q "train.microbatches: the checkpoint has 2, the recipe 1: the adversary's sources are kept for each microbatch, so that it cannot change, with --force neither; set it to 2, or begin " out.txt ||
+  [ $status -eq 2 ] && grep -q "train.microbatches is 2 in the checkpoint and 1 in the recipe: the adversary's sources are kept for each microbatch, so it cannot change, not even with --force; set it to 2, or begin " out.txt ||
     { cat out.txt >&2; fail "another number of microbatches is refused by its name $option"; }
 done
 train other --resume --set train.steps=8 --set 'mesh={ci: "dp=2", blocks: "block=3 dp=1", adv: "dp=4"}'
@@ -166,9 +166,9 @@ safetensors.save("integers.safetensors", {**tensors, name: ("I32", shape, data)}
 safetensors.save("nan.safetensors", {**tensors, name: (dtype, shape, struct.pack("<f", float("nan")) + data[4:])})
 Y
 refused 'these are not the weights of this model; it lacks embedding.weight' target.weights=whole/weights.safetensors
-refused 'they differ in embedding.weight ([256, 8] there, [256, 16] here)' target.weights=narrow/weights.safetensors
+refused 'of another shape: embedding.weight ([256, 8] in the files, [256, 16] in the model)' target.weights=narrow/weights.safetensors
 refused 'the model has no blocks.0.attn.wk_bias' target.weights=more/weights.safetensors
 refused 'the model has no blocks.1.' target.weights=fits/weights.safetensors model.layers=1 'sites=[{match: "*.wq", components: 2}]' 'mesh.blocks=block=1 dp=2'
-refused 'no floats are embedding.weight (i32)' target.weights=integers.safetensors
+refused 'not of a float dtype: embedding.weight (i32)' target.weights=integers.safetensors
 refused 'not every value is a finite number: embedding.weight[0, 0] is nan' target.weights=nan.safetensors
 echo "pools: all hold"

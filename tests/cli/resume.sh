@@ -68,7 +68,7 @@ refuses stopped "a run that took 10 of 10 steps: --resume goes on from its check
 cp -r straight bare && rm -r bare/checkpoints
 refuses bare "a finished run of 10 steps: it has no checkpoint to go on from"
 exits_with 2 train -o bare --resume --set train.steps=11
-grep -q "^addend: bare holds a finished run of 10 steps: it has no checkpoint to go on from; --overwrite replaces it, --out writes to another folder, where --set model.weights=bare/weights.safetensors begins with its weights; checkpoint.every " err || fail "no message that a finished run without checkpoints cannot train more steps"
+grep -q "^addend: bare holds a finished run of 10 steps: it has no checkpoint to go on from; --overwrite replaces it, --out writes to another folder, where --set model.weights=bare/weights.safetensors begins with this run's weights; with checkpoint.every a run " err || fail "no message that a finished run without checkpoints cannot train more steps"
 exits_with 2 train -o bare --resume --set train.lr=0.5
 grep -q "^addend: bare holds a finished run of 10 steps" err || fail "no message that the folder holds a finished run when the learning rate is changed"
 rm bare/report.html
@@ -138,18 +138,18 @@ grep -q " in 5 steps (after 5 before), " out || fail "the summary does not tell 
 while read -r key value words; do
   rm -rf other && cp -r stopped other
   exits_with 2 train -o other --resume --set "$key=$value"
-  grep -qF "$key ($words, $value here)" err || fail "no message that $key differs from the checkpoint's"
+  grep -qF "$key ($words, recipe: $value)" err || fail "no message that $key differs from the checkpoint's"
   train -o other --resume --force --set "$key=$value" || fail "--force with another $key fails"
-  grep "^addend: warning: " err | grep -qF "$key ($words, $value here)" || fail "--force does not warn that $key differs"
+  grep "^addend: warning: " err | grep -qF "$key ($words, recipe: $value)" || fail "--force does not warn that $key differs"
 done <<'KEYS'
-model.heads 2 4 there
-model.rotary_base 500 10000 there
-data.seq 8 24 there
-data.valid [0.5] [1, 0.5, 0.25, 1, 0, 0, 0.75, 0.125, 1, 0.5, 0, 0] there
-train.lr 0.5 0.001 there
-train.beta2 0.99 0.95 there
-train.seed 7 1 there
-precision.compute f64 f32 there
+model.heads 2 checkpoint: 4
+model.rotary_base 500 checkpoint: 10000
+data.seq 8 checkpoint: 24
+data.valid [0.5] checkpoint: [1, 0.5, 0.25, 1, 0, 0, 0.75, 0.125, 1, 0.5, 0, 0]
+train.lr 0.5 checkpoint: 0.001
+train.beta2 0.99 checkpoint: 0.95
+train.seed 7 checkpoint: 1
+precision.compute f64 checkpoint: f32
 KEYS
 exits_with 2 train -o stopped --resume --force --set model.d_model=64
 grep -q "in another shape value.embedding.weight" err || fail "no message that the checkpoint has another shape of an embedding"
@@ -157,11 +157,11 @@ exits_with 2 train -o stopped --force
 grep -q -- "--force goes with --resume" err || fail "no message that --force needs --resume"
 cp -r stopped listed
 train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "resuming with changed keys that may change fails"
-grep -q "^addend: since the checkpoint was written there changed shard.zero (0 there, 1 here), train.steps (10 there, 11 here)" err || fail "no list of the changed keys"
+grep -q "^addend: changed since the checkpoint was written: shard.zero (checkpoint: 0, recipe: 1), train.steps (checkpoint: 10, recipe: 11)" err || fail "no list of the changed keys"
 # Another library for matrix products gives other bits, which is told.
 cp -r stopped otherwise
 ADDEND_PRODUCTS=openblas train -o otherwise --resume || fail "resuming with another library for matrix products fails"
-grep -q "^addend: warning: matrix products are made otherwise than before the checkpoint, .*: by table; .* there, OpenBLAS; .* here" err || fail "no warning that matrix products are computed differently"
+grep -q "^addend: warning: matrix products are made in another way than before the checkpoint (then: by table; .*; now: OpenBLAS; .*), so" err || fail "no warning that matrix products are computed differently"
 grep -q '"products": "OpenBLAS; ' otherwise/run.json || fail "run.json does not name the library of the matrix products"
 train -o same --resume --set train.steps=11 && ! grep -q "matrix products are made" err || fail "the same matrix products cause a warning, or resuming fails"
 # A text is identified by its contents.
@@ -171,7 +171,7 @@ mv text moved
 train -o texts --resume --set 'data.text=[moved]' || fail "resuming with the same text under another name fails"
 echo "one line more" >>moved/a
 exits_with 2 train -o texts --resume --set 'data.text=[moved]'
-grep -q "data.text ([0-9]* bytes, xxh64 [0-9a-f]* there, [0-9]* bytes, xxh64 [0-9a-f]* here)" err || fail "no message that the text differs"
+grep -q "data.text (checkpoint: [0-9]* bytes, xxh64 [0-9a-f]*, recipe: [0-9]* bytes, xxh64 [0-9a-f]*)" err || fail "no message that the text differs"
 
 cp -r straight damaged
 truncate -s 100000 damaged/checkpoints/step-10/rank-0.safetensors

@@ -102,7 +102,7 @@ ADDEND_PYTHON=./letters "$addend" sample text-model def --tokens 6 >out 2>err
 ADDEND_PYTHON=./letters "$addend" sample text-model def --tokens 6 --json >out
 python3 -c 'import json; d = json.load(open("out")); assert d["text"] == "defjw.jwg" and d["tokens"] == [9, 22, 30, 9, 22, 6], d'
 export ADDEND_PYTHON=./letters
-exits 2 'PROMPT is no UTF-8, which a tokenizer reads' text-model $'de\xff'
+exits 2 'PROMPT is not UTF-8, which the tokenizer needs' text-model $'de\xff'
 if grep -q Traceback err; then cat err >&2; fail "a trace of Python's"; fi
 # Python may use another encoding than UTF-8: U+00E9 is one letter, token 136, in each.
 PYTHONIOENCODING=latin-1 exits 2 "token 0 is 136" text-model $'\xc3\xa9'
@@ -127,8 +127,8 @@ for words in "text-model d" "$model 3"; do
   [ $status -eq 3 ] && grep -q 'standard output cannot be written' err || { cat err >&2; fail "no standard output, exit $status: $words"; }
 done
 export ADDEND_PYTHON=./no-such-python
-exits 2 'no text, but numbers of tokens: ./no-such-python cannot be run: No such file or directory' text-model def
-exits 2 "PROMPT is to be numbers of tokens, such as \"17 4 250\", and has 'def'" text-model def
+exits 2 'tokens are numbers here, not text, since no tokenizer can be used: ./no-such-python cannot be run: No such file or directory' text-model def
+exits 2 "PROMPT must be numbers of tokens, such as \"17 4 250\", but has 'def'" text-model def
 "$addend" sample text-model "3 4 5" --tokens 3 >out 2>err
 [ "$(cat out)" = "3 4 5 9 22 30" ] || fail "numbers where there is no Python"
 

@@ -46,7 +46,7 @@ for name in gpipe 1f1b interleaved zb leads accumulate; do
   run 0 check table.csv; says "right: $ranks rank"
   run 0 check table.json; says "right: $ranks rank"
   ! grep -q "not checked" out || fail "$name: every part is there"
-  run 0 check table.csv --lower --reduce-each; grep -q "the table lowered" err || fail "it says that it lowers"
+  run 0 check table.csv --lower --reduce-each; grep -q "judged after lowering" err || fail "it says that it lowers"
   run 0 check table.json --json
   python3 - $name <<'P' || fail "the document of $name"
 import json, sys

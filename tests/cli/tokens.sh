@@ -61,7 +61,7 @@ wrong beyond "the token at index 1001 is 256, but the model's vocabulary is 256:
 refused 'the tokens hold no sample: seq 24 needs 25 tokens in a row in one file' --set 'data.text=[]' --set 'data.tokens=[short.npy]'
 refused 'data.text: names nothing to be trained on: give files or folders of text, or data.tokens' --set 'data.text=[]'
 refused '--set data.tokens: data.text is given too, and a run is trained on one of them: leave one out' --set 'data.tokens=[one.npy]'
-refused '--set data.mask: goes with data.tokens, which is not given' --set 'data.mask=[one.mask.npy]'
+refused '--set data.mask: needs data.tokens, which is not given' --set 'data.mask=[one.mask.npy]'
 refused '--set data.mask: must have one file for each of data.tokens, has 1 for 2' "${tokens[@]}" --set 'data.mask=[one.mask.npy]'
 refused 'two.mask.npy: has 400 elements, but one.npy has 1001 tokens' "${tokens[@]}" --set 'data.mask=[two.mask.npy, one.mask.npy]'
 refused "--set data.mask: one.npy: its elements are '<u2', where uint8 is needed" "${tokens[@]}" --set 'data.mask=[one.npy, two.mask.npy]'
@@ -150,14 +150,14 @@ for change in 'data.tokens=[other.npy, two.npy]' 'data.tokens=[two.npy, one.npy]
   [ "$change" != 'data.tokens=[two.npy, one.npy]' ] || files+=(--set 'data.mask=[two.mask.npy, one.mask.npy]')
   rm -rf changed && cp -r stopped changed
   if train -o changed --resume --set mesh=dp_shard=2 "${files[@]}"; then fail "goes on with $change"; fi
-  grep -q "the checkpoint is of another run: it differs in data.\(tokens\|mask\) ([0-9]* bytes, xxh64 [0-9a-f]* there" err || fail "says that $change differs"
+  grep -q "the checkpoint belongs to another run, which differs in data.\(tokens\|mask\) (checkpoint: [0-9]* bytes, xxh64 [0-9a-f]*, recipe: " err || fail "says that $change differs"
 done
 
 # ---- the tokenizer is copied to the run ----
 cmp tokenizer.json one/tokenizer.json || fail "the tokenizer is copied"
 mkdir foreign && echo own >foreign/tokenizer.json
 train -o foreign || fail "train beside another tokenizer.json"
-grep -q "foreign/tokenizer.json: stays as it is, but tokenizer.json, which belongs to the run, is another" err || fail "says that it stays"
+grep -q "foreign/tokenizer.json is left as it is, but differs from tokenizer.json, which belongs to the run" err || fail "says that it stays"
 [ "$(cat foreign/tokenizer.json)" = own ] || fail "another tokenizer.json stays"
 train -o foreign --overwrite && [ "$(cat foreign/tokenizer.json)" = own ] || fail "--overwrite leaves what is not addend's"
 mv tokenizer.json away.json

@@ -80,15 +80,15 @@ refused "is no regular file" "$work"
 mkfifo pipe.so && refused "is no regular file" pipe.so
 for bytes in 60 400 4000 9000; do
   head -c "$bytes" classifier.so >cut.so
-  refused "cut.so. is cut off: it has $bytes bytes\|cut.so cannot be loaded as a program" cut.so
+  refused "cut.so. is cut off: its $bytes bytes are fewer\|cut.so cannot be loaded as a program" cut.so
 done
 sed 's/^static const ad_program_kind \*const kinds\[\] = .*/static const ad_program_kind *const kinds[] = {NULL};/' classifier.c >empty.c
 "$compiler" -shared -fPIC "${cflags[@]}" empty.c -o empty.so
-refused "empty.so brings no programs: its list is empty" empty.so
+refused "empty.so has no programs: its list is empty" empty.so
 refused "classifier.c cannot be loaded as a program" classifier.c
 sed 's/^AD_PROGRAM_OBJECT.*//' classifier.c >none.c
 "$compiler" -shared -fPIC "${cflags[@]}" none.c -o none.so
-refused "none.so brings no programs: AD_PROGRAM_OBJECT" none.so
+refused "none.so has no programs: none of its source files contains AD_PROGRAM_OBJECT" none.so
 sed 's/#include "addend\/addend.h"/&\n#undef AD_HEADER_VERSION\n#define AD_HEADER_VERSION "9.9.9"/' classifier.c >other.c
 "$compiler" -shared -fPIC "${cflags[@]}" other.c -o other.so
 refused "other.so was built with the headers of addend 9.9.9, this is $("$addend" --version | sed 's/addend //')" other.so
@@ -96,10 +96,10 @@ sed 's/{.size = sizeof kind,/{.size = sizeof kind - 8,/' classifier.c >size.c
 "$compiler" -shared -fPIC "${cflags[@]}" size.c -o size.so
 refused "size.so: ad_program_kind: the field .size. is" size.so
 "$compiler" -shared -fPIC "${cflags[@]}" classifier.c -o archives.so -Wl,-Bsymbolic "${static[@]}"
-refused "archives.so was linked with a library of addend's of its own" archives.so
+refused "archives.so was linked with its own copy of addend's library" archives.so
 sed 's/"classifier"/"gpt"/' classifier.c >taken.c
 "$compiler" -shared -fPIC "${cflags[@]}" taken.c -o taken.so
-refused "taken.so: program .gpt. is there already" taken.so
+refused "taken.so: a program .gpt. is registered already" taken.so
 printf 'name: c\nprogram: ./classifier.so\n' | cat - classifier.yaml | sed '/^name: classifier/d' >named.yaml
 ! "$addend" check named.yaml --program ./classifier.so >printed 2>&1 || fail "a recipe names a program"
 grep -q "program: unknown key" printed || fail "a recipe that names a program: $(cat printed)"
@@ -118,7 +118,7 @@ for function in (addend.check, addend.plan, addend.train):
     try:
         function("classifier.yaml", program="none.so")
     except addend.InvalidError as error:
-        assert "brings no programs" in str(error), error
+        assert "has no programs" in str(error), error
     else:
         raise AssertionError(function)
 print("from Python: all hold")

@@ -326,10 +326,10 @@ static void a_state_is_a_value_with_a_name_of_its_own(void **state) {
   fixture f;
   describe(&f);
   f.states[1].name = "bias";
-  refused(&f, AD_INVALID, "state `bias`: something else of the module has this name");
+  refused(&f, AD_INVALID, "state `bias`: a parameter or another state of the module has this name");
   describe(&f);
   f.states[1].name = "head.w";
-  refused(&f, AD_INVALID, "state `head.w`: something else of the module has this name");
+  refused(&f, AD_INVALID, "state `head.w`: a parameter or another state of the module has this name");
   describe(&f);
   ad_layout_set(&f.states[0].layout, AD_AXES(AD_TP), AD_P);
   refused(&f, AD_TYPE, "state `bias` is P or V over tp");

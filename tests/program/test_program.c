@@ -395,7 +395,7 @@ static void a_loss_is_handed_in_once(void **state) {
   fixture f;
   ad_phase_run at = open_phase(&f, 1);
   ad_phase_loss(&at, 1, number(&f));
-  close_phase(&f, "phase `user` hands in loss 1 of 1, which is none");
+  close_phase(&f, "phase `user` hands in loss 1 of 1, which does not exist");
   at = open_phase(&f, 1);
   ad_phase_loss(&at, 0, number(&f));
   ad_phase_loss(&at, 0, number(&f));
@@ -419,7 +419,7 @@ static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   must(ad_program_register(&kind));
   assert_ptr_equal(ad_program_kind_find("of-tests"), &kind);
   assert_int_equal(ad_program_register(&kind), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "program `of-tests` is there already"));
+  assert_non_null(strstr(ad_last_error(), "a program `of-tests` is registered already"));
   assert_int_equal(ad_program_register(&again), AD_INVALID);
   assert_int_equal(ad_program_register(&empty), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "program `empty` has no module"));
@@ -427,7 +427,7 @@ static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   wrong.name = "wrong";
   wrong.options_size = offsetof(plan, width) + 1;
   assert_int_equal(ad_program_register(&wrong), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "the key model.width fills bytes behind its options"));
+  assert_non_null(strstr(ad_last_error(), "the key model.width lies beyond the options"));
   wrong.keys = NULL;
   assert_int_equal(ad_program_register(&wrong), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "`kind->keys` is NULL"));

@@ -186,8 +186,10 @@ static void stages_that_do_not_fit_are_refused(void **state) {
   refused("must leave no rank of pp=3 without a stage, is 2", "pp=3", 3, 2, NULL, 0);
   refused("`pp` must be the first axis", "dp_shard=2 pp=2", 4, 0, NULL, 0);
   refused("schedule.layers: must have one number for each stage, has 2 for 3", "pp=3", 3, 0, few, 2);
-  refused("schedule.layers: must be 0 or more and model.layers together, are 3 of 4", "pp=2", 2, 0, few, 2);
-  refused("schedule.layers: must be 0 or more and model.layers together, are 4 of 4", "pp=2", 2, 0, below, 2);
+  refused("schedule.layers: must be 0 or more each, with model.layers as their sum; the sum is 3, model.layers is 4",
+          "pp=2", 2, 0, few, 2);
+  refused("schedule.layers: must be 0 or more each, with model.layers as their sum; the sum is 4, model.layers is 4",
+          "pp=2", 2, 0, below, 2);
 }
 
 static void memory_that_runs_out_leaves_nothing_behind(void **state) {

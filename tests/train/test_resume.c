@@ -269,7 +269,8 @@ static void weights_written_on_one_mesh_are_read_on_another(void **state) {
   char message[512];
   assert_int_equal(create_alone("d_model: 16", message), AD_OK);
   assert_int_equal(create_alone("d_model: 20", message), AD_INVALID);
-  assert_non_null(strstr(message, "they differ in embedding.weight ([256, 16] there, [256, 20] here)"));
+  assert_non_null(
+      strstr(message, "of another shape: embedding.weight ([256, 16] in the files, [256, 20] in the model)"));
   assert_int_equal(create_alone("d_model: 16, tied: false", message), AD_INVALID);
   assert_non_null(strstr(message, "it lacks head"));
   unlink(path);
@@ -325,8 +326,8 @@ static void resuming_a_finished_run_writes_what_is_missing(void **state) {
 
 static void numbers_that_no_run_has_are_refused(void **state) {
   static const char *const forgeries[][3] = {
-      {"\"optimizer_steps\":6", "\"optimizer_steps\":-1", "optimizer_steps is -1; after 6 steps"},
-      {"\"optimizer_steps\":-1", "\"optimizer_steps\":7", "optimizer_steps is 7; after 6 steps"},
+      {"\"optimizer_steps\":6", "\"optimizer_steps\":-1", "optimizer_steps is -1, but after 6 steps"},
+      {"\"optimizer_steps\":-1", "\"optimizer_steps\":7", "optimizer_steps is 7, but after 6 steps"},
       {"\"optimizer_steps\":7", "\"optimizer_steps\":6", ""},
       {"\"loss_scale\":0", "\"loss_scale\":4000000000", "loss_scale is 4000000000"},
       {"\"loss_scale\":4000000000", "\"loss_scale\":0", ""},
@@ -345,11 +346,12 @@ static void a_fingerprint_that_lacks_a_key_is_of_another_run(void **state) {
   forge(in_folder(index), "\"train.steps\":\"6\",", "");  // the number of steps may differ
   assert_string_equal(train((job){.loads = 1}), "");
   forge(in_folder(index), "\"model.heads\":\"2\",", "");
-  assert_non_null(strstr(train((job){.loads = 1}), "it differs in model.heads (nothing there, 2 here); set them"));
+  assert_non_null(strstr(train((job){.loads = 1}),
+                         "which differs in model.heads (checkpoint: nothing, recipe: 2); set these keys"));
   forge(in_folder(index), "\"model.layers\":", "\"model.heads\":\"2\",\"model.layers\":");
   assert_string_equal(train((job){.loads = 1}), "");
   forge(in_folder(index), "\"facts\":{", "\"facts\":{},\"other\":{");
-  assert_non_null(strstr(train((job){.loads = 1}), "model.layers (nothing there, "));
+  assert_non_null(strstr(train((job){.loads = 1}), "model.layers (checkpoint: nothing, "));
 }
 
 /* A key that an earlier version did not write has its default, and old words for a value have their meaning. */
@@ -361,7 +363,8 @@ static void a_fingerprint_of_an_earlier_version_is_of_the_same_run(void **state)
   forge(in_folder(index), "\"model.bias\":\"none\"", "\"model.bias\":\"false\"");
   assert_string_equal(train((job){.loads = 1}), "");
   forge(in_folder(index), "\"model.bias\":\"false\"", "\"model.bias\":\"true\"");
-  assert_non_null(strstr(train((job){.loads = 1}), "it differs in model.bias (true there, none here); set them"));
+  assert_non_null(
+      strstr(train((job){.loads = 1}), "which differs in model.bias (checkpoint: true, recipe: none); set these keys"));
 }
 
 static void an_interrupted_training_leaves_a_checkpoint(void **state) {

@@ -40,7 +40,7 @@ static int proves_own_dtypes(const ad_recipe *recipe, const ad_check_options *op
   return is_usual && !ad_proof_is_wide(recipe, &own);
 }
 
-/* The same check in the recipe's own dtypes. */
+/* The options for the same check in the recipe's own dtypes. */
 static ad_check_options in_own_dtypes(const ad_check_options *options) {
   ad_check_options own = *options;
   own.recipe_dtype = 1;
@@ -102,7 +102,8 @@ static ad_status check_options(const ad_check_options *options) {
   if (options->steps < 0)
     return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
   if (options->sabotage_count < 0)
-    return ad_fail(AD_INVALID, "so many mistakes cannot be drawn: %lld", (long long)options->sabotage_count);
+    return ad_fail(AD_INVALID, "the number of mistakes to draw (--sabotage=N) is %lld: it must be 0 (all) or more",
+                   (long long)options->sabotage_count);
   if (options->directional && options->dump)
     return ad_fail(AD_INVALID, "--directional compares no gradients: leave out --dump");
   if (options->directional &&
@@ -182,7 +183,9 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
   char mesh[256];
   AD_TRY(ad_recipe_world(recipe, &needed));
   if (needed != ad_comm_size(comm))
-    return ad_fail(AD_INVALID, "the recipe's mesh \"%s\" has %lld ranks, the world has %lld",
+    return ad_fail(AD_INVALID,
+                   "the recipe's mesh \"%s\" has %lld ranks, but %lld were started: start as many as the mesh has, or "
+                   "change the mesh",
                    ad_recipe_mesh_text(recipe, mesh, sizeof mesh), (long long)needed, (long long)ad_comm_size(comm));
   if (options->sabotage)
     return ad_fail(

@@ -99,31 +99,32 @@ static ad_cause_kind kind_of(double factor) {
  * it. */
 static void add_count(const ad_place *place, double factor, ad_causes *causes) {
   char names[80];
-  const char *did = isnan(factor) ? "left out, or done over others,"
-                    : factor > 1  ? "left out, or averaged,"
-                                  : "summed twice";
+  const char *did = isnan(factor) ? "left out, or made over other ranks"
+                    : factor > 1  ? "left out, or averaged"
+                                  : "made twice";
   ad_causes_add(causes, kind_of(1 / factor), axes_of(place), factor,
-                "the count that losses are divided by is wrong: %s over %s", did,
-                ad_axes_print(axes_of(place), names, sizeof names));
+                "the count that losses are divided by is wrong: its sum over %s was %s",
+                ad_axes_print(axes_of(place), names, sizeof names), did);
 }
 
 static void add_like(const search *s, size_t first, double factor, ad_causes *causes) {
   const ad_place *place = &s->places->list[first];
   char names[80], where[160];
   ad_text text = ad_text_on(where, sizeof where);
-  const char *did = isnan(factor) ? "left out, or done over others," : factor < 1 ? "averaged" : "summed twice";
+  const char *did = isnan(factor) ? "left out, or done over other ranks" : factor < 1 ? "averaged" : "summed twice";
   ad_axes_print(axes_of(place), names, sizeof names);
   print_like(s, first, factor, &text);
   if (ad_place_is_count(place))
     add_count(place, factor, causes);
   else if (is_of_bridge(place))
-    snprintf(ad_causes_add(causes, kind_of(factor), axes_of(place), factor, "%s the bridge `%s`: %s over %s",
-                           s->forward ? "in the forward pass, over" : "on the way back over", place->what, did, names)
+    snprintf(ad_causes_add(causes, kind_of(factor), axes_of(place), factor,
+                           "%s the bridge `%s`: the transition over %s was %s",
+                           s->forward ? "in the forward pass, over" : "on the way back over", place->what, names, did)
                  ->place,
              sizeof causes->list[0].place, "%.63s", place->what);
   else
-    ad_causes_add(causes, kind_of(factor), axes_of(place), factor, "in the %s pass: %s over %s (%s)",
-                  s->forward ? "forward" : "backward", did, names, where);
+    ad_causes_add(causes, kind_of(factor), axes_of(place), factor, "in the %s pass: a transition over %s was %s (%s)",
+                  s->forward ? "forward" : "backward", names, did, where);
 }
 
 static size_t add_candidates(const search *s, double factor, ad_causes *causes) {

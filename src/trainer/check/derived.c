@@ -265,8 +265,7 @@ static const char *why_same_program(const ad_planting *planting) {
   int is_axis = planting->operator_ == AD_OPERATOR_MORE_AXES || planting->operator_ == AD_OPERATOR_FEWER_AXES;
   int of_one = is_axis ? !(AD_AXES(planting->axis) & place->large) : place->ranks == 1;
   if (of_one) return "the types allow it over one rank, where it is the same program";
-  if (place->move == AD_MOVE_DECLARE)
-    return "a declaration moves no bytes, and every other type holds without this one";
+  if (place->move == AD_MOVE_DECLARE) return "a declaration moves no bytes, and all other types hold without this one";
   if (planting->of_constant && is_same_on_all(place->from) && is_same_on_all(place->to))
     return "no gradient comes back through it, and without one R and I are the same";
   return NULL;
@@ -288,7 +287,9 @@ static ad_status take_recorded_step(void *context) {
 static ad_status take_mended_step(void *context) {
   const recorded_step *recorded = context;
   AD_TRY(take_recorded_step(context));
-  return recorded->planting->fired ? AD_OK : ad_fail(AD_INVALID, "the place was not found again");
+  return recorded->planting->fired
+             ? AD_OK
+             : ad_fail(AD_INVALID, "the step with the mistake did not reach the transition again");
 }
 
 ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_repair *out, int *found) {
@@ -310,7 +311,8 @@ ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) 
     sabotage->caught = AD_CAUGHT_TYPE;
     snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_last_error());
   } else if (!sabotage->planting.fired) {
-    snprintf(sabotage->message, sizeof sabotage->message, "the place was not found again");
+    snprintf(sabotage->message, sizeof sabotage->message,
+             "the step with the mistake did not reach the transition again");
   } else if (why_same_program(&sabotage->planting)) {
     sabotage->caught = AD_CAUGHT_NO_EFFECT;
     snprintf(sabotage->message, sizeof sabotage->message, "%s", why_same_program(&sabotage->planting));
@@ -323,13 +325,14 @@ void ad_derived_say_no_effect(ad_sabotage *sabotage) {
   const char *axis = ad_axis_name(planting->axis);
   sabotage->caught = AD_CAUGHT_NO_EFFECT;
   if (planting->place.ranks == 1)
-    snprintf(sabotage->message, sizeof sabotage->message, "over one rank there is nothing to put together");
+    snprintf(sabotage->message, sizeof sabotage->message,
+             "the transition goes over one rank, so there is nothing to sum or to gather");
   else if (planting->operator_ == AD_OPERATOR_FEWER_AXES && !(planting->place.large & AD_AXES(planting->axis)))
     snprintf(sabotage->message, sizeof sabotage->message, "`%s` has one rank", axis);
   else if (planting->operator_ == AD_OPERATOR_OTHER_GROUP && (planting->place.same & AD_AXES(planting->axis)))
-    snprintf(sabotage->message, sizeof sabotage->message, "along `%s` all ranks hand in the same", axis);
+    snprintf(sabotage->message, sizeof sabotage->message, "all ranks along `%s` hand in the same values", axis);
   else
     snprintf(sabotage->message, sizeof sabotage->message,
-             "every judged number has the bits of the clean run over two steps: what comes in there is zero, or the "
-             "same as elsewhere");
+             "every judged number has the clean run's bits in two steps: the values that the mistake adds or leaves "
+             "out are zero, or the same on other ranks");
 }

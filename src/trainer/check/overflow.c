@@ -56,15 +56,15 @@ static ad_status fail_all(const ad_overflow *overflow, int scale, int found) {
   const char *what = overflow->skipped == 1 ? "the step's gradients" : "the gradients of all steps";
   const char *where = overflow->param[0] ? overflow->param : "norm";
   if (!found)
-    return ad_fail(
-        AD_INVALID,
-        "in the recipe's own dtypes nothing is proven: %s overflow at scale 2^%d in `%s`, and at 2^%d too, the "
-        "least: give it another dtype (precision)",
-        what, overflow->scale, where, scale);
-  return ad_fail(AD_INVALID,
-                 "in the recipe's own dtypes nothing is proven: %s overflow at scale 2^%d in `%s`; 2^%d holds "
-                 "(precision.loss_scale), or more --steps, in which the scale falls as in training",
-                 what, overflow->scale, where, scale);
+    return ad_fail(AD_INVALID,
+                   "nothing is proven in the recipe's own dtypes: %s overflow f16 at loss scale 2^%d in `%s`, and at "
+                   "2^%d, the least scale, too: give it a dtype with a wider range (precision)",
+                   what, overflow->scale, where, scale);
+  return ad_fail(
+      AD_INVALID,
+      "nothing is proven in the recipe's own dtypes: %s overflow f16 at loss scale 2^%d in `%s`, but not at 2^%d: set "
+      "precision.loss_scale to that, or prove more --steps, in which the scale falls as in training",
+      what, overflow->scale, where, scale);
 }
 
 ad_status ad_overflow_judge(ad_prover *prover) {

@@ -21,7 +21,7 @@ void ad_reference_destroy(ad_reference *reference);
 /* Takes over a parameter's array of the distributed run, whole, from before its step; the next step starts from it.
  * Parameters are numbered as in ad_run_param_at; parts are those before AD_PART_KEPT. */
 void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *whole);
-/* The same for state number `index`, counted over all modules in the order of the program. */
+/* Takes over state number `index` of the distributed run, counted over all modules in the order of the program. */
 void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_array *whole);
 /* ad_reference_keep keeps what the fed run has now; ad_reference_start_again brings it back, with no step taken. For
  * proofs that are repeated from the first step. */

@@ -273,8 +273,9 @@ static ad_status judge(trials *t, ad_sabotage *sabotage) {
 }
 
 static void say_not_fired(ad_sabotage *sabotage) {
-  snprintf(sabotage->message, sizeof sabotage->message,
-           "it is said to show here, but what it changes was never reached: a defect of the list");
+  snprintf(
+      sabotage->message, sizeof sabotage->message,
+      "the list says that this mistake shows here, but the step never reached what it changes: a defect of the list");
 }
 
 static void say_no_effect(ad_sabotage *sabotage) {
@@ -341,7 +342,9 @@ static ad_status try_nothing(trials *t) {
   ad_sabotage sabotage = {.known = &nothing};
   AD_TRY(judge(t, &sabotage));
   if (sabotage.caught == AD_CAUGHT_NONE) return AD_OK;
-  return ad_fail(AD_INVALID, "the proof with nothing planted does not repeat: its trials say nothing");
+  return ad_fail(AD_INVALID,
+                 "the proof with nothing planted gives another result when it is repeated, so trials of mistakes would "
+                 "say nothing");
 }
 
 /* ---- trying all mistakes ---- */

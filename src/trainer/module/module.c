@@ -24,7 +24,7 @@ const char *ad_param_part_name(ad_param_part part) {
 static ad_status check_spec(const ad_comm *comm, const ad_module_spec *spec) {
   AD_NEED_OF("ad_module_create", spec->name, spec->mesh);
   if (ad_mesh_has_rank(spec->mesh, ad_comm_rank(comm))) return AD_OK;
-  return ad_fail(AD_INVALID, "rank %lld is not on its mesh \"%s\"", (long long)ad_comm_rank(comm),
+  return ad_fail(AD_INVALID, "rank %lld is not on the module's mesh \"%s\"", (long long)ad_comm_rank(comm),
                  ad_mesh_text(spec->mesh));
 }
 
@@ -71,14 +71,14 @@ static ad_status check_state(const ad_module *module, const ad_state_spec *state
   if (!state->name || !state->layout.mesh)
     return ad_fail(AD_INVALID, "state %zu needs a name and a layout", module->state_count);
   if (is_taken(module, state->name))
-    return ad_fail(AD_INVALID, "state `%s`: something else of the module has this name", state->name);
+    return ad_fail(AD_INVALID, "state `%s`: a parameter or another state of the module has this name", state->name);
   if (!ad_mesh_same_ranks(state->layout.mesh, module->mesh))
     return ad_fail(AD_INVALID, "state `%s` lies on \"%s\", which is no view of the mesh \"%s\"", state->name,
                    ad_mesh_text(state->layout.mesh), ad_mesh_text(module->mesh));
   ad_axes none = ad_layout_axes_of(&state->layout, AD_P) | ad_layout_axes_of(&state->layout, AD_V);
   char axes[96];
   if (!none) return AD_OK;
-  return ad_fail(AD_TYPE, "state `%s` is P or V over %s; it may be R, I or cut on every axis", state->name,
+  return ad_fail(AD_TYPE, "state `%s` is P or V over %s; it must be R, I or cut on every axis", state->name,
                  ad_axes_print(none, axes, sizeof axes));
 }
 

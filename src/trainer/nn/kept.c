@@ -30,15 +30,14 @@ static ad_status add(ad_kept_rows *rows, const ad_array *array) {
 static ad_status check(const ad_tape *t, const ad_kept_rows *rows, const ad_array *array) {
   if (array->shape.dim[0] != 1 || !ad_shape_equal(&array->shape, &array->local))
     return ad_fail(AD_INVALID,
-                   "ad_attention_continue: keys are kept of one sequence that one rank has whole; here are "
-                   "%lld, of which this rank has %lld of %lld rows and %lld of %lld columns",
+                   "ad_attention_continue: keys are kept for one sequence, which must be whole on this rank; the input "
+                   "has %lld sequences, with %lld of %lld rows and %lld of %lld columns on this rank",
                    (long long)array->shape.dim[0], (long long)array->local.dim[1], (long long)array->shape.dim[1],
                    (long long)array->local.dim[2], (long long)array->shape.dim[2]);
   if (t->position == rows->count) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "ad_attention_continue: the tape's tokens begin at position %lld, but the keys of %lld are kept: call "
-                 "ad_tape_continue with "
-                 "as many",
+                 "ad_attention_continue: the tape begins at position %lld, but keys of %lld tokens are kept: call "
+                 "ad_tape_continue with that number",
                  (long long)t->position, (long long)rows->count);
 }
 

@@ -447,7 +447,7 @@ long ad_gemm_onednn_made(const gemm_kept *kept) { return kept->onednn ? kept->on
 uint32_t ad_onednn_version(void) { return 0; }
 
 ad_status ad_gemm_onednn_repeat(gemm_kept *kept, const gemm_product *product, int times) {
-  return ad_fail(AD_INVALID, "a matrix product by oneDNN, without which addend was built");
+  return ad_fail(AD_INVALID, "addend was built without oneDNN, so oneDNN cannot make a matrix product");
 }
 
 ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) {

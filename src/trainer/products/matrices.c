@@ -12,8 +12,8 @@ static ad_status check_matrix(const char *name, const ad_matrix *matrix, int64_t
   int64_t width = matrix->transposed ? rows : columns;
   if (rows && columns && !matrix->data) return ad_fail(AD_INVALID, "%s: the memory of %s is NULL", call, name);
   if (matrix->stride < width)
-    return ad_fail(AD_INVALID, "%s: %s has rows of %lld elements that stand %lld apart", call, name, (long long)width,
-                   (long long)matrix->stride);
+    return ad_fail(AD_INVALID, "%s: the rows of %s have %lld elements, but its stride is only %lld", call, name,
+                   (long long)width, (long long)matrix->stride);
   return AD_OK;
 }
 

@@ -126,8 +126,8 @@ ad_status ad_ways_read(const char *path, ad_units units, uint32_t *out) {
   ad_status status = take(path, document, units, out);
   json_decref(document);
   if (!status && !ad_onednn_version())
-    return ad_fail(AD_INVALID, "%s: addend was built without oneDNN, so there is no choice that a table could make",
-                   path);
+    return ad_fail(AD_INVALID,
+                   "%s: addend was built without oneDNN, so OpenBLAS makes all products and a table has no use", path);
   return status;
 }
 

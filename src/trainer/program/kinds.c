@@ -64,8 +64,8 @@ static ad_status check_key(const ad_program_kind *kind, size_t i) {
   size_t second = key->kind == AD_KEY_GRADIENT && !key->list ? sizeof(int) : sizeof(size_t);
   if (fits(kind, key->offset, bytes) && (!has_second || fits(kind, key->second, second))) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "program `%s`: the key %s fills bytes behind its options, of which there are %zu; set "
-                 "options_size to the size of the struct",
+                 "program `%s`: the key %s lies beyond the options, which have %zu bytes; set options_size to the size "
+                 "of their struct",
                  kind->name, key->path, kind->options_size);
 }
 
@@ -84,7 +84,7 @@ ad_status ad_program_register(const ad_program_kind *kind) {
   if (!ad_program_kind_modules(kind)[0])
     return ad_fail(AD_INVALID, "program `%s` has no module; it needs one at least", kind->name);
   if (ad_program_kind_find(kind->name))
-    return ad_fail(AD_INVALID, "program `%s` is there already; give this one another name", kind->name);
+    return ad_fail(AD_INVALID, "a program `%s` is registered already; give this one another name", kind->name);
   if (kind_count == KINDS_MAX)
     return ad_fail(AD_INVALID, "program `%s` is one too many: there is room for %d", kind->name, KINDS_MAX);
   kinds[kind_count++] = kind;

@@ -27,18 +27,18 @@ static ad_status check_version(const char *path, const ad_program_object *object
 static ad_status check_library(const char *path, const ad_program_object *object) {
   if (object->library == ad_program_register) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s was linked with a library of addend's of its own: link it without one, as `cc -shared "
-                 "-fPIC` does, and it has that of the program that loads it",
+                 "%s was linked with its own copy of addend's library: link it without (`cc -shared -fPIC`), so that "
+                 "it uses the library of the program that loads it",
                  path);
 }
 
 static ad_status take(const char *path, void *library) {
   const ad_program_object *object = dlsym(library, SYMBOL);
   if (!object)
-    return ad_fail(AD_INVALID, "%s brings no programs: AD_PROGRAM_OBJECT(kinds) stands in none of its files", path);
+    return ad_fail(AD_INVALID, "%s has no programs: none of its source files contains AD_PROGRAM_OBJECT(kinds)", path);
   AD_TRY(check_version(path, object));
   AD_TRY(check_library(path, object));
-  if (!object->kinds || !*object->kinds) return ad_fail(AD_INVALID, "%s brings no programs: its list is empty", path);
+  if (!object->kinds || !*object->kinds) return ad_fail(AD_INVALID, "%s has no programs: its list is empty", path);
   for (const ad_program_kind *const *kind = object->kinds; *kind; kind++) {
     if (ad_program_kind_find((*kind)->name) == *kind) continue;  // loaded before
     ad_status status = ad_program_register(*kind);
@@ -69,7 +69,7 @@ static ad_status check_whole(const char *path, uint64_t bytes) {
   uint64_t end = end_of_object(file);
   fclose(file);
   if (end <= bytes) return AD_OK;
-  return ad_fail(AD_INVALID, "`%s` is cut off: it has %llu bytes and says that it has more; build or copy it anew",
+  return ad_fail(AD_INVALID, "`%s` is cut off: its %llu bytes are fewer than its headers say; build or copy it anew",
                  path, (unsigned long long)bytes);
 }
 

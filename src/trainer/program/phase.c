@@ -142,7 +142,7 @@ static ad_status check_handed(const ad_phase_run *at, size_t loss, const ad_tens
   const char *phase = phase_of(at)->name;
   if (loss >= program->loss_count || at->losses[loss].numerator)
     return ad_fail(AD_INVALID, "phase `%s` hands in loss %zu of %zu, %s", phase, loss, program->loss_count,
-                   loss < program->loss_count ? "a second time in this microbatch" : "which is none");
+                   loss < program->loss_count ? "a second time in this microbatch" : "which does not exist");
   if (!ad_tape_owns(at->tape, numerator))
     return ad_fail(AD_INVALID, "phase `%s` hands in the loss `%s`, but that is %s", phase, program->losses[loss].name,
                    ad_tape_foreigner(numerator));

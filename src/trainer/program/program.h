@@ -89,7 +89,7 @@ void ad_batch_destroy(ad_batch *batch);
 const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size);
 const ad_array *ad_program_constant_array(const ad_program *program, size_t index, char *name, size_t size);
 size_t ad_program_data_bytes(const ad_program *program); /* of data and batch on this rank */
-/* The same for a batch; batch NULL: it has none. */
+/* Array number `index` of a batch, and its name; NULL after the last, or if `batch` is NULL. */
 const ad_array *ad_batch_list(const ad_batch *batch, size_t index, char *name, size_t size);
 size_t ad_batch_bytes(const ad_batch *batch);
 /* The names of the kind's modules, NULL at the end. */

@@ -3,13 +3,13 @@
 #define PROGRAM_STATES_H
 #include "addend/program.h"
 
-/* What passes the seam AD_SEAM_STATE. */
+/* What passes the seam AD_SEAM_STATE: the gradient of one state. */
 typedef struct ad_state_passing {
   ad_comm *comm;
   const ad_array *gradient;
 } ad_state_passing;
 
-/* What passes the seam AD_SEAM_STATES. */
+/* What passes the seam AD_SEAM_STATES: the changes of all states of a phase. */
 typedef struct ad_states_passing {
   ad_phase_run *at;
   const ad_state_rule *rule;

@@ -83,14 +83,15 @@ static void list_missing(judging *j, const wanted *one) {
 static void list_other_dtype(judging *j, const wanted *one) {
   const ad_safetensor *tensor = ad_weights_find(j->weights, one->name);
   if (tensor && !ad_dtype_is_float(tensor->dtype))
-    ad_text_list(&j->text, &j->other_dtypes, "; no floats are ", "%s (%s)", one->name, ad_dtype_name(tensor->dtype));
+    ad_text_list(&j->text, &j->other_dtypes, "; not of a float dtype: ", "%s (%s)", one->name,
+                 ad_dtype_name(tensor->dtype));
 }
 
 static void list_other_shape(judging *j, const wanted *one) {
   const ad_safetensor *tensor = ad_weights_find(j->weights, one->name);
   char there[160], here[160];
   if (tensor && !ad_shape_equal(&tensor->shape, &one->shape))
-    ad_text_list(&j->text, &j->other_shapes, "; they differ in ", "%s (%s there, %s here)", one->name,
+    ad_text_list(&j->text, &j->other_shapes, "; of another shape: ", "%s (%s in the files, %s in the model)", one->name,
                  ad_shape_print(&tensor->shape, there, sizeof there), ad_shape_print(&one->shape, here, sizeof here));
 }
 

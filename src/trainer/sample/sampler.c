@@ -88,7 +88,7 @@ void ad_sampler_close(ad_sampler *sampler) {
 
 static ad_status check_tokens(const ad_sampler *sampler, const int32_t *tokens, int64_t count) {
   int64_t vocabulary = ad_sampler_vocabulary(sampler);
-  if (count < 1) return ad_fail(AD_INVALID, "%lld tokens are given; at least 1", (long long)count);
+  if (count < 1) return ad_fail(AD_INVALID, "%lld tokens are given; give at least 1", (long long)count);
   for (int64_t i = 0; i < count; i++)
     if (tokens[i] < 0 || tokens[i] >= vocabulary)
       return ad_fail(AD_INVALID, "token %lld is %d; the model's tokens are 0 to %lld", (long long)i, tokens[i],
@@ -155,7 +155,8 @@ ad_status ad_sampler_choose(const ad_sampler *sampler, int32_t *token) {
   if (!sampler->read) return ad_fail(AD_INVALID, "there is no next token before one was read (ad_sampler_read)");
   for (int64_t i = 0; i < vocabulary; i++)
     if (!isfinite(sampler->logits[i]))
-      return ad_fail(AD_NUMBER, "the logit of token %lld is %g", (long long)i, sampler->logits[i]);
+      return ad_fail(AD_NUMBER, "the logit of token %lld is %g, which is not a finite number", (long long)i,
+                     sampler->logits[i]);
   uint64_t bits = ad_random_bits(sampler->options.seed, ad_checksum("sample", 6, 0), (uint64_t)sampler->read);
   double part = (double)(bits >> 11) * 0x1p-53;
   *token = sampler->options.temperature > 0 ? drawn(sampler->logits, vocabulary, sampler->options.temperature, part)

@@ -148,8 +148,8 @@ static void compare(const ad_fingerprint *here, const ad_checkpoint_fact *there,
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
     ad_text *to = is_free(key) ? unbound : bound;
     if (!strcmp(key, PRODUCTS) || agrees(&here->schema, key, own, other)) continue;
-    ad_text_add(to, "%s%s (%.*s there, %.*s here)", to->used ? ", " : "", key, VALUE_SHOWN, other ? other : "nothing",
-                VALUE_SHOWN, own);
+    ad_text_add(to, "%s%s (checkpoint: %.*s, recipe: %.*s)", to->used ? ", " : "", key, VALUE_SHOWN,
+                other ? other : "nothing", VALUE_SHOWN, own);
   }
 }
 
@@ -165,11 +165,10 @@ static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, cons
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = value_of(there, count, key);
     const char *why = why_fixed(run, key);
     if (!why || !other || !strcmp(own, other)) continue;
-    return ad_fail(
-        AD_INVALID,
-        "%s: the checkpoint has %.*s, the recipe %.*s: %s, so that it cannot change, with --force neither; set "
-        "it to %.*s, or begin a run in another folder (--out)",
-        key, VALUE_SHOWN, other, VALUE_SHOWN, own, why, VALUE_SHOWN, other);
+    return ad_fail(AD_INVALID,
+                   "%s is %.*s in the checkpoint and %.*s in the recipe: %s, so it cannot change, not even with "
+                   "--force; set it to %.*s, or begin a run in another folder (--out)",
+                   key, VALUE_SHOWN, other, VALUE_SHOWN, own, why, VALUE_SHOWN, other);
   }
   return AD_OK;
 }
@@ -177,11 +176,10 @@ static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, cons
 static void say_other_products(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count) {
   const char *own = value_of(here->facts, here->count, PRODUCTS), *other = value_of(there, count, PRODUCTS);
   if (!other || !strcmp(own, other)) return;
-  ad_log(
-      AD_LOG_WARNING,
-      "matrix products are made otherwise than before the checkpoint, so the bits from here on are not those of a run "
-      "without a break: %s there, %s here",
-      other, own);
+  ad_log(AD_LOG_WARNING,
+         "matrix products are made in another way than before the checkpoint (then: %s; now: %s), so from here on the "
+         "bits differ from those of an uninterrupted run",
+         other, own);
 }
 
 ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
@@ -192,12 +190,13 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
   compare(here, there, count, &bound, &unbound);
   if (bound.used && !run->options.any_recipe)
     return ad_fail(AD_INVALID,
-                   "the checkpoint is of another run: it differs in %s; set them as they were, or go on all the same "
-                   "with --force",
+                   "the checkpoint belongs to another run, which differs in %s; set these keys as they were, or go on "
+                   "anyway with --force",
                    bound_words);
   if (!ad_run_is_first(run)) return AD_OK;
   say_other_products(here, there, count);
-  if (bound.used) ad_log(AD_LOG_WARNING, "goes on from the checkpoint of another run: it differs in %s", bound_words);
-  if (unbound.used) ad_log(AD_LOG_INFO, "since the checkpoint was written there changed %s", unbound_words);
+  if (bound.used)
+    ad_log(AD_LOG_WARNING, "goes on from the checkpoint of another run, which differs in %s", bound_words);
+  if (unbound.used) ad_log(AD_LOG_INFO, "changed since the checkpoint was written: %s", unbound_words);
   return AD_OK;
 }

@@ -111,8 +111,8 @@ static ad_status refuse(const earlier *found, int64_t steps, const char *folder)
   describe_resume(found, steps, resume, sizeof resume);
   if (found->has_weights && found->checkpoint < 0 && found->takes_weights)
     snprintf(weights, sizeof weights,
-             ", where --set model.weights=%s/weights.safetensors begins with its weights; checkpoint.every makes "
-             "checkpoints",
+             ", where --set model.weights=%s/weights.safetensors begins with this run's weights; with checkpoint.every "
+             "a run writes checkpoints",
              folder);
   return ad_fail(AD_INVALID, "%s holds %s: %s; --overwrite replaces it, --out writes to another folder%s", folder,
                  words, resume, weights);
@@ -212,7 +212,8 @@ static ad_status check_dump(const ad_train_options *options) {
 static ad_status check_is_folder(const char *path) {
   struct stat found;
   if (lstat(path, &found) || S_ISDIR(found.st_mode)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s is no folder, and checkpoints are written to one of that name: move it away", path);
+  return ad_fail(AD_INVALID, "%s is not a folder, but checkpoints are written to a folder of that name: move it away",
+                 path);
 }
 
 /* Refuses links in place of the run's folder and of "checkpoints": files there are removed, so the folders must be the

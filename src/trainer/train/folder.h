@@ -13,7 +13,7 @@ typedef struct ad_resumption {
                 * train */
   int64_t finished; /* steps of the finished run in the folder, whatever its recipe; 0: it has no finished run */
 } ad_resumption;
-/* Not collective. */
+/* Finds what a training of this recipe can go on from in the folder. Not collective. */
 ad_status ad_run_folder_resumption(const ad_recipe *recipe, const char *folder, ad_resumption *out) AD_CHECKED;
 /* Removes files that a killed run had begun to write. */
 ad_status ad_run_folder_tidy(const char *folder) AD_CHECKED;

@@ -59,11 +59,10 @@ static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
 /* Refuses to forget a tape whose gradients of weights are still to be added. */
 static ad_status check_over(const ad_run *run, size_t p, size_t m) {
   if (!ad_run_tape(run, p, m)->owes_weights) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "phase `%s` of microbatch %zu begins on the tape of an earlier one, whose backward of weights is still "
-      "to come",
-      ad_program_phase(run->program, p)->name, m);
+  return ad_fail(AD_INVALID,
+                 "phase `%s` of microbatch %zu begins on the tape of an earlier microbatch, whose gradients of weights "
+                 "(W) are still to be added",
+                 ad_program_phase(run->program, p)->name, m);
 }
 
 /* Refuses a second run of a phase in one microbatch: the first run's values are on the tape that would begin anew. */

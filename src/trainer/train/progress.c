@@ -81,8 +81,8 @@ static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
   if (module->open >= 0)
     return ad_fail(
         AD_INVALID,
-        "phase `%s` of microbatch %zu goes back before microbatch %lld of its module was reduced; its REDUCE "
-        "comes first",
+        "the table runs the backward of phase `%s` in microbatch %zu before it reduces microbatch %lld of the same "
+        "module: that REDUCE must come first",
         ad_program_phase(run->program, p)->name, m, (long long)module->open);
   module->open = (int64_t)m;
   module->phases_left = module->phases;
@@ -107,7 +107,7 @@ static ad_status close_microbatch(ad_run *run, size_t p) {
 ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) {
   int64_t back = run->progress.phases[p].back;
   if (back < 0 || (m >= 0 && m != back))
-    return ad_fail(AD_INVALID, "phase `%s` is reduced before its addend of the microbatch is there",
+    return ad_fail(AD_INVALID, "the table reduces phase `%s` before its backward of the microbatch",
                    ad_program_phase(run->program, p)->name);
   *out = (size_t)back;
   return AD_OK;
@@ -131,7 +131,8 @@ ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) {
   if (*owed != m)
     return ad_fail(
         AD_INVALID,
-        "phase `%s` of microbatch %d adds gradients of weights (W) without those of inputs (I), or a second time",
+        "the table adds gradients of weights (W) of phase `%s` in microbatch %d a second time, or without the gradients "
+        "of inputs (I) before",
         ad_program_phase(run->program, p)->name, m);
   *owed = -1;
   return AD_OK;

@@ -307,7 +307,7 @@ static ad_status dump_modules(const training *t, const char *folder) {
 static ad_status begin_dump(const training *t) {
   char *folder;
   if (t->options.dump_step < t->first_step)
-    return ad_fail(AD_INVALID, "step %lld cannot be dumped: %lld steps were taken before",
+    return ad_fail(AD_INVALID, "step %lld cannot be dumped: this training goes on after %lld steps",
                    (long long)t->options.dump_step, (long long)t->first_step);
   AD_TRY(ad_run_dump_folder(&t->options, &folder));
   ad_status status = ad_run_is_first(t->run) ? ad_folder_make(folder) : AD_OK;
@@ -347,7 +347,7 @@ static ad_status check_dumped(const ad_recipe *recipe, const ad_train_options *o
   const char *folder = ad_environment_text("ADDEND_DUMP");
   int64_t own = (int64_t)ad_environment_number("ADDEND_DUMP_STEP", 0), step = folder ? own : options->dump_step;
   if (folder && options->dumps)
-    return ad_fail(AD_INVALID, "one step is dumped: by --dump-step %lld, or by ADDEND_DUMP, which is \"%s\"",
+    return ad_fail(AD_INVALID, "two dumps are asked for, by --dump-step %lld and by ADDEND_DUMP=\"%s\": leave one out",
                    (long long)options->dump_step, folder);
   if (!folder && !options->dumps) return AD_OK;
   if (step >= 0 && step < recipe->train.steps) return AD_OK;
@@ -360,7 +360,7 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
                               ad_train_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
   if (out->resume && out->overwrite)
-    return ad_fail(AD_INVALID, "a run is either gone on with or overwritten: ask for one of `resume`, `overwrite`");
+    return ad_fail(AD_INVALID, "`resume` goes on with a run and `overwrite` replaces it: ask for one of them");
   AD_TRY(check_dumped(recipe, out));
   snprintf(folder, FOLDER_MAX, "runs/%s", recipe->name);
   if (!out->folder) out->folder = folder;
@@ -379,7 +379,8 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
 /* Adds to an error that keys train.* are meant, of the recipe that was derived from this one. */
 static ad_status tell_of_before(const ad_recipe *recipe, ad_status status) {
   const char *name = recipe->program->course.pretraining->name;
-  return status == AD_INVALID ? ad_fail_in(status, "%s, whose train.* is %s.* in this recipe", name, name) : status;
+  return status == AD_INVALID ? ad_fail_in(status, "%s, whose keys train.* are %s.* in this recipe", name, name)
+                              : status;
 }
 
 static ad_status make_folder_before(const ad_recipe *recipe, const ad_train_options *own) {

@@ -146,7 +146,7 @@ static void check_sequence_axis(const ad_decoder_options *options, long long cp,
   char fits[64];
   if (options->data.seq >= 1 && options->data.seq % (2 * cp))
     ad_complain(to, "data.seq",
-                "cp=%lld cuts the sequence into %lld chunks, and %lld is no multiple of that; %s would be", cp, 2 * cp,
+                "cp=%lld cuts the sequence into %lld chunks, and %lld is no multiple of that; %s would do", cp, 2 * cp,
                 (long long)options->data.seq, neighbours(options->data.seq, 2 * cp, fits, sizeof fits));
 }
 
@@ -175,7 +175,8 @@ void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program
                 "layers by their cost",
                 given, stages);
   else if (sum != options->layers || least < 0)
-    ad_complain(to, "schedule.layers", "must be 0 or more and model.layers together, are %lld of %lld", sum,
+    ad_complain(to, "schedule.layers",
+                "must be 0 or more each, with model.layers as their sum; the sum is %lld, model.layers is %lld", sum,
                 (long long)options->layers);
 }
 

@@ -12,7 +12,7 @@ void ad_text_check(const ad_text_options *text, const ad_complaints *to) {
   if (text->text_count && text->token_count)
     ad_complain(to, "data.tokens", "data.text is given too, and a run is trained on one of them: leave one out");
   if (text->mask_count && !text->token_count)
-    ad_complain(to, "data.mask", "goes with data.tokens, which is not given: of a text all bytes count");
+    ad_complain(to, "data.mask", "needs data.tokens, which is not given: all bytes of data.text count");
   if (text->mask_count && text->token_count && text->mask_count != text->token_count)
     ad_complain(to, "data.mask", "must have one file for each of data.tokens, has %zu for %zu", text->mask_count,
                 text->token_count);

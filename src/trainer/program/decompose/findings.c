@@ -14,7 +14,7 @@ typedef struct search {
   ad_decomposition *d;
   const ad_forward *forward;
   ad_comm *comm;
-  ad_decompose_part *part; /* the adversary's */
+  ad_decompose_part *part; /* the part of the adversary's module */
   ad_findings *found;
   ad_tape *tape; /* NULL: this rank is not the adversary's, or nothing has run yet */
   ad_random_components random;

@@ -68,11 +68,12 @@ static void check_tensor_axes(const ad_mesh *view, const ad_mesh *mesh, const ad
                 "etp=%lld is neither 1 (experts whole, tokens split over tp) nor tp=%lld (experts cut as the MLP is)",
                 etp, tp);
   else if (etp != 1 && !has_groups_of_tp(view, mesh))
-    ad_complain(to, "views.sparse",
-                "etp=%lld must have the ranks of tp in mesh \"%s\": let it stand among its axes where tp stands", etp,
-                ad_mesh_text(mesh));
+    ad_complain(
+        to, "views.sparse",
+        "etp=%lld must have the ranks of tp in mesh \"%s\": name etp at the place among the axes that tp has there",
+        etp, ad_mesh_text(mesh));
   else if (!(ad_mesh_named(mesh) & splits))
-    ad_complain(to, "mesh", "must name dp_shard, 1 will do: the view has axes beside etp");
+    ad_complain(to, "mesh", "must name dp_shard (dp_shard=1 will do), since the view has axes besides etp");
 }
 
 static void check_experts(const ad_moe_options *options, const ad_mesh *view, const ad_complaints *to) {

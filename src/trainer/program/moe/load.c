@@ -101,8 +101,8 @@ static ad_status check_summed(const ad_array *all) {
   ad_axes pending = ad_layout_axes_of(&all->layout, AD_P);
   if (!pending) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "tokens of the experts: they are P on `%s`: each rank has counted its own; this may repair "
-                 "it: all_reduce P->R",
+                 "the counts of the experts' tokens are P on `%s`: each rank has counted its own; this may repair it: "
+                 "all_reduce P->R",
                  ad_axes_print(pending, axes, sizeof axes));
 }
 
