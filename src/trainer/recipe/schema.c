@@ -118,9 +118,10 @@ static const ad_key common[] = {
      .help = "steps between evaluations; there is one at the end too; 0: about ten in a run"},
     {"evaluate.prompts", AD_KEY_TEXT, .list = 1, .offset = AT(evaluate.prompts), .second = AT(evaluate.prompt_count),
      .fallback = "",
-     .help = "texts that each evaluation continues, greedily, into samples.jsonl, while other ranks wait for the "
-             "first; with data.tokens numbers of tokens (\"17 4 250\"), or texts where there is a tokenizer.json or the "
-             "model has 256 tokens"},
+     .help =
+         "texts that each evaluation continues, greedily, into samples.jsonl, while other ranks wait for the "
+         "first; with data.tokens numbers of tokens (\"17 4 250\"), or texts where there is a tokenizer.json or the "
+         "model has 256 tokens"},
     {"evaluate.prompt_tokens", AD_KEY_INTEGER, .offset = AT(evaluate.prompt_tokens), .least = 1,
      .most = AD_PROMPT_TOKENS_MAX, .fallback = "40",
      .help =

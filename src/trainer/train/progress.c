@@ -129,11 +129,11 @@ void ad_progress_owe(ad_run *run, size_t p, int32_t m) { *owed_at(run, p, (size_
 ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) {
   int64_t *owed = owed_at(run, p, (size_t)m);
   if (*owed != m)
-    return ad_fail(
-        AD_INVALID,
-        "the table adds gradients of weights (W) of phase `%s` in microbatch %d a second time, or without the gradients "
-        "of inputs (I) before",
-        ad_program_phase(run->program, p)->name, m);
+    return ad_fail(AD_INVALID,
+                   "the table adds gradients of weights (W) of phase `%s` in microbatch %d a second time, or without "
+                   "the gradients "
+                   "of inputs (I) before",
+                   ad_program_phase(run->program, p)->name, m);
   *owed = -1;
   return AD_OK;
 }
