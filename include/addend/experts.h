@@ -29,7 +29,7 @@ typedef struct ad_experts_shape {
   /* The most choices of a batch that an expert takes, as a multiple of an even share of all choices (ad_limit); 0: no
    * limit. */
   double capacity;
-  int has_balance_loss; /* 1: ad_experts_notes gets the balancing loss */
+  int has_balance_loss; /* 1: a balancing loss is computed, and noted by ad_experts_notes */
   /* factor of the deviation of the initial values of `down`, as in ad_mlp_shape; 1: the deviation that its size gives
    */
   double output_factor;

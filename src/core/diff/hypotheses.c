@@ -49,7 +49,8 @@ static double best_number(const ad_trial *trial) {
   return square > 0 ? along / square : NAN;
 }
 
-/* A quick test: a combination whose residual over all elements is larger than this cannot hold element by element. */
+/* A quick test on sums over all elements: 0 if the combination of addends is so far from the sum that it cannot hold
+ * element by element. */
 static int is_near(const ad_trial *trial) {
   const ad_products *products = trial->products;
   double trace = 0, most = 0, n = (double)products->n;

@@ -348,7 +348,8 @@ static int has_shape_of(const ad_dump_param *param, const ad_box *box, const ad_
   return 1;
 }
 
-/* Checks that the tensor is of a floating dtype and has as many elements as its box, or the sample in its box. */
+/* Checks that the tensor has a floating dtype and as many elements as its box (the part that this file holds), or, of a
+ * sampled parameter, as many as the samples in that box. */
 static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *file, const ad_box *box,
                               const ad_safetensor *tensor) {
   char own[160], should[160];

@@ -108,7 +108,7 @@ static int mark_shards(const ad_case *c, int local) {
   return others;
 }
 
-/* Prints which shards or copies are concerned, "" if all are. Leaves no rank marked. */
+/* Prints which shards or copies are wrong, "" if all are. Afterwards no rank of the case is marked. */
 static void print_shards(const ad_case *c, int local, char *out, size_t size) {
   const ad_shape *shape = &c->parts->param->shape;
   ad_box whole = ad_box_whole(shape);

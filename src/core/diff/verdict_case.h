@@ -37,7 +37,7 @@ void ad_case_say_counts(ad_case *c);
 
 /* Patterns relative to the position of the rank that holds the sum (verdict_places.c). */
 int ad_case_try_local(ad_case *c);   /* the sum was not formed over some axes */
-int ad_case_try_group(ad_case *c);   /* the sum was formed over other axes */
+int ad_case_try_group(ad_case *c);   /* the sum was formed over other axes than its types say */
 void ad_case_add_groups(ad_case *c); /* appends try_group's causes without writing a verdict */
 int ad_case_try_some(ad_case *c);    /* each part has the addends of some ranks, and not all parts of the same ranks */
 

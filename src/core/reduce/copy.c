@@ -98,7 +98,7 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
   pass p = {.sum = bucket->pending.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past_caches};
   p.from = grad ? grad->dtype : p.sum;
   p.via = grad ? gradient_dtype(&param->contract, grad->dtype) : p.sum;
-  // The target's dtype is the gradient's and nothing is added: one cast does both.
+  // If nothing is added and the contract's dtype is the target's, one cast replaces two (to p.via, then to p.to).
   if (!base && p.via == p.to && !p.scale) p.via = p.from;
   if (!base && !from)
     memset(to, 0, param->numel * ad_dtype_size(target->dtype));

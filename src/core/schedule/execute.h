@@ -5,10 +5,11 @@
 
 /* How transfers take time and make ranks wait. */
 typedef enum ad_sends {
-  AD_SENDS_OVERLAPPED, /* a SEND ends at once, and a RECV too: what needs it waits. For times: its end is when it came
-                        */
-  AD_SENDS_BUFFERED,   /* a SEND ends at once, a RECV when it was sent */
-  AD_SENDS_BLOCKING    /* both end together; where a table has WAIT_SEND, that one ends as the RECV does */
+  /* A SEND and a RECV end at once; the action that needs a value waits for it. In a report of times a RECV ends when its
+   * value arrived. */
+  AD_SENDS_OVERLAPPED,
+  AD_SENDS_BUFFERED, /* a SEND ends at once, a RECV when it was sent */
+  AD_SENDS_BLOCKING  /* both end together; where a table has WAIT_SEND, that one ends as the RECV does */
 } ad_sends;
 
 typedef struct ad_execution {

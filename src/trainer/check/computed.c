@@ -137,8 +137,8 @@ static size_t add_candidates(const search *s, double factor, ad_causes *causes) 
   return added;
 }
 
-/* Adds all candidates as causes. If no transition's group has the size of the factor, all transitions are candidates:
- * done over one more axis, any of them can make the factor. */
+/* Names as causes the transitions whose group of ranks has the size of the factor by which the gradients are wrong. If
+ * there are none, it names all transitions: any of them, done over one more axis, can give that factor. */
 static void find(const search *s, ad_causes *causes) {
   if (isnan(s->factor) || !add_candidates(s, s->factor, causes)) add_candidates(s, NAN, causes);
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, s->factor,

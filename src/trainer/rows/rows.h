@@ -17,10 +17,10 @@
  * except where a comment says so, and then only if both have one dtype. */
 typedef struct row_kernels {
   void (*add)(void *dst, const void *a, const void *b, size_t n);
-  void (*add_wide)(void *dst, const void *a, const void *b, size_t n);               /* R dst, R a; dst may be a */
-  void (*put)(void *dst, const void *src, double factor, size_t n, int adds);        /* factor * src */
-  void (*put_wide)(void *dst, const void *src, double factor, size_t n, int adds);   /* R dst */
-  void (*put_narrow)(void *dst, const void *src, double factor, size_t n, int adds); /* R src */
+  void (*add_wide)(void *dst, const void *a, const void *b, size_t n);        /* a + b; dst and a are R; dst may be a */
+  void (*put)(void *dst, const void *src, double factor, size_t n, int adds); /* factor * src */
+  void (*put_wide)(void *dst, const void *src, double factor, size_t n, int adds);   /* factor * src; dst is R */
+  void (*put_narrow)(void *dst, const void *src, double factor, size_t n, int adds); /* factor * src; src is R */
   void (*put_divided)(void *dst, const void *src, double divisor, size_t n,
                       int adds);                                                    /* src / divisor; dst may be src */
   void (*put_product)(void *dst, const void *a, const void *b, size_t n, int adds); /* a * b */

@@ -60,7 +60,7 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
                  out->site, ad_axes_print(ad_layout_cut_axes(&gathered->layout), axes, sizeof axes));
 }
 
-/* Once the statistics are gathered, all ranks along an axis that cuts the vocabulary have the same loss (I). */
+/* Where an axis cuts the vocabulary, its ranks gather their statistics and then compute the same loss: type I. */
 static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   if (!logits->shape.ndim) return ad_operation_describe(tape, out);

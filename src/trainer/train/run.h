@@ -59,7 +59,7 @@ typedef struct ad_module_run {
 /* Which gradients of a phase are still to be reduced or to be computed. */
 typedef struct ad_phase_progress {
   int64_t back; /* the microbatch whose addend came last and is not reduced; -1: none */
-  /* Of each tape: the microbatch whose gradients of inputs (I) came, and of weights (W) did not; -1: none. */
+  /* For each tape: the microbatch whose gradients of inputs (I) came but not those of weights (W); -1: none. */
   int64_t *owed;
 } ad_phase_progress;
 
