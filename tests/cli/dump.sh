@@ -199,10 +199,10 @@ says "step 2 cannot be dumped: the recipe takes steps 0 to 1"
 [ ! -e no ] || fail "a refused dump left the folder no"
 exits_with 2 "$addend" train "$recipe" -o no --dump-step -1
 exits_with 2 "$addend" train "$recipe" --set train.steps=3 --resume -o asked --dump-step 1
-says "asked/dump-1 is there already"
+says "asked/dump-1 already exists"
 train gpt-dp --set checkpoint.every=1 -o begun
 exits_with 2 "$addend" train "$recipe" --set train.steps=4 --resume -o begun --dump-step 1
-says "step 1 cannot be dumped: 2 steps were taken before"
+says "step 1 cannot be dumped: this training continues from a checkpoint after 2 steps"
 train gpt-dp --set train.steps=4 --set checkpoint.every=1 --resume -o begun --dump-step 3
 adds_up begun/dump-3/*
 train gpt-dp -o begun --overwrite

@@ -38,7 +38,7 @@ for option in --overwrite --resume; do
 done
 rm own/checkpoints && mkdir own/checkpoints && ln -s ../../precious/checkpoints/step-2 own/checkpoints/step-2
 rm own/weights.safetensors && ln -s ../precious/weights.safetensors own/weights.safetensors && ln -s ../precious/dump-1 own/dump-1
-refused "own/dump-1 is there already: move it away$" -o own --overwrite --dump-step 1
+refused "own/dump-1 already exists: move it away$" -o own --overwrite --dump-step 1
 unchanged "a dump is a link"
 train -o own --overwrite || fail "links to files of another run"
 unchanged "a checkpoint is a link"
@@ -51,7 +51,7 @@ train -o precious --overwrite --dump-step 1 || fail "overwrite"
 [ "$(cat precious/checkpoints/notes.txt precious/checkpoints/*.others/notes.txt precious/dump-1/notes.txt | grep -c mine)" -eq 3 ] || fail "notes stay"
 for name in $alike; do [ "$(cat "precious/dump-1/$name")" = mine ] || fail "$name stays"; done
 mv precious/dump-1/rank00000.sum.safetensors kept && mkdir precious/dump-1/rank00000.sum.safetensors && sums precious >before
-refused "precious/dump-1/rank00000.sum.safetensors is a folder, where a file is to be written: move it away$" -o precious --overwrite --dump-step 1
+refused "precious/dump-1/rank00000.sum.safetensors is a folder, but a file of that name must be written: move the folder away$" -o precious --overwrite --dump-step 1
 unchanged "a folder has the name of a file of the dump"
 rmdir precious/dump-1/rank00000.sum.safetensors && mv kept precious/dump-1/rank00000.sum.safetensors
 [ -s precious/dump-1/rank00000.sum.safetensors ] && [ "$(ls -d precious/checkpoints/step-[0-9] | wc -l)" -eq 2 ] || fail "and the new run has its files"

@@ -154,7 +154,7 @@ refused 'its token 0 is 2147483647' "${of_tokens[@]}" --set 'evaluate.prompts=["
 refused 'makes 4097 tokens; at most 4096' --set "evaluate.prompts=[$(printf 'x%.0s' $(seq 4097))]"
 refused 'has 65 prompts; at most 64' --set "evaluate.prompts=[$(seq -s, 65)]"
 refused 'must be at most 4096, is 4097' "${prompts[@]}" --set evaluate.prompt_tokens=4097
-refused 'evaluate.prompts[1]: is no list of numbers of tokens, and there is no tokenizer' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "Once"]'
+refused 'evaluate.prompts[1]: is not a list of token numbers, and there is no tokenizer' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "Once"]'
 printf '%s\n' 'name: t' >line.yaml
 sed 's/^train:/evaluate: {every: 2, prompts: [\n  "a",\n  ""]}\ntrain:/' "$recipe" >line.yaml
 "$addend" train line.yaml -o refused >out 2>err && fail "an empty prompt"

@@ -127,7 +127,7 @@ grep -q "after 10 steps, and the recipe asks for 9" err || fail "no message that
 mkdir -p empty/checkpoints
 for folder in nowhere empty; do
   train -o $folder --resume || fail "--resume fails in a folder without a run"
-  grep -q "^addend: $folder/checkpoints: there is no checkpoint to go on from: the run begins" err || fail "no message that --resume begins a new run"
+  grep -q "^addend: $folder/checkpoints: there is no checkpoint to continue from: the run begins" err || fail "no message that --resume begins a new run"
   cmp straight/weights.safetensors $folder/weights.safetensors || fail "--resume in $folder, without a run, did not train all steps"
 done
 cp -r stopped counted
@@ -157,11 +157,11 @@ exits_with 2 train -o stopped --force
 grep -q -- "--force goes with --resume" err || fail "no message that --force needs --resume"
 cp -r stopped listed
 train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "resuming with changed keys that may change fails"
-grep -q "^addend: changed since the checkpoint was written: shard.zero (checkpoint: 0, recipe: 1), train.steps (checkpoint: 10, recipe: 11)" err || fail "no list of the changed keys"
+grep -q "^addend: keys of the recipe changed since the checkpoint was written: shard.zero (checkpoint: 0, recipe: 1), train.steps (checkpoint: 10, recipe: 11)" err || fail "no list of the changed keys"
 # Another library for matrix products gives other bits, which is told.
 cp -r stopped otherwise
 ADDEND_PRODUCTS=openblas train -o otherwise --resume || fail "resuming with another library for matrix products fails"
-grep -q "^addend: warning: matrix products are made in another way than before the checkpoint (then: by table; .*; now: OpenBLAS; .*), so" err || fail "no warning that matrix products are computed differently"
+grep -q "^addend: warning: matrix products are computed in another way than before the checkpoint (then: by table; .*; now: OpenBLAS; .*), so" err || fail "no warning that matrix products are computed differently"
 grep -q '"products": "OpenBLAS; ' otherwise/run.json || fail "run.json does not name the library of the matrix products"
 train -o same --resume --set train.steps=11 && ! grep -q "matrix products are made" err || fail "the same matrix products cause a warning, or resuming fails"
 # A text is identified by its contents.

@@ -157,7 +157,7 @@ done
 cmp tokenizer.json one/tokenizer.json || fail "the tokenizer is copied"
 mkdir foreign && echo own >foreign/tokenizer.json
 train -o foreign || fail "train beside another tokenizer.json"
-grep -q "foreign/tokenizer.json is left as it is, but differs from tokenizer.json, which belongs to the run" err || fail "says that it stays"
+grep -q "foreign/tokenizer.json was not overwritten, but differs from tokenizer.json, which this run uses" err || fail "says that it stays"
 [ "$(cat foreign/tokenizer.json)" = own ] || fail "another tokenizer.json stays"
 train -o foreign --overwrite && [ "$(cat foreign/tokenizer.json)" = own ] || fail "--overwrite leaves what is not addend's"
 mv tokenizer.json away.json

@@ -58,7 +58,7 @@ grep -q "^held-out loss [0-9.]* +- [0-9.]* (standard error) over 10 samples, aft
 [ ! -s err ] || { cat err >&2; fail "nothing else is told"; }
 tiny -o more --set evaluate.samples=1000 --set evaluate.every=8
 [ "$(held_out more)" = "[(7, 24)]" ] || fail "all that there are: $(held_out more)"
-grep -q "^addend: evaluate.samples is 1000, and 24 are held out: each evaluation reads all of them$" err || { cat err >&2; fail "it says that there are fewer"; }
+grep -q "^addend: evaluate.samples is 1000, but only 24 samples are held out: each evaluation reads all of these$" err || { cat err >&2; fail "it says that there are fewer"; }
 tiny -o none --set evaluate.samples=0
 [ "$(held_out none)" = "[]" ] && ! grep -q held-out out || fail "no evaluation"
 tiny -o uncounted-there --set 'data.valid=[0, 0]'
@@ -66,8 +66,8 @@ tiny -o uncounted-there --set 'data.valid=[0, 0]'
 # Law 5: a step without a counted token has gradient 0, with a warning, and training continues; of several such steps
 # the first is named, with their number.
 "$addend" train "$source/recipes/gpt-dp.yaml" --set 'data.valid=[0]' --set train.steps=2 -o uncounted --json >uncounted.json 2>err || fail "uncounted"
-grep -q "^addend: warning: step 0: no token of the batch counts; its gradient is 0$" err || { cat err >&2; fail "it warns"; }
-grep -q "^addend: warning: in 2 steps no token of the batch counted; their gradients were 0$" err || { cat err >&2; fail "it counts them"; }
+grep -q "^addend: warning: step 0: no token of the batch counts in the loss, so the gradient is 0$" err || { cat err >&2; fail "it warns"; }
+grep -q "^addend: warning: in 2 steps no token of the batch counted in the loss; the gradients of these steps were 0$" err || { cat err >&2; fail "it counts them"; }
 [ "$(grep -c "^addend: warning: " err)" -eq 2 ] || { cat err >&2; fail "it warns once"; }
 python3 - <<'P'
 import json

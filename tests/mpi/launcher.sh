@@ -109,7 +109,7 @@ refused 2 'started 2 rank(s), the mesh "dp_replicate=3 dp_shard=1" of gpt-dp has
 refused 2 'sabotage starts ranks of its own' "${launch[@]}" -n 3 "$build/addend" check "$recipe" --sabotage
 refused 2 'no-such-recipe.yaml' "${launch[@]}" -n 2 "$build/addend" check no-such-recipe.yaml
 must "${launch[@]}" -n 3 "$build/addend" train "$recipe" --set train.steps=2 --resume --out "$work/begun"
-[ "$(grep -c 'begun/checkpoints: there is no checkpoint to go on from: the run begins' "$work/out")" -eq 1 ] || fail "--resume begins where there is nothing, and says so once"
+[ "$(grep -c 'begun/checkpoints: there is no checkpoint to continue from: the run begins' "$work/out")" -eq 1 ] || fail "--resume begins where there is nothing, and says so once"
 refused 1 'different versions of addend: rank 0 has' "${launch[@]}" -n 1 "$build/mpi_sums" : -n 1 "$build/mpi_sums_of_another_version"
 refused 1 'could not be loaded' env ADDEND_MPI_MODULE=/nowhere/module.so "${launch[@]}" -n 1 "$build/mpi_sums"
 cp "$build/mpi_sums" "$work/moved"

@@ -244,7 +244,7 @@ static const char *words_of(const char *recipe, const ad_table *table, const mis
 /* The laws only require that a stage is reduced after its last addend; the executing run also requires a reduction of
  * each microbatch once its addends are there. */
 static int wants_each_reduced(outcome became, const ad_launch_result *result) {
-  return became == REFUSED && (strstr(result->message, "of the same module: that REDUCE must come first") ||
+  return became == REFUSED && (strstr(result->message, "of the same module: REDUCE of microbatch ") ||
                                strstr(result->message, "before its backward of the microbatch"));
 }
 

@@ -659,9 +659,10 @@ static void a_crossing_whose_bridge_joins_other_meshes_is_refused(void **state) 
 static void a_loss_that_does_not_depend_on_what_arrived_is_refused(void **state) {
   seen *s = run_on(&three_and_two, PAIR, LOSS_OF_NOTHING, 2, 0);
   for (int64_t rank = 0; rank < three_and_two.ranks; rank++) {
-    if (!strstr(s->message[rank],
-                "`x` came from other ranks, and no loss of microbatch 0 depends on it here; its "
-                "gradient is awaited there"))
+    if (!strstr(
+            s->message[rank],
+            "no loss of microbatch 0 on this rank depends on `x`, which other ranks sent, so there is no gradient to "
+            "send back, for which they wait"))
       fail_msg("rank %d: %s", (int)rank, s->message[rank]);
   }
   forget(s);

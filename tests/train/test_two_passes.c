@@ -313,7 +313,7 @@ static void weights_that_are_left_out_end_the_step(void **state) {
   ends_with(leave_weights_out,
             "still to come: the backward of weights (ad_backward_weights) of a tape was left out; nothing was changed");
   ends_with(take_a_tape_that_waits,
-            "begins on the tape of an earlier microbatch, whose gradients of weights (W) are still to be added");
+            "would reuse the tape of an earlier microbatch whose weight gradients (W) are not computed yet");
 }
 
 /* At the begin of a pass no tape may have memory of the pool. */

@@ -202,7 +202,7 @@ void ad_crossings_begin_pass(ad_run *run) {
 static ad_status note_posted(const ad_crossing *c, size_t m, int backward) {
   int64_t *posted = &c->ways[backward].posted[place_of(&c->ways[backward], m)];
   if (*posted == (int64_t)m)
-    return ad_fail(AD_INVALID, "%s`%s` of microbatch %zu is sent or received a second time",
+    return ad_fail(AD_INVALID, "the schedule sends or receives %s`%s` of microbatch %zu a second time",
                    backward ? "the gradient of " : "", c->spec->value, m);
   *posted = (int64_t)m;
   return AD_OK;
@@ -211,8 +211,9 @@ static ad_status note_posted(const ad_crossing *c, size_t m, int backward) {
 /* AD_INVALID if microbatch m, which is about to be used here, was not received. */
 static ad_status check_posted(const ad_crossing *c, size_t m, int backward) {
   if (c->ways[backward].posted[place_of(&c->ways[backward], m)] == (int64_t)m) return AD_OK;
-  return ad_fail(AD_INVALID, "%s`%s` of microbatch %zu is used before its %s", backward ? "the gradient of " : "",
-                 c->spec->value, m, ad_action_name(backward ? AD_ACTION_RECV_B : AD_ACTION_RECV_F));
+  return ad_fail(AD_INVALID, "the schedule uses %s`%s` of microbatch %zu before its %s action",
+                 backward ? "the gradient of " : "", c->spec->value, m,
+                 ad_action_name(backward ? AD_ACTION_RECV_B : AD_ACTION_RECV_F));
 }
 
 /* ---- casts for the wire ---- */
@@ -310,8 +311,9 @@ ad_status ad_crossings_settle(ad_run *run) {
 
 static ad_status check_given(const ad_crossing *c, const ad_passed_value *passed, size_t m) {
   if (!is_source(c) || passed->output) return AD_OK;
-  return ad_fail(AD_INVALID, "`%s` of microbatch %zu is sent before the phase that gives it has run", c->spec->value,
-                 m);
+  return ad_fail(AD_INVALID,
+                 "the schedule sends `%s` of microbatch %zu before the phase that computes this value has run",
+                 c->spec->value, m);
 }
 
 /* Posts one transfer: this rank sends `in` or receives `out`; the other is NULL. */
@@ -357,10 +359,11 @@ static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m
   int arrived = 0;
   AD_TRY(ad_passed_gradients(passed, ad_run_own_phases(run), sum, &arrived));
   if (arrived) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "`%s` came from other ranks, and no loss of microbatch %zu depends on it here; its "
-                 "gradient is awaited there",
-                 c->spec->value, m);
+  return ad_fail(
+      AD_INVALID,
+      "no loss of microbatch %zu on this rank depends on `%s`, which other ranks sent, so there is no gradient to "
+      "send back, for which they wait",
+      m, c->spec->value);
 }
 
 static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {

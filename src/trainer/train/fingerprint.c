@@ -177,8 +177,8 @@ static void say_other_products(const ad_fingerprint *here, const ad_checkpoint_f
   const char *own = value_of(here->facts, here->count, PRODUCTS), *other = value_of(there, count, PRODUCTS);
   if (!other || !strcmp(own, other)) return;
   ad_log(AD_LOG_WARNING,
-         "matrix products are made in another way than before the checkpoint (then: %s; now: %s), so from here on the "
-         "bits differ from those of an uninterrupted run",
+         "matrix products are computed in another way than before the checkpoint (then: %s; now: %s), so from now "
+         "on results are not bit-identical to those of an uninterrupted run",
          other, own);
 }
 
@@ -189,14 +189,16 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
   ad_text bound = ad_text_on(bound_words, WORDS), unbound = ad_text_on(unbound_words, WORDS);
   compare(here, there, count, &bound, &unbound);
   if (bound.used && !run->options.any_recipe)
-    return ad_fail(AD_INVALID,
-                   "the checkpoint belongs to another run, which differs in %s; set these keys as they were, or go on "
-                   "anyway with --force",
-                   bound_words);
+    return ad_fail(
+        AD_INVALID,
+        "the checkpoint belongs to another run, which differs in %s; set these keys as they were, or continue "
+        "anyway with --force",
+        bound_words);
   if (!ad_run_is_first(run)) return AD_OK;
   say_other_products(here, there, count);
   if (bound.used)
-    ad_log(AD_LOG_WARNING, "goes on from the checkpoint of another run, which differs in %s", bound_words);
-  if (unbound.used) ad_log(AD_LOG_INFO, "changed since the checkpoint was written: %s", unbound_words);
+    ad_log(AD_LOG_WARNING, "continuing from the checkpoint of another run, which differs in %s", bound_words);
+  if (unbound.used)
+    ad_log(AD_LOG_INFO, "keys of the recipe changed since the checkpoint was written: %s", unbound_words);
   return AD_OK;
 }

@@ -174,7 +174,7 @@ static ad_status check_dumped(const char *folder, const char *name) {
   AD_TRY(ad_path_in(folder, name, &path));
   ad_status status = AD_OK;
   if (is_folder(path))
-    status = ad_fail(AD_INVALID, "%s is a folder, where a file is to be written: move it away", path);
+    status = ad_fail(AD_INVALID, "%s is a folder, but a file of that name must be written: move the folder away", path);
   ad_release(path);
   return status;
 }
@@ -195,7 +195,7 @@ static ad_status check_earlier_dump(const ad_train_options *options, const char 
   struct stat found;
   if (lstat(path, &found)) return AD_OK;
   if (options->overwrite && S_ISDIR(found.st_mode)) return check_all_dumped(path);
-  return ad_fail(AD_INVALID, "%s is there already: move it away%s", path,
+  return ad_fail(AD_INVALID, "%s already exists: move it away%s", path,
                  options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
 }
 
@@ -286,7 +286,7 @@ static ad_status remove_dump(const char *folder, const char *name) {
   int left = 0;
   AD_TRY(ad_path_in(folder, name, &path));
   ad_status status = is_folder(path) ? ad_folder_remove_known(path, is_dumped, &left) : AD_OK;
-  if (left) ad_log(AD_LOG_INFO, "%s: holds files that are not addend's, which stay", path);
+  if (left) ad_log(AD_LOG_INFO, "%s: contains files that addend did not write; they were not removed", path);
   ad_release(path);
   return status;
 }

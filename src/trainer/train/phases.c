@@ -23,7 +23,7 @@ static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
   AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
   for (size_t v = 0; v < run->program->value_count; v++) {
     if (ad_run_microbatch(run, m)->values[v].output || !ad_phase_lists(phase->gives, run->program->values[v])) continue;
-    return ad_fail(AD_INVALID, "phase `%s` did not give `%s`", phase->name, run->program->values[v]);
+    return ad_fail(AD_INVALID, "phase `%s` did not compute its value `%s`", phase->name, run->program->values[v]);
   }
   return AD_OK;
 }
@@ -59,10 +59,11 @@ static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
 /* Refuses to forget a tape whose gradients of weights are still to be added. */
 static ad_status check_over(const ad_run *run, size_t p, size_t m) {
   if (!ad_run_tape(run, p, m)->owes_weights) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "phase `%s` of microbatch %zu begins on the tape of an earlier microbatch, whose gradients of weights "
-                 "(W) are still to be added",
-                 ad_program_phase(run->program, p)->name, m);
+  return ad_fail(
+      AD_INVALID,
+      "phase `%s` of microbatch %zu would reuse the tape of an earlier microbatch whose weight gradients (W) "
+      "are not computed yet",
+      ad_program_phase(run->program, p)->name, m);
 }
 
 /* Refuses a second run of a phase in one microbatch: the first run's values are on the tape that would begin anew. */
@@ -71,7 +72,8 @@ static ad_status check_first_run(const ad_run *run, size_t p, size_t m) {
   for (size_t v = 0; v < run->program->value_count; v++)
     if (values[v].inputs[ad_run_phase(run, p)->place] ||
         (values[v].output && ad_phase_lists(run->program->phases[p].gives, run->program->values[v])))
-      return ad_fail(AD_INVALID, "phase `%s` runs a second time in microbatch %zu", run->program->phases[p].name, m);
+      return ad_fail(AD_INVALID, "the schedule runs phase `%s` a second time in microbatch %zu",
+                     run->program->phases[p].name, m);
   return AD_OK;
 }
 
@@ -105,7 +107,8 @@ static ad_status check_losses(const ad_run *run, size_t m) {
   if (ad_run_own_phases(run) < phases(run)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
     if (is_handed_in(run, i, m)) continue;
-    return ad_fail(AD_INVALID, "no phase handed in the loss `%s`", ad_program_loss(run->program, i)->name);
+    return ad_fail(AD_INVALID, "no phase of the program computed the loss `%s`",
+                   ad_program_loss(run->program, i)->name);
   }
   return AD_OK;
 }

@@ -81,9 +81,9 @@ static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
   if (module->open >= 0)
     return ad_fail(
         AD_INVALID,
-        "the table runs the backward of phase `%s` in microbatch %zu before it reduces microbatch %lld of the same "
-        "module: that REDUCE must come first",
-        ad_program_phase(run->program, p)->name, m, (long long)module->open);
+        "the schedule runs the backward of phase `%s` in microbatch %zu before it reduces microbatch %lld of the same "
+        "module: REDUCE of microbatch %lld must come first",
+        ad_program_phase(run->program, p)->name, m, (long long)module->open, (long long)module->open);
   module->open = (int64_t)m;
   module->phases_left = module->phases;
   return ad_reducer_begin_microbatch(reducer_of(run, p), next_sync(run, module));
@@ -107,7 +107,7 @@ static ad_status close_microbatch(ad_run *run, size_t p) {
 ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) {
   int64_t back = run->progress.phases[p].back;
   if (back < 0 || (m >= 0 && m != back))
-    return ad_fail(AD_INVALID, "the table reduces phase `%s` before its backward of the microbatch",
+    return ad_fail(AD_INVALID, "the schedule reduces the gradients of phase `%s` before its backward of the microbatch",
                    ad_program_phase(run->program, p)->name);
   *out = (size_t)back;
   return AD_OK;
@@ -129,11 +129,11 @@ void ad_progress_owe(ad_run *run, size_t p, int32_t m) { *owed_at(run, p, (size_
 ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) {
   int64_t *owed = owed_at(run, p, (size_t)m);
   if (*owed != m)
-    return ad_fail(AD_INVALID,
-                   "the table adds gradients of weights (W) of phase `%s` in microbatch %d a second time, or without "
-                   "the gradients "
-                   "of inputs (I) before",
-                   ad_program_phase(run->program, p)->name, m);
+    return ad_fail(
+        AD_INVALID,
+        "the schedule computes weight gradients (W) of phase `%s` in microbatch %d a second time, or before the "
+        "input gradients (I)",
+        ad_program_phase(run->program, p)->name, m);
   *owed = -1;
   return AD_OK;
 }

@@ -23,9 +23,10 @@ static ad_status encode(const ad_recipe *recipe, const ad_train_options *options
                         const char *text, ad_prompt *out) {
   int32_t *tokens = NULL;
   if (!options->encode || !tokenizer)
-    return ad_fail(AD_INVALID,
-                   "is no list of numbers of tokens, and there is no tokenizer for text: put a tokenizer.json beside "
-                   "data.tokens, or write numbers, such as \"17 4 250\"");
+    return ad_fail(
+        AD_INVALID,
+        "is not a list of token numbers, and there is no tokenizer to read text with: put a tokenizer.json beside "
+        "data.tokens, or write token numbers, such as \"17 4 250\"");
   AD_TRY(options->encode(options->context, tokenizer, text, &tokens, &out->count));
   ad_status status = ad_new((size_t)out->count, &out->tokens);
   if (!status) memcpy(out->tokens, tokens, (size_t)out->count * sizeof *tokens);

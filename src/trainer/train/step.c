@@ -112,7 +112,8 @@ static ad_status sum_losses(ad_run *run, const ad_step_state *state, ad_step_rep
 static void warn_without_tokens(ad_run *run, const ad_step_report *report) {
   if (report->count || ad_comm_is_dry(run->comm)) return;  // on engine dry the other ranks' counts are not known
   if (run->uncounted++ || !ad_run_warns(run)) return;
-  ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts; its gradient is 0", (long long)report->step);
+  ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts in the loss, so the gradient is 0",
+         (long long)report->step);
 }
 
 static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_report *report) {
@@ -144,7 +145,8 @@ static ad_status judge_norm(ad_run *run, ad_step_report *report) {
                    (long long)report->step, report->norm, report->loss);
   }
   if (ad_run_warns(run)) {
-    ad_log(AD_LOG_WARNING, "step %lld: a gradient overflowed f16; nothing was updated, the loss scale falls to 2^%d",
+    ad_log(AD_LOG_WARNING,
+           "step %lld: a gradient overflowed f16; nothing was updated, and the loss scale falls to 2^%d",
            (long long)report->step, run->loss_scale.exponent);
   }
   return AD_OK;

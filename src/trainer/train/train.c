@@ -206,7 +206,8 @@ static ad_status write_results(training *t, ad_timeline *timeline, int finished)
 
 static void tell_uncounted(const ad_run *run) {
   if (run->uncounted > 1 && ad_run_warns(run))
-    ad_log(AD_LOG_WARNING, "in %lld steps no token of the batch counted; their gradients were 0",
+    ad_log(AD_LOG_WARNING,
+           "in %lld steps no token of the batch counted in the loss; the gradients of these steps were 0",
            (long long)run->uncounted);
 }
 
@@ -236,7 +237,8 @@ static ad_status find_resumption(training *t, ad_resumption *out) {
 
 static void say_it_begins(const training *t) {
   if (ad_run_is_first(t->run))
-    ad_log(AD_LOG_INFO, "%s: there is no checkpoint to go on from: the run begins with its first step", t->checkpoints);
+    ad_log(AD_LOG_INFO, "%s: there is no checkpoint to continue from: the run begins with its first step",
+           t->checkpoints);
 }
 
 /* Logs that steps are repeated if the newest checkpoint is older than the end of the finished run. */
@@ -307,7 +309,7 @@ static ad_status dump_modules(const training *t, const char *folder) {
 static ad_status begin_dump(const training *t) {
   char *folder;
   if (t->options.dump_step < t->first_step)
-    return ad_fail(AD_INVALID, "step %lld cannot be dumped: this training goes on after %lld steps",
+    return ad_fail(AD_INVALID, "step %lld cannot be dumped: this training continues from a checkpoint after %lld steps",
                    (long long)t->options.dump_step, (long long)t->first_step);
   AD_TRY(ad_run_dump_folder(&t->options, &folder));
   ad_status status = ad_run_is_first(t->run) ? ad_folder_make(folder) : AD_OK;
@@ -360,7 +362,7 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
                               ad_train_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
   if (out->resume && out->overwrite)
-    return ad_fail(AD_INVALID, "`resume` goes on with a run and `overwrite` replaces it: ask for one of them");
+    return ad_fail(AD_INVALID, "`resume` continues a run and `overwrite` replaces it: set only one of the two");
   AD_TRY(check_dumped(recipe, out));
   snprintf(folder, FOLDER_MAX, "runs/%s", recipe->name);
   if (!out->folder) out->folder = folder;
@@ -416,19 +418,21 @@ static void say_what_bf16_is_worth(const training *t) {
   ad_products products = ad_products_in_use();
   if (ad_run_compute_dtype(t->run) != AD_BF16 || !ad_products_widen(products) || !ad_run_is_first(t->run)) return;
   if (atomic_flag_test_and_set(&is_said)) return;
-  ad_log(AD_LOG_INFO,
-         "computing in bf16 takes less memory here than in f32, but more time: %s, so its products are made in f32",
-         products.units < AD_UNITS_AVX512BF16  ? "this processor has no bf16 instructions"
-         : products.units < AD_UNITS_FAST_BF16 ? "this processor has no matrix units (AMX)"
-                                               : "so it was chosen (ADDEND_PRODUCTS), or oneDNN is missing");
+  ad_log(
+      AD_LOG_INFO,
+      "computing in bf16 takes less memory than in f32 on this machine, but more time, since matrix products of bf16 "
+      "are computed in f32: %s",
+      products.units < AD_UNITS_AVX512BF16  ? "this processor has no bf16 instructions"
+      : products.units < AD_UNITS_FAST_BF16 ? "this processor has no matrix units (AMX)"
+                                            : "ADDEND_PRODUCTS chose so, or oneDNN is missing");
 }
 
 static void say_what_is_evaluated(const training *t) {
   int64_t wanted = t->run->recipe->evaluate.samples, there = ad_run_evaluated(t->run);
   if (!there || there >= wanted || !ad_run_is_first(t->run) || !ad_recipe_gives(t->run->recipe, "evaluate.samples"))
     return;
-  ad_log(AD_LOG_INFO, "evaluate.samples is %lld, and %lld %s held out: each evaluation reads all of them",
-         (long long)wanted, (long long)there, there == 1 ? "is" : "are");
+  ad_log(AD_LOG_INFO, "evaluate.samples is %lld, but only %lld %s held out: each evaluation reads all of these",
+         (long long)wanted, (long long)there, there == 1 ? "sample is" : "samples are");
 }
 
 static void turn_to(const training *t, const ad_comm *comm, const char *what, const char *folder,

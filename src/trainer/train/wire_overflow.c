@@ -80,7 +80,7 @@ ad_status ad_wire_overflow_fail(const ad_run *run, int64_t step) {
   return ad_fail(
       AD_NUMBER,
       "step %lld: %s`%s` overflows f16 on its way %sfrom module `%s` to `%s`: its largest value is %.3g, and "
-      "f16 ends at 65504; nothing was updated; a wire of bf16 has a wide enough range",
+      "f16 ends at 65504; nothing was updated; send it in bf16, whose range is wide enough",
       (long long)step, of->backward ? "the gradient of " : "", of->spec->value, of->backward ? "back " : "",
       of->backward ? needs : source, of->backward ? source : needs, of->largest);
 }
