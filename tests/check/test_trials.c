@@ -278,7 +278,8 @@ static void a_place_that_is_not_found_again_is_said(void **state) {
     sabotage.planting.place.ordinal += 1000;
     must(ad_derived_try_record(recipe, &sabotage));
     assert_int_equal(sabotage.caught, AD_CAUGHT_NONE);
-    assert_string_equal(sabotage.message, "the step with the mistake did not reach the transition again");
+    assert_string_equal(sabotage.message,
+                        "the step with the mistake did not reach the transition in which the mistake is planted");
     break;
   }
   ad_places_release(&places);

@@ -97,26 +97,33 @@ static ad_status check_with(const ad_recipe *recipe, const ad_check_options *opt
 static ad_status check_options(const ad_check_options *options) {
   if (ad_environment_text("ADDEND_DUMP"))
     return ad_fail(AD_INVALID,
-                   "ADDEND_DUMP is set, but a proof takes each step several times, also on one process: train with "
-                   "ADDEND_DUMP or --dump-step, or ask the proof for its gradients with --dump");
+                   "ADDEND_DUMP is set, but a proof takes each step several times: unset ADDEND_DUMP; addend "
+                   "check --dump writes the gradients of a proof, addend train --dump-step dumps a step");
   if (options->steps < 0)
     return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
   if (options->sabotage_count < 0)
     return ad_fail(AD_INVALID, "the number of mistakes to draw (--sabotage=N) is %lld: it must be 0 (all) or more",
                    (long long)options->sabotage_count);
   if (options->directional && options->dump)
-    return ad_fail(AD_INVALID, "--directional compares no gradients: leave out --dump");
+    return ad_fail(
+        AD_INVALID,
+        "--directional does not compare gradients with a reference, so there is nothing to dump: leave out --dump");
   if (options->directional &&
       (options->sabotage || options->steps > 1 || options->recipe_dtype || options->dtype == AD_F32))
-    return ad_fail(AD_INVALID,
-                   "--directional is one step in f64 on its own: leave out --sabotage, --steps and --dtype");
+    return ad_fail(
+        AD_INVALID,
+        "--directional always takes one step in f64, without mistakes: leave out --sabotage, --steps and --dtype");
   return AD_OK;
 }
 
 static ad_status check_slope(const ad_recipe *recipe) {
   const char *(*not_smooth)(const void *options) = recipe->program->rules.not_smooth;
   const char *what = not_smooth ? not_smooth(recipe->options) : NULL;
-  return what ? ad_fail(AD_INVALID, "--directional compares a loss's slope with its gradients: %s", what) : AD_OK;
+  return what
+             ? ad_fail(AD_INVALID,
+                       "--directional compares the slope of the loss with its gradients, which needs a smooth loss: %s",
+                       what)
+             : AD_OK;
 }
 
 /* Makes the dump's folder before any rank starts, so that a folder that cannot be made is reported then. */

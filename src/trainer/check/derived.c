@@ -289,7 +289,8 @@ static ad_status take_mended_step(void *context) {
   AD_TRY(take_recorded_step(context));
   return recorded->planting->fired
              ? AD_OK
-             : ad_fail(AD_INVALID, "the step with the mistake did not reach the transition again");
+             : ad_fail(AD_INVALID,
+                       "the step with the mistake did not reach the transition in which the mistake is planted");
 }
 
 ad_status ad_derived_repair(const ad_recipe *recipe, ad_sabotage *sabotage, ad_repair *out, int *found) {
@@ -312,7 +313,7 @@ ad_status ad_derived_try_record(const ad_recipe *recipe, ad_sabotage *sabotage) 
     snprintf(sabotage->message, sizeof sabotage->message, "%s", ad_last_error());
   } else if (!sabotage->planting.fired) {
     snprintf(sabotage->message, sizeof sabotage->message,
-             "the step with the mistake did not reach the transition again");
+             "the step with the mistake did not reach the transition in which the mistake is planted");
   } else if (why_same_program(&sabotage->planting)) {
     sabotage->caught = AD_CAUGHT_NO_EFFECT;
     snprintf(sabotage->message, sizeof sabotage->message, "%s", why_same_program(&sabotage->planting));

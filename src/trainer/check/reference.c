@@ -204,7 +204,10 @@ static ad_status give_decisions(const ad_run *run, const int32_t *decisions, siz
   size_t own_count;
   AD_TRY(ad_program_kind_of(program)->choices.decisions(ad_program_own(program), AD_OBEYS, &own, &own_count));
   if (own_count != count)
-    return ad_fail(AD_INVALID, "the reference has %zu choices in a step, the distributed run %zu", own_count, count);
+    return ad_fail(
+        AD_INVALID,
+        "the reference makes %zu discrete choices (such as of experts) in a step, but the distributed run makes %zu",
+        own_count, count);
   memcpy(own, decisions, count * sizeof *own);
   return AD_OK;
 }

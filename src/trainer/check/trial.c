@@ -273,9 +273,9 @@ static ad_status judge(trials *t, ad_sabotage *sabotage) {
 }
 
 static void say_not_fired(ad_sabotage *sabotage) {
-  snprintf(
-      sabotage->message, sizeof sabotage->message,
-      "the list says that this mistake shows here, but the step never reached what it changes: a defect of the list");
+  snprintf(sabotage->message, sizeof sabotage->message,
+           "addend's list of mistakes is wrong: it expects this mistake to be caught, but the step never reached what "
+           "the mistake changes");
 }
 
 static void say_no_effect(ad_sabotage *sabotage) {
@@ -342,9 +342,10 @@ static ad_status try_nothing(trials *t) {
   ad_sabotage sabotage = {.known = &nothing};
   AD_TRY(judge(t, &sabotage));
   if (sabotage.caught == AD_CAUGHT_NONE) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "the proof with nothing planted gives another result when it is repeated, so trials of mistakes would "
-                 "say nothing");
+  return ad_fail(
+      AD_INVALID,
+      "the proof fails when it is repeated without a mistake, so its failure with a planted mistake would mean "
+      "nothing");
 }
 
 /* ---- trying all mistakes ---- */
