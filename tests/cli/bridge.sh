@@ -188,7 +188,7 @@ refused() { # arguments: lines that the message must have, recipe, options
   [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:2}"; }
   while IFS= read -r words; do grep -qF -- "$words" out || { cat out; fail "no word of '$words': ${*:2}"; }; done <<<"$1"
 }
-refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has dp=4 tp=2, so 8 ranks; model has dp=2 cp=2 tp=1, so 4 ranks
+refused 'mesh: the modules run on the same ranks, so their meshes must have equally many ranks: encoder has dp=4 tp=2, so 8 ranks; model has dp=2 cp=2 tp=1, so 4 ranks
 bridge: the source "dp_shard=4 tp=2" has 8 ranks (0 to 7), the destination "dp_shard=2 cp=2 tp=1" 4 (0 to 3); they must be the same ranks, or have none in common' \
   ocr-fan-in-small --set 'mesh.model=dp=2 cp=2 tp=1'
 refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
@@ -207,7 +207,7 @@ bridge: the destination has pp=2; a bridge joins modules that have one stage: pp
 train.global_batch: of 6 samples microbatch 1 of 2 has 3" \
   ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2' --set model.encoder_heads=3 --set model.patch=7 --set train.global_batch=6
 refused 'placement: must be colocated or disjoint, is apart' ocr-disjoint --set placement=apart
-refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has dp=2 tp=2, so 4 ranks; model has cp=2, so 2 ranks; with placement: disjoint each has ranks of its own' \
+refused 'mesh: the modules run on the same ranks, so their meshes must have equally many ranks: encoder has dp=2 tp=2, so 4 ranks; model has cp=2, so 2 ranks; with placement: disjoint each module has ranks of its own' \
   ocr-disjoint --set placement=colocated --set 'mesh.model=cp=2'
 refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "dp=2"}'

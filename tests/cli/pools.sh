@@ -145,7 +145,7 @@ refused 'decompose is distributed over dp; leave out tp' 'mesh.adv=dp=2 tp=2'
 refused 'all coefficients are 0, so nothing would be trained' 'losses={faithfulness: {coefficient: 0}, stochastic: {coefficient: 0}, sparsity: {coefficient: 0}, adversarial: {coefficient: 0}}'
 refused 'ascent.rule: must be adam or sign, is sgd' 'ascent.rule=sgd'
 refused 'losses.stochastic.divergence: must be mse or kl, is l1' 'losses.stochastic.divergence=l1'
-refused 'the modules run on the same ranks, so their meshes must be of one size: ci has dp=4, so 4 ranks; blocks has block=2 dp=2, so 2 ranks that its blocks share; adv has dp=2, so 2 ranks; with' 'placement=colocated'
+refused 'the modules run on the same ranks, so their meshes must have equally many ranks: ci has dp=4, so 4 ranks; blocks has block=2 dp=2, so 2 ranks that its blocks share; adv has dp=2, so 2 ranks; with' 'placement=colocated'
 
 # ---- a target's weight file must have exactly the target's tensors, in their shapes, as finite floats ----
 target() { # arguments: name, KEY=VALUE...; writes weights of such a gpt

@@ -84,12 +84,12 @@ exits 2 "recipe.yaml:3: model.from: model/model.safetensors: not every value is 
 
 # Keys in the recipe beside model.from must agree with config.json; the error names both places.
 take llama3
-exits 2 "--set model.heads: is 4, and num_attention_heads in model/config.json makes it 3: leave the key out" plan recipe.yaml --set model.heads=4
-exits 2 "--set model.kind: is moe, and architectures in model/config.json makes it gpt: leave the key out" plan recipe.yaml --set model.kind=moe
-exits 2 "--set model.qk_norm: is true, and LlamaForCausalLM in model/config.json makes it false: leave the key out" plan recipe.yaml --set model.qk_norm=true
-exits 2 "--set model.rotary_scaling: is another list, and rope_parameters in model/config.json makes it [8, 1, 4, 32]" \
+exits 2 "--set model.heads: is 4, but num_attention_heads in model/config.json makes it 3: leave the key out" plan recipe.yaml --set model.heads=4
+exits 2 "--set model.kind: is moe, but architectures in model/config.json makes it gpt: leave the key out" plan recipe.yaml --set model.kind=moe
+exits 2 "--set model.qk_norm: is true, but LlamaForCausalLM in model/config.json makes it false: leave the key out" plan recipe.yaml --set model.qk_norm=true
+exits 2 "--set model.rotary_scaling: is another list, but rope_parameters in model/config.json makes it [8, 1, 4, 32]" \
   plan recipe.yaml --set 'model.rotary_scaling=[8, 1, 4, 64]'
-exits 2 "--set model.weights: stands beside model.from" plan recipe.yaml --set model.weights=model/model.safetensors
+exits 2 "--set model.weights: is given beside model.from" plan recipe.yaml --set model.weights=model/model.safetensors
 "$addend" plan recipe.yaml --set 'model={from: model, sequence_parallel: true}' >out 2>err || fail "plan fails if --set gives the whole model"
 "$addend" plan recipe.yaml --set model.heads=3 --set model.norm_epsilon=0.00001 --set 'model.rotary_scaling=[8.0, 1, 4, 32]' \
   >out 2>err || fail "plan refuses a key that agrees with config.json"

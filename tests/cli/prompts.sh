@@ -145,13 +145,13 @@ refused() { # arguments: words of the message, options
   [ $status = 2 ] && grep -qF -- "$words" err || fail "exit $status, or no '$words': $*"
   [ ! -e refused ] || fail "a folder was made: $*"
 }
-refused '--set evaluate.prompts: are continued at each evaluation: set evaluate.every' "${prompts[@]}" --set evaluate.every=0
+refused '--set evaluate.prompts: is given, but evaluate.every is 0: set evaluate.every' "${prompts[@]}" --set evaluate.every=0
 refused '--set evaluate.prompts: is an empty text' --set 'evaluate.prompts=[""]'
-refused '--set evaluate.prompts: makes no token' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "  "]'
-refused '--set evaluate.prompts: its token 1 is 60, but the model'"'"'s vocabulary is 60: tokens are 0 to 59' \
+refused '--set evaluate.prompts: has no tokens' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "  "]'
+refused '--set evaluate.prompts: token 1 is 60, but the model'"'"'s vocabulary is 60: tokens are 0 to 59' \
   "${of_tokens[@]}" --set 'evaluate.prompts=["59 60"]'
-refused 'its token 0 is 2147483647' "${of_tokens[@]}" --set 'evaluate.prompts=["99999999999999999999"]'
-refused 'makes 4097 tokens; at most 4096' --set "evaluate.prompts=[$(printf 'x%.0s' $(seq 4097))]"
+refused 'token 0 is 2147483647' "${of_tokens[@]}" --set 'evaluate.prompts=["99999999999999999999"]'
+refused 'has 4097 tokens; at most 4096' --set "evaluate.prompts=[$(printf 'x%.0s' $(seq 4097))]"
 refused 'has 65 prompts; at most 64' --set "evaluate.prompts=[$(seq -s, 65)]"
 refused 'must be at most 4096, is 4097' "${prompts[@]}" --set evaluate.prompt_tokens=4097
 refused 'evaluate.prompts[1]: is not a list of token numbers, and there is no tokenizer' "${of_tokens[@]}" --set 'evaluate.prompts=["3", "Once"]'
@@ -192,6 +192,6 @@ line = [json.loads(line) for line in open("text/samples.jsonl")][-2]
 said = subprocess.run([sys.argv[1], "sample", "text", "17 4", "--numbers", "--tokens", "3", "--json"], check=True, capture_output=True)
 assert line["prompt"] == "w17 w4" and json.loads(said.stdout)["tokens"] == line["tokens"], (line, said.stdout)
 P
-  refused 'evaluate.prompts[1]: its token 1 is 60' "${of_tokens[@]}" --set 'evaluate.prompts=["w17", "w3 far"]'
+  refused 'evaluate.prompts[1]: token 1 is 60' "${of_tokens[@]}" --set 'evaluate.prompts=["w17", "w3 far"]'
 fi
 echo "prompts: all hold"

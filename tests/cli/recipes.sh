@@ -34,7 +34,7 @@ refused '--set data.text: empty.txt: the text is empty' check good.yaml --set 'd
 echo short >short.txt
 refused $'good.yaml:14: data.seq\n6 bytes' check good.yaml --set 'data.text=[short.txt]'
 refused 'heads' check good.yaml --set model.heads=5
-refused '--set train.sync: must have one entry per microbatch, has 1 for 2' check good.yaml --set 'train.sync=[none]'
+refused '--set train.sync: must have one entry per microbatch, but has 1, and train.microbatches is 2' check good.yaml --set 'train.sync=[none]'
 refused '--set train.sync: must end in all, ends in shard' check good.yaml --set 'train.sync=[none, shard]'
 refused 'accumulate f32 is narrower than reduce f64, so that sums would lose what was sent; take at least f64' \
   train good.yaml --set 'precision={reduce: f64, accumulate: f32}'

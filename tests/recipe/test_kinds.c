@@ -220,7 +220,7 @@ static void no_other_program_knows_its_keys(void **state) {
       "--set losses.weights: unknown key; known here are name, model, data, mesh, precision, shard, schedule, train, "
       "evaluate, "
       "checkpoint\n"
-      "--set mesh.encoder: unknown key; mesh holds no keys\n"
+      "--set mesh.encoder: unknown key; `mesh` has no keys below it\n"
       "--set train.balance: unknown key; known here are global_batch, microbatches, steps, lr, warmup, "
       "final_lr_fraction, clip, beta1, beta2, epsilon, weight_decay, seed, sync",
       GPT, "losses.weights=[1]", "mesh.encoder=dp=2", "train.balance=1");
@@ -275,9 +275,10 @@ static void a_mesh_that_is_missing_or_of_no_module_is_told_with_its_line(void **
 
 static void modules_have_as_many_ranks_as_each_other(void **state) {
   SET_SAYS(
-      "r.yaml:3: mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has tp=4, "
+      "r.yaml:3: mesh: the modules run on the same ranks, so their meshes must have equally many ranks: encoder has "
+      "tp=4, "
       "so 4 "
-      "ranks; model has dp=6, so 6 ranks; with placement: disjoint each has ranks of its own",
+      "ranks; model has dp=6, so 6 ranks; with placement: disjoint each module has ranks of its own",
       GOOD, "mesh.model=dp=6");
   SET_SAYS("--set placement: must be colocated or disjoint, is apart", GOOD, "placement=apart");
   ad_recipe *r = READ(GOOD, "mesh.model=dp=6", "placement=disjoint");
@@ -339,7 +340,7 @@ static void contracts_and_storage_are_said_of_the_parameters_of_all_modules(void
   ad_program_destroy(program);
   ad_comm_close(comm);
   ad_recipe_destroy(r);
-  SET_SAYS("--set precision.overrides: decoder.* matches no parameter; there are encoder.w to model.w", GOOD,
+  SET_SAYS("--set precision.overrides: decoder.* matches no parameter; the parameters are encoder.w to model.w", GOOD,
            "precision.overrides={decoder.*: {param: f64}}");
 }
 
@@ -354,7 +355,7 @@ static void a_key_that_is_there_already_is_refused(void **state) {
   ad_recipe *recipe = NULL;
   assert_int_equal(ad_recipe_parse("model: {kind: clash}\n", "r.yaml", NULL, 0, &recipe), AD_INVALID);
   assert_string_equal(ad_last_error(),
-                      "program `clash` has the key train.lr, which exists already; give it another name");
+                      "program `clash` defines the key train.lr, which exists already; give the key another name");
 }
 
 static void a_failing_allocation_leaves_nothing_behind(void **state) {

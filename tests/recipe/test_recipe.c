@@ -216,8 +216,8 @@ static void a_model_that_is_named_in_a_text_is_not_looked_for(void **state) {
   assert_non_null(strstr(printed, "\n  from: \"nowhere\"\n"));
   free(printed);
   ad_recipe_destroy(r);
-  SET_SAYS("--set model.weights: stands beside model.from, which gives the initial values too; keep one of them", GOOD,
-           "model.from=nowhere", "model.weights=w.safetensors");
+  SET_SAYS("--set model.weights: is given beside model.from, which gives the initial values too; keep one of them",
+           GOOD, "model.from=nowhere", "model.weights=w.safetensors");
 }
 
 static void the_text_must_be_named(void **state) {
@@ -232,10 +232,13 @@ static void the_text_must_be_named(void **state) {
 static void what_does_not_fit_together_is_told(void **state) {
   SET_SAYS("--set model.heads: must leave each head an even width (positions rotate pairs): 32 / 32 is 1; 16 would do",
            GOOD, "model.heads=32");
-  SET_SAYS("--set train.sync: must have one entry per microbatch, has 2 for 1; leave it out for the usual one", GOOD,
-           "train.sync=[none, all]");
   SET_SAYS(
-      "--set train.warmup: must be at most train.steps, is 11 for 10: the rate would end before it reaches lr; set "
+      "--set train.sync: must have one entry for each of the 1 microbatches, but has 2; leave the key out for the "
+      "default",
+      GOOD, "train.sync=[none, all]");
+  SET_SAYS(
+      "--set train.warmup: must be at most train.steps, which is 10, but is 11: the learning rate would never reach "
+      "train.lr; set "
       "train.warmup to 10 or less, or train.steps to 11 or more",
       GOOD, "train.warmup=11");
   ad_recipe_destroy(READ(GOOD, "train.warmup=10"));
@@ -322,7 +325,8 @@ static void every_contract_that_means_something_is_taken(void **state) {
 
 static void overrides_are_checked(void **state) {
   SAYS(
-      "r.yaml:6: precision.overrides.\"*.norm.*\".parm: unknown key; an override has param, grad, reduce and "
+      "r.yaml:6: precision.overrides.\"*.norm.*\".parm: unknown key; the keys of an override are param, grad, reduce "
+      "and "
       "accumulate\n"
       "r.yaml:7: precision.overrides.head: must be a mapping such as {param: f32}, is f64\n"
       "r.yaml:8: precision.overrides.b.grad: must be raw, f64, f32, bf16 or f16, is param",
@@ -337,7 +341,8 @@ static void a_pattern_that_matches_nothing_is_a_mistake(void **state) {
   ad_recipe *recipe;
   const char *set = "precision.overrides={\"*.nrom.*\": {param: f64}}";
   assert_int_equal(ad_recipe_parse(GOOD, "r.yaml", &set, 1, &recipe), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "--set precision.overrides: *.nrom.* matches no parameter; there are "));
+  assert_non_null(
+      strstr(ad_last_error(), "--set precision.overrides: *.nrom.* matches no parameter; the parameters are "));
 }
 
 static void what_this_version_cannot_do_is_said(void **state) {
@@ -375,7 +380,7 @@ static void a_pipeline_has_a_most_of_stages(void **state) {
   const char *most[] = {"mesh=pp=2048"};
   if (ad_recipe_parse(GOOD, "r.yaml", most, 1, &recipe)) fail_msg("%s", ad_last_error());
   ad_recipe_destroy(recipe);
-  SET_SAYS("--set mesh: pp=2049 has more stages than a pipeline may have; at most 2048", GOOD, "mesh=pp=2049");
+  SET_SAYS("--set mesh: pp=2049 asks for too many pipeline stages; at most 2048 are allowed", GOOD, "mesh=pp=2049");
 }
 
 static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
@@ -400,12 +405,12 @@ static void keys_of_pools_are_unknown_to_a_text_model(void **state) {
 }
 
 static void what_is_no_yaml_is_told_with_its_line(void **state) {
-  SAYS("r.yaml:3: is no valid YAML: mapping values are not allowed in this context", "name: x\nmesh: a\n b: c\n");
-  SAYS("r.yaml:2: is no valid YAML: found character that cannot start any token (indent with spaces, not with tabs)",
+  SAYS("r.yaml:3: is not valid YAML: mapping values are not allowed in this context", "name: x\nmesh: a\n b: c\n");
+  SAYS("r.yaml:2: is not valid YAML: found character that cannot start any token (indent with spaces, not with tabs)",
        "train:\n\tsteps: 3\n");
-  SAYS("r.yaml:2: is no valid YAML: control characters are not allowed", "name: x\nmesh: \x01\n");
-  SAYS("r.yaml:1: a recipe is a mapping of keys to values, such as \"name: gpt-text\"", "- a\n- b\n");
-  SAYS("r.yaml:5: is no valid YAML: found undefined alias", GOOD "name: *nowhere\n");
+  SAYS("r.yaml:2: is not valid YAML: control characters are not allowed", "name: x\nmesh: \x01\n");
+  SAYS("r.yaml:1: a recipe must be a mapping of keys to values, such as \"name: gpt-text\"", "- a\n- b\n");
+  SAYS("r.yaml:5: is not valid YAML: found undefined alias", GOOD "name: *nowhere\n");
   SAYS("r.yaml:2: is nested too deeply or too large for a recipe",
        "name:\n  [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]\n");
 }
@@ -438,7 +443,7 @@ static void a_byte_order_mark_is_passed_over(void **state) {
       "evaluate, "
       "checkpoint",
       "\xef\xbb\xbf" GOOD "colour: 3\n");
-  SAYS("r.yaml:1: is no valid YAML: invalid leading UTF-8 octet (a recipe is text in UTF-8)", "\xff\xfen");
+  SAYS("r.yaml:1: is not valid YAML: invalid leading UTF-8 octet (a recipe is text in UTF-8)", "\xff\xfen");
 }
 
 static void is_named(const char *path, const char *name) {
@@ -479,9 +484,9 @@ static void odd_documents_are_refused(void **state) {
   SAYS(
       "r.yaml:5: train: is given twice, first on line 4; keep one\n"
       "r.yaml:6: a key must be a name, is a list or a mapping\n"
-      "r.yaml:8: a second YAML document starts here; a recipe is one",
+      "r.yaml:8: a second YAML document starts on this line; a recipe must be one document",
       GOOD "train: {}\n[a, b]: 3\n---\na: 3\n");
-  SAYS("r.yaml:5: a value holds a zero byte", GOOD "name: \"a\\0b\"\n");
+  SAYS("r.yaml:5: a value contains a zero byte", GOOD "name: \"a\\0b\"\n");
   SAYS(
       "r.yaml:5: \"a\\x0ab.c\": unknown key; known here are name, model, data, mesh, precision, shard, schedule, "
       "train, "
@@ -538,10 +543,10 @@ static void keys_with_dots_are_quoted_in_a_path(void **state) {
 static void what_is_set_wrong_is_told_by_its_path(void **state) {
   SET_SAYS(
       "--set train.setps: unknown key; did you mean train.steps?\n"
-      "--set mesh.encoder: unknown key; mesh holds no keys\n"
-      "--set train.lr.x: unknown key; train.lr holds no keys\n"
+      "--set mesh.encoder: unknown key; `mesh` has no keys below it\n"
+      "--set train.lr.x: unknown key; `train.lr` has no keys below it\n"
       "--set steps: unknown key; did you mean train.steps?\n"
-      "--set train.seed: is no valid YAML: did not find expected ',' or ']'\n"
+      "--set train.seed: is not valid YAML: did not find expected ',' or ']'\n"
       "--set train.steps: must be at least 1, is 0\n"
       "--set shard: shard.zreo: unknown key; did you mean shard.zero?",
       GOOD, "train.setps=4", "mesh.encoder=5", "train.lr.x=3", "steps=1", "train.seed=[1", "train.steps=0",
@@ -558,7 +563,7 @@ static void what_is_set_wrong_is_told_by_its_path(void **state) {
 static void a_set_below_what_is_no_mapping_is_told(void **state) {
   SET_SAYS(
       "r.yaml:5: shard: must be a mapping of keys to values, is 3\n"
-      "--set shard.zero: cannot be set: the value above it is no mapping of keys",
+      "--set shard.zero: cannot be set: the value above it is not a mapping of keys",
       GOOD "shard: 3\n", "shard.zero=0");
 }
 
@@ -846,8 +851,8 @@ static void what_is_asked_of_a_held_out_set_needs_one(void **state) {
   assert_int_equal(r->evaluate.every, 3);
   ad_recipe_destroy(r);
   SET_SAYS(
-      "--set evaluate.every: nothing is held out to be evaluated: set data.held_out above 0, or leave this out\n"
-      "--set evaluate.samples: nothing is held out to be evaluated: set data.held_out above 0, or leave this out",
+      "--set evaluate.every: no data is held out for evaluation: set data.held_out above 0, or leave this key out\n"
+      "--set evaluate.samples: no data is held out for evaluation: set data.held_out above 0, or leave this key out",
       GOOD, "evaluate.every=3", "evaluate.samples=10");
   SET_SAYS("--set evaluate.samples: must be at least 0, is -1", GOOD, "evaluate.samples=-1");
   ad_recipe_destroy(READ(GOOD, "evaluate={samples: 0}"));

@@ -53,7 +53,7 @@ static void check_kind(ad_reading *r) {
 
 static void check_weights(ad_reading *r) {
   if (r->recipe->from && r->recipe->weights && ARE_READ(r, "model.from", "model.weights"))
-    WRONG(r, "model.weights", "stands beside model.from, which gives the initial values too; keep one of them");
+    WRONG(r, "model.weights", "is given beside model.from, which gives the initial values too; keep one of them");
 }
 
 static void check_placement(ad_reading *r) {
@@ -68,7 +68,9 @@ static void check_sync(ad_reading *r) {
   size_t count = recipe->train.sync_count;
   if (!count || !ARE_READ(r, "train.sync", "train.microbatches")) return;
   if (count != (size_t)recipe->train.microbatches)
-    WRONG(r, "train.sync", "must have one entry per microbatch, has %zu for %lld; leave it out for the usual one",
+    WRONG(r, "train.sync",
+          "must have one entry per microbatch, but has %zu, and train.microbatches is %lld; leave the key out for the "
+          "default",
           count, (long long)recipe->train.microbatches);
   else if (recipe->train.sync[count - 1] != AD_SYNC_ALL)
     WRONG(r, "train.sync", "must end in all, ends in %s", ad_sync_names[recipe->train.sync[count - 1]]);
@@ -78,9 +80,9 @@ static void check_warmup(ad_reading *r) {
   long long warmup = r->recipe->train.warmup, steps = r->recipe->train.steps;
   if (ARE_READ(r, "train.warmup", "train.steps") && warmup > steps)
     WRONG(r, "train.warmup",
-          "must be at most train.steps, is %lld for %lld: the rate would end before it reaches lr; set train.warmup to "
-          "%lld or less, or train.steps to %lld or more",
-          warmup, steps, steps, warmup);
+          "must be at most train.steps, which is %lld, but is %lld: the learning rate would never reach train.lr; set "
+          "train.warmup to %lld or less, or train.steps to %lld or more",
+          steps, warmup, steps, warmup);
 }
 
 /* The path of the key that most likely made a contract wrong. */
@@ -180,7 +182,7 @@ static void check_patterns(ad_reading *r, const ad_program *program) {
   for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
     const char *pattern = r->recipe->precision.overrides[i].pattern;
     if (!some_param_matches(program, pattern))
-      WRONG(r, "precision.overrides", "%s matches no parameter; there are %s", pattern,
+      WRONG(r, "precision.overrides", "%s matches no parameter; the parameters are %s", pattern,
             some_names(program, names, sizeof names));
   }
 }
@@ -209,8 +211,9 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     const ad_schema_entry *entry = ad_schema_find(&r->schema, paths[i]);
     if (!entry || !asks(r, entry)) continue;
-    WRONG(r, paths[i], "nothing is held out to be evaluated: %s",
-          has_key ? "set data.held_out above 0, or leave this out" : "this program has no such data; leave this out");
+    WRONG(r, paths[i], "no data is held out for evaluation: %s",
+          has_key ? "set data.held_out above 0, or leave this key out"
+                  : "this program cannot hold out data; leave this key out");
   }
 }
 

@@ -86,10 +86,11 @@ ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *m
                 ad_mesh_axis_size(meshes[i], AD_BLOCK) > 1 ? " that its blocks share" : "");
   }
   if (!differ) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "the modules run on the same ranks, so their meshes must be of one size: %s; with placement: disjoint "
-                 "each has ranks of its own",
-                 buffer);
+  return ad_fail(
+      AD_INVALID,
+      "the modules run on the same ranks, so their meshes must have equally many ranks: %s; with placement: disjoint "
+      "each module has ranks of its own",
+      buffer);
 }
 
 int64_t ad_recipe_ranks(const ad_recipe *recipe, const ad_mesh *const *meshes) {

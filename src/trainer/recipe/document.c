@@ -89,7 +89,7 @@ static ad_status build(builder *b, int index, int depth, ad_node **out);
 
 static ad_status build_scalar(builder *b, const yaml_node_t *from, ad_node *node) {
   const char *value = (const char *)from->data.scalar.value;
-  if (strlen(value) != from->data.scalar.length) complain(b, node->place.line, "a value holds a zero byte");
+  if (strlen(value) != from->data.scalar.length) complain(b, node->place.line, "a value contains a zero byte");
   node->plain = from->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
   return ad_copy_string(value, &node->text);
 }
@@ -229,7 +229,7 @@ static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t 
   }
   const char *problem = parser->problem ? parser->problem : "it cannot be read";
   char message[256];
-  snprintf(message, sizeof message, "is no valid YAML: %s%s", problem, hint_for(problem));
+  snprintf(message, sizeof message, "is not valid YAML: %s%s", problem, hint_for(problem));
   complain(b, line, message);
   b->wrong = 1;
   return AD_OK;
@@ -259,7 +259,9 @@ static ad_status refuse_second(yaml_parser_t *parser, const char *text, size_t s
   yaml_document_t second;
   if (!yaml_parser_load(parser, &second)) return not_yaml(parser, text, size, b);
   const yaml_node_t *root = yaml_document_get_root_node(&second);
-  if (root) complain(b, (int64_t)root->start_mark.line + 1, "a second YAML document starts here; a recipe is one");
+  if (root)
+    complain(b, (int64_t)root->start_mark.line + 1,
+             "a second YAML document starts on this line; a recipe must be one document");
   yaml_document_delete(&second);
   return AD_OK;
 }

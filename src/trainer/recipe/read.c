@@ -332,7 +332,7 @@ static int read_override_value(ad_reading *r, const ad_node *node, const char *p
   const ad_key *key = contract_key(r, node->key);
   if (!key) {
     ad_recipe_errors_add(&r->errors, node->place, path,
-                         "unknown key; an override has param, grad, reduce and accumulate");
+                         "unknown key; the keys of an override are param, grad, reduce and accumulate");
     return 0;
   }
   char *out = (char *)contract + (key->offset - offsetof(ad_recipe, precision.contract));

@@ -104,7 +104,7 @@ static ad_status make_root_a_map(ad_reading *r) {
   if (r->root->kind == AD_NODE_MAP) return AD_OK;
   if (!ad_node_is_empty(r->root)) {
     ad_recipe_errors_add(&r->errors, r->root->place, "",
-                         "a recipe is a mapping of keys to values, such as \"name: gpt-text\"");
+                         "a recipe must be a mapping of keys to values, such as \"name: gpt-text\"");
     return ad_recipe_errors_report(&r->errors);
   }
   ad_recipe_place place = r->root->place;

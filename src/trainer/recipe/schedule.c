@@ -35,7 +35,7 @@ static void check_fit(const ad_recipe *recipe, int64_t pp, int64_t stages, const
   ad_table *table;
   ad_table_shape shape = {sizeof shape, (int32_t)stages, (int32_t)recipe->train.microbatches, (int32_t)pp};
   if (stages > AD_STAGES_MAX) {
-    ad_complain(to, "mesh", "pp=%lld has more stages than a pipeline may have; at most %d", (long long)pp,
+    ad_complain(to, "mesh", "pp=%lld asks for too many pipeline stages; at most %d are allowed", (long long)pp,
                 AD_STAGES_MAX);
     return;
   }

@@ -182,7 +182,7 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
     const ad_key *key = &program->keys[i];
     if (predecessor_of(key) != predecessor) continue;
     if (ad_schema_find(schema, key->path)) {
-      return ad_fail(AD_INVALID, "program `%s` has the key %s, which exists already; give it another name",
+      return ad_fail(AD_INVALID, "program `%s` defines the key %s, which exists already; give the key another name",
                      program->name, key->path);
     }
     add(schema, key, AD_HOME_OPTIONS);

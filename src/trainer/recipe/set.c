@@ -57,9 +57,9 @@ static void tell_unknown(ad_reading *r, ad_recipe_place place, const set_path *p
   const char *unknown = in_section ? path->part[1] : path->part[0];
   for (int i = 0; i < path->count; i++) ad_path_add(&joined, path->part[i]);
   if (in_section && is_known(r, path, 2))
-    ad_text_add(&text, "%s.%s holds no keys", path->part[0], path->part[1]);
+    ad_text_add(&text, "`%s.%s` has no keys below it", path->part[0], path->part[1]);
   else if (in_section && !ad_schema_is_section(&r->schema, path->part[0]))
-    ad_text_add(&text, "%s holds no keys", path->part[0]);
+    ad_text_add(&text, "`%s` has no keys below it", path->part[0]);
   else
     near = ad_schema_suggest(&r->schema, in_section ? path->part[0] : "", unknown, &text);
   if (ad_reading_may_be_known(r, in_section ? path->part[0] : "", whole, near)) return;
@@ -89,7 +89,7 @@ static ad_status put(ad_reading *r, const set_path *path, ad_recipe_place place,
   ad_node *map = r->root;
   for (int i = 0; map && i + 1 < path->count; i++) AD_TRY(map_under(map, path->part[i], place, &map));
   if (!map) {
-    ad_recipe_errors_add(&r->errors, place, "", "cannot be set: the value above it is no mapping of keys");
+    ad_recipe_errors_add(&r->errors, place, "", "cannot be set: the value above it is not a mapping of keys");
     return AD_OK;
   }
   AD_TRY(ad_node_put(map, path->part[path->count - 1], value));
@@ -132,7 +132,7 @@ ad_status ad_reading_set(ad_reading *r, const char *set, const char *origin, int
   const char *equals = equals_sign(set);
   if (!equals || !take_path(set, equals, &path)) {
     ad_recipe_errors_add(&r->errors, place, "",
-                         "must be PATH=VALUE, such as train.steps=100; a key with dots in it stands in double quotes");
+                         "must be PATH=VALUE, such as train.steps=100; put a key that contains dots in double quotes");
     return AD_OK;
   }
   if (is_known(r, &path, path.count)) return put_value(r, &path, place, equals + 1);
