@@ -233,8 +233,8 @@ static void what_does_not_fit_together_is_told(void **state) {
   SET_SAYS("--set model.heads: must leave each head an even width (positions rotate pairs): 32 / 32 is 1; 16 would do",
            GOOD, "model.heads=32");
   SET_SAYS(
-      "--set train.sync: must have one entry for each of the 1 microbatches, but has 2; leave the key out for the "
-      "default",
+      "--set train.sync: must have one entry per microbatch, but has 2, and train.microbatches is 1; leave the key "
+      "out for the default",
       GOOD, "train.sync=[none, all]");
   SET_SAYS(
       "--set train.warmup: must be at most train.steps, which is 10, but is 11: the learning rate would never reach "
