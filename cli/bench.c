@@ -63,7 +63,7 @@ static void parse_ranks(const char *argument, bench_options *bench, struct argp_
     at = *end ? end + 1 : end;
     if (*end && !*at) ad_cli_wrong(state, "--ranks ends in a comma: '%s'", argument);
   }
-  if (!bench->rank_count) ad_cli_wrong(state, "--ranks names no number; for example --ranks 2,4,8");
+  if (!bench->rank_count) ad_cli_wrong(state, "--ranks needs at least one number, for example --ranks 2,4,8");
 }
 
 const char *ad_cli_bench_word(int key, int index) { return key == KEY_OP ? bench_op(index) : NULL; }
@@ -176,7 +176,7 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
     case KEY_QUICK:
       return input->bench.quick = 1, 0;
     case ARGP_KEY_ARG:
-      ad_cli_wrong(state, "bench reads no recipe; what is '%s'?", argument);
+      ad_cli_wrong(state, "bench takes options only, not '%s'", argument);
       return 0;
     case ARGP_KEY_END:
       check_hosts(&input->bench, state);

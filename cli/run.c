@@ -52,8 +52,8 @@ static void tell_alone(const run_input *input, const ad_launch_result *result) {
   if (result->joined == input->ranks) return;
   char program[CLI_MESSAGE];
   fprintf(stderr,
-          "addend: %lld of the %lld processes of %s ended without having called ad_comm_open: each was alone, which "
-          "is right only where nothing is to be summed\n",
+          "addend: %lld of the %lld processes of %s ended without having called ad_comm_open: each ran alone, "
+          "which is right only where nothing is to be summed over ranks\n",
           (long long)(input->ranks - result->joined), (long long)input->ranks,
           ad_printable(input->program[0], program, sizeof program));
 }

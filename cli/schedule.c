@@ -125,7 +125,7 @@ static error_t take_word(schedule_input *input, const char *word, struct argp_st
   } else if (!input->name) {
     input->name = word;
   } else {
-    ad_cli_wrong(state, "%s takes one %s; '%s' is too much", input->verb, *input->verb == 'c' ? "file" : "schedule",
+    ad_cli_wrong(state, "%s takes one %s; '%s' is one too many", input->verb, *input->verb == 'c' ? "file" : "schedule",
                  word);
   }
   return 0;
@@ -231,8 +231,8 @@ static int open_table(const schedule_input *input, ad_table **out) {
       makes(input) ? ad_table_make(input->name, &input->shape, out) : ad_table_read(input->name, out, &overlapped);
   if (status) return unread(status);
   if (overlapped)
-    fprintf(stderr, "addend: %zu OVERLAP_F_B %s read as %s actions one after the other\n", overlapped,
-            overlapped == 1 ? "is" : "are", overlapped == 1 ? "its" : "their");
+    fprintf(stderr, "addend: the parts of %zu OVERLAP_F_B action%s are read one after the other\n", overlapped,
+            overlapped == 1 ? "" : "s");
   return CLI_HOLDS;
 }
 
@@ -278,7 +278,7 @@ static int draw(const schedule_input *input, const ad_table *table) {
 
 static void say_undrawn(const char *path) {
   char printable[CLI_MESSAGE];
-  fprintf(stderr, "addend: %s: a wrong table has no times to draw; nothing was written\n",
+  fprintf(stderr, "addend: %s was not written: the table is wrong, so its actions have no times to draw\n",
           ad_printable(path, printable, sizeof printable));
 }
 

@@ -66,7 +66,8 @@ int ad_cli_torch_check(int argc, char **argv) {
   const char *python = getenv("ADDEND_PYTHON");
   if (!python || !*python) python = "python3";
   if (argc > WORDS_MAX - WORDS_BEFORE) {
-    fprintf(stderr, "addend torch-check: %d words are more than it takes\n", argc);
+    fprintf(stderr, "addend torch-check: %d arguments are too many; at most %d are allowed\n", argc - 1,
+            WORDS_MAX - WORDS_BEFORE - 1);
     return CLI_WRONG_CALL;
   }
   char *words[WORDS_MAX + 1] = {(char *)python, "-c", (char *)program};

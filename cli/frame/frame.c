@@ -52,10 +52,10 @@ static int refuse(const ad_cli_program *program, const char *unknown) {
   for (int i = 0; i < count; i++) names[i] = commands[i].name;
   const char *near = ad_nearest_name(unknown, names, (size_t)count);
   char typed[CLI_MESSAGE];
-  fprintf(stderr, "addend: '%s' is no command; ", ad_printable(unknown, typed, sizeof typed));
+  fprintf(stderr, "addend: '%s' is not a command; ", ad_printable(unknown, typed, sizeof typed));
   if (near) fprintf(stderr, "did you mean %s?", near);
   for (int i = 0; !near && i < count; i++)
-    fprintf(stderr, "%s%s", !i ? "there are " : i + 1 < count ? ", " : " and ", names[i]);
+    fprintf(stderr, "%s%s", !i ? "the commands are " : i + 1 < count ? ", " : " and ", names[i]);
   if (!near) fprintf(stderr, " (%s --help)", program->name);
   putc('\n', stderr);
   return CLI_WRONG_CALL;
@@ -95,7 +95,7 @@ static int has_plain_options(int argc, char **argv) {
     if (argv[i][0] != '-' || length >= sizeof typed) continue;
     ad_printable(argv[i], typed, sizeof typed);
     if (!strncmp(typed, argv[i], length)) continue;
-    fprintf(stderr, "addend: '%s' is no option; a file of that name is ./%s\n", typed, typed);
+    fprintf(stderr, "addend: '%s' is not an option; if it is the name of a file, write ./%s\n", typed, typed);
     return 0;
   }
   return 1;

@@ -12,7 +12,7 @@ static const char *no_file(const char *path) {
   if (lstat(path, &status)) return NULL;
   if (S_ISDIR(status.st_mode)) return "a folder; name a file in it";
   if (S_ISLNK(status.st_mode)) return "a symbolic link; name the file that it leads to";
-  return S_ISREG(status.st_mode) ? NULL : "no regular file";
+  return S_ISREG(status.st_mode) ? NULL : "not a regular file";
 }
 
 /* Whether a file of this name is part of a run, or is made from one. */

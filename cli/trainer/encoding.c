@@ -36,9 +36,10 @@ ad_status ad_cli_encode(void *context, const char *tokenizer, const char *text, 
                    "is text, and the tokenizer %s cannot be used: write numbers of tokens, such as \"17 4 250\"",
                    tokenizer);
   json_t *list = ad_cli_tokenizer_ask(&own, json_string(text));
-  ad_status status = json_is_array(list)
-                         ? take(list, tokens, count)
-                         : ad_fail(AD_INVALID, "%s makes no tokens of it, which must be UTF-8", tokenizer);
+  ad_status status =
+      json_is_array(list)
+          ? take(list, tokens, count)
+          : ad_fail(AD_INVALID, "the tokenizer %s cannot encode the text, which must be UTF-8", tokenizer);
   json_decref(list);
   return status;
 }

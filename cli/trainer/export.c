@@ -39,13 +39,13 @@ static void parse_dtype(const char *argument, export_input *input, struct argp_s
 
 static void take_word(export_input *input, const char *word, struct argp_state *state) {
   if (!*word)
-    ad_cli_wrong(state, "the name of a folder is empty");
+    ad_cli_wrong(state, "the name of a folder must not be empty");
   else if (!input->run)
     input->run = word;
   else if (!input->folder)
     input->folder = word;
   else
-    ad_cli_wrong(state, "one run is exported to one folder; '%s' is too much", word);
+    ad_cli_wrong(state, "one run is exported to one folder; '%s' is one too many", word);
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state) {
@@ -87,7 +87,7 @@ static int print_document(const export_input *input, const ad_exported *done) {
   char *text = document ? json_dumps(document, JSON_COMPACT) : NULL;
   json_decref(document);
   int failed = text ? ad_cli_print(text) : CLI_UNFINISHED;
-  if (!text) fprintf(stderr, "addend: the folder's name is no UTF-8, which JSON cannot hold\n");
+  if (!text) fprintf(stderr, "addend: the folder's name is not UTF-8, so it cannot be printed as JSON\n");
   free(text);
   return failed;
 }

@@ -78,7 +78,7 @@ int ad_cli_read_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
 void ad_cli_say_what_is_drawn(const ad_recipe *recipe) {
   ad_recipe *first;
   if (ad_recipe_pretraining(recipe, &first) || !first) return;
-  fprintf(stderr, "addend: the weights of the %s are drawn from the seed here; `addend train` trains them first\n",
+  fprintf(stderr, "addend: this command draws the weights of the %s from the seed; `addend train` trains them first\n",
           recipe->program->course.pretraining->name);
   ad_recipe_destroy(first);
 }

@@ -66,7 +66,7 @@ static void take_word(sample_input *input, const char *word, struct argp_state *
   else if (!input->prompt)
     input->prompt = word;
   else
-    ad_cli_wrong(state, "a model goes on with one prompt; '%s' is too much: put a prompt of several words in quotes",
+    ad_cli_wrong(state, "a model continues one prompt; '%s' is one too many: put a prompt of several words in quotes",
                  word);
 }
 
@@ -165,7 +165,7 @@ static int add_encoded(sequence *s, const char *text) {
   }
   tokens = ad_cli_tokenizer_ask(&s->tokenizer, question);
   int whole = json_is_array(tokens) && json_array_size(tokens) > 0;
-  if (!whole) fprintf(stderr, "addend sample: the tokenizer makes no tokens of PROMPT\n");
+  if (!whole) fprintf(stderr, "addend sample: the tokenizer returned no tokens for PROMPT\n");
   json_array_foreach(tokens, i, token) whole = whole && add(s, json_integer_value(token));
   json_decref(tokens);
   return whole;
@@ -283,7 +283,7 @@ static json_t *text_of(sequence *s) {
 }
 
 static int is_mute(const sequence *s) {
-  if (s->is_mute) fprintf(stderr, "addend sample: the tokenizer's process ended before it gave the text\n");
+  if (s->is_mute) fprintf(stderr, "addend sample: the tokenizer's process ended before it returned the text\n");
   return s->is_mute;
 }
 
@@ -302,7 +302,7 @@ static int print_end(const sequence *s) {
   int failed = ad_cli_print("\n");
   if (is_mute(s)) return CLI_UNFINISHED;
   if (failed || ferror(stdout)) return failed;
-  fprintf(stderr, "%" PRId64 " tokens, %.1f a second%s\n", s->count - s->prompt, rate_of(s),
+  fprintf(stderr, "%" PRId64 " tokens, %.1f tokens per second%s\n", s->count - s->prompt, rate_of(s),
           s->ended ? "; the model ended its text" : "");
   return CLI_HOLDS;
 }

@@ -81,7 +81,8 @@ int ad_cli_tokenizer_start(const char *file, ad_cli_tokenizer *out) {
   json_t *first = start_process(file, out) ? answer(out) : NULL;
   int is_there = json_is_null(first);
   if (!is_there)
-    fprintf(stderr, "addend: tokens are numbers here, not text, since no tokenizer can be used: %s\n",
+    fprintf(stderr,
+            "addend: the prompt and the answer are token numbers, not text, since no tokenizer can be used: %s\n",
             json_is_string(first) ? json_string_value(first) : "Python could not be started");
   json_decref(first);
   if (!is_there) ad_cli_tokenizer_end(out);

@@ -57,8 +57,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
       return input->dumps = 1, input->dump_step = ad_cli_parse_number(argument, "--dump-step", 0, state), 0;
     case ARGP_KEY_END:
       if (input->overwrite && input->resume)
-        ad_cli_wrong(state, "--resume goes on with a run, --overwrite replaces it: give one of them");
-      if (input->force && !input->resume) ad_cli_wrong(state, "--force goes with --resume");
+        ad_cli_wrong(state, "--resume continues a run, --overwrite replaces it: give one of them");
+      if (input->force && !input->resume) ad_cli_wrong(state, "--force is allowed only with --resume");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -108,7 +108,9 @@ static void progress(void *context, const ad_step_report *report, int64_t steps,
   if (!story->steps) {
     story->first_step = report->step;
     story->first_loss = report->loss;
-    if (report->step) fprintf(stderr, "addend: goes on after step %lld\n", (long long)report->step);
+    if (report->step)
+      fprintf(stderr, "addend: the run continues after %lld step%s\n", (long long)report->step,
+              report->step == 1 ? "" : "s");
   }
   story->last_loss = report->loss;
   story->tokens_per_second = tokens_per_second;
@@ -207,7 +209,7 @@ static int print_document(const train_job *job) {
   char *text = document ? json_dumps(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9)) : NULL;
   json_decref(document);
   if (!text)
-    return fprintf(stderr, "addend: the folder's name is no UTF-8: no JSON document can hold it\n"), CLI_UNFINISHED;
+    return fprintf(stderr, "addend: the folder's name is not UTF-8, so it cannot be printed as JSON\n"), CLI_UNFINISHED;
   int printed = ad_cli_print(text);
   free(text);
   return printed;
@@ -304,7 +306,7 @@ static int train(const ad_recipe *recipe, const train_input *input) {
   char folder[512];
   snprintf(folder, sizeof folder, "runs/%s", recipe->name);
   train_story *story = mmap(NULL, sizeof *story, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory\n"), CLI_UNFINISHED;
+  if (story == MAP_FAILED) return fprintf(stderr, "addend: no memory to begin the training\n"), CLI_UNFINISHED;
   train_job job = {.recipe = recipe,
                    .options = {.size = sizeof job.options,
                                .folder = input->folder ? input->folder : folder,

@@ -68,7 +68,7 @@ bash -n "$work/completions"
 cp "$mine" "$work/my-model.2"
 "$work/my-model.2" --completions bash | grep -q "complete -F _my_model_2 my-model.2" || fail "completions of a name that is no identifier"
 ! "$mine" bench 2>"$work/error" || fail "bench is none of its commands"
-grep -q "is no command.*example_classifier --help" "$work/error" || fail "its name: $(cat "$work/error")"
+grep -q "is not a command.*example_classifier --help" "$work/error" || fail "its name: $(cat "$work/error")"
 
 # Errors are told before any rank starts, or with the sentence of the program's own code.
 says() { # arguments: words of the message, call

@@ -109,8 +109,8 @@ meant() { # arguments: words of the answer, words of the call
   [ $status -eq 2 ] && [ ! -s out ] || fail "exit $status: $*"
   grep -qF -e "$said" err || { cat err >&2; fail "$*: it says: $said"; }
 }
-meant "addend: 'traim' is no command; did you mean train?" traim
-meant "addend: 'something' is no command; there are train, check," something
+meant "addend: 'traim' is not a command; did you mean train?" traim
+meant "addend: 'something' is not a command; the commands are train, check," something
 meant "addend check: unrecognized option '--stesp'; did you mean --steps?" check R.yaml --stesp 3
 meant "unrecognized option '--stesp=3'; did you mean --steps?" check --stesp=3 R.yaml
 meant "unrecognized option '--jsno'; did you mean --json?" plan --set a=b -j R.yaml --jsno

@@ -66,7 +66,7 @@ step=$(ls long/target/checkpoints | sed -n 's/step-//p' | sort -n | tail -1)
 exits_with 2 train -o long
 grep -q "in this recipe: long/target holds a run that took $step of 100000 steps: --resume goes on" err || fail "no message that the stopped training of the target can be resumed"
 train -o long --resume --set target.steps=$((step + 5)) || fail "resuming in the target's training fails"
-grep -q "goes on after step $step" err || fail "the target's training did not continue after step $step"
+grep -q "the run continues after $step step" err || fail "the target's training did not continue after step $step"
 [ "$(wc -l <long/target/metrics.jsonl)" -eq $((step + 5)) ] && [ "$(wc -l <long/metrics.jsonl)" -eq 8 ] || fail "the target or the decomposition has not taken all steps"
 
 # A killed rank of the target's training ends the whole run.
@@ -105,7 +105,7 @@ exits_with 2 "$addend" plan falls.yaml 2>err
 grep -q '^falls.yaml:28: losses.sparsity.anneal_to: must be above anneal_from, is 0.2 for 0.3$' err || fail "no message with the recipe's line 28"
 refused 'losses.sparsity.last_power: must be above 0, is -1' losses.sparsity.last_power=-1
 "$addend" plan "$source/recipes/decompose-gpt.yaml" "${small[@]}" >out 2>err || fail "plan fails"
-grep -q "^addend: the weights of the target are drawn from the seed here; .addend train. trains them first$" err || fail "plan does not say which target it uses"
+grep -q "^addend: this command draws the weights of the target from the seed; .addend train. trains them first$" err || fail "plan does not say which target it uses"
 
 # ---- the exponent of importances at step s: constant until anneal_from, then linear to last_power at anneal_to ----
 anneal() { # arguments: folder, KEY=VALUE...
@@ -126,5 +126,5 @@ for step, power in enumerate((2, 2, 2, 1.625, 1.25, 0.875, 0.5, 0.5)):
 assert len({round(sparsity(f"stays-{power}")[4], 3) for power in (2, 1.625, 1.25, 0.875, 0.5)}) == 5
 P
 "$addend" check "$source/recipes/decompose-gpt.yaml" "${small[@]}" --steps 3 --set losses.sparsity.anneal_from=0 >out 2>err || { cat out; fail "its gradients are proven"; }
-grep -q "^addend: the weights of the target are drawn from the seed here" err || fail "check does not say which target it uses"
+grep -q "^addend: this command draws the weights of the target from the seed" err || fail "check does not say which target it uses"
 echo "decompose_gpt: all hold"

@@ -112,7 +112,7 @@ P
 goes_on() { # the run resumes from the step at which it was stopped
   local taken; taken=$(wc -l <run/metrics.jsonl)
   "$addend" train "$recipe" --set train.steps=$((taken + 1)) -o run --resume >out 2>err || { cat err >&2; fail "resuming the stopped run fails"; }
-  grep -q "goes on after step $taken" err && [ "$(wc -l <run/metrics.jsonl)" -eq $((taken + 1)) ] || { cat err >&2; fail "the resumed run did not continue after step $taken"; }
+  grep -q "the run continues after $taken step" err && [ "$(wc -l <run/metrics.jsonl)" -eq $((taken + 1)) ] || { cat err >&2; fail "the resumed run did not continue after step $taken"; }
 }
 # the signals of Ctrl-C, kill and Slurm
 for name in INT TERM HUP; do start; kill -$name $launcher; stopped_cleanly; goes_on; done

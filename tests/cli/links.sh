@@ -63,7 +63,7 @@ stands() { # arguments: status, words of the message, name, options; nothing may
   sums precious >before
   train -o precious "$@" || status=$?
   [ $status -eq "$expected" ] && grep -qF -- "precious/$name$words" err || fail "exit $status, not $expected: $name stands in the way: $*"
-  ! grep -q "goes on after" err || fail "it is told before the training: $name"
+  ! grep -q "continues after" err || fail "it is told before the training: $name"
   unchanged "$name stands in the way: $*"
 }
 for name in weights.safetensors report.html trace.json run.json metrics.jsonl; do

@@ -138,7 +138,7 @@ goes_on() { # arguments: folder to resume from, recipe, options
   local from=$1 recipe=$2; shift 2
   rm -rf on && mkdir -p on/checkpoints && cp -r "$from/checkpoints/step-2" on/checkpoints/
   train on "$recipe" --resume "$@"
-  grep -q 'goes on after step 2' out || { cat out; fail "does not go on: $*"; }
+  grep -q 'the run continues after 2 steps' out || { cat out; fail "does not go on: $*"; }
   python3 same.py "$from" on weights
 }
 draw_cases "meshes to go on from" 2 "mesh=pp=1" "mesh=pp=3 dp=2" "mesh=pp=4" "mesh=dp=3"

@@ -154,7 +154,7 @@ KEYS
 exits_with 2 train -o stopped --resume --force --set model.d_model=64
 grep -q "in another shape value.embedding.weight" err || fail "no message that the checkpoint has another shape of an embedding"
 exits_with 2 train -o stopped --force
-grep -q -- "--force goes with --resume" err || fail "no message that --force needs --resume"
+grep -q -- "--force is allowed only with --resume" err || fail "no message that --force needs --resume"
 cp -r stopped listed
 train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "resuming with changed keys that may change fails"
 grep -q "^addend: keys of the recipe changed since the checkpoint was written: shard.zero (checkpoint: 0, recipe: 1), train.steps (checkpoint: 10, recipe: 11)" err || fail "no list of the changed keys"

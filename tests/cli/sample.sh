@@ -116,9 +116,9 @@ print("null")
 for n, line in zip(range(4), sys.stdin): print(json.dumps("abcdefg"[:n] if n else [3]))'
 P
 chmod +x dies
-ADDEND_PYTHON=./dies exits 3 "the tokenizer's process ended before it gave the text" text-model d --tokens 1000000000
+ADDEND_PYTHON=./dies exits 3 "the tokenizer's process ended before it returned the text" text-model d --tokens 1000000000
 sed -i 's/range(4)/range(1)/' dies
-ADDEND_PYTHON=./dies exits 3 "the tokenizer's process ended before it gave the text" text-model d --tokens 9 --json
+ADDEND_PYTHON=./dies exits 3 "the tokenizer's process ended before it returned the text" text-model d --tokens 9 --json
 for words in "text-model d" "$model 3"; do
   read -r folder prompt <<<"$words"
   timeout 20 "$addend" sample "$folder" "$prompt" --tokens 1000000000 2>err | head -c 3 >out
@@ -127,7 +127,7 @@ for words in "text-model d" "$model 3"; do
   [ $status -eq 3 ] && grep -q 'standard output cannot be written' err || { cat err >&2; fail "no standard output, exit $status: $words"; }
 done
 export ADDEND_PYTHON=./no-such-python
-exits 2 'tokens are numbers here, not text, since no tokenizer can be used: ./no-such-python cannot be run: No such file or directory' text-model def
+exits 2 'the prompt and the answer are token numbers, not text, since no tokenizer can be used: ./no-such-python cannot be run: No such file or directory' text-model def
 exits 2 "PROMPT must be numbers of tokens, such as \"17 4 250\", but has 'def'" text-model def
 "$addend" sample text-model "3 4 5" --tokens 3 >out 2>err
 [ "$(cat out)" = "3 4 5 9 22 30" ] || fail "numbers where there is no Python"
@@ -154,7 +154,7 @@ fi
 # ---- calls that are refused ----
 exits 2 'name the folder of a run or of a model, and a prompt' "$model"
 exits 2 'name the folder of a run or of a model, and a prompt' "$model" ""
-exits 2 "a model goes on with one prompt; '4' is too much" "$model" 3 4
+exits 2 "a model continues one prompt; '4' is one too many" "$model" 3 4
 exits 2 "token 1 is 43; the model's tokens are 0 to 42" "$model" "3 43"
 exits 2 "token 0 is -7; the model's tokens are 0 to 42" "$model" " -7"
 exits 2 "--tokens takes a whole number from 1 on, not '0'" "$model" 3 --tokens 0

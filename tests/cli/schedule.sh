@@ -92,7 +92,7 @@ assert found["right"] and found["ranks"] == len(cells) and found["actions"] == s
 assert ("transfers" in found["parts"]) == (".comms." in sys.argv[1])
 P
 done
-run 0 check "$fixtures/dualpipev.compute.csv"; grep -qE "^addend: [0-9]+ OVERLAP_F_B are read as their actions one after the other$" err || fail "overlaps are told"
+run 0 check "$fixtures/dualpipev.compute.csv"; grep -qE "^addend: the parts of [0-9]+ OVERLAP_F_B actions are read one after the other$" err || fail "overlaps are told"
 # addend's orders of compute actions are PyTorch's.
 compute() { python3 -c 'import csv, re, sys
 for row in csv.reader(open(sys.argv[1])): print(",".join(cell for cell in row if re.fullmatch(r"\d+[FBIW]\d+", cell)))' "$1"; }
@@ -138,7 +138,7 @@ width = int(root.get("width"))
 assert all(int(rect.get("x")) + int(rect.get("width")) <= width for rect in root.iter(S + "rect"))
 P
 run 1 check wrong.csv --picture none.svg
-[ ! -e none.svg ] && grep -q "none.svg: a wrong table has no times to draw" err || fail "no picture of a wrong table"
+[ ! -e none.svg ] && grep -q "none.svg was not written: the table is wrong" err || fail "no picture of a wrong table"
 run 3 make zb -s 4 -m 8 --picture /nonexistent/zb.svg
 
 # A large table, and one with more ranks than a terminal shows.
@@ -152,7 +152,7 @@ complaint "say \`check FILE\` or \`make SCHEDULE\`"
 complaint "say \`check FILE\` or \`make SCHEDULE\`, not 'draw'" draw it
 complaint "name the file of a table" check
 complaint "name a schedule: gpipe" make
-complaint "'b.csv' is too much" check a.csv b.csv
+complaint "'b.csv' is one too many" check a.csv b.csv
 complaint "make needs --stages and --microbatches" make 1f1b
 complaint "are for make" check wrong.csv --stages 2
 complaint "--csv or --json, not both" make 1f1b -s 2 -m 2 --csv --json
