@@ -141,7 +141,8 @@ static int add_numbers(sequence *s, const char *text) {
     char *end;
     long long token = strtoll(text, &end, 10);
     if (end == text) {
-      fprintf(stderr, "addend sample: PROMPT must be numbers of tokens, such as \"17 4 250\", but has '%.20s'\n", text);
+      fprintf(stderr, "addend sample: PROMPT must be token numbers, such as \"17 4 250\", but contains '%.20s'\n",
+              text);
       return 0;
     }
     if (!add(s, token)) return 0;

@@ -80,7 +80,7 @@ grep -q "rank [0-9]* died: signal 9" err || fail "no message which rank died"
 # ---- a checkpoint's target is not replaced by another; errors are told before any rank starts ----
 cp -r whole changed
 exits_with 2 train -o changed --resume --set target.lr=0.5
-grep -q "target, whose keys train.* are target.* in this recipe: .*differs in train.lr (checkpoint: 0.01, recipe: 0.5)" err || fail "no message that the target's training differs in its learning rate"
+grep -q "training of the target, whose keys train.* are written target.* in this recipe: .*differs in train.lr (checkpoint: 0.01, recipe: 0.5)" err || fail "no message that the target's training differs in its learning rate"
 rm -r changed/checkpoints/step-8 changed/weights.safetensors
 exits_with 2 train -o changed --resume --set target.steps=0 --set target.weights=long/target/weights.safetensors
 grep -q "target.weights (checkpoint: [0-9]* numbers, xxh64 [0-9a-f]*, recipe: [0-9]* numbers, xxh64 [0-9a-f]*)" err || fail "no message that the target's weights differ"

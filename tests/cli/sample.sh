@@ -128,7 +128,7 @@ for words in "text-model d" "$model 3"; do
 done
 export ADDEND_PYTHON=./no-such-python
 exits 2 'the prompt and the answer are token numbers, not text, since no tokenizer can be used: ./no-such-python cannot be run: No such file or directory' text-model def
-exits 2 "PROMPT must be numbers of tokens, such as \"17 4 250\", but has 'def'" text-model def
+exits 2 "PROMPT must be token numbers, such as \"17 4 250\", but contains 'def'" text-model def
 "$addend" sample text-model "3 4 5" --tokens 3 >out 2>err
 [ "$(cat out)" = "3 4 5 9 22 30" ] || fail "numbers where there is no Python"
 

@@ -38,7 +38,7 @@ ad_status ad_recipe_contract(const ad_recipe *recipe, const char *param, ad_cont
     if (!fnmatch(override->pattern, param, 0)) contract = ad_contract_merge(contract, override->contract);
   }
   ad_status status = ad_recipe_complete(recipe, &contract);
-  if (status) return ad_fail_in(status, "%s: contract of %s", recipe->path, param);
+  if (status) return ad_fail_in(status, "%s: precision of parameter `%s`", recipe->path, param);
   *out = contract;
   return AD_OK;
 }

@@ -361,9 +361,8 @@ static ad_status add_gradients(const ad_run *run, const ad_crossing *c, size_t m
   if (arrived) return AD_OK;
   return ad_fail(
       AD_INVALID,
-      "no loss of microbatch %zu on this rank depends on `%s`, which other ranks sent, so there is no gradient to "
-      "send back, for which they wait",
-      m, c->spec->value);
+      "other ranks sent `%s` and wait for its gradient, but no loss of microbatch %zu on this rank depends on it",
+      c->spec->value, m);
 }
 
 static ad_status post_gradient(ad_run *run, ad_crossing *c, size_t m) {

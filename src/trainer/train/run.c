@@ -14,10 +14,11 @@ ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) {
   char mesh[256];
   AD_TRY(ad_recipe_world(recipe, &ranks));
   if (ranks == world) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "the mesh \"%s\" of %s has %lld ranks, but this world has %lld; start as many ranks as the mesh has",
-                 ad_recipe_mesh_text(recipe, mesh, sizeof mesh), recipe->path ? recipe->path : recipe->name,
-                 (long long)ranks, (long long)world);
+  return ad_fail(
+      AD_INVALID,
+      "the mesh \"%s\" of %s has %lld ranks, but the communicator has %lld; start as many ranks as the mesh has",
+      ad_recipe_mesh_text(recipe, mesh, sizeof mesh), recipe->path ? recipe->path : recipe->name, (long long)ranks,
+      (long long)world);
 }
 
 /* ---- making ---- */

@@ -381,8 +381,9 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
 /* Adds to an error that keys train.* are meant, of the recipe that was derived from this one. */
 static ad_status tell_of_before(const ad_recipe *recipe, ad_status status) {
   const char *name = recipe->program->course.pretraining->name;
-  return status == AD_INVALID ? ad_fail_in(status, "%s, whose keys train.* are %s.* in this recipe", name, name)
-                              : status;
+  return status == AD_INVALID
+             ? ad_fail_in(status, "training of the %s, whose keys train.* are written %s.* in this recipe", name, name)
+             : status;
 }
 
 static ad_status make_folder_before(const ad_recipe *recipe, const ad_train_options *own) {
