@@ -194,5 +194,5 @@ refused 'model.capacity: must be above 0, is 0' moe-tp2ep --set model.capacity=0
 refused 'model.bias: must be none, qkv or attention, is mlp: ' moe-tp2ep --set model.bias=mlp
 refused 'model.capacity: must be a number or unlimited, is wide' moe-tp2ep --set model.capacity=wide
 refused 'model.balance_rate: must be at most 1, is 2' moe-tp2ep --set model.balance_rate=2
-refused 'mesh: must name dp_shard, 1 will do' moe-tp --set mesh=tp=2
+refused 'mesh: must name dp_shard (dp_shard=1 will do)' moe-tp --set mesh=tp=2
 echo "moe: all hold"

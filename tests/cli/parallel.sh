@@ -124,7 +124,7 @@ refused() {
   grep -q -- "$1" out || { cat out; fail "no word of '$1': ${*:2}"; }
 }
 refused 'model.heads: tp=5 cuts them, and 12 is no multiple of that; with d_model 48 none would do: make it a multiple of 10' --set mesh="tp=5"
-refused 'data.seq: cp=5 cuts the sequence into 10 chunks, and 24 is no multiple of that; 20 or 30 would be' --set mesh="cp=5 tp=5"
+refused 'data.seq: cp=5 cuts the sequence into 10 chunks, and 24 is no multiple of that; 20 or 30 would do' --set mesh="cp=5 tp=5"
 refused 'model.heads: tp=5' --set mesh="cp=5 tp=5"
 refused 'model.kv_heads: must divide heads: 12 is no multiple of 5' --set model.kv_heads=5
 refused 'model.heads: tp=5 cuts them, and 12 is no multiple of that; 20 would do' --set mesh="tp=5" --set model.head_dim=6

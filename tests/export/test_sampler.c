@@ -214,7 +214,7 @@ static void kept_keys_are_of_the_tokens_before(void **state) {
   read_tokens(sampler, &token, 1);
   sampler->read = 0;
   assert_int_equal(ad_sampler_read(sampler, &token, 1), AD_INVALID);
-  if (!strstr(ad_last_error(), "begin at position 0, but the keys of 1 are kept")) fail_msg("%s", ad_last_error());
+  if (!strstr(ad_last_error(), "begins at position 0, but keys of 1 tokens are kept")) fail_msg("%s", ad_last_error());
   ad_sampler_begin(sampler);
   read_tokens(sampler, &token, 1);
   ad_sampler_close(sampler);

@@ -101,10 +101,10 @@ static void what_is_no_product_is_refused(void **state) {
   REFUSED(p.size = 0, "ad_matrix_product: the field `size` is 0");
   REFUSED(p.dtype = AD_BF16, "a product is made in f64 or f32, not in bf16");
   REFUSED(p.k = -1, "k -1; none may be negative");
-  REFUSED(p.a.stride = K - 1, "a has rows of 4 elements that stand 3 apart");
-  REFUSED((p.a.transposed = 1, p.a.stride = M - 1), "a has rows of 2 elements that stand 1 apart");
-  REFUSED(p.b.stride = N - 1, "b has rows of 3 elements");
-  REFUSED(p.out_stride = N - 1, "out has rows of 3 elements");
+  REFUSED(p.a.stride = K - 1, "the rows of a have 4 elements, but its stride is only 3");
+  REFUSED((p.a.transposed = 1, p.a.stride = M - 1), "the rows of a have 2 elements, but its stride is only 1");
+  REFUSED(p.b.stride = N - 1, "the rows of b have 3 elements");
+  REFUSED(p.out_stride = N - 1, "the rows of out have 3 elements");
   REFUSED(p.a.data = NULL, "the memory of a is NULL");
   REFUSED(p.b.data = NULL, "the memory of b is NULL");
   REFUSED(p.out = NULL, "the memory of out is NULL");
