@@ -46,9 +46,9 @@ static ad_sabotage says(const ad_recipe *recipe, const saying *s) {
 static void a_bridges_sum_is_told_with_the_bridge(void **state) {
   ad_recipe *recipe = two_pools();
   SAYS(recipe, "averaged: images", "all_reduce over cp", 2, AD_CAUSE_AVERAGED, AD_AXES(AD_CP), "images",
-       "on the way back over the bridge `images`: averaged over cp");
+       "on the way back over the bridge `images`: the transition over cp was averaged");
   SAYS(recipe, "first_microbatch_only: images", "all_reduce over cp", 2, AD_CAUSE_MISSING, AD_AXES(AD_CP), "images",
-       "on the way back over the bridge `images`: left out");
+       "on the way back over the bridge `images`: the transition over cp was left out");
   ad_recipe_destroy(recipe);
 }
 
