@@ -59,7 +59,7 @@ ad_status ad_table_take_options(const ad_table *table, const ad_table_options *g
   AD_TRY(ad_options_take(options, sizeof *options, given, "ad_table_options"));
   AD_TRY(ad_options_take(costs, sizeof *costs, options->costs, "ad_table_costs"));
   if (options->in_flight < 0)
-    return ad_fail(AD_INVALID, "a limit of activations in flight is 1 or more, not %d", options->in_flight);
+    return ad_fail(AD_INVALID, "the limit of activations in flight must be 1 or more, not %d", options->in_flight);
   return check_costs(table, costs);
 }
 
