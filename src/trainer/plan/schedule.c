@@ -141,9 +141,9 @@ ad_status ad_plan_add_schedule(const ad_plan_pools *pools, const char *trace, js
   ad_plan_costs costs;
   json_t *report;
   if (!is_pipeline(run))
-    return trace
-               ? ad_fail(AD_INVALID, "--trace gives the times of a pipeline's actions, but this recipe has no pipeline")
-               : AD_OK;
+    return trace ? ad_fail(AD_INVALID,
+                           "--trace takes the measured times of a pipeline's actions, but this recipe has no pipeline")
+                 : AD_OK;
   AD_TRY(ad_plan_costs_find(run, trace, &costs));
   ad_status status = report_of(run->order.table, &costs.costs, &report);
   if (!status) {
