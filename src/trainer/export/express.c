@@ -80,7 +80,7 @@ static ad_status find(const asking *a, const ad_architecture **out) {
     ad_text_add(&text, "%s%s has no %s", text.used ? ", " : ": ", (*at)->name, other);
   }
   return ad_fail(AD_INVALID, "no architecture of Transformers that addend knows computes this model%s",
-                 text.used ? words : ": it has none of this model.kind");
+                 text.used ? words : ": none of them is of this model.kind");
 }
 
 ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) {
