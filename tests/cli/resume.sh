@@ -183,7 +183,7 @@ rm damaged/checkpoints/*/index.json
 exits_with 3 train -o damaged --resume --set train.steps=11
 grep -q "^addend: damaged/checkpoints has no usable checkpoint; step 10: .*index.json.*step 5: .*index.json" err ||
   fail "each is named, as no one rank's error"
-grep -q "^addend: warning: the checkpoint of step 10 is not usable, the one before it is tried: " err || fail "no warning that the checkpoint before step 10 is tried"
+grep -q "^addend: warning: the checkpoint of step 10 is not usable, so the one before it is tried: " err || fail "no warning that the checkpoint before step 10 is tried"
 grep -q "^addend: warning: the checkpoint of step 5 is not usable: " err || fail "no warning that the checkpoint of step 5 is not usable"
 
 # Ctrl-C leaves a checkpoint.

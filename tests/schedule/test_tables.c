@@ -307,11 +307,12 @@ static void texts_that_are_none_are_refused(void **state) {
   refuses_text("{\"schedule\": 1}", "\"ranks\" is not a list");
   refuses_text("{\"schedule\": 1, \"ranks\": []}", "\"ranks\" is not a list of 1 to 4096");
   refuses_text("{\"schedule\": 1, \"ranks\": [1]}", "test: the entry of rank 0 is not a list of actions");
-  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0F0\", 1]]}", "test: rank 0, place 1: is not a string");
+  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0F0\", 1]]}", "test: rank 0, place 1: the action is not a string");
   refuses_text("{\"schedule\": 1, \"ranks\": [[\"0Q0\"]]}", "test: rank 0, place 0: '0Q0' is not an action");
   refuses_text("{\"schedule\": 1, \"edges\": 1, \"ranks\": [[]]}", "\"edges\" is not a list");
-  refuses_text("{\"schedule\": 1, \"edges\": [[0]], \"ranks\": [[]]}", "test: edge 0: is not [from, to]");
-  refuses_text("{\"schedule\": 1, \"edges\": [[0, 1, \"two\"]], \"ranks\": [[]]}", "edge 0: is not [from, to]");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0]], \"ranks\": [[]]}", "test: edge 0: the edge is not [from, to]");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0, 1, \"two\"]], \"ranks\": [[]]}",
+               "edge 0: the edge is not [from, to]");
   refuses_text("{\"schedule\": 1, \"edges\": [[0, 5000]], \"ranks\": [[]]}",
                "names a stage outside the range 0 to 4095");
   refuses_text("{\"schedule\": 1, \"edges\": [[1, 0]], \"ranks\": [[]]}", "edge 0: a stage hands its value to a later");

@@ -309,7 +309,7 @@ static ad_status check_cover(const ad_parts *parts) {
       if (!ad_box_contains(&parts->param->shape, &members->columns[c].piece.box, &part->box))
         return ad_fail(AD_INVALID,
                        "\"%.80s\": the sum of rank %lld has elements that the addend of rank %lld lacks, although "
-                       "addend.types says that both are of the same part",
+                       "addend.types says that both hold the same part",
                        parts->param->name, (long long)part->holders[0], (long long)members->columns[c].piece.rank);
   }
   return AD_OK;

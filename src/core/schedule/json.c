@@ -16,10 +16,10 @@ static ad_status read_edge(ad_table *table, const json_t *edge) {
   size_t size = json_array_size(edge);
   if (!json_is_array(edge) || size < 2 || size > 3 || !json_is_integer(from) || !json_is_integer(to) ||
       (way && (!json_is_string(way) || strcmp(json_string_value(way), "one_way") != 0)))
-    return ad_fail(AD_INVALID, "is not [from, to] or [from, to, \"one_way\"]");
+    return ad_fail(AD_INVALID, "the edge is not [from, to] or [from, to, \"one_way\"]");
   json_int_t first = json_integer_value(from), last = json_integer_value(to);
   if (first < 0 || first >= AD_TABLE_STAGES_MAX || last < 0 || last >= AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "names a stage outside the range 0 to %d", AD_TABLE_STAGES_MAX - 1);
+    return ad_fail(AD_INVALID, "the edge names a stage outside the range 0 to %d", AD_TABLE_STAGES_MAX - 1);
   return ad_table_connect(table, (int32_t)first, (int32_t)last, way ? AD_STAGE_ONE_WAY : AD_STAGE_BOTH_WAYS);
 }
 
@@ -34,7 +34,7 @@ static ad_status read_edges(ad_table *table, const json_t *edges, const char *na
 }
 
 static ad_status read_action(ad_table *table, int32_t rank, const json_t *action, size_t *overlapped) {
-  if (!json_is_string(action)) return ad_fail(AD_INVALID, "is not a string like \"0F0\"");
+  if (!json_is_string(action)) return ad_fail(AD_INVALID, "the action is not a string like \"0F0\"");
   return ad_table_cell_add(table, rank, ad_table_cell_trimmed(json_string_value(action), json_string_length(action)),
                            overlapped);
 }

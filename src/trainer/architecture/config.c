@@ -18,7 +18,8 @@ enum { WORDS = 512, SHOWN = 120, KEY_SIZE = 128 };
 /* ---- values and refusals ---- */
 
 ad_status ad_config_give(ad_config *to, const char *key, const char *from, const char *text) {
-  if (to->count == AD_CONFIG_VALUES_MAX) return ad_fail(AD_INVALID, "config.json has too many keys");
+  if (to->count == AD_CONFIG_VALUES_MAX)
+    return ad_fail(AD_INVALID, "config.json has more than %d keys that addend uses", AD_CONFIG_VALUES_MAX);
   ad_config_value *value = &to->values[to->count];
   AD_TRY(ad_copy_string(text, &value->text));
   value->key = key;

@@ -205,7 +205,7 @@ static void pass_over(const loading *l, int is_last, ad_text *reasons) {
   ad_text_add(reasons, "; step %lld: %s", (long long)l->step, ad_last_error());
   if (is_first(l))
     ad_log(AD_LOG_WARNING, "the checkpoint of step %lld is not usable%s: %s", (long long)l->step,
-           is_last ? "" : ", the one before it is tried", ad_last_error());
+           is_last ? "" : ", so the one before it is tried", ad_last_error());
 }
 
 // Tries the checkpoints in order until one is read, or fails for another reason than damage.

@@ -97,7 +97,7 @@ static ad_status check_windows(const ad_run *run) {
     return ad_fail(
         AD_INVALID,
         "shard.window: %lld is too small for `%s`: in its backward pass %zu buckets of one kind are open at once; give "
-        "%zu at least, or 0",
+        "at least %zu, or 0 to have as many as are needed",
         (long long)ad_run_recipe(run)->shard.window, ad_program_module(ad_run_program(run), i)->name, needed, needed);
   }
   return AD_OK;

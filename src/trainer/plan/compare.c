@@ -333,7 +333,7 @@ ad_status ad_plan_compare_json(const ad_plan_comparison *of, char **out) {
   AD_TRY(document_of(of, &document));
   *out = json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
   json_decref(document);
-  return *out ? AD_OK : ad_fail(AD_MEMORY, "no memory for the document of plans");
+  return *out ? AD_OK : ad_fail(AD_MEMORY, "no memory for the JSON document of plans");
 }
 
 ad_status ad_plan_compare_table(const ad_plan_comparison *of, char **out) {
