@@ -76,7 +76,8 @@ ad_status ad_table_lower(ad_table *table, const ad_table_lowering *given) {
   AD_TRY(ad_options_take(&options, sizeof options, given, "ad_table_lowering"));
   if (!options.parts) options.parts = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (options.gathered < 0)
-    return ad_fail(AD_INVALID, "the number of gathered stages that a rank holds must be 1 or more, not %d",
+    return ad_fail(AD_INVALID,
+                   "the number of gathered stages that a rank holds must be 1 or more, or 0 for any number, not %d",
                    options.gathered);
   AD_TRY(check_parts(table, options.parts));
   AD_TRY(ad_table_check(table, NULL));

@@ -18,7 +18,8 @@ static ad_status check_cost(const char *what, double cost) {
 
 static ad_status check_stages(const ad_table *table, const ad_table_costs *costs) {
   if (costs->stage_count == (size_t)table->stages) return AD_OK;
-  return ad_fail(AD_INVALID, "costs are given for %zu stages, but the table has %d", costs->stage_count, table->stages);
+  return ad_fail(AD_INVALID, "costs are given for %zu stages, but the table has %d stages", costs->stage_count,
+                 table->stages);
 }
 
 static ad_status check_of_action(const ad_table_costs *costs, const ad_action *action) {
@@ -31,8 +32,8 @@ static ad_status check_of_action(const ad_table_costs *costs, const ad_action *a
 
 static ad_status check_of_actions(const ad_table *table, const ad_table_costs *costs) {
   if (costs->microbatch_count != (size_t)table->microbatches)
-    return ad_fail(AD_INVALID, "costs are given for %zu microbatches, but the table has %d", costs->microbatch_count,
-                   table->microbatches);
+    return ad_fail(AD_INVALID, "costs are given for %zu microbatches, but the table has %d microbatches",
+                   costs->microbatch_count, table->microbatches);
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++) AD_TRY(check_of_action(costs, &table->rows[r].actions[i]));
   return AD_OK;

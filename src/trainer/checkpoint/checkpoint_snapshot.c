@@ -33,8 +33,7 @@ static ad_status check_value(const ad_comm *comm, const ad_checkpoint_value *val
   if (ad_mesh_has_rank(layout->mesh, ad_comm_rank(comm)))
     AD_TRY(ad_array_check(comm, value->array, "checkpoint", value->name));
   if (value->array->scale)
-    return ad_fail(AD_TYPE,
-                   "checkpoint: %s is multiplied by the scale 2^-%d; remove the scale before writing a checkpoint",
+    return ad_fail(AD_TYPE, "checkpoint: %s is stored multiplied by 2^-%d; undo that scale before writing a checkpoint",
                    value->name, value->array->scale);
   if (!(pending | varying)) return AD_OK;
   return ad_fail(
