@@ -189,7 +189,7 @@ static void a_file_that_cannot_be_read_is_named(void **state) {
   assert_int_equal(ad_npy_open("/no/such/file.npy", TOKENS, &npy), AD_IO);
   assert_non_null(strstr(ad_last_error(), "/no/such/file.npy: cannot be read: No such file"));
   assert_int_equal(ad_npy_open("/tmp", TOKENS, &npy), AD_IO);
-  assert_non_null(strstr(ad_last_error(), "/tmp: cannot be read: it is no regular file"));
+  assert_non_null(strstr(ad_last_error(), "/tmp: cannot be read: it is not a regular file"));
   close(mkstemp(path));
   assert_int_equal(ad_npy_open(path, TOKENS, &npy), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "not a .npy file: it is empty"));

@@ -188,7 +188,7 @@ static ad_status cannot_read(const char *path, const char *why) {
 static ad_status map_file(const char *path, int opened, int widths, ad_npy *out) {
   struct stat found;
   if (fstat(opened, &found)) return cannot_read(path, strerror(errno));
-  if (!S_ISREG(found.st_mode)) return cannot_read(path, "it is no regular file");
+  if (!S_ISREG(found.st_mode)) return cannot_read(path, "it is not a regular file");
   if (!found.st_size) return no_npy(path, "it is empty");
   size_t size = (size_t)found.st_size;
   void *mapping = mmap(NULL, size, PROT_READ, MAP_SHARED, opened, 0);
