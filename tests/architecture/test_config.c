@@ -215,9 +215,9 @@ static void what_is_left_out_is_as_transformers_has_it(void **state) {
 }
 
 static void what_is_no_object_is_refused(void **state) {
-  static const char *const texts[][2] = {{"[]", "config.json: is no JSON object"},
-                                         {"{", "config.json: is no JSON: line 1: "},
-                                         {"{\"a\": 1, \"a\": 2}", "config.json: is no JSON: line 1: duplicate"}};
+  static const char *const texts[][2] = {{"[]", "config.json: is not a JSON object"},
+                                         {"{", "config.json: is not valid JSON: line 1: "},
+                                         {"{\"a\": 1, \"a\": 2}", "config.json: is not valid JSON: line 1: duplicate"}};
   for (int i = 0; i < 3; i++) {
     ad_config config = {0};
     assert_int_equal(ad_config_parse(texts[i][0], strlen(texts[i][0]), "config.json", &config), AD_INVALID);
@@ -262,11 +262,14 @@ static void other_files_are_refused_with_what_to_do(void **state) {
   config_says(AD_IO, ": has no config.json: name the folder of a model as Transformers saves it");
   weights_say(AD_IO, ": has neither model.safetensors nor model.safetensors.index.json");
   touch("pytorch_model.bin");
-  weights_say(AD_INVALID, ": holds pickled weights (pytorch_model.bin), and reading those runs what is in them");
+  weights_say(AD_INVALID,
+              ": holds pickled weights (pytorch_model.bin), and reading a pickle can run any code that is in it");
   touch("params.json");
-  config_says(AD_INVALID, ": holds Meta's own files (params.json), in which heads lie otherwise");
+  config_says(AD_INVALID,
+              ": holds Meta's own files (params.json), in which attention heads are stored in another order");
   touch("consolidated.00.pth");
-  config_says(AD_INVALID, ": holds Meta's own files (consolidated.00.pth), in which heads lie otherwise");
+  config_says(AD_INVALID,
+              ": holds Meta's own files (consolidated.00.pth), in which attention heads are stored in another order");
   snprintf(folder + strlen(folder), 5, "/no");
   config_says(AD_IO, ": No such file or directory");
   folder[strlen(folder) - 3] = 0;

@@ -201,8 +201,8 @@ static void a_program_whose_types_do_not_fit_is_told_what_repairs_it(void **stat
   assert_int_equal(ad_check(recipe, &options, &holds, &json), AD_TYPE);
   assert_non_null(strstr(ad_last_error(),
                          "count it once per rank; this repairs it: once operand 2 R->P on "
-                         "`dp_replicate,dp_shard` (tried: every type of a step then holds, and "
-                         "nothing that does so moves fewer bytes)"));
+                         "`dp_replicate,dp_shard` (tried on a whole step: all types are then right, and "
+                         "no other conversion that repairs it moves fewer bytes)"));
   /* No repair is named for a planted mistake that does not exist, though the program itself is refused. */
   ad_sabotage nowhere = {.planting = {.in_record = 1, .place = {.phase = AD_PLACE_FORWARD, .ordinal = 1000}}};
   ad_repair repair;

@@ -81,11 +81,12 @@ static int is_said_as_it_is(const ad_recipe *recipe, ad_sabotage *lacking, const
   if (found) {
     assert_non_null(strstr(said, "; this repairs it: "));
     assert_non_null(strstr(said, ad_repair_print(repair, text, sizeof text)));
-    assert_non_null(strstr(said, ad_repair_states(repair) ? "if what is declared is so" : "moves fewer bytes"));
+    assert_non_null(
+        strstr(said, ad_repair_states(repair) ? "provided that what it declares is true" : "moves fewer bytes"));
   }
   if (may) fail_msg("%s: could have been tried: %s", lacking->name, said);
   if (!found) printf("%s: %s\n", lacking->name, said);
-  return found || strstr(said, "no conversion of one value there repairs it") != NULL;
+  return found || strstr(said, "no conversion of a single value there repairs it") != NULL;
 }
 
 static void every_repair_that_is_said_repairs(void **state) {
@@ -139,7 +140,7 @@ static int is_of_that_mistake(const ad_recipe *recipe, ad_sabotage *lacking, con
 /* Checks that a message claims only what was tried: an untried repair is proposed with "may". Programs as small as
  * these have all their repairs tried. */
 static void is_said_as_sure_as_it_is(const ad_sabotage *one) {
-  const char *said = one->message, *none = strstr(said, "no conversion of one value there repairs it (");
+  const char *said = one->message, *none = strstr(said, "no conversion of a single value there repairs it (");
   int tried = 0;
   if (none && (sscanf(strchr(none, '('), "(all %d tried)", &tried) != 1 || tried < 1))
     fail_msg("%s: %s", one->name, said);
@@ -236,14 +237,15 @@ static void how_many_were_tried_is_said(void **state) {
   long_step step = {0};
   must(ad_comm_open_dry(1, 3, &step.comm));
   must(ad_mesh_create("dp_replicate=1 dp_shard=1 cp=1 tp=3", &step.mesh));
-  says_of_long_step(&step, "no conversion of one value there repairs it (all ", NULL);
+  says_of_long_step(&step, "no conversion of a single value there repairs it (all ", NULL);
   step.calls = 2000;
-  says_of_long_step(&step, "no conversion of one value there repairs it (", " tried)");
+  says_of_long_step(&step, "no conversion of a single value there repairs it (", " tried)");
   step.goes_on = 1;
-  says_of_long_step(&step, "every type of a step then holds, and of ",
-                    "that were tried none that does so moves fewer bytes)");
+  says_of_long_step(&step, "all types are then right, and of the ",
+                    "conversions tried, no other that repairs it moves fewer bytes)");
   step.calls = 0;
-  says_of_long_step(&step, "every type of a step then holds, and nothing that does so moves fewer bytes)", NULL);
+  says_of_long_step(&step, "all types are then right, and no other conversion that repairs it moves fewer bytes)",
+                    NULL);
   ad_mesh_destroy(step.mesh);
   ad_comm_close(step.comm);
 }

@@ -131,7 +131,7 @@ mkdir empty
 exits_with 2 "$addend" diff modules/dump-0 empty
 says 'empty: no regular file is in this folder'
 exits_with 2 "$addend" diff --reference pools/dump-0 modules/dump-0
-says 'module `encoder`: the reference pools/dump-0 has no module of this name'
+says 'module `encoder`: the reference pools/dump-0 has no module `encoder`'
 ln -s "$PWD/modules/dump-0/encoder.rank00000.sum.safetensors" modules/dump-0/again.safetensors
 exits_with 0 "$addend" diff modules/dump-0
 says 'again.safetensors: is .*link.*, which is not read in a folder'

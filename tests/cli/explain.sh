@@ -39,9 +39,9 @@ refused() { # arguments: words of the message, name
   [ $status -eq 2 ] && [ ! -s out ] || fail "$2: exit $status"
   grep -qF -e "$1" err || { cat err >&2; fail "$2: it says: $1"; }
 }
-refused "there is no page 'own'; did you mean divided_by_own_count, own_only, unknown?" own
-refused "there is no page 'mising'; did you mean missing?" mising
-refused "there is no page 'nonsense'; \`addend explain\` lists them" nonsense
+refused "\`addend explain\` has no page 'own'; did you mean divided_by_own_count, own_only, unknown?" own
+refused "\`addend explain\` has no page 'mising'; did you mean missing?" mising
+refused "\`addend explain\` has no page 'nonsense'; \`addend explain\` lists them" nonsense
 status=0
 "$addend" explain >/dev/full 2>err || status=$?
 [ $status -eq 3 ] || fail "a list that cannot be written: exit $status"

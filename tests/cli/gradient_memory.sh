@@ -64,7 +64,7 @@ small=(--set shard.zero=3 --set shard.bucket_mib=0.000001)
 for command in check plan "train --out run"; do
   read -ra words <<<"$command"
   if "$addend" "${words[0]}" "$source/recipes/gpt-3d.yaml" "${words[@]:1}" "${small[@]}" --set shard.window=1 >out 2>err; then fail "$command took a window of 1"; fi
-  grep -qF 'shard.window: 1 is too small for `model`: in its backward pass 2 buckets of one kind are open at once; give 2 at least, or 0' err || { cat err && fail "$command: no word of it"; }
+  grep -qF 'shard.window: 1 is too small for `model`: in its backward pass 2 buckets of one kind are open at once; give at least 2, or 0 to have as many as are needed' err || { cat err && fail "$command: no word of it"; }
   [ ! -s out ] && [ ! -e run ] || fail "$command began"
 done
 "$addend" check "$source/recipes/gpt-3d.yaml" "${small[@]}" --set shard.window=2 >out || { cat out && fail "a window of 2"; }

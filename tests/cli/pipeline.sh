@@ -196,9 +196,9 @@ refused() { # arguments: sentence, recipe, options
   grep -qF -- "$1" out || { cat out; fail "no word of '$1': ${*:3}"; }
 }
 refused '--set schedule.kind: must be gpipe, 1f1b, interleaved or zb, is fifo' gpt-pp --set schedule.kind=fifo
-refused '--set schedule.kind: 1f1b has one stage a rank, so as many ranks as stages: 4, not 2; interleaved and gpipe have several stages a rank' \
+refused '--set schedule.kind: schedule 1f1b has one stage per rank, so the numbers of stages and ranks must be equal, not 4 and 2; interleaved and gpipe can have several stages per rank' \
   gpt-pp --set schedule.kind=1f1b --set schedule.stages=4
-refused '--set schedule.stages: interleaved has the same number of stages on each rank, so a multiple of 2 stages, not 3' gpt-pp --set schedule.stages=3
+refused '--set schedule.stages: schedule interleaved has the same number of stages on each of the 2 ranks, so the number of stages must be a multiple of that, not 3' gpt-pp --set schedule.stages=3
 refused '--set schedule.stages: must leave no rank of pp=2 without a stage, is 1; at least 2, or 0 for as many' gpt-pp --set schedule.stages=1
 refused '--set schedule.stages: must be at most 2048, is 5000' gpt-pp --set schedule.stages=5000
 refused '--set schedule.layers: must have one number for each stage, has 3 for 2' gpt-pp --set 'schedule.layers=[1,1,1]'

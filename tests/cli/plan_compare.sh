@@ -82,11 +82,11 @@ def unfit(name):
     return {plan["value"]: plan.get("unfit") for plan in json.load(open(name))["plans"]}
 kinds, several = unfit("kinds.json"), unfit("several.json")
 assert [value for value in kinds if kinds[value]] == ["interleaved"], kinds
-assert [value for value in several if several[value]] == ["1f1b", "zb"] and "one stage a rank" in several["zb"], several
+assert [value for value in several if several[value]] == ["1f1b", "zb"] and "one stage per rank" in several["zb"], several
 Y
 none=0
 "$addend" plan "$pipeline" --set schedule.stages=4 --compare schedule=1f1b,zb >out 2>err || none=$?
-[ $none -eq 2 ] && [ ! -s out ] && [ "$(grep -c "has one stage a rank" err)" -eq 2 ] || fail "no schedule fits"
+[ $none -eq 2 ] && [ ! -s out ] && [ "$(grep -c "has one stage per rank" err)" -eq 2 ] || fail "no schedule fits"
 
 refused() { # arguments: words of the message, options
   local words=$1 status=0

@@ -104,7 +104,7 @@ for stage, costs in enumerate(plan["schedule"]["costs"]["of_stage"]):
         assert abs(cost - means[stage, kind]) < 1e-8, (stage, kind, cost, means[stage, kind])
 P
 exits_with 2 "$addend" plan "$recipe" "${pipeline[@]}" --set train.microbatches=3 --trace run
-grep -q "is of another pipeline" err || fail "fewer microbatches"
+grep -q "is the trace of another pipeline" err || fail "fewer microbatches"
 exits_with 2 "$addend" plan "$source/recipes/gpt-dp.yaml" --trace run
 grep -q "this recipe has no pipeline" err || fail "no pipeline"
 

@@ -136,12 +136,12 @@ rm runs/tiny/weights.safetensors
 "$addend" export runs/tiny new/written --overwrite >out 2>err || fail "exporting from a checkpoint fails"
 tensors before new/written || fail "the weights exported from a checkpoint differ"
 echo notes >new/written/README.md
-exits 2 "new/written: holds README.md, which is no file of an export: move it away" export runs/tiny new/written --overwrite
+exits 2 "new/written: holds README.md, which is not a file of an export: move it away" export runs/tiny new/written --overwrite
 rm new/written/README.md || fail "it stays"
 exits 2 "runs/tiny: holds " export runs/tiny runs/tiny --overwrite
 status=0; (ulimit -f 4; exec "$addend" export runs/tiny new/written --overwrite >out 2>err) || status=$?
 [ $status -eq 3 ] && [ "$(ls new)" = written ] && tensors before new/written || fail "an export beyond the file size limit changed the earlier export, or exit $status is not 3"
-exits 2 "nothing: is no folder of a run" export nothing written2
+exits 2 "nothing: is not the folder of a run" export nothing written2
 rm -rf runs/tiny/checkpoints
 exits 3 "runs/tiny: has neither weights.safetensors nor a checkpoint" export runs/tiny written2
 exits 2 "--dtype takes f32, bf16 or f16, not 'f8'" export runs/tiny written2 --dtype f8

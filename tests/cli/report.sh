@@ -129,7 +129,7 @@ exits_with 2 "$addend" report
 exits_with 2 "$addend" report other --out ''
 for folder in nowhere empty; do
   exits_with 2 "$addend" report other $folder --out none.html
-  grep -q "^addend: $folder holds no run: there is no $folder/metrics.jsonl; " err || fail "it says what is expected there"
+  grep -q "^addend: $folder is not the folder of a run: there is no $folder/metrics.jsonl; " err || fail "it says what is expected there"
   [ ! -e none.html ] || fail "and writes no page"
 done
 

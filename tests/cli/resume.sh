@@ -181,9 +181,9 @@ grep -q "step 10 is not usable.*rank-0.safetensors: is 100000 bytes long" err ||
 cmp straight/weights.safetensors damaged/weights.safetensors || fail "a run resumed beside a damaged checkpoint has other weights"
 rm damaged/checkpoints/*/index.json
 exits_with 3 train -o damaged --resume --set train.steps=11
-grep -q "^addend: no usable checkpoint is in damaged/checkpoints; step 10: .*index.json.*step 5: .*index.json" err ||
+grep -q "^addend: damaged/checkpoints has no usable checkpoint; step 10: .*index.json.*step 5: .*index.json" err ||
   fail "each is named, as no one rank's error"
-grep -q "^addend: warning: the checkpoint of step 10 is not usable, the one before it is tried: " err || fail "no warning that the checkpoint before step 10 is tried"
+grep -q "^addend: warning: the checkpoint of step 10 is not usable, so the one before it is tried: " err || fail "no warning that the checkpoint before step 10 is tried"
 grep -q "^addend: warning: the checkpoint of step 5 is not usable: " err || fail "no warning that the checkpoint of step 5 is not usable"
 
 # Ctrl-C leaves a checkpoint.

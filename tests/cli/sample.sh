@@ -82,7 +82,7 @@ drawn=(--numbers --dtype f64 --temperature 1)
 "$addend" sample limited "$(seq -s ' ' 65 7 200)" --tokens 100 "${drawn[@]}" >whole 2>err
 "$addend" sample limited "$(cut -d ' ' -f 1-60 whole)" --tokens 60 "${drawn[@]}" 2>err | cmp - whole || fail "a limit of experts drops tokens of a prompt"
 balance unkept 0
-exits 2 'unkept: has no checkpoint, and only one holds model.blocks.0.moe.bias, which weights.safetensors does not' unkept "The "
+exits 2 'unkept: has no checkpoint, but model.blocks.0.moe.bias can be read only from a checkpoint, since weights.safetensors does not have it' unkept "The "
 
 # ---- text: the tokenizer is a Python process; this test's own knows the letters a to z ----
 mkdir text-model && cp "$model"/* text-model && echo '{}' >text-model/tokenizer.json

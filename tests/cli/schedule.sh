@@ -167,9 +167,9 @@ complaint "costs are given for 1 stages, but the table has 2" check wrong.csv --
 complaint "nothing.csv" check nothing.csv
 complaint "Is a directory" check "$work"
 printf '0F0,0Q0\n' >cells.csv
-complaint "cells.csv: line 1, cell 2: '0Q0' is no action" check cells.csv
+complaint "cells.csv: line 1, cell 2: '0Q0' is not an action" check cells.csv
 printf '{"schedule": 1, "ranks": [["0F0",]]}' >cells.json
-complaint "cells.json: is no JSON: line 1" check cells.json
+complaint "cells.json: is not valid JSON: line 1" check cells.json
 status=0; "$addend" schedule make 1f1b -s 2 -m 2 >/dev/full 2>err || status=$?
 [ $status -eq 3 ] || fail "a full disk: exit $status"
 echo "schedule: all hold"

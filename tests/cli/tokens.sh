@@ -46,26 +46,26 @@ refused() { # arguments: words of the message, options
 # arguments: file, words of the message
 wrong() { refused "--set data.tokens: $1.npy: $2" --set 'data.text=[]' --set "data.tokens=[$1.npy]"; }
 wrong nowhere 'cannot be read: No such file'
-wrong text 'is no .npy file: it does not begin as one; write it with numpy.save or addend.tokens'
-wrong empty 'is no .npy file: it is empty'
-wrong list 'is no .npy file: its header is no dictionary of descr, fortran_order and shape'
-wrong huge 'is no .npy file: its header says it has 2147483648 bytes; at most 10000 are read'
+wrong text 'is not a .npy file: it does not begin as one; write it with numpy.save or addend.tokens'
+wrong empty 'is not a .npy file: it is empty'
+wrong list 'is not a .npy file: its header is not a dictionary of descr, fortran_order and shape'
+wrong huge 'is not a .npy file: the length of its header is given as 2147483648 bytes; at most 10000 are allowed'
 wrong cut 'its header says 100 elements of 2 bytes, but 198 bytes follow: it is cut short'
 wrong float "its elements are '<f8', where uint16 or uint32 is needed: write array.astype(numpy.uint16)"
 wrong bytes "its elements are '|u1', where uint16 or uint32 is needed"
 wrong big "its elements are big endian ('>u2'): write array.astype('<u2')"
 wrong square 'has 2 dimensions, where one is needed: write array.reshape(-1)'
 wrong fortran 'is in Fortran order: write numpy.ascontiguousarray(array)'
-wrong none 'holds no element'
+wrong none 'the array has no elements'
 wrong beyond "the token at index 1001 is 256, but the model's vocabulary is 256: tokens are 0 to 255"
-refused 'the tokens hold no sample: seq 24 needs 25 tokens in a row in one file' --set 'data.text=[]' --set 'data.tokens=[short.npy]'
+refused 'the tokens do not hold a single sample: seq 24 needs 25 tokens in a row in one file' --set 'data.text=[]' --set 'data.tokens=[short.npy]'
 refused 'data.text: names nothing to be trained on: give files or folders of text, or data.tokens' --set 'data.text=[]'
 refused '--set data.tokens: data.text is given too, and a run is trained on one of them: leave one out' --set 'data.tokens=[one.npy]'
 refused '--set data.mask: needs data.tokens, which is not given' --set 'data.mask=[one.mask.npy]'
 refused '--set data.mask: must have one file for each of data.tokens, has 1 for 2' "${tokens[@]}" --set 'data.mask=[one.mask.npy]'
 refused 'two.mask.npy: has 400 elements, but one.npy has 1001 tokens' "${tokens[@]}" --set 'data.mask=[two.mask.npy, one.mask.npy]'
 refused "--set data.mask: one.npy: its elements are '<u2', where uint8 is needed" "${tokens[@]}" --set 'data.mask=[one.npy, two.mask.npy]'
-refused '--set data.mask: mask3.npy: the element at index 2 is 3, where a mask has 1' "${tokens[@]}" --set 'data.mask=[mask3.npy, two.mask.npy]'
+refused '--set data.mask: mask3.npy: the element at index 2 is 3, but an element of a mask must be 1' "${tokens[@]}" --set 'data.mask=[mask3.npy, two.mask.npy]'
 for kind in moe-tp decompose-gpt; do
   "$addend" plan "$source/recipes/$kind.yaml" --set 'data.text=[]' --set 'data.tokens=[beyond.npy]' >out 2>err && fail "$kind takes a token of no vocabulary"
   grep -q "the token at index 1001 is 256" err || fail "$kind says which token"

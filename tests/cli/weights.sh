@@ -85,8 +85,8 @@ refused "odd: these are not the weights of this model; it lacks blocks.0.attn.wq
 with nan; refused "nan: not every value is a finite number: embedding.weight\[7, 3\] is nan"
 with nan.json; refused "./m-nan: not every value is a finite number: embedding.weight\[7, 3\] is nan"
 with missing.json; refused "missing.json: ./m-nowhere: cannot be read: No such file or directory"
-with lacking.json; refused "lacking.json: it does not fit its files; there is no embedding.weight in m-rest; it does not list final.norm.weight in m-rest"
-with outside.json; refused 'outside.json: tensor "embedding.weight" is in "../m-nan"; only files beside the index are read'
+with lacking.json; refused "lacking.json: the index does not match its files; there is no embedding.weight in m-rest; it does not list final.norm.weight in m-rest"
+with outside.json; refused 'outside.json: tensor "embedding.weight" is in "../m-nan"; only files in the folder of the index are read'
 with nowhere; refused "nowhere: cannot be read: No such file or directory"
 head -c 1000 straight/weights.safetensors >short
 with short; refused "short: no safetensors file, or cut short: .*"

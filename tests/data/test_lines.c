@@ -530,19 +530,19 @@ static void what_is_wrong_with_a_font_is_said(void **state) {
   snprintf(nowhere, sizeof nowhere, "%s/nowhere.ttf", folder);
   wrong_font(nowhere, AD_IO, "nowhere.ttf: cannot be read: No such file");
   wrong_font(folder, AD_IO, folder);
-  wrong_font(numbers, AD_IO, "numbers: is no font that FreeType can read");
+  wrong_font(numbers, AD_IO, "numbers: is not a font that FreeType can read");
   write_bytes(scratch, "", 0);
-  wrong_font(scratch, AD_IO, "scratch: is no font that FreeType can read");
+  wrong_font(scratch, AD_IO, "scratch: is not a font that FreeType can read");
   write_font_without_characters();
   wrong_font(scratch, AD_IO, "the font lacks 95 of the 95 printable ASCII characters: the space, !, \", #, $, ...");
   write_bytes(scratch, BITMAPS, sizeof BITMAPS - 1);
   wrong_font(scratch, AD_IO, "the font has bitmaps and no outlines");
   ad_line_options options = usual();
   options.font_count = 0;
-  wrong(&options, AD_INVALID, "no font is named");
+  wrong(&options, AD_INVALID, "no font is given");
   options = usual();
   options.held_out_font = fonts[1];
-  wrong(&options, AD_INVALID, "the held-out font is one of those that are trained on (fonts[1])");
+  wrong(&options, AD_INVALID, "the held-out font is also one of the fonts to train on (fonts[1])");
 }
 
 /* Checks that the size which the message names works. */
@@ -563,10 +563,12 @@ static void sizes_that_leave_the_picture_are_refused_with_one_that_does_not(void
   ad_line_options options = usual();
   options.font_count = 1;
   options.held_out_font = NULL;
-  mend_size(options, "DejaVuSans.ttf: at size 40 its characters need a height of 45 pixels, but the picture has 24; ");
+  mend_size(options,
+            "DejaVuSans.ttf: at size 40 the font's characters need a height of 45 pixels, but the picture has 24; ");
   options.height = 64;
   options.width = 24;
-  mend_size(options, "DejaVuSans.ttf: at size 40 its characters need a width of 44 pixels, but the picture has 24; ");
+  mend_size(options,
+            "DejaVuSans.ttf: at size 40 the font's characters need a width of 44 pixels, but the picture has 24; ");
 }
 
 static void what_is_wrong_with_options_is_said(void **state) {
@@ -604,7 +606,7 @@ static void what_is_wrong_with_a_text_is_said(void **state) {
   wrong(&options, AD_IO, "/nowhere/at/all: cannot be read");
   options.text = text;
   options.held_out = 0;
-  wrong(&options, AD_INVALID, "the text holds 14 printable characters, but lines of 24 need 25");
+  wrong(&options, AD_INVALID, "the text holds 14 printable characters, but lines of 24 characters need 25");
   options.held_out = 0.9;
   options.chars = 20;
   wrong(&options, AD_INVALID, "the text for training holds 3 bytes");

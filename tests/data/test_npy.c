@@ -79,7 +79,7 @@ static void other_arrays_are_refused_with_what_to_write(void **state) {
   REFUSES(HEADER(">u2", "(3,)"), 6, "its elements are big endian ('>u2'): write array.astype('<u2')");
   REFUSES(HEADER("<u2", "(3, 1)"), 6, "has 2 dimensions, where one is needed: write array.reshape(-1)");
   REFUSES(HEADER("<u2", "()"), 2, "has 0 dimensions");
-  REFUSES(HEADER("<u2", "(0,)"), 0, "holds no element");
+  REFUSES(HEADER("<u2", "(0,)"), 0, "the array has no elements");
   REFUSES("{'descr': '<u2', 'fortran_order': True, 'shape': (3,), }", 6, "is in Fortran order: write numpy.asc");
   bytes mask = file_of(1, HEADER("<u2", "(3,)"), -1, 6);
   refuses(&mask, 1, "where uint8 is needed: write array.astype(numpy.uint8)");
@@ -93,7 +93,7 @@ static void a_size_that_does_not_fit_is_refused(void **state) {
   REFUSES(HEADER("<u2", "(4611686018427387905,)"), 2, "it is cut short");
 }
 
-#define NO_DICTIONARY "its header is no dictionary of descr, fortran_order and shape"
+#define NO_DICTIONARY "its header is not a dictionary of descr, fortran_order and shape"
 static void a_header_that_is_no_dictionary_is_refused(void **state) {
   static const char *const headers[] = {
       "",
@@ -127,14 +127,14 @@ static void a_header_that_is_no_dictionary_is_refused(void **state) {
 
 static void a_file_of_another_form_is_refused(void **state) {
   bytes file = file_of(4, HEADER("<u2", "(3,)"), -1, 6);
-  refuses(&file, TOKENS, "is of .npy format 4.0; 1.0, 2.0 and 3.0 are read");
+  refuses(&file, TOKENS, "has .npy format 4.0; only 1.0, 2.0 and 3.0 can be read");
   file = file_of(1, HEADER("<u2", "(3,)"), -1, 6);
   file.of[7] = 1;
-  refuses(&file, TOKENS, "is of .npy format 1.1");
+  refuses(&file, TOKENS, "has .npy format 1.1");
   file.of[0] = 'x';
-  refuses(&file, TOKENS, "no .npy file: it does not begin as one; write it with numpy.save or addend.tokens");
+  refuses(&file, TOKENS, "not a .npy file: it does not begin as one; write it with numpy.save or addend.tokens");
   file = file_of(2, HEADER("<u2", "(3,)"), 1L << 31, 6);
-  refuses(&file, TOKENS, "its header says it has 2147483648 bytes; at most 10000 are read");
+  refuses(&file, TOKENS, "the length of its header is given as 2147483648 bytes; at most 10000 are allowed");
   file = file_of(2, HEADER("<u2", "(3,)"), 200, 6);
   refuses(&file, TOKENS, "it is cut short in its header");
 }
@@ -189,10 +189,10 @@ static void a_file_that_cannot_be_read_is_named(void **state) {
   assert_int_equal(ad_npy_open("/no/such/file.npy", TOKENS, &npy), AD_IO);
   assert_non_null(strstr(ad_last_error(), "/no/such/file.npy: cannot be read: No such file"));
   assert_int_equal(ad_npy_open("/tmp", TOKENS, &npy), AD_IO);
-  assert_non_null(strstr(ad_last_error(), "/tmp: cannot be read: it is no regular file"));
+  assert_non_null(strstr(ad_last_error(), "/tmp: cannot be read: it is not a regular file"));
   close(mkstemp(path));
   assert_int_equal(ad_npy_open(path, TOKENS, &npy), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "no .npy file: it is empty"));
+  assert_non_null(strstr(ad_last_error(), "not a .npy file: it is empty"));
   unlink(path);
 }
 

@@ -90,7 +90,7 @@ static void what_is_wrong_with_a_text_is_said(void **state) {
   wrong(in_folder("hollow"), 4, 0, AD_IO, "hollow: no regular file is in this folder");
   wrong("/dev/null", 4, 0, AD_IO, "/dev/null: is neither a file nor a folder");
   wrong(in_folder("ten"), 10, 0, AD_INVALID,
-        "the text holds 10 bytes, but a sample of seq 10 needs 11: give more text or a seq of at most 9");
+        "the text holds 10 bytes, but a sample of seq 10 needs 11 bytes: give more text or a seq of at most 9");
   wrong(in_folder("ten"), 9, 0.2, AD_INVALID, "the text for training holds 8 bytes");
   wrong(in_folder("ten"), 3, 0.2, AD_INVALID, "the text held out for validation holds 2 bytes");
   wrong(in_folder("ten"), 0, 0, AD_INVALID, "seq must be at least 1, is 0");

@@ -257,12 +257,12 @@ static void refuses(ad_token_options options, const char *words) {
 static void what_is_wrong_with_tokens_is_said(void **state) {
   ad_token_options options = all_files(0, 0);
   options.seq = 41;
-  refuses(options, "the tokens hold no sample: seq 41 needs 42 tokens in a row in one file");
+  refuses(options, "the tokens do not hold a single sample: seq 41 needs 42 tokens in a row in one file");
   options.seq = 40;
   options.held_out = 0.1;
-  refuses(options, "the tokens for training hold no sample: seq 40");
+  refuses(options, "the tokens for training do not hold a single sample: seq 40");
   options.seq = 5;
-  refuses(options, "the tokens held out for validation hold no sample: seq 5 needs 6");
+  refuses(options, "the tokens held out for validation do not hold a single sample: seq 5 needs 6");
   options = all_files(1, 0);
   refuses(options, "held_out must be at least 0 and below 1, is 1");
   options = all_files(0, 1);
@@ -270,7 +270,7 @@ static void what_is_wrong_with_tokens_is_said(void **state) {
   refuses(options, "3.mask.npy: has 6 elements, but ");
   options = all_files(0, 0);
   options.count = 0;
-  refuses(options, "no file of tokens is named");
+  refuses(options, "no file of tokens is given");
   options = all_files(0, 0);
   options.vocabulary = 0;
   refuses(options, "vocabulary must be at least 1, is 0");
@@ -304,7 +304,7 @@ static void every_token_is_held_against_the_vocabulary(void **state) {
   char other[96];
   snprintf(other, sizeof other, "%s/other.npy", folder);
   write_npy(other, "|u1", "\0\1\1\2\1", 1, 5);
-  element_is_wrong(other, 0, "other.npy: the element at index 3 is 2, where a mask has 1");
+  element_is_wrong(other, 0, "other.npy: the element at index 3 is 2, but an element of a mask must be 1");
 }
 
 /* The wrong token is far into a file that is read in several pieces; holes in the file stand for zeros. */

@@ -100,27 +100,29 @@ static void what_an_index_says_wrongly_is_named(void **state) {
     ad_status status;
     const char *words;
   } wrong[] = {
-      {"", AD_INVALID, "no index of safetensors files: it is no JSON"},
+      {"", AD_INVALID, "not an index of safetensors files: it is not valid JSON"},
       {"[]", AD_INVALID, "it has no weight_map"},
       {"{\"metadata\": {}}", AD_INVALID, "it has no weight_map"},
       {INDEX("[\"m-1\"]"), AD_INVALID, "it has no weight_map"},
       {INDEX("{}"), AD_INVALID, "its weight_map is empty"},
       {INDEX("{\"a\": \"m-1\", \"a\": \"m-2\"}"), AD_INVALID, "duplicate object key"},
-      {INDEX("{\"a\": 1}"), AD_INVALID, "tensor \"a\" names no file"},
-      {INDEX("{\"a\": \"\"}"), AD_INVALID, "tensor \"a\" is in \"\"; only files beside the index are read"},
-      {INDEX("{\"a\": \"../m-1\"}"), AD_INVALID, "tensor \"a\" is in \"../m-1\"; only files beside the index are read"},
-      {INDEX("{\"a\": \"/etc/passwd\"}"), AD_INVALID, "is in \"/etc/passwd\"; only files beside"},
-      {INDEX("{\"a\": \"..\"}"), AD_INVALID, "is in \"..\"; only files beside"},
+      {INDEX("{\"a\": 1}"), AD_INVALID, "the entry of tensor \"a\" is not the name of a file"},
+      {INDEX("{\"a\": \"\"}"), AD_INVALID, "tensor \"a\" is in \"\"; only files in the folder of the index are read"},
+      {INDEX("{\"a\": \"../m-1\"}"), AD_INVALID,
+       "tensor \"a\" is in \"../m-1\"; only files in the folder of the index are read"},
+      {INDEX("{\"a\": \"/etc/passwd\"}"), AD_INVALID, "is in \"/etc/passwd\"; only files in the folder"},
+      {INDEX("{\"a\": \"..\"}"), AD_INVALID, "is in \"..\"; only files in the folder"},
       {INDEX("{\"a\": \"m-1\", \"b\": \"m-3\", \"c\": \"m-4\"}"), AD_IO,
        "/m-3: cannot be read: No such file or directory, "},
       {INDEX("{\"a\": \"m-1\", \"b\": \"m-3\", \"c\": \"m-4\"}"), AD_IO,
        "/m-4: cannot be read: No such file or directory"},
       {INDEX("{\"a\": \"m.safetensors.index.json\"}"), AD_INVALID, "index.json: no safetensors file"},
       {INDEX("{\"a\": \"m-1\", \"b\": \"m-1\", \"c\": \"m-1\"}"), AD_INVALID,
-       "it does not fit its files; there is no b in m-1"},
+       "the index does not match its files; there is no b in m-1"},
       {INDEX("{\"a\": \"m-1\", \"b\": \"m-2\", \"c\": \"m-2\"}"), AD_INVALID,
        "there is no c in m-2; it does not list c in m-1"},
-      {INDEX("{\"b\": \"m-2\", \"c\": \"m-1\"}"), AD_INVALID, "it does not fit its files; it does not list a in m-1"},
+      {INDEX("{\"b\": \"m-2\", \"c\": \"m-1\"}"), AD_INVALID,
+       "the index does not match its files; it does not list a in m-1"},
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ad_weights *weights = NULL;
@@ -146,7 +148,7 @@ static void too_many_files_are_refused_before_one_is_opened(void **state) {
     used += (size_t)sprintf(text + used, "%s\"t%d\": \"f%d\"", i ? ", " : "", i, i);
   memcpy(text + used, "}}", 3);
   assert_int_equal(open_index(text, &weights), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "names 4097 files; at most 4096 are read"));
+  assert_non_null(strstr(ad_last_error(), "names 4097 files; at most 4096 are allowed"));
   free(text);
 }
 

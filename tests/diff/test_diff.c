@@ -286,8 +286,8 @@ static void every_folder_without_a_dump_is_named(void **state) {
   }
   assert_int_not_equal(ad_diff(list, FOLDERS + 1, NULL, &holds, &json), AD_OK);
   const char *said = ad_last_error();
-  assert_non_null(strstr(said, "other0: there is no safetensors file in it"));
-  assert_non_null(strstr(said, "other1: there is no safetensors file in it"));
+  assert_non_null(strstr(said, "other0: this folder has no .safetensors file"));
+  assert_non_null(strstr(said, "other1: this folder has no .safetensors file"));
   assert_non_null(strstr(said, "addend_diff_is_not_there: cannot be read"));
   assert_null(json);
   for (int i = 0; i < FOLDERS; i++) {

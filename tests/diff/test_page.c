@@ -65,7 +65,7 @@ static void where_it_cannot_be_written_is_named(void **state) {
   assert_int_equal(ad_diff_page("{}", "/nowhere/map.html"), AD_IO);
   assert_non_null(strstr(ad_last_error(), "/nowhere/map.html"));
   assert_int_equal(ad_diff_page("{\"half", path), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "no JSON"));
+  assert_non_null(strstr(ad_last_error(), "not valid JSON"));
 }
 
 static int make_file(void **state) {

@@ -342,9 +342,9 @@ static void refuses(const char *schedule, const char *words) {
 
 static void a_trace_of_something_else_is_refused(void **state) {
   write_trace(0, STAGES);
-  refuses("zb", "does not say what 0I0 takes");
+  refuses("zb", "has no time for 0I0");
   write_trace(0, STAGES - 1);
-  refuses("1f1b", "does not say what 1F0 takes");
+  refuses("1f1b", "has no time for 1F0");
   write_trace(0, STAGES + 1);
   refuses("1f1b", "has stage 2");
 }

@@ -230,7 +230,7 @@ static void nodes_that_divide_no_group_are_refused(void **state) {
   value.is_shared = 1;
   ad_kinds *kinds;
   assert_int_equal(ad_kinds_find(&value, 1, 6000, 8, &kinds), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "with 8 ranks on a node, some groups over tp"));
+  assert_non_null(strstr(ad_last_error(), "with 8 ranks per node, some groups over tp"));
   ad_kinds_destroy(find(&value, 1, 6000, 12));
   ad_kinds_destroy(find(&value, 1, 6000, 3));
   ad_mesh_destroy(mesh);

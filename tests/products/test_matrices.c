@@ -99,7 +99,7 @@ static void without_terms_there_are_zeros(void **state) {
 static void what_is_no_product_is_refused(void **state) {
   double out[M * STRIDE] = {7};
   REFUSED(p.size = 0, "ad_matrix_product: the field `size` is 0");
-  REFUSED(p.dtype = AD_BF16, "a product is made in f64 or f32, not in bf16");
+  REFUSED(p.dtype = AD_BF16, "cannot compute a product in bf16; use f64 or f32");
   REFUSED(p.k = -1, "k -1; none may be negative");
   REFUSED(p.a.stride = K - 1, "the rows of a have 4 elements, but its stride is only 3");
   REFUSED((p.a.transposed = 1, p.a.stride = M - 1), "the rows of a have 2 elements, but its stride is only 1");

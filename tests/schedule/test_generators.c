@@ -302,12 +302,12 @@ static void refuses(const char *name, int32_t stages, int32_t ranks, int32_t mic
 }
 
 static void shapes_that_do_not_fit_are_refused(void **state) {
-  refuses("1f1b", 4, 2, 8, "as many ranks as stages: 4, not 2");
-  refuses("zb", 2, 3, 8, "as many ranks as stages: 2, not 3");
-  refuses("interleaved", 5, 2, 8, "a multiple of 2 stages, not 5");
-  refuses("accumulate", 2, 2, 8, "every stage on one rank, not on 2");
+  refuses("1f1b", 4, 2, 8, "must be equal, not 4 and 2");
+  refuses("zb", 2, 3, 8, "must be equal, not 2 and 3");
+  refuses("interleaved", 5, 2, 8, "of the 2 ranks, so the number of stages must be a multiple of that, not 5");
+  refuses("accumulate", 2, 2, 8, "all stages on one rank, not on 2 ranks");
   refuses("1f1", 2, 2, 8, "did you mean 1f1b?");
-  refuses("nonsense", 2, 2, 8, "there are gpipe, 1f1b");
+  refuses("nonsense", 2, 2, 8, "the schedules are gpipe, 1f1b");
   refuses("gpipe", 0, 0, 8, "1 to 4096 stages, not 0");
   refuses("gpipe", 2, 0, 0, "1 to 524288 microbatches, not 0");
   refuses("gpipe", 4096, 4096, 257, "1 to 256 microbatches, not 257");

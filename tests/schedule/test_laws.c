@@ -25,30 +25,31 @@ static void every_microbatch_goes_forward_and_back_once(void **state) {
   holds("0F0,0I0,0F1,0W0,0B1\n");
   breaks("0F0,0B0,0B1\n", "once", "rank 0: stage 0 never computes microbatch 1 forward; put 0F1 into its list");
   breaks("0F0,0F1,0B0\n", "once", "rank 0: stage 0 never takes microbatch 1 back; put 0B1, or 0I1 and 0W1,");
-  breaks("0F0,0F0,0B0\n", "once", "rank 0, place 1 (0F0): it stands at place 0 of rank 0 already");
+  breaks("0F0,0F0,0B0\n", "once", "rank 0, place 1 (0F0): the same action is also at place 0 of rank 0");
   breaks("0F0,0I0\n", "once", "rank 0, place 1 (0I0): the gradient of the weights is never computed; put 0W0 behind");
   breaks("0F0,0W0\n", "once", "rank 0, place 1 (0W0): the gradient of the inputs is never computed; put 0I0 before");
   breaks("0F0,0B0,0W0\n", "once",
-         "rank 0, place 1 (0B0): B is the whole backward, but W of the same stands at place 2");
-  breaks("0F0,0B0,0I0\n", "once", "but I of the same stands at place 2");
+         "rank 0, place 1 (0B0): B is the whole backward, but W of the same stage and microbatch is at place 2");
+  breaks("0F0,0B0,0I0\n", "once", "but I of the same stage and microbatch is at place 2");
 }
 
 static void transfers_pair_off_in_one_order(void **state) {
   holds("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
   breaks("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0\n", "pairs",
-         "rank 0, place 2 (0RECV_B0): nothing is sent to it; put 1SEND_B0 into the list of rank 1");
+         "rank 0, place 2 (0RECV_B0): nothing is sent for it to receive; put 1SEND_B0 into the list of rank 1");
   breaks("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n", "pairs",
-         "rank 0, place 1 (0SEND_F0): nobody receives it; put 1RECV_F0 into the list of rank 1");
+         "rank 0, place 1 (0SEND_F0): no rank receives what it sends; put 1RECV_F0 into the list of rank 1");
   breaks("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0\n", "pairs",
          "rank 1: stage 0 needs a gradient of microbatch 0 from stage 1 on rank 1, and it is not sent; put 1SEND_B0");
   breaks("0F0,0SEND_F0,1RECV_F0,1F0,1B0,0B0\n", "pairs",
-         "rank 0, place 1 (0SEND_F0): stages 0 and 1 lie on the same rank, and nothing travels");
+         "rank 0, place 1 (0SEND_F0): stages 0 and 1 lie on the same rank, so nothing travels");
   breaks("0F0,0B0,0SEND_F0\n", "pairs", "stages 0 and 1 hand nothing to each other");
   breaks(
       "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
       "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
       "pairs",
-      "rank 1, place 0 (1RECV_F1): it is number 0 that this edge receives, and number 0 that rank 0 sends is 0SEND_F0 "
+      "rank 1, place 0 (1RECV_F1): it is receive number 0 between the two stages, but send number 0, by rank 0, is "
+      "0SEND_F0 "
       "(place 2): it would take the value of another microbatch");
 }
 
@@ -57,13 +58,14 @@ static void gradients_have_one_order_too(void **state) {
       "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B1,0RECV_B0,0B0,0B1\n"
       "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n",
       "pairs",
-      "rank 0, place 4 (0RECV_B1): it is number 0 that this edge receives, and number 0 that rank 1 sends is 1SEND_B0 "
+      "rank 0, place 4 (0RECV_B1): it is receive number 0 between the two stages, but send number 0, by rank 1, is "
+      "1SEND_B0 "
       "(place 5): it would take the gradient of another microbatch");
 }
 
 static void what_is_needed_stands_before(void **state) {
-  breaks("0B0,0F0\n", "given", "rank 0, place 0 (0B0): it needs 0F0, which stands behind it at place 1");
-  breaks("0F0,0W0,0I0\n", "given", "rank 0, place 1 (0W0): it needs 0I0, which stands behind it at place 2");
+  breaks("0B0,0F0\n", "given", "rank 0, place 0 (0B0): it needs 0F0, which comes later, at place 1");
+  breaks("0F0,0W0,0I0\n", "given", "rank 0, place 1 (0W0): it needs 0I0, which comes later, at place 2");
   breaks("1F0,0F0,1B0,0B0\n", "given", "rank 0, place 0 (1F0): it needs 0F0");
   breaks("0F0,1F0,0B0,1B0\n", "given", "rank 0, place 2 (0B0): it needs 1B0");
   breaks("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "given", "rank 0, place 0 (0SEND_F0): it needs 0F0");
@@ -89,21 +91,22 @@ static void parameters_are_gathered_where_they_are_used(void **state) {
   breaks("0GATHER,0F0,0GATHER,0B0,0RELEASE\n", "gathered",
          "rank 0, place 2 (0GATHER): stage 0 was gathered at place 0 and is not released yet");
   breaks("0GATHER,0F0,0B0,0RELEASE,0RELEASE\n", "gathered", "rank 0, place 4 (0RELEASE): stage 0 is not gathered here");
-  breaks(
-      "0GATHER,0F0,0B0\n", "pending",
-      "rank 0, place 0 (0GATHER): what it gathers is never released; put 0RELEASE behind the last action of stage 0");
+  breaks("0GATHER,0F0,0B0\n", "pending",
+         "rank 0, place 0 (0GATHER): the parameters that it gathers are never released; put 0RELEASE behind the last "
+         "action of stage 0");
 }
 
 static void reductions_stand_behind_the_last_addend(void **state) {
   holds("0F0,0F1,0B0,0REDUCE0,0B1,0REDUCE\n");
   holds("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n");
   breaks("0F0,0F1,0B0,0REDUCE,0B1\n", "reduced",
-         "rank 0, place 4 (0B1): the last reduction of stage 0 stands before it at place 3, so this addend would be in "
+         "rank 0, place 4 (0B1): the last reduction of stage 0 is earlier, at place 3, so this addend would be in "
          "no sum");
   breaks("0F0,0I0,0REDUCE,0W0\n", "reduced", "rank 0, place 3 (0W0)");
   breaks("0F0,0B0,0REDUCE\n1F0,1B0\n", "reduced",
          "rank 1: the gradient of stage 1 is never reduced: its addends stay on their ranks; put 1REDUCE behind");
-  breaks("0F0,0B0,0REDUCE,0REDUCE\n", "reduced", "rank 0, place 3 (0REDUCE): it stands at place 2 of rank 0 already");
+  breaks("0F0,0B0,0REDUCE,0REDUCE\n", "reduced",
+         "rank 0, place 3 (0REDUCE): the same action is also at place 2 of rank 0");
   breaks("0F0,0F1,0REDUCE0,0B0,0B1,0REDUCE\n", "reduced",
          "rank 0, place 2 (0REDUCE0): the addend of microbatch 0 comes later, at place 3");
   breaks("0F0,0F1,0B0,0REDUCE0,0REDUCE0,0B1,0REDUCE\n", "reduced",
@@ -113,7 +116,7 @@ static void reductions_stand_behind_the_last_addend(void **state) {
          "rank 0, place 5 (0REDUCE): the reduction at place 3 is not waited for yet; put 0WAIT_REDUCE before this");
   breaks("0F0,0B0,0WAIT_REDUCE,0REDUCE\n", "reduced", "no reduction of stage 0 is under way");
   breaks("0F0,0B0,0REDUCE,0WAIT_REDUCE\n1F0,1B0,1REDUCE\n", "pending",
-         "rank 1, place 2 (1REDUCE): it is under way at the end; put 1WAIT_REDUCE behind it");
+         "rank 1, place 2 (1REDUCE): it is still under way at the end; put 1WAIT_REDUCE behind it");
 }
 
 static void the_end_stands_behind_what_it_needs(void **state) {
@@ -126,7 +129,7 @@ static void the_end_stands_behind_what_it_needs(void **state) {
   breaks("0F0,0B0,SUMS,NORM,0REDUCE,0UPDATE\n", "end", "rank 0, place 3 (NORM): it needs 0REDUCE");
   breaks("0F0,0B0,0REDUCE,NORM,SUMS,0UPDATE\n", "end", "rank 0, place 3 (NORM): it needs SUMS");
   breaks("SUMS,0F0,0B0,0REDUCE,NORM,0UPDATE\n", "end", "rank 0, place 0 (SUMS): it needs 0F0");
-  breaks("0F0,0B0,0REDUCE,SUMS,SUMS,NORM,0UPDATE\n", "end", "it stands at place 3 of rank 0 already");
+  breaks("0F0,0B0,0REDUCE,SUMS,SUMS,NORM,0UPDATE\n", "end", "the same action is also at place 3 of rank 0");
   breaks("0F0,0B0,0REDUCE,SUMS,NORM,0UPDATE,0WAIT_REDUCE\n", "end",
          "rank 0, place 5 (0UPDATE): the reduction of stage 0 is not waited for yet; move it behind a 0WAIT_REDUCE");
   breaks("0F0,0B0,0REDUCE,SUMS,NORM,0WAIT_REDUCE,0UPDATE\n", "end", "rank 0, place 4 (NORM): it needs 0WAIT_REDUCE");
@@ -139,7 +142,8 @@ static void sends_that_are_waited_for_are_all(void **state) {
   breaks(
       "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n"
       "1RECV_F0,1F0,1B0,1SEND_B0\n",
-      "pending", "rank 1, place 3 (1SEND_B0): other sends of the table are waited for and this is not");
+      "pending",
+      "rank 1, place 3 (1SEND_B0): other sends of the table are waited for, but this one is still under way");
   breaks(
       "0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0\n"
       "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n",

@@ -65,7 +65,7 @@ static void the_optimizer_does_not_wait_for_the_reduction(void **state) {
 /* deepspeedai/DeepSpeed#7985: the all-reduce ran before the last microbatch's gradient was added. */
 static void a_reduction_before_the_boundary_microbatch(void **state) {
   breaks("0F0,0B0,0F1,0REDUCE,0B1,SUMS,NORM,0UPDATE\n", "reduced",
-         "rank 0, place 4 (0B1): the last reduction of stage 0 stands before it at place 3");
+         "rank 0, place 4 (0B1): the last reduction of stage 0 is earlier, at place 3");
 }
 
 /* ---- mistakes in what all ranks do together ---- */
@@ -79,7 +79,7 @@ static int twice_the_norm(const ad_table *of, int32_t rank, const ad_action *act
 static void a_norm_for_each_stage_of_a_rank(void **state) {
   table_holds(made("interleaved", 4, 4, 2, WITH_ALL), NULL);
   table_breaks(repeated(made("interleaved", 4, 4, 2, WITH_ALL), twice_the_norm), NULL, "end",
-               "rank 0, place 44 (NORM): it stands at place 43 of rank 0 already");
+               "rank 0, place 44 (NORM): the same action is also at place 43 of rank 0");
 }
 
 static int not_where_layers_are_dense(const ad_table *of, int32_t rank, const ad_action *action) {

@@ -52,20 +52,20 @@ static void actions_that_are_none_are_refused(void **state) {
   assert_int_equal(ad_table_create(0, &table), AD_INVALID);
   assert_int_equal(ad_table_create(AD_TABLE_RANKS_MAX + 1, &table), AD_INVALID);
   assert_int_equal(ad_table_create(2, &table), AD_OK);
-  refuses_action(table, 2, (ad_action){AD_ACTION_F, 0, 0, 0}, "the ranks 0 to 1, no rank 2");
+  refuses_action(table, 2, (ad_action){AD_ACTION_F, 0, 0, 0}, "ranks 0 to 1, but no rank 2");
   refuses_action(table, -1, (ad_action){AD_ACTION_F, 0, 0, 0}, "no rank -1");
-  refuses_action(table, 0, (ad_action){AD_ACTION_COUNT, 0, 0, 0}, "no kind of action");
-  refuses_action(table, 0, (ad_action){(ad_action_kind)-1, 0, 0, 0}, "no kind of action");
+  refuses_action(table, 0, (ad_action){AD_ACTION_COUNT, 0, 0, 0}, "is not a kind of action");
+  refuses_action(table, 0, (ad_action){(ad_action_kind)-1, 0, 0, 0}, "is not a kind of action");
   refuses_action(table, 0, (ad_action){AD_ACTION_F, -1, 0, 0}, "F needs a stage from 0 to 4095, not -1");
   refuses_action(table, 0, (ad_action){AD_ACTION_F, AD_TABLE_STAGES_MAX, 0, 0}, "not 4096");
   refuses_action(table, 0, (ad_action){AD_ACTION_F, 0, -1, 0}, "needs a microbatch");
-  refuses_action(table, 0, (ad_action){AD_ACTION_F, 4095, 4095, 0}, "are more than a table takes");
-  refuses_action(table, 0, (ad_action){AD_ACTION_F, 0, 0, 1}, "is no transfer");
-  refuses_action(table, 0, (ad_action){AD_ACTION_GATHER, 0, 1, 0}, "names no microbatch");
-  refuses_action(table, 0, (ad_action){AD_ACTION_REDUCE, 0, -2, 0}, "or -1 as the stage's last reduction");
-  refuses_action(table, 0, (ad_action){AD_ACTION_SUMS, 1, 0, 0}, "names no stage");
-  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_B, 0, 0, 0}, "no stage at its other end");
-  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_F, 0, 0, INT32_MAX}, "hops over");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, 4095, 4095, 0}, "is too large: the product");
+  refuses_action(table, 0, (ad_action){AD_ACTION_F, 0, 0, 1}, "is not a transfer");
+  refuses_action(table, 0, (ad_action){AD_ACTION_GATHER, 0, 1, 0}, "is not an action of one microbatch");
+  refuses_action(table, 0, (ad_action){AD_ACTION_REDUCE, 0, -2, 0}, "or -1 for the last reduction of the stage");
+  refuses_action(table, 0, (ad_action){AD_ACTION_SUMS, 1, 0, 0}, "is not an action of one stage");
+  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_B, 0, 0, 0}, "leads to a stage outside the table");
+  refuses_action(table, 0, (ad_action){AD_ACTION_SEND_F, 0, 0, INT32_MAX}, "beyond the number of stages");
   assert_null(ad_table_action(table, 0, 0));
   assert_null(ad_table_action(table, 2, 0));
   assert_int_equal(ad_table_action_count(table, -1), 0);
@@ -86,7 +86,7 @@ static void edges_that_are_none_are_refused(void **state) {
   ad_action far = {AD_ACTION_F, 0, (AD_TABLE_CELLS_MAX >> 2) - 1, 0};
   assert_int_equal(ad_table_add(table, 0, &far), AD_OK);
   assert_int_equal(ad_table_connect(table, 0, 4, AD_STAGE_BOTH_WAYS), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "5 stages with 262144 microbatches each are more than a table takes"));
+  assert_non_null(strstr(ad_last_error(), "a table of 5 stages and 262144 microbatches is too large"));
   assert_int_equal(ad_table_stage_count(table), 3);
   ad_table_destroy(table);
 }
@@ -124,7 +124,7 @@ static void a_part_is_inserted_once(void **state) {
   assert_int_equal(ad_table_parts(table), AD_TABLE_COMPUTE);
   assert_int_equal(ad_table_lower(table, NULL), AD_OK);
   assert_int_equal(ad_table_lower(table, NULL), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "the table has transfers already"));
+  assert_non_null(strstr(ad_last_error(), "the table already has transfers"));
   end.parts = 64;
   assert_int_equal(ad_table_lower(table, &end), AD_INVALID);
   end = (ad_table_lowering){.size = sizeof end, .gathered = -1};
@@ -281,50 +281,54 @@ static void refuses_text(const char *text, const char *why) {
 }
 
 static void texts_that_are_none_are_refused(void **state) {
-  refuses_text("", "test: is empty; a table has a row for each rank");
+  refuses_text("", "test: is empty; a schedule table must have a row for each rank");
   refuses_text(" \n\n", "test: is empty");
-  refuses_text("0F0\n0F0,0X1\n", "test: line 2, cell 2: '0X1' is no action; one is written as stage, kind");
-  refuses_text("F0\n", "test: line 1, cell 1: 'F0' has no stage before its kind");
-  refuses_text("0F\n", "'0F' has no microbatch behind its kind");
-  refuses_text("0F0x\n", "'0F0x' goes on behind its action");
-  refuses_text("0F0>1\n", "has a '>' that is not that of a transfer");
-  refuses_text("0SEND_F0>0\n", "has a '>' that is not that of a transfer to another stage");
-  refuses_text("0SEND_F0>\n", "has a '>' that is not");
-  refuses_text("0UNSHARD1\n", "names a microbatch, but its kind is of a whole step");
-  refuses_text("0SUMS\n", "names a stage, but is of all ranks");
-  refuses_text("99999999999999999999F0\n", "has a larger number than a table takes");
-  refuses_text("0F99999999999999999999\n", "has a larger number than a table takes");
+  refuses_text("0F0\n0F0,0X1\n", "test: line 2, cell 2: '0X1' is not an action; write stage, kind");
+  refuses_text("F0\n", "test: line 1, cell 1: 'F0' has no stage number before its kind");
+  refuses_text("0F\n", "'0F' has no microbatch number after its kind");
+  refuses_text("0F0x\n", "'0F0x' has more text after its action");
+  refuses_text("0F0>1\n", "has a '>', but is not a transfer");
+  refuses_text("0SEND_F0>0\n", "has a '>', but is not a transfer to another stage");
+  refuses_text("0SEND_F0>\n", "has a '>', but is not");
+  refuses_text("0UNSHARD1\n", "names a microbatch, but its kind is an action of a whole step");
+  refuses_text("0SUMS\n", "names a stage, but its kind is an action of all ranks");
+  refuses_text("99999999999999999999F0\n", "has a number that is too large for a table");
+  refuses_text("0F99999999999999999999\n", "has a number that is too large for a table");
   refuses_text("5000F0\n", "F needs a stage from 0 to 4095, not 5000");
-  refuses_text("(0F0;1B0\n", "begins with '(' and does not end with ')OVERLAP_F_B'");
-  refuses_text("(0F0;1X0)OVERLAP_F_B\n", "'1X0' is no action");
-  refuses_text("\x1b[31m\n", "'\\x1b[31m' is no action");
-  refuses_text("0SEND_B0\n", "test: line 1, cell 1: SEND_B of stage 0 has no stage at its other end");
-  refuses_text("{", "test: is no JSON: line 1");
-  refuses_text("{\"ranks\": [[]]}", "test: is no table: it has no \"schedule\": 1");
+  refuses_text("(0F0;1B0\n", "begins with '(' but does not end with ')OVERLAP_F_B'");
+  refuses_text("(0F0;1X0)OVERLAP_F_B\n", "'1X0' is not an action");
+  refuses_text("\x1b[31m\n", "'\\x1b[31m' is not an action");
+  refuses_text("0SEND_B0\n",
+               "test: line 1, cell 1: SEND_B of stage 0 has a `hop` that leads to a stage outside the table");
+  refuses_text("{", "test: is not valid JSON: line 1");
+  refuses_text("{\"ranks\": [[]]}", "test: is not a schedule table: it has no \"schedule\": 1");
   refuses_text("{\"schedule\": 2, \"ranks\": [[]]}", "it has no \"schedule\": 1");
   refuses_text("{\"schedule\": 1, \"ranks\": [[]], \"ranks\": [[\"0F0\"]]}", "duplicate object key");
-  refuses_text("{\"schedule\": 1}", "\"ranks\" is no list");
-  refuses_text("{\"schedule\": 1, \"ranks\": []}", "\"ranks\" is no list of 1 to 4096");
-  refuses_text("{\"schedule\": 1, \"ranks\": [1]}", "test: rank 0 is no list of actions");
-  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0F0\", 1]]}", "test: rank 0, place 1: is no string");
-  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0Q0\"]]}", "test: rank 0, place 0: '0Q0' is no action");
-  refuses_text("{\"schedule\": 1, \"edges\": 1, \"ranks\": [[]]}", "edges are no list");
-  refuses_text("{\"schedule\": 1, \"edges\": [[0]], \"ranks\": [[]]}", "test: edge 0: is not [from, to]");
-  refuses_text("{\"schedule\": 1, \"edges\": [[0, 1, \"two\"]], \"ranks\": [[]]}", "edge 0: is not [from, to]");
-  refuses_text("{\"schedule\": 1, \"edges\": [[0, 5000]], \"ranks\": [[]]}", "names stages that a table does not have");
+  refuses_text("{\"schedule\": 1}", "\"ranks\" is not a list");
+  refuses_text("{\"schedule\": 1, \"ranks\": []}", "\"ranks\" is not a list of 1 to 4096");
+  refuses_text("{\"schedule\": 1, \"ranks\": [1]}", "test: the entry of rank 0 is not a list of actions");
+  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0F0\", 1]]}", "test: rank 0, place 1: the action is not a string");
+  refuses_text("{\"schedule\": 1, \"ranks\": [[\"0Q0\"]]}", "test: rank 0, place 0: '0Q0' is not an action");
+  refuses_text("{\"schedule\": 1, \"edges\": 1, \"ranks\": [[]]}", "\"edges\" is not a list");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0]], \"ranks\": [[]]}", "test: edge 0: the edge is not [from, to]");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0, 1, \"two\"]], \"ranks\": [[]]}",
+               "edge 0: the edge is not [from, to]");
+  refuses_text("{\"schedule\": 1, \"edges\": [[0, 5000]], \"ranks\": [[]]}",
+               "names a stage outside the range 0 to 4095");
   refuses_text("{\"schedule\": 1, \"edges\": [[1, 0]], \"ranks\": [[]]}", "edge 0: a stage hands its value to a later");
   char rows[AD_TABLE_RANKS_MAX + 8];
   memset(rows, '\n', sizeof rows);
   memcpy(rows + AD_TABLE_RANKS_MAX, "0F0", 4);
-  refuses_text(rows, "test: has 4097 rows; a table has 4096 ranks at most");
+  refuses_text(rows, "test: has 4097 rows, one for each rank; at most 4096 ranks are allowed");
   char lists[4 * AD_TABLE_RANKS_MAX + 64] = "{\"schedule\": 1, \"ranks\": [[]";
   size_t used = strlen(lists);
   for (int i = 0; i < AD_TABLE_RANKS_MAX; i++, used += 3) memcpy(lists + used, ",[]", 3);
   memcpy(lists + used, "]}", 3);
-  refuses_text(lists, "\"ranks\" is no list of 1 to 4096");
+  refuses_text(lists, "\"ranks\" is not a list of 1 to 4096");
   ad_table *table;
   assert_int_equal(ad_table_parse("0F0", ((size_t)1 << 26) + 1, "test", &table, NULL), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "test: has 67108865 bytes; a table has 67108864 at most"));
+  assert_non_null(
+      strstr(ad_last_error(), "test: has 67108865 bytes; a schedule table may have at most 67108864 bytes"));
   assert_int_equal(ad_table_read("/nonexistent/table.csv", &table, NULL), AD_IO);
   assert_non_null(strstr(ad_last_error(), "/nonexistent/table.csv"));
 }
@@ -365,8 +369,8 @@ static void a_drawing_has_ranks_over_time(void **state) {
   free(drawn);
   ad_table_destroy(many);
   assert_string_equal(drawing("0B0,0F0\n", 80, NULL, text),
-                      "given: rank 0, place 0 (0B0): it needs 0F0, which stands behind it at place 1; move it behind "
-                      "that\nwrong: 1 rank, 1 stage, 1 microbatch, 2 actions\n");
+                      "given: rank 0, place 0 (0B0): it needs 0F0, which comes later, at place 1; move it behind "
+                      "that action\nwrong: 1 rank, 1 stage, 1 microbatch, 2 actions\n");
 }
 
 static void rows_of_a_drawing_are_ranks_of_a_world(void **state) {

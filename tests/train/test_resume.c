@@ -331,7 +331,7 @@ static void numbers_that_no_run_has_are_refused(void **state) {
       {"\"optimizer_steps\":7", "\"optimizer_steps\":6", ""},
       {"\"loss_scale\":0", "\"loss_scale\":4000000000", "loss_scale is 4000000000"},
       {"\"loss_scale\":4000000000", "\"loss_scale\":0", ""},
-      {"\"seed\":4", "\"seed\":\"4\"", "lacks seed"}};
+      {"\"seed\":4", "\"seed\":\"4\"", "lacks the number `seed`"}};
   assert_string_equal(train((job){0}), "");
   for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; i++) {
     forge(in_folder("checkpoints/step-6/index.json"), forgeries[i][0], forgeries[i][1]);

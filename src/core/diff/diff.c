@@ -335,7 +335,7 @@ static ad_status diff_files(const char *const *files, size_t count, ad_diff_run 
 static ad_status choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
   const ad_dump_module *own = ad_dump_modules_find(references, name);
   if (!references->count) return AD_OK;
-  if (!own) return ad_fail(AD_INVALID, "the reference %s has no module of this name", run->options->reference);
+  if (!own) return ad_fail(AD_INVALID, "the reference %s has no module `%s`", run->options->reference, name);
   run->references = own->files;
   run->reference_count = own->count;
   return AD_OK;
@@ -386,7 +386,7 @@ ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options 
       status ? NULL : json_dumps(said.document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
   json_decref(said.document);
   if (status) return status;
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the dump");
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the JSON document of the dump");
   *json = text;
   *holds = said.answer == AD_ANSWER_RIGHT;
   return AD_OK;

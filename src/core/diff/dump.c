@@ -22,7 +22,7 @@ static int is_safetensors(const char *path) {
  * user who put it there in place of a file must know. */
 void ad_dump_tell_passed(const char *path, const char *what) {
   if (is_safetensors(path))
-    ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: name it itself to have it read", path, what);
+    ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: give its own path to have it read", path, what);
 }
 
 /* A path that is a file is added whatever its name is; of a folder only the files named *.safetensors are. */
@@ -39,7 +39,7 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
     list->entries[kept++] = list->entries[i];
   }
   list->count = kept;
-  return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: there is no safetensors file in it", path);
+  return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: this folder has no .safetensors file", path);
 }
 
 /* A listed file while it is opened. Headers are read one after the other, because most equal the one before; values are
@@ -145,14 +145,14 @@ static const ad_dump_file *first_of_a_rank(const ad_dump *dump) {
 }
 
 static ad_status differs(const ad_dump_file *file, const char *what, const ad_dump_file *first) {
-  return ad_fail(AD_INVALID, "%s: addend.%s differs from that of %s: the files are of different dumps", file->path,
-                 what, first->path);
+  return ad_fail(AD_INVALID, "%s: addend.%s differs from that of %s: the two files belong to different dumps",
+                 file->path, what, first->path);
 }
 
 /* Checks that mesh, step and sample of one file equal those of the first, and that its rank is in the mesh. */
 static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const ad_dump_file *first) {
   if (strcmp(file->mesh, first->mesh) != 0)
-    return ad_fail(AD_INVALID, "%s: its mesh is \"%.80s\", that of %s is \"%.80s\"", file->path, file->mesh,
+    return ad_fail(AD_INVALID, "%s: its mesh is \"%.80s\", but the mesh of %s is \"%.80s\"", file->path, file->mesh,
                    first->path, first->mesh);
   if (file->step != first->step) return differs(file, "step", first);
   if (file->sample != first->sample) return differs(file, "sample", first);
@@ -164,7 +164,8 @@ static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const
 /* Sets mesh, step, sample and number of microbatches of the dump, and checks every file against the first. */
 static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
   const ad_dump_file *first = first_of_a_rank(dump);
-  if (!first) return ad_complaints_add(complaints, ad_fail(AD_INVALID, "there is no file of kind addend or sum"));
+  if (!first)
+    return ad_complaints_add(complaints, ad_fail(AD_INVALID, "none of the files has addend or sum as its addend.kind"));
   ad_status status = ad_dump_mesh_parse(first->mesh, &dump->mesh);
   if (status) return ad_complaints_add(complaints, ad_fail_in(status, "%s: addend.mesh", first->path));
   dump->step = first->step;
@@ -183,8 +184,8 @@ static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
 /* Puts a file into its slot; two files in one slot are an error. */
 static ad_status put(const ad_dump_file **place, const ad_dump_file *file, const char *kind) {
   if (*place)
-    return ad_fail(AD_INVALID, "%s: is the %s of rank %lld, and so is %s", file->path, kind, (long long)file->rank,
-                   (*place)->path);
+    return ad_fail(AD_INVALID, "%s: is the %s of rank %lld, and so is %s: give only one of the two", file->path, kind,
+                   (long long)file->rank, (*place)->path);
   *place = file;
   return AD_OK;
 }
@@ -193,16 +194,17 @@ static ad_status place_file(ad_dump *dump, const ad_dump_file *file) {
   int64_t microbatch = file->microbatch < 0 ? 0 : file->microbatch;
   if (file->kind == AD_DUMP_REFERENCE) {
     if (dump->reference)
-      return ad_fail(AD_INVALID, "%s: is a reference, and so is %s", file->path, dump->reference->path);
+      return ad_fail(AD_INVALID, "%s: is a reference, and so is %s: give only one of the two", file->path,
+                     dump->reference->path);
     dump->reference = file;
     return AD_OK;
   }
   if (file->kind == AD_DUMP_SUM) return put(&dump->sums[file->rank], file, "sum");
   if (file->microbatch < 0 && dump->microbatches > 1)
-    return ad_fail(
-        AD_INVALID,
-        "%s: has no addend.microbatch, so it is an addend of the whole step, but others are of one microbatch",
-        file->path);
+    return ad_fail(AD_INVALID,
+                   "%s: has no addend.microbatch, so it is the addend of a whole step, but other files are addends of "
+                   "single microbatches",
+                   file->path);
   return put(&dump->addends[file->rank * dump->microbatches + microbatch], file, "addend");
 }
 
@@ -213,9 +215,10 @@ enum { MICROBATCHES_MAX = 1 << 16, ADDENDS_MAX = 1 << 22 };
 static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
   size_t world = (size_t)dump->mesh.world;
   if (dump->microbatches > MICROBATCHES_MAX || dump->microbatches * dump->mesh.world > ADDENDS_MAX)
-    return ad_complaints_add(complaints,
-                             ad_fail(AD_INVALID, "%lld microbatches of %lld ranks are more than can be read",
-                                     (long long)dump->microbatches, (long long)dump->mesh.world));
+    return ad_complaints_add(
+        complaints,
+        ad_fail(AD_INVALID, "the dump has too many addends to be read: %lld microbatches on each of %lld ranks",
+                (long long)dump->microbatches, (long long)dump->mesh.world));
   AD_TRY(ad_new(world * (size_t)dump->microbatches, &dump->addends));
   AD_TRY(ad_new(world, &dump->sums));
   for (size_t i = 0; i < dump->count; i++) AD_TRY(ad_complaints_add(complaints, place_file(dump, &dump->files[i])));
@@ -264,7 +267,7 @@ static ad_status check_positions(const ad_dump *dump, unsigned char *taken) {
     for (int axis = 0; axis < dump->mesh.count; axis++)
       place = place * dump->mesh.size[axis] + dump->position[rank][axis];
     if (taken[place]++)
-      return ad_fail(AD_INVALID, "rank %lld has the same position as another rank (addend.coord)", (long long)rank);
+      return ad_fail(AD_INVALID, "the addend.coord of rank %lld is the same as that of another rank", (long long)rank);
   }
   return AD_OK;
 }

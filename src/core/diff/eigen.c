@@ -184,7 +184,10 @@ static ad_status to_one_diagonal(ad_eigen_work *work) {
       continue;
     }
     if (!left--)
-      return ad_fail(AD_NUMBER, "eigenvalue %zu of %zu is not found in %d steps for each", low + 1, n, SWEEPS_A_VALUE);
+      return ad_fail(AD_NUMBER,
+                     "the iteration for eigenvalues did not converge: eigenvalue %zu of %zu was not found within %d "
+                     "steps per eigenvalue",
+                     low + 1, n, SWEEPS_A_VALUE);
     sweep(work, low, high);
   }
   turn_rows(work);

@@ -58,6 +58,6 @@ ad_status ad_explain(const char *name, char **out) {
   const ad_guide_page *page = find(name);
   if (page) return ad_copy_string(page->text, out);
   print_near(name, near, sizeof near);
-  return ad_fail(AD_INVALID, "there is no page '%s'%s%s", ad_printable(name, typed, sizeof typed), near,
+  return ad_fail(AD_INVALID, "`addend explain` has no page '%s'%s%s", ad_printable(name, typed, sizeof typed), near,
                  *near ? "" : "; `addend explain` lists them");
 }

@@ -69,7 +69,7 @@ static ad_status read_json(const ad_saying *saying, const char *key, json_t **ou
   *out = json_incref(shared(saying, key, out));
   if (*out) return AD_OK;
   *out = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
-  return *out ? AD_OK : ad_fail(AD_INVALID, "%s: %s is no JSON: %s", file->path, key, error.text);
+  return *out ? AD_OK : ad_fail(AD_INVALID, "%s: %s is not valid JSON: %s", file->path, key, error.text);
 }
 
 /* Parses a key that must be a JSON object. */
@@ -112,7 +112,7 @@ static ad_status check_wire(const char *name) {
   ad_dtype dtype = 0;
   AD_TRY(ad_dtype_parse(name, &dtype));
   if (ad_dtype_is_float(dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "gradients are not summed in %s, but in f64, f32, bf16 or f16", name);
+  return ad_fail(AD_INVALID, "gradients cannot be summed in %s; use f64, f32, bf16 or f16", name);
 }
 
 static ad_status check_reduce(const ad_dump_file *file) {
@@ -122,7 +122,8 @@ static ad_status check_reduce(const ad_dump_file *file) {
   if (json_is_string(file->reduce) && *json_string_value(file->reduce))
     return check_wire(json_string_value(file->reduce));
   json_object_foreach(file->reduce, pattern, value) {
-    if (!json_is_string(value)) return ad_fail(AD_INVALID, "the dtype of '%.60s' is not a string", pattern);
+    if (!json_is_string(value))
+      return ad_fail(AD_INVALID, "the dtype for the pattern '%.60s' is not a string", pattern);
     AD_TRY(check_wire(json_string_value(value)));
   }
   return AD_OK;

@@ -112,9 +112,11 @@ static ad_status said_shape(const ad_dump_file *file, const char *name, ad_shape
 static ad_status read_type(const char *text, size_t length, int ndim, ad_type *out) {
   if (length == 1 && (*text == 'R' || *text == 'I')) return *out = *text == 'R' ? AD_R : AD_I, AD_OK;
   int dim = length == 2 && *text == 'S' ? text[1] - '0' : -1;
-  if (dim < 0 || dim > 9) return ad_fail(AD_INVALID, "'%.*s' is no type: R, I or S<dim>", (int)length, text);
+  if (dim < 0 || dim > 9)
+    return ad_fail(AD_INVALID, "'%.*s' is not a type; types are R, I and S<dim>", (int)length, text);
   if (dim >= ndim)
-    return ad_fail(AD_INVALID, "S%d cuts dimension %d, but there are only %d, from 0 on", dim, dim, ndim);
+    return ad_fail(AD_INVALID, "S%d cuts dimension %d, but the parameter has only %d dimensions, counted from 0", dim,
+                   dim, ndim);
   return *out = AD_S(dim), AD_OK;
 }
 
@@ -140,8 +142,8 @@ static ad_status merge_text(const ad_dump_file *file, const json_t *map, const c
   if (!value) return AD_OK;
   if (!json_is_string(value)) return wrong(file, key, name, "is not a string");
   if (*said && strcmp(*said, json_string_value(value)) != 0)
-    return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is \"%.80s\", another file says \"%.80s\"", file->path, key, name,
-                   json_string_value(value), *said);
+    return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is \"%.80s\", but another file says \"%.80s\"", file->path, key,
+                   name, json_string_value(value), *said);
   *said = json_string_value(value);
   return AD_OK;
 }
@@ -162,7 +164,7 @@ static ad_status merge_shape(const ad_dump_file *file, const char *name, ad_shap
   AD_TRY(said_shape(file, name, &own));
   if (own.ndim < 0 || (said->ndim >= 0 && ad_shape_equal(&own, said))) return AD_OK;
   if (said->ndim >= 0)
-    return ad_fail(AD_INVALID, "%s: the shape of \"%.80s\" is %s, another file says %s", file->path, name,
+    return ad_fail(AD_INVALID, "%s: the shape of \"%.80s\" is %s, but another file says %s", file->path, name,
                    ad_shape_print(&own, one, sizeof one), ad_shape_print(said, other, sizeof other));
   *said = own;
   return AD_OK;
@@ -172,7 +174,7 @@ static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_sa
   const json_t *expect = ad_dump_choose(file->expect, name), *reduce = ad_dump_choose(file->reduce, name);
   double value = json_number_value(expect);
   if (expect && !isnan(said->expect) && said->expect != value)
-    return ad_fail(AD_INVALID, "%s: addend.expect of \"%.80s\" is %.17g, another file says %.17g", file->path, name,
+    return ad_fail(AD_INVALID, "%s: addend.expect of \"%.80s\" is %.17g, but another file says %.17g", file->path, name,
                    value, said->expect);
   if (expect) said->expect = value;
   return reduce ? ad_dtype_parse(json_string_value(reduce), &said->reduce) : AD_OK;
@@ -204,11 +206,11 @@ static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shap
     const ad_safetensor *tensor = ad_safetensors_find(file->tensors, name);
     if (!tensor || file->kind == AD_DUMP_REFERENCE) continue;
     if (first && !ad_shape_equal(&tensor->shape, out))
-      return ad_fail(
-          AD_INVALID,
-          "%s: \"%.80s\" has shape %s, but in %s shape %s; if it is cut, addend.shapes must give the whole's shape",
-          file->path, name, ad_shape_print(&tensor->shape, one, sizeof one), first->path,
-          ad_shape_print(out, other, sizeof other));
+      return ad_fail(AD_INVALID,
+                     "%s: \"%.80s\" has shape %s, but in %s it has shape %s; if the parameter is cut, addend.shapes "
+                     "must give the shape of the whole",
+                     file->path, name, ad_shape_print(&tensor->shape, one, sizeof one), first->path,
+                     ad_shape_print(out, other, sizeof other));
     if (!first) *out = tensor->shape;
     first = file;
   }
@@ -224,7 +226,7 @@ static ad_status read_partial(const ad_dump *dump, const char *text, uint32_t *o
     snprintf(axis, sizeof axis, "%.*s", (int)length, text);
     for (int a = 0; a < dump->mesh.count; a++)
       if (!strcmp(dump->mesh.name[a], axis)) found = a;
-    if (found < 0) return ad_fail(AD_INVALID, "'%s' is no axis of the mesh", axis);
+    if (found < 0) return ad_fail(AD_INVALID, "'%s' is not an axis of the mesh", axis);
     *out |= 1u << found;
     text += length;
     text += strspn(text, ", ");
@@ -255,7 +257,8 @@ static ad_status use(const ad_dump *dump, const ad_said *said, ad_dump_param *pa
   if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
   AD_TRY(use_types(dump, said, param));
   if (said->shape.ndim < 0 && cuts(dump, param))
-    return ad_fail(AD_INVALID, "\"%.80s\" is cut, but no file gives the whole's shape in addend.shapes", param->name);
+    return ad_fail(AD_INVALID, "\"%.80s\" is cut, but no file gives the shape of the whole in addend.shapes",
+                   param->name);
   param->numel = ad_shape_numel(&param->shape);
   param->is_sampled = dump->sample && param->numel > dump->sample;
   param->sample = param->is_sampled ? dump->sample : param->numel;
@@ -277,8 +280,8 @@ static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
 
 static ad_status box_wrong(const ad_dump_file *file, const ad_dump_param *param, const char *key) {
   char shape[160];
-  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is not a box within its shape %s", file->path, key, param->name,
-                 ad_shape_print(&param->shape, shape, sizeof shape));
+  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is not a box within the parameter's shape %s", file->path, key,
+                 param->name, ad_shape_print(&param->shape, shape, sizeof shape));
 }
 
 static int is_inside(const ad_dump_param *param, const ad_box *box) {
@@ -354,8 +357,8 @@ static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *fi
                               const ad_safetensor *tensor) {
   char own[160], should[160];
   if (!ad_dtype_is_float(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s: \"%.80s\" is %s; a gradient is F64, F32, BF16 or F16", file->path, param->name,
-                   ad_dtype_name(tensor->dtype));
+    return ad_fail(AD_INVALID, "%s: \"%.80s\" has dtype %s; a gradient must be F64, F32, BF16 or F16", file->path,
+                   param->name, ad_dtype_name(tensor->dtype));
   ad_shape part = {.ndim = param->shape.ndim};
   if (!param->is_sampled) {
     memcpy(part.dim, box->count, sizeof part.dim);

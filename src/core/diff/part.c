@@ -34,7 +34,8 @@ static ad_status check_tensor(ad_parts *parts, const ad_safetensor *tensor) {
   if (!parts->dump->unchecked) return AD_OK;
   parts->checked++;
   if (ad_first_not_finite(tensor->data, tensor->dtype, numel) == numel) return AD_OK;
-  return ad_fail(AD_INVALID, "\"%.80s\": not every value is a finite number", parts->param->name);
+  return ad_fail(AD_INVALID, "\"%.80s\": the tensor has values that are not finite (NaN or infinity)",
+                 parts->param->name);
 }
 
 static ad_status check_columns(ad_parts *parts, const ad_members *members) {
@@ -166,7 +167,9 @@ static ad_status find_terms(ad_parts *parts, int64_t rank, ad_piece *terms, size
     if (!there) continue;
     AD_TRY(ad_sampled_find(&parts->sampled, parts->param, &term->box, &term->sampled));
     if (*count && !ad_box_equal(&parts->param->shape, &term->box, &terms[0].box))
-      return ad_fail(AD_INVALID, "\"%.80s\": ranks %lld and %lld hold different parts of a sum that is partial",
+      return ad_fail(AD_INVALID,
+                     "\"%.80s\": addend.partial says that the values of ranks %lld and %lld are to be added up, but "
+                     "the two hold different parts of the parameter",
                      parts->param->name, (long long)rank, (long long)other);
     ++*count;
   }
@@ -305,8 +308,8 @@ static ad_status check_cover(const ad_parts *parts) {
     for (size_t c = 0; c < members->count; c++)
       if (!ad_box_contains(&parts->param->shape, &members->columns[c].piece.box, &part->box))
         return ad_fail(AD_INVALID,
-                       "\"%.80s\": the sum of rank %lld has elements that the addend of rank %lld lacks, although its "
-                       "types say that both are of the same part",
+                       "\"%.80s\": the sum of rank %lld has elements that the addend of rank %lld lacks, although "
+                       "addend.types says that both hold the same part",
                        parts->param->name, (long long)part->holders[0], (long long)members->columns[c].piece.rank);
   }
   return AD_OK;

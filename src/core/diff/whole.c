@@ -16,9 +16,11 @@ static ad_status find_plain(const ad_dump *reference, ad_whole *whole) {
   char own[160], other[160];
   if (!tensor) return AD_OK;
   if (!ad_shape_equal(&tensor->shape, &param->shape) || !ad_dtype_is_float(tensor->dtype))
-    return ad_fail(AD_INVALID, "the reference %s has \"%.80s\" as %s %s, but in the dump its shape is %s",
-                   reference->reference->path, param->name, ad_dtype_name(tensor->dtype),
-                   ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&param->shape, other, sizeof other));
+    return ad_fail(
+        AD_INVALID,
+        "the reference %s has \"%.80s\" as %s %s, but it must have a float dtype and the shape of the dump, %s",
+        reference->reference->path, param->name, ad_dtype_name(tensor->dtype),
+        ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&param->shape, other, sizeof other));
   AD_TRY(ad_new(1, &whole->pieces));
   whole->pieces[0] = (ad_piece){.tensor = tensor, .box = ad_box_whole(&param->shape)};
   whole->count = 1;
@@ -31,7 +33,9 @@ static ad_status find_sums(const ad_dump *reference, ad_whole *whole) {
   if (!param) return AD_OK;
   if (!ad_shape_equal(&param->shape, &own->shape) || param->partial ||
       (param->is_sampled && param->sample != own->sample))
-    return ad_fail(AD_INVALID, "\"%.80s\": the reference has another shape, another sample, or a sum that is partial",
+    return ad_fail(AD_INVALID,
+                   "\"%.80s\": the reference has this parameter in another shape, with other sampled elements, or as a "
+                   "partial sum (addend.partial)",
                    own->name);
   whole->param = param;
   AD_TRY(ad_new((size_t)reference->mesh.world, &whole->pieces));

@@ -67,10 +67,10 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
   const char *end = end_of_rows(text, text + size);
   int64_t rows = count_rows(text, end);
   ad_table *table;
-  if (!rows) return ad_fail(AD_INVALID, "%s: is empty; a table has a row for each rank", name);
+  if (!rows) return ad_fail(AD_INVALID, "%s: is empty; a schedule table must have a row for each rank", name);
   if (rows > AD_TABLE_RANKS_MAX)
-    return ad_fail(AD_INVALID, "%s: has %lld rows; a table has %d ranks at most", name, (long long)rows,
-                   AD_TABLE_RANKS_MAX);
+    return ad_fail(AD_INVALID, "%s: has %lld rows, one for each rank; at most %d ranks are allowed", name,
+                   (long long)rows, AD_TABLE_RANKS_MAX);
   AD_TRY(ad_table_create((int32_t)rows, &table));
   ad_status status = read_rows(table, text, end, name, overlapped);
   if (status)
@@ -85,13 +85,14 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
 /* AD_INVALID if the table has something that a CSV cannot say. */
 static ad_status check_writable(const ad_table *table) {
   if (table->edge_count)
-    return ad_fail(AD_INVALID, "the stages of this table are no chain, which a CSV cannot say; write JSON");
+    return ad_fail(AD_INVALID, "the stages of this table do not form a chain, which CSV cannot express; write JSON");
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++)
       if (table->rows[r].actions[i].kind == AD_ACTION_REDUCE && table->rows[r].actions[i].microbatch >= 0)
-        return ad_fail(AD_INVALID,
-                       "the table reduces each microbatch (rank %d, place %zu), which a CSV cannot say; write JSON", r,
-                       i);
+        return ad_fail(
+            AD_INVALID,
+            "the table reduces each microbatch separately (rank %d, place %zu), which CSV cannot express; write JSON",
+            r, i);
   return AD_OK;
 }
 

@@ -35,34 +35,36 @@ static ad_status find(const char *name, size_t *out) {
   const char *near = ad_nearest_name(name, names, SCHEDULES);
   ad_printable(name, typed, sizeof typed);
   if (near) return ad_fail(AD_INVALID, "there is no schedule '%s'; did you mean %s?", typed, near);
-  return ad_fail(AD_INVALID, "there is no schedule '%s'; there are gpipe, 1f1b, interleaved, zb, accumulate and leads",
+  return ad_fail(AD_INVALID,
+                 "there is no schedule '%s'; the schedules are gpipe, 1f1b, interleaved, zb, accumulate and leads",
                  typed);
 }
 
 ad_status ad_table_check_shape(const ad_table_shape *shape) {
   if (shape->stages < 1 || shape->stages > AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "a table has 1 to %d stages, not %d", AD_TABLE_STAGES_MAX, shape->stages);
+    return ad_fail(AD_INVALID, "a table must have 1 to %d stages, not %d", AD_TABLE_STAGES_MAX, shape->stages);
   if (shape->microbatches < 1 || shape->microbatches > AD_TABLE_CELLS_MAX / shape->stages)
-    return ad_fail(AD_INVALID, "a table of %d stages has 1 to %d microbatches, not %d", shape->stages,
+    return ad_fail(AD_INVALID, "a table of %d stages must have 1 to %d microbatches, not %d", shape->stages,
                    AD_TABLE_CELLS_MAX / shape->stages, shape->microbatches);
   if (shape->ranks < 1 || shape->ranks > AD_TABLE_RANKS_MAX)
-    return ad_fail(AD_INVALID, "a table has 1 to %d ranks, not %d", AD_TABLE_RANKS_MAX, shape->ranks);
+    return ad_fail(AD_INVALID, "a table must have 1 to %d ranks, not %d", AD_TABLE_RANKS_MAX, shape->ranks);
   return AD_OK;
 }
 
 /* AD_INVALID unless the shape has as many stages for its ranks as the schedule asks for. */
 static ad_status check_fit(const char *name, schedule_fit fit, const ad_table_shape *shape) {
   if (fit == ONE_EACH && shape->ranks != shape->stages)
-    return ad_fail(
-        AD_INVALID,
-        "%s has one stage a rank, so as many ranks as stages: %d, not %d; interleaved and gpipe have several "
-        "stages a rank",
-        name, shape->stages, shape->ranks);
+    return ad_fail(AD_INVALID,
+                   "schedule %s has one stage per rank, so the numbers of stages and ranks must be equal, not %d and "
+                   "%d; interleaved and gpipe can have several stages per rank",
+                   name, shape->stages, shape->ranks);
   if (fit == MULTIPLE && shape->stages % shape->ranks)
-    return ad_fail(AD_INVALID, "%s has the same number of stages on each rank, so a multiple of %d stages, not %d",
+    return ad_fail(AD_INVALID,
+                   "schedule %s has the same number of stages on each of the %d ranks, so the number of stages must be "
+                   "a multiple of that, not %d",
                    name, shape->ranks, shape->stages);
   if (fit == ONE_RANK && shape->ranks != 1)
-    return ad_fail(AD_INVALID, "%s has every stage on one rank, not on %d", name, shape->ranks);
+    return ad_fail(AD_INVALID, "schedule %s has all stages on one rank, not on %d ranks", name, shape->ranks);
   return AD_OK;
 }
 

@@ -61,14 +61,15 @@ static void put_spot(ad_table_index *index, ad_table_spot at, ad_table_faults *f
   size_t cell = cell_of(index, at.rank, action);
   if (cell == SIZE_MAX && ad_action_is_transfer(action->kind))
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, at,
-                      "stages %d and %d hand nothing to each other; leave it out", action->stage,
+                      "stages %d and %d hand nothing to each other; leave this action out", action->stage,
                       ad_action_peer(action));
   if (cell == SIZE_MAX) return;
   uint64_t *spot = &index->spots[action->kind][cell];
   ad_table_spot before = unpacked(*spot);
   if (*spot)
     ad_table_fault_at(faults, law_of(action->kind), index->table, at,
-                      "it stands at place %d of rank %d already; leave out one of them", before.place, before.rank);
+                      "the same action is also at place %d of rank %d; leave out one of the two", before.place,
+                      before.rank);
   else
     *spot = packed(at);
 }

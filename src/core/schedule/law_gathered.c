@@ -13,11 +13,12 @@ static void judge(const ad_table *table, ad_table_spot at, int32_t *gathered_at,
                       "the parameters of stage %d are not gathered here; put %dGATHER before it", action->stage,
                       action->stage);
   if (action->kind == AD_ACTION_GATHER && *gathered)
-    ad_table_fault_at(faults, AD_TABLE_LAW_GATHERED, table, at,
-                      "stage %d was gathered at place %d and is not released yet; leave it out, or release it first",
-                      action->stage, *gathered - 1);
+    ad_table_fault_at(
+        faults, AD_TABLE_LAW_GATHERED, table, at,
+        "stage %d was gathered at place %d and is not released yet; leave this action out, or release the stage first",
+        action->stage, *gathered - 1);
   if (action->kind == AD_ACTION_RELEASE && !*gathered)
-    ad_table_fault_at(faults, AD_TABLE_LAW_GATHERED, table, at, "stage %d is not gathered here; leave it out",
+    ad_table_fault_at(faults, AD_TABLE_LAW_GATHERED, table, at, "stage %d is not gathered here; leave this action out",
                       action->stage);
   if (action->kind == AD_ACTION_GATHER) *gathered = at.place + 1;
   if (action->kind == AD_ACTION_RELEASE) *gathered = 0;
@@ -32,8 +33,9 @@ ad_status ad_table_law_gathered(const ad_table_index *index, ad_table_faults *fa
     for (size_t i = 0; i < table->rows[r].count; i++) judge(table, (ad_table_spot){r, (int32_t)i}, gathered_at, faults);
   for (int32_t s = 0; s < table->stages; s++)
     if (gathered_at[s])
-      ad_table_fault_at(faults, AD_TABLE_LAW_PENDING, table, (ad_table_spot){index->rank_of[s], gathered_at[s] - 1},
-                        "what it gathers is never released; put %dRELEASE behind the last action of stage %d", s, s);
+      ad_table_fault_at(
+          faults, AD_TABLE_LAW_PENDING, table, (ad_table_spot){index->rank_of[s], gathered_at[s] - 1},
+          "the parameters that it gathers are never released; put %dRELEASE behind the last action of stage %d", s, s);
   ad_release(gathered_at);
   return AD_OK;
 }

@@ -11,7 +11,7 @@ static void judge(const ad_table_index *index, ad_table_spot at, ad_table_faults
     if (need.rank != at.rank || need.place < at.place) continue;
     const ad_action *action = &index->table->rows[need.rank].actions[need.place];
     ad_table_fault_at(faults, AD_TABLE_LAW_GIVEN, index->table, at,
-                      "it needs %s, which stands behind it at place %d; move it behind that",
+                      "it needs %s, which comes later, at place %d; move it behind that action",
                       ad_action_print(action, text, sizeof text), need.place);
   }
 }

@@ -18,8 +18,8 @@ static void judge_backward(const ad_table_index *index, int32_t s, int32_t m, ad
                       m, s, m, s, m);
   else if (whole.rank >= 0 && half.rank >= 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_ONCE, index->table, whole,
-                      "B is the whole backward, but %s of the same stands at place %d of rank %d; write I and W, or B "
-                      "alone (what PyTorch before 2.6 called B is I here)",
+                      "B is the whole backward, but %s of the same stage and microbatch is at place %d of rank %d; "
+                      "write I and W, or B alone (what PyTorch before 2.6 called B is I here)",
                       half.place == inputs.place && half.rank == inputs.rank ? "I" : "W", half.place, half.rank);
   else if (whole.rank < 0 && weights.rank < 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_ONCE, index->table, inputs,
@@ -45,8 +45,8 @@ void ad_table_law_stages(const ad_table_index *index, ad_table_faults *faults) {
       const ad_action *action = &table->rows[r].actions[i];
       if (ad_action_record_of(action->kind)->names == AD_NAMES_NOTHING || index->rank_of[action->stage] == r) continue;
       ad_table_fault_at(faults, AD_TABLE_LAW_STAGES, table, (ad_table_spot){r, (int32_t)i},
-                        "stage %d lies on rank %d, where its first action is; move this there too", action->stage,
-                        index->rank_of[action->stage]);
+                        "stage %d lies on rank %d, where its first action is; move this action there too",
+                        action->stage, index->rank_of[action->stage]);
     }
   }
 }

@@ -33,11 +33,11 @@ static void judge_one(const ad_table_index *index, size_t e, const direction *wa
                       to, way->what, m, from, index->rank_of[from], ad_action_print(&send, text, sizeof text));
   else if (sent.rank < 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, received,
-                      "nothing is sent to it; put %s into the list of rank %d",
+                      "nothing is sent for it to receive; put %s into the list of rank %d",
                       ad_action_print(&send, text, sizeof text), index->rank_of[from]);
   else if (received.rank < 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, sent,
-                      "nobody receives it; put %s into the list of rank %d",
+                      "no rank receives what it sends; put %s into the list of rank %d",
                       ad_action_print(&receive, text, sizeof text), index->rank_of[to]);
 }
 
@@ -49,11 +49,11 @@ static void judge_stays(const ad_table_index *index, size_t e, ad_action_kind ki
   if (at.rank < 0) return;
   if (!ad_table_edge_crosses(index, e))
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, at,
-                      "stages %d and %d lie on the same rank, and nothing travels between them; leave it out",
+                      "stages %d and %d lie on the same rank, so nothing travels between them; leave this action out",
                       edge.from, edge.to);
   else if (edge.way == AD_STAGE_ONE_WAY && ad_action_goes_back(kind))
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, at,
-                      "no gradient goes back from stage %d to stage %d; leave it out", edge.to, edge.from);
+                      "no gradient goes back from stage %d to stage %d; leave this action out", edge.to, edge.from);
 }
 
 static void judge_edge(const ad_table_index *index, size_t e, int32_t m, ad_table_faults *faults) {
@@ -75,10 +75,10 @@ static void judge_waits(const ad_table_index *index, ad_action_kind wait, ad_act
       ad_table_spot sent = ad_table_find_transfer(index, send, e, m),
                     waited = ad_table_find_transfer(index, wait, e, m);
       if (sent.rank >= 0 && waited.rank < 0)
-        ad_table_fault_at(faults, AD_TABLE_LAW_PENDING, index->table, sent,
-                          "other sends of the table are waited for and this is not: it is under way at the end; put a "
-                          "%s behind it",
-                          ad_action_name(wait));
+        ad_table_fault_at(
+            faults, AD_TABLE_LAW_PENDING, index->table, sent,
+            "other sends of the table are waited for, but this one is still under way at the end; put a %s behind it",
+            ad_action_name(wait));
     }
   }
 }
@@ -115,8 +115,8 @@ static void judge_order(const ad_table_index *index, const direction *way, size_
     char text[AD_ACTION_TEXT_MAX];
     if (send->microbatch == receive->microbatch) continue;
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, table, received[i],
-                      "it is number %d that this edge receives, and number %d that rank %d sends is %s (place %d): it "
-                      "would take the %s of another microbatch; bring both lists into one order",
+                      "it is receive number %d between the two stages, but send number %d, by rank %d, is %s (place "
+                      "%d): it would take the %s of another microbatch; put both lists into the same order",
                       i, i, sent[i].rank, ad_action_print(send, text, sizeof text), sent[i].place, way->what);
     return;
   }

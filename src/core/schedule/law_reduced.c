@@ -21,8 +21,8 @@ static void judge_addend(const reductions *all, ad_table_spot at, const ad_actio
   const reduction *own = &all->of_stage[action->stage];
   if (own->last_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
-                      "the last reduction of stage %d stands before it at place %d, so this addend would be in no sum; "
-                      "move the REDUCE behind it",
+                      "the last reduction of stage %d is earlier, at place %d, so this addend would be in no sum; move "
+                      "the REDUCE behind it",
                       action->stage, own->last_at - 1);
 }
 
@@ -34,10 +34,11 @@ static void judge_each(const reductions *all, ad_table_spot at, const ad_action 
   char *was = &all->was[(size_t)s * (size_t)all->index->table->microbatches + (size_t)m];
   if (*was || all->of_stage[s].last_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
-                      "the addend of microbatch %d was reduced before; leave it out", m);
+                      "the addend of microbatch %d was reduced before; leave this REDUCE out", m);
   else if (addend.rank == at.rank && addend.place > at.place)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
-                      "the addend of microbatch %d comes later, at place %d; move it behind that", m, addend.place);
+                      "the addend of microbatch %d comes later, at place %d; move this REDUCE behind that", m,
+                      addend.place);
   *was = 1;
 }
 
@@ -56,7 +57,7 @@ static void judge_wait(const reductions *all, ad_table_spot at, const ad_action 
   reduction *own = &all->of_stage[action->stage];
   if (!own->pending_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
-                      "no reduction of stage %d is under way; leave it out", action->stage);
+                      "no reduction of stage %d is under way; leave this action out", action->stage);
   own->pending_at = 0;
 }
 
@@ -82,7 +83,7 @@ static void judge_stage(const reductions *all, int32_t s, int waits) {
                       s, s);
   else if (waits && own->pending_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_PENDING, all->index->table, (ad_table_spot){rank, own->pending_at - 1},
-                      "it is under way at the end; put %dWAIT_REDUCE behind it", s);
+                      "it is still under way at the end; put %dWAIT_REDUCE behind it", s);
 }
 
 /* Notes which stages have a WAIT_REDUCE. Returns 1 if any stage has. */

@@ -36,14 +36,17 @@ static const struct {
 /* AD_INVALID unless the parts exist, the table has none of them yet, and it has room for their actions. */
 static ad_status check_parts(const ad_table *table, unsigned parts) {
   unsigned known = AD_TABLE_TRANSFERS | AD_TABLE_GATHERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
-  if (parts & ~known) return ad_fail(AD_INVALID, "%#x are no parts that can be inserted", parts & ~known);
+  if (parts & ~known)
+    return ad_fail(AD_INVALID, "ad_table_lowering: `parts` has bits that are not parts of a table: %#x",
+                   parts & ~known);
   for (size_t i = 0; i < sizeof passes / sizeof *passes; i++)
     if (parts & table->parts & passes[i].part)
-      return ad_fail(AD_INVALID,
-                     "the table has %s already; leave that pass out, or lower a table that has compute alone",
-                     passes[i].name);
+      return ad_fail(
+          AD_INVALID,
+          "the table already has %s; leave them out of `parts`, or lower a table that has only compute actions",
+          passes[i].name);
   if (table->action_count > AD_TABLE_ACTIONS_MAX / 8)
-    return ad_fail(AD_INVALID, "a table of %zu actions is too large to be lowered; %d are the most",
+    return ad_fail(AD_INVALID, "a table of %zu actions is too large to be lowered; at most %d actions are allowed",
                    table->action_count, AD_TABLE_ACTIONS_MAX / 8);
   return AD_OK;
 }
@@ -73,7 +76,9 @@ ad_status ad_table_lower(ad_table *table, const ad_table_lowering *given) {
   AD_TRY(ad_options_take(&options, sizeof options, given, "ad_table_lowering"));
   if (!options.parts) options.parts = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (options.gathered < 0)
-    return ad_fail(AD_INVALID, "a rank holds 1 gathered stage or more, not %d", options.gathered);
+    return ad_fail(AD_INVALID,
+                   "the number of gathered stages that a rank holds must be 1 or more, or 0 for any number, not %d",
+                   options.gathered);
   AD_TRY(check_parts(table, options.parts));
   AD_TRY(ad_table_check(table, NULL));
   AD_TRY(ad_table_copy(table, &lowered));

@@ -12,7 +12,7 @@ ad_status ad_table_create(int32_t ranks, ad_table **out) {
   ad_table *table;
   AD_NEED(out);
   if (ranks < 1 || ranks > AD_TABLE_RANKS_MAX)
-    return ad_fail(AD_INVALID, "a table has 1 to %d ranks, not %d", AD_TABLE_RANKS_MAX, ranks);
+    return ad_fail(AD_INVALID, "a table must have 1 to %d ranks, not %d", AD_TABLE_RANKS_MAX, ranks);
   AD_TRY(ad_new(1, &table));
   ad_status status = ad_new((size_t)ranks, &table->rows);
   if (status) {
@@ -36,7 +36,7 @@ void ad_table_destroy(ad_table *table) {
 
 static ad_status check_kind(const ad_action *action) {
   if ((unsigned)action->kind < AD_ACTION_COUNT) return AD_OK;
-  return ad_fail(AD_INVALID, "%d is no kind of action; kinds are 0 to %d", (int)action->kind, AD_ACTION_COUNT - 1);
+  return ad_fail(AD_INVALID, "%d is not a kind of action; kinds are 0 to %d", (int)action->kind, AD_ACTION_COUNT - 1);
 }
 
 /* AD_INVALID unless the action names a microbatch if its kind does, and none if its kind does not. */
@@ -48,11 +48,11 @@ static ad_status check_microbatch(const ad_action *action, const char *name) {
                      AD_TABLE_CELLS_MAX - 1, action->microbatch);
     case AD_NAMES_MAYBE:
       if (action->microbatch >= -1 && action->microbatch < AD_TABLE_CELLS_MAX) return AD_OK;
-      return ad_fail(AD_INVALID, "%s of stage %d needs a microbatch, or -1 as the stage's last reduction, not %d", name,
-                     action->stage, action->microbatch);
+      return ad_fail(AD_INVALID, "%s of stage %d needs a microbatch, or -1 for the last reduction of the stage, not %d",
+                     name, action->stage, action->microbatch);
     default:
       if (!action->microbatch) return AD_OK;
-      return ad_fail(AD_INVALID, "%s names no microbatch: its `microbatch` must be 0, not %d", name,
+      return ad_fail(AD_INVALID, "%s is not an action of one microbatch: its `microbatch` must be 0, not %d", name,
                      action->microbatch);
   }
 }
@@ -62,18 +62,20 @@ static ad_status check_stage(const ad_action *action, const char *name) {
   if (action->stage >= 0 && action->stage < (has ? AD_TABLE_STAGES_MAX : 1)) return AD_OK;
   return has ? ad_fail(AD_INVALID, "%s needs a stage from 0 to %d, not %d", name, AD_TABLE_STAGES_MAX - 1,
                        action->stage)
-             : ad_fail(AD_INVALID, "%s names no stage: its `stage` must be 0, not %d", name, action->stage);
+             : ad_fail(AD_INVALID, "%s is not an action of one stage: its `stage` must be 0, not %d", name,
+                       action->stage);
 }
 
 static ad_status check_hop(const ad_action *action, const char *name) {
   if (!ad_action_is_transfer(action->kind))
-    return action->hop ? ad_fail(AD_INVALID, "%s is no transfer: its `hop` must be 0, not %d", name, action->hop)
+    return action->hop ? ad_fail(AD_INVALID, "%s is not a transfer: its `hop` must be 0, not %d", name, action->hop)
                        : AD_OK;
   if (action->hop < -AD_TABLE_STAGES_MAX || action->hop > AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "%s of stage %d hops over %d stages", name, action->stage, action->hop);
+    return ad_fail(AD_INVALID, "the `hop` of %s of stage %d is %d, beyond the number of stages that a table can have",
+                   name, action->stage, action->hop);
   int32_t peer = ad_action_peer(action);
   if (peer >= 0 && peer < AD_TABLE_STAGES_MAX) return AD_OK;
-  return ad_fail(AD_INVALID, "%s of stage %d has no stage at its other end", name, action->stage);
+  return ad_fail(AD_INVALID, "%s of stage %d has a `hop` that leads to a stage outside the table", name, action->stage);
 }
 
 static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
@@ -83,8 +85,8 @@ static ad_status check_cells(int32_t stages, int32_t microbatches, size_t edges)
   int64_t most = larger(stages, (int32_t)edges);
   if (most * microbatches <= AD_TABLE_CELLS_MAX) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%d stages with %d microbatches each are more than a table takes: their product is %d at most", stages,
-                 microbatches, AD_TABLE_CELLS_MAX);
+                 "a table of %d stages and %d microbatches is too large: the product of the two must be at most %d",
+                 stages, microbatches, AD_TABLE_CELLS_MAX);
 }
 
 static ad_status make_row_room(ad_table_row *row) {
@@ -109,7 +111,7 @@ static int32_t microbatches_with(const ad_table *table, const ad_action *action)
 ad_status ad_table_add(ad_table *table, int32_t rank, const ad_action *action) {
   AD_NEED(table, action);
   if (rank < 0 || rank >= table->ranks)
-    return ad_fail(AD_INVALID, "the table has the ranks 0 to %d, no rank %d", table->ranks - 1, rank);
+    return ad_fail(AD_INVALID, "the table has ranks 0 to %d, but no rank %d", table->ranks - 1, rank);
   AD_TRY(check_kind(action));
   const char *name = ad_action_name(action->kind);
   AD_TRY(check_stage(action, name));
@@ -215,13 +217,14 @@ size_t ad_table_edge_of(const ad_table *table, const ad_action *action) {
 ad_status ad_table_connect(ad_table *table, int32_t from, int32_t to, ad_stage_way way) {
   AD_NEED(table);
   if (from < 0 || to <= from || to >= AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "a stage hands its value to a later stage: stage %d cannot to stage %d", from, to);
+    return ad_fail(AD_INVALID, "a stage hands its value to a later stage: stage %d cannot be connected to stage %d",
+                   from, to);
   if (way != AD_STAGE_BOTH_WAYS && way != AD_STAGE_ONE_WAY)
-    return ad_fail(AD_INVALID, "%d is no way between stages", (int)way);
+    return ad_fail(AD_INVALID, "`way` must be AD_STAGE_BOTH_WAYS or AD_STAGE_ONE_WAY, not %d", (int)way);
   if (table->edge_count && ad_table_find_edge(table, from, to) != SIZE_MAX)
     return ad_fail(AD_INVALID, "stages %d and %d are connected already", from, to);
   if (table->edge_count == AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "a table has at most %d pairs of stages", AD_TABLE_STAGES_MAX);
+    return ad_fail(AD_INVALID, "a table has at most %d pairs of connected stages", AD_TABLE_STAGES_MAX);
   AD_TRY(check_cells(larger(table->stages, to + 1), table->microbatches, table->edge_count + 1));
   AD_TRY(ad_grow(&table->edges, table->edge_count, table->edge_count + 1));
   size_t at = place_of_edge(table, from, to);

@@ -18,7 +18,8 @@ static ad_status check_cost(const char *what, double cost) {
 
 static ad_status check_stages(const ad_table *table, const ad_table_costs *costs) {
   if (costs->stage_count == (size_t)table->stages) return AD_OK;
-  return ad_fail(AD_INVALID, "costs are given for %zu stages, but the table has %d", costs->stage_count, table->stages);
+  return ad_fail(AD_INVALID, "costs are given for %zu stages, but the table has %d stages", costs->stage_count,
+                 table->stages);
 }
 
 static ad_status check_of_action(const ad_table_costs *costs, const ad_action *action) {
@@ -31,8 +32,8 @@ static ad_status check_of_action(const ad_table_costs *costs, const ad_action *a
 
 static ad_status check_of_actions(const ad_table *table, const ad_table_costs *costs) {
   if (costs->microbatch_count != (size_t)table->microbatches)
-    return ad_fail(AD_INVALID, "costs are given for %zu microbatches, but the table has %d", costs->microbatch_count,
-                   table->microbatches);
+    return ad_fail(AD_INVALID, "costs are given for %zu microbatches, but the table has %d microbatches",
+                   costs->microbatch_count, table->microbatches);
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++) AD_TRY(check_of_action(costs, &table->rows[r].actions[i]));
   return AD_OK;
@@ -59,7 +60,7 @@ ad_status ad_table_take_options(const ad_table *table, const ad_table_options *g
   AD_TRY(ad_options_take(options, sizeof *options, given, "ad_table_options"));
   AD_TRY(ad_options_take(costs, sizeof *costs, options->costs, "ad_table_costs"));
   if (options->in_flight < 0)
-    return ad_fail(AD_INVALID, "a limit of activations in flight is 1 or more, not %d", options->in_flight);
+    return ad_fail(AD_INVALID, "the limit of activations in flight must be 1 or more, not %d", options->in_flight);
   return check_costs(table, costs);
 }
 

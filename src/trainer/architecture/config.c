@@ -19,7 +19,7 @@ enum { WORDS = 512, SHOWN = 120, KEY_SIZE = 128 };
 
 ad_status ad_config_give(ad_config *to, const char *key, const char *from, const char *text) {
   if (to->count == AD_CONFIG_VALUES_MAX)
-    return ad_fail(AD_INVALID, "config.json gives more keys than there is room for");
+    return ad_fail(AD_INVALID, "config.json has more than %d keys that addend uses", AD_CONFIG_VALUES_MAX);
   ad_config_value *value = &to->values[to->count];
   AD_TRY(ad_copy_string(text, &value->text));
   value->key = key;
@@ -242,7 +242,7 @@ static ad_status take_all(const json_t *config, ad_config *to) {
 
 static ad_status take_document(const json_t *config, const char *path, ad_config *out) {
   ad_config made = {0};
-  if (!json_is_object(config)) return ad_fail(AD_INVALID, "%s: is no JSON object", path);
+  if (!json_is_object(config)) return ad_fail(AD_INVALID, "%s: is not a JSON object", path);
   AD_TRY(find_architecture(config, path, &made.architecture));
   ad_status status = take_all(config, &made);
   if (status)
@@ -255,7 +255,7 @@ static ad_status take_document(const json_t *config, const char *path, ad_config
 ad_status ad_config_parse(const char *text, size_t size, const char *path, ad_config *out) {
   json_error_t error;
   json_t *config = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
-  if (!config) return ad_fail(AD_INVALID, "%s: is no JSON: line %d: %s", path, error.line, error.text);
+  if (!config) return ad_fail(AD_INVALID, "%s: is not valid JSON: line %d: %s", path, error.line, error.text);
   ad_status status = take_document(config, path, out);
   json_decref(config);
   return status;

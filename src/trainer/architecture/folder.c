@@ -49,10 +49,11 @@ static ad_status refuse_config(const char *folder) {
   char name[256];
   find_one(folder, is_metas, name, sizeof name);
   if (*name || has(folder, "params.json"))
-    return ad_fail(AD_INVALID,
-                   "%s: holds Meta's own files (%s), in which heads lie otherwise: take the model as Transformers "
-                   "saves it, with a config.json, or convert these with Transformers' convert_llama_weights_to_hf.py",
-                   folder, *name ? name : "params.json");
+    return ad_fail(
+        AD_INVALID,
+        "%s: holds Meta's own files (%s), in which attention heads are stored in another order: take the model as "
+        "Transformers saves it, with a config.json, or convert these with Transformers' convert_llama_weights_to_hf.py",
+        folder, *name ? name : "params.json");
   if (access(folder, F_OK)) return ad_fail(AD_IO, "%s: %s", folder, strerror(errno));
   return ad_fail(AD_IO, "%s: has no config.json: name the folder of a model as Transformers saves it", folder);
 }
@@ -69,8 +70,8 @@ static ad_status refuse_weights(const char *folder) {
   find_one(folder, is_pickled, name, sizeof name);
   if (*name)
     return ad_fail(AD_INVALID,
-                   "%s: holds pickled weights (%s), and reading those runs what is in them: load them once in Python "
-                   "and write them with save_pretrained, which makes safetensors",
+                   "%s: holds pickled weights (%s), and reading a pickle can run any code that is in it: load them "
+                   "once in Python and write them with save_pretrained, which makes safetensors",
                    folder, name);
   return ad_fail(AD_IO, "%s: has neither model.safetensors nor model.safetensors.index.json", folder);
 }

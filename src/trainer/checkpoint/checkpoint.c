@@ -101,7 +101,7 @@ static ad_status start_thread(ad_checkpointer *c) {
   c->warning[0] = 0;
   atomic_store(&c->done, 0);
   int reason = pthread_create(&c->thread, NULL, work, c);
-  if (reason) return ad_fail(AD_SYSTEM, "the thread that writes a checkpoint cannot be started: %s", strerror(reason));
+  if (reason) return ad_fail(AD_SYSTEM, "the thread that writes checkpoints cannot be started: %s", strerror(reason));
   c->runs = 1;
   return AD_OK;
 }
@@ -276,7 +276,7 @@ ad_status ad_checkpointer_create(ad_comm *comm, const ad_mesh *mesh, const char 
   AD_NEED(comm, mesh, folder, out);
   ad_checkpointer *c;
   if (keep < 1 || keep >= AD_CHECKPOINTS_LISTED)
-    return ad_fail(AD_INVALID, "%lld checkpoints cannot be kept; 1 to %d can", (long long)keep,
+    return ad_fail(AD_INVALID, "cannot keep %lld checkpoints; the number must be from 1 to %d", (long long)keep,
                    AD_CHECKPOINTS_LISTED - 1);
   AD_TRY(ad_new(1, &c));
   c->comm = comm;

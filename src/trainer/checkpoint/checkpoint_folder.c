@@ -87,7 +87,7 @@ static ad_status keep_others(const char *path) {
   snprintf(name, size, "%s.%s.others", path, token);
   ad_status status = AD_OK;
   if (rename(path, name)) status = ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", path, name, strerror(errno));
-  if (!status) ad_log(AD_LOG_INFO, "%s: holds files that are not addend's, which stay", name);
+  if (!status) ad_log(AD_LOG_INFO, "%s: this folder was kept, because it has files that addend did not write", name);
   ad_release(name);
   return status;
 }
@@ -164,7 +164,8 @@ static void put_back(const char *folder, int64_t step) {
 static ad_status move_in(const char *folder, const char *written, const char *complete) {
   AD_TRY(move_folder(written, complete));
   ad_status status = ad_folder_sync(folder);
-  if (status && rename(complete, written)) return ad_fail_in(status, "%s has its name, but", complete);
+  if (status && rename(complete, written))
+    return ad_fail_in(status, "%s was given its final name, but this is not yet on disk", complete);
   return status;
 }
 

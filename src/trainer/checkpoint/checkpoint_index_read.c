@@ -18,12 +18,13 @@ enum { INDEX_BYTES_MAX = 1 << 30 };
 static ad_status check_text(const char *path, const char *text, int64_t size) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   size_t head = AD_CHECKPOINT_FIRST_BYTES;
-  if (size < AD_CHECKPOINT_FIRST_BYTES) return ad_fail(AD_IO, "%s: is cut short: %lld bytes", path, (long long)size);
+  if (size < AD_CHECKPOINT_FIRST_BYTES)
+    return ad_fail(AD_IO, "%s: is cut short: it has only %lld bytes", path, (long long)size);
   snprintf(first, sizeof first, AD_CHECKPOINT_FIRST,
            (unsigned long long)ad_checksum(text + head, (size_t)size - head, 0));
   if (!memcmp(first, text, head)) return AD_OK;
-  return ad_fail(AD_IO, "%s: its checksum does not fit what is in it: it is cut short, or bytes in it have changed",
-                 path);
+  return ad_fail(
+      AD_IO, "%s: its checksum does not match its content: the file is cut short, or bytes in it have changed", path);
 }
 
 /* Checks the text and parses it; AD_IO unless it is an index of this version's format. */
@@ -38,9 +39,9 @@ static ad_status parse_text(const char *path, const char *text, int64_t size, js
     *out = index;
     return AD_OK;
   }
-  ad_status status = index ? ad_fail(AD_IO, "%s: is \"%.40s\", this version reads \"%s\"", path, format ? format : "",
-                                     AD_CHECKPOINT_FORMAT)
-                           : ad_fail(AD_IO, "%s: is no checkpoint's index: %s", path, error.text);
+  ad_status status = index ? ad_fail(AD_IO, "%s: its format is \"%.40s\", but this version of addend reads \"%s\"",
+                                     path, format ? format : "", AD_CHECKPOINT_FORMAT)
+                           : ad_fail(AD_IO, "%s: is not the index of a checkpoint: %s", path, error.text);
   json_decref(index);
   return status;
 }
@@ -149,7 +150,8 @@ ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state) {
   const json_t *numbers = json_object_get(index, "numbers");
   for (size_t i = 0; i < state->number_count; i++) {
     const json_t *number = json_object_get(numbers, state->numbers[i].name);
-    if (!json_is_integer(number)) return ad_fail(AD_INVALID, "the checkpoint lacks %s", state->numbers[i].name);
+    if (!json_is_integer(number))
+      return ad_fail(AD_INVALID, "the checkpoint lacks the number `%s`", state->numbers[i].name);
     state->numbers[i].value = json_integer_value(number);
   }
   state->step = json_integer_value(json_object_get(index, "step"));
@@ -170,20 +172,20 @@ ad_status ad_index_check_ranks(const json_t *index) {
   const char *text = json_string_value(json_object_get(index, "mesh"));
   const json_t *said = json_object_get(index, "ranks");
   ad_mesh *mesh;
-  if (!text || !json_is_integer(said)) return ad_fail(AD_IO, "index.json: does not say its mesh and ranks");
+  if (!text || !json_is_integer(said)) return ad_fail(AD_IO, "index.json: lacks the mesh or the number of ranks");
   if (ad_mesh_create(text, &mesh)) return ad_fail_in(AD_IO, "index.json");
   int64_t ranks = ad_mesh_size(mesh);
   ad_mesh_destroy(mesh);
   if (json_integer_value(said) == ranks) return AD_OK;
-  return ad_fail(AD_IO, "index.json: says that %lld ranks wrote it, its mesh \"%.80s\" has %lld",
+  return ad_fail(AD_IO, "index.json: says that %lld ranks wrote the checkpoint, but its mesh \"%.80s\" has %lld ranks",
                  (long long)json_integer_value(said), text, (long long)ranks);
 }
 
 ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype dtype) {
   const char *said = json_string_value(json_object_get(value_of(index, name), "dtype"));
   if (said && !strcmp(said, ad_dtype_name(dtype))) return AD_OK;
-  return ad_fail(AD_IO, "index.json: says that %s is %.40s, its file holds %s", name, said ? said : "of no dtype",
-                 ad_dtype_name(dtype));
+  return ad_fail(AD_IO, "index.json: says that %s is %.40s, but its file has it as %s", name,
+                 said ? said : "of no dtype", ad_dtype_name(dtype));
 }
 
 /* ---- pieces ---- */

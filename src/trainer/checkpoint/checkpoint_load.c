@@ -95,7 +95,8 @@ static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_s
 static ad_status check_tensor(const loading *l, const char *name, const ad_safetensor *tensor, const ad_part *piece,
                               const ad_array *array) {
   if (!tensor || (size_t)ad_shape_numel(&tensor->shape) != ad_part_numel(piece))
-    return ad_fail(AD_IO, "%s: a file lacks the piece of %s that index.json lists in it", l->folder, name);
+    return ad_fail(AD_IO, "%s: the file that index.json names for a piece of %s does not have that piece", l->folder,
+                   name);
   if (tensor->dtype == array->dtype || (ad_dtype_is_float(tensor->dtype) && ad_dtype_is_float(array->dtype)))
     return AD_OK;
   return ad_fail(AD_INVALID, "%s: the checkpoint has %s as %s, this run as %s", l->folder, name,
@@ -146,8 +147,8 @@ static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const 
 static ad_status read_pieces(loading *l, const ad_checkpoint_value *value, const json_t *pieces, filling *f) {
   for (size_t i = 0; i < json_array_size(pieces); i++) AD_TRY(read_piece(l, value, json_array_get(pieces, i), f));
   if (f->numel == ad_part_numel(&f->mine)) return AD_OK;
-  return ad_fail(AD_IO, "%s: the checkpoint has, of %s, only %zu of the %zu elements of rank %lld", l->folder,
-                 value->name, f->numel, ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
+  return ad_fail(AD_IO, "%s: the checkpoint's %s is incomplete: it has only %zu of the %zu elements of rank %lld",
+                 l->folder, value->name, f->numel, ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
 }
 
 // Reads this rank's part of a value; nothing if the rank holds none.
@@ -204,7 +205,7 @@ static void pass_over(const loading *l, int is_last, ad_text *reasons) {
   ad_text_add(reasons, "; step %lld: %s", (long long)l->step, ad_last_error());
   if (is_first(l))
     ad_log(AD_LOG_WARNING, "the checkpoint of step %lld is not usable%s: %s", (long long)l->step,
-           is_last ? "" : ", the one before it is tried", ad_last_error());
+           is_last ? "" : ", so the one before it is tried", ad_last_error());
 }
 
 // Tries the checkpoints in order until one is read, or fails for another reason than damage.
@@ -219,7 +220,8 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
     if (status != AD_IO) return status;
     pass_over(l, i + 1 == count, &text);
   }
-  return ad_fail_alike(AD_IO, "no usable checkpoint is in %s%s", folder, count ? reasons : ": there is none at all");
+  return ad_fail_alike(AD_IO, "%s has no usable checkpoint%s", folder,
+                       count ? reasons : ": it has no checkpoint at all");
 }
 
 // The first rank lists the checkpoints of the folder, and gives the list to the others.
@@ -239,7 +241,8 @@ ad_status ad_checkpoint_load(ad_comm *comm, const ad_mesh *mesh, const char *fol
   AD_TRY(ad_checkpoint_check_state(state));
   int64_t steps[AD_CHECKPOINTS_LISTED], count = 0;
   loading l = {.comm = comm, .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)), .state = state};
-  if (ad_comm_is_dry(comm)) return ad_fail(AD_INVALID, "engine dry has no values to load into");
+  if (ad_comm_is_dry(comm))
+    return ad_fail(AD_INVALID, "a checkpoint cannot be loaded with engine dry, where arrays have no values");
   AD_TRY(find_steps(&l, folder, steps, &count));
   AD_TRY(try_steps(&l, folder, steps, count));
   out->step = own.step;

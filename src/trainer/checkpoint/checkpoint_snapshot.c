@@ -33,12 +33,13 @@ static ad_status check_value(const ad_comm *comm, const ad_checkpoint_value *val
   if (ad_mesh_has_rank(layout->mesh, ad_comm_rank(comm)))
     AD_TRY(ad_array_check(comm, value->array, "checkpoint", value->name));
   if (value->array->scale)
-    return ad_fail(AD_TYPE, "checkpoint: %s carries the scale 2^-%d; bring it to scale 1 first", value->name,
-                   value->array->scale);
+    return ad_fail(AD_TYPE, "checkpoint: %s is stored multiplied by 2^-%d; undo that scale before writing a checkpoint",
+                   value->name, value->array->scale);
   if (!(pending | varying)) return AD_OK;
-  return ad_fail(AD_TYPE,
-                 "checkpoint: %s is %s on %s: it has no value that could be written; reduce or declare it first",
-                 value->name, pending ? "P" : "V", ad_axes_print(pending ? pending : varying, axes, sizeof axes));
+  return ad_fail(
+      AD_TYPE,
+      "checkpoint: %s is %s on %s, so it has no single value that could be written; reduce or declare it first",
+      value->name, pending ? "P" : "V", ad_axes_print(pending ? pending : varying, axes, sizeof axes));
 }
 
 static void drop_pieces(ad_snapshot *snapshot) {

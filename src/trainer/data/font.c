@@ -55,7 +55,7 @@ static ad_status read_face(FT_Library library, FT_Face face, ad_font *font) {
 static ad_status read_bytes(FT_Library library, const char *bytes, int64_t size, ad_font *font) {
   FT_Face face;
   FT_Error error = FT_New_Memory_Face(library, (const FT_Byte *)bytes, (FT_Long)size, 0, &face);
-  if (error) return ad_fail(AD_IO, "is no font that FreeType can read (its error %d)", error);
+  if (error) return ad_fail(AD_IO, "is not a font that FreeType can read (FreeType error %d)", error);
   ad_status status = read_face(library, face, font);
   FT_Done_Face(face);
   return status;

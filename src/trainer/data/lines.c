@@ -106,7 +106,8 @@ static ad_status take_part(const ad_text_data *text, int held_out, const char *w
   AD_TRY(ad_new((size_t)size, &out->characters));
   out->size = collapse(bytes, size, out->characters);
   if (out->size > chars || !size) return AD_OK;
-  return ad_fail(AD_INVALID, "%s holds %lld printable characters, but lines of %lld need %lld: give more text", what,
+  return ad_fail(AD_INVALID,
+                 "%s holds %lld printable characters, but lines of %lld characters need %lld: give more text", what,
                  (long long)out->size, (long long)chars, (long long)chars + 1);
 }
 
@@ -163,11 +164,11 @@ static double fitting(double size, FT_Pos needed, FT_Pos room) {
 static ad_status check_room(const ad_line_data *lines, const char *what, int64_t pixels, FT_Pos needed, FT_Pos room) {
   double size = lines->sizes.most;
   if (needed <= room) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "at size %g its characters need a %s of %lld pixels, but the picture has %lld; a size of at most %g "
-                 "fits",
-                 size, what, (long long)(pixels + (needed - room + PIXEL - 1) / PIXEL), (long long)pixels,
-                 room > 0 ? fitting(size, needed, room) : 0);
+  return ad_fail(
+      AD_INVALID,
+      "at size %g the font's characters need a %s of %lld pixels, but the picture has %lld; a size of at most %g fits",
+      size, what, (long long)(pixels + (needed - room + PIXEL - 1) / PIXEL), (long long)pixels,
+      room > 0 ? fitting(size, needed, room) : 0);
 }
 
 static ad_status check_size(const ad_line_data *lines, const ad_font *font) {
@@ -185,7 +186,7 @@ static ad_status take_font(const ad_line_data *lines, const char *path, ad_font 
 
 /* Reads the fonts; the held-out font must be none of those that are trained on. */
 static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines) {
-  if (!options->font_count) return ad_fail(AD_INVALID, "no font is named: give the path of one (fonts)");
+  if (!options->font_count) return ad_fail(AD_INVALID, "no font is given: name at least one font file in `fonts`");
   lines->train_font_count = options->font_count;
   lines->font_count = options->font_count + (options->held_out_font != NULL);
   AD_TRY(ad_new(lines->font_count, &lines->fonts));
@@ -195,14 +196,14 @@ static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines)
   AD_TRY(take_font(lines, options->held_out_font, held_out));
   for (size_t i = 0; i < options->font_count; i++)
     if (lines->fonts[i].checksum == held_out->checksum)
-      return ad_fail(AD_INVALID, "%s: the held-out font is one of those that are trained on (fonts[%zu])",
+      return ad_fail(AD_INVALID, "%s: the held-out font is also one of the fonts to train on (fonts[%zu])",
                      options->held_out_font, i);
   return AD_OK;
 }
 
 static ad_status start_library(ad_line_data *lines) {
   FT_Error error = FT_Init_FreeType(&lines->library);
-  return error ? ad_fail(AD_MEMORY, "FreeType does not start (its error %d)", error) : AD_OK;
+  return error ? ad_fail(AD_MEMORY, "FreeType cannot be started (FreeType error %d)", error) : AD_OK;
 }
 
 static ad_status make_set(ad_line_data *lines) {

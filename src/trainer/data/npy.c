@@ -22,7 +22,7 @@ typedef struct header {
 } header;
 
 static ad_status no_npy(const char *path, const char *what) {
-  return ad_fail(AD_INVALID, "%s: is no .npy file: %s; write it with numpy.save or addend.tokens", path, what);
+  return ad_fail(AD_INVALID, "%s: is not a .npy file: %s; write it with numpy.save or addend.tokens", path, what);
 }
 
 /* ---- the header, a Python literal: {'descr': '<u2', 'fortran_order': False, 'shape': (3,), } ---- */
@@ -132,14 +132,16 @@ static ad_status check_shape(const header *h) {
                    h->dim_count);
   if (h->is_fortran)
     return ad_fail(AD_INVALID, "%s: is in Fortran order: write numpy.ascontiguousarray(array)", h->path);
-  return h->dims[0] ? AD_OK : ad_fail(AD_INVALID, "%s: holds no element: give a longer file or leave it out", h->path);
+  return h->dims[0] ? AD_OK
+                    : ad_fail(AD_INVALID, "%s: the array has no elements: give a longer file or leave it out", h->path);
 }
 
 /* Checks that as many bytes follow the header as it says. */
 static ad_status check_size(const header *h, int width, size_t bytes) {
   int64_t needed;
   if (!__builtin_mul_overflow(h->dims[0], (int64_t)width, &needed) && (size_t)needed == bytes) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: its header says %lld elements of %d byte%s, but %zu bytes follow: %s; write it anew",
+  return ad_fail(AD_INVALID,
+                 "%s: its header says %lld elements of %d byte%s, but %zu bytes follow: %s; save the file again",
                  h->path, (long long)h->dims[0], width, width == 1 ? "" : "s", bytes,
                  bytes / (size_t)width < (size_t)h->dims[0] ? "it is cut short" : "more bytes follow the array");
 }
@@ -152,13 +154,14 @@ static ad_status find_header(const unsigned char *bytes, size_t size, const char
   if (size < first || memcmp(bytes, "\x93NUMPY", MAGIC) != 0) return no_npy(path, "it does not begin as one");
   size_t number = bytes[MAGIC] == 1 ? 2 : 4;
   if (bytes[MAGIC] < 1 || bytes[MAGIC] > 3 || bytes[MAGIC + 1])
-    return ad_fail(AD_INVALID, "%s: is of .npy format %d.%d; 1.0, 2.0 and 3.0 are read: write it with numpy.save", path,
-                   bytes[MAGIC], bytes[MAGIC + 1]);
+    return ad_fail(AD_INVALID, "%s: has .npy format %d.%d; only 1.0, 2.0 and 3.0 can be read: write it with numpy.save",
+                   path, bytes[MAGIC], bytes[MAGIC + 1]);
   if (size < first + number) return no_npy(path, "it is cut short in its header");
   for (size_t i = number; i-- > 0;) length = length << 8 | bytes[first + i];
   if (length > HEADER_MAX)
-    return ad_fail(AD_INVALID, "%s: is no .npy file: its header says it has %zu bytes; at most %d are read", path,
-                   length, HEADER_MAX);
+    return ad_fail(AD_INVALID,
+                   "%s: is not a .npy file: the length of its header is given as %zu bytes; at most %d are allowed",
+                   path, length, HEADER_MAX);
   if (length > size - first - number) return no_npy(path, "it is cut short in its header");
   const char *text = (const char *)bytes + first + number;
   *out = (header){.path = path, .at = text, .end = text + length};
@@ -169,7 +172,7 @@ ad_status ad_npy_parse(const void *bytes, size_t size, const char *path, int wid
   header h;
   int width = 0;
   AD_TRY(find_header(bytes, size, path, &h));
-  if (!take_all(&h)) return no_npy(path, "its header is no dictionary of descr, fortran_order and shape");
+  if (!take_all(&h)) return no_npy(path, "its header is not a dictionary of descr, fortran_order and shape");
   AD_TRY(check_type(&h, widths, &width));
   AD_TRY(check_shape(&h));
   AD_TRY(check_size(&h, width, size - (size_t)(h.end - (const char *)bytes)));
@@ -185,7 +188,7 @@ static ad_status cannot_read(const char *path, const char *why) {
 static ad_status map_file(const char *path, int opened, int widths, ad_npy *out) {
   struct stat found;
   if (fstat(opened, &found)) return cannot_read(path, strerror(errno));
-  if (!S_ISREG(found.st_mode)) return cannot_read(path, "it is no regular file");
+  if (!S_ISREG(found.st_mode)) return cannot_read(path, "it is not a regular file");
   if (!found.st_size) return no_npy(path, "it is empty");
   size_t size = (size_t)found.st_size;
   void *mapping = mmap(NULL, size, PROT_READ, MAP_SHARED, opened, 0);

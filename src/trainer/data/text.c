@@ -10,9 +10,10 @@
 
 static ad_status check_part(const char *what, int64_t size, int64_t seq) {
   if (size > seq) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s holds %lld bytes, but a sample of seq %lld needs %lld: give more text or a seq of at most %lld",
-                 what, (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
+  return ad_fail(
+      AD_INVALID,
+      "%s holds %lld bytes, but a sample of seq %lld needs %lld bytes: give more text or a seq of at most %lld", what,
+      (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
 }
 
 /* AD_INVALID or AD_IO unless the training part and the held-out part each have a sample. */
@@ -30,7 +31,7 @@ static ad_status check_sizes(const ad_file_list *files, int64_t seq, double held
 
 /* Lists the files and checks that each part has enough bytes. */
 static ad_status find_files(const char *const *paths, size_t count, int64_t seq, double held_out, ad_file_list *files) {
-  if (!count) return ad_fail(AD_INVALID, "no text is named: give a file or a folder");
+  if (!count) return ad_fail(AD_INVALID, "no text is given: name a file or a folder");
   AD_TRY(ad_text_check_numbers(seq, held_out));
   for (size_t i = 0; i < count; i++) AD_TRY(ad_file_list_add(files, paths[i]));
   return check_sizes(files, seq, held_out);
@@ -72,7 +73,7 @@ static ad_status load_file(const ad_file_entry *file, double held_out, uint8_t *
     memcpy(train, data, (size_t)(size - kept));
     memcpy(validation, data + size - kept, (size_t)kept);
   } else {
-    status = ad_fail(AD_IO, "%s: had %lld bytes, then %lld: it changed while it was read", file->path,
+    status = ad_fail(AD_IO, "%s: the file had %lld bytes, then %lld: it changed while it was read", file->path,
                      (long long)file->size, (long long)size);
   }
   ad_release(data);

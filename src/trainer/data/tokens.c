@@ -26,7 +26,7 @@ static void tell(look *l, const ad_npy *npy, int64_t done) {
   double now = ad_seconds();
   if (now - l->told < SECONDS) return;
   l->told = now;
-  ad_log(AD_LOG_INFO, "looks at every element of %s: %lld of %lld MiB", l->path, (long long)(done * npy->width >> 20),
+  ad_log(AD_LOG_INFO, "checking every element of %s: %lld of %lld MiB", l->path, (long long)(done * npy->width >> 20),
          (long long)(ad_npy_bytes(npy) >> 20));
 }
 
@@ -57,7 +57,8 @@ static ad_status check_tokens(look *l, const ad_npy *npy) {
 static ad_status check_mask(look *l, const ad_npy *npy) {
   int64_t first = first_from(l, npy, 2);
   if (first == npy->count) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the element at index %lld is %u, where a mask has 1 (this token counts) or 0",
+  return ad_fail(AD_INVALID,
+                 "%s: the element at index %lld is %u, but an element of a mask must be 1 (the token counts) or 0",
                  l->path, (long long)first, ad_npy_at(npy, first));
 }
 
@@ -229,10 +230,10 @@ static ad_status make_parts(ad_text_data *text, double held_out) {
 
 static ad_status check_part(const ad_text_data *text, ad_data_part of, const char *what) {
   if (text->parts[of].windows) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s hold no sample: seq %lld needs %lld tokens in a row in one file; give more tokens or a smaller seq", what,
-      (long long)text->seq, (long long)text->seq + 1);
+  return ad_fail(AD_INVALID,
+                 "%s do not hold a single sample: seq %lld needs %lld tokens in a row in one file; give more tokens or "
+                 "a smaller seq",
+                 what, (long long)text->seq, (long long)text->seq + 1);
 }
 
 static ad_status check_parts(const ad_text_data *text, double held_out) {
@@ -244,7 +245,8 @@ static ad_status open_mask(const char *path, ad_token_file *file) {
   AD_TRY(ad_copy_string(path, &file->mask_path));
   AD_TRY(ad_npy_open(path, MASK_WIDTHS, &file->mask));
   if (file->mask.count == file->tokens.count) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: has %lld elements, but %s has %lld tokens: a mask has one for each", path,
+  return ad_fail(AD_INVALID,
+                 "%s: has %lld elements, but %s has %lld tokens: a mask must have one element for each token", path,
                  (long long)file->mask.count, file->path, (long long)file->tokens.count);
 }
 
@@ -265,7 +267,7 @@ static ad_status open_files(const ad_token_options *options, ad_text_data *text)
 
 static ad_status take_options(const ad_token_options *given, ad_token_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_token_options"));
-  if (!out->count) return ad_fail(AD_INVALID, "no file of tokens is named");
+  if (!out->count) return ad_fail(AD_INVALID, "no file of tokens is given");
   AD_NEED_AS("options->tokens", out->tokens);
   AD_TRY(check_vocabulary(out->vocabulary));
   return ad_text_check_numbers(out->seq, out->held_out);

@@ -40,7 +40,7 @@ static ad_status list_files(opening *o, size_t *out) {
   for (size_t i = 0; i < listed; i++)
     if (!count || strcmp(o->names[count - 1], o->names[i]) != 0) o->names[count++] = o->names[i];
   if (count > AD_WEIGHTS_FILES_MAX)
-    return ad_fail(AD_INVALID, "%s: names %zu files; at most %d are read", o->path, count, AD_WEIGHTS_FILES_MAX);
+    return ad_fail(AD_INVALID, "%s: names %zu files; at most %d are allowed", o->path, count, AD_WEIGHTS_FILES_MAX);
   *out = count;
   return AD_OK;
 }
@@ -109,7 +109,7 @@ static ad_status check_listed(const opening *o) {
   ad_text text = ad_text_on(words, sizeof words);
   list_lacking(o, &text);
   list_unlisted(o, &text);
-  return text.used ? ad_fail(AD_INVALID, "%s: it does not fit its files%s", o->path, words) : AD_OK;
+  return text.used ? ad_fail(AD_INVALID, "%s: the index does not match its files%s", o->path, words) : AD_OK;
 }
 
 /* ---- opening ---- */

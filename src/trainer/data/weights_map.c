@@ -4,15 +4,15 @@
 #include "data/weights.h"
 
 static ad_status wrong(const char *path, const char *what) {
-  return ad_fail(AD_INVALID, "%s: is no index of safetensors files: %s", path, what);
+  return ad_fail(AD_INVALID, "%s: is not an index of safetensors files: %s", path, what);
 }
 
 static ad_status check_entry(const char *path, const char *tensor, const json_t *file) {
   const char *name = json_string_value(file);
-  if (!name) return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" names no file", path, tensor);
+  if (!name) return ad_fail(AD_INVALID, "%s: the entry of tensor \"%.80s\" is not the name of a file", path, tensor);
   if (ad_name_is_plain(name)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" is in \"%.80s\"; only files beside the index are read", path, tensor,
-                 name);
+  return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" is in \"%.80s\"; only files in the folder of the index are read",
+                 path, tensor, name);
 }
 
 static ad_status check_map(const char *path, const json_t *map) {
@@ -28,8 +28,8 @@ ad_status ad_weights_map_parse(const char *text, size_t size, const char *path, 
   json_error_t error;
   json_t *index = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
   if (!index) {
-    return ad_fail(AD_INVALID, "%s: is no index of safetensors files: it is no JSON: %s at byte %d", path, error.text,
-                   error.position);
+    return ad_fail(AD_INVALID, "%s: is not an index of safetensors files: it is not valid JSON: %s at byte %d", path,
+                   error.text, error.position);
   }
   json_t *map = json_object_get(index, "weight_map");
   ad_status status = check_map(path, map);

@@ -41,7 +41,7 @@ typedef struct exporting {
 static ad_status read_recipe(exporting *e) {
   AD_TRY(ad_provenance_read(e->run, &e->provenance));
   const char *text = json_string_value(json_object_get(e->provenance, "recipe"));
-  if (!text) return ad_fail(AD_INVALID, "%s: is no folder of a run: it has no run.json with a recipe", e->run);
+  if (!text) return ad_fail(AD_INVALID, "%s: is not the folder of a run: it has no run.json with a recipe", e->run);
   return ad_recipe_parse(text, "run.json", NULL, 0, &e->recipe);
 }
 
@@ -233,7 +233,8 @@ ad_status ad_export(const char *run, const char *folder, const ad_export_options
   exporting e = {.run = run};
   AD_TRY(ad_options_take(&e.options, sizeof e.options, options, "ad_export_options"));
   if (e.options.dtype && !ad_dtype_is_float(e.options.dtype))
-    return ad_fail(AD_INVALID, "weights are written as floats, not as %s", ad_dtype_name(e.options.dtype));
+    return ad_fail(AD_INVALID, "weights cannot be written as %s; use f64, f32, bf16 or f16",
+                   ad_dtype_name(e.options.dtype));
   ad_status status = export_run(&e, folder);
   release(&e);
   if (!status && out) *out = e.done;

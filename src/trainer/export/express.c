@@ -63,7 +63,7 @@ static ad_status find_other(const asking *a, const ad_architecture *architecture
     if (*value && strcmp(value, fact->value) != 0) snprintf(other, 2 * VALUE, "%s %s", fact->key, value);
   }
   if (!*other && architecture == &ad_llama && !heads_divide(a))
-    snprintf(other, 2 * VALUE, "model.d_model that is no multiple of model.heads");
+    snprintf(other, 2 * VALUE, "support for a model.d_model that is not a multiple of model.heads");
   AD_TRY(value_of(a, "model.bias", value));
   if (!*other && !bias_is_expressed(architecture, value)) snprintf(other, 2 * VALUE, "model.bias %s", value);
   return AD_OK;
@@ -80,7 +80,7 @@ static ad_status find(const asking *a, const ad_architecture **out) {
     ad_text_add(&text, "%s%s has no %s", text.used ? ", " : ": ", (*at)->name, other);
   }
   return ad_fail(AD_INVALID, "no architecture of Transformers that addend knows computes this model%s",
-                 text.used ? words : ": it has none of this model.kind");
+                 text.used ? words : ": none of them is of this model.kind");
 }
 
 ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) {

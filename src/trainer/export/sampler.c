@@ -137,8 +137,8 @@ static ad_status find_checkpoints(const ad_sample_model *model, const char *run,
   if (ad_checkpoint_newest(*folder) >= 0) return AD_OK;
   const ad_module_spec *module = ad_program_module(model->program, 0);
   return ad_fail(AD_INVALID,
-                 "%s: has no checkpoint, and only one holds %s.%s, which weights.safetensors does not: train it with "
-                 "checkpoint.every above 0",
+                 "%s: has no checkpoint, but %s.%s can be read only from a checkpoint, since weights.safetensors does "
+                 "not have it: train with checkpoint.every above 0",
                  run, module->name, module->states[0].name);
 }
 

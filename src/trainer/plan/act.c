@@ -78,7 +78,9 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
   int64_t ranks = 0;
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_plan_options"));
   if (own.ranks_per_node < 0)
-    return ad_fail(AD_INVALID, "%lld ranks on a node: give at least 1, or 0 for all", (long long)own.ranks_per_node);
+    return ad_fail(AD_INVALID,
+                   "the number of ranks per node is %lld; it must be at least 1, or 0 to put all ranks on one node",
+                   (long long)own.ranks_per_node);
   AD_TRY(ad_recipe_world(recipe, &ranks));
   int all = !own.ranks_per_node || own.ranks_per_node > ranks;
   *out = (ad_plan_world){.ranks = ranks, .ranks_per_node = all ? ranks : own.ranks_per_node};
@@ -95,7 +97,7 @@ static ad_status check_windows(const ad_run *run) {
     return ad_fail(
         AD_INVALID,
         "shard.window: %lld is too small for `%s`: in its backward pass %zu buckets of one kind are open at once; give "
-        "%zu at least, or 0",
+        "at least %zu, or 0 to have as many as are needed",
         (long long)ad_run_recipe(run)->shard.window, ad_program_module(ad_run_program(run), i)->name, needed, needed);
   }
   return AD_OK;

@@ -150,7 +150,7 @@ static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
   ad_plan_comparison taken, *of = &taken;
   AD_TRY(ad_options_take(of, sizeof *of, given, "ad_plan_comparison"));
   AD_NEED(of->key, of->values, of->recipes);
-  if (!of->count) return ad_fail(AD_INVALID, "no plans to compare: give %s values", of->key);
+  if (!of->count) return ad_fail(AD_INVALID, "there are no plans to compare: give at least one value of %s", of->key);
   json_t *plans = json_array();
   ad_status status = AD_OK;
   for (size_t i = 0; i < of->count && !status; i++) status = add_plan(of, i, plans);
@@ -333,7 +333,7 @@ ad_status ad_plan_compare_json(const ad_plan_comparison *of, char **out) {
   AD_TRY(document_of(of, &document));
   *out = json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
   json_decref(document);
-  return *out ? AD_OK : ad_fail(AD_MEMORY, "no memory for the document of plans");
+  return *out ? AD_OK : ad_fail(AD_MEMORY, "no memory for the JSON document of plans");
 }
 
 ad_status ad_plan_compare_table(const ad_plan_comparison *of, char **out) {

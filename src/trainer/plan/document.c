@@ -301,7 +301,7 @@ ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, 
   AD_TRY(ad_plan_document(recipe, options, &document));
   char *text = json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
   json_decref(document);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for the document of the plan");
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the JSON document of the plan");
   *out = text;
   return AD_OK;
 }

@@ -14,8 +14,8 @@ static uint64_t mebibytes(uint64_t bytes) { return bytes >> 20; }
 static ad_status refuse(const char *what, size_t bytes, const ad_memory_room *room) {
   return ad_fail(
       AD_MEMORY,
-      "%s %" PRIu64 " MiB, but the control group of this process, with those above it, allows %" PRIu64
-      " MiB (%s): raise that limit, or make model, batch or world smaller; `addend plan` says what takes memory",
+      "%s %" PRIu64 " MiB, but the memory limit of this process's cgroup, or of a cgroup above it, allows %" PRIu64
+      " MiB (%s): raise that limit, or make model, batch or world smaller; `addend plan` shows what takes memory",
       what, mebibytes(bytes), mebibytes(room->limit), room->limited_by);
 }
 
@@ -25,7 +25,7 @@ ad_status ad_memory_fits(const char *root, const char *what, size_t bytes) {
   if (bytes > room.limit && bytes - room.limit > room.swap) return refuse(what, bytes, &room);
   if (bytes > room.left && bytes - room.left > room.swap)
     ad_log(AD_LOG_WARNING,
-           "%s %" PRIu64 " MiB, but the machine, or the control group of this process, has only %" PRIu64
+           "%s %" PRIu64 " MiB, but the machine, or the cgroup of this process, has only %" PRIu64
            " MiB left now: the kernel may kill ranks",
            what, mebibytes(bytes), mebibytes(room.left));
   return AD_OK;

@@ -527,7 +527,7 @@ static void draw_command(picture *to, const char *command) {
 static ad_status draw_head(picture *to, const ad_recipe *recipe, const char *command) {
   char mesh[1024], ranks[AD_GROUPED_MAX];
   json_t *typed = ad_json_text(command ? command : "");
-  if (!typed) return ad_fail(AD_MEMORY, "no memory for the command");
+  if (!typed) return ad_fail(AD_MEMORY, "no memory for the command line that a picture shows");
   ad_svg_text(to->file, PICTURE_MARGIN, 40, "title", "%s", recipe->name);
   ad_svg_text(to->file, PICTURE_MARGIN, 64, "text", "%s ranks, mesh %s",
               ad_grouped(ad_integer_of(to->plan, "world"), ranks), ad_recipe_mesh_text(recipe, mesh, sizeof mesh));

@@ -71,7 +71,9 @@ static ad_status list_meshes(const ad_kinds *kinds, region *r) {
     const ad_mesh *mesh = kinds->values[i].layout.mesh;
     if (!ad_mesh_has_rank(mesh, r->first) || has_mesh(r, mesh)) continue;
     if (ad_mesh_first_rank(mesh) != r->first || ad_mesh_size(mesh) != r->size) {
-      return ad_fail(AD_INVALID, "the mesh \"%s\" of ranks %lld to %lld and another one have only some ranks in common",
+      return ad_fail(AD_INVALID,
+                     "the mesh \"%s\" of ranks %lld to %lld overlaps another mesh only in part; two meshes must have "
+                     "all ranks in common, or none",
                      ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh), (long long)end_of(mesh) - 1);
     }
     AD_TRY(ad_grow(&r->meshes, r->mesh_count, r->mesh_count + 1));
@@ -275,7 +277,7 @@ static ad_status find_blocks(const ad_kinds *kinds, region *r) {
     AD_TRY(block_positions(kinds, r, strides[i], strides[i + 1], &b->positions));
     AD_TRY(count_classes(b));
     if ((size_t)b->positions.classes > CHOICES_MAX / r->choices) {
-      return ad_fail(AD_INVALID, "there are more than %d kinds of ranks: values are cut in too many different ways",
+      return ad_fail(AD_INVALID, "the plan has more than %d kinds of ranks: values are cut in too many different ways",
                      CHOICES_MAX);
     }
     r->choices *= (size_t)b->positions.classes;
@@ -406,11 +408,11 @@ static ad_status check_shared(const ad_kinds *kinds) {
     char axes[96];
     if (!value->is_shared || shares_alike(value, kinds->ranks_per_node)) continue;
     ad_axes copies = ad_layout_same_axes(&value->layout) & ad_mesh_large(value->layout.mesh);
-    return ad_fail(AD_INVALID,
-                   "with %lld ranks on a node, some groups over %s of \"%s\" lie on one node and others on two; for so "
-                   "many ranks, choose nodes whose size divides the groups' size or is a multiple of it",
-                   (long long)kinds->ranks_per_node, ad_axes_print(copies, axes, sizeof axes),
-                   ad_mesh_text(value->layout.mesh));
+    return ad_fail(
+        AD_INVALID,
+        "with %lld ranks per node, some groups over %s of \"%s\" lie on one node and others on two; in a world of this "
+        "size, the number of ranks per node must divide the number of ranks of a group, or be a multiple of it",
+        (long long)kinds->ranks_per_node, ad_axes_print(copies, axes, sizeof axes), ad_mesh_text(value->layout.mesh));
   }
   return AD_OK;
 }

@@ -94,12 +94,12 @@ static const char *print_tried(const ad_repair_search *search, char *buffer, siz
 /* Prints what is known of the conversions other than the one that was found. */
 static const char *print_others(const ad_repair *found, const ad_repair_search *search, char *buffer, size_t size) {
   if (ad_repair_states(found))
-    snprintf(buffer, size, "if what is declared is so");
+    snprintf(buffer, size, "provided that what it declares is true");
   else if (search->tried < search->listed)
-    snprintf(buffer, size, "and of %zu of %zu that were tried none that does so moves fewer bytes", search->tried,
-             search->listed);
+    snprintf(buffer, size, "and of the %zu of %zu conversions tried, no other that repairs it moves fewer bytes",
+             search->tried, search->listed);
   else
-    snprintf(buffer, size, "and nothing that does so moves fewer bytes");
+    snprintf(buffer, size, "and no other conversion that repairs it moves fewer bytes");
   return buffer;
 }
 
@@ -115,8 +115,8 @@ ad_status ad_repair_say(ad_status refused, ad_dry_step step, void *context) {
   char *guess = strstr(message, AD_MAY_REPAIR);
   if (guess) *guess = 0;
   if (!found)
-    return ad_fail(refused, "%s; no conversion of one value there repairs it (%s)", message,
+    return ad_fail(refused, "%s; no conversion of a single value there repairs it (%s)", message,
                    print_tried(&search, others, sizeof others));
-  return ad_fail(refused, "%s; this repairs it: %s (tried: every type of a step then holds, %s)", message,
+  return ad_fail(refused, "%s; this repairs it: %s (tried on a whole step: all types are then right, %s)", message,
                  ad_repair_print(&repair, text, sizeof text), print_others(&repair, &search, others, sizeof others));
 }

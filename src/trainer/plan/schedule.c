@@ -141,9 +141,9 @@ ad_status ad_plan_add_schedule(const ad_plan_pools *pools, const char *trace, js
   ad_plan_costs costs;
   json_t *report;
   if (!is_pipeline(run))
-    return trace
-               ? ad_fail(AD_INVALID, "--trace gives the times of a pipeline's actions, but this recipe has no pipeline")
-               : AD_OK;
+    return trace ? ad_fail(AD_INVALID,
+                           "--trace takes the measured times of a pipeline's actions, but this recipe has no pipeline")
+                 : AD_OK;
   AD_TRY(ad_plan_costs_find(run, trace, &costs));
   ad_status status = report_of(run->order.table, &costs.costs, &report);
   if (!status) {
@@ -189,7 +189,7 @@ ad_status ad_plan_draw_schedule(const ad_recipe *recipe, const ad_plan_options *
   AD_TRY(ad_plan_world_of(recipe, given, &world));
   AD_TRY(ad_plan_act(recipe, 0, &world, 0, &comm, &run));
   json_t *typed = command ? ad_json_text(command) : json_null();
-  ad_status status = typed ? AD_OK : ad_fail(AD_MEMORY, "no memory for the command");
+  ad_status status = typed ? AD_OK : ad_fail(AD_MEMORY, "no memory for the command line that a picture shows");
   if (!status && is_pipeline(run)) status = draw_run(run, options.trace, typed, out);
   json_decref(typed);
   ad_run_destroy(run);

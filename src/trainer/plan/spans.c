@@ -21,8 +21,8 @@ static int64_t cut_count(ad_cut_asked cut, int64_t i, int64_t g) {
 
 static ad_status too_many(void) {
   return ad_fail(AD_INVALID,
-                 "the ranks hold parts of different sizes in more than %lld runs; a plan of so many ranks needs cuts "
-                 "that are more even: sizes that the axes divide",
+                 "the plan would need more than %lld ranges of ranks whose parts have equal sizes; choose sizes that "
+                 "the mesh axes divide, so that the parts are more even",
                  (long long)RUNS_MAX);
 }
 

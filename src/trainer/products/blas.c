@@ -33,9 +33,8 @@ ad_status ad_blas_prepare(int threads) {
 /* ---- threads ---- */
 
 static ad_status cannot_start(int threads, int reason) {
-  return ad_fail(AD_SYSTEM,
-                 "%d threads for matrix products (ADDEND_BLAS_THREADS) cannot be started: %s (see ulimit -u)", threads,
-                 strerror(reason));
+  return ad_fail(AD_SYSTEM, "cannot start %d threads for matrix products (ADDEND_BLAS_THREADS): %s (see ulimit -u)",
+                 threads, strerror(reason));
 }
 
 /* Waits until try_threads lets all threads end. */

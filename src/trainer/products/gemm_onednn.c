@@ -156,8 +156,8 @@ static ad_status prepare_once(void) {
   if (!limited) return AD_OK;
   const char *names = ad_units_name(ad_products_in_use().units);
   return ad_fail(AD_SYSTEM,
-                 "oneDNN was used before the ranks joined, and now cannot be held to the instructions that all of them "
-                 "have (%s): join first, or set ONEDNN_MAX_CPU_ISA on every rank",
+                 "oneDNN was used before the ranks joined, so it can no longer be limited to the instructions that all "
+                 "ranks have (%s): join first, or set ONEDNN_MAX_CPU_ISA on every rank",
                  names);
 }
 
@@ -409,7 +409,7 @@ static ad_status create(onednn **out) {
   if (!status) status = dnnl_stream_create(&made->stream, made->engine, dnnl_stream_default_flags);
   if (status) {
     ad_gemm_onednn_destroy(made);
-    return ad_fail(AD_SYSTEM, "oneDNN does not start on this processor: %s", dnnl_status2str(status));
+    return ad_fail(AD_SYSTEM, "oneDNN cannot be started on this processor: %s", dnnl_status2str(status));
   }
   *out = made;
   return AD_OK;

@@ -31,8 +31,8 @@ static ad_status read_file(const char *path, ad_products *own) {
   char why[AD_MESSAGE_MAX];
   snprintf(why, sizeof why, "%s", ad_last_error());
   return ad_fail(AD_INVALID,
-                 "ADDEND_PRODUCTS must be one of openblas, onednn, or a file that `addend bench --op products --write "
-                 "FILE` made, is \"%s\": %s",
+                 "ADDEND_PRODUCTS must be openblas, onednn, or a file that `addend bench --op products --write FILE` "
+                 "made, but is \"%s\": %s",
                  path, why);
 }
 

@@ -103,8 +103,8 @@ static ad_status read_units(const char *path, const json_t *document, ad_units u
     return ad_fail(AD_INVALID, "%s: `instructions` is %s, which addend does not know", path, word ? word : "missing");
   if ((ad_units)measured <= units) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s was measured with %s, and this processor has %s: measure here with addend bench --op products "
-                 "--write FILE",
+                 "%s was measured on a processor with %s, but this processor has %s: measure here with addend bench "
+                 "--op products --write FILE",
                  path, word, ad_units_name(units));
 }
 
@@ -112,7 +112,7 @@ static ad_status take(const char *path, const json_t *document, ad_units units, 
   const char *format = json_string_value(json_object_get(document, "format"));
   uint32_t ways = 0;
   if (!format || strcmp(format, FORMAT) != 0)
-    return ad_fail(AD_INVALID, "%s: is no table of products: `format` is not \"" FORMAT "\"", path);
+    return ad_fail(AD_INVALID, "%s: is not a table of products: `format` is not \"" FORMAT "\"", path);
   AD_TRY(read_units(path, document, units));
   for (size_t d = 0; d < DTYPES; d++)
     for (int shape = 0; shape < SHAPES; shape++) AD_TRY(read_way(path, document, &dtypes[d], shape, &ways));
@@ -126,8 +126,10 @@ ad_status ad_ways_read(const char *path, ad_units units, uint32_t *out) {
   ad_status status = take(path, document, units, out);
   json_decref(document);
   if (!status && !ad_onednn_version())
-    return ad_fail(AD_INVALID,
-                   "%s: addend was built without oneDNN, so OpenBLAS makes all products and a table has no use", path);
+    return ad_fail(
+        AD_INVALID,
+        "%s: addend was built without oneDNN, so OpenBLAS computes all products and a table of products has no use",
+        path);
   return status;
 }
 

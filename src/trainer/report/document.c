@@ -54,8 +54,8 @@ static ad_status put_metrics(const char *text, const char *folder, json_t *run) 
 
 static ad_status refuse(const char *folder, const char *path) {
   return ad_fail(AD_INVALID,
-                 "%s holds no run: there is no %s; `addend train RECIPE` makes such a folder, runs/NAME or what --out "
-                 "names, and writes a line of it for every step",
+                 "%s is not the folder of a run: there is no %s; `addend train RECIPE` makes such a folder, runs/NAME "
+                 "or what --out names, and writes a line of that file for every step",
                  folder, path);
 }
 
