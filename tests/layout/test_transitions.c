@@ -219,10 +219,10 @@ static void the_path_of_a_gradient_follows_from_its_types(void **state) {
 
 static void a_gradient_without_a_path_is_refused(void **state) {
   static const char *const cases[][3] = {
-      {"dp=V tp=R", "dp=R tp=R", "gradient is V on `dp_replicate`, the storage R"},
-      {"dp=R tp=R", "dp=P tp=R", "gradient is R on `dp_replicate`, the storage P"},
-      {"dp=P tp=S1", "dp=R tp=S0", "gradient is S(1) on `tp`, the storage S(0)"},
-      {"dp=P tp=S1", "dp=R tp=R", "gradient is S(1) on `tp`, the storage R"},
+      {"dp=V tp=R", "dp=R tp=R", "gradient is V on `dp_replicate`, the storage is R"},
+      {"dp=R tp=R", "dp=P tp=R", "gradient is R on `dp_replicate`, the storage is P"},
+      {"dp=P tp=S1", "dp=R tp=S0", "gradient is S(1) on `tp`, the storage is S(0)"},
+      {"dp=P tp=S1", "dp=R tp=R", "gradient is S(1) on `tp`, the storage is R"},
       {"dp=P tp=S0", "dp_shard=S0 tp=S0 dp_replicate=R", "stays outside the cuts that reductions make"},
   };
   char text[256];
@@ -296,8 +296,8 @@ static void views_refuse_cuts_and_mixtures_and_name_the_repair(void **state) {
        "moe.c:88: change of view: `tp` becomes `etp` and needs one type among R, I, V, P, but the value is S(0) on "
        "`tp`; this may repair it: declare S(0)->V there"},
       {"dp=2 tp=3", "dp=V tp=I", "efsdp=3 etp=2",
-       "`dp_shard,tp` becomes `efsdp,etp` and needs one type among R, I, V, P, but the value is I on `tp`; this "
-       "may repair it: convert I->S(0), then declare S(0)->V there, so that it is V on all of them"},
+       "`dp_shard,tp` becomes `efsdp,etp` and needs one type among R, I, V, P, but the value is I on `tp`; this may "
+       "repair it: convert I->S(0), then declare S(0)->V on that axis, so that the value is V on all of them"},
       {"dp=2 tp=3", "dp=P tp=R", "efsdp=3 etp=2", "is R on `tp`; this may repair it: once R->P there"},
       {"dp=2 tp=3", "dp=R tp=I", "efsdp=3 etp=2", "is I on `tp`; this may repair it: convert I->R there"},
       {"dp=2 cp=1", "dp=R cp=S1", "efsdp=2", "is S(1) on `cp`; this may repair it: declare S(1)->V there"},

@@ -88,7 +88,7 @@ static void dtype_and_mesh(void **state) {
   refused(ad_mesh_create_view(mesh, "dp=1", NULL), "`out` is NULL");
   refused(ad_mesh_create_block(NULL, 0, &out), "ad_mesh_create_block: `mesh` is NULL");
   refused(ad_mesh_create_block(mesh, 0, NULL), "`out` is NULL");
-  refused(ad_mesh_check(NULL), "there is no mesh");
+  refused(ad_mesh_check(NULL), "the mesh is NULL");
   ad_axes in_a[AD_AXIS_COUNT], in_b[AD_AXIS_COUNT];
   assert_int_equal(ad_mesh_common_sets(NULL, mesh, in_a, in_b), 0);
   assert_non_null(strstr(ad_last_error(), "ad_mesh_common_sets: `a` is NULL"));
@@ -143,8 +143,8 @@ static void arrays(void **state) {
   refused(ad_array_create(comm, AD_F32, &shape, NULL, &out), "`layout` is NULL");
   refused(ad_array_create(comm, AD_F32, &shape, &layout, NULL), "`out` is NULL");
   refused(ad_array_create(comm, AD_F32, &shape, &astray, &out), "`layout->mesh` is NULL");
-  refused(ad_array_create(comm, (ad_dtype)0, &shape, &layout, &out), "0 is no dtype");
-  refused(ad_array_create(comm, AD_F32, &nonsense, &layout, &out), "7 dimensions; 0 to 6 are possible");
+  refused(ad_array_create(comm, (ad_dtype)0, &shape, &layout, &out), "0 is not a dtype");
+  refused(ad_array_create(comm, AD_F32, &nonsense, &layout, &out), "the shape has 7 dimensions, but may have 0 to 6");
   refused(ad_array_create(comm, AD_F32, &negative, &layout, &out), "dimension 0 is -4");
   refused(ad_array_after_at(NULL, &array, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "`comm` is NULL");
   refused(ad_array_after_at(comm, NULL, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "`in` is NULL");
@@ -696,7 +696,7 @@ static void shapes_that_mean_nothing(void **state) {
   refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wrapping, NULL, 0}, 1, NULL, &writer),
           too_large);
   refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wild, NULL, 0}, 1, NULL, &writer),
-          "77 dimensions; 0 to 6 are possible");
+          "the shape has 77 dimensions, but may have 0 to 6");
   refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, {1, {-1}}, NULL, 0}, 1, NULL, &writer),
           "dimension 0 is -1");
   assert_string_equal(ad_shape_print(&wild, text, sizeof text), "[77 dimensions]");
@@ -711,13 +711,14 @@ static void arrays_that_do_not_meet(void **state) {
   empty.data = NULL;
   odd.dtype = (ad_dtype)77;
   smaller.local.dim[0] = 2;
-  refused(ad_array_add(&array, &empty), "what is added has no data");
+  refused(ad_array_add(&array, &empty), "the value to add has no data");
   refused(ad_array_add(&empty, &array), "the sum has no data");
-  refused(ad_array_add(&array, &odd), "what is added has dtype 77");
+  refused(ad_array_add(&array, &odd), "the value to add has dtype 77");
   must(ad_adamw_create(params, NULL, 1, NULL, &optimizer));
   refused(ad_adamw_step(optimizer, updated, grads, 1, 1), "gradient 0 has no data");
   grads[0] = &smaller;
-  refused(ad_adamw_step(optimizer, updated, grads, 1, 1), "the local part of gradient 0 is [2], that of its state [4]");
+  refused(ad_adamw_step(optimizer, updated, grads, 1, 1),
+          "the local part of gradient 0 has shape [2], but that of its state has shape [4]");
   grads[0] = NULL;
   updated[0] = &empty;
   refused(ad_adamw_step(optimizer, updated, grads, 1, 1), "parameter 0 has no data");
@@ -738,13 +739,13 @@ static void types_and_numbers_that_mean_nothing(void **state) {
   assert_non_null(strstr(ad_last_error(), "operand 1 is unknown type 0x63 on `tp`"));
   operands[0] = &layout;
   rule.linearity = (ad_linearity)9;
-  refused(ad_layout_propagate(&rule, operands, NULL, 1, &out), "double: 9 is no linearity");
+  refused(ad_layout_propagate(&rule, operands, NULL, 1, &out), "double: 9 is not a linearity");
   ad_layout_set(&spec.storage, AD_AXES(AD_TP), AD_P);
   assert_int_equal(ad_reducer_create(comm, &spec, 1, NULL, &reducer), AD_TYPE);
   assert_non_null(strstr(ad_last_error(), "parameter `w`: its storage is P on `tp`"));
   spec.storage = layout;
   must(ad_store_create(comm, &spec, 1, NULL, &store));
-  refused(ad_store_refresh(store, (ad_written)9), "refresh after 9");
+  refused(ad_store_refresh(store, (ad_written)9), "refresh was called with `written` 9");
   refused(ad_store_begin_pass(store, (ad_pass)9), "begin_pass 9");
   ad_store_destroy(store);
   assert_int_equal(ad_mesh_rank_at(mesh, position), 0);
@@ -762,11 +763,11 @@ static void names_and_files_that_mean_nothing(void **state) {
   ad_safetensor tensor = {"__metadata__", AD_F32, shape, NULL, 0};
   int holds;
   char *json;
-  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "no tensor can have the name");
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "a tensor cannot have the name");
   tensor.name = "x";
-  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, keyless, &writer), "the metadata's key \"key\" has no text");
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, keyless, &writer), "the metadata's key \"key\" has no value");
   tensor.dtype = (ad_dtype)99;
-  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "99 is no dtype");
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "99 is not a dtype");
   refused(ad_diff(files, 2, NULL, &holds, &json), "`files[i]` is NULL");
 }
 
