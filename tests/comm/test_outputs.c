@@ -278,7 +278,7 @@ static int refuse(ad_comm *comm, void *context) {
   refused(&w,
           (ad_collective){
               .size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_F32, .in_scale = 1, .reduction = AD_MAX},
-          "only sums");
+          "only for sums");
   refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_I32, .out_dtype = AD_F32},
           "cannot be written as f32");
   refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_F32, .in_scale = 101},

@@ -170,7 +170,8 @@ static void cuts_are_made_and_undone_innermost(void **state) {
       {"dp=R tp=I", AD_MOVE_ONCE, AD_AXES(AD_TP), AD_P,
        "this may repair it: convert I->R, then once R->P, or leave `tp` out of this once"},
       {"dp=P tp=R", AD_MOVE_ALL_REDUCE, AD_AXES_DP | AD_AXES(AD_TP), AD_I, "the value is R on `tp`"},
-      {"dp=P tp=R", AD_MOVE_REDUCE_SCATTER, AD_AXES_DP, AD_S(3), "to S(3), but the value has 3 dimensions"},
+      {"dp=P tp=R", AD_MOVE_REDUCE_SCATTER, AD_AXES_DP, AD_S(3),
+       "the new type is S(3), but the value has only 3 dimensions"},
   };
   check_steps(cases, sizeof cases / sizeof cases[0], AD_OK);
   check_steps(wrong, sizeof wrong / sizeof wrong[0], AD_TYPE);
@@ -320,7 +321,7 @@ static void a_view_of_other_ranks_is_refused(void **state) {
   ad_layout layout = ad_layout_all(mesh, AD_V), seen;
   assert_int_equal(ad_mesh_create_pool("ep=12", 12, &pool), AD_OK);
   assert_int_equal(ad_layout_view_at(&layout, pool, &seen, NULL), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "has ranks 0 to 11, the view \"ep=12\" 12 to 23"));
+  assert_non_null(strstr(ad_last_error(), "has ranks 0 to 11, the view \"ep=12\" has 12 to 23"));
   ad_mesh_destroy(pool);
 }
 

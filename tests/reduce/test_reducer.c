@@ -510,13 +510,13 @@ static int call_out_of_turn(ad_comm *comm, void *context) {
   create_reducer(&m, 0);
   CHECK_STATUS(ad_reducer_end_microbatch(m.reducer), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");
-  CHECK_MESSAGE("end_microbatch outside a microbatch");
+  CHECK_MESSAGE("end_microbatch was called outside a microbatch");
   CHECK_STATUS(ad_reducer_finish(m.reducer), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");
   CHECK_STATUS(ad_reducer_target(m.reducer, 0, &target, &adds), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");
   CHECK_STATUS(ad_reducer_add_at(m.reducer, 0, NULL, "mine.c:3"), AD_INVALID);
-  CHECK_MESSAGE("mine.c:3: reducer: add outside a microbatch");
+  CHECK_MESSAGE("mine.c:3: reducer: add was called outside a microbatch");
   CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_NONE));
   CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");

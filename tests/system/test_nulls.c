@@ -145,7 +145,7 @@ static void arrays(void **state) {
   refused(ad_array_create(comm, AD_F32, &shape, &astray, &out), "`layout->mesh` is NULL");
   refused(ad_array_create(comm, (ad_dtype)0, &shape, &layout, &out), "0 is not a dtype");
   refused(ad_array_create(comm, AD_F32, &nonsense, &layout, &out), "the shape has 7 dimensions, but may have 0 to 6");
-  refused(ad_array_create(comm, AD_F32, &negative, &layout, &out), "dimension 0 is -4");
+  refused(ad_array_create(comm, AD_F32, &negative, &layout, &out), "dimension 0 has size -4");
   refused(ad_array_after_at(NULL, &array, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "`comm` is NULL");
   refused(ad_array_after_at(comm, NULL, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "`in` is NULL");
   refused(ad_array_after_at(comm, &array, AD_MOVE_ONCE, 0, AD_P, NULL, NULL), "`out` is NULL");
@@ -158,7 +158,7 @@ static void arrays(void **state) {
   refused(ad_array_post_at(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, &request, NULL), "`out` is NULL");
   refused(ad_array_post_at(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, &out, NULL, NULL), "`request` is NULL");
   refused(ad_array_post_at(comm, &array, AD_MOVE_CONVERT, 0, AD_R, AD_F32, &out, &request, NULL),
-          "a call without a site: post: convert cannot be posted");
+          "a call without a site: post: a move of kind convert cannot be posted");
   refused(ad_array_exchange_at(NULL, &array, 0, &rows, &rows, &out, NULL), "`comm` is NULL");
   refused(ad_array_exchange_at(comm, NULL, 0, &rows, &rows, &out, NULL), "`in` is NULL");
   refused(ad_array_exchange_at(comm, &array, 0, NULL, &rows, &out, NULL), "`send_rows` is NULL");
@@ -309,7 +309,7 @@ static void stores(void **state) {
   refused(ad_store_acquire(NULL, 0), "`store` is NULL");
   refused(ad_store_end_pass(NULL), "`store` is NULL");
   must(ad_store_create(comm, &spec, 1, NULL, &store));
-  refused(ad_store_acquire(store, 1), "store: parameter 1 of 1");
+  refused(ad_store_acquire(store, 1), "store: parameter 1 does not exist; there are 1");
   ad_store_destroy(store);
   ad_store_destroy(NULL);
 }
@@ -698,7 +698,7 @@ static void shapes_that_mean_nothing(void **state) {
   refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wild, NULL, 0}, 1, NULL, &writer),
           "the shape has 77 dimensions, but may have 0 to 6");
   refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, {1, {-1}}, NULL, 0}, 1, NULL, &writer),
-          "dimension 0 is -1");
+          "dimension 0 has size -1");
   assert_string_equal(ad_shape_print(&wild, text, sizeof text), "[77 dimensions]");
   assert_true(ad_shape_equal(&wild, &alike));
 }
@@ -746,15 +746,15 @@ static void types_and_numbers_that_mean_nothing(void **state) {
   spec.storage = layout;
   must(ad_store_create(comm, &spec, 1, NULL, &store));
   refused(ad_store_refresh(store, (ad_written)9), "refresh was called with `written` 9");
-  refused(ad_store_begin_pass(store, (ad_pass)9), "begin_pass 9");
+  refused(ad_store_begin_pass(store, (ad_pass)9), "begin_pass was called with pass 9");
   ad_store_destroy(store);
   assert_int_equal(ad_mesh_rank_at(mesh, position), 0);
   position[AD_TP] = 9;
   assert_int_equal(ad_mesh_rank_at(mesh, position), -1);
-  assert_non_null(strstr(ad_last_error(), "ad_mesh_rank_at: position 9; there are 1"));
+  assert_non_null(strstr(ad_last_error(), "ad_mesh_rank_at: position 9 does not exist; there are 1"));
   assert_int_equal(ad_mesh_rank_at(mesh, NULL), -1);
   assert_int_equal(ad_group_rank(&group, -1), -1);
-  assert_non_null(strstr(ad_last_error(), "member -1; there are 1"));
+  assert_non_null(strstr(ad_last_error(), "member -1 does not exist; there are 1"));
 }
 
 static void names_and_files_that_mean_nothing(void **state) {
