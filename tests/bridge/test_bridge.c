@@ -754,12 +754,12 @@ static void what_cannot_be_joined_is_refused_with_its_numbers(void **state) {
           "the destination is I on `cp`; on cp the value must be R");
   refused("dp=4", "dp=S0", "dp=2 tp=2", "dp=S0 tp=S1", 0, 8, AD_TYPE,
           "the destination is S(1) on `tp`; the value must arrive whole");
-  refused(
-      "dp=3 tp=2", "dp=S0 tp=I", "dp=2 cp=3", "dp=S0 cp=R", 0, 6, AD_INVALID,
-      "the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 "
-      "would do, or allow ragged splits");
+  refused("dp=3 tp=2", "dp=S0 tp=I", "dp=2 cp=3", "dp=S0 cp=R", 0, 6, AD_INVALID,
+          "the source cuts the batch into 3 parts, the destination into 2, and neither number divides the other; use 2 "
+          "with 2 or 4 parts, or allow ragged splits");
   refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=R", 0, 10, AD_INVALID,
-          "ocr.c:1: bridge: a batch of 10 rows does not divide into the 4 parts of the source; 8 or 12 rows would do");
+          "ocr.c:1: bridge: a batch of 10 rows cannot be divided evenly into the 4 parts of the source; 8 or 12 rows "
+          "can be divided");
 }
 
 static int64_t multiple_of(const char *source, const char *destination, int ragged) {

@@ -191,7 +191,7 @@ refused() { # arguments: lines that the message must have, recipe, options
 refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has dp=4 tp=2, so 8 ranks; model has dp=2 cp=2 tp=1, so 4 ranks
 bridge: the source "dp_shard=4 tp=2" has 8 ranks (0 to 7), the destination "dp_shard=2 cp=2 tp=1" has 4 (0 to 3); both must have the same ranks, or no rank in common' \
   ocr-fan-in-small --set 'mesh.model=dp=2 cp=2 tp=1'
-refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
+refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither number divides the other; use 2 with 2 or 4 parts, or allow ragged splits' \
   ocr-ragged --set model.ragged=false
 refused 'data.chars: cp=2 cuts the sequence into 4 chunks, and 8 patches and 7 characters are no multiple of that; 4 or 8 characters would do' ocr-fan-in-small --set data.chars=7
 refused 'model.heads: tp=2 cuts them, and 3 is no multiple of that; 2 or 4 would do' ocr-fan-in-small --set model.heads=3
@@ -209,7 +209,7 @@ train.global_batch: of 6 samples microbatch 1 of 2 has 3" \
 refused 'placement: must be colocated or disjoint, is apart' ocr-disjoint --set placement=apart
 refused 'mesh: the modules run on the same ranks, so their meshes must be of one size: encoder has dp=2 tp=2, so 4 ranks; model has cp=2, so 2 ranks; with placement: disjoint each has ranks of its own' \
   ocr-disjoint --set placement=colocated --set 'mesh.model=cp=2'
-refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 would do, or allow ragged splits' \
+refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither number divides the other; use 2 with 2 or 4 parts, or allow ragged splits' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "dp=2"}'
 refused 'train.global_batch: of 16 samples microbatch 1 of 4 has 4, and the bridge cuts each microbatch into 3 parts; 12 or 24 samples would do' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "cp=2"}'

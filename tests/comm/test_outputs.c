@@ -272,7 +272,7 @@ static int refuse(ad_comm *comm, void *context) {
   refused(&w,
           (ad_collective){
               .size = sizeof(ad_collective), .op = AD_REDUCE_SCATTER, .dtype = AD_F32, .adds = 1, .out_dtype = AD_BF16},
-          "sums in");
+          "the dtype of its sums");
   refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_I32, .out_scale = 1},
           "only for sums of floats");
   refused(&w,

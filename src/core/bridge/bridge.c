@@ -116,8 +116,8 @@ static ad_status check_parts(const ad_layout *from, const ad_layout *to) {
   if (most % least == 0) return AD_OK;
   return ad_fail(AD_INVALID,
                  "bridge: the source cuts the batch into %" PRId64 " parts, the destination into %" PRId64
-                 ", and neither divides the other; %" PRId64 " beside %" PRId64 " or %" PRId64
-                 " would do, or allow ragged splits",
+                 ", and neither number divides the other; use %" PRId64 " with %" PRId64 " or %" PRId64
+                 " parts, or allow ragged splits",
                  a, b, least, least * (most / least), least * (most / least + 1));
 }
 
@@ -210,8 +210,8 @@ static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *
   int64_t below = rows / most * most;
   if (below == rows) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: bridge: a batch of %" PRId64 " rows does not divide into the %" PRId64
-                 " parts of the %s; %" PRId64 " or %" PRId64 " rows would do, or allow ragged splits",
+                 "%s: bridge: a batch of %" PRId64 " rows cannot be divided evenly into the %" PRId64
+                 " parts of the %s; %" PRId64 " or %" PRId64 " rows can be divided, or allow ragged splits",
                  site, rows, most, parts(&bridge->from) < most ? "destination" : "source", below ? below : most,
                  below ? below + most : 2 * most);
 }

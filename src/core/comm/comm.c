@@ -222,8 +222,9 @@ static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, 
   AD_TRY(comm->engine->attach(comm->world, bytes, &offer->token, out));
   if (offer->bytes == (int64_t)bytes) return AD_OK;
   ad_comm_free(comm, *out);
-  return ad_fail(AD_MISMATCH, "%s: shared memory of %zu bytes, but rank %" PRId64 " asked for %" PRId64, site, bytes,
-                 first, offer->bytes);
+  return ad_fail(AD_MISMATCH,
+                 "%s: this rank asked for %zu bytes of shared memory, but rank %" PRId64 " for %" PRId64 " bytes", site,
+                 bytes, first, offer->bytes);
 }
 
 ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out, const char *site) {

@@ -186,7 +186,7 @@ static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *recor
   if (state == 'T')
     ad_text_add(text, "(process %d) is stopped; `kill -CONT %d` lets it go on; its last collective: ", pid, pid);
   else
-    ad_text_add(text, "(process %d) %s outside of collectives; its last: ", pid, doing(dog, rank, state));
+    ad_text_add(text, "(process %d) %s outside of collectives; its last collective: ", pid, doing(dog, rank, state));
   add_last(dog, rank, record, text);
 }
 

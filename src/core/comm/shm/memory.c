@@ -64,7 +64,7 @@ static ad_status promise(shm_world *world, uint64_t bytes) {
   char why[160];
   snprintf(why, sizeof why,
            "the machine, or the limit on this process's control group, has %" PRIu64
-           " left, and other ranks were promised %" PRIu64,
+           " bytes left, and other ranks were promised %" PRIu64 " bytes of them",
            available, others);
   return no_room(bytes, why);
 }
