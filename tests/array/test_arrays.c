@@ -121,7 +121,7 @@ static void dtypes_of_collectives_alone_are_no_arrays(void **state) {
             words);
     refused(ad_array_whole(f->comm, &array, &made), words);
     refused(ad_array_square_sum(f->comm, &all, arrays, 1, &sum), words);
-    refused(ad_array_add(&array, &array), "arrays of f64, f32, bf16 and f16 are added");
+    refused(ad_array_add(&array, &array), "arrays of f64, f32, bf16 and f16 can be added");
     assert_true(isnan(ad_array_get(&array, 0)));
     array.dtype = AD_F64;
     refused(ad_array_move(f->comm, &array, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE) | AD_AXES(AD_DP_SHARD), AD_R, 0,
@@ -135,10 +135,11 @@ static void whole_numbers_are_not_added(void **state) {
   fixture *f = *state;
   ad_array to = described(f, "dp=P", f->a), from = described(f, "dp=P", f->b);
   to.dtype = from.dtype = AD_I64;
-  refused(ad_array_add(&to, &from), "add: the sum is i64; arrays of f64, f32, bf16 and f16 are added");
+  refused(ad_array_add(&to, &from),
+          "add: the sum has dtype i64, but only arrays of f64, f32, bf16 and f16 can be added");
   to.dtype = AD_F64;
   from.dtype = AD_I32;
-  refused(ad_array_add(&to, &from), "add: what is added is i32");
+  refused(ad_array_add(&to, &from), "add: the value to add has dtype i32");
 }
 
 /* ---- transitions that are posted and waited for ---- */
@@ -329,7 +330,7 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   // A group that does not hold the whole pool cannot tell which of its ranks have copies.
   ad_group alone = ad_mesh_group(world, 0, rank);
   CHECK_STATUS(ad_array_square_sum(comm, &alone, &pointers[own], 1, &sum), AD_INVALID);
-  CHECK_MESSAGE("does not hold all ranks");
+  CHECK_MESSAGE("does not contain all ranks");
   ad_array_destroy(comm, &arrays[own]);
   ad_mesh_destroy(pools[0]);
   ad_mesh_destroy(pools[1]);

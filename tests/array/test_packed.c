@@ -262,7 +262,7 @@ static void what_needs_one_value_refuses_several(void **state) {
   ad_array in = ad_array_describe_packed(w->comm, AD_F64, segments, VALUES, &layout), out = in;
   assert_int_equal(ad_array_exchange(w->comm, &in, AD_AXES(AD_TP), rows, rows, &out), AD_INVALID);
   assert_int_equal(ad_array_after(w->comm, &in, AD_MOVE_DECLARE, AD_AXES(AD_TP), AD_S(0), &out), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "declare each alone"));
+  assert_non_null(strstr(ad_last_error(), "declare each value in an array of its own"));
   layout = ad_layout_all(w->mesh, AD_R);
   in = ad_array_describe_packed(w->comm, AD_F64, segments, VALUES, &layout);
   assert_int_equal(ad_array_whole(w->comm, &in, &out), AD_INVALID);

@@ -390,7 +390,7 @@ static void own_rows_that_do_not_all_arrive_are_refused(void **state) {
   in.data = values;
   out.data = memory;
   assert_int_equal(ad_array_exchange(comm, &in, AD_AXES(AD_TP), sent, received, &out), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "sends 3 rows to itself, but expects 2 from itself"));
+  assert_non_null(strstr(ad_last_error(), "sends 3 rows to itself, but expects 2 rows from itself"));
   ad_mesh_destroy(mesh);
   ad_comm_close(comm);
 }

@@ -142,7 +142,7 @@ static void what_has_no_whole_or_no_samples_is_refused(void **state) {
   refused(&i, ad_array_describe(i.comm, AD_BF16, &shape, &i.layout), AD_INVALID, "mask is bf16");
   refused(&i, scaled, AD_INVALID, "scale 2");
   ad_layout whole_layout = ad_layout_all(i.mesh, AD_R);
-  refused(&i, ad_array_describe(i.comm, AD_F32, &scalar, &whole_layout), AD_INVALID, "no samples");
+  refused(&i, ad_array_describe(i.comm, AD_F32, &scalar, &whole_layout), AD_INVALID, "is a scalar or a packed array");
   ad_array empty = {.dtype = AD_F32, .shape = shape, .local = {2, {2, 3}}, .layout = i.layout};
   must(ad_array_uniform(i.comm, 7, "mask", 3, 0, &empty)); /* on engine dry there is nothing to fill */
   close_place(&p);

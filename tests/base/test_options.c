@@ -58,7 +58,7 @@ static void a_list_is_taken_by_the_size_that_its_structs_have(void **state) {
   ad_release(taken);
   given[1].size = sizeof(grown);
   assert_int_equal(ad_options_take_all(&taken, sizeof(grown), given, 2, "grown"), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "of number 1 is not that of number 0"));
+  assert_non_null(strstr(ad_last_error(), "of element 1 differs from that of element 0"));
   assert_null(taken);
   given[0].size = 0;
   assert_int_equal(ad_options_take_all(&taken, sizeof(grown), given, 1, "grown"), AD_INVALID);

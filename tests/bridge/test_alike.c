@@ -381,7 +381,7 @@ static int shares_memory(ad_comm *comm, void *context) {
   longer.shape.dim[0] *= 2;
   longer.local.dim[0] *= 2;
   CHECK_STATUS(ad_bridge_forward(s.bridge, &from, &longer), AD_INVALID);
-  CHECK_MESSAGE("bridge: the receiving part is f64 [14, 2], the sent part f64 [7, 2]");
+  CHECK_MESSAGE("bridge: the receiving part is f64 [14, 2], the sent part is f64 [7, 2]");
   forget(&from);
   close_sides(&s);
   return 0;
@@ -495,20 +495,23 @@ static void is_refused(ad_comm *comm, const refusal *r) {
 static void what_is_not_alike_is_refused_with_both_sides(void **state) {
   static const refusal list[] = {
       {"dp=2 tp=2", "dp=S0 tp=I", "dp=4", "dp=S0", 4, OPTIONS(.tag = 0), AD_INVALID,
-       "the source's mesh is \"dp_shard=2 tp=2\", the destination's \"dp_shard=4\"; alike meshes have the same axes"},
+       "the source's mesh is \"dp_shard=2 tp=2\", the destination's mesh is \"dp_shard=4\"; alike meshes must have the "
+       "same axes"},
       {"dp=2 tp=2", "dp=S0 tp=I", "tp=2 dp=2", "dp=S0 tp=I", 4, OPTIONS(.tag = 0), AD_INVALID, "in the same order"},
-      {"dp=2", "dp=S0", "dp=3", "dp=S0", 2, OPTIONS(.tag = 0), AD_INVALID, "the destination's \"dp_shard=3\""},
-      {"dp=4", "dp=S0", "dp=4", "dp=S0", 2, OPTIONS(.tag = 0), AD_INVALID, "or have none in common"},
+      {"dp=2", "dp=S0", "dp=3", "dp=S0", 2, OPTIONS(.tag = 0), AD_INVALID, "the destination's mesh is \"dp_shard=3\""},
+      {"dp=4", "dp=S0", "dp=4", "dp=S0", 2, OPTIONS(.tag = 0), AD_INVALID, "or no rank in common"},
       {"dp=2 cp=3", "dp=S0 cp=S1z", "dp=2 cp=3", "dp=S0 cp=S1", 6, OPTIONS(.tag = 0), AD_TYPE,
-       "bridge: the source is S(1z) on `cp`, the destination S(1); between alike meshes a value keeps its types"},
+       "bridge: the source is S(1z) on `cp`, the destination is S(1); between alike meshes both must have the same "
+       "type"},
       {"dp=3", "dp=R", "dp=3", "dp=I", 3, OPTIONS(.tag = 0), AD_TYPE,
-       "the source is R on `dp_shard`, the destination I"},
+       "the source is R on `dp_shard`, the destination is I"},
       {"dp=3 tp=1", "dp=R tp=R", "dp=3 tp=1", "dp=R tp=I", 0, OPTIONS(.tag = 0), AD_TYPE, "is R on `tp`"},
       {"dp=2 tp=2", "dp=S0 tp=S0", "dp=2 tp=2", "tp=S0 dp=S0", 4, OPTIONS(.tag = 0), AD_TYPE,
-       "the source and the destination are S(0) on `dp_shard`, but nest their cuts differently"},
+       "the source and the destination are S(0) on `dp_shard`, but nest their cuts in different orders"},
       {"dp=2 tp=2", "dp=S0 tp=P", "dp=2 tp=2", "dp=S0 tp=P", 4, OPTIONS(.tag = 0), AD_TYPE,
        "the source is P on `tp`; sum it first"},
-      {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.ragged = 1), AD_INVALID, "the options say both alike and ragged"},
+      {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.ragged = 1), AD_INVALID,
+       "the options `alike` and `ragged` exclude each other"},
       {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.tag = -1), AD_INVALID, "the tag is -1; it must be from 0 to"},
       {"dp=2", "dp=S0", "dp=2", "dp=S0", 2, OPTIONS(.tag = INT64_MAX / 2 + 1), AD_INVALID, "it must be from 0 to"},
   };

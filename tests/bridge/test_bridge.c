@@ -222,10 +222,10 @@ static int wrong_after_right(ad_comm *comm, void *context) {
   ad_array wrong = j.source, other = j.source, bare = j.source;
   wrong.local.dim[0]++;
   CHECK_STATUS(ad_bridge_forward_at(j.bridge, &wrong, &j.destination, NULL), AD_INVALID);
-  CHECK_MESSAGE("the local part is");
+  CHECK_MESSAGE("the local part has shape");
   other.shape.dim[0] *= 2;
   CHECK_STATUS(ad_bridge_forward_at(j.bridge, &other, &j.destination, NULL), AD_INVALID);
-  CHECK_MESSAGE("the local part is");
+  CHECK_MESSAGE("the local part has shape");
   bare.data = NULL;
   CHECK_STATUS(ad_bridge_forward_at(j.bridge, &bare, &j.destination, NULL), AD_INVALID);
   CHECK_MESSAGE("has no data");
@@ -739,27 +739,27 @@ static void refused(const char *source, const char *from, const char *destinatio
 
 static void what_cannot_be_joined_is_refused_with_its_numbers(void **state) {
   refused("dp=4 tp=2", "dp=S0 tp=I", "dp=2 cp=2", "dp=S0 cp=R", 0, 8, AD_INVALID,
-          "the source \"dp_shard=4 tp=2\" has 8 ranks (0 to 7), the destination \"dp_shard=2 cp=2\" 4 (0 to 3); they "
-          "must be the same ranks, or have none in common");
+          "the source \"dp_shard=4 tp=2\" has 8 ranks (0 to 7), the destination \"dp_shard=2 cp=2\" has 4 (0 to 3); "
+          "both must have the same ranks, or no rank in common");
   refused("dp=4", "dp=S0", "dp=4", "dp=S0", 2, 8, AD_INVALID, "(0 to 3), the destination \"dp_shard=4\" 4 (2 to 5)");
   refused("pp=2 dp=2", "pp=I dp=S0", "dp=4", "dp=S0", 0, 8, AD_INVALID, "the source has pp=2");
   refused("dp=2 cp=2", "dp=S0 cp=R", "dp=4", "dp=S0", 0, 8, AD_TYPE,
-          "the source is R on `cp`; its gradient would count once for each copy");
+          "the source is R on `cp`; the value's gradient would be counted once for each copy");
   refused("dp=2 cp=2", "dp=S0 cp=S1", "dp=4", "dp=S0", 0, 8, AD_TYPE,
           "the source is S(1) on `cp`; all copies must be the same");
   refused("dp=2 tp=2", "dp=S0 tp=P", "dp=4", "dp=S0", 0, 8, AD_TYPE, "the source is P on `tp`");
   refused("dp=2 tp=2", "dp=I tp=I", "dp=4", "dp=S0", 0, 8, AD_TYPE,
-          "the source is I on `dp_shard`; on a dp axis it must be cut by batch");
+          "the source is I on `dp_shard`; on a dp axis the value must be cut by batch");
   refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=I", 0, 8, AD_TYPE,
-          "the destination is I on `cp`; on cp it must be R");
+          "the destination is I on `cp`; on cp the value must be R");
   refused("dp=4", "dp=S0", "dp=2 tp=2", "dp=S0 tp=S1", 0, 8, AD_TYPE,
-          "the destination is S(1) on `tp`; every copy arrives whole");
-  refused(
-      "dp=3 tp=2", "dp=S0 tp=I", "dp=2 cp=3", "dp=S0 cp=R", 0, 6, AD_INVALID,
-      "the source cuts the batch into 3 parts, the destination into 2, and neither divides the other; 2 beside 2 or 4 "
-      "would do, or allow ragged splits");
+          "the destination is S(1) on `tp`; the value must arrive whole");
+  refused("dp=3 tp=2", "dp=S0 tp=I", "dp=2 cp=3", "dp=S0 cp=R", 0, 6, AD_INVALID,
+          "the source cuts the batch into 3 parts, the destination into 2, and neither number divides the other; use 2 "
+          "with 2 or 4 parts, or allow ragged splits");
   refused("dp=4", "dp=S0", "dp=2 cp=2", "dp=S0 cp=R", 0, 10, AD_INVALID,
-          "ocr.c:1: bridge: a batch of 10 rows does not divide into the 4 parts of the source; 8 or 12 rows would do");
+          "ocr.c:1: bridge: a batch of 10 rows cannot be divided evenly into the 4 parts of the source; 8 or 12 rows "
+          "can be divided");
 }
 
 static int64_t multiple_of(const char *source, const char *destination, int ragged) {

@@ -10,7 +10,7 @@ fail() { echo "FAILED: $*" >&2; exit 1; }
 
 "$(dirname "$addend")/example_bridge" >out 2>err || { cat out err >&2; fail "the example"; }
 diff - out <<'X' || fail "what it prints"
-refused: bridge: the source is R on `tp`; its gradient would count once for each copy; this may repair it: convert I->R after the bridge, or gather S->I before
+refused: bridge: the source is R on `tp`; the value's gradient would be counted once for each copy; this may repair it: convert I->R after the bridge, or gather S->I before
 rank 0 gives 2 rows, reads 4, and gets the gradient of 2: the whole sum
 X
 [ ! -s err ] || { cat err >&2; fail "it complains"; }

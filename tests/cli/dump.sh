@@ -129,7 +129,7 @@ exits_with 2 "$addend" diff modules/dump-0 nowhere
 says 'nowhere'
 mkdir empty
 exits_with 2 "$addend" diff modules/dump-0 empty
-says 'empty: no regular file is in this folder'
+says 'empty: this folder contains no regular file'
 exits_with 2 "$addend" diff --reference pools/dump-0 modules/dump-0
 says 'module `encoder`: the reference pools/dump-0 has no module `encoder`'
 ln -s "$PWD/modules/dump-0/encoder.rank00000.sum.safetensors" modules/dump-0/again.safetensors
@@ -222,7 +222,7 @@ says 'by --dump-step 1, or by ADDEND_DUMP, which is "untouched"'
 exits_with 2 "$addend" check "$recipe"
 says "ADDEND_DUMP is set, but a proof takes each step several times"
 ADDEND_DUMP_STEP=5 exits_with 0 "$(dirname "$addend")/example_own_sum"
-[ "$(grep -c "nothing was dumped to untouched: step 5 did not come" err)" -eq 1 ] || fail "the step that does not come is not reported exactly once"
+[ "$(grep -c "nothing was dumped to untouched, because step 5 was never reached" err)" -eq 1 ] || fail "the step that does not come is not reported exactly once"
 unset ADDEND_DUMP
 rmdir untouched
 [ ! -e nothing ] || fail "a folder was made for a run that did not begin"

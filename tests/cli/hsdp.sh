@@ -180,7 +180,7 @@ refused() { # arguments: words of the message, options
   "$addend" plan "$source/recipes/hsdp-2x2.yaml" "$@" >/dev/null 2>err || status=$?
   [ $status -eq 2 ] && grep -q -- "$words" err || { cat err >&2; fail "$*: exit $status, wanted 2 and \"$words\""; }
 }
-refused "take at least f64" --set 'precision={reduce: f64, accumulate: f32}'
+refused "accumulate must be at least f64" --set 'precision={reduce: f64, accumulate: f32}'
 refused "precision.accumulate: must be auto, f64 or f32, is bf16" --set 'precision={param: bf16, accumulate: bf16}'
 refused "must be above 0" --set shard.bucket_mib=0
 refused "one entry per microbatch" --set 'train.sync=[all]'

@@ -183,7 +183,7 @@ refused() {
   grep -qF -- "$1" out || { cat out; fail "no word of '$1': ${*:2}"; }
 }
 refused 'model.top_k: must be at most experts: 6 of 5' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
-refused 'views.sparse: view "efsdp=1 ep=3 etp=1" has 3 ranks, its mesh "dp_shard=2 tp=2" has 4; a view has the same ranks' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
+refused 'views.sparse: view "efsdp=1 ep=3 etp=1" has 3 ranks, its mesh "dp_shard=2 tp=2" has 4; the two numbers must be equal' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
 refused 'views.sparse: etp=4 is neither 1 (experts whole, tokens split over tp) nor tp=2 (experts cut as the MLP is)' moe-tp2ep --set 'views.sparse=efsdp=1 ep=1 etp=4'
 refused 'views.sparse: etp=2 must have the ranks of tp in mesh "dp_shard=2 tp=2"' moe-tp2ep --set 'views.sparse=etp=2 efsdp=1 ep=2'
 refused 'views.sparse: must name efsdp, ep and etp' moe-tp2ep --set views.sparse=ep=4

@@ -28,7 +28,7 @@ refused 'no-such.yaml' train no-such.yaml
 refused '--set data.text: /no/such/folder: cannot be read: No such file' plan good.yaml --set 'data.text=[/no/such/folder]'
 refused '--set data.text: names nothing to be trained on' train good.yaml --set 'data.text=[]'
 mkdir none
-refused 'none: no regular file is in this folder' train good.yaml --set 'data.text=[none]'
+refused 'none: this folder contains no regular file' train good.yaml --set 'data.text=[none]'
 : >empty.txt
 refused '--set data.text: empty.txt: the text is empty' check good.yaml --set 'data.text=[empty.txt]'
 echo short >short.txt
@@ -36,7 +36,7 @@ refused $'good.yaml:14: data.seq\n6 bytes' check good.yaml --set 'data.text=[sho
 refused 'heads' check good.yaml --set model.heads=5
 refused '--set train.sync: must have one entry per microbatch, but has 1, and train.microbatches is 2' check good.yaml --set 'train.sync=[none]'
 refused '--set train.sync: must end in all, ends in shard' check good.yaml --set 'train.sync=[none, shard]'
-refused 'accumulate f32 is narrower than reduce f64, so that sums would lose what was sent; take at least f64' \
+refused 'accumulate f32 is narrower than reduce f64, so sums would lose precision; accumulate must be at least f64' \
   train good.yaml --set 'precision={reduce: f64, accumulate: f32}'
 refused 'precision.accumulate: must be auto, f64 or f32, is bf16' train good.yaml --set 'precision={accumulate: bf16}'
 refused '--set shard.bucket_mib: must be above 0, is 0' train good.yaml --set shard.bucket_mib=0

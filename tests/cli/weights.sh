@@ -89,7 +89,7 @@ with lacking.json; refused "lacking.json: the index does not match its files; th
 with outside.json; refused 'outside.json: tensor "embedding.weight" is in "../m-nan"; only files in the folder of the index are read'
 with nowhere; refused "nowhere: cannot be read: No such file or directory"
 head -c 1000 straight/weights.safetensors >short
-with short; refused "short: no safetensors file, or cut short: .*"
+with short; refused "short is not a safetensors file, or is cut short: .*"
 # heads: 5 does not fit the model, but the values can still be checked
 with odd; sed -i 's/heads: 4/heads: 5/' recipe.yaml
 refused "odd: not every value is a finite number: .*"

@@ -393,26 +393,27 @@ static void refused(ad_comm *comm, ad_collective call, const char *words) {
 
 static void refuse_all(ad_comm *comm) {
   for (ad_dtype dtype = AD_F64; dtype <= AD_F16; dtype++) {
-    refused(comm, (ad_collective){.dtype = dtype, .reduction = AD_BIT_AND}, " has no bit_and: bits are combined of");
-    refused(comm, (ad_collective){.dtype = dtype, .reduction = AD_BIT_XOR}, " has no bit_xor: bits are combined of");
+    refused(comm, (ad_collective){.dtype = dtype, .reduction = AD_BIT_AND}, " cannot be reduced with bit_and");
+    refused(comm, (ad_collective){.dtype = dtype, .reduction = AD_BIT_XOR}, " cannot be reduced with bit_xor");
   }
-  refused(comm, (ad_collective){.dtype = AD_U8, .reduction = (ad_reduction)7}, "7 is no reduction; they are sum, max");
-  refused(comm, (ad_collective){.dtype = (ad_dtype)11}, "11 is no dtype");
+  refused(comm, (ad_collective){.dtype = AD_U8, .reduction = (ad_reduction)7},
+          "7 is not a reduction; the reductions are sum, max");
+  refused(comm, (ad_collective){.dtype = (ad_dtype)11}, "11 is not a dtype");
   for (ad_dtype dtype = AD_I32; dtype <= AD_BOOL; dtype++) {
     refused(comm, (ad_collective){.dtype = dtype, .accumulate = AD_F32}, "cannot be summed in f32");
     refused(comm, (ad_collective){.dtype = dtype, .accumulate = dtype == AD_I64 ? AD_I32 : AD_I64},
-            "integers and bool in themselves");
+            "integers and bool in their own dtype");
     refused(comm, (ad_collective){.dtype = dtype, .out_dtype = AD_F32}, "cannot be written as f32");
     refused(comm, (ad_collective){.dtype = dtype, .out_dtype = dtype == AD_U8 ? AD_I8 : AD_U8},
-            "integers and bool as they are");
-    refused(comm, (ad_collective){.dtype = dtype, .in_scale = 1}, "only sums of floats");
-    refused(comm, (ad_collective){.dtype = dtype, .op = AD_REDUCE_SCATTER, .adds = 1}, "only sums of floats");
+            "integers and bool only in their own dtype");
+    refused(comm, (ad_collective){.dtype = dtype, .in_scale = 1}, "only for sums of floats");
+    refused(comm, (ad_collective){.dtype = dtype, .op = AD_REDUCE_SCATTER, .adds = 1}, "only for sums of floats");
   }
   refused(comm, (ad_collective){.dtype = AD_F32, .out_dtype = AD_U8}, "cannot be written as u8");
   refused(comm, (ad_collective){.dtype = AD_F32, .accumulate = AD_I16}, "cannot be summed in i16");
-  refused(comm, (ad_collective){.dtype = AD_F32, .reduction = AD_PRODUCT, .out_scale = 1}, "only sums of floats");
+  refused(comm, (ad_collective){.dtype = AD_F32, .reduction = AD_PRODUCT, .out_scale = 1}, "only for sums of floats");
   refused(comm, (ad_collective){.dtype = AD_F32, .reduction = AD_PRODUCT, .op = AD_REDUCE_SCATTER, .adds = 1},
-          "only sums of floats");
+          "only for sums of floats");
 }
 
 static void what_a_dtype_does_not_have_is_refused(void **state) {

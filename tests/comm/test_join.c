@@ -336,7 +336,7 @@ static int is_elsewhere(world *w, int64_t rank) {
   ad_comm *comm;
   if (rank == 1) setenv("ADDEND_NODE", "another", 1);
   HOLDS(ad_comm_join(rank, w->ranks, &by, &comm) == AD_INVALID);
-  SAYS("rank 1 is on another host than rank 0, or in another container");
+  SAYS("rank 1 is not on the same host, or not in the same container, as rank 0");
   return 0;
 }
 
@@ -353,8 +353,10 @@ static void what_cannot_be_joined_is_refused(void **state) {
   const struct {
     int64_t rank, size;
     const char *words;
-  } places[] = {
-      {3, 3, "rank 3 of a world of 3"}, {-1, 3, "rank -1"}, {0, 0, "a world of 0 ranks"}, {0, 513, "1 to 512"}};
+  } places[] = {{3, 3, "rank 3 is not in a world of 3 ranks"},
+                {-1, 3, "rank -1"},
+                {0, 0, "a world of 0 ranks"},
+                {0, 513, "1 to 512"}};
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
     assert_int_equal(ad_comm_join(places[i].rank, places[i].size, &by, &comm), AD_INVALID);
     assert_non_null(strstr(ad_last_error(), places[i].words));
@@ -435,9 +437,9 @@ static int has_anothers_number(world *w, int64_t rank) {
   ad_status status = ad_comm_open(&comm);
   HOLDS(status);
   if (!rank)
-    SAYS("a process joins as rank 1 of 3, but the world of 3 ranks has that rank already");
+    SAYS("a process joins as rank 1 of 3, but the world of 3 ranks already has that rank");
   else
-    SAYS("rank 0 ended while ranks met");
+    SAYS("rank 0 ended while the ranks joined the world");
   return 0;
 }
 
@@ -454,9 +456,9 @@ static void who_does_not_come_to_the_socket_is_named(void **state) {
   char name[64];
   snprintf(name, sizeof name, "nobody comes to %d", (int)getpid());
   assert_int_equal(ad_sockets_begin(name, 0, 3, 1, &meeting), AD_SYSTEM);
-  assert_non_null(strstr(ad_last_error(), "ranks 1, 2 did not come within 1 s"));
+  assert_non_null(strstr(ad_last_error(), "ranks 1, 2 did not join within 1 s"));
   assert_int_equal(ad_sockets_begin(name, 2, 3, 1, &meeting), AD_SYSTEM);
-  assert_non_null(strstr(ad_last_error(), "rank 0 did not come within 1 s"));
+  assert_non_null(strstr(ad_last_error(), "rank 0 did not join within 1 s"));
 }
 
 int main(void) {

@@ -456,7 +456,7 @@ static void a_stall_is_told_rank_by_rank(void **state) {
   assert_true(atomic_load(&s->said));
   assert_non_null(strstr(s->words, "rank 0 waits for ranks 1,2 in all_reduce(sum) of 1 i32 over all axes {0,1,2}"));
   assert_non_null(strstr(s->words, "is stopped; `kill -CONT "));
-  assert_non_null(strstr(s->words, "sleeps outside of collectives; its last: all_reduce(sum) of 1 i32"));
+  assert_non_null(strstr(s->words, "sleeps outside of collectives; its last collective: all_reduce(sum) of 1 i32"));
   assert_non_null(strstr(s->words, "test_launch.c:"));
   for (int i = 0; i < 2; i++) close(s->told[i]);
   munmap(s, sizeof *s);
@@ -504,7 +504,7 @@ static void a_rank_that_computes_is_no_alarm_but_told_after_a_minute(void **stat
   assert_int_equal(sscanf(s->words, "ranks wait for %d s already", &waited), 1);  // the first message
   assert_true(waited >= 60);
   assert_non_null(strstr(s->words, "s already, for ranks that compute; which rank is where:"));
-  assert_non_null(strstr(s->words, "computes outside of collectives; its last: all_reduce(sum) of 1 i32"));
+  assert_non_null(strstr(s->words, "computes outside of collectives; its last collective: all_reduce(sum) of 1 i32"));
   munmap(s, sizeof *s);
 }
 

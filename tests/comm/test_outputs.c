@@ -272,17 +272,17 @@ static int refuse(ad_comm *comm, void *context) {
   refused(&w,
           (ad_collective){
               .size = sizeof(ad_collective), .op = AD_REDUCE_SCATTER, .dtype = AD_F32, .adds = 1, .out_dtype = AD_BF16},
-          "must have the dtype of its sums, f32");
+          "the dtype of its sums");
   refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_I32, .out_scale = 1},
-          "only sums of floats");
+          "only for sums of floats");
   refused(&w,
           (ad_collective){
               .size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_F32, .in_scale = 1, .reduction = AD_MAX},
-          "only sums");
+          "only for sums");
   refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_I32, .out_dtype = AD_F32},
           "cannot be written as f32");
   refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_ALL_REDUCE, .dtype = AD_F32, .in_scale = 101},
-          "scales go from");
+          "a scale must be from");
   refused(&w, (ad_collective){.size = sizeof(ad_collective), .op = AD_BROADCAST, .dtype = AD_F32, .out_dtype = AD_F64},
           "that reduce");
   refused(&w,

@@ -344,7 +344,7 @@ static int release_late(ad_comm *comm, void *context) {
   CHECK(sum_over(other, ranks, 4) == 4);
   float value = 0;
   CHECK_STATUS(pass(comm, ranks, 0, 0, &value), AD_INVALID);
-  CHECK_MESSAGE("made by another comm");
+  CHECK_MESSAGE("made by a different comm");
   ad_comm_close(other);
   CHECK(ad_ranks_count(ranks) == 1);
   ad_ranks_release(ranks);
@@ -363,14 +363,14 @@ static int make_nonsense(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_ranks_create(comm, outside, 2, &ranks), AD_INVALID);
   CHECK_MESSAGE("the world has ranks 0 to 1");
   CHECK_STATUS(ad_ranks_create(comm, others, 1, &ranks), AD_INVALID);
-  CHECK_MESSAGE("that it is not in");
+  CHECK_MESSAGE("that does not contain it");
   CHECK_STATUS(ad_ranks_create(comm, twice, 0, &ranks), AD_INVALID);
   CHECK_STATUS(ad_ranks_create(comm, twice, 3, &ranks), AD_INVALID);
   reversed(comm, &ranks);
   ad_collective both = {.size = sizeof both, .op = AD_BARRIER, .ranks = ranks};
   both.group = ad_mesh_group(ad_comm_mesh(comm), AD_AXES_ALL, rank);
   CHECK_STATUS(ad_comm_run(comm, &both), AD_INVALID);
-  CHECK_MESSAGE("not both");
+  CHECK_MESSAGE("both given");
   ad_ranks_release(ranks);
   return 0;
 }

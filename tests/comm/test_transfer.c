@@ -430,10 +430,10 @@ static int give_nonsense(ad_comm *comm, void *context) {
   ad_transfer wrong = right;
   wrong.peer = 1;
   CHECK_STATUS(ad_comm_post_transfer(comm, &wrong, &request), AD_INVALID);
-  CHECK_MESSAGE("peer 1 is no index in a world of 1");
+  CHECK_MESSAGE("peer 1 is not an index in a world of 1 ranks");
   wrong.peer = AD_ANY_SOURCE;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);
-  CHECK_MESSAGE("a message is sent to one rank");
+  CHECK_MESSAGE("but must be one rank");
   wrong = right;
   wrong.receive = &value;
   CHECK_STATUS(ad_comm_transfer(comm, &wrong, NULL), AD_INVALID);

@@ -87,7 +87,7 @@ static void files_are_read_in_name_order_and_links_inside_are_not_followed(void 
 static void what_is_wrong_with_a_text_is_said(void **state) {
   wrong(in_folder("nowhere"), 4, 0, AD_IO, "nowhere: cannot be read: No such file");
   wrong(in_folder("empty"), 4, 0, AD_IO, "empty: the text is empty");
-  wrong(in_folder("hollow"), 4, 0, AD_IO, "hollow: no regular file is in this folder");
+  wrong(in_folder("hollow"), 4, 0, AD_IO, "hollow: this folder contains no regular file");
   wrong("/dev/null", 4, 0, AD_IO, "/dev/null: is neither a file nor a folder");
   wrong(in_folder("ten"), 10, 0, AD_INVALID,
         "the text holds 10 bytes, but a sample of seq 10 needs 11 bytes: give more text or a seq of at most 9");

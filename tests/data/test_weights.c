@@ -116,7 +116,7 @@ static void what_an_index_says_wrongly_is_named(void **state) {
        "/m-3: cannot be read: No such file or directory, "},
       {INDEX("{\"a\": \"m-1\", \"b\": \"m-3\", \"c\": \"m-4\"}"), AD_IO,
        "/m-4: cannot be read: No such file or directory"},
-      {INDEX("{\"a\": \"m.safetensors.index.json\"}"), AD_INVALID, "index.json: no safetensors file"},
+      {INDEX("{\"a\": \"m.safetensors.index.json\"}"), AD_INVALID, "index.json is not a safetensors file"},
       {INDEX("{\"a\": \"m-1\", \"b\": \"m-1\", \"c\": \"m-1\"}"), AD_INVALID,
        "the index does not match its files; there is no b in m-1"},
       {INDEX("{\"a\": \"m-1\", \"b\": \"m-2\", \"c\": \"m-2\"}"), AD_INVALID,

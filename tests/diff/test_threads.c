@@ -297,7 +297,7 @@ static void overwrite(const ad_job *job, int rank, float value) {
 static void files_that_cannot_be_read_are_named_in_order(void **state) {
   const ad_job job = {12, 1, 9, 20, 0};
   const char *const words[] = {"004.a00.safetensors: not every value is a finite number: p08[19] is nan",
-                               "006.a00.safetensors: no safetensors file", "009.a00.safetensors: not every value",
+                               "006.a00.safetensors is not a safetensors file", "009.a00.safetensors: not every value",
                                "p08[19] is inf", NULL};
   char path[128];
   write_dump(&job);

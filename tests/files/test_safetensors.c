@@ -175,7 +175,8 @@ static void dtypes_of_collectives_alone_are_not_written(void **state) {
     ad_safetensors_writer *writer = NULL;
     char words[64];
     tensor.dtype = dtype;
-    snprintf(words, sizeof words, "is %s; F64, F32, BF16, F16, I32 and I64 are written", ad_dtype_name(dtype));
+    snprintf(words, sizeof words, "has dtype %s; only F64, F32, BF16, F16, I32 and I64 can be written",
+             ad_dtype_name(dtype));
     assert_int_equal(ad_safetensors_create(path, &tensor, 1, NULL, &writer), AD_INVALID);
     assert_non_null(strstr(ad_last_error(), words));
     assert_null(writer);
@@ -218,19 +219,19 @@ static void good_headers_are_taken(void **state) {
 
 static void hostile_headers_are_refused(void **state) {
   refused("{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[4,12]") "}", 12, "\"b\" overlaps");
-  refused("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "\"a\" leaves a gap");
-  refused("{" T("a", "F32", "[2]", "[0,8]") "}", 12, "4 bytes after the last");
+  refused("{" T("a", "F32", "[2]", "[4,12]") "}", 12, "\"a\" has a gap");
+  refused("{" T("a", "F32", "[2]", "[0,8]") "}", 12, "4 bytes follow the last");
   refused("{" T("a", "F32", "[2]", "[0,8]") "}", 7, "cut short");
   refused("{" T("a", "F32", "[2]", "[8,0]") "}", 8, "wrong order");
   refused("{" T("a", "F32", "[2]", "[-8,0]") "}", 8, "wrong order");
-  refused("{" T("a", "F32", "[3]", "[0,8]") "}", 8, "has 8 bytes, its shape and dtype say 12");
-  refused("{" T("a", "F32", "[1]", "[0,8]") "}", 8, "has 8 bytes, its shape and dtype say 4");
-  refused("{" T("a", "F32", "[2]", "[0,0]") "}", 0, "has 0 bytes, its shape and dtype say 8");
+  refused("{" T("a", "F32", "[3]", "[0,8]") "}", 8, "has 8 bytes, but its shape and dtype need 12");
+  refused("{" T("a", "F32", "[1]", "[0,8]") "}", 8, "has 8 bytes, but its shape and dtype need 4");
+  refused("{" T("a", "F32", "[2]", "[0,0]") "}", 0, "has 0 bytes, but its shape and dtype need 8");
   refused("{" T("a", "F32", "[-1]", "[0,8]") "}", 8, "no size");
   refused("{" T("a", "F32", "[1.5]", "[0,8]") "}", 8, "no size");
   refused("{" T("a", "F32", "[4294967296,4294967296,4]", "[0,8]") "}", 8, "more elements");
   refused("{" T("a", "F32", "[1,1,1,1,1,1,1]", "[0,4]") "}", 4, "7 dimensions");
-  refused("{" T("a", "U8", "[2]", "[0,2]") "}", 2, "is U8; F64, F32, BF16, F16, I32 and I64 are read");
+  refused("{" T("a", "U8", "[2]", "[0,2]") "}", 2, "has dtype U8; only F64, F32, BF16, F16, I32 and I64 can be read");
   refused("{" T("a", "I8", "[2]", "[0,2]") "}", 2, "is I8;");
   refused("{" T("a", "I16", "[2]", "[0,4]") "}", 4, "is I16;");
   refused("{" T("a", "BOOL", "[2]", "[0,2]") "}", 2, "is BOOL;");
@@ -357,7 +358,7 @@ static void what_is_more_than_a_header_is_refused_beside_a_right_one(void **stat
   fwrite("\x05\x06\x07\x08", 1, 4, more);
   assert_int_equal(fclose(more), 0);
   assert_int_equal(ad_safetensors_open_like(path, first, &file), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "4 bytes after the last tensor"));
+  assert_non_null(strstr(ad_last_error(), "4 bytes follow the last tensor"));
   ad_safetensors_close(first);
 }
 

@@ -170,7 +170,8 @@ static void cuts_are_made_and_undone_innermost(void **state) {
       {"dp=R tp=I", AD_MOVE_ONCE, AD_AXES(AD_TP), AD_P,
        "this may repair it: convert I->R, then once R->P, or leave `tp` out of this once"},
       {"dp=P tp=R", AD_MOVE_ALL_REDUCE, AD_AXES_DP | AD_AXES(AD_TP), AD_I, "the value is R on `tp`"},
-      {"dp=P tp=R", AD_MOVE_REDUCE_SCATTER, AD_AXES_DP, AD_S(3), "to S(3), but the value has 3 dimensions"},
+      {"dp=P tp=R", AD_MOVE_REDUCE_SCATTER, AD_AXES_DP, AD_S(3),
+       "the new type is S(3), but the value has only 3 dimensions"},
   };
   check_steps(cases, sizeof cases / sizeof cases[0], AD_OK);
   check_steps(wrong, sizeof wrong / sizeof wrong[0], AD_TYPE);
@@ -219,10 +220,10 @@ static void the_path_of_a_gradient_follows_from_its_types(void **state) {
 
 static void a_gradient_without_a_path_is_refused(void **state) {
   static const char *const cases[][3] = {
-      {"dp=V tp=R", "dp=R tp=R", "gradient is V on `dp_replicate`, the storage R"},
-      {"dp=R tp=R", "dp=P tp=R", "gradient is R on `dp_replicate`, the storage P"},
-      {"dp=P tp=S1", "dp=R tp=S0", "gradient is S(1) on `tp`, the storage S(0)"},
-      {"dp=P tp=S1", "dp=R tp=R", "gradient is S(1) on `tp`, the storage R"},
+      {"dp=V tp=R", "dp=R tp=R", "gradient is V on `dp_replicate`, the storage is R"},
+      {"dp=R tp=R", "dp=P tp=R", "gradient is R on `dp_replicate`, the storage is P"},
+      {"dp=P tp=S1", "dp=R tp=S0", "gradient is S(1) on `tp`, the storage is S(0)"},
+      {"dp=P tp=S1", "dp=R tp=R", "gradient is S(1) on `tp`, the storage is R"},
       {"dp=P tp=S0", "dp_shard=S0 tp=S0 dp_replicate=R", "stays outside the cuts that reductions make"},
   };
   char text[256];
@@ -296,8 +297,8 @@ static void views_refuse_cuts_and_mixtures_and_name_the_repair(void **state) {
        "moe.c:88: change of view: `tp` becomes `etp` and needs one type among R, I, V, P, but the value is S(0) on "
        "`tp`; this may repair it: declare S(0)->V there"},
       {"dp=2 tp=3", "dp=V tp=I", "efsdp=3 etp=2",
-       "`dp_shard,tp` becomes `efsdp,etp` and needs one type among R, I, V, P, but the value is I on `tp`; this "
-       "may repair it: convert I->S(0), then declare S(0)->V there, so that it is V on all of them"},
+       "`dp_shard,tp` becomes `efsdp,etp` and needs one type among R, I, V, P, but the value is I on `tp`; this may "
+       "repair it: convert I->S(0), then declare S(0)->V on that axis, so that the value is V on all of them"},
       {"dp=2 tp=3", "dp=P tp=R", "efsdp=3 etp=2", "is R on `tp`; this may repair it: once R->P there"},
       {"dp=2 tp=3", "dp=R tp=I", "efsdp=3 etp=2", "is I on `tp`; this may repair it: convert I->R there"},
       {"dp=2 cp=1", "dp=R cp=S1", "efsdp=2", "is S(1) on `cp`; this may repair it: declare S(1)->V there"},
@@ -320,7 +321,7 @@ static void a_view_of_other_ranks_is_refused(void **state) {
   ad_layout layout = ad_layout_all(mesh, AD_V), seen;
   assert_int_equal(ad_mesh_create_pool("ep=12", 12, &pool), AD_OK);
   assert_int_equal(ad_layout_view_at(&layout, pool, &seen, NULL), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "has ranks 0 to 11, the view \"ep=12\" 12 to 23"));
+  assert_non_null(strstr(ad_last_error(), "has ranks 0 to 11, the view \"ep=12\" has 12 to 23"));
   ad_mesh_destroy(pool);
 }
 

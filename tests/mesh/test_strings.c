@@ -139,7 +139,7 @@ static void a_stage_has_the_other_axes_on_the_ranks_of_its_position(void **state
   }
   stage = NULL;
   assert_int_equal(ad_mesh_create_stage(mesh, 3, &stage), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "there is no position 3 on pp; they are 0 to 2"));
+  assert_non_null(strstr(ad_last_error(), "there is no position 3 on pp; the positions are 0 to 2"));
   assert_int_equal(ad_mesh_create_stage(mesh, -1, &stage), AD_INVALID);
   ad_mesh_destroy(mesh);
   assert_int_equal(ad_mesh_create("dp_shard=2 pp=3", &mesh), AD_OK);

@@ -222,11 +222,11 @@ static void what_does_not_fit_updates_nothing(void **state) {
   whole_numbers.dtype = AD_I32;
   wide.dtype = AD_F64;
   refused(optimizer, &param, &short_one, AD_INVALID,
-          "train.c:7: AdamW: gradient 0 has shape [3], its state [4]; nothing was updated");
+          "train.c:7: AdamW: gradient 0 has shape [3], but its state has shape [4]; nothing was updated");
   refused(optimizer, &param, &scaled, AD_TYPE,
-          "train.c:7: AdamW: gradient 0 carries the scale 2^-2, its state 1; nothing was updated");
+          "train.c:7: AdamW: gradient 0 is stored times 2^-2, but its state is unscaled; nothing was updated");
   refused(optimizer, &param, &whole_numbers, AD_TYPE,
-          "train.c:7: AdamW: gradient 0 is i32, it must be a floating dtype; nothing was updated");
+          "train.c:7: AdamW: gradient 0 has dtype i32, but must have a floating dtype; nothing was updated");
   refused(optimizer, &wide, &grad, AD_TYPE,
           "train.c:7: AdamW: parameter 0 is f64, but its state was made for f32; nothing was updated");
   assert_int_equal(

@@ -109,8 +109,8 @@ static void is_refused(const char *text, const char *words) {
 #define F32 ", \"f32\": {\"vector\": \"openblas\", \"small\": \"openblas\", \"large\": \"onednn\"}"
 
 static void what_is_no_table_is_refused(void **state) {
-  is_refused("", "no JSON");
-  is_refused("[1]", "no JSON object");
+  is_refused("", "not JSON");
+  is_refused("[1]", "not a JSON object");
   is_refused("{}", "`format` is not");
   is_refused("{\"format\": 3}", "`format` is not");
   is_refused(HEAD "\"avx1024\"}", "`instructions` is avx1024");

@@ -277,7 +277,7 @@ static void sizes_that_tp_or_cp_do_not_fit_are_refused_with_those_that_would(voi
                  "data.seq: cp=2 cuts the sequence into 4 chunks, and 10 is no multiple of that; "
                  "8 or 12 would do");
   options.decoder.data.seq = 3;
-  assert_refused(options, "cp=4", 4, "3 is no multiple of that; 8 would be");
+  assert_refused(options, "cp=4", 4, "3 is no multiple of that; 8 would do");
 }
 
 static void heads_of_a_given_width_need_not_divide_the_stream(void **state) {

@@ -194,7 +194,7 @@ class Ranks(unittest.TestCase):
             ({"rank": 1, "size": 2}, "needs a store"),
             ({"store": Full()}, "needs this process's rank"),
             ({"store": {}, "rank": 0, "size": 2}, "this one lacks set"),
-            ({"store": Full(), "rank": 2, "size": 2}, "rank 2 of a world of 2"),
+            ({"store": Full(), "rank": 2, "size": 2}, "rank 2 is not in a world of 2 ranks"),
         ):
             with self.assertRaisesRegex(addend.InvalidError, words):
                 addend.Comm(**given)

@@ -131,8 +131,10 @@ static void a_view_enumerates_the_ranks_of_its_mesh(void **state) {
   assert_non_null(strstr(printed, "sparse: \"efsdp=2 ep=2\""));
   free(printed);
   ad_recipe_destroy(recipe);
-  SAYS("r.yaml:5: views.sparse: view \"efsdp=2 ep=3\" has 6 ranks, its mesh \"tp=4\" has 4; a view has the same ranks",
-       GOOD "views: {sparse: efsdp=2 ep=3}\n");
+  SAYS(
+      "r.yaml:5: views.sparse: view \"efsdp=2 ep=3\" has 6 ranks, its mesh \"tp=4\" has 4; the two numbers must be "
+      "equal",
+      GOOD "views: {sparse: efsdp=2 ep=3}\n");
 }
 
 static void assert_view(const char *mesh, const char *text, const char *wanted) {

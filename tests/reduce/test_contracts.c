@@ -249,7 +249,7 @@ static int change_raw(ad_comm *comm, void *context) {
   CHECK_OK(ad_reducer_end_microbatch(w.reducer));
   CHECK_OK(ad_reducer_begin_microbatch(w.reducer, AD_SYNC_ALL));
   CHECK_STATUS(add_all(&w, 1, AD_BF16), AD_TYPE);
-  CHECK_MESSAGE("`c` is bf16, in an earlier microbatch of this step it was f32");
+  CHECK_MESSAGE("`c` is bf16, but was f32 in an earlier microbatch of this step");
   CHECK_OK(add_all(&w, 1, AD_F32));
   CHECK_OK(ad_reducer_end_microbatch(w.reducer));
   CHECK_OK(ad_reducer_finish(w.reducer));

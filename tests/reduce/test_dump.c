@@ -243,7 +243,7 @@ static int refuses(ad_comm *comm, void *context) {
   params[0].storage = params[0].layout;
   CHECK_OK(ad_reducer_create(comm, params, 1, NULL, &reducer));
   CHECK_STATUS(ad_reducer_dump(reducer, folder, 0, 0), AD_INVALID);
-  CHECK_MESSAGE("`dense` is cut zigzag");
+  CHECK_MESSAGE("`dense` cannot be dumped: it is cut zigzag");
   ad_reducer_destroy(reducer);
 
   params[0].layout = params[0].storage = ad_layout_all(mesh, AD_R);

@@ -153,7 +153,7 @@ static int is_refused_by_type(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   schedule s = shard_schedule(2);
   CHECK_STATUS(run_step(m, &s), AD_TYPE);
-  CHECK_MESSAGE("cannot take one that is");
+  CHECK_MESSAGE("the value to add has layout");
   CHECK_MESSAGE("dp_replicate=P");
   return finish(m);
 }

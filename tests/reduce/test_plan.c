@@ -47,7 +47,7 @@ static void refused(const world *w, const ad_param_spec *params, size_t count, a
 static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
   const world *w = *state;
   ad_param_spec spec = spec_of(w, "w", 8, "dp=R tp=I", "dp=R tp=S0");
-  refused(w, &spec, 1, AD_INVALID, "cut only where they are summed");
+  refused(w, &spec, 1, AD_INVALID, "cut only on axes where they are summed");
   spec = spec_of(w, "w", 8, "dp=R tp=R", "dp_replicate=R dp_shard=S1 tp=R");
   spec.shape = (ad_shape){2, {4, 2}};
   refused(w, &spec, 1, AD_INVALID, "S0");
@@ -63,7 +63,7 @@ static void what_a_reducer_cannot_do_is_refused_when_it_is_made(void **state) {
   refused(w, &spec, 1, AD_INVALID, "i32");
   spec.contract = (ad_contract){0};
   spec.shape.dim[0] = -8;
-  refused(w, &spec, 1, AD_INVALID, "reducer: parameter `w`: dimension 0 is -8; sizes are 0 or more");
+  refused(w, &spec, 1, AD_INVALID, "reducer: parameter `w`: dimension 0 has size -8; a size must be 0 or more");
   spec.shape.dim[0] = 8;
   ad_param_spec twice[] = {spec, spec};
   refused(w, twice, 2, AD_INVALID, "both named `w`");
@@ -118,7 +118,7 @@ static void a_contract_takes_no_dtype_of_collectives_alone(void **state) {
     for (size_t i = 0; i < sizeof contracts / sizeof *contracts; i++) {
       assert_int_equal(ad_contract_complete(&contracts[i]), AD_INVALID);
       assert_non_null(strstr(ad_last_error(), ad_dtype_name(dtype)));
-      assert_non_null(strstr(ad_last_error(), i < 3 ? "takes f64, f32, bf16 or f16" : "sums form in f32 or f64"));
+      assert_non_null(strstr(ad_last_error(), i < 3 ? "but must be f64, f32, bf16 or f16" : "but must be f32 or f64"));
     }
   }
 }
@@ -313,9 +313,9 @@ static void a_step_of_the_path_that_is_left_out_is_refused_by_type(void **state)
   assert_int_equal(step_without(w, &whole, 1, 0), AD_TYPE);
   assert_non_null(strstr(ad_last_error(), "the reduced gradient of `whole` is P on `dp_replicate`"));
   assert_int_equal(step_without(w, cut, 2, 0), AD_TYPE);
-  assert_non_null(strstr(ad_last_error(), "`b`, `a` is P on `dp_shard`, where the storage is S(0)"));
+  assert_non_null(strstr(ad_last_error(), "`b`, `a` is P on `dp_shard`, but the storage is S(0)"));
   assert_int_equal(step_without(w, cut, 2, 1), AD_TYPE);
-  assert_non_null(strstr(ad_last_error(), "`b`, `a` is P on `dp_replicate`, where the storage is R"));
+  assert_non_null(strstr(ad_last_error(), "`b`, `a` is P on `dp_replicate`, but the storage is R"));
 }
 
 /* A gradient that is I on all axes is not reduced. Gradients of different types on an axis share a bucket if nothing is

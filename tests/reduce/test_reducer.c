@@ -474,7 +474,9 @@ static int type_wrongly(ad_comm *comm, void *context) {
   open_model(&m, comm, "dp_shard=1", AD_F32);
   create_reducer(&m, 0);
   CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL));
-  refuse_gradient(&m, AD_R, AD_P, "is \"dp_shard=R\"; the parameter is \"dp_shard=R\", so it must be \"dp_shard=P\":");
+  refuse_gradient(
+      &m, AD_R, AD_P,
+      "has layout \"dp_shard=R\"; the parameter has layout \"dp_shard=R\", so the gradient must have \"dp_shard=P\":");
   refuse_gradient(&m, AD_P, AD_I, "dp_replicate=I");
   close_model(&m);
   return 0;
@@ -508,24 +510,24 @@ static int call_out_of_turn(ad_comm *comm, void *context) {
   create_reducer(&m, 0);
   CHECK_STATUS(ad_reducer_end_microbatch(m.reducer), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");
-  CHECK_MESSAGE("end_microbatch outside a microbatch");
+  CHECK_MESSAGE("end_microbatch was called outside a microbatch");
   CHECK_STATUS(ad_reducer_finish(m.reducer), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");
   CHECK_STATUS(ad_reducer_target(m.reducer, 0, &target, &adds), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");
   CHECK_STATUS(ad_reducer_add_at(m.reducer, 0, NULL, "mine.c:3"), AD_INVALID);
-  CHECK_MESSAGE("mine.c:3: reducer: add outside a microbatch");
+  CHECK_MESSAGE("mine.c:3: reducer: add was called outside a microbatch");
   CHECK_OK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_NONE));
   CHECK_STATUS(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL), AD_INVALID);
   CHECK_MESSAGE("test_reducer.c:");
   CHECK_MESSAGE("nothing was changed");
   CHECK_STATUS(ad_reducer_add_at(m.reducer, PARAMS, NULL, NULL), AD_INVALID);
-  CHECK_MESSAGE("a call without a site: reducer: add of parameter");
+  CHECK_MESSAGE("a call without a site: reducer: add was called for parameter");
   CHECK_OK(ad_reducer_end_microbatch(m.reducer));
   CHECK_STATUS(ad_reducer_finish(m.reducer), AD_INVALID);
   CHECK_MESSAGE("needs AD_SYNC_ALL");
   CHECK_STATUS(ad_reducer_step(NULL, NULL), AD_INVALID);
-  CHECK_MESSAGE("step of a reducer that is NULL");
+  CHECK_MESSAGE("step was called with a reducer that is NULL");
   close_model(&m);
   return 0;
 }
@@ -547,7 +549,7 @@ static int step_with_one_bad_gradient(ad_comm *comm, void *context) {
   CHECK_STATUS(ad_reducer_step(m.reducer, grads), AD_INVALID);
   CHECK_MESSAGE("has no mesh");
   CHECK_STATUS(ad_reducer_step(m.reducer, NULL), AD_INVALID);
-  CHECK_MESSAGE("`grads` that is NULL");
+  CHECK_MESSAGE("`grads` NULL");
   schedule s = full_schedule(2);
   CHECK_OK(run_step(&m, &s));
   CHECK(sums_are(&m, &s, 1));

@@ -73,7 +73,7 @@ static int proves_itself(ad_comm *comm, void *context) {
   CHECK(strchr(table, '\033') != NULL);
   free(table);
   CHECK_STATUS(ad_check_table("no document", AD_PLAIN_TEXT, &table), AD_INVALID);
-  CHECK_MESSAGE("not the document of a check: line 1");
+  CHECK_MESSAGE("not the JSON document of a check: line 1");
   free(text);
   return 0;
 }
@@ -133,7 +133,7 @@ static void ranks_on_engine_dry_share_memory_by_node(void **state) {
     ad_comm_close(comm);
   }
   assert_int_equal(ad_comm_open_dry_nodes(2, 4, -1, &comm), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "-1 ranks on a node"));
+  assert_non_null(strstr(ad_last_error(), "`ranks_per_node` is -1"));
   ad_mesh_destroy(mesh);
 }
 

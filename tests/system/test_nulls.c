@@ -88,7 +88,7 @@ static void dtype_and_mesh(void **state) {
   refused(ad_mesh_create_view(mesh, "dp=1", NULL), "`out` is NULL");
   refused(ad_mesh_create_block(NULL, 0, &out), "ad_mesh_create_block: `mesh` is NULL");
   refused(ad_mesh_create_block(mesh, 0, NULL), "`out` is NULL");
-  refused(ad_mesh_check(NULL), "there is no mesh");
+  refused(ad_mesh_check(NULL), "the mesh is NULL");
   ad_axes in_a[AD_AXIS_COUNT], in_b[AD_AXIS_COUNT];
   assert_int_equal(ad_mesh_common_sets(NULL, mesh, in_a, in_b), 0);
   assert_non_null(strstr(ad_last_error(), "ad_mesh_common_sets: `a` is NULL"));
@@ -143,9 +143,9 @@ static void arrays(void **state) {
   refused(ad_array_create(comm, AD_F32, &shape, NULL, &out), "`layout` is NULL");
   refused(ad_array_create(comm, AD_F32, &shape, &layout, NULL), "`out` is NULL");
   refused(ad_array_create(comm, AD_F32, &shape, &astray, &out), "`layout->mesh` is NULL");
-  refused(ad_array_create(comm, (ad_dtype)0, &shape, &layout, &out), "0 is no dtype");
-  refused(ad_array_create(comm, AD_F32, &nonsense, &layout, &out), "7 dimensions; 0 to 6 are possible");
-  refused(ad_array_create(comm, AD_F32, &negative, &layout, &out), "dimension 0 is -4");
+  refused(ad_array_create(comm, (ad_dtype)0, &shape, &layout, &out), "0 is not a dtype");
+  refused(ad_array_create(comm, AD_F32, &nonsense, &layout, &out), "the shape has 7 dimensions, but may have 0 to 6");
+  refused(ad_array_create(comm, AD_F32, &negative, &layout, &out), "dimension 0 has size -4");
   refused(ad_array_after_at(NULL, &array, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "`comm` is NULL");
   refused(ad_array_after_at(comm, NULL, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "`in` is NULL");
   refused(ad_array_after_at(comm, &array, AD_MOVE_ONCE, 0, AD_P, NULL, NULL), "`out` is NULL");
@@ -158,7 +158,7 @@ static void arrays(void **state) {
   refused(ad_array_post_at(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, NULL, &request, NULL), "`out` is NULL");
   refused(ad_array_post_at(comm, &array, AD_MOVE_ALL_REDUCE, 0, AD_R, AD_F32, &out, NULL, NULL), "`request` is NULL");
   refused(ad_array_post_at(comm, &array, AD_MOVE_CONVERT, 0, AD_R, AD_F32, &out, &request, NULL),
-          "a call without a site: post: convert cannot be posted");
+          "a call without a site: post: a move of kind convert cannot be posted");
   refused(ad_array_exchange_at(NULL, &array, 0, &rows, &rows, &out, NULL), "`comm` is NULL");
   refused(ad_array_exchange_at(comm, NULL, 0, &rows, &rows, &out, NULL), "`in` is NULL");
   refused(ad_array_exchange_at(comm, &array, 0, NULL, &rows, &out, NULL), "`send_rows` is NULL");
@@ -309,7 +309,7 @@ static void stores(void **state) {
   refused(ad_store_acquire(NULL, 0), "`store` is NULL");
   refused(ad_store_end_pass(NULL), "`store` is NULL");
   must(ad_store_create(comm, &spec, 1, NULL, &store));
-  refused(ad_store_acquire(store, 1), "store: parameter 1 of 1");
+  refused(ad_store_acquire(store, 1), "store: parameter 1 does not exist; there are 1");
   ad_store_destroy(store);
   ad_store_destroy(NULL);
 }
@@ -696,9 +696,9 @@ static void shapes_that_mean_nothing(void **state) {
   refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wrapping, NULL, 0}, 1, NULL, &writer),
           too_large);
   refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wild, NULL, 0}, 1, NULL, &writer),
-          "77 dimensions; 0 to 6 are possible");
+          "the shape has 77 dimensions, but may have 0 to 6");
   refused(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, {1, {-1}}, NULL, 0}, 1, NULL, &writer),
-          "dimension 0 is -1");
+          "dimension 0 has size -1");
   assert_string_equal(ad_shape_print(&wild, text, sizeof text), "[77 dimensions]");
   assert_true(ad_shape_equal(&wild, &alike));
 }
@@ -711,13 +711,14 @@ static void arrays_that_do_not_meet(void **state) {
   empty.data = NULL;
   odd.dtype = (ad_dtype)77;
   smaller.local.dim[0] = 2;
-  refused(ad_array_add(&array, &empty), "what is added has no data");
+  refused(ad_array_add(&array, &empty), "the value to add has no data");
   refused(ad_array_add(&empty, &array), "the sum has no data");
-  refused(ad_array_add(&array, &odd), "what is added has dtype 77");
+  refused(ad_array_add(&array, &odd), "the value to add has dtype 77");
   must(ad_adamw_create(params, NULL, 1, NULL, &optimizer));
   refused(ad_adamw_step(optimizer, updated, grads, 1, 1), "gradient 0 has no data");
   grads[0] = &smaller;
-  refused(ad_adamw_step(optimizer, updated, grads, 1, 1), "the local part of gradient 0 is [2], that of its state [4]");
+  refused(ad_adamw_step(optimizer, updated, grads, 1, 1),
+          "the local part of gradient 0 has shape [2], but that of its state has shape [4]");
   grads[0] = NULL;
   updated[0] = &empty;
   refused(ad_adamw_step(optimizer, updated, grads, 1, 1), "parameter 0 has no data");
@@ -738,22 +739,22 @@ static void types_and_numbers_that_mean_nothing(void **state) {
   assert_non_null(strstr(ad_last_error(), "operand 1 is unknown type 0x63 on `tp`"));
   operands[0] = &layout;
   rule.linearity = (ad_linearity)9;
-  refused(ad_layout_propagate(&rule, operands, NULL, 1, &out), "double: 9 is no linearity");
+  refused(ad_layout_propagate(&rule, operands, NULL, 1, &out), "double: 9 is not a linearity");
   ad_layout_set(&spec.storage, AD_AXES(AD_TP), AD_P);
   assert_int_equal(ad_reducer_create(comm, &spec, 1, NULL, &reducer), AD_TYPE);
   assert_non_null(strstr(ad_last_error(), "parameter `w`: its storage is P on `tp`"));
   spec.storage = layout;
   must(ad_store_create(comm, &spec, 1, NULL, &store));
-  refused(ad_store_refresh(store, (ad_written)9), "refresh after 9");
-  refused(ad_store_begin_pass(store, (ad_pass)9), "begin_pass 9");
+  refused(ad_store_refresh(store, (ad_written)9), "refresh was called with `written` 9");
+  refused(ad_store_begin_pass(store, (ad_pass)9), "begin_pass was called with pass 9");
   ad_store_destroy(store);
   assert_int_equal(ad_mesh_rank_at(mesh, position), 0);
   position[AD_TP] = 9;
   assert_int_equal(ad_mesh_rank_at(mesh, position), -1);
-  assert_non_null(strstr(ad_last_error(), "ad_mesh_rank_at: position 9; there are 1"));
+  assert_non_null(strstr(ad_last_error(), "ad_mesh_rank_at: position 9 does not exist; there are 1"));
   assert_int_equal(ad_mesh_rank_at(mesh, NULL), -1);
   assert_int_equal(ad_group_rank(&group, -1), -1);
-  assert_non_null(strstr(ad_last_error(), "member -1; there are 1"));
+  assert_non_null(strstr(ad_last_error(), "member -1 does not exist; there are 1"));
 }
 
 static void names_and_files_that_mean_nothing(void **state) {
@@ -762,11 +763,11 @@ static void names_and_files_that_mean_nothing(void **state) {
   ad_safetensor tensor = {"__metadata__", AD_F32, shape, NULL, 0};
   int holds;
   char *json;
-  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "no tensor can have the name");
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "a tensor cannot have the name");
   tensor.name = "x";
-  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, keyless, &writer), "the metadata's key \"key\" has no text");
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, keyless, &writer), "the metadata's key \"key\" has no value");
   tensor.dtype = (ad_dtype)99;
-  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "99 is no dtype");
+  refused(ad_safetensors_create("/nowhere/x", &tensor, 1, NULL, &writer), "99 is not a dtype");
   refused(ad_diff(files, 2, NULL, &holds, &json), "`files[i]` is NULL");
 }
 

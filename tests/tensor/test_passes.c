@@ -453,7 +453,7 @@ static void whole_passes_pay_nothing_that_another_tape_owes(void **state) {
   must(ad_reducer_begin_microbatch(s.reducer, AD_SYNC_ALL));
   must(start(&s, t[1], &second, AD_LAST_START));
   assert_int_equal(ad_reducer_end_microbatch(s.reducer), AD_INVALID);
-  assert_mentions("1 gradient of `table` is still to come");
+  assert_mentions("1 gradient of `table` is still missing");
   for (int i = 0; i < 2; i++) ad_tape_destroy(t[i]);
   close_stage(&s);
 }
@@ -510,7 +510,7 @@ static void a_step_whose_weights_wait_is_refused_before_its_reduction(void **sta
   /* a reset tape forgets its tensors, but the reducer still waits for its second pass */
   for (int is_reset = 0; is_reset < 2; is_reset++) {
     assert_int_equal(ad_reducer_end_microbatch(s.reducer), AD_INVALID);
-    assert_mentions("1 gradient of `table` is still to come");
+    assert_mentions("1 gradient of `table` is still missing");
     assert_mentions("ad_backward_weights");
     assert_mentions("nothing was changed");
     ad_tape_reset(t[1]);

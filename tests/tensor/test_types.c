@@ -716,7 +716,7 @@ static void a_count_that_was_never_posted_divides_nothing(void **state) {
   dry_world *d = *state;
   ad_count *count = count_on(d, "dp=R tp=I");
   assert_int_equal(divide_on(d, count, 0), AD_INVALID);
-  assert_mentions("none was posted");
+  assert_mentions("no count was posted");
   assert_int_equal(divide_on(d, NULL, 0), AD_INVALID);
   assert_mentions("the count is NULL");
   ad_count_destroy(count);

@@ -94,8 +94,8 @@ class Reference(unittest.TestCase):
             (data + b"x", "longer than its header says"),
             (bytes(flipped), "its checksum differs"),
             (data[: length // 2], "only its beginning"),
-            (b"", "no safetensors file"),
-            (b"weights of a model", "no safetensors file"),
+            (b"", "not a safetensors file"),
+            (b"weights of a model", "not a safetensors file"),
             (struct.pack("<Q", len(foreign)) + foreign, "was not written by write_reference"),
             (data.replace(b'\\"format\\": 1,', b'\\"format\\": 9,', 1), "its format is 9, this addend reads 1"),
         ):

@@ -310,8 +310,7 @@ static void ends_with(int (*function)(ad_comm *, void *), const char *words) {
 }
 
 static void weights_that_are_left_out_end_the_step(void **state) {
-  ends_with(leave_weights_out,
-            "still to come: the backward of weights (ad_backward_weights) of a tape was left out; nothing was changed");
+  ends_with(leave_weights_out, "still missing: ad_backward_weights was not called for a tape; nothing was changed");
   ends_with(take_a_tape_that_waits,
             "would reuse the tape of an earlier microbatch whose weight gradients (W) are not computed yet");
 }

@@ -22,16 +22,16 @@ static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_ax
 
 static ad_status check_known(const ad_array *in, ad_move move, ad_type to, const ad_layout *after, const char *site) {
   if (move == AD_MOVE_ALL_TO_ALL && to == AD_V) {
-    return ad_fail(AD_INVALID,
-                   "%s: all_to_all V->V needs the rows for each member, which the types do not tell; use "
-                   "ad_array_exchange",
-                   site);
+    return ad_fail(
+        AD_INVALID,
+        "%s: all_to_all V->V needs the number of rows for each member, which types do not give; use ad_array_exchange",
+        site);
   }
   int declares_cut = move == AD_MOVE_DECLARE && ad_layout_cut_axes(&in->layout) != ad_layout_cut_axes(after);
   if (!declares_cut || !ad_array_is_packed(in)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: declare: the array packs several values, and the rows of each whole value are not known; declare "
-                 "each alone",
+                 "%s: declare: the array packs several values, and the number of rows of each whole value is not "
+                 "known; declare each value in an array of its own",
                  site);
 }
 

@@ -48,14 +48,14 @@ void ad_array_set(const ad_array *array, size_t i, double value) {
 
 static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char *what, const char *site) {
   if (ad_mesh_has_rank(mesh, ad_comm_rank(comm))) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: %s: rank %lld is not on the mesh \"%s\" of ranks %lld to %lld", site, what,
+  return ad_fail(AD_INVALID, "%s: %s: rank %lld is not on the mesh \"%s\", which has ranks %lld to %lld", site, what,
                  (long long)ad_comm_rank(comm), ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh),
                  (long long)ad_mesh_last_rank(mesh));
 }
 
 /* Refuses dtypes that only collectives support: gradients and tensors consist of arrays. */
 static ad_status check_dtype(ad_dtype dtype, const char *what, const char *site) {
-  if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "%s: %s: %d is no dtype", site, what, (int)dtype);
+  if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "%s: %s: %d is not a dtype", site, what, (int)dtype);
   if (ad_dtype_is_float(dtype) || dtype == AD_I32 || dtype == AD_I64) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: %s: an array cannot have the dtype %s, which only collectives take (ad_comm_run); use f64, f32, "
@@ -94,8 +94,8 @@ ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char 
   ad_shape local = ad_array_local_shape(comm, array);
   char layout[160], have[96], want[96];
   if (!ad_shape_equal(&local, &array->local)) {
-    return ad_fail(AD_INVALID, "%s: %s: the local part is %s, but %s holds %s on rank %lld", site, what,
-                   ad_shape_print(&array->local, have, sizeof have),
+    return ad_fail(AD_INVALID, "%s: %s: the local part has shape %s, but with layout %s it has shape %s on rank %lld",
+                   site, what, ad_shape_print(&array->local, have, sizeof have),
                    ad_layout_print(&array->layout, layout, sizeof layout), ad_shape_print(&local, want, sizeof want),
                    (long long)ad_comm_rank(comm));
   }
@@ -108,7 +108,8 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
   char a[160], b[160];
   if (!ad_layout_equal(&to->layout, &from->layout)) {
     ad_layouts_shown_apart(&to->layout, &from->layout, a, b, sizeof a);
-    return ad_fail(AD_TYPE, "%s: add: a value that is %s cannot take one that is %s; bring both to one layout first",
+    return ad_fail(AD_TYPE,
+                   "%s: add: the sum has layout %s, the value to add has layout %s; bring both to one layout first",
                    site, a, b);
   }
   if (to->scale != from->scale) {
@@ -128,8 +129,8 @@ static ad_status check_addable(const ad_array *array, const char *what, const ch
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
   if (!ad_dtype_size(array->dtype))
     return ad_fail(AD_INVALID, "%s: add: %s has dtype %d, which does not exist", site, what, (int)array->dtype);
-  return ad_fail(AD_INVALID, "%s: add: %s is %s; arrays of f64, f32, bf16 and f16 are added", site, what,
-                 ad_dtype_name(array->dtype));
+  return ad_fail(AD_INVALID, "%s: add: %s has dtype %s, but only arrays of f64, f32, bf16 and f16 can be added", site,
+                 what, ad_dtype_name(array->dtype));
 }
 
 ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) {
@@ -138,9 +139,9 @@ ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) 
   AD_NEED(to->layout.mesh, from->layout.mesh);
   AD_TRY(ad_array_check_addend(to, from, site));
   AD_TRY(check_addable(to, "the sum", site));
-  AD_TRY(check_addable(from, "what is added", site));
+  AD_TRY(check_addable(from, "the value to add", site));
   if (ad_array_numel(to) && !to->data != !from->data)
-    return ad_fail(AD_INVALID, "%s: add: %s has no data", site, to->data ? "what is added" : "the sum");
+    return ad_fail(AD_INVALID, "%s: add: %s has no data", site, to->data ? "the value to add" : "the sum");
   if (to->data && from->data) ad_accumulate(to->data, to->dtype, from->data, from->dtype, 1, ad_array_numel(to));
   return AD_OK;
 }

@@ -31,7 +31,8 @@ static ad_status check_summable(const ad_comm *comm, const ad_array *array, cons
         site, ad_axis_name((ad_axis)__builtin_ctz(partial)));
   }
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: square sum: the dtype %s is not a floating one", site, ad_dtype_name(array->dtype));
+  return ad_fail(AD_INVALID, "%s: square sum: a value has dtype %s, but must have a floating dtype", site,
+                 ad_dtype_name(array->dtype));
 }
 
 /* 1: the group contains all ranks of the mesh. */
@@ -50,11 +51,10 @@ static ad_status find_copies(const ad_array *array, const ad_group *group, const
   *out = has_all ? same : same & group->axes;
   if (has_all || ad_mesh_equal(mesh, of_group)) return AD_OK;
   char axes[96];
-  return ad_fail(
-      AD_INVALID,
-      "%s: square sum: the group over %s of \"%s\" does not hold all ranks of \"%s\", on which a value lies; "
-      "take a group of that mesh, or one that holds them all",
-      site, ad_axes_print(group->axes, axes, sizeof axes), ad_mesh_text(of_group), ad_mesh_text(mesh));
+  return ad_fail(AD_INVALID,
+                 "%s: square sum: the group over %s of \"%s\" does not contain all ranks of \"%s\", on which a value "
+                 "lies; use a group of that mesh, or one that contains all its ranks",
+                 site, ad_axes_print(group->axes, axes, sizeof axes), ad_mesh_text(of_group), ad_mesh_text(mesh));
 }
 
 /* Describes `count` sums as an array on the mesh: R on the axes `copies`, P on `addends`. R stands for R and I alike,
@@ -81,7 +81,8 @@ static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, co
   ad_axes copies = axes & ~ad_layout_axes_of(&once.layout, AD_P);
   char text[96];
   if (!copies) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: square sum: what %s adds is R over %s, so every copy would count; take it once", site,
+  return ad_fail(AD_TYPE,
+                 "%s: square sum: the sum of %s is R over %s, so every copy would be counted; take only one copy", site,
                  name, ad_axes_print(copies, text, sizeof text));
 }
 

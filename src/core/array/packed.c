@@ -132,11 +132,10 @@ static ad_status check_one_cut(const ad_array *whole, const ad_array *part, cons
   for (size_t i = 0; i < whole->segment_count; i++) {
     int64_t rows = own_rows(&outer, whole->segments[i].rows).count;
     if (rows % members == 0 || are_cut_once(part, group, rows, whole->segments[i].rows)) continue;
-    return ad_fail(
-        AD_INVALID,
-        "%s: the %lld rows of packed value %zu are cut unevenly on several axes, which is not one cut over all "
-        "their ranks; cut them on one axis",
-        site, (long long)rows, i);
+    return ad_fail(AD_INVALID,
+                   "%s: the %lld rows of packed value %zu are cut unevenly on several axes, so their parts differ from "
+                   "those of one cut over all ranks; cut the rows on one axis",
+                   site, (long long)rows, i);
   }
   return AD_OK;
 }

@@ -64,9 +64,10 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
   int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
   if (!packs && (pack_send || pack_receive)) {
-    return ad_fail(
-        AD_INVALID,
-        "%s: post: the members' blocks are not contiguous, as only a cut of dimension 0 makes them; use move", site);
+    return ad_fail(AD_INVALID,
+                   "%s: post: the members' blocks are contiguous in memory only if dimension 0 is cut; use "
+                   "ad_array_move for other cuts",
+                   site);
   }
   size_t counts = ad_padded((size_t)work->members * sizeof(size_t));
   size_t send = pack_send ? ad_padded(ad_array_bytes(work->in)) : 0;
@@ -262,14 +263,13 @@ static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const
   char want[96], have[96], want_layout[160], have_layout[160];
   int fits = shape_fits && ad_packed_alike(out, expected) && numbers_fit(transit, in, expected, out);
   if (fits && ad_layout_equal(&out->layout, &expected->layout)) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s: %s: the result is described as %s %s \"%s\" times 2^%d, but it is %s %s \"%s\" times 2^%d; take the "
-      "description from ad_array_after",
-      site, move, ad_dtype_name(out->dtype), ad_shape_print(&out->shape, have, sizeof have),
-      ad_layout_print(&out->layout, have_layout, sizeof have_layout), -out->scale, ad_dtype_name(expected->dtype),
-      ad_shape_print(&expected->shape, want, sizeof want),
-      ad_layout_print(&expected->layout, want_layout, sizeof want_layout), -expected->scale);
+  return ad_fail(AD_INVALID,
+                 "%s: %s: `out` is described as %s %s \"%s\" times 2^%d, but the result is %s %s \"%s\" times 2^%d; "
+                 "take the description from ad_array_after",
+                 site, move, ad_dtype_name(out->dtype), ad_shape_print(&out->shape, have, sizeof have),
+                 ad_layout_print(&out->layout, have_layout, sizeof have_layout), -out->scale,
+                 ad_dtype_name(expected->dtype), ad_shape_print(&expected->shape, want, sizeof want),
+                 ad_layout_print(&expected->layout, want_layout, sizeof want_layout), -expected->scale);
 }
 
 static ad_status check(const ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
@@ -321,7 +321,8 @@ ad_status ad_transit_post(ad_comm *comm, const ad_transit *given, const ad_array
                           ad_request *request) {
   ad_transit transit = with_site(given);
   if (!sums(transit.move) && transit.move != AD_MOVE_ALL_GATHER) {
-    return ad_fail(AD_INVALID, "%s: post: %s cannot be posted; use move", transit.site, ad_move_name(transit.move));
+    return ad_fail(AD_INVALID, "%s: post: a move of kind %s cannot be posted; use ad_array_move", transit.site,
+                   ad_move_name(transit.move));
   }
   ad_status status;
   AD_TRY(check(comm, &transit, in, out));

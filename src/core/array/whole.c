@@ -15,8 +15,8 @@ static ad_status check_whole(const ad_comm *comm, const ad_array *in, const ad_a
                    site, ad_axis_name((ad_axis)__builtin_ctz(varying)));
   }
   if (ad_array_is_packed(in))
-    return ad_fail(AD_INVALID, "%s: whole: the array holds several values one after another; gather it with all_gather",
-                   site);
+    return ad_fail(AD_INVALID,
+                   "%s: whole: the array packs several values one after another; gather them with all_gather", site);
   if (!out->data && !ad_comm_is_dry(comm) && ad_shape_numel(&in->shape)) {
     return ad_fail(AD_INVALID, "%s: whole: the result has no memory for the whole value", site);
   }

@@ -27,7 +27,7 @@ static int is_status(ad_status status) { return (unsigned)status < AD_STATUS_COU
 const char *ad_status_name(ad_status status) { return is_status(status) ? status_texts[status].name : "unknown"; }
 
 const char *ad_status_sentence(ad_status status) {
-  return is_status(status) ? status_texts[status].sentence : "this number is no status";
+  return is_status(status) ? status_texts[status].sentence : "this number is not a status";
 }
 
 int ad_status_is_own(ad_status status) { return is_status(status) && !status_texts[status].known; }
@@ -74,7 +74,8 @@ ad_status ad_fail_in(ad_status status, const char *format, ...) {
 
 int ad_has(size_t index, size_t count, const char *call, const char *what) {
   if (index < count) return 1;
-  ad_fail(AD_INVALID, "%s: %s %lld; there are %zu, numbered from 0", call, what, (long long)index, count);
+  ad_fail(AD_INVALID, "%s: %s %lld does not exist; there are %zu, numbered from 0", call, what, (long long)index,
+          count);
   return 0;
 }
 

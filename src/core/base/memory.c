@@ -27,7 +27,7 @@ static int may_allocate(void) {
 }
 
 static ad_status no_memory(size_t count, size_t size) {
-  ad_fail(AD_MEMORY, "no memory for %zu x %zu bytes", count, size);
+  ad_fail(AD_MEMORY, "no memory for %zu elements of %zu bytes each", count, size);
   return AD_MEMORY;
 }
 
@@ -88,8 +88,8 @@ ad_status ad_memory_try(const char *what, size_t mebibytes) {
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return ad_fail(AD_MEMORY,
-                   "no memory for %s, which needs %zu MiB of addresses that this process may not have: %s "
-                   "(see ulimit -v and ulimit -d)",
+                   "no memory for %s, which needs %zu MiB of address space that this process cannot get: %s (see "
+                   "ulimit -v and ulimit -d)",
                    what, mebibytes, strerror(errno));
   munmap(memory, bytes);
   return AD_OK;

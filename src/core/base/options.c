@@ -39,9 +39,10 @@ ad_status ad_options_take_all(void **own, size_t own_size, const void *given, si
     if (size_of((const char *)given + i * size) == size)
       AD_TRY(check_size(size, own_size, what));
     else
-      return ad_fail(AD_INVALID,
-                     "%s: the field `size` of number %zu is not that of number 0; set it to sizeof(%s) in each", what,
-                     i, what);
+      return ad_fail(
+          AD_INVALID,
+          "%s: the field `size` of element %zu differs from that of element 0; set it to sizeof(%s) in every element",
+          what, i, what);
   }
   AD_TRY(ad_new(count * own_size, &taken));
   for (size_t i = 0; i < count; i++) take(taken + i * own_size, own_size, (const char *)given + i * size, size);

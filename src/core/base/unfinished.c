@@ -34,7 +34,8 @@ ad_status ad_unfinished_check(const char *path) {
   struct stat found;
   if (stat(path, &found) || (S_ISREG(found.st_mode) && !leads_into_proc(path))) return AD_OK;
   if (S_ISDIR(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be written: %s", path, strerror(EISDIR));
-  return ad_fail(AD_IO, "%s: cannot be written: it is not a regular file, and addend does not replace it by one", path);
+  return ad_fail(AD_IO, "%s: cannot be written: it is not a regular file, and addend replaces only regular files",
+                 path);
 }
 
 ad_status ad_unfinished_path(const char *path, char **out) {
@@ -51,7 +52,7 @@ ad_status ad_unfinished_path(const char *path, char **out) {
 ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status written) {
   ad_status status = written;
   if (!status && rename(unfinished, path))
-    status = ad_fail(AD_IO, "%s: the finished file cannot get this name: %s", path, strerror(errno));
+    status = ad_fail(AD_IO, "%s: the finished file cannot be renamed to this name: %s", path, strerror(errno));
   if (status) unlink(unfinished);
   return status;
 }

@@ -13,8 +13,8 @@
 static ad_status check_options(const ad_bridge_options *options) {
   if (options->ragged)
     return ad_fail(AD_INVALID,
-                   "bridge: the options say both alike and ragged; between alike meshes no part is cut again: leave "
-                   "`ragged` out");
+                   "bridge: the options `alike` and `ragged` exclude each other: between alike meshes no part is cut "
+                   "again; leave `ragged` out");
   if (options->tag >= 0 && options->tag <= INT64_MAX / 2) return AD_OK;
   return ad_fail(AD_INVALID, "bridge: the tag is %" PRId64 "; it must be from 0 to %" PRId64, options->tag,
                  INT64_MAX / 2);
@@ -23,8 +23,8 @@ static ad_status check_options(const ad_bridge_options *options) {
 static ad_status check_meshes(const ad_mesh *from, const ad_mesh *to) {
   if (!strcmp(ad_mesh_text(from), ad_mesh_text(to))) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "bridge: the source's mesh is \"%s\", the destination's \"%s\"; alike meshes have the same axes and "
-                 "sizes in the same order",
+                 "bridge: the source's mesh is \"%s\", the destination's mesh is \"%s\"; alike meshes must have the "
+                 "same axes and sizes in the same order",
                  ad_mesh_text(from), ad_mesh_text(to));
 }
 
@@ -35,13 +35,15 @@ static ad_status check_axis(const ad_layout *from, const ad_layout *to, ad_axis 
   ad_type_print(from->type[axis], is, sizeof is);
   ad_type_print(to->type[axis], becomes, sizeof becomes);
   if (from->type[axis] != to->type[axis])
-    return ad_fail(AD_TYPE,
-                   "bridge: the source is %s on `%s`, the destination %s; between alike meshes a value keeps its types",
-                   is, name, becomes);
+    return ad_fail(
+        AD_TYPE,
+        "bridge: the source is %s on `%s`, the destination is %s; between alike meshes both must have the same type",
+        is, name, becomes);
   if (from->type[axis] == AD_P)
     return ad_fail(AD_TYPE, "bridge: the source is P on `%s`; sum it first: all_reduce P->I, or P->R", name);
   if (from->depth[axis] == to->depth[axis]) return AD_OK;
-  return ad_fail(AD_TYPE, "bridge: the source and the destination are %s on `%s`, but nest their cuts differently", is,
+  return ad_fail(AD_TYPE,
+                 "bridge: the source and the destination are %s on `%s`, but nest their cuts in different orders", is,
                  name);
 }
 
@@ -63,9 +65,11 @@ ad_status ad_alike_check(const ad_layout *from, const ad_layout *to, const ad_br
 static ad_status copy_part(const ad_array *in, const ad_array *out, const char *site) {
   char from[96], to[96];
   if (in->dtype != out->dtype || !ad_shape_equal(&in->local, &out->local))
-    return ad_fail(AD_INVALID, "%s: bridge: the receiving part is %s %s, the sent part %s %s; they must agree", site,
-                   ad_dtype_name(out->dtype), ad_shape_print(&out->local, to, sizeof to), ad_dtype_name(in->dtype),
-                   ad_shape_print(&in->local, from, sizeof from));
+    return ad_fail(
+        AD_INVALID,
+        "%s: bridge: the receiving part is %s %s, the sent part is %s %s; their dtypes and shapes must be equal", site,
+        ad_dtype_name(out->dtype), ad_shape_print(&out->local, to, sizeof to), ad_dtype_name(in->dtype),
+        ad_shape_print(&in->local, from, sizeof from));
   if (in->data && out->data && in->data != out->data) memcpy(out->data, in->data, ad_array_bytes(in));
   return AD_OK;
 }

@@ -22,8 +22,8 @@ static ad_status check_ranks(const ad_mesh *from, const ad_mesh *to, int *disjoi
   if (*disjoint || ad_mesh_same_ranks(from, to)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "bridge: the source \"%s\" has %" PRId64 " ranks (%" PRId64 " to %" PRId64
-                 "), the destination \"%s\" %" PRId64 " (%" PRId64 " to %" PRId64
-                 "); they must be the same ranks, or have none in common",
+                 "), the destination \"%s\" has %" PRId64 " (%" PRId64 " to %" PRId64
+                 "); both must have the same ranks, or no rank in common",
                  ad_mesh_text(from), ad_mesh_size(from), ad_mesh_first_rank(from), ad_mesh_last_rank(from),
                  ad_mesh_text(to), ad_mesh_size(to), ad_mesh_first_rank(to), ad_mesh_last_rank(to));
 }
@@ -31,8 +31,9 @@ static ad_status check_ranks(const ad_mesh *from, const ad_mesh *to, int *disjoi
 static ad_status check_stages(const ad_mesh *mesh, const char *side) {
   int64_t stages = ad_mesh_axis_size(mesh, AD_PP);
   if (stages == 1) return AD_OK;
-  return ad_fail(AD_INVALID, "bridge: the %s has pp=%" PRId64 "; a bridge joins modules that have one stage: pp=1",
-                 side, stages);
+  return ad_fail(AD_INVALID,
+                 "bridge: the %s has pp=%" PRId64 "; a bridge can only join modules that have one stage: pp=1", side,
+                 stages);
 }
 
 static ad_status refuse(const char *side, ad_axis axis, ad_type is, const char *repair) {
@@ -54,11 +55,11 @@ static ad_status check_source(const ad_layout *from) {
     ad_type is = from->type[axis];
     if (!counts(from, axis)) continue;
     if (is_dp(axis) && is != AD_S(0))
-      return refuse("source", (ad_axis)axis, is, "on a dp axis it must be cut by batch: S(0)");
+      return refuse("source", (ad_axis)axis, is, "on a dp axis the value must be cut by batch: S(0)");
     if (is_dp(axis) || is == AD_I) continue;
     if (is == AD_R)
       return refuse("source", (ad_axis)axis, is,
-                    "its gradient would count once for each copy" AD_MAY_REPAIR
+                    "the value's gradient would be counted once for each copy" AD_MAY_REPAIR
                     "convert I->R after the bridge, or gather S->I before");
     return refuse("source", (ad_axis)axis, is,
                   "all copies must be the same" AD_MAY_REPAIR "all_gather S->I or all_reduce P->I before");
@@ -72,11 +73,12 @@ static ad_status check_destination(const ad_layout *to) {
     ad_type is = to->type[axis];
     if (!counts(to, axis)) continue;
     if (is_dp(axis) && is != AD_S(0))
-      return refuse("destination", (ad_axis)axis, is, "on a dp axis it must be cut by batch: S(0)");
+      return refuse("destination", (ad_axis)axis, is, "on a dp axis the value must be cut by batch: S(0)");
     if (axis == AD_CP && is != AD_R)
-      return refuse("destination", (ad_axis)axis, is, "on cp it must be R: each rank uses a part of the sequence");
+      return refuse("destination", (ad_axis)axis, is,
+                    "on cp the value must be R: each rank uses a part of the sequence");
     if (is_dp(axis) || is == AD_R || is == AD_I) continue;
-    return refuse("destination", (ad_axis)axis, is, "every copy arrives whole: I or R; cut it after the bridge");
+    return refuse("destination", (ad_axis)axis, is, "the value must arrive whole, as I or R; cut it after the bridge");
   }
   return AD_OK;
 }
@@ -86,7 +88,7 @@ static ad_status check_whole_source(const ad_layout *from) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(from, axis) || from->type[axis] == AD_I || from->type[axis] == AD_R) continue;
     return refuse("source", (ad_axis)axis, from->type[axis],
-                  "a value that is not cut by batch is the same on all ranks");
+                  "a value that is not cut by batch must be the same on all ranks: I or R");
   }
   return AD_OK;
 }
@@ -94,7 +96,7 @@ static ad_status check_whole_source(const ad_layout *from) {
 static ad_status check_whole_destination(const ad_layout *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(to, axis) || to->type[axis] == AD_I || to->type[axis] == AD_R) continue;
-    return refuse("destination", (ad_axis)axis, to->type[axis], "every rank gets the whole value: I or R");
+    return refuse("destination", (ad_axis)axis, to->type[axis], "every rank must get the whole value: I or R");
   }
   return AD_OK;
 }
@@ -114,8 +116,8 @@ static ad_status check_parts(const ad_layout *from, const ad_layout *to) {
   if (most % least == 0) return AD_OK;
   return ad_fail(AD_INVALID,
                  "bridge: the source cuts the batch into %" PRId64 " parts, the destination into %" PRId64
-                 ", and neither divides the other; %" PRId64 " beside %" PRId64 " or %" PRId64
-                 " would do, or allow ragged splits",
+                 ", and neither number divides the other; use %" PRId64 " with %" PRId64 " or %" PRId64
+                 " parts, or allow ragged splits",
                  a, b, least, least * (most / least), least * (most / least + 1));
 }
 
@@ -208,8 +210,8 @@ static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *
   int64_t below = rows / most * most;
   if (below == rows) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: bridge: a batch of %" PRId64 " rows does not divide into the %" PRId64
-                 " parts of the %s; %" PRId64 " or %" PRId64 " rows would do, or allow ragged splits",
+                 "%s: bridge: a batch of %" PRId64 " rows cannot be divided evenly into the %" PRId64
+                 " parts of the %s; %" PRId64 " or %" PRId64 " rows can be divided, or allow ragged splits",
                  site, rows, most, parts(&bridge->from) < most ? "destination" : "source", below ? below : most,
                  below ? below + most : 2 * most);
 }

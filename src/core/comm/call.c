@@ -68,7 +68,7 @@ static void take_list(ad_ranks *ranks, ad_call *call) {
 // Fills the fields that describe the group, a list of ranks or a group of a mesh, and checks that this rank is in it.
 static ad_status take_group(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
   const ad_mesh *mesh = collective->group.mesh;
-  if (collective->ranks && mesh) return REFUSE(call, "%s", "one of `group` and `ranks` is given, not both");
+  if (collective->ranks && mesh) return REFUSE(call, "%s", "`group` and `ranks` are both given; give only one of them");
   if (collective->ranks) {
     take_list((ad_ranks *)collective->ranks, call);
     return AD_OK;
@@ -83,8 +83,8 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
   int64_t last = ad_shape_rank(&call->shape, members - 1);
   if (!ad_mesh_has_rank(mesh, rank) || !ad_mesh_has_rank(mesh, call->shape.base) || !ad_mesh_has_rank(mesh, last))
     return REFUSE(call,
-                  "rank %" PRId64 " calls on a group from rank %" PRId64 " to %" PRId64
-                  ", the mesh \"%s\" has ranks %" PRId64 " to %" PRId64
+                  "rank %" PRId64 " makes a call over a group of ranks %" PRId64 " to %" PRId64
+                  ", but the mesh \"%s\" has ranks %" PRId64 " to %" PRId64
                   "; make the group with ad_mesh_group on a rank of the mesh",
                   rank, call->shape.base, last, ad_mesh_text(mesh), ad_mesh_first_rank(mesh), ad_mesh_last_rank(mesh));
   if (index < 0) {
@@ -112,13 +112,14 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   if (!call->out_element ||
       (how->out_dtype != call->dtype && !(ad_dtype_is_float(call->dtype) && ad_dtype_is_float(how->out_dtype))))
     return REFUSE(call,
-                  "sums of %s cannot be written as %s: floats are written as floats, integers and bool as they are",
+                  "sums of %s cannot be written as %s: sums of floats can be written in any float dtype, sums of "
+                  "integers and bool only in their own dtype",
                   ad_dtype_name(call->dtype), ad_dtype_name(how->out_dtype));
   if (abs(call->in_scale) > SCALE_MAX || abs(call->out_scale) > SCALE_MAX)
-    return REFUSE(call, "scales go from -%d to %d, not %d and %d", SCALE_MAX, SCALE_MAX, call->in_scale,
-                  call->out_scale);
+    return REFUSE(call, "a scale must be from -%d to %d, but the scales are %d and %d", SCALE_MAX, SCALE_MAX,
+                  call->in_scale, call->out_scale);
   if ((scaled || how->adds) && (!ad_dtype_is_float(call->dtype) || how->reduction != AD_SUM))
-    return REFUSE(call, "%s", "only sums of floats are scaled or added to");
+    return REFUSE(call, "%s", "scales and `adds` are only for sums of floats");
   if (how->adds && (call->op != AD_REDUCE_SCATTER || how->out_dtype != how->accumulate))
     return REFUSE(call,
                   "`adds` with an output of %s: only a reduce_scatter adds to its output, which must have the dtype of "
@@ -143,14 +144,14 @@ static ad_status take_reduction(const ad_collective *collective, ad_call *call) 
                                      : accumulate == AD_F32 || accumulate == AD_F64;
   if (!fits)
     return REFUSE(call,
-                  "%s cannot be summed in %s: floats sum in f32 or f64 and not below themselves, integers and bool in "
-                  "themselves",
+                  "%s cannot be summed in %s: floats are summed in f32 or f64, never in less than their own dtype, "
+                  "integers and bool in their own dtype",
                   ad_dtype_name(call->dtype), ad_dtype_name(accumulate));
   if ((unsigned)reduction > AD_BIT_XOR)
-    return REFUSE(call, "%d is no reduction; they are sum, max, min, product, bit_and, bit_or and bit_xor",
+    return REFUSE(call, "%d is not a reduction; the reductions are sum, max, min, product, bit_and, bit_or and bit_xor",
                   (int)reduction);
   if (is_float && reduction >= AD_BIT_AND)
-    return REFUSE(call, "%s has no %s: bits are combined of integers and bool", ad_dtype_name(call->dtype),
+    return REFUSE(call, "%s cannot be reduced with %s, which is only for integers and bool", ad_dtype_name(call->dtype),
                   ad_reduction_name(reduction));
   call->reducing = (ad_reducing){.dtype = call->dtype, .accumulate = accumulate, .reduction = reduction};
   return AD_OK;
@@ -159,7 +160,7 @@ static ad_status take_reduction(const ad_collective *collective, ad_call *call) 
 static ad_status take_types(const ad_collective *collective, ad_call *call) {
   if (call->op == AD_BARRIER) return AD_OK;
   call->element = ad_dtype_size(call->dtype);
-  if (!call->element) return REFUSE(call, "%d is no dtype", (int)call->dtype);
+  if (!call->element) return REFUSE(call, "%d is not a dtype", (int)call->dtype);
   call->out_element = call->element;
   if (!ad_op_reduces(call->op)) {
     if (!says_outputs(collective)) return AD_OK;
@@ -181,7 +182,7 @@ static ad_status take_words(ad_call *call, size_t bytes, void **out) {
 }
 
 static ad_status too_large(const ad_call *call) {
-  return REFUSE(call, "%s", "the counts add up to more than memory holds");
+  return REFUSE(call, "%s", "the counts add up to more than memory can hold");
 }
 
 // Sets starts[i] to the sum of the counts before i.
@@ -197,9 +198,9 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   int cut = call->op == AD_REDUCE_SCATTER || call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL;
   if (!cut && collective->counts) return REFUSE(call, "%s", "this operation has no blocks, so `counts` must be NULL");
   if (!collective->counts != !collective->receive_counts && call->op == AD_ALL_TO_ALL)
-    return REFUSE(call, "%s", "`counts` and `receive_counts` are given together or not at all");
+    return REFUSE(call, "%s", "`counts` and `receive_counts` must be given both or neither");
   if (call->op != AD_ALL_TO_ALL && collective->receive_counts)
-    return REFUSE(call, "%s", "`receive_counts` is for all_to_all alone");
+    return REFUSE(call, "%s", "`receive_counts` is only for all_to_all");
   if (!collective->counts) return AD_OK;
   size_t *starts;
   AD_TRY(take_words(call, 2 * (call->members + 1) * sizeof *starts, (void **)&starts));
@@ -215,7 +216,8 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
 // Fills in where the parts of segment s end in the members' blocks, and where the segment itself ends in the whole.
 static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *segment) {
   size_t count;
-  if (segment->rows < 0) return REFUSE(call, "segment %zu has %" PRId64 " rows", s, segment->rows);
+  if (segment->rows < 0)
+    return REFUSE(call, "segment %zu has %" PRId64 " rows, but must have 0 or more", s, segment->rows);
   if (__builtin_mul_overflow((size_t)segment->rows, segment->row, &count) ||
       __builtin_add_overflow(call->segment_starts[s], count, &call->segment_starts[s + 1]))
     return too_large(call);
@@ -291,7 +293,8 @@ size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whol
 
 static ad_status check_message(const ad_call *call, const ad_message *message, size_t i) {
   if (message->peer < 0 || message->peer >= call->members)
-    return REFUSE(call, "message %zu: peer %" PRId64 " is no index in a group of %u", i, message->peer, call->members);
+    return REFUSE(call, "message %zu: peer %" PRId64 " is not an index in a group of %u ranks", i, message->peer,
+                  call->members);
   if (message->send && message->receive)
     return REFUSE(call, "message %zu: one of `send` and `receive` must be NULL", i);
   if (message->count && !message->send && !message->receive)
@@ -417,8 +420,8 @@ static int in_place(const ad_call *call) {
 // Checks that the call's buffers exist, are aligned, and overlap only where the operation permits it.
 static ad_status check_buffers(const ad_call *call) {
   uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
-  if (call->in_bytes && !in) return REFUSE(call, "`in` is NULL, it must hold %zu bytes", call->in_bytes);
-  if (call->out_bytes && !out) return REFUSE(call, "`out` is NULL, it must hold %zu bytes", call->out_bytes);
+  if (call->in_bytes && !in) return REFUSE(call, "`in` is NULL, but must point to %zu bytes", call->in_bytes);
+  if (call->out_bytes && !out) return REFUSE(call, "`out` is NULL, but must point to %zu bytes", call->out_bytes);
   if ((call->in_bytes && in % call->element) || (call->out_bytes && out % call->out_element))
     return REFUSE(call, "a buffer is not aligned for %s", ad_dtype_name(call->dtype));
   int overlap = call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;
@@ -434,7 +437,7 @@ static ad_status check_buffers(const ad_call *call) {
 static ad_status take_root(const ad_collective *collective, ad_call *call) {
   if (call->op != AD_BROADCAST) return AD_OK;
   if (collective->root < 0 || collective->root >= call->members)
-    return REFUSE(call, "root %" PRId64 " is no index in a group of %u", collective->root, call->members);
+    return REFUSE(call, "root %" PRId64 " is not an index in a group of %u ranks", collective->root, call->members);
   call->root = (uint32_t)collective->root;
   return AD_OK;
 }
@@ -452,7 +455,7 @@ static ad_status fill(const ad_collective *collective, int64_t rank, int64_t siz
 
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) {
   if ((unsigned)collective->op > AD_EXCHANGE)
-    return ad_fail(AD_INVALID, "%d is no collective operation", collective->op);
+    return ad_fail(AD_INVALID, "%d is not a collective operation", collective->op);
   memset(out, 0, offsetof(ad_call, owned));
   out->op = collective->op;
   out->dtype = collective->dtype;
@@ -484,9 +487,9 @@ static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t si
   }
   int is_any = transfer->peer == AD_ANY_SOURCE;
   if (is_any && (int)call->op == AD_OP_SEND)
-    return REFUSE(call, "%s", "the peer is AD_ANY_SOURCE; a message is sent to one rank");
+    return REFUSE(call, "%s", "the peer of a send is AD_ANY_SOURCE, but must be one rank");
   if (!is_any && (transfer->peer < 0 || transfer->peer >= call->members))
-    return REFUSE(call, "peer %" PRId64 " is no index in %s of %u", transfer->peer,
+    return REFUSE(call, "peer %" PRId64 " is not an index in %s of %u ranks", transfer->peer,
                   transfer->ranks ? "a list" : "a world", call->members);
   call->peer = is_any ? AD_ANY_SOURCE : ad_shape_rank(&call->shape, transfer->peer);
   return AD_OK;
@@ -496,9 +499,9 @@ static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t si
 static ad_status take_side(const ad_transfer *transfer, ad_call *call) {
   const void *buffer = transfer->receive ? transfer->receive : transfer->send;
   call->element = call->out_element = ad_dtype_size(call->dtype);
-  if (!call->element) return REFUSE(call, "%d is no dtype", (int)call->dtype);
+  if (!call->element) return REFUSE(call, "%d is not a dtype", (int)call->dtype);
   if (transfer->send && (transfer->receive || transfer->receives))
-    return REFUSE(call, "%s", "one of `send` and `receive` must be NULL, and `receives` 1 for a receive alone");
+    return REFUSE(call, "%s", "one of `send` and `receive` must be NULL, and `receives` may be 1 only for a receive");
   if (transfer->count && !buffer)
     return REFUSE(call, "%zu elements, but `send` and `receive` are NULL", transfer->count);
   if (call->count > SIZE_MAX / 4 / call->element) return too_large(call);

@@ -150,7 +150,7 @@ static void dump_flight_record(const ad_comm *comm) {
   snprintf(kept, sizeof kept, "%s", ad_last_error());
   flight_record record = {comm->broken_message, text};
   if (ad_unfinished_write(path, print_flight_record, &record, NULL)) {
-    ad_log(AD_LOG_WARNING, "the flight record: %s", ad_last_error());
+    ad_log(AD_LOG_WARNING, "the flight record was not written: %s", ad_last_error());
     ad_fail(comm->broken, "%s", kept);
   }
   free(text);
@@ -222,8 +222,9 @@ static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, 
   AD_TRY(comm->engine->attach(comm->world, bytes, &offer->token, out));
   if (offer->bytes == (int64_t)bytes) return AD_OK;
   ad_comm_free(comm, *out);
-  return ad_fail(AD_MISMATCH, "%s: shared memory of %zu bytes, but rank %" PRId64 " asked for %" PRId64, site, bytes,
-                 first, offer->bytes);
+  return ad_fail(AD_MISMATCH,
+                 "%s: this rank asked for %zu bytes of shared memory, but rank %" PRId64 " for %" PRId64 " bytes", site,
+                 bytes, first, offer->bytes);
 }
 
 ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out, const char *site) {
@@ -237,7 +238,7 @@ ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t b
   if (index < 0)
     return ad_fail(AD_INVALID, "%s: shared memory: rank %" PRId64 " is not in the group", site, comm->rank);
   if (!ad_comm_shares(comm, group))
-    return ad_fail(AD_INVALID, "%s: engine %s: the ranks of this group share no memory; see ad_comm_shares", site,
+    return ad_fail(AD_INVALID, "%s: engine %s: the ranks of this group do not share memory; see ad_comm_shares", site,
                    ad_comm_engine(comm));
   if (!index) {
     uint32_t holders = (uint32_t)ad_group_size(group);
@@ -336,7 +337,7 @@ static ad_status start(ad_comm *comm, ad_call *call) {
 
 static ad_status check_ranks(const ad_comm *comm, const ad_ranks *ranks, const char *site) {
   if (!ranks || ad_ranks_are_of(ranks, &comm->lists)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the list of ranks was made by another comm", site ? site : AD_NO_SITE);
+  return ad_fail(AD_INVALID, "%s: the list of ranks was made by a different comm", site ? site : AD_NO_SITE);
 }
 
 // Validates a collective, enters it among the calls under way, and starts it.
@@ -458,8 +459,8 @@ static ad_call *find(ad_comm *comm, const ad_request *request) {
 
 static ad_status check_request(const ad_comm *comm, const ad_request *request) {
   if (request->id <= comm->last_number) return AD_OK;
-  return ad_fail(AD_INVALID, "request %" PRIu64 " was not made by this comm; its last is %" PRIu64, request->id,
-                 comm->last_number);
+  return ad_fail(AD_INVALID, "request %" PRIu64 " was not made by this comm, whose last request is %" PRIu64,
+                 request->id, comm->last_number);
 }
 
 // Marks a request as complete and frees the place of its call.

@@ -30,9 +30,11 @@ static ad_status share(const ad_meeting *meeting, ad_comm **out) {
 
 static ad_status check_place(const char *call, int64_t rank, int64_t size) {
   if (size < 1 || size > SHM_RANKS_MAX)
-    return ad_fail(AD_INVALID, "%s: a world of %" PRId64 " ranks: 1 to %d are possible", call, size, SHM_RANKS_MAX);
+    return ad_fail(AD_INVALID, "%s: a world of %" PRId64 " ranks is not possible; a world has 1 to %d ranks", call,
+                   size, SHM_RANKS_MAX);
   if (rank < 0 || rank >= size)
-    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " of a world of %" PRId64 ": ranks count from 0", call, rank, size);
+    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " is not in a world of %" PRId64 " ranks, which are numbered from 0",
+                   call, rank, size);
   return ad_processor_check(ad_processor_kind(), size);
 }
 
@@ -92,8 +94,8 @@ static ad_status check_one_host(int64_t size) {
   if (here == size) return AD_OK;
   return ad_fail_alike(AD_INVALID,
                        "torchrun started %" PRId64 " ranks, %" PRId64
-                       " of them on this host: addend joins ranks of one host in this way; between hosts start the "
-                       "program with mpirun or srun",
+                       " of them on this host, but addend can join ranks of torchrun on one host only; for several "
+                       "hosts start the program with mpirun or srun",
                        size, here);
 }
 

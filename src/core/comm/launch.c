@@ -416,17 +416,19 @@ static ad_status launch(launcher *l) {
 static ad_status check_nested(void) {
   if (!is_forked_rank && !ad_comm_launched()) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "ad_launch in a process that is itself a rank: each rank would start a world of its own; join the "
-                 "world that this process was started in with ad_comm_open (ad_comm_launched says that there is one), "
-                 "or start the program without `addend run`, mpirun or srun");
+                 "ad_launch was called in a process that is itself a rank, so each rank would start a world of its "
+                 "own; join the world that this process was started in with ad_comm_open (ad_comm_launched says that "
+                 "there is one), or start the program without `addend run`, mpirun or srun");
 }
 
 static ad_status check_options(const ad_launch_options *options) {
   if (options->ranks < 1 || options->ranks > SHM_RANKS_MAX)
-    return ad_fail(AD_INVALID, "%" PRId64 " ranks: one machine takes 1 to %d", options->ranks, SHM_RANKS_MAX);
+    return ad_fail(AD_INVALID, "%" PRId64 " ranks cannot be launched: a world on one machine has 1 to %d ranks",
+                   options->ranks, SHM_RANKS_MAX);
   if (!options->function == !options->argv)
-    return ad_fail(AD_INVALID, "ad_launch_options: one of `function` and `argv` must be set");
-  if (options->argv && !options->argv[0]) return ad_fail(AD_INVALID, "ad_launch_options: `argv` names no program");
+    return ad_fail(AD_INVALID, "ad_launch_options: exactly one of `function` and `argv` must be set");
+  if (options->argv && !options->argv[0])
+    return ad_fail(AD_INVALID, "ad_launch_options: `argv` is empty; its first element must be the program");
   AD_TRY(ad_processor_check(ad_processor_kind(), options->ranks));
   AD_TRY(check_nested());
   AD_TRY(ad_foreign_check());  // after check_nested: this check does not know worlds that this process can join
@@ -453,7 +455,7 @@ ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_launch_options"));
   int joins = own.joins && own.function && !is_forked_rank && ad_comm_launched();
   if (!joins) AD_TRY(check_options(&own));
-  if (!out) return ad_fail(AD_INVALID, "ad_launch: `out` is NULL; it receives what became of the ranks");
+  if (!out) return ad_fail(AD_INVALID, "ad_launch: `out` is NULL, but must point to an ad_launch_result");
   AD_TRY(ad_result_check(out, sizeof result, "ad_launch_result"));
   launcher l = {.options = &own, .result = &result};
   ad_status status = joins ? join(&own, &result) : launch(&l);

@@ -133,11 +133,11 @@ void ad_nodes_clear(ad_nodes *nodes) {
 ad_status ad_nodes_check_one(const ad_meeting *meeting, const ad_nodes *nodes) {
   for (uint32_t i = 0; i < meeting->ranks; i++)
     if (nodes->of[i])
-      return ad_fail_alike(
-          AD_INVALID,
-          "rank %u is on another host than rank 0, or in another container: ranks that meet in this way share one "
-          "machine's memory; start them on one host, in one pid and network namespace, or between hosts with mpirun",
-          i);
+      return ad_fail_alike(AD_INVALID,
+                           "rank %u is not on the same host, or not in the same container, as rank 0: ranks that join "
+                           "in this way share one machine's memory; start them on one host, in one pid and network "
+                           "namespace, or between hosts with mpirun",
+                           i);
   return AD_OK;
 }
 

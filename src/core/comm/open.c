@@ -9,7 +9,7 @@
 #include "comm/shm/join.h"
 
 static ad_status check_call(ad_comm **out) {
-  if (!out) return ad_fail(AD_INVALID, "a communicator is opened, but `out` is NULL");
+  if (!out) return ad_fail(AD_INVALID, "no communicator was opened: `out` is NULL");
   return ad_settings_check();
 }
 

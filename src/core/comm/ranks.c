@@ -62,18 +62,21 @@ static ad_status check(const ad_lists *lists, const int64_t *ranks, int64_t coun
   int64_t found = -1;
   if (count < 1 || count > lists->size)
     return ad_fail(AD_INVALID,
-                   "%s: a list of %" PRId64 " ranks: a list has 1 to %" PRId64 " ranks, as many as the world", site,
-                   count, lists->size);
+                   "%s: a list of %" PRId64 " ranks is not possible: a list has 1 to %" PRId64
+                   " ranks, at most all ranks of the world",
+                   site, count, lists->size);
   for (int64_t i = 0; i < count; i++) {
     if (ranks[i] < 0 || ranks[i] >= lists->size)
-      return ad_fail(AD_INVALID, "%s: rank %" PRId64 " in the list: the world has ranks 0 to %" PRId64, site, ranks[i],
-                     lists->size - 1);
+      return ad_fail(AD_INVALID, "%s: rank %" PRId64 " is in the list, but the world has ranks 0 to %" PRId64, site,
+                     ranks[i], lists->size - 1);
     for (int64_t k = 0; k < i; k++)
       if (ranks[k] == ranks[i]) return ad_fail(AD_INVALID, "%s: rank %" PRId64 " is in the list twice", site, ranks[i]);
     if (ranks[i] == lists->rank) found = i;
   }
   if (found < 0)
-    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " makes a list that it is not in; the list's own ranks make it",
+    return ad_fail(AD_INVALID,
+                   "%s: rank %" PRId64
+                   " calls with a list of ranks that does not contain it; only the list's ranks may make the list",
                    site, lists->rank);
   *own = (uint32_t)found;
   return AD_OK;

@@ -62,8 +62,10 @@ static int write_all(int fd, const void *from, size_t bytes, int64_t deadline) {
 }
 
 static ad_status lost(uint32_t rank, int error) {
-  if (error == ETIMEDOUT) return ad_fail(AD_SYSTEM, "rank %" PRIu32 " does not answer while ranks meet", rank);
-  return ad_fail(AD_PEER_FAILED, "rank %" PRIu32 " ended while ranks met: see what it printed (%s)", rank,
+  if (error == ETIMEDOUT)
+    return ad_fail(AD_SYSTEM, "rank %" PRIu32 " does not answer while the ranks join the world", rank);
+  return ad_fail(AD_PEER_FAILED,
+                 "rank %" PRIu32 " ended while the ranks joined the world; see what that rank printed (%s)", rank,
                  strerror(error));
 }
 
@@ -115,7 +117,7 @@ static ad_status say_missing(const ad_socket_meeting *m, int64_t seconds) {
   for (uint32_t rank = 1; rank < m->meeting.ranks; rank++)
     if (m->peers[rank] < 0) ad_text_add(&text, "%s%" PRIu32, missing++ ? ", " : "", rank);
   return ad_fail(AD_SYSTEM,
-                 "rank%s %s did not come within %" PRId64
+                 "rank%s %s did not join within %" PRId64
                  " s: every rank that the launcher started must open the world",
                  missing > 1 ? "s" : "", words, seconds);
 }
@@ -132,11 +134,12 @@ static ad_status take_rank(ad_socket_meeting *m, int fd) {
     return AD_OK;
   }
   close(fd);
-  return ad_fail(AD_INVALID,
-                 "a process joins as rank %" PRIu32 " of %" PRIu32 ", but the world of %" PRIu32
-                 " ranks has %s: the launcher must give each process its own rank, and all of them one number of ranks",
-                 said.rank, said.ranks, m->meeting.ranks,
-                 said.ranks != m->meeting.ranks ? "another size" : "that rank already");
+  return ad_fail(
+      AD_INVALID,
+      "a process joins as rank %" PRIu32 " of %" PRIu32 ", but the world of %" PRIu32
+      " ranks %s: the launcher must give each process its own rank, and all processes the same number of ranks",
+      said.rank, said.ranks, m->meeting.ranks,
+      said.ranks != m->meeting.ranks ? "has a different size" : "already has that rank");
 }
 
 // Rank 0: accepts connections until all other ranks have come.
@@ -161,7 +164,7 @@ static ad_status listen_for_all(ad_socket_meeting *m, const char *world, int64_t
   ad_status status = AD_OK;
   if (listener < 0 || bind(listener, (const struct sockaddr *)&name, size) || listen(listener, (int)m->meeting.ranks))
     status = ad_fail(AD_SYSTEM, "rank 0 cannot wait for the others: %s%s", strerror(errno),
-                     errno == EADDRINUSE ? "; another rank 0 of this launcher waits already" : "");
+                     errno == EADDRINUSE ? "; another process of this launcher already waits as rank 0" : "");
   if (!status) status = accept_all(m, listener, seconds);
   if (listener >= 0) close(listener);
   return status;
@@ -178,12 +181,12 @@ static ad_status connect_to_first(ad_socket_meeting *m, const char *world, int64
   while (connect(m->peers[0], (const struct sockaddr *)&name, size)) {
     if (ad_now() > m->deadline)
       return ad_fail(AD_SYSTEM,
-                     "rank 0 did not come within %" PRId64
+                     "rank 0 did not join within %" PRId64
                      " s: every rank that the launcher started must open the world",
                      seconds);
     nanosleep(&pause, NULL);
   }
-  if (!is_own_user(m->peers[0])) return ad_fail(AD_SYSTEM, "another user's process waits in rank 0's place");
+  if (!is_own_user(m->peers[0])) return ad_fail(AD_SYSTEM, "a process of another user listens on the socket of rank 0");
   int error = write_all(m->peers[0], &own, sizeof own, m->deadline);
   return error ? lost(0, error) : AD_OK;
 }

@@ -122,7 +122,7 @@ static void add_call(const ad_watchdog *dog, uint32_t rank, uint64_t channel, ui
   const shm_entry *entry = ad_shm_entry(dog->control, channel);
   const shm_slot *slot = entry ? slot_of(dog, entry, member_of(dog, entry, rank), sequence) : NULL;
   if (!slot || atomic_load(&slot->published) != sequence + 1) {
-    ad_text_add(text, "a collective that is over by now");
+    ad_text_add(text, "a collective that has ended");
     return;
   }
   ad_group_shape shape = ad_shm_entry_shape(dog->control, entry);
@@ -186,7 +186,7 @@ static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *recor
   if (state == 'T')
     ad_text_add(text, "(process %d) is stopped; `kill -CONT %d` lets it go on; its last collective: ", pid, pid);
   else
-    ad_text_add(text, "(process %d) %s outside of collectives; its last: ", pid, doing(dog, rank, state));
+    ad_text_add(text, "(process %d) %s outside of collectives; its last collective: ", pid, doing(dog, rank, state));
   add_last(dog, rank, record, text);
 }
 

@@ -25,8 +25,8 @@ static ad_status read_all(int file, const char *path, char *data, int64_t size) 
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return cannot_read(path, errno);
     if (n == 0)
-      return ad_fail(AD_IO, "%s: ended after %lld of %lld bytes: it changed while it was read", path, (long long)done,
-                     (long long)size);
+      return ad_fail(AD_IO, "%s: the file ended after %lld of %lld bytes: it changed while it was read", path,
+                     (long long)done, (long long)size);
     done += n;
   }
   return AD_OK;
@@ -37,9 +37,9 @@ static ad_status size_of(int file, const char *path, int64_t most, int64_t *out)
   struct stat status;
   if (fstat(file, &status)) return cannot_read(path, errno);
   if (S_ISDIR(status.st_mode)) return cannot_read(path, EISDIR);
-  if (!S_ISREG(status.st_mode)) return ad_fail(AD_IO, "%s: is no regular file", path);
+  if (!S_ISREG(status.st_mode)) return ad_fail(AD_IO, "%s: is not a regular file", path);
   if (status.st_size > most)
-    return ad_fail(AD_IO, "%s: holds %lld bytes, at most %lld are read", path, (long long)status.st_size,
+    return ad_fail(AD_IO, "%s: has %lld bytes, but at most %lld can be read", path, (long long)status.st_size,
                    (long long)most);
   *out = status.st_size;
   return AD_OK;
@@ -130,7 +130,7 @@ ad_status ad_file_list_add(ad_file_list *list, const char *path) {
   if (S_ISREG(status.st_mode)) return add_file(list, path, status.st_size);
   if (!S_ISDIR(status.st_mode)) return ad_fail(AD_IO, "%s: is neither a file nor a folder", path);
   AD_TRY(add_below(list, path));
-  if (list->count == before) return ad_fail(AD_IO, "%s: no regular file is in this folder", path);
+  if (list->count == before) return ad_fail(AD_IO, "%s: this folder contains no regular file", path);
   return AD_OK;
 }
 

@@ -11,10 +11,10 @@ enum { DOCUMENT_BYTES_MAX = 1 << 27 };
 static ad_status parse(const char *path, const char *text, int64_t size, json_t **out) {
   json_error_t error;
   json_t *document = json_loadb(text, (size_t)size, 0, &error);
-  if (!document) return ad_fail(AD_IO, "%s: is no JSON: line %d: %s", path, error.line, error.text);
+  if (!document) return ad_fail(AD_IO, "%s: is not JSON: line %d: %s", path, error.line, error.text);
   if (!json_is_object(document)) {
     json_decref(document);
-    return ad_fail(AD_IO, "%s: is no JSON object", path);
+    return ad_fail(AD_IO, "%s: is not a JSON object", path);
   }
   *out = document;
   return AD_OK;

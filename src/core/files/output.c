@@ -109,7 +109,7 @@ static ad_status check_size(int file, const char *path, int64_t bytes) {
   struct stat found;
   if (fstat(file, &found)) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
   if (found.st_size == bytes && S_ISREG(found.st_mode)) return AD_OK;
-  return ad_fail(AD_IO, "%s: is %lld bytes long, it was written with %lld", path, (long long)found.st_size,
+  return ad_fail(AD_IO, "%s: is %lld bytes long, but was written with %lld bytes", path, (long long)found.st_size,
                  (long long)bytes);
 }
 
@@ -120,8 +120,8 @@ static ad_status check_hash(int file, const char *path, uint64_t expected, XXH64
   ad_status status = hash_file(file, path, hash, buffer);
   ad_release(buffer);
   if (status || XXH64_digest(hash) == expected) return status;
-  return ad_fail(AD_IO, "%s: its checksum is %016llx, it was written with %016llx: bytes in it have changed", path,
-                 (unsigned long long)XXH64_digest(hash), (unsigned long long)expected);
+  return ad_fail(AD_IO, "%s: its checksum is %016llx, but was %016llx when it was written: the file has changed since",
+                 path, (unsigned long long)XXH64_digest(hash), (unsigned long long)expected);
 }
 
 ad_status ad_file_verify(const char *path, const ad_file_sum *expected) {

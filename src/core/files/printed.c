@@ -23,7 +23,8 @@ ad_status ad_document_print(const char *json, const char *of, ad_document_printe
                             char **out) {
   json_error_t error;
   json_t *document = json_loads(json, 0, &error);
-  if (!document) return ad_fail(AD_INVALID, "not the document of a %s: line %d: %s", of, error.line, error.text);
+  if (!document)
+    return ad_fail(AD_INVALID, "this is not the JSON document of a %s: line %d: %s", of, error.line, error.text);
   char *text = text_of_document(document, print, context);
   json_decref(document);
   if (!text) return ad_fail(AD_MEMORY, "no memory for the text of a %s", of);

@@ -51,7 +51,7 @@ ad_dtype ad_safetensors_dtype(const char *name) {
 /* ---- one tensor of the header ---- */
 
 static ad_status wrong(const ad_safetensors *file, const char *name, const char *what) {
-  return ad_fail(AD_INVALID, "%s: no safetensors file: tensor \"%.80s\" %s", file->path, name, what);
+  return ad_fail(AD_INVALID, "%s is not a safetensors file: tensor \"%.80s\" %s", file->path, name, what);
 }
 
 static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
@@ -59,8 +59,8 @@ static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_
   if (!name) return wrong(file, tensor->name, "has no dtype");
   tensor->dtype = ad_safetensors_dtype(name);
   if (tensor->dtype) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" is %.20s; F64, F32, BF16, F16, I32 and I64 are read", file->path,
-                 tensor->name, name);
+  return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has dtype %.20s; only F64, F32, BF16, F16, I32 and I64 can be read",
+                 file->path, tensor->name, name);
 }
 
 /* Reads a tensor's shape and computes its bytes. */
@@ -68,15 +68,15 @@ static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_
   const json_t *shape = json_object_get(entry, "shape");
   if (!json_is_array(shape)) return wrong(file, tensor->name, "has no shape");
   if (json_array_size(shape) > AD_DIMS_MAX)
-    return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has %zu dimensions; at most %d are read", file->path, tensor->name,
-                   json_array_size(shape), AD_DIMS_MAX);
+    return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has %zu dimensions; at most %d are allowed", file->path,
+                   tensor->name, json_array_size(shape), AD_DIMS_MAX);
   tensor->shape.ndim = (int)json_array_size(shape);
   tensor->bytes = ad_dtype_size(tensor->dtype);
   int overflows = 0;
   for (int dim = 0; dim < tensor->shape.ndim; dim++) {
     const json_t *size = json_array_get(shape, (size_t)dim);
     if (!json_is_integer(size) || json_integer_value(size) < 0)
-      return wrong(file, tensor->name, "has a dimension that is no size");
+      return wrong(file, tensor->name, "has a dimension that is not a whole number of at least 0");
     tensor->shape.dim[dim] = json_integer_value(size);
     overflows |= __builtin_mul_overflow(tensor->bytes, (size_t)tensor->shape.dim[dim], &tensor->bytes);
   }
@@ -91,11 +91,12 @@ static ad_status read_offsets(const ad_safetensors *file, const json_t *entry, a
     return wrong(file, tensor->name, "has no data_offsets");
   json_int_t begin = json_integer_value(first), end = json_integer_value(last);
   if (begin < 0 || end < begin || (uint64_t)end > file->data_bytes)
-    return ad_fail(AD_INVALID, "%s: no safetensors file: tensor \"%.80s\" at bytes %lld to %lld of %zu: %s", file->path,
-                   tensor->name, (long long)begin, (long long)end, file->data_bytes,
+    return ad_fail(AD_INVALID, "%s is not a safetensors file: tensor \"%.80s\" at bytes %lld to %lld of %zu: %s",
+                   file->path, tensor->name, (long long)begin, (long long)end, file->data_bytes,
                    (uint64_t)end > file->data_bytes ? "the file is cut short" : "they are in the wrong order");
   if ((size_t)(end - begin) != tensor->bytes)
-    return ad_fail(AD_INVALID, "%s: no safetensors file: tensor \"%.80s\" has %lld bytes, its shape and dtype say %zu",
+    return ad_fail(AD_INVALID,
+                   "%s is not a safetensors file: tensor \"%.80s\" has %lld bytes, but its shape and dtype need %zu",
                    file->path, tensor->name, (long long)(end - begin), tensor->bytes);
   tensor->data = file->data + begin;
   return AD_OK;
@@ -126,12 +127,12 @@ static ad_status check_places(const ad_safetensors *file) {
   for (size_t i = 0; i < file->count; i++) {
     const ad_safetensor *tensor = &file->tensors[i];
     const char *begin = tensor->data;
-    if (begin < next) return wrong(file, tensor->name, "overlaps another");
-    if (begin > next) return wrong(file, tensor->name, "leaves a gap before it");
+    if (begin < next) return wrong(file, tensor->name, "overlaps another tensor");
+    if (begin > next) return wrong(file, tensor->name, "has a gap before its bytes");
     next = begin + tensor->bytes;
   }
   if (next == file->data + file->data_bytes) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: no safetensors file: %zu bytes after the last tensor", file->path,
+  return ad_fail(AD_INVALID, "%s is not a safetensors file: %zu bytes follow the last tensor", file->path,
                  (size_t)(file->data + file->data_bytes - next));
 }
 
@@ -139,10 +140,11 @@ static ad_status check_metadata(const ad_safetensors *file, const json_t *metada
   const char *key;
   json_t *value;
   if (!json_is_object(metadata))
-    return ad_fail(AD_INVALID, "%s: no safetensors file: __metadata__ is no map", file->path);
+    return ad_fail(AD_INVALID, "%s is not a safetensors file: __metadata__ is not a JSON object", file->path);
   json_object_foreach((json_t *)metadata, key, value) {
     if (!json_is_string(value))
-      return ad_fail(AD_INVALID, "%s: no safetensors file: __metadata__ \"%.80s\" is no text", file->path, key);
+      return ad_fail(AD_INVALID, "%s is not a safetensors file: __metadata__ \"%.80s\" is not a string", file->path,
+                     key);
   }
   return AD_OK;
 }
@@ -173,13 +175,15 @@ static ad_status read_tensors(ad_safetensors *file) {
 static ad_status header_length(const unsigned char *bytes, size_t size, const char *path, size_t *out) {
   uint64_t length = 0;
   if (size < LENGTH_BYTES)
-    return ad_fail(AD_INVALID, "%s: no safetensors file: %zu bytes long, its header needs more", path, size);
+    return ad_fail(AD_INVALID, "%s is not a safetensors file: it has only %zu bytes, too few for a header", path, size);
   for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | bytes[i];
   if (length > AD_SAFETENSORS_HEADER_MAX)
-    return ad_fail(AD_INVALID, "%s: no safetensors file: its header says it has %llu bytes; at most %d are read", path,
+    return ad_fail(AD_INVALID,
+                   "%s is not a safetensors file: its header claims to have %llu bytes; at most %d are allowed", path,
                    (unsigned long long)length, AD_SAFETENSORS_HEADER_MAX);
   if (length > size - LENGTH_BYTES)
-    return ad_fail(AD_INVALID, "%s: no safetensors file, or cut short: a header of %llu bytes in a file of %zu", path,
+    return ad_fail(AD_INVALID,
+                   "%s is not a safetensors file, or is cut short: the header has %llu bytes, the whole file %zu", path,
                    (unsigned long long)length, size);
   *out = (size_t)length;
   return AD_OK;
@@ -209,10 +213,10 @@ static ad_status read_header(ad_safetensors *file, const ad_safetensors *like, c
     return take_tensors(like, file);
   file->names = json_loadb(bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &error);
   if (!file->names)
-    return ad_fail(AD_INVALID, "%s: no safetensors file: its header is no JSON: %s at byte %d", file->path, error.text,
-                   error.position);
+    return ad_fail(AD_INVALID, "%s is not a safetensors file: its header is not JSON: %s at byte %d", file->path,
+                   error.text, error.position);
   if (!json_is_object(file->names))
-    return ad_fail(AD_INVALID, "%s: no safetensors file: its header is no map", file->path);
+    return ad_fail(AD_INVALID, "%s is not a safetensors file: its header is not a JSON object", file->path);
   AD_TRY(read_tensors(file));
   ad_header_text_split(bytes + LENGTH_BYTES, length, &file->text);
   return AD_OK;
@@ -252,8 +256,8 @@ static ad_status cannot_read(const char *path) {
 static ad_status map_open_file(ad_safetensors *file, const ad_safetensors *like, int opened) {
   struct stat found;
   if (fstat(opened, &found)) return cannot_read(file->path);
-  if (!S_ISREG(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be read: it is no regular file", file->path);
-  if (!found.st_size) return ad_fail(AD_INVALID, "%s: no safetensors file: it is empty", file->path);
+  if (!S_ISREG(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be read: it is not a regular file", file->path);
+  if (!found.st_size) return ad_fail(AD_INVALID, "%s is not a safetensors file: it is empty", file->path);
   file->mapped = (size_t)found.st_size;
   void *mapping = mmap(NULL, file->mapped, PROT_READ, MAP_PRIVATE, opened, 0);
   if (mapping == MAP_FAILED) return cannot_read(file->path);

@@ -30,9 +30,10 @@ static ad_status add_metadata(json_t *header, const char *const *pairs, const ch
   json_t *metadata = json_object();
   json_object_set_new(header, metadata_name, metadata);
   for (size_t i = 0; pairs[i]; i += 2) {
-    if (!pairs[i + 1]) return ad_fail(AD_INVALID, "%s: the metadata's key \"%s\" has no text", path, pairs[i]);
+    if (!pairs[i + 1]) return ad_fail(AD_INVALID, "%s: the metadata's key \"%s\" has no value", path, pairs[i]);
     if (json_object_set_new(metadata, pairs[i], json_string(pairs[i + 1])))
-      return ad_fail(AD_INVALID, "%s: the metadata \"%s\" cannot be written: keys and texts are UTF-8", path, pairs[i]);
+      return ad_fail(AD_INVALID, "%s: the metadata \"%s\" cannot be written: keys and values must be UTF-8", path,
+                     pairs[i]);
   }
   return AD_OK;
 }
@@ -42,12 +43,13 @@ static ad_status check_tensor(const ad_safetensor *tensor, const char *path) {
   const char *fault = ad_shape_fault(&tensor->shape, text, sizeof text);
   if (fault) return ad_fail(AD_INVALID, "%s: the tensor \"%s\": %s", path, tensor->name, fault);
   if (!ad_dtype_size(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s: the tensor \"%s\": %d is no dtype", path, tensor->name, (int)tensor->dtype);
+    return ad_fail(AD_INVALID, "%s: the tensor \"%s\": %d is not a dtype", path, tensor->name, (int)tensor->dtype);
   if (!ad_safetensors_dtype_name(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s: the tensor \"%s\" is %s; F64, F32, BF16, F16, I32 and I64 are written", path,
+    return ad_fail(AD_INVALID,
+                   "%s: the tensor \"%s\" has dtype %s; only F64, F32, BF16, F16, I32 and I64 can be written", path,
                    tensor->name, ad_dtype_name(tensor->dtype));
   if (strcmp(tensor->name, metadata_name) != 0) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: no tensor can have the name \"%s\"", path, metadata_name);
+  return ad_fail(AD_INVALID, "%s: a tensor cannot have the name \"%s\"", path, metadata_name);
 }
 
 /* Adds each tensor's description to the header, and fills `sizes`. */
@@ -59,9 +61,9 @@ static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_
     AD_TRY(check_tensor(tensor, path));
     sizes[i] = (size_t)ad_shape_numel(&tensor->shape) * ad_dtype_size(tensor->dtype);
     if (json_object_get(header, tensor->name))
-      return ad_fail(AD_INVALID, "%s: the name %s is given to two tensors", path, tensor->name);
+      return ad_fail(AD_INVALID, "%s: two tensors have the name %s", path, tensor->name);
     if (json_object_set_new(header, tensor->name, describe(tensor, end, end + sizes[i])))
-      return ad_fail(AD_INVALID, "%s: the tensor \"%s\" cannot be described: names are UTF-8", path, tensor->name);
+      return ad_fail(AD_INVALID, "%s: the tensor \"%s\" cannot be written: names must be UTF-8", path, tensor->name);
     if (sizes[i] > SIZE_MAX / 2 - end)
       return ad_fail(AD_INVALID, "%s: the tensors are larger than a file can be", path);
     end += sizes[i];
@@ -120,7 +122,7 @@ ad_status ad_safetensors_create(const char *path, const ad_safetensor *tensors, 
 ad_status ad_safetensors_add(ad_safetensors_writer *writer, const void *data) {
   AD_NEED(writer);
   if (writer->next == writer->count)
-    return ad_fail(AD_INVALID, "all %zu tensors of the safetensors file are written; there is no next one",
+    return ad_fail(AD_INVALID, "all %zu tensors of the safetensors file are already written; there is no next one",
                    writer->count);
   if (writer->sizes[writer->next]) AD_NEED(data);
   AD_TRY(ad_output_write(writer->output, data, writer->sizes[writer->next]));

@@ -51,11 +51,12 @@ static ad_status check_axis(const ad_layout *layout, const char *site, ad_move m
 static ad_status check_call(const char *site, ad_move move, ad_axes axes, ad_type to, int ndim) {
   char type[AD_TYPE_TEXT_MAX];
   if ((unsigned)move >= AD_MOVE_COUNT || !ad_type_is_known(to) || (axes & ~AD_AXES_ALL))
-    return ad_fail(AD_INVALID, "%s: move %d of axes 0x%x to type 0x%x: no such move, axis or type", site, (int)move,
-                   axes, to);
+    return ad_fail(AD_INVALID, "%s: move %d of axes 0x%x to type 0x%x: the move, an axis or the type does not exist",
+                   site, (int)move, axes, to);
   if (ad_type_dim(to) >= ndim)
-    return ad_fail(AD_TYPE, "%s: %s: to %s, but the value has %d dimension%s; a cut is along one of them", site,
-                   ad_move_name(move), ad_type_print(to, type, sizeof type), ndim, ndim == 1 ? "" : "s");
+    return ad_fail(AD_TYPE,
+                   "%s: %s: the new type is %s, but the value has only %d dimension%s; a cut must be along one of them",
+                   site, ad_move_name(move), ad_type_print(to, type, sizeof type), ndim, ndim == 1 ? "" : "s");
   return AD_OK;
 }
 

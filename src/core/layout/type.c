@@ -44,14 +44,14 @@ int64_t ad_shape_numel(const ad_shape *shape) {
 const char *ad_shape_fault(const ad_shape *shape, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   if (shape->ndim < 0 || shape->ndim > AD_DIMS_MAX) {
-    ad_text_add(&text, "%d dimensions; 0 to %d are possible", shape->ndim, AD_DIMS_MAX);
+    ad_text_add(&text, "the shape has %d dimensions, but may have 0 to %d", shape->ndim, AD_DIMS_MAX);
     return buffer;
   }
   /* the most elements whose bytes a size_t can count, whatever their dtype */
   int64_t room = INT64_MAX / (int64_t)sizeof(double);
   for (int i = 0; i < shape->ndim; i++) {
     int64_t dim = shape->dim[i];
-    if (dim < 0) ad_text_add(&text, "dimension %d is %" PRId64 "; sizes are 0 or more", i, dim);
+    if (dim < 0) ad_text_add(&text, "dimension %d has size %" PRId64 "; a size must be 0 or more", i, dim);
     if (dim > room) ad_text_add(&text, "the sizes multiply to more elements than memory can hold");
     if (dim < 0 || dim > room) return buffer;
     room /= dim ? dim : 1;

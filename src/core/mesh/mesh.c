@@ -47,7 +47,7 @@ ad_status ad_mesh_create_stage(const ad_mesh *mesh, int64_t position, ad_mesh **
   char text[AD_MESH_TEXT_MAX];
   int64_t positions = mesh->axis_size[AD_PP];
   if (position < 0 || position >= positions)
-    return ad_fail(AD_INVALID, "mesh \"%s\": there is no position %" PRId64 " on pp; they are 0 to %" PRId64,
+    return ad_fail(AD_INVALID, "mesh \"%s\": there is no position %" PRId64 " on pp; the positions are 0 to %" PRId64,
                    mesh->text, position, positions - 1);
   AD_TRY(text_without(mesh, AD_PP, "stage", text));
   return ad_mesh_create_pool(text, mesh->first_rank + position * (mesh->size / positions), out);
@@ -58,7 +58,7 @@ ad_status ad_mesh_create_both(const ad_mesh *a, const ad_mesh *b, ad_mesh **out)
   const ad_mesh *low = a->first_rank < b->first_rank ? a : b, *high = low == a ? b : a;
   char text[32];
   if (ad_mesh_last_rank(low) >= high->first_rank)
-    return ad_fail(AD_INVALID, "mesh: \"%s\" and \"%s\" have ranks in common", a->text, b->text);
+    return ad_fail(AD_INVALID, "mesh: \"%s\" and \"%s\" have ranks in common, but must have none", a->text, b->text);
   snprintf(text, sizeof text, "dp_shard=%" PRId64, low->size + high->size);
   AD_TRY(ad_mesh_create_pool(text, low->first_rank, out));
   (*out)->head = low->size;
@@ -73,8 +73,9 @@ const char *ad_mesh_text(const ad_mesh *mesh) { return mesh->text; }
 /* Parses the mesh's text again and compares every field. */
 ad_status ad_mesh_check(const ad_mesh *mesh) {
   ad_mesh again;
-  if (!mesh) return ad_fail(AD_INVALID, "mesh check: there is no mesh");
-  if (!memchr(mesh->text, 0, sizeof mesh->text)) return ad_fail(AD_INVALID, "mesh check: its text has no end");
+  if (!mesh) return ad_fail(AD_INVALID, "mesh check: the mesh is NULL");
+  if (!memchr(mesh->text, 0, sizeof mesh->text))
+    return ad_fail(AD_INVALID, "mesh check: the mesh's text is not terminated");
   AD_TRY(ad_mesh_parse(mesh->text, mesh->first_rank, &again));
   if (again.size != mesh->size)
     return ad_fail(AD_INVALID, "mesh check: \"%s\" has %" PRId64 " ranks, the mesh says %" PRId64, mesh->text,

@@ -31,21 +31,21 @@ static void set_defaults(ad_adamw_options *options) {
 
 static ad_status check_options(const ad_adamw_options *options) {
   if (!(options->beta1 > 0 && options->beta1 < 1 && options->beta2 > 0 && options->beta2 < 1))
-    return ad_fail(AD_INVALID, "AdamW: beta1 and beta2 must lie between 0 and 1, are %g and %g", options->beta1,
+    return ad_fail(AD_INVALID, "AdamW: beta1 and beta2 must lie between 0 and 1, but are %g and %g", options->beta1,
                    options->beta2);
   if (!(options->epsilon > 0 && isfinite(options->epsilon)))
-    return ad_fail(AD_INVALID, "AdamW: epsilon must be above 0, is %g", options->epsilon);
+    return ad_fail(AD_INVALID, "AdamW: epsilon must be above 0, but is %g", options->epsilon);
   if (!(options->weight_decay >= 0 && isfinite(options->weight_decay)))
-    return ad_fail(AD_INVALID, "AdamW: weight_decay must be at least 0, is %g", options->weight_decay);
+    return ad_fail(AD_INVALID, "AdamW: weight_decay must be at least 0, but is %g", options->weight_decay);
   return AD_OK;
 }
 
 static ad_status check_param(const ad_array *param, size_t index) {
   if (param->dtype != AD_F32 && param->dtype != AD_F64)
-    return ad_fail(AD_INVALID, "AdamW: parameter %zu is %s; AdamW updates only f32 and f64", index,
+    return ad_fail(AD_INVALID, "AdamW: parameter %zu has dtype %s; AdamW can update only f32 and f64", index,
                    ad_dtype_name(param->dtype));
   if (param->scale)
-    return ad_fail(AD_TYPE, "AdamW: parameter %zu carries the scale 2^-%d; a parameter has scale 1", index,
+    return ad_fail(AD_TYPE, "AdamW: parameter %zu is stored times 2^-%d; a parameter must be stored unscaled", index,
                    param->scale);
   return AD_OK;
 }
@@ -114,21 +114,24 @@ static ad_status check_meets(const slot *s, const ad_array *array, const char *w
   char mine[256], theirs[256];
   const ad_array *state = &s->moment[0];
   if (!ad_shape_equal(&state->shape, &array->shape))
-    return ad_fail(AD_INVALID, "%s: AdamW: %s %zu has shape %s, its state %s; nothing was updated", site, what, index,
-                   ad_shape_print(&array->shape, theirs, sizeof theirs),
+    return ad_fail(AD_INVALID, "%s: AdamW: %s %zu has shape %s, but its state has shape %s; nothing was updated", site,
+                   what, index, ad_shape_print(&array->shape, theirs, sizeof theirs),
                    ad_shape_print(&state->shape, mine, sizeof mine));
   if (!ad_layout_equal(&state->layout, &array->layout))
     return ad_fail(AD_TYPE,
-                   "%s: AdamW: %s %zu is %s, its state %s; reduce it to the storage layout; nothing was updated", site,
-                   what, index, ad_layout_print(&array->layout, theirs, sizeof theirs),
+                   "%s: AdamW: %s %zu has layout %s, but its state has layout %s; reduce it to the storage layout; "
+                   "nothing was updated",
+                   site, what, index, ad_layout_print(&array->layout, theirs, sizeof theirs),
                    ad_layout_print(&state->layout, mine, sizeof mine));
   if (array->scale)
-    return ad_fail(AD_TYPE, "%s: AdamW: %s %zu carries the scale 2^-%d, its state 1; nothing was updated", site, what,
-                   index, array->scale);
+    return ad_fail(AD_TYPE, "%s: AdamW: %s %zu is stored times 2^-%d, but its state is unscaled; nothing was updated",
+                   site, what, index, array->scale);
   if (!ad_shape_equal(&state->local, &array->local))
-    return ad_fail(AD_INVALID, "%s: AdamW: the local part of %s %zu is %s, that of its state %s; nothing was updated",
-                   site, what, index, ad_shape_print(&array->local, theirs, sizeof theirs),
-                   ad_shape_print(&state->local, mine, sizeof mine));
+    return ad_fail(
+        AD_INVALID,
+        "%s: AdamW: the local part of %s %zu has shape %s, but that of its state has shape %s; nothing was updated",
+        site, what, index, ad_shape_print(&array->local, theirs, sizeof theirs),
+        ad_shape_print(&state->local, mine, sizeof mine));
   if (array->data || !state->data || !ad_array_numel(array)) return AD_OK;
   return ad_fail(AD_INVALID, "%s: AdamW: %s %zu has no data; nothing was updated", site, what, index);
 }
@@ -149,8 +152,8 @@ static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t i
   if (!grad) return AD_OK;
   AD_TRY(check_meets(s, grad, "gradient", index, site));
   if (ad_dtype_is_float(grad->dtype)) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: AdamW: gradient %zu is %s, it must be a floating dtype; nothing was updated", site,
-                 index, ad_dtype_name(grad->dtype));
+  return ad_fail(AD_TYPE, "%s: AdamW: gradient %zu has dtype %s, but must have a floating dtype; nothing was updated",
+                 site, index, ad_dtype_name(grad->dtype));
 }
 
 static ad_status check_step(const ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,

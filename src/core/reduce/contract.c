@@ -9,8 +9,7 @@ static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 
 
 static ad_status check_float(ad_dtype dtype, const char *field) {
   if (ad_dtype_is_float(dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "contract: %s is %s; a gradient contract takes f64, f32, bf16 or f16", field,
-                 ad_dtype_name(dtype));
+  return ad_fail(AD_INVALID, "contract: %s is %s, but must be f64, f32, bf16 or f16", field, ad_dtype_name(dtype));
 }
 
 ad_status ad_contract_complete(ad_contract *contract) {
@@ -21,21 +20,21 @@ ad_status ad_contract_complete(ad_contract *contract) {
   if (!full.reduce) full.reduce = full.grad;
   if (!full.reduce) {
     return ad_fail(AD_INVALID,
-                   "contract: raw keeps the producer's dtype, which is not known here; give grad, the dtype that "
-                   "gradients come in, or reduce");
+                   "contract: a raw gradient keeps the dtype in which it is produced, which is not known yet; set grad "
+                   "to that dtype, or set reduce");
   }
   if (!full.accumulate) full.accumulate = full.reduce == AD_F64 ? AD_F64 : AD_F32;
   AD_TRY(check_float(full.param, "param"));
   if (full.grad) AD_TRY(check_float(full.grad, "grad"));
   AD_TRY(check_float(full.reduce, "reduce"));
   if (width(full.accumulate) < 2) {
-    return ad_fail(AD_INVALID, "contract: accumulate is %s; sums form in f32 or f64", ad_dtype_name(full.accumulate));
+    return ad_fail(AD_INVALID, "contract: accumulate is %s, but must be f32 or f64", ad_dtype_name(full.accumulate));
   }
   if (width(full.accumulate) < width(full.reduce)) {
-    return ad_fail(
-        AD_INVALID,
-        "contract: accumulate %s is narrower than reduce %s, so that sums would lose what was sent; take at least %s",
-        ad_dtype_name(full.accumulate), ad_dtype_name(full.reduce), ad_dtype_name(full.reduce));
+    return ad_fail(AD_INVALID,
+                   "contract: accumulate %s is narrower than reduce %s, so sums would lose precision; accumulate must "
+                   "be at least %s",
+                   ad_dtype_name(full.accumulate), ad_dtype_name(full.reduce), ad_dtype_name(full.reduce));
   }
   *contract = full;
   return AD_OK;

@@ -30,8 +30,8 @@ static ad_status check_layout(const ad_layout *layout) {
     ad_type is = layout->type[axis];
     if (is == AD_P || is == AD_R || is == AD_I) continue;
     return ad_fail(AD_TYPE,
-                   "count: %s on `%s`, but a count is P where each rank counts its own part, R or I where all ranks "
-                   "count the same",
+                   "the layout of a count is %s on `%s`, but must be P where each rank counts its own part, or R or I "
+                   "where all ranks count the same",
                    ad_type_print(is, type, sizeof type), ad_axis_name((ad_axis)axis));
   }
   return AD_OK;
@@ -93,7 +93,9 @@ ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *si
   if (!site) site = AD_NO_SITE;
   AD_NEED(count, local);
   if (ad_count_is_under_way(count)) {
-    return ad_fail(AD_INVALID, "%s: count: the one posted before is still under way; wait for it first", site);
+    return ad_fail(AD_INVALID,
+                   "%s: count: the count that was posted before is still under way; wait for it first (ad_count_wait)",
+                   site);
   }
   posted_count *posted = count->posted;
   posted->state = NOT_POSTED;
@@ -107,7 +109,8 @@ ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *si
 ad_status ad_count_wait(const ad_count *count, int64_t *total) {
   AD_NEED(count);
   posted_count *posted = count->posted;
-  if (posted->state == NOT_POSTED) return ad_fail(AD_INVALID, "count: wait, but none was posted");
+  if (posted->state == NOT_POSTED)
+    return ad_fail(AD_INVALID, "ad_count_wait: no count was posted; call ad_count_post first");
   if (posted->state == UNDER_WAY) {
     AD_TRY(ad_comm_wait(count->comm, &posted->request));
     posted->array.layout = posted->summed.layout;

@@ -21,7 +21,8 @@ static ad_status fill(ad_reducer *reducer, const char *folder, ad_dump *dump) {
 ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t after, int64_t step) {
   AD_NEED(reducer, folder);
   if (reducer->state != AD_BETWEEN_STEPS)
-    return ad_fail(AD_INVALID, "reducer: a dump is asked for between steps; nothing was changed");
+    return ad_fail(AD_INVALID,
+                   "reducer: ad_reducer_dump was called inside a step; call it between steps; nothing was changed");
   if (ad_comm_is_dry(reducer->comm) || !reducer->param_count) return AD_OK;
   ad_dump_destroy(reducer);
   AD_TRY(ad_new(1, &reducer->dump));
@@ -61,7 +62,8 @@ static int is_lost(const ad_reducer *reducer) {
 void ad_dump_end(ad_reducer *reducer) {
   const ad_dump *dump = reducer->dump;
   if (dump && !dump->has_sums && !is_lost(reducer) && !ad_dump_rank(reducer))
-    ad_log(AD_LOG_WARNING, "nothing was dumped to %s: step %lld did not come", dump->folder, (long long)dump->step);
+    ad_log(AD_LOG_WARNING, "nothing was dumped to %s, because step %lld was never reached", dump->folder,
+           (long long)dump->step);
   ad_dump_destroy(reducer);
 }
 
@@ -147,7 +149,8 @@ ad_status ad_dump_sums(ad_reducer *reducer) {
 ad_status ad_reducer_reported(ad_reducer *reducer, double norm) {
   AD_NEED(reducer);
   if (reducer->state != AD_BETWEEN_STEPS)
-    return ad_fail(AD_INVALID, "reducer: a norm is reported between steps; nothing was changed");
+    return ad_fail(AD_INVALID,
+                   "reducer: ad_reducer_reported was called inside a step; call it between steps; nothing was changed");
   if (!reducer->dump || !reducer->dump->has_sums || !isfinite(norm)) return AD_OK;
   reducer->dump->norm = norm;
   return ad_dump_write_sums(reducer);

@@ -39,8 +39,10 @@ static ad_status find_box(const ad_reducer *reducer, const ad_reduced_param *par
   ad_group own = ad_mesh_group(layout->mesh, own_axes(layout), rank);
   *out = (box){0};
   if (own.axes && param->shape.ndim == AD_DIMS_MAX)
-    return ad_fail(AD_INVALID, "`%s` has %d dimensions and is V: a dump has no room for one more", param->name,
-                   AD_DIMS_MAX);
+    return ad_fail(AD_INVALID,
+                   "`%s` cannot be dumped: it has %d dimensions, the most that a dump can hold, and as it is V the "
+                   "dump would need one more",
+                   param->name, AD_DIMS_MAX);
   if (own.axes) add_dim(out, ad_group_size(&own), (ad_span){ad_group_index(&own, rank), 1});
   for (int dim = 0; dim < param->shape.ndim; dim++) {
     ad_span held = {0};
@@ -53,7 +55,8 @@ static ad_status find_box(const ad_reducer *reducer, const ad_reduced_param *par
 static ad_status check_types(const ad_reduced_param *param) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (ad_type_is_zigzag(param->gradient.type[axis]) || ad_type_is_zigzag(param->storage.type[axis]))
-      return ad_fail(AD_INVALID, "`%s` is cut zigzag: a dump holds boxes", param->name);
+      return ad_fail(AD_INVALID, "`%s` cannot be dumped: it is cut zigzag, and a dump holds only contiguous parts",
+                     param->name);
   }
   return AD_OK;
 }
@@ -148,7 +151,9 @@ static void put(dump_file *file, const char *key, const char *text) {
 static ad_status put_json(dump_file *file, const char *key, const json_t *value) {
   if (!json_object_size(value)) return AD_OK;
   char *text = json_dumps(value, JSON_COMPACT);
-  if (!text) return ad_fail(AD_INVALID, "the names of parameters are no UTF-8, or there is no memory to tell them");
+  if (!text)
+    return ad_fail(AD_INVALID,
+                   "the names of parameters cannot be written to the dump: they are not UTF-8, or there is no memory");
   file->texts[file->text_count++] = text;
   put(file, key, text);
   return AD_OK;
@@ -239,8 +244,8 @@ static ad_status path_of(const ad_reducer *reducer, int microbatch, char **out) 
 static ad_status check_new(const char *path, ad_status refusal) {
   if (access(path, F_OK)) return AD_OK;
   return ad_fail(refusal,
-                 "%s is there already: a dump goes to a folder without one, and of two reducers in a program one needs "
-                 "a prefix, or files of another name (ad_reducer_options)",
+                 "%s already exists: dump to a folder without this file; if a program has two reducers, give one of "
+                 "them another `prefix` or `files` (ad_reducer_options)",
                  path);
 }
 

@@ -73,7 +73,8 @@ static void add_factor(const ad_reducer *reducer, int64_t stride, int64_t size, 
 
 static ad_status refuse(const ad_reducer *reducer, size_t i) {
   return ad_fail(AD_INVALID,
-                 "a dump names one mesh: `%s` lies on \"%s\" and `%s` on \"%s\", and no mesh has the axes of both",
+                 "a dump can have only one mesh, but `%s` lies on \"%s\" and `%s` on \"%s\", and no single mesh has "
+                 "the axes of both",
                  reducer->params[0].name, ad_mesh_text(mesh_of(reducer, 0)), reducer->params[i].name,
                  ad_mesh_text(mesh_of(reducer, i)));
 }

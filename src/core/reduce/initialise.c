@@ -42,15 +42,16 @@ ad_status ad_param_initialise(const ad_param_spec *spec, uint64_t seed, int64_t 
   spec = &own;
   char declared[128], given[128];
   if (!ad_shape_equal(&spec->shape, &value->shape)) {
-    return ad_fail(AD_INVALID, "parameter %s is declared %s, the array that takes its initial value is %s", spec->name,
-                   ad_shape_print(&spec->shape, declared, sizeof declared),
+    return ad_fail(AD_INVALID,
+                   "parameter %s is declared with shape %s, but the array for its initial value has shape %s",
+                   spec->name, ad_shape_print(&spec->shape, declared, sizeof declared),
                    ad_shape_print(&value->shape, given, sizeof given));
   }
   if (!ad_dtype_is_float(value->dtype) || value->scale != 0) {
-    return ad_fail(
-        AD_INVALID,
-        "parameter %s: the array that takes its initial value is %s at scale %d; a float at scale 0 is needed",
-        spec->name, ad_dtype_name(value->dtype), value->scale);
+    return ad_fail(AD_INVALID,
+                   "parameter %s: the array for its initial value has dtype %s and scale %d, but must have a floating "
+                   "dtype and scale 0",
+                   spec->name, ad_dtype_name(value->dtype), value->scale);
   }
   if (!value->data || !ad_array_numel(value)) return AD_OK;
   filling to = {spec, seed, ad_random_stream(spec->name), value, 0};

@@ -6,9 +6,8 @@
 
 static ad_status refuse_step(const ad_reduced_param *param, ad_path_step step, const char *why) {
   char axes[96], layout[160], storage[160];
-  return ad_fail(AD_INVALID,
-                 "parameter `%s`: its storage \"%s\" of what is computed as \"%s\" needs %s over %s, but %s",
-                 param->name, ad_layout_print(&param->storage, storage, sizeof storage),
+  return ad_fail(AD_INVALID, "parameter `%s`: storage \"%s\" with layout \"%s\" needs %s over %s, but %s", param->name,
+                 ad_layout_print(&param->storage, storage, sizeof storage),
                  ad_layout_print(&param->layout, layout, sizeof layout), ad_move_name(step.move),
                  ad_axes_print(step.axes, axes, sizeof axes), why);
 }
@@ -24,12 +23,16 @@ static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *p
   ad_path_step step = key->steps[index];
   if (step.move == AD_MOVE_ALL_REDUCE) return AD_OK;
   if (step.move != AD_MOVE_REDUCE_SCATTER)
-    return refuse_step(param, step, "gradients are cut only where they are summed: store it there as it is computed");
-  if (index) return refuse_step(param, step, "a gradient is cut in one step: cut its storage on neighbouring axes");
+    return refuse_step(
+        param, step,
+        "gradients can be cut only on axes where they are summed; on other axes storage must equal the layout");
+  if (index)
+    return refuse_step(param, step, "a gradient must be cut in one step; cut the storage on neighbouring axes");
   if (step.to != AD_S(0) || !param->shape.ndim)
-    return refuse_step(param, step, "storage is cut along the first dimension: S0");
+    return refuse_step(param, step, "storage can be cut only along the first dimension: S0");
   if (!is_cut_by_rows(reducer, param, step.axes))
-    return refuse_step(param, step, "its parts are not those of one cut over all these ranks; cut it on one axis");
+    return refuse_step(param, step,
+                       "its parts differ from those of one cut over all these ranks; cut the storage on one axis");
   return AD_OK;
 }
 

@@ -345,7 +345,7 @@ static const ad_mistake mistakes[] = {
      .at = {{AD_SEAM_CONTRACT, take_raw_for_contract}}},
     {.name = "narrow-accumulate",
      .catalogue = 25,
-     .words = "sums form in bf16 where more was promised",
+     .words = "sums are formed in bf16 although the contract promises a wider dtype",
      .needs = AD_NEED_TOKENS | AD_NEED_REDUCED | AD_NEED_WIDE_SUMS,
      .of_dtype = 1,
      .at = {{AD_SEAM_ADDED, round_added},
@@ -365,7 +365,7 @@ static const ad_mistake mistakes[] = {
      .needs = AD_NEED_TOKENS | AD_NEED_OVER_ONE,
      .at = {{AD_SEAM_REDUCED, add_to_itself}}},
     {.name = "padding-counted",
-     .words = "what pads uneven shards is counted",
+     .words = "the padding of uneven shards is counted",
      .needs = AD_NEED_TOKENS | AD_NEED_UNEVEN,
      .at = {{AD_SEAM_REDUCED, count_padding}}},
 };

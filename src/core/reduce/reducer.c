@@ -39,8 +39,8 @@ static ad_status check_sorted(const ad_numbered_name *names, size_t count) {
     if (again && (!found || names[i].index < found->index)) found = &names[i];
   }
   if (!found) return AD_OK;
-  return ad_fail(AD_INVALID, "reducer: parameters %zu and %zu are both named `%s`; names are unique", found[-1].index,
-                 found->index, found->name);
+  return ad_fail(AD_INVALID, "reducer: parameters %zu and %zu are both named `%s`; names must be unique",
+                 found[-1].index, found->index, found->name);
 }
 
 static ad_status check_names(const ad_param_spec *params, size_t count) {
@@ -68,8 +68,8 @@ static ad_status check_stored_type(const ad_param_spec *spec) {
   ad_axes partial = ad_layout_axes_of(&spec->storage, AD_P);
   if (!partial) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "reducer: parameter `%s`: its storage is P on `%s`, so that its gradient would not be summed; what an "
-                 "optimizer updates is R, I, V or cut",
+                 "reducer: parameter `%s`: its storage is P on `%s`, so its gradient would not be summed; storage must "
+                 "be R, I, V or cut (S)",
                  spec->name, ad_axes_print(partial, axes, sizeof axes));
 }
 
@@ -79,8 +79,8 @@ static ad_status check_spec(const ad_param_spec *spec) {
     return check_stored_type(spec);
   }
   return ad_fail(AD_INVALID,
-                 "reducer: parameter `%s`: its %s has no mesh; make one with ad_layout_parse or "
-                 "ad_layout_all, and where nothing is cut let storage be the layout",
+                 "reducer: parameter `%s`: its %s has no mesh; make one with ad_layout_parse or ad_layout_all, and set "
+                 "storage to the layout if nothing is sharded",
                  spec->name, spec->layout.mesh ? "storage" : "layout");
 }
 
@@ -223,9 +223,10 @@ typedef struct ad_caller {
 #define CALLER(name) ((ad_caller){name, site ? site : AD_NO_SITE})
 
 static ad_status check_reducer(const ad_reducer *reducer, ad_caller by) {
-  if (!reducer) return ad_fail(AD_INVALID, "%s: reducer: %s of a reducer that is NULL", by.site, by.call);
+  if (!reducer) return ad_fail(AD_INVALID, "%s: reducer: %s was called with a reducer that is NULL", by.site, by.call);
   if (reducer->state != AD_SUMS_LOST) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: reducer: %s after a call that failed halfway; the reducer can only be destroyed",
+  return ad_fail(AD_INVALID,
+                 "%s: reducer: %s was called after a call that failed halfway; the reducer can only be destroyed",
                  by.site, by.call);
 }
 
@@ -233,8 +234,8 @@ static ad_status need_state(const ad_reducer *reducer, ad_reducer_state state, a
   AD_TRY(check_reducer(reducer, by));
   if (reducer->state == state) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: reducer: %s %s; a step is begin_microbatch, add for each gradient, end_microbatch, and finish "
-                 "after the last; nothing was changed",
+                 "%s: reducer: %s was called %s; a step is begin_microbatch, add for each gradient, end_microbatch, "
+                 "and finish after the last microbatch; nothing was changed",
                  by.site, by.call, expected);
 }
 
@@ -258,14 +259,14 @@ static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller 
   if (sync == AD_SYNC_NONE && reducer->options.reuses) {
     return ad_fail(
         AD_INVALID,
-        "%s: reducer: begin_microbatch with AD_SYNC_NONE of a reducer that reuses memory: gradients that are "
-        "not sent need memory for all of them; create it without `reuses`; nothing was changed",
+        "%s: reducer: begin_microbatch was called with AD_SYNC_NONE, but a reducer that reuses memory cannot keep all "
+        "gradients that are not sent; create the reducer without `reuses`; nothing was changed",
         by.site);
   }
   if ((unsigned)sync <= AD_SYNC_ALL) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: reducer: begin_microbatch with sync %d; it is AD_SYNC_NONE, AD_SYNC_SHARD or, in the last "
-                 "microbatch of a step, AD_SYNC_ALL; nothing was changed",
+                 "%s: reducer: begin_microbatch was called with sync %d, which must be AD_SYNC_NONE, AD_SYNC_SHARD or, "
+                 "in the last microbatch of a step, AD_SYNC_ALL; nothing was changed",
                  by.site, (int)sync);
 }
 
@@ -294,13 +295,14 @@ ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, cons
 static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller by) {
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
   if (param >= reducer->param_count) {
-    return ad_fail(AD_INVALID, "%s: reducer: %s of parameter %zu; there are %zu", by.site, by.call, param,
-                   reducer->param_count);
+    return ad_fail(AD_INVALID,
+                   "%s: reducer: %s was called for parameter %zu; there are %zu parameters, numbered from 0", by.site,
+                   by.call, param, reducer->param_count);
   }
   if (!reducer->params[param].arrived) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: reducer: %s of `%s`, whose gradient of this microbatch is there already; hand in the sum of its "
-                 "uses once; nothing was changed",
+                 "%s: reducer: %s was called for `%s`, whose gradient was already added in this microbatch; if the "
+                 "parameter is used several times, add the sum of its gradients once; nothing was changed",
                  by.site, by.call, reducer->params[param].name);
 }
 
@@ -333,8 +335,8 @@ static ad_status refuse_layout(const ad_reduced_param *param, const ad_layout *l
   char have[160], want[160], of[160];
   ad_layouts_shown_apart(layout, &param->gradient, have, want, sizeof have);
   return ad_fail(AD_TYPE,
-                 "%s: reducer: the gradient of `%s` is \"%s\"; the parameter is \"%s\", so it must be \"%s\": "
-                 "describe it with ad_layout_dual of the parameter's layout",
+                 "%s: reducer: the gradient of `%s` has layout \"%s\"; the parameter has layout \"%s\", so the "
+                 "gradient must have \"%s\": describe it with ad_layout_dual of the parameter's layout",
                  site, param->name, have, ad_layout_shown(&param->layout, of, sizeof of), want);
 }
 
@@ -347,17 +349,19 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
                    param->name, grad->scale);
   }
   if (!ad_shape_equal(&grad->shape, &param->shape)) {
-    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` has shape %s, the parameter %s", site, param->name,
-                   ad_shape_print(&grad->shape, have, sizeof have), ad_shape_print(&param->shape, want, sizeof want));
+    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` has shape %s, but the parameter has shape %s", site,
+                   param->name, ad_shape_print(&grad->shape, have, sizeof have),
+                   ad_shape_print(&param->shape, want, sizeof want));
   }
   if (!ad_dtype_is_float(grad->dtype)) {
-    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is %s, which is no floating dtype", site, param->name,
-                   ad_dtype_name(grad->dtype));
+    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is %s, which is not a floating dtype", site,
+                   param->name, ad_dtype_name(grad->dtype));
   }
   const ad_contract *contract = &param->contract;
   if (contract->raw && contract->grad && contract->grad != grad->dtype) {
-    return ad_fail(AD_TYPE, "%s: reducer: the gradient of `%s` is %s; its contract is raw and says that it comes in %s",
-                   site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(contract->grad));
+    return ad_fail(AD_TYPE,
+                   "%s: reducer: the gradient of `%s` is %s, but its raw contract says that it is produced in %s", site,
+                   param->name, ad_dtype_name(grad->dtype), ad_dtype_name(contract->grad));
   }
   return ad_array_check(reducer->comm, grad, param->name, site);
 }
@@ -367,8 +371,8 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
 static ad_status check_produced(const ad_reduced_param *param, const ad_array *grad, const char *site) {
   if (!param->contract.raw || !param->produced || param->produced == grad->dtype) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: reducer: the gradient of `%s` is %s, in an earlier microbatch of this step it was %s; a raw "
-                 "gradient keeps its dtype, so let the backward produce one, or give the contract a grad dtype",
+                 "%s: reducer: the gradient of `%s` is %s, but was %s in an earlier microbatch of this step; a raw "
+                 "gradient must have one dtype in all microbatches: produce it in one, or set grad in the contract",
                  site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
 }
 
@@ -383,8 +387,8 @@ static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param 
     return AD_OK;
   return ad_fail(
       AD_INVALID,
-      "%s: reducer: the gradient of `%s` lies where gradients of other buckets are by now; ask for its target "
-      "in this microbatch, or hand it in from memory of its own; nothing was changed",
+      "%s: reducer: the gradient of `%s` lies in memory that gradients of other buckets use now; ask for its target "
+      "(ad_reducer_target) in this microbatch, or hand it in from separate memory; nothing was changed",
       site, param->name);
 }
 
@@ -392,8 +396,10 @@ static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param 
 static ad_status check_given(const ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
   const ad_reduced_param *p = &reducer->params[param];
   if (!grad) {
-    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is NULL; leave `add` out where there is none", site,
-                   p->name);
+    return ad_fail(
+        AD_INVALID,
+        "%s: reducer: the gradient of `%s` is NULL; do not call ad_reducer_add for a parameter without a gradient",
+        site, p->name);
   }
   if (!grad->layout.mesh) {
     return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` has no mesh; make it with ad_array_describe", site,
@@ -437,12 +443,11 @@ static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
   for (size_t i = 0; i < reducer->param_count; i++) {
     const ad_reduced_param *param = &reducer->params[i];
     if (!param->expected) continue;
-    return ad_fail(
-        AD_INVALID,
-        "%s: reducer: %s of the last microbatch, but %d gradient%s of `%s` %s still to come: the backward of "
-        "weights (ad_backward_weights) of a tape was left out; nothing was changed",
-        by.site, by.call, param->expected, param->expected == 1 ? "" : "s", param->name,
-        param->expected == 1 ? "is" : "are");
+    return ad_fail(AD_INVALID,
+                   "%s: reducer: %s was called for the last microbatch, but %d gradient%s of `%s` %s still missing: "
+                   "ad_backward_weights was not called for a tape; nothing was changed",
+                   by.site, by.call, param->expected, param->expected == 1 ? "" : "s", param->name,
+                   param->expected == 1 ? "is" : "are");
   }
   return AD_OK;
 }
@@ -482,8 +487,8 @@ ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site) {
   AD_TRY(need_state(reducer, AD_BETWEEN_MICROBATCHES, by, "without a microbatch that ended"));
   if (reducer->sync != AD_SYNC_ALL) {
     return ad_fail(AD_INVALID,
-                   "%s: reducer: finish after a microbatch that did not reduce; the last one needs AD_SYNC_ALL; "
-                   "nothing was changed",
+                   "%s: reducer: finish was called after a microbatch that did not reduce; the last microbatch of a "
+                   "step needs AD_SYNC_ALL; nothing was changed",
                    by.site);
   }
   AD_TRY(check_expected(reducer, by));
@@ -496,7 +501,7 @@ static ad_status check_step(const ad_reducer *reducer, const ad_array *const *gr
   AD_TRY(check_begin(reducer, AD_SYNC_ALL, by));
   if (!grads && reducer->param_count) {
     return ad_fail(AD_INVALID,
-                   "%s: reducer: step with `grads` that is NULL; it has %zu entries, NULL where a "
+                   "%s: reducer: step was called with `grads` NULL; `grads` must have %zu entries, NULL where a "
                    "parameter has no gradient",
                    by.site, reducer->param_count);
   }

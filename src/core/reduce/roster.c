@@ -287,7 +287,7 @@ static ad_status fail_presence(const ad_reducer *reducer, const ad_roster *roste
   return ad_fail(AD_MISMATCH,
                  "reducer: `%s` had a gradient in a different number of microbatches%s on different ranks:%s; this "
                  "step's gradients are unusable, the reducer can begin the next step",
-                 reducer->params[param].name, raw ? " or, raw, in another dtype" : "", buffer);
+                 reducer->params[param].name, raw ? " (or, as its contract is raw, in a different dtype)" : "", buffer);
 }
 
 static ad_status name_absent(ad_reducer *reducer, const ad_roster *roster) {

@@ -239,7 +239,8 @@ static ad_status let_idle_go(ad_store *store, size_t next) {
 
 ad_status ad_window_empty(ad_store *store) {
   for (size_t i = 0; i < store->slot_count; i++) {
-    if (store->slots[i].uses) return ad_fail(AD_INVALID, "store: the pass ends while a parameter is still acquired");
+    if (store->slots[i].uses)
+      return ad_fail(AD_INVALID, "store: end_pass was called while a parameter is still acquired; release it first");
   }
   for (size_t i = 0; i < store->slot_count; i++) {
     if (store->slots[i].unit != NO_UNIT) AD_TRY(let_go(store, &store->slots[i]));
@@ -272,7 +273,7 @@ static ad_status drop_expected(ad_store *store) {
     ad_copy_slot *slot = &store->slots[i];
     if (slot->unit != NO_UNIT && !slot->taken) return let_go(store, slot);
   }
-  return ad_fail(AD_INVALID, "store: more than %zu units are in use at once; raise prefetch, or release sooner",
+  return ad_fail(AD_INVALID, "store: more than %zu units are in use at once; raise prefetch, or release units sooner",
                  store->slot_count);
 }
 

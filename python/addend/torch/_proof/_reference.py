@@ -52,7 +52,7 @@ def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if length + 8 > size:
-            raise _Damaged("it is no safetensors file, or only its beginning")
+            raise _Damaged("it is not a safetensors file, or only its beginning")
         try:
             header = json.loads(file.read(length))
             metadata = json.loads(header.pop("__metadata__")["addend.reference"])

@@ -70,11 +70,10 @@ static ad_status take_place(shm_world *world) {
   record->variant = ad_kernels_best();
   record->trait = ad_trait_own();
   if (!atomic_compare_exchange_strong(&record->state, &absent, SHM_JOINED))
-    return ad_fail(
-        AD_INVALID,
-        "rank %u of this world was joined before (by process %d): a program joins once, and what it starts runs "
-        "without ADDEND_SHM_FD in its environment",
-        world->rank, (int)atomic_load(&record->pid));
+    return ad_fail(AD_INVALID,
+                   "rank %u of this world has already joined (process %d): a program can join only once, and must "
+                   "start other programs without ADDEND_SHM_FD in their environment",
+                   world->rank, (int)atomic_load(&record->pid));
   atomic_store(&record->pid, getpid());
   ad_shm_pull_allow(world);
   show_cores(world);
@@ -160,7 +159,7 @@ static ad_status read_number(const char *name, int64_t *out) {
   long long value = text ? strtoll(text, &end, 10) : 0;
   if (!text || end == text || *end || errno || value < 0)
     return ad_fail(AD_INVALID,
-                   "%s is \"%s\" in the environment, it must be a number: start ranks with `addend run` or ad_launch",
+                   "%s is \"%s\" in the environment, but must be a number: start ranks with `addend run` or ad_launch",
                    name, text ? text : "");
   *out = value;
   return AD_OK;
@@ -175,7 +174,8 @@ static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   ad_status status = ad_shm_map(inherited > INT32_MAX ? -1 : (int)inherited, &control);
   if (status) return ad_fail_in(status, "ADDEND_SHM_FD is %" PRId64 " (unset it to run alone)", inherited);
   if ((uint64_t)number >= control->ranks) {
-    status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", the world has %" PRIu64 " ranks", number, control->ranks);
+    status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", but the world has only %" PRIu64 " ranks", number,
+                     control->ranks);
     munmap(control, control->file_bytes);
     return status;
   }

@@ -64,7 +64,7 @@ static ad_status promise(shm_world *world, uint64_t bytes) {
   char why[160];
   snprintf(why, sizeof why,
            "the machine, or the limit on this process's control group, has %" PRIu64
-           " left, and other ranks were promised %" PRIu64,
+           " bytes left, and other ranks were promised %" PRIu64 " bytes of them",
            available, others);
   return no_room(bytes, why);
 }
@@ -153,7 +153,7 @@ static ad_status take(shm_world *world, uint64_t bytes, shm_block **out) {
   shm_block *block, *rest;
   AD_TRY(first_block(world));
   block = find_room(world, bytes);
-  if (!block) return no_room(bytes, "the rank's region is full");
+  if (!block) return no_room(bytes, "the rank's part of the shared memory is full");
   AD_TRY(cut(block, aligned(block->start, bytes), &block));
   if (block->bytes > bytes) AD_TRY(cut(block, block->start + bytes, &rest));
   if (!block->dirty) AD_TRY(make_pages(world, block));
@@ -192,7 +192,7 @@ static void sweep_shared(shm_world *world) {
 
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) {
   shm_block *block = NULL;
-  if (bytes > world->control->region_bytes) return no_room(bytes, "it is more than one rank may ever hold here");
+  if (bytes > world->control->region_bytes) return no_room(bytes, "that is more than one rank can hold");
   sweep_shared(world);
   uint64_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
   ad_status status = take(world, rounded, &block);
