@@ -130,7 +130,7 @@ refused 'model.kv_heads: must divide heads: 12 is not a multiple of 5' --set mod
 refused 'model.heads: tp=5 cuts the heads evenly, but 12 is not a multiple of tp; 20 would do' --set mesh="tp=5" --set model.head_dim=6
 refused 'model.head_dim: must be even (positions rotate pairs), is 5; 4 or 6 would do' --set model.head_dim=5
 refused 'model.vocabulary: is 255, but a token of data.text is a byte, so it must be at least 256' --set model.vocabulary=255
-refused 'mesh: tp=258 cuts the vocabulary, which has 257 tokens; at most 257' --set mesh="tp=258" --set model.vocabulary=257
+refused 'mesh: tp=258 cuts the vocabulary, which has 257 tokens; tp may be at most 257' --set mesh="tp=258" --set model.vocabulary=257
 refused 'model.rotary_scaling: must be four numbers' --set 'model.rotary_scaling=[8, 1, 4]'
 refused 'model.d_hidden: tp=4 cuts the width of the MLP, which is 3; it must be at least 4' --set mesh="tp=4" --set model.d_hidden=3
 echo "parallel: all hold"

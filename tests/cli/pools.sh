@@ -165,7 +165,7 @@ dtype, shape, data = tensors[name]
 safetensors.save("integers.safetensors", {**tensors, name: ("I32", shape, data)})
 safetensors.save("nan.safetensors", {**tensors, name: (dtype, shape, struct.pack("<f", float("nan")) + data[4:])})
 Y
-refused 'these are not the weights of this model; it lacks embedding.weight' target.weights=whole/weights.safetensors
+refused 'these are not the weights of this model; missing: embedding.weight' target.weights=whole/weights.safetensors
 refused 'of another shape: embedding.weight ([256, 8] in the files, [256, 16] in the model)' target.weights=narrow/weights.safetensors
 refused 'the model has no blocks.0.attn.wk_bias' target.weights=more/weights.safetensors
 refused 'the model has no blocks.1.' target.weights=fits/weights.safetensors model.layers=1 'sites=[{match: "*.wq", components: 2}]' 'mesh.blocks=block=1 dp=2'

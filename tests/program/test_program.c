@@ -403,7 +403,7 @@ static void a_loss_is_handed_in_once(void **state) {
   fixture f;
   ad_phase_run at = open_phase(&f, 1);
   ad_phase_loss(&at, 1, number(&f));
-  close_phase(&f, "phase `user` hands in loss 1 of 1, which does not exist");
+  close_phase(&f, "phase `user` hands in loss number 1 (from 0) of 1, which does not exist");
   at = open_phase(&f, 1);
   ad_phase_loss(&at, 0, number(&f));
   ad_phase_loss(&at, 0, number(&f));

@@ -243,7 +243,7 @@ static void rows_that_are_parts_of_a_whole_are_refused(void **state) {
     assert_int_equal(ad_tape_status(t), AD_TYPE);
     assert_non_null(
         strstr(ad_last_error(),
-               "the rows are S(0) on `tp`, but each rank routes its own; this may repair it: declare them V"));
+               "the rows are S(0) on `tp`, but each rank routes its own rows; this may repair it: declare them V"));
     free(array.data);
     free(cut.data);
     ad_tape_destroy(t);

@@ -326,7 +326,7 @@ static void backward_is_the_derivative_of_forward_in_every_dtype(void **state) {
   WITH_BACKWARD(half_of_it, "backward is not the derivative of forward: for element 0 of operand 1 backward gives");
   ad_operation other = bend;
   other.forward = rounds_in_f32;
-  breaks(&other, "in f32 element");
+  breaks(&other, "computed in f32, element");
   other = bend;
   other.backward = half_of_it;
   other.not_linear = 1;  // linearity is then not tested

@@ -72,7 +72,8 @@ static int etp_is_tp(const ad_mesh *mesh, const ad_mesh *view) {
 }
 
 static ad_status check_view(const char *path, const ad_mesh *mesh, const ad_mesh *view) {
-  if (!view) return ad_fail(AD_INVALID, "experts `%s`: the experts need a view of the mesh, but NULL was given", path);
+  if (!view)
+    return ad_fail(AD_INVALID, "experts `%s`: the experts need a view of the mesh to lie on, but NULL was given", path);
   if (!ad_mesh_same_ranks(mesh, view))
     return ad_fail(AD_INVALID, "experts `%s`: the view \"%s\" must have the same ranks as the mesh \"%s\"", path,
                    ad_mesh_text(view), ad_mesh_text(mesh));
