@@ -390,7 +390,7 @@ static void a_gradient_has_the_shape_and_dtype_of_its_output(void **state) {
   wrong = right;
   wrong.dtype = AD_F32;
   assert_int_equal(start_with(&f, &wrong), AD_INVALID);
-  assert_mentions("is f32, but the output is f64");
+  assert_mentions("has dtype f32, but the output has f64");
   assert_int_equal(start_with(&f, &larger), AD_INVALID);
   assert_mentions("[4, 4], but the output has [3, 4]");
   close_branches(&f);

@@ -336,7 +336,7 @@ static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i
   if (!grad->layout.mesh) return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has no mesh", site, i);
   ad_dtype dtype = from->outputs[i]->grad_dtype;
   if (grad->dtype != dtype)
-    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu is %s, but the output is %s", site, i,
+    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has dtype %s, but the output has %s", site, i,
                    ad_dtype_name(grad->dtype), ad_dtype_name(dtype));
   if (!ad_shape_equal(&grad->shape, &output->shape))
     return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has shape %s, but the output has %s", site, i,

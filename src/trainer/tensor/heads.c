@@ -24,7 +24,7 @@ ad_status ad_check_heads_of(const ad_tape *tape, const ad_tensor *out, const ad_
                      "%s: %s: this rank's part [%" PRId64 ", %" PRId64 ") of the last dimension cuts a head of %" PRId64
                      " in two; the %" PRId64
                      " "
-                     "heads must divide evenly",
+                     "heads must be divided evenly among the ranks",
                      out->site, out->op->name, spans[i].first, (spans[i].first + spans[i].count), head_dim,
                      (width / head_dim));
   }
