@@ -193,27 +193,27 @@ bridge: the source "dp_shard=4 tp=2" has 8 ranks (0 to 7), the destination "dp_s
   ocr-fan-in-small --set 'mesh.model=dp=2 cp=2 tp=1'
 refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither number divides the other; use 2 with 2 or 4 parts, or allow ragged splits' \
   ocr-ragged --set model.ragged=false
-refused 'data.chars: cp=2 cuts the sequence into 4 chunks, and 8 patches and 7 characters are no multiple of that; 4 or 8 characters would do' ocr-fan-in-small --set data.chars=7
-refused 'model.heads: tp=2 cuts them, and 3 is no multiple of that; 2 or 4 would do' ocr-fan-in-small --set model.heads=3
+refused 'data.chars: cp=2 cuts the sequence into 4 chunks, but the sum of 8 patches and 7 characters is not a multiple of that; 4 or 8 characters would do' ocr-fan-in-small --set data.chars=7
+refused 'model.heads: tp=2 cuts the heads evenly, but 3 is not a multiple of tp; 2 or 4 would do' ocr-fan-in-small --set model.heads=3
 refused 'bridge: the source has pp=2; a bridge can only join modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.encoder=dp=2 pp=2 tp=2'
 refused 'bridge: the destination has pp=2; a bridge can only join modules that have one stage: pp=1' ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2'
-refused 'train.global_batch: of 6 samples microbatch 1 of 2 has 3, and the bridge cuts each microbatch into 4 parts; 8 or 16 samples would do, or model.ragged: true' \
+refused 'train.global_batch: of 6 samples, microbatch 1 of 2 has 3, but the bridge cuts each microbatch into 4 equal parts; 8 or 16 samples would do, or model.ragged: true' \
   ocr-fan-in-small --set train.global_batch=6
-refused 'train.global_batch: of 16 samples microbatch 1 of 8 has 2, and the bridge cuts each microbatch into 4 parts; 32 or 64 samples would do, or model.ragged: true' \
+refused 'train.global_batch: of 16 samples, microbatch 1 of 8 has 2, but the bridge cuts each microbatch into 4 equal parts; 32 or 64 samples would do, or model.ragged: true' \
   ocr-fan-out --set train.microbatches=8
-refused "the encoder's tp=2 cuts them, and 3 is no multiple of that; 4 would do
-must divide data.width: 64 is no multiple of 7; widths of 63 or 70 would do
+refused "the encoder's tp=2 cuts its heads evenly, but 3 is not a multiple of tp; 4 would do
+must divide data.width: 64 is not a multiple of 7; widths of 63 or 70 would do
 bridge: the destination has pp=2; a bridge can only join modules that have one stage: pp=1
-train.global_batch: of 6 samples microbatch 1 of 2 has 3" \
+train.global_batch: of 6 samples, microbatch 1 of 2 has 3" \
   ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2' --set model.encoder_heads=3 --set model.patch=7 --set train.global_batch=6
 refused 'placement: must be colocated or disjoint, is apart' ocr-disjoint --set placement=apart
 refused 'mesh: the modules run on the same ranks, so their meshes must have equally many ranks: encoder has dp=2 tp=2, so 4 ranks; model has cp=2, so 2 ranks; with placement: disjoint each module has ranks of its own' \
   ocr-disjoint --set placement=colocated --set 'mesh.model=cp=2'
 refused 'bridge: the source cuts the batch into 3 parts, the destination into 2, and neither number divides the other; use 2 with 2 or 4 parts, or allow ragged splits' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "dp=2"}'
-refused 'train.global_batch: of 16 samples microbatch 1 of 4 has 4, and the bridge cuts each microbatch into 3 parts; 12 or 24 samples would do' \
+refused 'train.global_batch: of 16 samples, microbatch 1 of 4 has 4, but the bridge cuts each microbatch into 3 equal parts; 12 or 24 samples would do' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "cp=2"}'
-refused 'train.global_batch: of 6 samples microbatch 1 of 4 has 1, and the bridge cuts each microbatch into 3 parts; 12 or 24 samples would do' \
+refused 'train.global_batch: of 6 samples, microbatch 1 of 4 has 1, but the bridge cuts each microbatch into 3 equal parts; 12 or 24 samples would do' \
   ocr-disjoint --set 'mesh={encoder: "dp=3", model: "dp=3"}' --set train.global_batch=6 --set train.microbatches=4
 refused 'bridge: the source has pp=2; a bridge can only join modules that have one stage: pp=1' ocr-disjoint --set 'mesh.encoder=dp=2 pp=2'
 echo "bridge: all hold"

@@ -94,15 +94,15 @@ refused() { # words, KEY=VALUE...
   exits_with 2 train -o none "${sets[@]}"
   grep -qF -- "$words" err && [ ! -e none ] || fail "wanted: $words"
 }
-refused 'target.weights: the target is read from here or trained for target.steps; give one of them' target.weights=whole/target/weights.safetensors
-refused 'target.warmup: must be at most target.steps, is 400 for 300; set target.warmup to 300 or less, or target.steps to 400 or more' target.warmup=400
+refused 'target.weights: the target is either read from these weights or trained for target.steps; give one of the two keys' target.weights=whole/target/weights.safetensors
+refused 'target.warmup: must be at most target.steps, but is 400, with target.steps 300; set target.warmup to 300 or less, or target.steps to 400 or more' target.warmup=400
 refused 'target.steps: must be at least 0, is -1' target.steps=-1
-refused 'losses.sparsity.anneal_to: must be above anneal_from, is 0.5 for 0.5' losses.sparsity.anneal_from=0.5 losses.sparsity.anneal_to=0.5
-refused 'losses.sparsity.anneal_from: must be below anneal_to, is 1 for 1' losses.sparsity.anneal_from=1 losses.sparsity.anneal_to=1
-refused 'losses.sparsity.anneal_to: must be above anneal_from, is 0.25 for 0.75' losses.sparsity.last_power=power losses.sparsity.anneal_from=0.75 losses.sparsity.anneal_to=0.25
+refused 'losses.sparsity.anneal_to: must be above anneal_from, but is 0.5, with anneal_from 0.5' losses.sparsity.anneal_from=0.5 losses.sparsity.anneal_to=0.5
+refused 'losses.sparsity.anneal_from: must be below anneal_to, but is 1, with anneal_to 1' losses.sparsity.anneal_from=1 losses.sparsity.anneal_to=1
+refused 'losses.sparsity.anneal_to: must be above anneal_from, but is 0.25, with anneal_from 0.75' losses.sparsity.last_power=power losses.sparsity.anneal_from=0.75 losses.sparsity.anneal_to=0.25
 sed 's/anneal_to: 0.9/anneal_to: 0.2/' "$source/recipes/decompose-gpt.yaml" >falls.yaml
 exits_with 2 "$addend" plan falls.yaml 2>err
-grep -q '^falls.yaml:28: losses.sparsity.anneal_to: must be above anneal_from, is 0.2 for 0.3$' err || fail "no message with the recipe's line 28"
+grep -q '^falls.yaml:28: losses.sparsity.anneal_to: must be above anneal_from, but is 0.2, with anneal_from 0.3$' err || fail "no message with the recipe's line 28"
 refused 'losses.sparsity.last_power: must be above 0, is -1' losses.sparsity.last_power=-1
 "$addend" plan "$source/recipes/decompose-gpt.yaml" "${small[@]}" >out 2>err || fail "plan fails"
 grep -q "^addend: this command draws the weights of the target from the seed; .addend train. trains them first$" err || fail "plan does not say which target it uses"

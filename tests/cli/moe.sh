@@ -182,14 +182,14 @@ refused() {
   [ $status -eq 2 ] || { cat out; fail "exit $status, not 2: ${*:2}"; }
   grep -qF -- "$1" out || { cat out; fail "no word of '$1': ${*:2}"; }
 }
-refused 'model.top_k: must be at most experts: 6 of 5' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
+refused 'model.top_k: must be at most model.experts, but is 6 of 5' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
 refused 'views.sparse: view "efsdp=1 ep=3 etp=1" has 3 ranks, its mesh "dp_shard=2 tp=2" has 4; the two numbers must be equal' moe-tp2ep --set model.top_k=6 --set 'views.sparse=efsdp=1 ep=3 etp=1'
 refused 'views.sparse: etp=4 is neither 1 (experts whole, tokens split over tp) nor tp=2 (experts cut as the MLP is)' moe-tp2ep --set 'views.sparse=efsdp=1 ep=1 etp=4'
-refused 'views.sparse: etp=2 must have the ranks of tp in mesh "dp_shard=2 tp=2"' moe-tp2ep --set 'views.sparse=etp=2 efsdp=1 ep=2'
+refused 'views.sparse: etp=2 must have the same ranks as tp in the mesh "dp_shard=2 tp=2"' moe-tp2ep --set 'views.sparse=etp=2 efsdp=1 ep=2'
 refused 'views.sparse: must name efsdp, ep and etp' moe-tp2ep --set views.sparse=ep=4
-refused 'model.experts: ep=4 spreads them, and 3 leave ranks without any; at least 4' moe-tp2ep --set model.experts=3
-refused 'model.expert_hidden: etp=2 cuts the experts, but they are 1 wide; at least 2' moe-dp2ep --set model.expert_hidden=1
-refused 'model.shared_experts: tp=2 cuts it, but it is 1 wide; at least 2' moe-dp2ep --set model.shared_experts=1
+refused 'model.experts: ep=4 distributes the experts, but 3 experts leave ranks without any; at least 4 are needed' moe-tp2ep --set model.experts=3
+refused 'model.expert_hidden: etp=2 cuts the width of the experts, which is 1; it must be at least 2' moe-dp2ep --set model.expert_hidden=1
+refused 'model.shared_experts: tp=2 cuts the width of the shared expert, which is 1; it must be at least 2' moe-dp2ep --set model.shared_experts=1
 refused 'model.capacity: must be above 0, is 0' moe-tp2ep --set model.capacity=0 --set model.top_k=6
 refused 'model.bias: must be none, qkv or attention, is mlp: ' moe-tp2ep --set model.bias=mlp
 refused 'model.capacity: must be a number or unlimited, is wide' moe-tp2ep --set model.capacity=wide

@@ -199,9 +199,9 @@ refused '--set schedule.kind: must be gpipe, 1f1b, interleaved or zb, is fifo' g
 refused '--set schedule.kind: schedule 1f1b has one stage per rank, so the numbers of stages and ranks must be equal, not 4 and 2; interleaved and gpipe can have several stages per rank' \
   gpt-pp --set schedule.kind=1f1b --set schedule.stages=4
 refused '--set schedule.stages: schedule interleaved has the same number of stages on each of the 2 ranks, so the number of stages must be a multiple of that, not 3' gpt-pp --set schedule.stages=3
-refused '--set schedule.stages: must leave no rank of pp=2 without a stage, is 1; at least 2, or 0 for as many' gpt-pp --set schedule.stages=1
+refused '--set schedule.stages: must give each rank of pp=2 a stage, but is 1; set at least 2, or 0 for one stage a rank' gpt-pp --set schedule.stages=1
 refused '--set schedule.stages: must be at most 2048, is 5000' gpt-pp --set schedule.stages=5000
-refused '--set schedule.layers: must have one number for each stage, has 3 for 2' gpt-pp --set 'schedule.layers=[1,1,1]'
+refused '--set schedule.layers: must have one number for each stage, but has 3 for 2 stages' gpt-pp --set 'schedule.layers=[1,1,1]'
 refused '--set schedule.layers: must be 0 or more each, with model.layers as their sum; the sum is 4, model.layers is 3' moe-pp --set 'schedule.layers=[2,2]'
 refused '--set mesh: mesh "dp_shard=2 pp=2": `pp` must be the first axis: the ranks of a stage must be consecutive' gpt-dp --set mesh="dp=2 pp=2"
 refused '--set mesh.model: pp=2 is not available for ocr: it trains on dp_replicate, dp_shard, cp and tp' ocr-equal --set mesh.model="pp=2 dp=2"

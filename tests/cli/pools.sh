@@ -128,20 +128,20 @@ refused() { # arguments: words of the message, KEY=VALUE...
   "$addend" train "$source/recipes/pools-10.yaml" --out none "${settings[@]}" >out.txt 2>&1 || status=$?
   [ $status -eq 2 ] && grep -qF -- "$words" out.txt || { cat out.txt >&2; fail "$*: exit $status, wanted: $words"; }
 }
-refused 'sites: none is given; at least one matrix of the target is to be decomposed' 'sites=[]'
+refused 'sites: no site is given; at least one matrix of the target is to be decomposed' 'sites=[]'
 refused 'sites[].components: must be at least 1, is 0' 'sites=[{match: "*.wq", components: 0}]'
-refused 'sites: head.* matches no matrix of the target; there are blocks.0.attn.wq to blocks.1.mlp.down' 'sites=[{match: "head.*", components: 3}]'
-refused 'blocks.0.attn.wq is matched by blocks.* and by *.wq; each matrix belongs to one' 'sites=[{match: "blocks.*", components: 3}, {match: "*.wq", components: 2}]'
+refused 'sites: head.* matches no matrix of the target; its matrices are blocks.0.attn.wq to blocks.1.mlp.down' 'sites=[{match: "head.*", components: 3}]'
+refused 'blocks.0.attn.wq is matched by blocks.* and by *.wq; each matrix may be matched once' 'sites=[{match: "blocks.*", components: 3}, {match: "*.wq", components: 2}]'
 refused 'sites[].components: is missing: rank-one components' 'sites=[{match: "*.wq"}]'
 refused 'sites[].colour: unknown key' 'sites=[{match: "*.wq", components: 2, colour: 3}]'
-refused 'has 7 blocks for 6 matrices; each block needs one' 'mesh.blocks=block=7 dp=1'
+refused 'has 7 blocks, but only 6 matrices are decomposed; each block needs at least one' 'mesh.blocks=block=7 dp=1'
 refused 'mesh.adv: is missing' 'mesh={ci: "dp=4", blocks: "block=2 dp=2"}'
 refused 'mesh.others: unknown key; known here are ci, blocks, adv' 'mesh={ci: "dp=4", blocks: "dp=2", adv: "dp=2", others: "dp=2"}'
 refused 'placement: must be colocated or disjoint, is shared' 'placement=shared'
 refused '3 heads do not divide the width 16 into even parts' 'importance.heads=3'
-refused '560 matrices are to be decomposed; there may be 512' 'model.layers=80' 'sites=[{match: "*", components: 2}]'
+refused '560 matrices are to be decomposed; at most 512 are allowed' 'model.layers=80' 'sites=[{match: "*", components: 2}]'
 refused '`block` must be the first axis' 'mesh.blocks=dp=2 block=2'
-refused 'decompose is distributed over dp; leave out tp' 'mesh.adv=dp=2 tp=2'
+refused 'decompose can be distributed over dp only; leave out tp' 'mesh.adv=dp=2 tp=2'
 refused 'all coefficients are 0, so nothing would be trained' 'losses={faithfulness: {coefficient: 0}, stochastic: {coefficient: 0}, sparsity: {coefficient: 0}, adversarial: {coefficient: 0}}'
 refused 'ascent.rule: must be adam or sign, is sgd' 'ascent.rule=sgd'
 refused 'losses.stochastic.divergence: must be mse or kl, is l1' 'losses.stochastic.divergence=l1'
@@ -165,7 +165,7 @@ dtype, shape, data = tensors[name]
 safetensors.save("integers.safetensors", {**tensors, name: ("I32", shape, data)})
 safetensors.save("nan.safetensors", {**tensors, name: (dtype, shape, struct.pack("<f", float("nan")) + data[4:])})
 Y
-refused 'these are not the weights of this model; it lacks embedding.weight' target.weights=whole/weights.safetensors
+refused 'these are not the weights of this model; missing: embedding.weight' target.weights=whole/weights.safetensors
 refused 'of another shape: embedding.weight ([256, 8] in the files, [256, 16] in the model)' target.weights=narrow/weights.safetensors
 refused 'the model has no blocks.0.attn.wk_bias' target.weights=more/weights.safetensors
 refused 'the model has no blocks.1.' target.weights=fits/weights.safetensors model.layers=1 'sites=[{match: "*.wq", components: 2}]' 'mesh.blocks=block=1 dp=2'

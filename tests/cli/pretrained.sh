@@ -100,7 +100,7 @@ grep -qF "model/config.json: model.heads: must be a whole number, is 3.5" err ||
 take qwen2
 edit '{"tie_word_embeddings": false}'
 for command in train check plan; do
-  exits 2 "recipe.yaml:3: model.from: model/model.safetensors: these are not the weights of this model; it lacks lm_head.weight" $command recipe.yaml
+  exits 2 "recipe.yaml:3: model.from: model/model.safetensors: these are not the weights of this model; missing: lm_head.weight" $command recipe.yaml
 done
 mv model/config.json away
 exits 2 "recipe.yaml:3: model.from: model: has no config.json: name the folder" train recipe.yaml

@@ -26,7 +26,7 @@ Y
 refused $'bad.yaml:2\nmodel.layers\nbad.yaml:6\ndq\nbad.yaml:7\nmicrobatchs\nmicrobatches\ntrain.steps\ntrain.lr' check bad.yaml
 refused 'no-such.yaml' train no-such.yaml
 refused '--set data.text: /no/such/folder: cannot be read: No such file' plan good.yaml --set 'data.text=[/no/such/folder]'
-refused '--set data.text: names nothing to be trained on' train good.yaml --set 'data.text=[]'
+refused '--set data.text: no training data is given' train good.yaml --set 'data.text=[]'
 mkdir none
 refused 'none: this folder contains no regular file' train good.yaml --set 'data.text=[none]'
 : >empty.txt

@@ -80,7 +80,7 @@ index("lacking.json", "m-rest", [name for name in rest if name != "final.norm.we
 index("outside.json", "../m-nan", rest)
 P
 with odd
-refused "odd: these are not the weights of this model; it lacks blocks.0.attn.wq, final.norm.weight; the model has no blocks.0.attn.weight; not of a float dtype: blocks.1.norm.mlp (i32); of another shape: blocks.1.mlp.down (\[32, 96\] in the files, \[96, 32\] in the model)" \
+refused "odd: these are not the weights of this model; missing: blocks.0.attn.wq, final.norm.weight; the model has no blocks.0.attn.weight; not of a float dtype: blocks.1.norm.mlp (i32); of another shape: blocks.1.mlp.down (\[32, 96\] in the files, \[96, 32\] in the model)" \
   "odd: not every value is a finite number: blocks.0.norm.attn\[31\] is -inf, embedding.weight\[7, 3\] is nan"
 with nan; refused "nan: not every value is a finite number: embedding.weight\[7, 3\] is nan"
 with nan.json; refused "./m-nan: not every value is a finite number: embedding.weight\[7, 3\] is nan"

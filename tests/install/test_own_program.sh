@@ -69,18 +69,18 @@ done
 g++ -x c++ -std=c++17 "${strict[@]}" -Wno-missing-field-initializers -shared -fPIC "${cflags[@]}" "$source/tests/install/experts.c" -o experts.so
 "$addend" check experts.yaml --program ./experts.so >printed || fail "experts in C++17: $(tail -n 3 printed)"
 ! "$addend" check experts.yaml --program ./experts.so --set views.sparse="etp=2 ep=2" 2>printed || fail "etp that is not tp"
-grep -q "etp of the view .* must be 1 .* or have the ranks of tp" printed || fail "etp that is not tp: $(cat printed)"
+grep -q "etp of the view .* must be 1 .* or have the same ranks as tp" printed || fail "etp that is not tp: $(cat printed)"
 
 refused() { # arguments: words of the message, file
   ! "$addend" check classifier.yaml --program "$2" >printed 2>&1 || fail "$2 should be refused"
   grep -q -- "$1" printed || fail "$2: '$1' is not in: $(cat printed)"
 }
 refused "missing.so. cannot be read: No such file" missing.so
-refused "is no regular file" "$work"
-mkfifo pipe.so && refused "is no regular file" pipe.so
+refused "is not a regular file" "$work"
+mkfifo pipe.so && refused "is not a regular file" pipe.so
 for bytes in 60 400 4000 9000; do
   head -c "$bytes" classifier.so >cut.so
-  refused "cut.so. is cut off: its $bytes bytes are fewer\|cut.so cannot be loaded as a program" cut.so
+  refused "cut.so. is truncated: it has $bytes bytes, fewer\|cut.so cannot be loaded as a program" cut.so
 done
 sed 's/^static const ad_program_kind \*const kinds\[\] = .*/static const ad_program_kind *const kinds[] = {NULL};/' classifier.c >empty.c
 "$compiler" -shared -fPIC "${cflags[@]}" empty.c -o empty.so
@@ -91,7 +91,7 @@ sed 's/^AD_PROGRAM_OBJECT.*//' classifier.c >none.c
 refused "none.so has no programs: none of its source files contains AD_PROGRAM_OBJECT" none.so
 sed 's/#include "addend\/addend.h"/&\n#undef AD_HEADER_VERSION\n#define AD_HEADER_VERSION "9.9.9"/' classifier.c >other.c
 "$compiler" -shared -fPIC "${cflags[@]}" other.c -o other.so
-refused "other.so was built with the headers of addend 9.9.9, this is $("$addend" --version | sed 's/addend //')" other.so
+refused "other.so was built with the headers of addend 9.9.9, but this is addend $("$addend" --version | sed 's/addend //')" other.so
 sed 's/{.size = sizeof kind,/{.size = sizeof kind - 8,/' classifier.c >size.c
 "$compiler" -shared -fPIC "${cflags[@]}" size.c -o size.so
 refused "size.so: ad_program_kind: the field .size. is" size.so
@@ -99,7 +99,7 @@ refused "size.so: ad_program_kind: the field .size. is" size.so
 refused "archives.so was linked with its own copy of addend's library" archives.so
 sed 's/"classifier"/"gpt"/' classifier.c >taken.c
 "$compiler" -shared -fPIC "${cflags[@]}" taken.c -o taken.so
-refused "taken.so: a program .gpt. is registered already" taken.so
+refused "taken.so: a program named .gpt. is already registered" taken.so
 printf 'name: c\nprogram: ./classifier.so\n' | cat - classifier.yaml | sed '/^name: classifier/d' >named.yaml
 ! "$addend" check named.yaml --program ./classifier.so >printed 2>&1 || fail "a recipe names a program"
 grep -q "program: unknown key" printed || fail "a recipe that names a program: $(cat printed)"

@@ -315,10 +315,10 @@ static void what_is_not_on_the_modules_ranks_is_refused(void **state) {
   must(ad_mesh_create("dp=3", &other));
   describe(&f);
   f.params[1] = matrix("far", other);
-  refused(&f, AD_INVALID, "parameter `far` lies on \"dp_shard=3\", which is no view of the mesh");
+  refused(&f, AD_INVALID, "parameter `far` lies on \"dp_shard=3\", which is not a view of the mesh");
   describe(&f);
   f.states[1].layout = ad_layout_all(other, AD_R);
-  refused(&f, AD_INVALID, "state `sources` lies on \"dp_shard=3\", which is no view of the mesh");
+  refused(&f, AD_INVALID, "state `sources` lies on \"dp_shard=3\", which is not a view of the mesh");
   ad_mesh_destroy(other);
 }
 

@@ -287,8 +287,9 @@ static void shapes_that_are_no_layer_are_refused(void **state) {
   refuse_shape(&d, shape, "hidden 0,");
   shape = shape_on(d.view), shape.shared_hidden = -1;
   refuse_shape(&d, shape, "shared_hidden -1");
-  refuse_shape(&d, shape_on(NULL), "experts `b.moe`: they need a view of the mesh to lie on");
-  refuse_shape(&d, shape_on(fewer), "the view \"efsdp=1 ep=2 etp=1\" must have the ranks of the mesh");
+  refuse_shape(&d, shape_on(NULL),
+               "experts `b.moe`: the experts need a view of the mesh to lie on, but NULL was given");
+  refuse_shape(&d, shape_on(fewer), "the view \"efsdp=1 ep=2 etp=1\" must have the same ranks as the mesh");
   refuse_shape(&d, shape_on(across), "etp of the view \"efsdp=1 etp=2 ep=2\" must be 1");
   ad_mesh_destroy(across);
   ad_mesh_destroy(fewer);

@@ -156,7 +156,7 @@ static void what_is_no_batch_is_refused(void **state) {
   ad_program *program = made_on(comm, "dp=1");
   ad_layout rows = ad_layout_all(ad_program_mesh(program, 0), AD_R);
   assert_int_equal(ad_program_add_batch(program, &rows, fields, 2, &second), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "has a batch already"));
+  assert_non_null(strstr(ad_last_error(), "already has a batch"));
   assert_null(ad_batch_array(program->batch, 2, 0));
   assert_null(ad_batch_array(program->batch, 0, MICROBATCHES));
   ad_batch_destroy(program->batch);

@@ -243,7 +243,7 @@ static void a_refusal_names_every_number_that_does_not_fit(void **state) {
   assert_int_equal(try(&m, "ep=2", BATCH, 1), AD_INVALID);
   assert_null(m.program);
   assert_non_null(strstr(ad_last_error(), "model.layers: must be at least 1, is 0"));
-  assert_non_null(strstr(ad_last_error(), "model.heads: must divide d_model: 8 is no multiple of 3"));
+  assert_non_null(strstr(ad_last_error(), "model.heads: must divide d_model: 8 is not a multiple of 3"));
   assert_non_null(strstr(ad_last_error(), "data.seq: must be at least 1, is -4"));
   assert_non_null(strstr(ad_last_error(), "mesh: ep=2 is not available for gpt"));
   ad_comm_close(m.comm);
@@ -262,32 +262,36 @@ static void sizes_that_tp_or_cp_do_not_fit_are_refused_with_those_that_would(voi
   ad_gpt_options options = tiny(0);
   options.decoder.d_model = 48;
   options.decoder.heads = 4;
-  assert_refused(options, "tp=3", 3, "model.heads: tp=3 cuts them, and 4 is no multiple of that; 3 or 6 would do");
+  assert_refused(options, "tp=3", 3,
+                 "model.heads: tp=3 cuts the heads evenly, but 4 is not a multiple of tp; 3 or 6 would do");
   options.decoder.d_model = 8;
   options.decoder.heads = 2;
   assert_refused(options, "tp=3", 3, "with d_model 8 none would do: make it a multiple of 6");
   options.decoder.heads = 4;
   options.decoder.kv_heads = 3;
-  assert_refused(options, "dp=1", 1, "model.kv_heads: must divide heads: 4 is no multiple of 3; 2 or 4 would do");
+  assert_refused(options, "dp=1", 1, "model.kv_heads: must divide heads: 4 is not a multiple of 3; 2 or 4 would do");
   options.decoder.kv_heads = 0;
   options.d_hidden = 3;
-  assert_refused(options, "tp=4", 4, "model.d_hidden: tp=4 cuts the MLP, but it is 3 wide; at least 4");
+  assert_refused(options, "tp=4", 4,
+                 "model.d_hidden: tp=4 cuts the width of the MLP, which is 3; it must be at least 4");
   options.decoder.data.seq = 10;
   assert_refused(options, "cp=2", 2,
-                 "data.seq: cp=2 cuts the sequence into 4 chunks, and 10 is no multiple of that; "
-                 "8 or 12 would do");
+                 "data.seq: cp=2 cuts the sequence into 4 chunks, but 10 is not a multiple of the number of chunks; 8 "
+                 "or 12 would do");
   options.decoder.data.seq = 3;
-  assert_refused(options, "cp=4", 4, "3 is no multiple of that; 8 would do");
+  assert_refused(options, "cp=4", 4, "3 is not a multiple of the number of chunks; 8 would do");
 }
 
 static void heads_of_a_given_width_need_not_divide_the_stream(void **state) {
   ad_gpt_options options = tiny(0);
   options.decoder.heads = 5;
   options.decoder.head_dim = 6;
-  assert_refused(options, "tp=3", 3, "model.heads: tp=3 cuts them, and 5 is no multiple of that; 3 or 6 would do");
+  assert_refused(options, "tp=3", 3,
+                 "model.heads: tp=3 cuts the heads evenly, but 5 is not a multiple of tp; 3 or 6 would do");
   options.decoder.heads = 10;
   options.decoder.kv_heads = 5;
-  assert_refused(options, "tp=3", 3, "model.heads: tp=3 cuts them, and 10 is no multiple of that; 15 would do");
+  assert_refused(options, "tp=3", 3,
+                 "model.heads: tp=3 cuts the heads evenly, but 10 is not a multiple of tp; 15 would do");
   options.decoder.head_dim = 5;
   assert_refused(options, "dp=1", 1, "model.head_dim: must be even (positions rotate pairs), is 5; 4 or 6 would do");
   options.decoder.head_dim = 1;
@@ -302,15 +306,16 @@ static void options_of_larger_families_are_refused_where_they_mean_nothing(void 
   assert_refused(options, "dp=1", 1, "model.rotary_scaling: must be four numbers, [factor, low_freq_factor,");
   options.decoder.rotary_scaling_count = 4;
   assert_refused(options, "dp=1", 1,
-                 "model.rotary_scaling: high_freq_factor must be above low_freq_factor, is 4 for 4");
+                 "model.rotary_scaling: high_freq_factor must be above low_freq_factor, but they are 4 and 4");
   scaling[0] = 0;
   assert_refused(options, "dp=1", 1, "model.rotary_scaling: must be above 0, is 0");
   options = tiny(0);
   options.decoder.vocabulary = 255;
-  assert_refused(options, "dp=1", 1, "model.vocabulary: is 255, but a token of data.text is a byte; at least 256");
+  assert_refused(options, "dp=1", 1,
+                 "model.vocabulary: is 255, but a token of data.text is a byte, so it must be at least 256");
   options.decoder.vocabulary = 256;
   options.decoder.bias = AD_BIAS_ALL + 1;
-  assert_refused(options, "dp=1", 1, "model.bias: must be one of 5 words, numbered from 0, is 5");
+  assert_refused(options, "dp=1", 1, "model.bias: must be the number, from 0, of one of 5 words, but is 5");
   options.decoder.bias = 0;
   options.decoder.norm_epsilon = 0;
   assert_refused(options, "dp=1", 1, "model.norm_epsilon: must be above 0, is 0");

@@ -81,9 +81,9 @@ static void a_token_is_multiplied_with_its_experts_alone(void **state) {
 
 static void every_mistake_is_told_at_once(void **state) {
   static const char *const wanted[] = {
-      "model.top_k: must be at most experts: 7 of 3",
-      "model.shared_experts: tp=2 cuts it, but it is 1 wide; at least 2",
-      "model.experts: ep=4 spreads them, and 3 leave ranks without any; at least 4",
+      "model.top_k: must be at most model.experts, but is 7 of 3",
+      "model.shared_experts: tp=2 cuts the width of the shared expert, which is 1; it must be at least 2",
+      "model.experts: ep=4 distributes the experts, but 3 experts leave ranks without any; at least 4 are needed",
   };
   ad_moe_options options = tiny();
   ad_comm *comm;
@@ -100,7 +100,7 @@ static void every_mistake_is_told_at_once(void **state) {
   assert_int_equal(try(&options, comm, "dp_shard=2 tp=2", &program), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "views.sparse: view \"efsdp=1 ep=3 etp=1\" has 3 ranks"));
   assert_non_null(strstr(ad_last_error(),
-                         "with this mesh these would do: \"ep=2 etp=1\", \"ep=1 etp=1\", "
+                         "views that fit this mesh: \"ep=2 etp=1\", \"ep=1 etp=1\", "
                          "\"ep=2 etp=2\", \"ep=1 etp=2\""));
   ad_comm_close(comm);
 }
@@ -108,7 +108,7 @@ static void every_mistake_is_told_at_once(void **state) {
 static void names_views(ad_comm *comm, const ad_moe_options *options, const char *mesh, const char *wanted) {
   ad_program *program;
   assert_int_equal(try(options, comm, mesh, &program), AD_INVALID);
-  const char *named = strstr(ad_last_error(), "with this mesh these would do: ");
+  const char *named = strstr(ad_last_error(), "views that fit this mesh: ");
   if (!wanted && named) fail_msg("no view is left, yet: %s", named);
   if (wanted && (!named || !strstr(named, wanted))) fail_msg("\"%s\" does not name %s", ad_last_error(), wanted);
   if (wanted && strstr(named, "etp=2")) fail_msg("etp=2 would not do: %s", named);

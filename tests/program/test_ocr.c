@@ -45,10 +45,11 @@ static void refused(const ad_ocr_options *options, const char *model, int64_t ra
 
 static void a_decoder_that_does_not_fit_its_mesh_is_refused(void **state) {
   ad_ocr_options options = tiny();
-  refused(&options, "tp=3", 3, "model.heads: tp=3 cuts them, and 4 is no multiple of that; 3 or 6 would do");
+  refused(&options, "tp=3", 3,
+          "model.heads: tp=3 cuts the heads evenly, but 4 is not a multiple of tp; 3 or 6 would do");
   refused(&options, "pp=2", 2, "mesh.model: pp=2 is not available for ocr");
   options.decoder.heads = 5;
-  refused(&options, "dp=1", 1, "model.heads: must divide d_model: 48 is no multiple of 5; 4 or 6 would do");
+  refused(&options, "dp=1", 1, "model.heads: must divide d_model: 48 is not a multiple of 5; 4 or 6 would do");
 }
 
 int main(void) {

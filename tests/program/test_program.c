@@ -184,7 +184,9 @@ static void names_of_parameters_carry_their_module_where_there_are_several(void 
 static void modules_are_those_that_the_kind_names(void **state) {
   plan p = right();
   p.modules = p.phase_count = 1;
-  refused(&p, "module 1 is ``, where its kind names `second`; add each on its own mesh, in their order");
+  refused(&p,
+          "module 1 is ``, but its kind lists `second` in that place; add the modules in the order of the kind, each "
+          "on its own mesh");
 }
 
 static void a_phase_before_the_one_that_gives_is_refused(void **state) {
@@ -213,17 +215,21 @@ static void a_phase_has_a_function_and_a_module(void **state) {
 static void a_loss_is_divided_by_a_count_that_is_there(void **state) {
   plan p = right();
   p.without_count = 1;
-  refused(&p, "loss `loss` is divided by count 0, but there are 0; add its count first");
+  refused(
+      &p,
+      "loss `loss` is divided by count number 0 (from 0), but the program has 0 counts so far; add that count first");
   p = right();
   const ad_loss_spec other[] = {{.size = sizeof(ad_loss_spec), .name = "other", .count = 1}};
   p.losses = other;
-  refused(&p, "loss `other` is divided by count 1, but there are 1; add its count first");
+  refused(
+      &p,
+      "loss `other` is divided by count number 1 (from 0), but the program has 1 counts so far; add that count first");
 }
 
 static void a_program_has_a_phase_and_a_loss(void **state) {
   plan p = right();
   p.phase_count = 0;
-  refused(&p, "program `of-tests` has 0 phases and 1 losses; it needs one of each at least");
+  refused(&p, "program `of-tests` has 0 phases and 1 losses; it needs at least one of each");
   p = right();
   p.loss_count = 0;
   refused(&p, "program `of-tests` has 2 phases and 0 losses");
@@ -362,29 +368,31 @@ static void a_value_crosses_in_the_dtype_in_which_it_is_awaited(void **state) {
   ad_phase_give(&at, "h", number(&f));
   f.program->crossings = NULL;
   f.program->crossing_count = 0;
-  close_phase(&f, "gives `h`, which is f32 with a gradient in f32, but crosses as bf16 with a gradient in bf16");
+  close_phase(
+      &f,
+      "gives `h`, which is f32 with a gradient in f32, but its crossing is declared as bf16 with a gradient in bf16");
 }
 
 static void what_a_phase_does_not_list_is_refused(void **state) {
   fixture f;
   ad_phase_run at = open_phase(&f, 0);
   assert_null(ad_tensor_array(ad_phase_need(&at, "h")));
-  close_phase(&f, "phase `maker` asks for `h`, which is not among what it needs");
+  close_phase(&f, "phase `maker` asks for `h`, which its `needs` does not list");
   at = open_phase(&f, 1);
   ad_phase_give(&at, "h", number(&f));
-  close_phase(&f, "phase `user` gives `h`, which is not among what it says that it gives");
+  close_phase(&f, "phase `user` gives `h`, which its `gives` does not list");
   at = open_phase(&f, 1);
   ad_phase_need(&at, "h");
-  close_phase(&f, "phase `user` asks for `h`, which nobody gave in this microbatch");
+  close_phase(&f, "phase `user` asks for `h`, which no phase gave in this microbatch");
   at = open_phase(&f, 1);
   ad_phase_need(&at, NULL);
-  close_phase(&f, "phase `user` asks for `NULL`, which is not among what it needs");
+  close_phase(&f, "phase `user` asks for `NULL`, which its `needs` does not list");
   at = open_phase(&f, 0);
   ad_phase_give(&at, NULL, number(&f));
-  close_phase(&f, "phase `maker` gives `NULL`, which is not among what it says that it gives");
+  close_phase(&f, "phase `maker` gives `NULL`, which its `gives` does not list");
   at = open_phase(&f, 0);
   ad_phase_give(&at, "h", NULL);
-  close_phase(&f, "phase `maker` gives `h`, but that is NULL");
+  close_phase(&f, "phase `maker` gives as `h` a value that is NULL");
   at = open_phase(&f, 0);
   ad_phase_give(&at, "h", number(&f));
   ad_phase_give(&at, "h", number(&f));
@@ -395,14 +403,14 @@ static void a_loss_is_handed_in_once(void **state) {
   fixture f;
   ad_phase_run at = open_phase(&f, 1);
   ad_phase_loss(&at, 1, number(&f));
-  close_phase(&f, "phase `user` hands in loss 1 of 1, which does not exist");
+  close_phase(&f, "phase `user` hands in loss number 1 (from 0) of 1, which does not exist");
   at = open_phase(&f, 1);
   ad_phase_loss(&at, 0, number(&f));
   ad_phase_loss(&at, 0, number(&f));
   close_phase(&f, "a second time in this microbatch");
   at = open_phase(&f, 1);
   ad_phase_loss(&at, 0, NULL);
-  close_phase(&f, "phase `user` hands in the loss `loss`, but that is NULL");
+  close_phase(&f, "phase `user` hands in as the loss `loss` a value that is NULL");
 }
 
 /* ---- registering kinds of programs ---- */
@@ -419,7 +427,7 @@ static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   must(ad_program_register(&kind));
   assert_ptr_equal(ad_program_kind_find("of-tests"), &kind);
   assert_int_equal(ad_program_register(&kind), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "a program `of-tests` is registered already"));
+  assert_non_null(strstr(ad_last_error(), "a program named `of-tests` is already registered"));
   assert_int_equal(ad_program_register(&again), AD_INVALID);
   assert_int_equal(ad_program_register(&empty), AD_INVALID);
   assert_non_null(strstr(ad_last_error(), "program `empty` has no module"));

@@ -183,9 +183,9 @@ static void refused(const char *words, const char *mesh, int64_t ranks, int64_t 
 
 static void stages_that_do_not_fit_are_refused(void **state) {
   static const int64_t few[] = {2, 1}, below[] = {5, -1};
-  refused("must leave no rank of pp=3 without a stage, is 2", "pp=3", 3, 2, NULL, 0);
+  refused("must give each rank of pp=3 a stage, but is 2", "pp=3", 3, 2, NULL, 0);
   refused("`pp` must be the first axis", "dp_shard=2 pp=2", 4, 0, NULL, 0);
-  refused("schedule.layers: must have one number for each stage, has 2 for 3", "pp=3", 3, 0, few, 2);
+  refused("schedule.layers: must have one number for each stage, but has 2 for 3 stages", "pp=3", 3, 0, few, 2);
   refused("schedule.layers: must be 0 or more each, with model.layers as their sum; the sum is 3, model.layers is 4",
           "pp=2", 2, 0, few, 2);
   refused("schedule.layers: must be 0 or more each, with model.layers as their sum; the sum is 4, model.layers is 4",

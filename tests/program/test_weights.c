@@ -56,7 +56,7 @@ static void refused(const ad_param_spec *params, size_t count, const char *words
 static void parameters_that_are_no_tensors_of_the_file_are_named(void **state) {
   ad_param_spec params[] = {param("c", 2), param("d", 2), param("a", 2), param("b", 3), param("integers", 2)};
   refused(params, 5,
-          "four: these are not the weights of this model; it lacks d; not of a float dtype: "
+          "four: these are not the weights of this model; missing: d; not of a float dtype: "
           "integers (i32); of another shape: b ([2, 3] in the files, [3, 3] in the model)");
 }
 

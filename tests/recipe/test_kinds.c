@@ -399,13 +399,13 @@ static void a_program_made_without_a_recipe_is_refused_in_the_same_words(void **
                       "model.layers: must be at least 1, is 0\n"
                       "model.rotary_base: must be above 1, is 1\n"
                       "data.seq: must be at least 1, is -4\n"
-                      "model.heads: must divide d_model: 32 is no multiple of 3; 2 or 4 would do\n"
+                      "model.heads: must divide d_model: 32 is not a multiple of 3; 2 or 4 would do\n"
                       "mesh: ep=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp");
   ad_comm_close(comm);
   SAYS(
       "r.yaml:1: model.layers: must be at least 1, is 0\n"
       "r.yaml:2: model.rotary_base: must be above 1, is 1\n"
-      "r.yaml:3: model.heads: must divide d_model: 32 is no multiple of 3; 2 or 4 would do\n"
+      "r.yaml:3: model.heads: must divide d_model: 32 is not a multiple of 3; 2 or 4 would do\n"
       "r.yaml:4: data.seq: must be at least 1, is -4\n"
       "r.yaml:5: mesh: ep=2 is not available for gpt: it trains on dp_replicate, dp_shard, cp and tp",
       "model: {kind: gpt, layers: 0,\n  rotary_base: 1, d_model: 32,\n  heads: 3}\ndata: {text: a, seq: -4}\n"

@@ -109,7 +109,7 @@ static void what_is_said_of_reductions_stands(void **state) {
 static void all_mistakes_are_told_at_once_in_the_order_of_their_lines(void **state) {
   SAYS(
       "r.yaml:2: model.layers: must be at least 1, is 0\n"
-      "r.yaml:2: model.heads: must divide d_model: 32 is no multiple of 3; 2 or 4 would do\n"
+      "r.yaml:2: model.heads: must divide d_model: 32 is not a multiple of 3; 2 or 4 would do\n"
       "r.yaml:5: data.seq: must be a whole number, is the text \"16\"\n"
       "r.yaml:6: data.valid: must be at most 1, is 2\n"
       "r.yaml:7: data.valid: must be a number, is half\n"
@@ -134,7 +134,7 @@ static void missing_keys_are_named_with_what_they_are(void **state) {
   SAYS(
       "r.yaml: data.seq: is missing: tokens of a sample\n"
       "r.yaml: mesh: is missing: axes and sizes, such as \"dp_replicate=2 dp_shard=2\"\n"
-      "r.yaml: data.text: names nothing to be trained on: give files or folders of text, or data.tokens (.npy files of "
+      "r.yaml: data.text: no training data is given: give files or folders of text, or data.tokens (.npy files of "
       "token ids)\n"
       "r.yaml:1: model.heads: is missing: attention heads; without head_dim they divide d_model into even parts",
       "model: {kind: gpt, layers: 2, d_model: 32}\n" TRAIN);
@@ -222,7 +222,7 @@ static void a_model_that_is_named_in_a_text_is_not_looked_for(void **state) {
 
 static void the_text_must_be_named(void **state) {
   SET_SAYS(
-      "--set data.text: names nothing to be trained on: give files or folders of text, or data.tokens (.npy files of "
+      "--set data.text: no training data is given: give files or folders of text, or data.tokens (.npy files of "
       "token ids)",
       GOOD, "data.text=[]");
   SET_SAYS("--set data.text: must be a list, is a mapping", GOOD, "data.text={a: b}");

@@ -343,7 +343,7 @@ static void tensors(void **state) {
   refused(ad_tape_status(tape), "not NULL");
   ad_tape_reset(tape);
   assert_null(ad_tensor_array(ad_tape_fail(tape, AD_OK)));
-  refused(ad_tape_status(tape), "AD_OK is no error");
+  refused(ad_tape_status(tape), "AD_OK is not an error");
   ad_tape_destroy(tape);
   assert_null(ad_add(NULL, NULL, NULL));
   assert_non_null(strstr(ad_last_error(), "add: the tape is NULL"));

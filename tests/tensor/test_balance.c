@@ -150,7 +150,8 @@ static void a_limit_that_says_nothing_is_refused(void **state) {
   ad_top_k(c.t, ad_softmax(c.t, ad_constant(c.t, &c.scores)), TOP_K, NULL, &c.routing);
   ad_limit(c.t, c.routing, 1, ad_constant(c.t, &few), 0);
   assert_int_equal(ad_tape_status(c.t), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "21 tokens from row 0 on were routed, but the batch has 2 rows here"));
+  assert_non_null(
+      strstr(ad_last_error(), "21 tokens from row 0 on were routed, but this rank has 2 rows of the batch"));
   free(few.data);
   end(&c);
 }

@@ -111,10 +111,11 @@ static void refused(ad_comm *comm, const char *layout, const char *gradient, con
 
 static int refusals(ad_comm *comm, void *context) {
   refused(comm, "tp=P", NULL, "pending sum");
-  refused(comm, "tp=P", NULL, "this may repair it: sum it first, or state the gradient (R there");
+  refused(comm, "tp=P", NULL,
+          "this may repair it: sum the value first, or state its gradient's layout (R on that axis");
   refused(comm, "tp=P", "tp=I", "the value is P on `tp`, and its gradient is stated as I");
   refused(comm, "tp=P", "tp=I", "this may repair it: all_reduce P->I, or state R");
-  refused(comm, "tp=R", "tp=I", "a gradient of a value that is R is P");
+  refused(comm, "tp=R", "tp=I", "the gradient of a value of type R is P");
   refused(comm, "tp=I", "tp=R", "this may repair it: convert I->R, then once R->P, or state I");
   refused(comm, "tp=I", "tp=V", "stated as V");
   refused(comm, "tp=S0", "tp=P", "stated as P");

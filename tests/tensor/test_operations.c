@@ -488,7 +488,7 @@ static void refuse_bf16(formula f, ad_shape shape, const char *name) {
   assert_null(ad_tensor_array(f(t, &x)));
   assert_int_equal(ad_tape_status(t), AD_INVALID);
   char wanted[96];
-  snprintf(wanted, sizeof wanted, "%s: has no arithmetic for values of dtype bf16", name);
+  snprintf(wanted, sizeof wanted, "%s: the operation cannot compute in dtype bf16", name);
   if (!strstr(ad_last_error(), wanted)) fail_msg("%s", ad_last_error());
   free(array.data);
   ad_tape_destroy(t);

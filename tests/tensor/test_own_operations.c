@@ -138,10 +138,10 @@ static void refused(const ad_operation *op, size_t count, const void *own, ad_st
   } while (0)
 
 static void a_record_that_lacks_what_it_must_have_is_refused(void **state) {
-  WITHOUT(name, "the record lacks a name");
-  WITHOUT(forward, "bend: the record lacks `forward`");
-  WITHOUT(backward, "bend: the record lacks `backward`");
-  WITHOUT(dims, "bend: the record lacks `dims`");
+  WITHOUT(name, "the ad_operation lacks a name");
+  WITHOUT(forward, "bend: the ad_operation lacks `forward`");
+  WITHOUT(backward, "bend: the ad_operation lacks `backward`");
+  WITHOUT(dims, "bend: the ad_operation lacks `dims`");
   WITHOUT(size, "the field `size` is 0; set it to sizeof(ad_operation)");
   refused(NULL, 2, &half, AD_INVALID, "the record is NULL");
   refused(&bend, 2, NULL, AD_INVALID, "`own`");
@@ -156,19 +156,19 @@ static void with_dims(const char *dims, const char *words) {
 }
 
 static void dims_that_mean_nothing_are_refused(void **state) {
-  with_dims("", "\"->\" is wanted");
-  with_dims("...n,n", "\"->\" is wanted");
-  with_dims("...n;n->...n", "\"->\" is wanted");
-  with_dims("...n,n->...n->n", "something else than letters is in the result");
-  with_dims("...n,n->...n,n", "something else than letters is in the result");
-  with_dims("n...,n->n", "\"->\" is wanted");
-  with_dims("...n->...n", "another number of operands");
-  with_dims("...n,n,n->...n", "another number of operands");
+  with_dims("", "\"->\" is missing");
+  with_dims("...n,n", "\"->\" is missing");
+  with_dims("...n;n->...n", "\"->\" is missing");
+  with_dims("...n,n->...n->n", "the result's term has characters that are not letters");
+  with_dims("...n,n->...n,n", "the result's term has characters that are not letters");
+  with_dims("n...,n->n", "\"->\" is missing");
+  with_dims("...n->...n", "the number of terms is not the number of operands");
+  with_dims("...n,n,n->...n", "the number of terms is not the number of operands");
   with_dims("...n,n->...m", "a letter that no operand has");
   char long_one[1024];
   memset(long_one, 'n', sizeof long_one);
   long_one[sizeof long_one - 1] = 0;
-  with_dims(long_one, "it is too long");
+  with_dims(long_one, "the text is too long");
 }
 
 static void no_tape_and_no_operands_are_refused(void **state) {
@@ -212,7 +212,8 @@ static void a_record_of_an_older_header_has_defaults(void **state) {
 static void an_operand_whose_gradient_is_not_filled_must_be_a_constant(void **state) {
   ad_operation half_of_it = bend;
   half_of_it.fills = 1u << 0;
-  refused(&half_of_it, 2, &half, AD_INVALID, "bend: operand 2 carries a gradient, but the operation has none for it");
+  refused(&half_of_it, 2, &half, AD_INVALID,
+          "bend: operand 2 needs a gradient, but the operation computes none for it");
   scene s = scene_open(AD_F64);
   ad_tensor *x[2] = {s.x[0], ad_constant(s.tape, &s.array[1])};
   must(ad_backward(s.tape, ad_sum(s.tape, ad_operation_apply(s.tape, &half_of_it, x, 2, &half))));

@@ -260,7 +260,7 @@ static int is_repaired(scene *s, const pairing *p, const ad_type type[2], const 
     ad_tensor *x[] = {leaf[0], leaf[1]};
     int cuts_later = 0;
     for (int i = 0; i < count; i++) {
-      int is_whole = !strcmp(said[i], "cut it afterwards");
+      int is_whole = !strcmp(said[i], "cut the sequence after this call");
       cuts_later |= is_whole;
       for (int o = 0; o < 2 && is_whole; o++)
         if (ad_type_dim(type[o]) == 1) x[o] = ad_all_gather(s->tape, x[o], "tp", AD_I);
@@ -733,11 +733,12 @@ static int leave_as_said(scene *s, const char *is, const char *stated) {
   return 1;
 }
 
-/* Follows "sum it first, or state the gradient (R there: every rank the gradient of the sum)" in both ways. */
+/* Follows "sum the value first, or state its gradient's layout (R on that axis ...)" in both ways. */
 static void leave_unstated(scene *s) {
   char said[128];
   CHECK(!ad_tensor_array(ad_to_local(s->tape, leaf_called(s, "tp=P"), NULL)));
-  CHECK(take_said(s->tape, said, sizeof said) && strstr(said, "sum it first, or state the gradient (R there"));
+  CHECK(take_said(s->tape, said, sizeof said) &&
+        strstr(said, "sum the value first, or state its gradient's layout (R on that axis"));
   for (int i = 0; i < 2; i++) {
     ad_tensor *leaf = leaf_called(s, "tp=P");
     compute_outside(s, leaf, ad_to_local(s->tape, ad_all_reduce(s->tape, leaf, "tp", i ? AD_I : AD_R), NULL));
@@ -843,7 +844,7 @@ static void arrays_that_are_brought_where_is_said_have_their_numbers(void **stat
 
 /* ---- dtypes, scales, and losses that are no scalar ---- */
 
-/* On a bf16 tape: follows "bring it to f32 before (ad_to_dtype), or declare it `wide`" for the sum of w^2. */
+/* On a bf16 tape: follows "convert the parameter to f32 first (ad_to_dtype), ..." for the sum of w^2. */
 static int repair_dtypes(ad_comm *comm, void *context) {
   static const double numbers[] = {0.5, 1, 1.5, -2};
   ad_tape_options options = {.size = sizeof options, .dtype = AD_BF16};
@@ -861,7 +862,9 @@ static int repair_dtypes(ad_comm *comm, void *context) {
     ad_tensor *leaf = ad_parameter(s.tape, &from, 0), *w = s.way == 1 ? ad_to_dtype(s.tape, leaf, AD_F32) : leaf;
     ad_tensor *loss = ad_sum(s.tape, ad_multiply(s.tape, w, w));
     CHECK_STATUS(ad_tape_status(s.tape), s.way ? AD_OK : AD_INVALID);
-    if (!s.way) CHECK_MESSAGE("is not rounded: bring it to f32 before (ad_to_dtype), or declare it `wide`");
+    if (!s.way)
+      CHECK_MESSAGE(
+          "must not be rounded to that: convert the parameter to f32 first (ad_to_dtype), or declare it `wide`");
     if (s.way) CHECK_OK(ad_backward(s.tape, loss));
     for (size_t i = 0; i < 4 && s.way; i++) CHECK(ad_element(AD_F32, ad_grad(leaf)->data, i) == 2 * numbers[i]);
     CHECK(!s.way || ad_grad(leaf)->dtype == AD_F32);
@@ -871,7 +874,7 @@ static int repair_dtypes(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Follows "bring it to scale 0 first" for a leaf whose data is its value times 2^-2. */
+/* Follows "its scale must be 0" for a leaf whose data is its value times 2^-2. */
 static int repair_scale(ad_comm *comm, void *context) {
   static const double numbers[] = {0.5, 1, 1.5, -2};
   scene s;
@@ -886,7 +889,7 @@ static int repair_scale(ad_comm *comm, void *context) {
     ad_tape_reset(s.tape);
     ad_tensor *leaf = ad_parameter(s.tape, &from, 0), *loss = ad_sum(s.tape, ad_multiply(s.tape, leaf, leaf));
     CHECK_STATUS(ad_tape_status(s.tape), value.scale ? AD_TYPE : AD_OK);
-    if (value.scale) CHECK_MESSAGE("the array carries the scale 2^-2; bring it to scale 0 first");
+    if (value.scale) CHECK_MESSAGE("the array is scaled by 2^-2, but its scale must be 0");
     if (!value.scale) CHECK_OK(ad_backward(s.tape, loss));
     for (size_t i = 0; i < 4 && !value.scale; i++) CHECK(ad_element(AD_F64, ad_grad(leaf)->data, i) == 2 * numbers[i]);
   }

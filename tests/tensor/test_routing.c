@@ -115,9 +115,11 @@ static void refuse_given(int32_t first, int32_t second, const char *words) {
 }
 
 static void what_is_given_is_an_expert_and_none_twice(void **state) {
-  refuse_given(3, 0, "top_k: choice 0 of token 0 is given as 3 of 3 experts");
-  refuse_given(2, -1, "top_k: choice 1 of token 0 is given as -1 of 3 experts");
-  refuse_given(2, 2, "top_k: choice 1 of token 0 is given as 2 of 3 experts; it must be one of them, and another than");
+  refuse_given(3, 0, "top_k: choice 0 of token 0 is expert number 3 of 3");
+  refuse_given(2, -1, "top_k: choice 1 of token 0 is expert number -1 of 3");
+  refuse_given(2, 2,
+               "top_k: choice 1 of token 0 is expert number 2 of 3; it must be at least 0 and below that, and none of "
+               "the earlier");
 }
 
 /* A routing reports to its caller what was chosen, including choices that were dropped later. */
@@ -184,15 +186,15 @@ static void refuse_bias(const ad_array *bias, const char *wanted) {
 static void a_bias_has_a_float_for_each_expert(void **state) {
   double numbers[4] = {0};
   ad_array bias = {.dtype = AD_F64, .shape = {1, {2}}, .local = {1, {2}}, .data = numbers};
-  refuse_bias(&bias, "top_k: the bias here is f64 [2]; it must be a float for each of 3 experts");
+  refuse_bias(&bias, "top_k: the bias has dtype f64 and shape [2]; it must be one float for each of the 3 experts");
   bias.local = (ad_shape){2, {3, 1}};
-  refuse_bias(&bias, "the bias here is f64 [3, 1];");
+  refuse_bias(&bias, "the bias has dtype f64 and shape [3, 1];");
   bias.local = (ad_shape){1, {3}};
   bias.dtype = AD_I32;
-  refuse_bias(&bias, "the bias here is i32 [3];");
+  refuse_bias(&bias, "the bias has dtype i32 and shape [3];");
   bias.dtype = AD_F64;
   bias.data = NULL;
-  refuse_bias(&bias, "the bias here is f64 [3] without data;");
+  refuse_bias(&bias, "the bias has dtype f64 and shape [3] without data;");
 }
 
 static void more_choices_than_experts_are_refused(void **state) {
@@ -204,8 +206,9 @@ static void more_choices_than_experts_are_refused(void **state) {
   ad_tensor *slots = ad_to_slots(t, ad_slot_weights(t, chosen, routing), routing); /* the routing was refused before */
   assert_null(ad_tensor_array(ad_return(t, ad_dispatch(t, slots, routing, "ep"), routing, "ep")));
   assert_int_equal(ad_tape_status(t), AD_INVALID);
-  assert_non_null(
-      strstr(ad_last_error(), "top_k: k is 4, scores are [2, 3]; they must be [tokens, experts], k from 1 to experts"));
+  assert_non_null(strstr(ad_last_error(),
+                         "top_k: k is 4, and the scores have shape [2, 3]; the scores must be [tokens, experts], and k "
+                         "from 1 to experts"));
   free(array.data);
   ad_tape_destroy(t);
   world_close(&w);
@@ -240,7 +243,7 @@ static void rows_that_are_parts_of_a_whole_are_refused(void **state) {
     assert_int_equal(ad_tape_status(t), AD_TYPE);
     assert_non_null(
         strstr(ad_last_error(),
-               "the rows are S(0) on `tp`, but each rank routes its own; this may repair it: declare them V"));
+               "the rows are S(0) on `tp`, but each rank routes its own rows; this may repair it: declare them V"));
     free(array.data);
     free(cut.data);
     ad_tape_destroy(t);

@@ -162,7 +162,7 @@ static ad_status uses_up_what_it_saved(ad_tape *tape, ad_tensor *out, const ad_g
 static void what_backward_must_leave_as_it_is(void **state) {
   WITH_BACKWARD(scales_its_gradient, "bend: backward changes the gradient that arrived");
   WITH_BACKWARD(uses_up_what_was_saved, "bend: backward changes what was saved");
-  WITH_BACKWARD(changes_an_operand, "bend: backward changes operand 2");
+  WITH_BACKWARD(changes_an_operand, "bend: backward must not change operand 2");
   WITH_BACKWARD(changes_the_result, "bend: backward changes the result");
   WITH_BACKWARD(uses_up_its_gradient, "bend: backward changes the gradient that arrived");
   WITH_BACKWARD(uses_up_what_it_saved, "bend: backward changes what was saved");
@@ -170,25 +170,26 @@ static void what_backward_must_leave_as_it_is(void **state) {
 
 static void what_a_slot_says(void **state) {
   WITH_BACKWARD(ignores_that_a_slot_is_null,
-                "backward does not leave out an operand whose slot is NULL: with the slot "
-                "of operand 1 alone it ends the process by " /* ends by signal 11, with sanitizers by exit status 1 */);
-  WITH_BACKWARD(uses_another_slot, "leaves another gradient of operand 2 where the other slots are NULL");
+                "backward does not skip an operand whose slot is NULL: with the slot of operand 1 alone it ends the "
+                "process with " /* ends by signal 11, with sanitizers by exit status 1 */);
+  WITH_BACKWARD(uses_another_slot, "leaves a different gradient of operand 2 where the other slots are NULL");
 #if defined(AD_SANITIZED) /* with a sanitizer the child may end before */
   WITH_BACKWARD(needs_more_scratch, "the slot of operand 2 ");
 #else
   WITH_BACKWARD(needs_more_scratch,
                 "backward fails where only the slot of operand 2 has memory: bend: backward writes beyond the scratch "
-                "memory that the record asks for");
+                "memory that the ad_operation asks for");
 #endif
   WITH_BACKWARD(fails_without_the_first_slot, "backward fails where only the slot of operand 2 has memory");
-  WITH_BACKWARD(always_overwrites, "backward does not add where the slot says so: element 0 of operand 1");
-  WITH_BACKWARD(is_another_each_time, "backward promises that it may be called again");
+  WITH_BACKWARD(always_overwrites,
+                "backward does not add to the gradient where `adds` of the slot is set: element 0 of operand 1");
+  WITH_BACKWARD(is_another_each_time, "backward must be repeatable");
 }
 
 static void every_element_is_filled_and_no_other_operands(void **state) {
   ad_operation of_one = bend;
   of_one.fills = 1u << 0;
-  breaks(&of_one, "backward fills the gradient of operand 2, which the record does not name");
+  breaks(&of_one, "backward writes the gradient of operand 2, for which the ad_operation declares none");
   of_one.backward = forgets_an_element;
   breaks(&of_one, "backward leaves 1 of 20 elements of the gradient of operand 1 unwritten");
 }
@@ -214,11 +215,11 @@ static ad_status works_in_place(ad_tape *tape, ad_tensor *out) {
 static void forward_may_be_called_again(void **state) {
   ad_operation other = bend;
   other.forward = counts_calls;
-  breaks(&other, "forward promises that it may be called again, but the second call makes another result");
+  breaks(&other, "forward must be repeatable, but a second call makes a different result");
   other.forward = saves_a_count;
-  breaks(&other, "forward promises that it may be called again, but the second call saves something else");
+  breaks(&other, "forward must be repeatable, but a second call saves different values");
   other.forward = works_in_place;
-  breaks(&other, "forward changes operand 1");
+  breaks(&other, "forward must not change operand 1");
 }
 
 static ad_status clears_first(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
@@ -229,11 +230,11 @@ static ad_status clears_first(ad_tape *tape, ad_tensor *out, const ad_gradient_s
 static void what_is_unread_is_not_read(void **state) {
   ad_operation other = bend;
   other.unread = 1u << 0;
-  breaks(&other, "backward reads an operand that the record says is unread");
+  breaks(&other, "backward reads an operand that the ad_operation declares `unread`");
   other.unread = 0;
   other.hands_over = 1;
   other.backward = clears_first;
-  breaks(&other, "backward takes over the gradient that arrived, as hands_over says");
+  breaks(&other, "backward may write over the incoming gradient, as `hands_over` says");
 }
 
 /* ---- linearity that is declared wrongly ---- */
@@ -292,10 +293,10 @@ static void what_is_linear_is_made_of_the_others(void **state) {
                           .backward = product_backward};
   holds(ad_check_operation(&product, &on_three));
   product.backward = divides_the_result;
-  breaks_on(&product, &on_three, "the values are gone that an operation does not read which is linear");
+  breaks_on(&product, &on_three, "the values that a linear operation does not read are overwritten");
   product.linearity = AD_NONLINEAR;
   product.backward = mixes_up_two_of_three;
-  breaks_on(&product, &on_three, "backward leaves another gradient of operand 2 where the other slots are NULL");
+  breaks_on(&product, &on_three, "backward leaves a different gradient of operand 2 where the other slots are NULL");
   product.backward = writes_a_third;
   breaks_on(&product, &on_three, "backward with the slot of operand 2 alone writes the gradient of operand 3");
 }
@@ -322,10 +323,10 @@ static ad_status rounds_in_f32(ad_tape *tape, ad_tensor *out) {
 }
 
 static void backward_is_the_derivative_of_forward_in_every_dtype(void **state) {
-  WITH_BACKWARD(half_of_it, "backward is not the derivative of forward: for element 0 of operand 1 it leaves");
+  WITH_BACKWARD(half_of_it, "backward is not the derivative of forward: for element 0 of operand 1 backward gives");
   ad_operation other = bend;
   other.forward = rounds_in_f32;
-  breaks(&other, "in f32 element");
+  breaks(&other, "computed in f32, element");
   other = bend;
   other.backward = half_of_it;
   other.not_linear = 1;  // linearity is then not tested
@@ -337,7 +338,7 @@ static void backward_is_the_derivative_of_forward_in_every_dtype(void **state) {
 static void the_rule_is_held_to_what_ranks_make(void **state) {
   ad_operation other = bend;
   other.linearity = AD_MULTILINEAR; /* false: it is not linear in the row */
-  breaks(&other, "\"tp=P\" on \"tp=3\", but what the ranks have is not that");
+  breaks(&other, "\"tp=P\" on \"tp=3\", but the ranks' values do not match");
   other.linearity = AD_ADDITIVE;
   breaks(&other, "operands that are \"tp=P\", \"tp=P\" make a result that is \"tp=P\"");
 }
@@ -436,7 +437,7 @@ static void a_trial_that_means_nothing_is_refused(void **state) {
   trial.count = 0;
   breaks_on(&bend, &trial, "shapes of 0 operands");
   trial.count = 1;
-  breaks_on(&bend, &trial, "another number of operands");
+  breaks_on(&bend, &trial, "the number of terms is not the number of operands");
   ad_shape none[] = {{2, {0, 4}}, {1, {4}}};
   trial = on_matrix;
   trial.shapes = none;

@@ -149,8 +149,8 @@ static void scaled_rotations_have_numbers_that_mean_something(void **state) {
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ad_rotary_scaled(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 8, 12)), 4, 10000, &wrong[i]);
     assert_int_equal(ad_tape_status(d->tape), AD_INVALID);
-    assert_mentions("rotary: scaling by factor ");
-    assert_mentions("all must be above 0, high_turns above low_turns");
+    assert_mentions("rotary: the scaling has factor ");
+    assert_mentions("all must be above 0, and high_turns above low_turns");
     ad_tape_reset(d->tape);
     d->count = 0;
   }
@@ -234,7 +234,8 @@ static void wrong_options_are_refused(void **state) {
   options.dtype = AD_F32;
   options.residual = AD_BF16;
   assert_int_equal(ad_tape_create(d->comm, d->mesh, &options, &tape), AD_INVALID);
-  assert_mentions("the residual stream is bf16, but values are f32; it must be that or f32");
+  assert_mentions(
+      "the residual stream has dtype bf16, but values have f32; the residual stream must have that dtype or f32");
   assert_null(tape);
 }
 
@@ -267,7 +268,7 @@ static void rows_that_were_cut_on_their_way_do_not_return(void **state) {
   must(ad_tape_status(d->tape));
   assert_null(ad_tensor_array(ad_from_rows(d->tape, cut, like)));
   assert_int_equal(ad_tape_status(d->tape), AD_TYPE);
-  assert_mentions("the rows are S(0) on `tp`, whose ranks all took the same: they must be I");
+  assert_mentions("the rows are S(0) on `tp`, but all ranks took the same rows, so they must be I");
 }
 
 static void a_move_over_axes_of_different_types_is_a_chain(void **state) {
@@ -508,8 +509,8 @@ static void stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is
   refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 1), AD_TYPE, "concat: operand 1 is S(1) on `tp`",
           "all_gather");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_slice_along(d->tape, x, 1, 3, 2), AD_INVALID, "slice: 2 elements from 3 on of dimension 1",
-          "there are 4");
+  refused(d, ad_slice_along(d->tape, x, 1, 3, 2), AD_INVALID, "slice: 2 elements from element 3 on of dimension 1",
+          "it has 4");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   refused(d, ad_slice_along(d->tape, x, -1, 0, 2), AD_INVALID, "slice: there is no dimension", "[6, 4, 8]");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
@@ -518,7 +519,7 @@ static void stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   ad_tensor *other = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 3, 7));
   refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, other}, 2, 1), AD_INVALID, "[6, 3, 7]",
-          "equal but for dimension 1");
+          "equal except in dimension 1");
 }
 
 static ad_tensor *reshaped(dry_world *d, const char *layout, ad_shape to) {
@@ -535,14 +536,15 @@ static void a_cut_stays_where_its_parts_are_the_same_elements(void **state) {
   y = ad_tensor_array(reshaped(d, "dp=S0 tp=S1", SHAPE(4, 1, 6, 2, 16)));
   assert_types(y, AD_S(1), AD_S(2));
   refused(d, reshaped(d, "dp=S0 tp=S2", SHAPE(2, 6, 32)), AD_TYPE,
-          "reshape: operand 1 of shape [6, 4, 8] is S(2) on `tp`, and in shape [6, 32] no dimension begins there",
+          "reshape: operand 1 of shape [6, 4, 8] is S(2) on `tp`, and in shape [6, 32] no dimension begins where that "
+          "one does",
           "all_gather S(2)->I");
   refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 4, 48)), AD_TYPE, "is S(0) on `dp_shard`",
-          "its parts would be different ones");
-  refused(d, reshaped(d, "dp=S0 tp=S0", SHAPE(2, 3, 64)), AD_TYPE, "S(0)", "its parts would be different ones");
+          "its parts would be other elements");
+  refused(d, reshaped(d, "dp=S0 tp=S0", SHAPE(2, 3, 64)), AD_TYPE, "S(0)", "its parts would be other elements");
   refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, 6, 31)), AD_INVALID, "[6, 4, 8] has 192 elements", "[6, 31] has 186");
-  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, -6, -32)), AD_INVALID, "reshape: a shape has 0 to 6 dimensions",
-          "below 0");
+  refused(d, reshaped(d, "dp=S0 tp=I", SHAPE(2, -6, -32)), AD_INVALID,
+          "reshape: the new shape must have 0 to 6 dimensions", "negative");
   refused(d, ad_reshape(d->tape, leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 4)), NULL), AD_INVALID, "reshape", "NULL");
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   refused(d, ad_transpose(d->tape, x, 0, 3), AD_INVALID, "transpose: there is no dimension 3", "[6, 4, 8]");
@@ -581,14 +583,15 @@ static void dropout_is_of_parts_of_one_whole(void **state) {
   x = leaf(d, "dp=S0 tp=I", SHAPE(2, 6, 8));
   refused(d, ad_dropout(d->tape, x, 0.5, 1, NULL, 0, 0), AD_INVALID, "dropout", "the name is NULL");
   x = ad_sum(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)));
-  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_INVALID, "dropout: a scalar", "samples");
+  refused(d, ad_dropout(d->tape, x, 0.5, 1, "a", 0, 0), AD_INVALID, "dropout: the operand is a scalar", "samples");
 }
 
 static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8)), *target = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   refused(d, ad_kl_divergence(d->tape, x, target), AD_INVALID,
-          "kl_divergence: operand 2 carries a gradient, but the operation has none for it: it must be a constant",
+          "kl_divergence: operand 2 needs a gradient, but the operation computes none for it: the operand must be a "
+          "constant",
           "a constant");
   x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
   target = ad_constant(d->tape, array_of(d, AD_F32, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8)));
@@ -627,11 +630,11 @@ static void columns_that_stand_side_by_side_are_of_one_type(void **state) {
 static void columns_that_do_not_fit_are_named(void **state) {
   dry_world *d = *state;
   ad_tensor *out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), leaf(d, "dp=I tp=I", SHAPE(2, 5, 8)));
-  refused(d, out, AD_INVALID, "concat: operand 2 has shape [5, 8], operand 1 [6, 8]", "last dimension");
+  refused(d, out, AD_INVALID, "concat: operand 2 has shape [5, 8], but operand 1 has [6, 8]", "last dimension");
   out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(0, 0)), leaf(d, "dp=I tp=I", SHAPE(0, 0)));
   refused(d, out, AD_INVALID, "operand 1 has shape []", "last dimension");
   out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(1, 8)), leaf(d, "dp=I tp=I", SHAPE(2, 8, 8)));
-  refused(d, out, AD_INVALID, "concat: operand 2 has shape [8, 8], operand 1 [8]", "last dimension");
+  refused(d, out, AD_INVALID, "concat: operand 2 has shape [8, 8], but operand 1 has [8]", "last dimension");
   out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(1, 8)), indices(d, "dp=I tp=I", SHAPE(1, 8)));
   refused(d, out, AD_INVALID, "concat: operand 2 is i32", "f32");
   enum { PARTS_MAX = AD_OPERANDS_MAX * AD_OPERANDS_MAX };
@@ -639,10 +642,10 @@ static void columns_that_do_not_fit_are_named(void **state) {
   ad_tensor *x = leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), *many[PARTS_MAX + 1];
   for (int i = 0; i <= PARTS_MAX; i++) many[i] = x;
   refused(d, ad_concat(d->tape, many, PARTS_MAX + 1), AD_INVALID, "concat: 4097 values were given", "1 to 4096");
-  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), 5, 4), AD_INVALID, "slice: 4 columns from 5 on",
-          "there are 8");
-  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), -1, 4), AD_INVALID, "4 columns from -1 on",
-          "there are 8");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), 5, 4), AD_INVALID,
+          "slice: 4 columns from column 5 on", "the operand has 8");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), -1, 4), AD_INVALID, "4 columns from column -1 on",
+          "the operand has 8");
 }
 
 /* ---- counts ---- */
@@ -788,7 +791,7 @@ static ad_tensor *attend(dry_world *d, ad_shape q, ad_shape k, ad_shape v) {
 }
 
 static void keys_and_values_of_attention_are_alike_and_fit_its_queries(void **state) {
-  static const char ask[] = "k and v alike, with the batch and the sequence of q";
+  static const char ask[] = "with equal batch and seq, and k and v of equal shape";
   dry_world *d = *state;
   ad_shape right = SHAPE(3, 6, 8, 12), wider = SHAPE(3, 6, 8, 24), longer = SHAPE(3, 6, 9, 12),
            more = SHAPE(3, 7, 8, 12);

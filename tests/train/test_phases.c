@@ -272,7 +272,7 @@ static void says(const char *forgets, const char *words) {
 static void a_phase_that_leaves_something_out_is_named(void **state) {
   says("1", "phase `front` did not compute its value `h`");
   says("2", "no phase of the program computed the loss `square`");
-  says("3", "phase `back` asks for `z`, which is not among what it needs");
+  says("3", "phase `back` asks for `z`, which its `needs` does not list");
 }
 
 /* ---- checkpoints and weights of several modules ---- */

@@ -153,7 +153,7 @@ static void an_adversary_attacks_512_matrices_and_no_more(void **state) {
   run_ranks(1, take_one_step, most);
   ad_recipe_destroy(most);
   assert_int_equal(recipe_of_layers(129, &more), AD_INVALID);
-  assert_non_null(strstr(ad_last_error(), "516 matrices are to be decomposed; there may be 512"));
+  assert_non_null(strstr(ad_last_error(), "516 matrices are to be decomposed; at most 512 are allowed"));
 }
 
 /* Takes a first step, in this process, in which allocation number `n` fails. */

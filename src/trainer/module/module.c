@@ -32,7 +32,7 @@ static ad_status check_param(const ad_param_spec *param, size_t index, const ad_
   if (!param->name || !param->layout.mesh || !param->storage.mesh)
     return ad_fail(AD_INVALID, "parameter %zu needs a name and two layouts, compute and storage", index);
   if (ad_mesh_same_ranks(param->layout.mesh, mesh)) return AD_OK;
-  return ad_fail(AD_INVALID, "parameter `%s` lies on \"%s\", which is no view of the mesh \"%s\"", param->name,
+  return ad_fail(AD_INVALID, "parameter `%s` lies on \"%s\", which is not a view of the mesh \"%s\"", param->name,
                  ad_mesh_text(param->layout.mesh), ad_mesh_text(mesh));
 }
 
@@ -73,7 +73,7 @@ static ad_status check_state(const ad_module *module, const ad_state_spec *state
   if (is_taken(module, state->name))
     return ad_fail(AD_INVALID, "state `%s`: a parameter or another state of the module has this name", state->name);
   if (!ad_mesh_same_ranks(state->layout.mesh, module->mesh))
-    return ad_fail(AD_INVALID, "state `%s` lies on \"%s\", which is no view of the mesh \"%s\"", state->name,
+    return ad_fail(AD_INVALID, "state `%s` lies on \"%s\", which is not a view of the mesh \"%s\"", state->name,
                    ad_mesh_text(state->layout.mesh), ad_mesh_text(module->mesh));
   ad_axes none = ad_layout_axes_of(&state->layout, AD_P) | ad_layout_axes_of(&state->layout, AD_V);
   char axes[96];

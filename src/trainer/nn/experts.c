@@ -72,16 +72,16 @@ static int etp_is_tp(const ad_mesh *mesh, const ad_mesh *view) {
 }
 
 static ad_status check_view(const char *path, const ad_mesh *mesh, const ad_mesh *view) {
-  if (!view) return ad_fail(AD_INVALID, "experts `%s`: they need a view of the mesh to lie on", path);
+  if (!view)
+    return ad_fail(AD_INVALID, "experts `%s`: the experts need a view of the mesh to lie on, but NULL was given", path);
   if (!ad_mesh_same_ranks(mesh, view))
-    return ad_fail(AD_INVALID, "experts `%s`: the view \"%s\" must have the ranks of the mesh \"%s\"", path,
+    return ad_fail(AD_INVALID, "experts `%s`: the view \"%s\" must have the same ranks as the mesh \"%s\"", path,
                    ad_mesh_text(view), ad_mesh_text(mesh));
   if (ad_mesh_axis_size(view, AD_ETP) == 1 || etp_is_tp(mesh, view)) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "experts `%s`: etp of the view \"%s\" must be 1 (experts whole, tokens split over tp) or have the ranks "
-      "of tp in the mesh \"%s\" (experts cut as the MLP is)",
-      path, ad_mesh_text(view), ad_mesh_text(mesh));
+  return ad_fail(AD_INVALID,
+                 "experts `%s`: etp of the view \"%s\" must be 1 (experts whole, tokens split over tp) or have the "
+                 "same ranks as tp in the mesh \"%s\" (experts cut as the MLP is)",
+                 path, ad_mesh_text(view), ad_mesh_text(mesh));
 }
 
 static ad_status check_declared(const ad_declarations *to, const char *path, const ad_experts_shape *shape) {

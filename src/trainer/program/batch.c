@@ -30,7 +30,7 @@ static ad_status create_array(const ad_batch *batch, size_t field, int64_t m) {
   const ad_batch_field *of = &batch->fields[field];
   ad_shape shape = {of->row.ndim + 1, {ad_cut(batch->setting.global_batch, m, batch->setting.microbatches).count}};
   if (shape.ndim > AD_DIMS_MAX)
-    return ad_fail(AD_INVALID, "field `%s` of a batch: a row has %d dimensions, at most %d are possible", of->name,
+    return ad_fail(AD_INVALID, "field `%s` of a batch: a row has %d dimensions, at most %d are allowed", of->name,
                    of->row.ndim, AD_DIMS_MAX - 1);
   for (int d = 0; d < of->row.ndim; d++) shape.dim[d + 1] = of->row.dim[d];
   return ad_array_create(comm_of(batch), of->dtype, &shape, &batch->rows, array_of(batch, field, (size_t)m));
@@ -45,7 +45,7 @@ static ad_status create_arrays(ad_batch *batch) {
 
 /* Fields must have distinct names, since dumps write them by name. */
 static ad_status check_fields(const ad_batch_field *fields, size_t count) {
-  if (!count) return ad_fail(AD_INVALID, "a batch has no field; it needs one at least");
+  if (!count) return ad_fail(AD_INVALID, "a batch has no fields; it must have at least one");
   for (size_t i = 0; i < count; i++) {
     if (!fields[i].name) return ad_fail(AD_INVALID, "field number %zu of a batch has no name", i);
     for (size_t j = 0; j < i; j++)
@@ -59,7 +59,8 @@ ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_b
                                ad_batch **out) {
   AD_NEED(to, rows, fields, out);
   AD_TRY(check_fields(fields, count));
-  if (to->batch) return ad_fail(AD_INVALID, "program `%s` has a batch already; add its fields to that", to->kind->name);
+  if (to->batch)
+    return ad_fail(AD_INVALID, "program `%s` already has a batch; add these fields to that batch", to->kind->name);
   AD_TRY(ad_new(1, &to->batch));
   *to->batch = (ad_batch){.setting = to->setting, .rows = *rows, .fields = fields, .field_count = count};
   AD_TRY(create_arrays(to->batch));

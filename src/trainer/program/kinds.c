@@ -46,8 +46,8 @@ const char *const *ad_program_kind_modules(const ad_program_kind *kind) {
 ad_status ad_program_kind_check(const ad_program_kind *kind) {
   if (kind->size == sizeof *kind) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "ad_program_kind: the field `size` is %zu, sizeof(ad_program_kind) is %zu here; set it, and build the "
-                 "program with the headers of this library",
+                 "ad_program_kind: the field `size` is %zu, but must be sizeof(ad_program_kind), %zu in this library; "
+                 "set it, and build the program with the headers of this library",
                  kind->size, sizeof *kind);
 }
 
@@ -82,11 +82,13 @@ ad_status ad_program_register(const ad_program_kind *kind) {
   if (!*kind->name) return ad_fail(AD_INVALID, "a program has an empty name; give it one");
   AD_TRY(check_keys(kind));
   if (!ad_program_kind_modules(kind)[0])
-    return ad_fail(AD_INVALID, "program `%s` has no module; it needs one at least", kind->name);
+    return ad_fail(AD_INVALID, "program `%s` has no module; it needs at least one", kind->name);
   if (ad_program_kind_find(kind->name))
-    return ad_fail(AD_INVALID, "a program `%s` is registered already; give this one another name", kind->name);
+    return ad_fail(AD_INVALID, "a program named `%s` is already registered; give this program another name",
+                   kind->name);
   if (kind_count == KINDS_MAX)
-    return ad_fail(AD_INVALID, "program `%s` is one too many: there is room for %d", kind->name, KINDS_MAX);
+    return ad_fail(AD_INVALID, "program `%s` cannot be registered: at most %d programs are allowed", kind->name,
+                   KINDS_MAX);
   kinds[kind_count++] = kind;
   return AD_OK;
 }

@@ -18,8 +18,10 @@ static const char SYMBOL[] = "addend_program";
 static ad_status check_version(const char *path, const ad_program_object *object) {
   const char *version = object->size == sizeof *object ? object->version : "another version";
   if (object->size == sizeof *object && !strcmp(version, ad_version())) return AD_OK;
-  return ad_fail(AD_INVALID, "%s was built with the headers of addend %s, this is %s: build it anew with this one's",
-                 path, version, ad_version());
+  return ad_fail(
+      AD_INVALID,
+      "%s was built with the headers of addend %s, but this is addend %s: rebuild it with the headers of this version",
+      path, version, ad_version());
 }
 
 /* Refuses an object that was linked with an archive of the library: its programs would use that copy, and this process
@@ -69,7 +71,7 @@ static ad_status check_whole(const char *path, uint64_t bytes) {
   uint64_t end = end_of_object(file);
   fclose(file);
   if (end <= bytes) return AD_OK;
-  return ad_fail(AD_INVALID, "`%s` is cut off: its %llu bytes are fewer than its headers say; build or copy it anew",
+  return ad_fail(AD_INVALID, "`%s` is truncated: it has %llu bytes, fewer than its headers say; build or copy it again",
                  path, (unsigned long long)bytes);
 }
 
@@ -79,7 +81,7 @@ ad_status ad_program_load(const char *path) {
   struct stat file;
   if (access(path, R_OK) || stat(path, &file))
     return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));
-  if (!S_ISREG(file.st_mode)) return ad_fail(AD_INVALID, "`%s` is no regular file, and so no program", path);
+  if (!S_ISREG(file.st_mode)) return ad_fail(AD_INVALID, "`%s` is not a regular file, so it cannot be a program", path);
   AD_TRY(check_whole(path, (uint64_t)file.st_size));
   snprintf(here, sizeof here, "%s%s", strchr(path, '/') ? "" : "./", path);
   void *library = dlopen(here, RTLD_NOW | RTLD_LOCAL);

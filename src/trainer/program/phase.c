@@ -58,13 +58,14 @@ ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
   if (!name) name = no_name;
   size_t value = ad_program_find_value(at->program, name);
   if (value == at->program->value_count || !ad_phase_lists(phase_of(at)->needs, name)) {
-    return ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which is not among what it needs",
+    return ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which its `needs` does not list",
                                           phase_of(at)->name, name));
   }
   ad_passed_value *passed = &at->values[value];
   if (!passed->output && !passed->arrived) {
-    return ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which nobody gave in this microbatch",
-                                          phase_of(at)->name, name));
+    return ad_tape_fail(at->tape,
+                        ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which no phase gave in this microbatch",
+                                phase_of(at)->name, name));
   }
   if (!passed->inputs[at->place]) {
     ad_status status = passed->arrived && at->wait ? at->wait(at->run, value, at->microbatch) : AD_OK;
@@ -96,7 +97,8 @@ static ad_status check_crossing(const ad_phase_run *at, const ad_crossing_spec *
            gradient = ad_crossing_dtype(at->program, crossing, 1);
   if (value->array.dtype == crosses && (value->grad_dtype == gradient || !value->carries)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "phase `%s` gives `%s`, which is %s with a gradient in %s, but crosses as %s with a gradient in %s",
+                 "phase `%s` gives `%s`, which is %s with a gradient in %s, but its crossing is declared as %s with a "
+                 "gradient in %s",
                  phase_of(at)->name, crossing->value, ad_dtype_name(value->array.dtype),
                  ad_dtype_name(value->grad_dtype), ad_dtype_name(crosses), ad_dtype_name(gradient));
 }
@@ -112,15 +114,15 @@ static ad_status check_crossings(const ad_phase_run *at, const char *name, const
 static ad_status check_gift(const ad_phase_run *at, size_t found, const char *name, const ad_tensor *value) {
   const char *phase = phase_of(at)->name;
   if (found == at->program->value_count || !ad_phase_lists(phase_of(at)->gives, name))
-    return ad_fail(AD_INVALID, "phase `%s` gives `%s`, which is not among what it says that it gives", phase, name);
+    return ad_fail(AD_INVALID, "phase `%s` gives `%s`, which its `gives` does not list", phase, name);
   if (!ad_tape_owns(at->tape, value))
-    return ad_fail(AD_INVALID, "phase `%s` gives `%s`, but that is %s", phase, name, ad_tape_foreigner(value));
+    return ad_fail(AD_INVALID, "phase `%s` gives as `%s` a value that is %s", phase, name, ad_tape_foreigner(value));
   if (at->values[found].output)
     return ad_fail(AD_INVALID, "phase `%s` gives `%s` a second time in this microbatch", phase, name);
   if (!ad_is_parameter(value)) return check_crossings(at, name, value);
   return ad_fail(AD_INVALID,
-                 "phase `%s` gives a parameter itself as `%s`; its memory goes with each use, so give what was "
-                 "computed with it (ad_scale by 1 copies it)",
+                 "phase `%s` gives a parameter itself as `%s`; a parameter's memory may be released after each use, so "
+                 "give a value computed from it (ad_scale by 1 copies it)",
                  phase, name);
 }
 
@@ -141,11 +143,12 @@ static ad_status check_handed(const ad_phase_run *at, size_t loss, const ad_tens
   const ad_program *program = at->program;
   const char *phase = phase_of(at)->name;
   if (loss >= program->loss_count || at->losses[loss].numerator)
-    return ad_fail(AD_INVALID, "phase `%s` hands in loss %zu of %zu, %s", phase, loss, program->loss_count,
+    return ad_fail(AD_INVALID, "phase `%s` hands in loss number %zu (from 0) of %zu, %s", phase, loss,
+                   program->loss_count,
                    loss < program->loss_count ? "a second time in this microbatch" : "which does not exist");
   if (!ad_tape_owns(at->tape, numerator))
-    return ad_fail(AD_INVALID, "phase `%s` hands in the loss `%s`, but that is %s", phase, program->losses[loss].name,
-                   ad_tape_foreigner(numerator));
+    return ad_fail(AD_INVALID, "phase `%s` hands in as the loss `%s` a value that is %s", phase,
+                   program->losses[loss].name, ad_tape_foreigner(numerator));
   return ad_check_loss(numerator, program->losses[loss].name);
 }
 

@@ -154,8 +154,10 @@ ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *given) {
   AD_TRY(ad_options_take(&own, sizeof own, given, "ad_loss_spec"));
   AD_NEED(spec->name);
   if (spec->count >= to->count_count) {
-    return ad_fail(AD_INVALID, "loss `%s` is divided by count %zu, but there are %zu; add its count first", spec->name,
-                   spec->count, to->count_count);
+    return ad_fail(AD_INVALID,
+                   "loss `%s` is divided by count number %zu (from 0), but the program has %zu counts so far; add that "
+                   "count first",
+                   spec->name, spec->count, to->count_count);
   }
   AD_TRY(ad_grow(&to->losses, to->loss_count, to->loss_count + 1));
   to->losses[to->loss_count++] = *spec;
@@ -258,7 +260,8 @@ static ad_status take_gives(ad_program *to, const ad_phase *phase) {
       return ad_fail(AD_INVALID, "phase `%s` gives `%s`, which an earlier phase gives already; names are unique",
                      phase->name, *give);
     }
-    if (to->value_count == AD_VALUES_MAX) return ad_fail(AD_INVALID, "phases give more than %d values", AD_VALUES_MAX);
+    if (to->value_count == AD_VALUES_MAX)
+      return ad_fail(AD_INVALID, "the phases give too many values; at most %d are allowed", AD_VALUES_MAX);
     AD_TRY(ad_grow(&to->values, to->value_count, to->value_count + 1));
     to->values[to->value_count++] = *give;
   }
@@ -301,7 +304,7 @@ ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mes
   int64_t pp = ad_mesh_axis_size(mesh, AD_PP), stages = setting->stages ? setting->stages : pp;
   if (stages < pp)
     return ad_fail(AD_INVALID,
-                   "must leave no rank of pp=%lld without a stage, is %lld; at least %lld, or 0 for as many",
+                   "must give each rank of pp=%lld a stage, but is %lld; set at least %lld, or 0 for one stage a rank",
                    (long long)pp, (long long)stages, (long long)pp);
   *out = stages;
   return AD_OK;
@@ -334,7 +337,7 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
     ad_mesh **mesh = &program->pools[program->pool_count];
     ad_status status = ad_mesh_create_pool(setting->meshes[program->pool_count], first, mesh);
     if (!status) status = add_meshes(program, program->pool_count);
-    if (status) return ad_fail_in(status, "mesh of `%s`", names[program->pool_count]);
+    if (status) return ad_fail_in(status, "in the mesh of `%s`", names[program->pool_count]);
     if (setting->disjoint) first += ad_mesh_size(*mesh);
   }
   program->setting.meshes = NULL; /* the caller's */
@@ -372,8 +375,8 @@ static ad_status check_modules(const ad_program *program) {
     const ad_module_spec *spec = i < program->module_count ? &program->modules[i].spec : NULL;
     if (name && spec && !strcmp(name, spec->name) && spec->mesh == program->meshes[i]) continue;
     return ad_fail(AD_INVALID,
-                   "program `%s`: module %zu is `%s`, where its kind names `%s`; add each on its own mesh, in "
-                   "their order",
+                   "program `%s`: module %zu is `%s`, but its kind lists `%s` in that place; add the modules in the "
+                   "order of the kind, each on its own mesh",
                    program->kind->name, i, spec ? spec->name : "", name ? name : "");
   }
   return AD_OK;
@@ -382,7 +385,7 @@ static ad_status check_modules(const ad_program *program) {
 static ad_status check_whole(const ad_program *program) {
   AD_TRY(check_modules(program));
   if (program->phase_count && program->loss_count) return AD_OK;
-  return ad_fail(AD_INVALID, "program `%s` has %zu phases and %zu losses; it needs one of each at least",
+  return ad_fail(AD_INVALID, "program `%s` has %zu phases and %zu losses; it needs at least one of each",
                  program->kind->name, program->phase_count, program->loss_count);
 }
 

@@ -13,7 +13,8 @@ static ad_status check(ad_phase_run *at, const ad_state_change *change) {
   if (!change->gradient)
     return ad_fail(AD_INVALID, "ad_phase_change_states: no gradient reached state number %zu", change->state);
   if (ad_array_numel(change->gradient) == ad_array_numel(state)) return AD_OK;
-  return ad_fail(AD_INVALID, "ad_phase_change_states: state number %zu has %zu elements here, its gradient %zu",
+  return ad_fail(AD_INVALID,
+                 "ad_phase_change_states: state number %zu has %zu elements on this rank, but its gradient has %zu",
                  change->state, ad_array_numel(state), ad_array_numel(change->gradient));
 }
 
@@ -22,7 +23,7 @@ ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *given, c
   ad_state_rule rule;
   AD_NEED(at, given, changes);
   AD_TRY(ad_options_take(&rule, sizeof rule, given, "ad_state_rule"));
-  if (!rule.change) return ad_fail(AD_INVALID, "ad_phase_change_states: the rule has no `change`");
+  if (!rule.change) return ad_fail(AD_INVALID, "ad_phase_change_states: `change` of the ad_state_rule is NULL");
   for (size_t i = 0; i < count; i++) {
     AD_TRY(check(at, &changes[i]));
     ad_seam_pass(AD_SEAM_STATE, &(ad_state_passing){ad_tape_comm(ad_phase_tape(at)), changes[i].gradient});

@@ -77,7 +77,7 @@ static void for_each(judging *j, judge *function) {
 }
 
 static void list_missing(judging *j, const wanted *one) {
-  if (!ad_weights_find(j->weights, one->name)) ad_text_list(&j->text, &j->missing, "; it lacks ", "%s", one->name);
+  if (!ad_weights_find(j->weights, one->name)) ad_text_list(&j->text, &j->missing, "; missing: ", "%s", one->name);
 }
 
 static void list_other_dtype(judging *j, const wanted *one) {

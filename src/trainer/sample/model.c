@@ -11,7 +11,8 @@
 static ad_status find_decoder(ad_sample_model *model) {
   const ad_program_kind *kind = ad_program_kind_of(model->program);
   if (!ad_is_text_decoder(kind))
-    return ad_fail(AD_INVALID, "%s is no decoder of text, and only those (gpt, moe) can be sampled", kind->name);
+    return ad_fail(AD_INVALID, "%s is not a text decoder, and only text decoders (gpt, moe) can be sampled",
+                   kind->name);
   model->text = ad_program_own(model->program);
   return AD_OK;
 }

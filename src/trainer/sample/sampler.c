@@ -31,7 +31,8 @@ const double *ad_sampler_logits(const ad_sampler *sampler) { return sampler && s
 
 static ad_status check_options(const ad_sampler_options *options) {
   if (options->dtype != AD_F32 && options->dtype != AD_F64 && options->dtype != AD_BF16)
-    return ad_fail(AD_INVALID, "a sampler computes in f32, bf16 or f64, not in %s", ad_dtype_name(options->dtype));
+    return ad_fail(AD_INVALID, "a sampler cannot compute in dtype %s; use f32, bf16 or f64",
+                   ad_dtype_name(options->dtype));
   if (isfinite(options->temperature) && options->temperature >= 0) return AD_OK;
   return ad_fail(AD_INVALID, "the temperature is %g; it must be 0 (greedy) or more", options->temperature);
 }
@@ -152,7 +153,8 @@ static int32_t drawn(const double *logits, int64_t count, double temperature, do
 ad_status ad_sampler_choose(const ad_sampler *sampler, int32_t *token) {
   AD_NEED(sampler, token);
   int64_t vocabulary = ad_sampler_vocabulary(sampler);
-  if (!sampler->read) return ad_fail(AD_INVALID, "there is no next token before one was read (ad_sampler_read)");
+  if (!sampler->read)
+    return ad_fail(AD_INVALID, "no token has been read yet, so there is no next token; call ad_sampler_read first");
   for (int64_t i = 0; i < vocabulary; i++)
     if (!isfinite(sampler->logits[i]))
       return ad_fail(AD_NUMBER, "the logit of token %lld is %g, which is not a finite number", (long long)i,

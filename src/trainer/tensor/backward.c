@@ -323,7 +323,7 @@ static ad_status check_arriving_layout(const ad_layout *grad, const ad_layout *o
   return ad_fail(
       AD_TYPE,
       "%s: backward: the gradient of output %zu is \"%s\" on mesh \"%s\", but the output is \"%s\" on \"%s\": "
-      "its gradient must be the dual of that, \"%s\" (ad_layout_dual)",
+      "the gradient must have the dual layout, \"%s\" (ad_layout_dual)",
       site, i, is, ad_mesh_text(grad->mesh), ad_layout_shown(output, of, sizeof of), ad_mesh_text(output->mesh),
       wanted);
 }
@@ -336,13 +336,13 @@ static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i
   if (!grad->layout.mesh) return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has no mesh", site, i);
   ad_dtype dtype = from->outputs[i]->grad_dtype;
   if (grad->dtype != dtype)
-    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu is %s, but the output is %s", site, i,
+    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has dtype %s, but the output has %s", site, i,
                    ad_dtype_name(grad->dtype), ad_dtype_name(dtype));
   if (!ad_shape_equal(&grad->shape, &output->shape))
     return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has shape %s, but the output has %s", site, i,
                    ad_shape_print(&grad->shape, a, sizeof a), ad_shape_print(&output->shape, b, sizeof b));
   if (grad->scale)
-    return ad_fail(AD_TYPE, "%s: backward: the gradient of output %zu carries the scale 2^-%d; bring it to scale 0",
+    return ad_fail(AD_TYPE, "%s: backward: the gradient of output %zu is scaled by 2^-%d, but its scale must be 0",
                    site, i, grad->scale);
   AD_TRY(check_arriving_layout(&grad->layout, &output->layout, i, site));
   return ad_array_check(tape->comm, grad, "backward", site);
@@ -361,14 +361,15 @@ static ad_status check_output(const ad_tape *tape, const start *from, size_t i) 
 static ad_status check_first(const ad_tape *tape, const char *site) {
   if (tape->owes_weights)
     return ad_fail(AD_INVALID,
-                   "%s: backward of inputs ran already since the last ad_tape_reset, and that of weights is to come: "
-                   "call ad_backward_weights",
+                   "%s: backward of the inputs has already run since the last ad_tape_reset; call ad_backward_weights "
+                   "for the gradients of the weights",
                    site);
   if (!tape->began_last) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: backward ran already since the last ad_tape_reset; add losses before it, or mark only the final "
-                 "start (ad_backward_from) as the last",
-                 site);
+  return ad_fail(
+      AD_INVALID,
+      "%s: backward has already run since the last ad_tape_reset; add losses before it, or mark only the final "
+      "start (ad_backward_from) as the last",
+      site);
 }
 
 static ad_status check_start(const ad_tape *tape, const start *from) {
@@ -380,8 +381,8 @@ static ad_status check_start(const ad_tape *tape, const start *from) {
     reaches |= from->outputs[i]->carries;
   }
   if (reaches) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: backward: no parameter and no input is reached from %s", from->site,
-                 from->count ? "the outputs, which are made of constants" : "a start without outputs");
+  return ad_fail(AD_INVALID, "%s: backward: no parameter or input is reached from %s", from->site,
+                 from->count ? "the outputs, which depend on constants only" : "a start without outputs");
 }
 
 /* Records a failure on the tape and tells the other ranks of it. */
@@ -417,8 +418,9 @@ static ad_status check_weights(const ad_tape *tape, const char *site) {
   AD_TRY(ad_tape_status(tape));
   if (tape->owes_weights) return AD_OK;
   return ad_fail(AD_INVALID, "%s: backward of weights: %s", site,
-                 tape->began_last ? "their gradients were handed in already since the last ad_tape_reset"
-                                  : "that of inputs comes first: ad_backward_from with AD_INPUTS_START");
+                 tape->began_last
+                     ? "it has already run since the last ad_tape_reset"
+                     : "backward of the inputs must run first: call ad_backward_from with AD_INPUTS_START");
 }
 
 ad_status ad_backward_weights_at(ad_tape *tape, const char *site) {

@@ -26,7 +26,10 @@ ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, 
   int sample_spans = spans_of(tape, batch, 0, samples), position_spans = spans_of(tape, batch, 1, positions);
   size_t row = 0;
   if (sample_spans > SPANS || position_spans > SPANS)
-    return ad_fail(AD_INVALID, "%s: limit: the batch is cut into more than %d pieces a rank", site, SPANS);
+    return ad_fail(
+        AD_INVALID,
+        "%s: limit: this rank's part of the batch has more than %d separate pieces, the most that is supported", site,
+        SPANS);
   for (int i = 0; i < sample_spans; i++)
     for (int64_t s = 0; s < samples[i].count; s++)
       for (int j = 0; j < position_spans; j++)
@@ -34,7 +37,8 @@ ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, 
           if (row >= first && row < first + routing->tokens)
             routing->number[row - first] = (samples[i].first + s) * batch->shape.dim[1] + positions[j].first + p;
   if (row >= first + routing->tokens) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: limit: %zu tokens from row %zu on were routed, but the batch has %zu rows here", site,
+  return ad_fail(AD_INVALID,
+                 "%s: limit: %zu tokens from row %zu on were routed, but this rank has %zu rows of the batch", site,
                  routing->tokens, first, row);
 }
 
@@ -157,7 +161,8 @@ static ad_status limit(ad_tape *tape, ad_routing *routing, double capacity, cons
   search s = {0};
   int overflows = 0;
   if (!(capacity > 0)) return ad_fail(AD_INVALID, "%s: limit: the capacity is %g; it must be above 0", site, capacity);
-  if (batch->shape.ndim < 2) return ad_fail(AD_INVALID, "%s: limit: the batch must be [samples, seq, ...]", site);
+  if (batch->shape.ndim < 2)
+    return ad_fail(AD_INVALID, "%s: limit: the batch must have the shape [samples, seq, ...]", site);
   AD_TRY(take_memory(tape, routing, &s));
   AD_TRY(ad_routing_number(tape, batch, first, routing, site));
   AD_TRY(find_capacity(tape, routing, capacity, &s, &overflows, site));

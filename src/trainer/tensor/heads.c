@@ -24,7 +24,7 @@ ad_status ad_check_heads_of(const ad_tape *tape, const ad_tensor *out, const ad_
                      "%s: %s: this rank's part [%" PRId64 ", %" PRId64 ") of the last dimension cuts a head of %" PRId64
                      " in two; the %" PRId64
                      " "
-                     "heads must divide evenly",
+                     "heads must be divided evenly among the ranks",
                      out->site, out->op->name, spans[i].first, (spans[i].first + spans[i].count), head_dim,
                      (width / head_dim));
   }
@@ -35,8 +35,9 @@ ad_status ad_find_positions(const ad_tensor *out, const ad_array *array, int64_t
   to->span_count = ad_layout_spans(&array->layout, 1, array->shape.dim[1], rank, to->span, POSITION_SPANS);
   to->count = 0;
   if (to->span_count > POSITION_SPANS)
-    return ad_fail(AD_INVALID, "%s: %s: the sequence is cut into %d pieces a rank; %d is the most", out->site,
-                   out->op->name, to->span_count, POSITION_SPANS);
+    return ad_fail(AD_INVALID,
+                   "%s: %s: this rank's part of the sequence has %d separate pieces; at most %d are supported",
+                   out->site, out->op->name, to->span_count, POSITION_SPANS);
   for (int i = 0; i < to->span_count; i++) to->count += (size_t)to->span[i].count;
   return AD_OK;
 }

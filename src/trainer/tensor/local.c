@@ -24,8 +24,8 @@ static ad_status refuse(const char *name, const char *site, ad_axis axis, ad_typ
   ad_way way = {0};
   if (value != wanted) way = ad_way_find(value, wanted); /* if they are equal, nothing has to be converted */
   return ad_fail(AD_TYPE,
-                 "%s: %s: the value is %s on `%s`, and its gradient is stated as %s; a gradient of a value that is %s "
-                 "is %s, and no conversion that moves no bytes leads to another" AD_MAY_REPAIR
+                 "%s: %s: the value is %s on `%s`, and its gradient is stated as %s; the gradient of a value of type "
+                 "%s is %s, and no conversion without communication makes it the stated type" AD_MAY_REPAIR
                  "%s%sstate "
                  "%s",
                  site, name, ad_type_print(value, is, sizeof is), ad_axis_name(axis),
@@ -56,7 +56,7 @@ static ad_status stated_gradient(const ad_layout *value, const char *text, const
                                  ad_layout *gradient) {
   ad_layout stated, dual = ad_layout_dual(value);
   ad_status status = ad_layout_parse(value->mesh, text, &stated);
-  if (status) return ad_fail_in(status, "%s: %s: the gradient's layout", site, name);
+  if (status) return ad_fail_in(status, "%s: %s: in the layout of the gradient", site, name);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (!(ad_mesh_named(value->mesh) & AD_AXES(axis))) stated.type[axis] = dual.type[axis];
   *gradient = stated;
@@ -70,11 +70,11 @@ static ad_status unstated(const ad_tensor *x, const char *site) {
   ad_axes pending = ad_layout_axes_of(&x->array.layout, AD_P);
   char axes[96];
   if (!pending) return AD_OK;
-  return ad_fail(AD_TYPE,
-                 "%s: to_local: the value is P on %s, a pending sum, and what its gradient will be is not "
-                 "stated" AD_MAY_REPAIR
-                 "sum it first, or state the gradient (R there: every rank the gradient of the sum)",
-                 site, ad_axes_print(pending, axes, sizeof axes));
+  return ad_fail(
+      AD_TYPE,
+      "%s: to_local: the value is P (a pending sum) on %s, and the layout of its gradient is not stated" AD_MAY_REPAIR
+      "sum the value first, or state its gradient's layout (R on that axis: each rank has the gradient of the sum)",
+      site, ad_axes_print(pending, axes, sizeof axes));
 }
 
 static ad_status gradient_of_leaving(const ad_tensor *x, const char *text, const char *site, ad_layout *gradient) {
@@ -103,11 +103,11 @@ ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, con
 static ad_status check_whole(const ad_tensor *x, const ad_array *value, const char *site) {
   char is[96], wanted[96];
   if (ad_shape_equal(&x->array.shape, &value->shape)) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: from_local: parts of this size make a whole of shape %s, not %s; only equal parts are declared a "
-                 "cut: state the gradient cut as the value is",
-                 site, ad_shape_print(&x->array.shape, is, sizeof is),
-                 ad_shape_print(&value->shape, wanted, sizeof wanted));
+  return ad_fail(
+      AD_INVALID,
+      "%s: from_local: the stated layout of the gradient makes the ranks' parts a whole of shape %s, but the value has "
+      "shape %s, since its parts are not of equal size: state a gradient that is cut as the value is",
+      site, ad_shape_print(&x->array.shape, is, sizeof is), ad_shape_print(&value->shape, wanted, sizeof wanted));
 }
 
 /* Describes the value with the type that the stated gradient implies, its dual. If that is V on an axis where the value
@@ -132,7 +132,10 @@ ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gr
   if (!value || !value->layout.mesh || !gradient)
     return ad_tape_fail(
         tape,
-        ad_fail(AD_INVALID, "%s: from_local: wanted are an array with a layout and the layout of its gradient", site));
+        ad_fail(
+            AD_INVALID,
+            "%s: from_local: an array with a layout, and the layout of its gradient, are required; one of them is NULL",
+            site));
   ad_layout stated;
   ad_status status = stated_gradient(&value->layout, gradient, "from_local", site, &stated);
   if (status) return ad_tape_fail(tape, status);

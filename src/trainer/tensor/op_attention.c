@@ -41,18 +41,19 @@ static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
              tape->position + q->dim[1] == k->dim[1];
   if (!fits)
     return ad_fail(AD_INVALID,
-                   "%s: attention: q is %s, k is %s, v is %s; they must be [batch, seq, heads * head_dim], k and v "
-                   "alike, with the batch and the sequence of q",
+                   "%s: attention: q is %s, k is %s, v is %s; each must be [batch, seq, heads * head_dim], with equal "
+                   "batch and seq, and k and v of equal shape",
                    out->site, ad_shape_print(q, texts[0], sizeof texts[0]),
                    ad_shape_print(k, texts[1], sizeof texts[1]), ad_shape_print(v, texts[2], sizeof texts[2]));
   if (head_dim < 1 || q->dim[2] % head_dim || k->dim[2] % head_dim)
     return ad_fail(AD_INVALID,
-                   "%s: attention: head_dim %" PRId64 " does not divide the last dimensions, %" PRId64 " and %" PRId64,
+                   "%s: attention: head_dim %" PRId64 " does not divide the last dimensions of q and k, %" PRId64
+                   " and %" PRId64,
                    out->site, head_dim, q->dim[2], k->dim[2]);
   if (!k->dim[2] || q->dim[2] % k->dim[2])
     return ad_fail(AD_INVALID,
-                   "%s: attention: %" PRId64 " heads of keys and values do not serve %" PRId64
-                   " heads evenly; the second must be a multiple of the first",
+                   "%s: attention: %" PRId64 " heads of keys and values cannot be shared evenly by %" PRId64
+                   " heads of queries; the second number must be a multiple of the first",
                    out->site, k->dim[2] / head_dim, q->dim[2] / head_dim);
   return AD_OK;
 }
@@ -133,7 +134,8 @@ static ad_status check_ring(const ad_tensor *out) {
   ad_axes axes = cut_axes(k, 1) & ad_mesh_large(k->layout.mesh);
   if (!(axes & (axes - 1))) return AD_OK;
   char names[96];
-  return ad_fail(AD_INVALID, "%s: attention: the sequence of k and v is cut over %s; it goes around one axis, not more",
+  return ad_fail(AD_INVALID,
+                 "%s: attention: the sequence of k and v is cut over %s; attention supports a cut over one axis only",
                  out->site, ad_axes_print(axes, names, sizeof names));
 }
 
@@ -146,7 +148,7 @@ static ad_status attention_check(const ad_tape *tape, const ad_tensor *out) {
   if (first >= size.first_kv_head && last < size.first_kv_head + size.kv_heads) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: attention: this rank has the heads %zu to %zu of q, which need the heads %zu to %zu of k and v, "
-                 "but it has %zu from %zu on; cut them alike, or keep k and v whole (R)",
+                 "but has %zu heads of k and v from head %zu on; cut q, k and v alike, or keep k and v whole (R)",
                  out->site, size.first_head, size.first_head + size.heads - 1, first, last, size.kv_heads,
                  size.first_kv_head);
 }

@@ -16,7 +16,8 @@ static ad_status bridge_describe(ad_tape *tape, ad_tensor *out) {
   ad_array source;
   if (ad_bridge_is_disjoint(bridge))
     return ad_fail(AD_INVALID,
-                   "%s: bridge: its sides have no rank in common; a tape can only cross one between the same ranks",
+                   "%s: bridge: the two meshes of the bridge have no rank in common; a tape can cross a bridge only "
+                   "between meshes on the same ranks",
                    out->site);
   AD_TRY(ad_bridge_describe_at(bridge, x->dtype, &x->shape, AD_FORWARD, &source, &out->array, out->site));
   return ad_bridge_check_source(bridge, x, out->site);

@@ -70,8 +70,8 @@ static ad_status check_summed(const ad_layout *layout, const char *what, const c
   if (!pending) return AD_OK;
   char axes[128];
   return ad_fail(AD_TYPE,
-                 "%s: %s: the count is P on `%s`: each rank has counted its own part, and nothing summed them; post it "
-                 "when the batch is read and wait for it (ad_count_post, ad_count_wait)",
+                 "%s: %s: the count is P on `%s`: each rank has counted its own part, and the parts were not summed; "
+                 "call ad_count_post when the batch is read, and ad_count_wait before the count is used",
                  site, what, ad_axes_print(pending, axes, sizeof axes));
 }
 
@@ -103,8 +103,9 @@ ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_
   int64_t total = 0, own = 0;
   ad_status status = tape->status ? AD_OK : take_total(tape, count, share.name, site, &total);
   if (!status && !tape->status && (own = ad_count_of(count, m)) < 0)
-    status = ad_fail(AD_INVALID, "%s: share: microbatch %zu of %" PRId64 "; they are numbered from 0", site, m,
-                     ad_count_array(count)->shape.dim[0]);
+    status =
+        ad_fail(AD_INVALID, "%s: share: there is no microbatch %zu of %" PRId64 "; microbatches are numbered from 0",
+                site, m, ad_count_array(count)->shape.dim[0]);
   if (status) return ad_tape_fail(tape, status);
   double part = total ? (double)own / (double)total : 0;
   return ad_tape_apply(tape, &share, &a, 1, &(count_numbers){part, 0}, site);

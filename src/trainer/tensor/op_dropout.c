@@ -19,12 +19,14 @@ static ad_status dropout_check(const ad_tape *tape, const ad_tensor *out) {
                    own->probability);
   if (!own->name) return ad_fail(AD_INVALID, "%s: dropout: the name is NULL", out->site);
   if (!out->array.shape.ndim)
-    return ad_fail(AD_INVALID, "%s: dropout: a scalar has no samples; its shape is to be [samples, ...]", out->site);
+    return ad_fail(AD_INVALID, "%s: dropout: the operand is a scalar, but must have the shape [samples, ...]",
+                   out->site);
   ad_axes own_rows = ad_layout_axes_of(&out->array.layout, AD_V);
   if (!own_rows) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: dropout: operand 1 is V on `%s`, but which elements stay is drawn by their place in one whole: "
-                 "drop out before each rank has values of its own, or declare V->S(0) if they are parts",
+                 "%s: dropout: operand 1 is V on `%s`, but dropout draws by an element's position in the whole value, "
+                 "which a V value does not have: apply dropout before each rank has a value of its own, or declare "
+                 "V->S(0) if the ranks' values are parts of one",
                  out->site, ad_axis_name((ad_axis)__builtin_ctz(own_rows)));
 }
 

@@ -18,8 +18,10 @@ static ad_status embedding_check(const ad_tape *tape, const ad_tensor *out) {
   int span_count;
   own_rows(tape, out, &span_count);
   if (span_count <= 1) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: embedding: the table is cut into %d pieces a rank; cut it into one (S0)", out->site,
-                 span_count);
+  return ad_fail(
+      AD_INVALID,
+      "%s: embedding: this rank's part of the table has %d separate pieces; cut the table so that it has one (S0)",
+      out->site, span_count);
 }
 
 static ad_status check_index(const ad_tensor *out, size_t position) {

@@ -56,7 +56,7 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
   if (!ad_layout_cut_axes(&gathered->layout)) return AD_OK;
   char axes[96];
   return ad_fail(AD_TYPE,
-                 "%s: cross_entropy: the vocabulary is cut over %s, where the rows' statistics are not gathered",
+                 "%s: cross_entropy: the vocabulary is cut over %s, but the rows' statistics were not gathered over it",
                  out->site, ad_axes_print(ad_layout_cut_axes(&gathered->layout), axes, sizeof axes));
 }
 
@@ -87,7 +87,9 @@ static ad_status loss_check(const ad_tape *tape, const ad_tensor *out) {
   int span_count;
   own_columns(tape, out, &span_count);
   if (span_count <= 1) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: cross_entropy: the vocabulary is cut into %d pieces a rank; cut it into one",
+  return ad_fail(AD_INVALID,
+                 "%s: cross_entropy: this rank's part of the vocabulary has %d separate pieces; cut the vocabulary so "
+                 "that it has one",
                  out->site, span_count);
 }
 
@@ -95,7 +97,8 @@ static ad_status check_target(const ad_tensor *out, size_t position) {
   const ad_array *logits = &out->operand[0]->array;
   int64_t vocabulary = logits->shape.dim[last_dim(logits)];
   if (targets_of(out)[position] < vocabulary) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: cross_entropy: target %d at position %zu is outside the %" PRId64 " logits",
+  return ad_fail(AD_INVALID,
+                 "%s: cross_entropy: target %d at position %zu is outside the vocabulary of %" PRId64 " logits",
                  out->site, targets_of(out)[position], position, vocabulary);
 }
 

@@ -17,8 +17,8 @@ static ad_status check_scaling(const ad_rotary_scaling *scaling, const char *sit
   double low = scaling->low_turns, high = scaling->high_turns, original = scaling->original_positions;
   if (scaling->factor == 0 || (scaling->factor > 0 && low > 0 && high > low && original > 0)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: rotary: scaling by factor %g, low_turns %g, high_turns %g and original_positions %g; all must be "
-                 "above 0, high_turns above low_turns",
+                 "%s: rotary: the scaling has factor %g, low_turns %g, high_turns %g and original_positions %g; all "
+                 "must be above 0, and high_turns above low_turns",
                  site, scaling->factor, low, high, original);
 }
 
@@ -26,8 +26,7 @@ static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
   const rotary_numbers *numbers = numbers_of(out);
   AD_TRY(ad_check_heads(tape, out, numbers->head_dim));
   if (numbers->head_dim % 2)
-    return ad_fail(AD_INVALID, "%s: rotary: head_dim is %" PRId64 ", but pairs need an even number", out->site,
-                   numbers->head_dim);
+    return ad_fail(AD_INVALID, "%s: rotary: head_dim is %" PRId64 ", but must be even", out->site, numbers->head_dim);
   if (!(numbers->base > 0))
     return ad_fail(AD_INVALID, "%s: rotary: base is %g, but must be above 0", out->site, numbers->base);
   return check_scaling(&numbers->scaling, out->site);

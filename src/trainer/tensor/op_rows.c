@@ -26,7 +26,7 @@ static ad_status to_rows_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   char shape[96];
   if (x->shape.ndim < 2)
-    return ad_fail(AD_INVALID, "%s: to_rows: the value has shape %s; there are no rows in it", out->site,
+    return ad_fail(AD_INVALID, "%s: to_rows: the value has shape %s, but must have at least 2 dimensions", out->site,
                    ad_shape_print(&x->shape, shape, sizeof shape));
   ad_layout layout = layout_of_rows(x);
   ad_shape rows = {2, {(int64_t)ad_rows_of(out->operand[0]), x->shape.dim[x->shape.ndim - 1]}};
@@ -72,9 +72,9 @@ static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, a
   ad_type is = out->operand[0]->array.layout.type[axis];
   char has[16], should[16];
   if (was_cut ? is == AD_V : ad_type_dim(is) != 0) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: from_rows: the rows are %s on `%s`, %s: they must be %s", out->site,
+  return ad_fail(AD_TYPE, "%s: from_rows: the rows are %s on `%s`, %s, so they must be %s", out->site,
                  ad_type_print(is, has, sizeof has), ad_axis_name(axis),
-                 was_cut ? "where each rank took its own" : "whose ranks all took the same",
+                 was_cut ? "but each rank took its own rows" : "but all ranks took the same rows",
                  ad_type_print(wanted->type[axis], should, sizeof should));
 }
 
@@ -87,7 +87,7 @@ static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   ad_layout wanted = layout_of_rows(like), layout = like->layout;
   int last = like->shape.ndim - 1;
   if (x->shape.ndim != 2 || x->local.dim[0] != (int64_t)ad_rows_of(origin))
-    return ad_fail(AD_INVALID, "%s: from_rows: there are %" PRId64 " rows, but %zu were taken", out->site,
+    return ad_fail(AD_INVALID, "%s: from_rows: the operand has %" PRId64 " rows, but `like` has %zu", out->site,
                    x->shape.ndim ? x->local.dim[0] : 0, ad_rows_of(origin));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int dim = ad_type_dim(like->layout.type[axis]), was_cut = dim >= 0 && dim < last;
@@ -133,14 +133,14 @@ static ad_status check_rows(const ad_tensor *out, size_t rows) {
   const ad_array *x = &out->operand[0]->array;
   char text[16];
   if (!x->shape.ndim || (size_t)x->local.dim[0] != rows)
-    return ad_fail(AD_INVALID, "%s: %s: there are %" PRId64 " rows, but the routing has %zu", out->site, out->op->name,
-                   x->shape.ndim ? x->local.dim[0] : 0, rows);
+    return ad_fail(AD_INVALID, "%s: %s: the operand has %" PRId64 " rows, but the routing has %zu", out->site,
+                   out->op->name, x->shape.ndim ? x->local.dim[0] : 0, rows);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_dim(x->layout.type[axis]) == 0)
-      return ad_fail(AD_TYPE,
-                     "%s: %s: the rows are %s on `%s`, but each rank routes its own" AD_MAY_REPAIR "declare them V",
-                     out->site, out->op->name, ad_type_print(x->layout.type[axis], text, sizeof text),
-                     ad_axis_name((ad_axis)axis));
+      return ad_fail(
+          AD_TYPE, "%s: %s: the rows are %s on `%s`, but each rank routes its own rows" AD_MAY_REPAIR "declare them V",
+          out->site, out->op->name, ad_type_print(x->layout.type[axis], text, sizeof text),
+          ad_axis_name((ad_axis)axis));
   return AD_OK;
 }
 

@@ -134,12 +134,12 @@ static ad_status no_such_cut(const ad_tensor *out, ad_axis axis, const char *why
   const ad_array *x = &out->operand[0]->array;
   char type[16], from[96], to[96];
   ad_type is = x->layout.type[axis];
-  return ad_fail(
-      AD_TYPE,
-      "%s: reshape: operand 1 of shape %s is %s on `%s`, and in shape %s %s: a cut dimension must begin where "
-      "one of the result begins, and be cut there at the same elements" AD_MAY_REPAIR "all_gather %s->I",
-      out->site, ad_shape_print(&x->shape, from, sizeof from), ad_type_print(is, type, sizeof type), ad_axis_name(axis),
-      ad_shape_print(wanted_of(out), to, sizeof to), why, type);
+  return ad_fail(AD_TYPE,
+                 "%s: reshape: operand 1 of shape %s is %s on `%s`, and in shape %s %s: a cut dimension must begin "
+                 "where a dimension of the result begins, and both must be cut at the same elements" AD_MAY_REPAIR
+                 "all_gather %s->I",
+                 out->site, ad_shape_print(&x->shape, from, sizeof from), ad_type_print(is, type, sizeof type),
+                 ad_axis_name(axis), ad_shape_print(wanted_of(out), to, sizeof to), why, type);
 }
 
 /* The number of parts (chunks, in a zigzag cut) into which all axes together cut a dimension. */
@@ -156,9 +156,9 @@ static ad_status move_cut(const ad_tensor *out, ad_axis axis, ad_layout *layout)
   int dim = ad_type_dim(x->layout.type[axis]);
   if (dim < 0) return AD_OK;
   int to = dim_that_takes(&x->shape, dim, wanted_of(out));
-  if (to < 0) return no_such_cut(out, axis, "no dimension begins there");
+  if (to < 0) return no_such_cut(out, axis, "no dimension begins where that one does");
   if (!cut_alike(&x->shape, dim, wanted_of(out), to, parts_of(&x->layout, dim)))
-    return no_such_cut(out, axis, "its parts would be different ones");
+    return no_such_cut(out, axis, "its parts would be other elements");
   layout->type[axis] = ad_type_cut_like(x->layout.type[axis], to);
   return AD_OK;
 }
@@ -182,11 +182,12 @@ static ad_status check_numel(const ad_tensor *out) {
   int is_shape = to->ndim >= 0 && to->ndim <= AD_DIMS_MAX;
   for (int d = 0; is_shape && d < to->ndim; d++) is_shape = to->dim[d] >= 0;
   if (!is_shape)
-    return ad_fail(AD_INVALID, "%s: reshape: a shape has 0 to %d dimensions, none of them below 0", out->site,
-                   AD_DIMS_MAX);
+    return ad_fail(AD_INVALID, "%s: reshape: the new shape must have 0 to %d dimensions, none of them negative",
+                   out->site, AD_DIMS_MAX);
   if (ad_shape_numel(from) == ad_shape_numel(to)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: reshape: shape %s has %" PRId64 " elements, and %s has %" PRId64 "; they must be as many",
+                 "%s: reshape: shape %s has %" PRId64 " elements, and %s has %" PRId64
+                 "; the two numbers must be equal",
                  out->site, ad_shape_print(from, a, sizeof a), ad_shape_numel(from), ad_shape_print(to, b, sizeof b),
                  ad_shape_numel(to));
 }

@@ -16,15 +16,14 @@ typedef struct attempt {
 } attempt;
 
 static ad_status lacks(const attempt *of, const char *what) {
-  return ad_fail(AD_INVALID, "%s: %s: the record lacks %s", of->site, of->op->name, what);
+  return ad_fail(AD_INVALID, "%s: %s: the ad_operation lacks %s", of->site, of->op->name, what);
 }
 
 static ad_status wrong_dims(const attempt *of, const char *why) {
-  return ad_fail(
-      AD_INVALID,
-      "%s: %s: `dims` is \"%s\": %s. Letters with \"...\" in front or not, one term for each operand, \"->\", "
-      "the result: \"...k,kn->...n\"",
-      of->site, of->op->name, of->op->dims, why);
+  return ad_fail(AD_INVALID,
+                 "%s: %s: `dims` is \"%s\": %s; give a term of letters, with or without \"...\" in front, for each "
+                 "operand, then \"->\" and the term of the result, as in \"...k,kn->...n\"",
+                 of->site, of->op->name, of->op->dims, why);
 }
 
 /* Reads the letters of one term and adds each to `seen`; returns what follows the term. */
@@ -36,7 +35,7 @@ static const char *read_term(const char *at, char seen[128]) {
 
 static ad_status check_result_term(const attempt *of, const char *at, const char seen[128]) {
   char of_result[128] = {0};
-  if (*read_term(at, of_result)) return wrong_dims(of, "something else than letters is in the result");
+  if (*read_term(at, of_result)) return wrong_dims(of, "the result's term has characters that are not letters");
   for (int letter = 0; letter < 128; letter++)
     if (of_result[letter] && !seen[letter]) return wrong_dims(of, "the result has a letter that no operand has");
   return AD_OK;
@@ -46,23 +45,22 @@ static ad_status check_dims(const attempt *of) {
   char seen[128] = {0};
   const char *at = of->op->dims;
   size_t terms = 1;
-  if (strlen(at) > AD_OPERANDS_MAX * (AD_DIMS_MAX + 1)) return wrong_dims(of, "it is too long");
+  if (strlen(at) > AD_OPERANDS_MAX * (AD_DIMS_MAX + 1)) return wrong_dims(of, "the text is too long");
   for (at = read_term(at, seen); *at == ','; terms++) at = read_term(at + 1, seen);
-  if (strncmp(at, "->", 2)) return wrong_dims(of, "\"->\" is wanted after the operands' letters");
-  if (terms != of->count) return wrong_dims(of, "that is another number of operands than were given");
+  if (strncmp(at, "->", 2)) return wrong_dims(of, "\"->\" is missing after the operands' terms");
+  if (terms != of->count) return wrong_dims(of, "the number of terms is not the number of operands");
   return check_result_term(of, at + 2, seen);
 }
 
 static ad_status check_record(const attempt *of, const void *own) {
   const ad_operation *op = of->op;
-  if (!op->name) return ad_fail(AD_INVALID, "%s: an operation: the record lacks a name", of->site);
+  if (!op->name) return ad_fail(AD_INVALID, "%s: the ad_operation lacks a name", of->site);
   if (!op->forward) return lacks(of, "`forward`");
   if (!op->backward) return lacks(of, "`backward`");
-  if (!op->dims && !op->describe) return lacks(of, "`dims`, and `describe` in their place");
-  if (op->own_size && !own)
-    return lacks(of, "`own`: own_size says that the operation has a struct, and NULL was given");
+  if (!op->dims && !op->describe) return lacks(of, "`dims` and `describe`; one of them is needed");
+  if (op->own_size && !own) return lacks(of, "`own`: own_size is not 0, but NULL was given as the struct");
   if (!of->count || of->count > AD_OPERANDS_MAX)
-    return ad_fail(AD_INVALID, "%s: %s: of %zu operands; 1 to %d are possible", of->site, op->name, of->count,
+    return ad_fail(AD_INVALID, "%s: %s: %zu operands were given; 1 to %d are allowed", of->site, op->name, of->count,
                    AD_OPERANDS_MAX);
   return op->dims ? check_dims(of) : AD_OK;
 }

@@ -42,7 +42,7 @@ const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size) 
                 ad_type_print(repair->way.to[i], to, sizeof to));
   ad_text_add(&text, " on `%s`", ad_axes_print(repair->axes, axes, sizeof axes));
   if (repair->is_before) ad_text_add(&text, " before %s at %s", repair->op, repair->site);
-  if (repair->stays) ad_text_add(&text, ", and use that from there on");
+  if (repair->stays) ad_text_add(&text, ", and use the result from there on");
   return buffer;
 }
 

@@ -19,7 +19,7 @@ typedef struct ad_repair {
   int stays; /* 1: later uses of the operand use the converted value, too; 0: only this call does */
 } ad_repair;
 
-/* Prints "convert operand 2 I->S(0) on `tp`, and use that from there on". Returns buffer. */
+/* Prints "convert operand 2 I->S(0) on `tp`, and use the result from there on". Returns buffer. */
 const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size);
 /* Whether a step of the conversion states something that types cannot check: that the ranks' own values are
  * addends, or parts of a whole. */

@@ -55,8 +55,8 @@ static void expand(const char *dims, const char *leading, char *out) {
 
 static ad_status wrong_ndim(const ad_tensor *out, int i, const char *term, const char *dims) {
   char shape[96];
-  return ad_fail(AD_INVALID, "%s: %s: operand %d has shape %s, but %d dimensions (%.*s of \"%s\") are wanted",
-                 out->site, out->op->name, i + 1, ad_shape_print(&out->operand[i]->array.shape, shape, sizeof shape),
+  return ad_fail(AD_INVALID, "%s: %s: operand %d has shape %s, but must have %d dimensions (%.*s of \"%s\")", out->site,
+                 out->op->name, i + 1, ad_shape_print(&out->operand[i]->array.shape, shape, sizeof shape),
                  count_letters(term), (int)strcspn(term, ",-"), term, dims);
 }
 
@@ -79,8 +79,7 @@ static ad_status bind_operand(const ad_tensor *out, int i, const char *term, bin
     char text[96];
     return ad_fail(AD_INVALID,
                    "%s: %s: dimension %d of operand %d (shape %s) has size %" PRId64
-                   ", the same dimension of operand %d "
-                   "%" PRId64 "; they must be equal",
+                   ", but the corresponding dimension of operand %d has size %" PRId64 "; they must be equal",
                    out->site, out->op->name, d, i + 1, ad_shape_print(shape, text, sizeof text), shape->dim[d],
                    bound->operand[letter], bound->size[letter]);
   }
@@ -99,8 +98,8 @@ static ad_status shape_by_letters(const ad_tensor *out, const char *letters, con
   term = strchr(letters, '>') + 1;
   int ndim = count_letters(term);
   if (ndim > AD_DIMS_MAX)
-    return ad_fail(AD_INVALID, "%s: %s: the result would have %d dimensions; %d is the most", out->site, out->op->name,
-                   ndim, AD_DIMS_MAX);
+    return ad_fail(AD_INVALID, "%s: %s: the result would have %d dimensions; at most %d are allowed", out->site,
+                   out->op->name, ndim, AD_DIMS_MAX);
   memset(shape, 0, sizeof *shape);
   shape->ndim = ndim;
   for (int d = 0; d < ndim; d++) shape->dim[d] = bound.size[(unsigned char)term[d]];

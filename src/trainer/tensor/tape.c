@@ -44,13 +44,13 @@ static ad_status complete_options(const ad_tape_options *options, ad_tape_option
   AD_TRY(ad_options_take(&filled, sizeof filled, options, "ad_tape_options"));
   if (!filled.dtype) filled.dtype = AD_F32;
   if (filled.dtype != AD_F32 && filled.dtype != AD_F64 && filled.dtype != AD_BF16)
-    return ad_fail(AD_INVALID, "tape: values of dtype %s are not computed with; f32, f64 and bf16 are",
-                   ad_dtype_name(filled.dtype));
+    return ad_fail(AD_INVALID, "tape: cannot compute in dtype %s; use f32, f64 or bf16", ad_dtype_name(filled.dtype));
   if (!filled.residual) filled.residual = ad_dtype_wide(filled.dtype);
   if (filled.residual != filled.dtype && filled.residual != ad_dtype_wide(filled.dtype))
-    return ad_fail(AD_INVALID, "tape: the residual stream is %s, but values are %s; it must be that or %s",
-                   ad_dtype_name(filled.residual), ad_dtype_name(filled.dtype),
-                   ad_dtype_name(ad_dtype_wide(filled.dtype)));
+    return ad_fail(
+        AD_INVALID,
+        "tape: the residual stream has dtype %s, but values have %s; the residual stream must have that dtype or %s",
+        ad_dtype_name(filled.residual), ad_dtype_name(filled.dtype), ad_dtype_name(ad_dtype_wide(filled.dtype)));
   *out = filled;
   return AD_OK;
 }
@@ -134,7 +134,8 @@ void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge) {
 
 ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status) {
   if (!tape) return NULL;
-  if (!status) status = ad_fail(AD_INVALID, "ad_tape_fail: AD_OK is no error: give what the call that failed returned");
+  if (!status)
+    status = ad_fail(AD_INVALID, "ad_tape_fail: AD_OK is not an error; pass the status that the failed call returned");
   if (!tape->status) {
     tape->status = status;
     memcpy(tape->message, ad_last_error(), strlen(ad_last_error()) + 1);
@@ -180,7 +181,9 @@ static ad_status new_tensor(ad_tape *tape, int operands, size_t own_size, const 
   return AD_OK;
 }
 
-static ad_status no_memory(const char *site) { return ad_fail(AD_INVALID, "%s: the array has no memory", site); }
+static ad_status no_memory(const char *site) {
+  return ad_fail(AD_INVALID, "%s: the array has no memory (its `data` is NULL)", site);
+}
 
 /* Checks an array that is to become a leaf. `may_index`: it may be i32; `comes_later`: its memory
  * is acquired at each use. */
@@ -191,10 +194,10 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_
     return ad_fail(AD_INVALID, "%s: the array is %s, but the tape computes in %s%s", site, ad_dtype_name(value->dtype),
                    ad_dtype_name(tape->options.dtype), may_index ? " (indices: i32)" : "");
   if (!value->layout.mesh || !ad_mesh_same_ranks(value->layout.mesh, tape->mesh))
-    return ad_fail(AD_TYPE, "%s: the array lies on other ranks than the tape's mesh \"%s\"", site,
+    return ad_fail(AD_TYPE, "%s: the array's mesh does not have the ranks of the tape's mesh \"%s\"", site,
                    ad_mesh_text(tape->mesh));
   if (value->scale)
-    return ad_fail(AD_TYPE, "%s: the array carries the scale 2^-%d; bring it to scale 0 first", site, value->scale);
+    return ad_fail(AD_TYPE, "%s: the array is scaled by 2^-%d, but its scale must be 0", site, value->scale);
   if (!tape->dry && !comes_later && !value->data && ad_array_numel(value)) return no_memory(site);
   return AD_OK;
 }
@@ -244,7 +247,8 @@ static ad_status check_parameter(const ad_parameters *from, size_t param, const 
     return ad_fail(AD_INVALID, "%s: parameter: the field `size` of `from` is %zu; set it to sizeof(ad_parameters), %zu",
                    site, from->size, sizeof *from);
   if (param < from->count) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: parameter %zu of %zu; they are numbered from 0", site, param, from->count);
+  return ad_fail(AD_INVALID, "%s: there is no parameter %zu of %zu; parameters are numbered from 0", site, param,
+                 from->count);
 }
 
 ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site) {
@@ -321,7 +325,7 @@ static ad_status check_dtype(const ad_tensor *out) {
   ad_dtype dtype = out->operand[0]->array.dtype;
   unsigned dtypes = out->op->dtypes ? out->op->dtypes : AD_IN_F32_F64;
   if (dtypes >> dtype & 1) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: %s: has no arithmetic for values of dtype %s", out->site, out->op->name,
+  return ad_fail(AD_INVALID, "%s: %s: the operation cannot compute in dtype %s", out->site, out->op->name,
                  ad_dtype_name(dtype));
 }
 
@@ -345,8 +349,8 @@ static ad_status check_raw(const ad_tensor *out) {
     const ad_tensor *operand = out->operand[i];
     if (!operand->carries || operand->grad_dtype == operand->array.dtype || out->op->raw >> i & 1) continue;
     return ad_fail(AD_INVALID,
-                   "%s: %s: operand %d is a parameter in %s, and the gradient of one is not rounded: bring it to %s "
-                   "before (ad_to_dtype), or declare it `wide`",
+                   "%s: %s: operand %d is a parameter in %s, whose gradient must not be rounded to that: convert the "
+                   "parameter to %s first (ad_to_dtype), or declare it `wide`",
                    out->site, out->op->name, i + 1, ad_dtype_name(operand->array.dtype),
                    ad_dtype_name(operand->grad_dtype));
   }
@@ -358,9 +362,10 @@ static ad_status check_fills(const ad_tensor *out) {
   uint64_t fills = ad_operation_fills(out->op);
   for (int i = 0; i < out->operand_count; i++) {
     if (!out->operand[i]->carries || fills >> i & 1) continue;
-    return ad_fail(AD_INVALID,
-                   "%s: %s: operand %d carries a gradient, but the operation has none for it: it must be a constant",
-                   out->site, out->op->name, i + 1);
+    return ad_fail(
+        AD_INVALID,
+        "%s: %s: operand %d needs a gradient, but the operation computes none for it: the operand must be a constant",
+        out->site, out->op->name, i + 1);
   }
   return AD_OK;
 }

@@ -142,7 +142,7 @@ static ad_status meet(ad_trial *trial, ad_tape *tape) {
   AD_TRY(ad_trial_record(trial, tape, NULL, &first));
   AD_TRY(ad_tape_status(tape));
   trial->op = first.out->op;
-  if (!trial->op) return ad_fail(AD_INVALID, "%s: nothing was recorded", site);
+  if (!trial->op) return ad_fail(AD_INVALID, "%s: the function under test recorded no operation", site);
   trial->constants |= ~ad_operation_fills(trial->op);
   trial->shape = ad_tensor_array(first.out)->shape;
   size_t n = (size_t)ad_shape_numel(&trial->shape);
@@ -194,7 +194,7 @@ static ad_status run(ad_trial *trial) {
 
 static ad_status check_shapes(const ad_operation_trial *given) {
   if (!given->shapes || !given->count || given->count > AD_OPERANDS_MAX)
-    return ad_fail(AD_INVALID, "%s: the trial has shapes of %zu operands; 1 to %d are possible", site,
+    return ad_fail(AD_INVALID, "%s: the trial has shapes of %zu operands; 1 to %d are allowed", site,
                    given->shapes ? given->count : 0, AD_OPERANDS_MAX);
   for (size_t i = 0; i < given->count; i++)
     if (given->shapes[i].ndim < 0 || given->shapes[i].ndim > AD_DIMS_MAX || ad_shape_numel(&given->shapes[i]) <= 0)

@@ -54,8 +54,8 @@ static ad_status differences_of(const ad_trial *trial, ad_tape *tape, size_t k) 
     AD_TRY(quotient(trial, tape, &trial->value[k][i], &measured));
     if (fabs(measured - is) <= 1e-6 * fmax(most, fabs(measured)) + rounding) continue;
     return ad_trial_fail(trial,
-                         "backward is not the derivative of forward: for element %zu of operand %zu it leaves %g, and "
-                         "differences of forward give %g",
+                         "backward is not the derivative of forward: for element %zu of operand %zu backward gives %g, "
+                         "and finite differences of forward give %g",
                          i, k + 1, is, measured);
   }
   return AD_OK;
@@ -79,8 +79,8 @@ static ad_status near_f64(const ad_trial *trial, const ad_array *array, const do
   for (size_t i = 0; i < ad_array_numel(array); i++) {
     double is = ad_array_get(array, i);
     if (fabs(is - wanted[i]) <= bound) continue;
-    return ad_trial_fail(trial, "in %s element %zu of %s%.0zu is %g, and in f64 %g", ad_dtype_name(array->dtype), i,
-                         what, number, is, wanted[i]);
+    return ad_trial_fail(trial, "computed in %s, element %zu of %s%.0zu is %g, but %g when computed in f64",
+                         ad_dtype_name(array->dtype), i, what, number, is, wanted[i]);
   }
   return AD_OK;
 }

@@ -75,7 +75,7 @@ static ad_status all_stayed(const scene *s, const char *call) {
   for (size_t i = 0; i < s->kept_count; i++) {
     const kept *of = &s->kept[i];
     if (of->bytes && memcmp(of->data, of->copy, of->bytes))
-      return ad_trial_fail(s->trial, "%s changes %s, and promises not to", call, of->what);
+      return ad_trial_fail(s->trial, "%s must not change %s, but does", call, of->what);
   }
   return AD_OK;
 }
@@ -96,7 +96,7 @@ static ad_status operands_are_as_drawn(const scene *s) {
   for (size_t i = 0; i < s->count; i++)
     for (size_t k = 0; k < ad_trial_numel(s->trial, i); k++)
       if (ad_array_get(&s->out->operand[i]->array, k) != s->trial->value[i][k])
-        return ad_trial_fail(s->trial, "forward changes operand %zu, and promises not to", i + 1);
+        return ad_trial_fail(s->trial, "forward must not change operand %zu, but does", i + 1);
   return AD_OK;
 }
 
@@ -110,11 +110,9 @@ static ad_status forward_is_repeatable(scene *s) {
   kept *saved = &s->kept[1], *first = &s->kept[2];
   first->data = result->data;
   if (first->bytes != ad_array_bytes(result) || (first->bytes && memcmp(first->data, first->copy, first->bytes)))
-    return ad_trial_fail(s->trial,
-                         "forward promises that it may be called again, but the second call makes another result");
+    return ad_trial_fail(s->trial, "forward must be repeatable, but a second call makes a different result");
   if (saved->bytes && memcmp(saved->data, saved->copy, saved->bytes))
-    return ad_trial_fail(s->trial,
-                         "forward promises that it may be called again, but the second call saves something else");
+    return ad_trial_fail(s->trial, "forward must be repeatable, but a second call saves different values");
   return AD_OK;
 }
 
@@ -132,7 +130,7 @@ static ad_status take_guarded(const scene *s, unsigned char **guard) {
 static ad_status check_guard(const scene *s, const unsigned char *guard) {
   for (size_t i = 0; i < GUARD; i++)
     if (guard[i] != POISON)
-      return ad_trial_fail(s->trial, "backward writes beyond the scratch memory that the record asks for");
+      return ad_trial_fail(s->trial, "backward writes beyond the scratch memory that the ad_operation asks for");
   return AD_OK;
 }
 
@@ -172,8 +170,8 @@ static ad_status all_slots(scene *s) {
   for (size_t i = 0; i < s->count; i++) {
     size_t left = unwritten(s, i);
     if (!is_filled(s, i) && left != ad_trial_numel(s->trial, i))
-      return ad_trial_fail(s->trial, "backward fills the gradient of operand %zu, which the record does not name",
-                           i + 1);
+      return ad_trial_fail(
+          s->trial, "backward writes the gradient of operand %zu, for which the ad_operation declares none", i + 1);
     if (is_filled(s, i) && left)
       return ad_trial_fail(s->trial, "backward leaves %zu of %zu elements of the gradient of operand %zu unwritten",
                            left, ad_trial_numel(s->trial, i), i + 1);
@@ -187,14 +185,14 @@ static int is_same(const scene *s, size_t i) { return !memcmp(s->slot[i].data, s
 static ad_status all_are_same(const scene *s, const char *when) {
   for (size_t i = 0; i < s->count; i++)
     if (is_filled(s, i) && !is_same(s, i))
-      return ad_trial_fail(s->trial, "backward %s leaves another gradient of operand %zu", when, i + 1);
+      return ad_trial_fail(s->trial, "backward %s leaves a different gradient of operand %zu", when, i + 1);
   return AD_OK;
 }
 
 static ad_status called_again(scene *s) {
   poison(s);
   AD_TRY(call_backward(s, s->slot));
-  return all_are_same(s, "promises that it may be called again, but the second call");
+  return all_are_same(s, "must be repeatable, but a second call");
 }
 
 /* ---- backward adds where it must ---- */
@@ -210,8 +208,9 @@ static ad_status adds_to_operand(const scene *s, size_t i) {
     double wanted = base_of(s, i, k) + gradient[k], error = sum[k] - wanted;
     if (error <= 1e-12 * (1 + fabs(gradient[k])) && error >= -1e-12 * (1 + fabs(gradient[k]))) continue;
     return ad_trial_fail(s->trial,
-                         "backward does not add where the slot says so: element %zu of operand %zu is %g, not %g", k,
-                         i + 1, sum[k], wanted);
+                         "backward does not add to the gradient where `adds` of the slot is set: element %zu of "
+                         "operand %zu is %g, not %g",
+                         k, i + 1, sum[k], wanted);
   }
   return AD_OK;
 }
@@ -242,7 +241,7 @@ static ad_status unread_are_unread(scene *s) {
   for (size_t i = 0; i < s->count; i++)
     memcpy(s->out->operand[i]->array.data, s->kept[3 + i].copy, s->kept[3 + i].bytes);
   AD_TRY(status);
-  return all_are_same(s, "reads an operand that the record says is unread: without it, it");
+  return all_are_same(s, "reads an operand that the ad_operation declares `unread`: with that operand overwritten, it");
 }
 
 /* Lets the arriving gradient's memory be that of operand 0's gradient. */
@@ -256,7 +255,7 @@ static ad_status hands_over(scene *s) {
   ad_status status = call_backward(s, s->slot);
   s->out->grad.data = arrived;
   AD_TRY(status);
-  return all_are_same(s, "takes over the gradient that arrived, as hands_over says, and then");
+  return all_are_same(s, "may write over the incoming gradient, as `hands_over` says, but then");
 }
 
 /* ---- backward for some operands only ---- */
@@ -299,7 +298,7 @@ static ad_status others_are_untouched(const scene *s, uint64_t set) {
 static ad_status set_is_same(const scene *s, uint64_t set, const char *when) {
   for (size_t i = 0; i < s->count; i++)
     if (set >> i & 1 && !is_same(s, i))
-      return ad_trial_fail(s->trial, "backward leaves another gradient of operand %zu %s", i + 1, when);
+      return ad_trial_fail(s->trial, "backward leaves a different gradient of operand %zu %s", i + 1, when);
   return AD_OK;
 }
 
@@ -312,9 +311,7 @@ static ad_status judge_set(const scene *s, uint64_t set, const ad_gradient_slot 
   *is_promise = 1;
   if (s->hides)
     return set_is_same(
-        s, set,
-        "where the other slots are NULL and the values are gone that an operation does not read which is "
-        "linear, as the record says");
+        s, set, "where the other slots are NULL and the values that a linear operation does not read are overwritten");
   AD_TRY(all_stayed(s, "backward"));
   AD_TRY(others_are_untouched(s, set));
   return set_is_same(s, set, "where the other slots are NULL");
@@ -336,11 +333,9 @@ static ad_status judge_end(const scene *s, uint64_t set, int end) {
   char slots[96];
   slots_of(s, set, slots, sizeof slots);
   if (WIFSIGNALED(end) || (WEXITSTATUS(end) && !s->said[0]))
-    return ad_trial_fail(s->trial,
-                         "backward does not leave out an operand whose slot is NULL: with %s alone it ends the process "
-                         "by %s %d",
-                         slots, WIFSIGNALED(end) ? "signal" : "exit status",
-                         WIFSIGNALED(end) ? WTERMSIG(end) : WEXITSTATUS(end));
+    return ad_trial_fail(
+        s->trial, "backward does not skip an operand whose slot is NULL: with %s alone it ends the process with %s %d",
+        slots, WIFSIGNALED(end) ? "signal" : "exit status", WIFSIGNALED(end) ? WTERMSIG(end) : WEXITSTATUS(end));
   if (WEXITSTATUS(end) == BROKE_PROMISE) return ad_fail(AD_INVALID, "%s", s->said);
   if (WEXITSTATUS(end)) return ad_trial_fail(s->trial, "backward fails where only %s has memory: %s", slots, s->said);
   return AD_OK;
@@ -353,9 +348,10 @@ static ad_status set_alone(const scene *s, uint64_t set) {
     if (set >> i & 1) slot[i] = s->slot[i];
   int end;
   pid_t child = fork();
-  if (child < 0) return ad_fail(AD_SYSTEM, "ad_check_operation: no child process could be made");
+  if (child < 0) return ad_fail(AD_SYSTEM, "ad_check_operation: could not start a child process");
   if (!child) set_in_child(s, set, slot);
-  if (waitpid(child, &end, 0) != child) return ad_fail(AD_SYSTEM, "ad_check_operation: the child process was lost");
+  if (waitpid(child, &end, 0) != child)
+    return ad_fail(AD_SYSTEM, "ad_check_operation: could not wait for the child process");
   return judge_end(s, set, end);
 }
 
@@ -385,7 +381,7 @@ static ad_status each_set_alone(scene *s) {
 /* Takes memory that a child process shares. */
 static ad_status take_shared(size_t bytes, void **out) {
   void *taken = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (taken == MAP_FAILED) return ad_fail(AD_MEMORY, "ad_check_operation: no memory is left for a gradient");
+  if (taken == MAP_FAILED) return ad_fail(AD_MEMORY, "ad_check_operation: no memory for a gradient");
   *out = taken;
   return AD_OK;
 }

@@ -89,12 +89,12 @@ static const char *print_layouts(const stage *s, char *text) {
 static ad_status differs(const stage *s, const ad_layout *layout, const char *what, size_t number, size_t rank,
                          size_t i, double is, double wanted) {
   char operands[TEXT], shown[160];
-  return ad_trial_fail(
-      s->trial,
-      "by its types, operands that are %s make %s%.0zu \"%s\" on \"%s\", but what the ranks have is not "
-      "that: element %zu of rank %zu%s is %g, and one process makes %g",
-      print_layouts(s, operands), what, number, ad_layout_shown(layout, shown, sizeof shown), ad_mesh_text(s->mesh), i,
-      rank, ad_layout_axes_of(layout, AD_P) ? ", summed over ranks," : "", is, wanted);
+  return ad_trial_fail(s->trial,
+                       "by its types, operands that are %s make %s%.0zu \"%s\" on \"%s\", but the ranks' values do not "
+                       "match: element %zu of rank %zu%s is %g, and one process computes %g",
+                       print_layouts(s, operands), what, number, ad_layout_shown(layout, shown, sizeof shown),
+                       ad_mesh_text(s->mesh), i, rank, ad_layout_axes_of(layout, AD_P) ? ", summed over ranks," : "",
+                       is, wanted);
 }
 
 /* Element i of one rank's part; if it is P, the sum over the ranks that have addends. */
@@ -140,7 +140,7 @@ static ad_status results_are_right(const stage *s) {
   const ad_array *parts[RANKS] = {NULL};
   for (size_t i = 0; i < s->size; i++) parts[i] = ad_tensor_array(s->player[i].tried.out);
   if (!ad_shape_equal(&parts[0]->shape, &s->trial->shape))
-    return ad_trial_fail(s->trial, "the shape of the result is another one where operands are cut");
+    return ad_trial_fail(s->trial, "the result has a different shape when operands are cut");
   return parts_are(s, parts, s->trial->result, "a result that is", 0);
 }
 

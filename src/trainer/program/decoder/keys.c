@@ -84,7 +84,7 @@ static void check_width(const ad_decoder_options *options, const ad_complaints *
   char fits[128];
   long long d_model = options->d_model, heads = options->heads;
   if (d_model % heads)
-    ad_complain(to, "model.heads", "must divide d_model: %lld is no multiple of %lld; %s", d_model, heads,
+    ad_complain(to, "model.heads", "must divide d_model: %lld is not a multiple of %lld; %s", d_model, heads,
                 fitting_heads(options, 1, fits, sizeof fits));
   else if (d_model / heads % 2)
     ad_complain(to, "model.heads",
@@ -101,7 +101,7 @@ static void check_heads(const ad_decoder_options *options, const ad_complaints *
     ad_complain(to, "model.head_dim", "must be even (positions rotate pairs), is %lld; %lld or %lld would do", head_dim,
                 head_dim > 1 ? head_dim - 1 : head_dim + 1, head_dim > 1 ? head_dim + 1 : head_dim + 3);
   if (kv_heads > 0 && heads % kv_heads)
-    ad_complain(to, "model.kv_heads", "must divide heads: %lld is no multiple of %lld; %s", heads, kv_heads,
+    ad_complain(to, "model.kv_heads", "must divide heads: %lld is not a multiple of %lld; %s", heads, kv_heads,
                 nearest_divisors(heads, kv_heads, fits, sizeof fits));
 }
 
@@ -110,44 +110,46 @@ static void check_rotary_scaling(const ad_decoder_options *options, const ad_com
   if (!options->rotary_scaling_count) return;
   if (options->rotary_scaling_count != 4)
     ad_complain(to, "model.rotary_scaling",
-                "must be four numbers, [factor, low_freq_factor, high_freq_factor, original_positions], has %zu",
+                "must be four numbers, [factor, low_freq_factor, high_freq_factor, original_positions], but has %zu",
                 options->rotary_scaling_count);
   else if (n[2] <= n[1])
-    ad_complain(to, "model.rotary_scaling", "high_freq_factor must be above low_freq_factor, is %.15g for %.15g", n[2],
-                n[1]);
+    ad_complain(to, "model.rotary_scaling",
+                "high_freq_factor must be above low_freq_factor, but they are %.15g and %.15g", n[2], n[1]);
 }
 
 /* tp cuts heads evenly. It may cut the vocabulary unevenly, but every rank needs a part. */
 static void check_tensor_axis(const ad_decoder_options *options, long long tp, const ad_complaints *to) {
   char fits[128];
   if (options->heads >= 1 && options->d_model >= 1 && options->heads % tp)
-    ad_complain(to, "model.heads", "tp=%lld cuts them, and %lld is no multiple of that; %s", tp,
+    ad_complain(to, "model.heads", "tp=%lld cuts the heads evenly, but %lld is not a multiple of tp; %s", tp,
                 (long long)options->heads, fitting_heads(options, tp, fits, sizeof fits));
   long long vocabulary = ad_decoder_vocabulary(options);
   if (vocabulary < tp)
-    ad_complain(to, "mesh", "tp=%lld cuts the vocabulary, which has %lld tokens; at most %lld", tp, vocabulary,
-                vocabulary);
+    ad_complain(to, "mesh", "tp=%lld cuts the vocabulary, which has %lld tokens; tp may be at most %lld", tp,
+                vocabulary, vocabulary);
 }
 
 static void check_bytes(const ad_decoder_options *options, const ad_complaints *to) {
   if (ad_decoder_vocabulary(options) < AD_VOCABULARY_BYTES)
-    ad_complain(to, "model.vocabulary", "is %lld, but a token of data.text is a byte; at least %d",
+    ad_complain(to, "model.vocabulary", "is %lld, but a token of data.text is a byte, so it must be at least %d",
                 (long long)options->vocabulary, AD_VOCABULARY_BYTES);
 }
 
 static void check_short_sequence(const ad_decoder_options *options, long long tp, const ad_complaints *to) {
   if (options->sequence_parallel && options->data.seq < tp)
-    ad_complain(to, "data.seq",
-                "tp=%lld cuts the sequence with sequence_parallel, but it has %lld tokens; at least %lld", tp,
-                (long long)options->data.seq, tp);
+    ad_complain(
+        to, "data.seq",
+        "tp=%lld cuts the sequence with sequence_parallel, but the sequence has %lld tokens; at least %lld are needed",
+        tp, (long long)options->data.seq, tp);
 }
 
 static void check_sequence_axis(const ad_decoder_options *options, long long cp, const ad_complaints *to) {
   char fits[64];
   if (options->data.seq >= 1 && options->data.seq % (2 * cp))
-    ad_complain(to, "data.seq",
-                "cp=%lld cuts the sequence into %lld chunks, and %lld is no multiple of that; %s would do", cp, 2 * cp,
-                (long long)options->data.seq, neighbours(options->data.seq, 2 * cp, fits, sizeof fits));
+    ad_complain(
+        to, "data.seq",
+        "cp=%lld cuts the sequence into %lld chunks, but %lld is not a multiple of the number of chunks; %s would do",
+        cp, 2 * cp, (long long)options->data.seq, neighbours(options->data.seq, 2 * cp, fits, sizeof fits));
 }
 
 /* Complains of each axis over which decoders are not distributed. */
@@ -171,7 +173,7 @@ void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program
   if (!given || stages < 1 || options->layers < 1) return;
   if (given != stages)
     ad_complain(to, "schedule.layers",
-                "must have one number for each stage, has %lld for %lld; leave it out to cut "
+                "must have one number for each stage, but has %lld for %lld stages; leave the key out to divide the "
                 "layers by their cost",
                 given, stages);
   else if (sum != options->layers || least < 0)

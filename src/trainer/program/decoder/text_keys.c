@@ -6,16 +6,15 @@
 
 void ad_text_check(const ad_text_options *text, const ad_complaints *to) {
   if (!text->text_count && !text->token_count)
-    ad_complain(
-        to, "data.text",
-        "names nothing to be trained on: give files or folders of text, or data.tokens (.npy files of token ids)");
+    ad_complain(to, "data.text",
+                "no training data is given: give files or folders of text, or data.tokens (.npy files of token ids)");
   if (text->text_count && text->token_count)
-    ad_complain(to, "data.tokens", "data.text is given too, and a run is trained on one of them: leave one out");
+    ad_complain(to, "data.tokens", "data.text is given too, but a run is trained on one of the two: leave one out");
   if (text->mask_count && !text->token_count)
     ad_complain(to, "data.mask", "needs data.tokens, which is not given: all bytes of data.text count");
   if (text->mask_count && text->token_count && text->mask_count != text->token_count)
-    ad_complain(to, "data.mask", "must have one file for each of data.tokens, has %zu for %zu", text->mask_count,
-                text->token_count);
+    ad_complain(to, "data.mask", "must have one file for each file of data.tokens, but has %zu for %zu",
+                text->mask_count, text->token_count);
 }
 
 typedef struct checked {

@@ -118,12 +118,13 @@ static void check_pattern(const ad_decompose_options *options, size_t pattern, c
                           const ad_complaints *to) {
   const char *match = options->matches[pattern];
   if (!matched_by(match, sites, count))
-    ad_complain(to, "sites", "%s matches no matrix of the target; there are %s to %s", match, sites[0].name,
+    ad_complain(to, "sites", "%s matches no matrix of the target; its matrices are %s to %s", match, sites[0].name,
                 sites[count - 1].name);
   for (size_t i = 0; i < count; i++) {
     const char *other = first_to_match(options, pattern, sites[i].name);
     if (fnmatch(match, sites[i].name, 0) || !other) continue;
-    ad_complain(to, "sites", "%s is matched by %s and by %s; each matrix belongs to one", sites[i].name, other, match);
+    ad_complain(to, "sites", "%s is matched by %s and by %s; each matrix may be matched once", sites[i].name, other,
+                match);
     return;
   }
 }
@@ -134,8 +135,8 @@ static void check_axes(const char *key, const ad_mesh *mesh, int may_have_blocks
   ad_axes others = ad_mesh_named(mesh) & ~(AD_AXES_DP | (may_have_blocks ? AD_AXES(AD_BLOCK) : 0u));
   char axes[128];
   if (others)
-    ad_complain(to, key, "decompose is distributed over dp%s; leave out %s", may_have_blocks ? " and block" : "",
-                ad_axes_print(others, axes, sizeof axes));
+    ad_complain(to, key, "decompose can be distributed over dp%s only; leave out %s",
+                may_have_blocks ? " and block" : "", ad_axes_print(others, axes, sizeof axes));
 }
 
 static void check_blocks(const ad_mesh *mesh, size_t sites, const ad_complaints *to) {
@@ -147,7 +148,9 @@ static void check_blocks(const ad_mesh *mesh, size_t sites, const ad_complaints 
   else
     ad_mesh_destroy(block);
   if (sites && (int64_t)sites < blocks)
-    ad_complain(to, "mesh.blocks", "has %lld blocks for %zu matrices; each block needs one", (long long)blocks, sites);
+    ad_complain(to, "mesh.blocks",
+                "has %lld blocks, but only %zu matrices are decomposed; each block needs at least one",
+                (long long)blocks, sites);
 }
 
 static void check_heads(const ad_decompose_options *options, const ad_complaints *to) {
@@ -170,10 +173,12 @@ static void check_words(const ad_decompose_options *options, const ad_complaints
 static void check_target(const ad_decompose_options *options, const ad_complaints *to) {
   if (options->target_steps <= 0) return;
   if (options->weights)
-    ad_complain(to, "target.weights", "the target is read from here or trained for target.steps; give one of them");
+    ad_complain(to, "target.weights",
+                "the target is either read from these weights or trained for target.steps; give one of the two keys");
   if (options->target_warmup > options->target_steps)
     ad_complain(to, "target.warmup",
-                "must be at most target.steps, is %lld for %lld; set target.warmup to %lld or less, or target.steps to "
+                "must be at most target.steps, but is %lld, with target.steps %lld; set target.warmup to %lld or less, "
+                "or target.steps to "
                 "%lld or more",
                 (long long)options->target_warmup, (long long)options->target_steps, (long long)options->target_steps,
                 (long long)options->target_warmup);
@@ -185,9 +190,11 @@ static void check_annealing(const ad_decompose_options *options, const ad_compla
   double from = options->anneal_from, arrived = options->anneal_to;
   if (from < arrived || (from == arrived && options->last_power <= 0)) return;
   if (arrived < 1)
-    ad_complain(to, "losses.sparsity.anneal_to", "must be above anneal_from, is %g for %g", arrived, from);
+    ad_complain(to, "losses.sparsity.anneal_to", "must be above anneal_from, but is %g, with anneal_from %g", arrived,
+                from);
   else
-    ad_complain(to, "losses.sparsity.anneal_from", "must be below anneal_to, is %g for %g", from, arrived);
+    ad_complain(to, "losses.sparsity.anneal_from", "must be below anneal_to, but is %g, with anneal_to %g", from,
+                arrived);
 }
 
 static void check_coefficients(const ad_decompose_options *options, const ad_complaints *to) {
@@ -207,12 +214,12 @@ static void check_sites(const ad_decompose_options *options, const ad_mesh *bloc
   size_t all = 0, kept = 0;
   if (!has_sizes(options)) return;
   if (options->match_count != options->components_count) {
-    ad_complain(to, "sites", "%zu of them have match, %zu have components; each needs both", options->match_count,
-                options->components_count);
+    ad_complain(to, "sites", "%zu sites have `match`, %zu have `components`; each site needs both",
+                options->match_count, options->components_count);
     return;
   }
   if (!options->match_count)
-    ad_complain(to, "sites", "none is given; at least one matrix of the target is to be decomposed");
+    ad_complain(to, "sites", "no site is given; at least one matrix of the target is to be decomposed");
   if (ad_mesh_create("", &one)) return;
   if (!ad_target_list(&options->target, one, &sites, &all)) {
     for (size_t i = 0; i < options->match_count; i++)

@@ -220,7 +220,7 @@ ad_status ad_decompose_show(void *own, const ad_forward *forward, char **out) {
   ad_status status = ad_findings_collect(d, forward, &found);
   if (!status && ad_comm_rank(d->setting.comm) == 0) {
     *out = document_of(&found);
-    if (!*out) status = ad_fail(AD_MEMORY, "no memory for what the decomposition found");
+    if (!*out) status = ad_fail(AD_MEMORY, "no memory for the results of the decomposition");
   }
   ad_findings_release(&found);
   return status;

@@ -46,8 +46,7 @@ ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mes
 static void check_names(const ad_mesh *view, const ad_complaints *to) {
   ad_axes wanted = AD_AXES(AD_EFSDP) | AD_AXES(AD_EP) | AD_AXES(AD_ETP), named = ad_mesh_named(view);
   if ((named & wanted) != wanted || named & ~(wanted | AD_AXES(AD_DP_REPLICATE)))
-    ad_complain(to, "views.sparse",
-                "must name efsdp, ep and etp, each at least 1, and beside them at most dp_replicate; is \"%s\"",
+    ad_complain(to, "views.sparse", "must name efsdp, ep and etp, and may name dp_replicate besides, but is \"%s\"",
                 ad_mesh_text(view));
 }
 
@@ -68,10 +67,10 @@ static void check_tensor_axes(const ad_mesh *view, const ad_mesh *mesh, const ad
                 "etp=%lld is neither 1 (experts whole, tokens split over tp) nor tp=%lld (experts cut as the MLP is)",
                 etp, tp);
   else if (etp != 1 && !has_groups_of_tp(view, mesh))
-    ad_complain(
-        to, "views.sparse",
-        "etp=%lld must have the ranks of tp in mesh \"%s\": name etp at the place among the axes that tp has there",
-        etp, ad_mesh_text(mesh));
+    ad_complain(to, "views.sparse",
+                "etp=%lld must have the same ranks as tp in the mesh \"%s\": put etp at the place among the axes of "
+                "the view that tp has in the mesh",
+                etp, ad_mesh_text(mesh));
   else if (!(ad_mesh_named(mesh) & splits))
     ad_complain(to, "mesh", "must name dp_shard (dp_shard=1 will do), since the view has axes besides etp");
 }
@@ -79,10 +78,12 @@ static void check_tensor_axes(const ad_mesh *view, const ad_mesh *mesh, const ad
 static void check_experts(const ad_moe_options *options, const ad_mesh *view, const ad_complaints *to) {
   long long experts = options->experts, ep = ad_mesh_axis_size(view, AD_EP), etp = ad_mesh_axis_size(view, AD_ETP);
   if (experts >= 1 && experts < ep)
-    ad_complain(to, "model.experts", "ep=%lld spreads them, and %lld leave ranks without any; at least %lld", ep,
-                experts, ep);
+    ad_complain(to, "model.experts",
+                "ep=%lld distributes the experts, but %lld experts leave ranks without any; at least %lld are needed",
+                ep, experts, ep);
   if (options->expert_hidden >= 1 && options->expert_hidden < etp)
-    ad_complain(to, "model.expert_hidden", "etp=%lld cuts the experts, but they are %lld wide; at least %lld", etp,
+    ad_complain(to, "model.expert_hidden",
+                "etp=%lld cuts the width of the experts, which is %lld; it must be at least %lld", etp,
                 (long long)options->expert_hidden, etp);
 }
 
@@ -108,7 +109,7 @@ static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const
     for (int64_t ep = options->experts; ep >= 1 && count < NAMED_MAX; ep--)
       if (would_do(options, mesh, ep, etps[i], one))
         used += (size_t)snprintf(named + used, sizeof named - used, "%s\"%s\"", count++ ? ", " : "", one);
-  if (count) ad_complain(to, "views.sparse", "with this mesh these would do: %s", named);
+  if (count) ad_complain(to, "views.sparse", "views that fit this mesh: %s", named);
 }
 
 static void check_view(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
@@ -129,9 +130,10 @@ void ad_moe_check(const void *options, const ad_program_setting *setting, const 
   long long tp = ad_mesh_axis_size(meshes[0], AD_TP), shared = moe->shared_experts;
   ad_text_decoder_check("moe", options, setting, meshes[0], to);
   if (moe->experts >= 1 && moe->top_k > moe->experts)
-    ad_complain(to, "model.top_k", "must be at most experts: %lld of %lld", (long long)moe->top_k,
+    ad_complain(to, "model.top_k", "must be at most model.experts, but is %lld of %lld", (long long)moe->top_k,
                 (long long)moe->experts);
   if (shared > 0 && shared < tp)
-    ad_complain(to, "model.shared_experts", "tp=%lld cuts it, but it is %lld wide; at least %lld", tp, shared, tp);
+    ad_complain(to, "model.shared_experts",
+                "tp=%lld cuts the width of the shared expert, which is %lld; it must be at least %lld", tp, shared, tp);
   check_view(moe, meshes[0], to);
 }

@@ -94,23 +94,26 @@ static void check_encoder(const ad_ocr_options *ocr, const ad_mesh *mesh, const 
                 (double)d / (double)heads);
   if (heads % tp)
     ad_complain(to, "model.encoder_heads",
-                "the encoder's tp=%lld cuts them, and %lld is no multiple of that; %lld would do", tp, heads,
-                (heads / tp + 1) * tp);
+                "the encoder's tp=%lld cuts its heads evenly, but %lld is not a multiple of tp; %lld would do", tp,
+                heads, (heads / tp + 1) * tp);
   if (patches >= 1 && patches < cp)
-    ad_complain(to, "model.patch", "the encoder's cp=%lld cuts the patches, and there are %lld; at least %lld", cp,
-                patches, cp);
+    ad_complain(to, "model.patch",
+                "the encoder's cp=%lld cuts the patches, but there are %lld; at least %lld are needed", cp, patches,
+                cp);
 }
 
 static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
   long long width = ocr->lines.width, patch = ocr->patch;
   if (width >= 1 && patch >= 1 && width % patch)
     ad_complain(to, "model.patch",
-                "must divide data.width: %lld is no multiple of %lld; widths of %lld or %lld would do", width, patch,
+                "must divide data.width: %lld is not a multiple of %lld; widths of %lld or %lld would do", width, patch,
                 width < patch ? patch : width / patch * patch, (width / patch + 1) * patch);
   if (ocr->lines.size_count != 2 && ocr->lines.size_count)
-    ad_complain(to, "data.sizes", "must be two numbers, least and most; there are %zu", ocr->lines.size_count);
+    ad_complain(to, "data.sizes", "must be two numbers, the least and the most, but there are %zu",
+                ocr->lines.size_count);
   if (ocr->lines.weight_count && ocr->lines.weight_count != 2)
-    ad_complain(to, "data.weights", "must be two numbers, least and most; there are %zu", ocr->lines.weight_count);
+    ad_complain(to, "data.weights", "must be two numbers, the least and the most, but there are %zu",
+                ocr->lines.weight_count);
 }
 
 /* cp must cut patches and characters together into even chunks. The complaint names the number of characters, which is
@@ -120,19 +123,18 @@ static void check_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const
   long long over = (patches + chars) % (2 * cp);
   if (cp == 1 || chars < 1 || patches < 1 || !over) return;
   long long below = chars - over, above = below + 2 * cp;
-  ad_complain(
-      to, "data.chars",
-      "cp=%lld cuts the sequence into %lld chunks, and %lld patches and %lld characters are no multiple of that; "
-      "%lld or %lld characters would do",
-      cp, 2 * cp, patches, chars, below >= 1 ? below : above, below >= 1 ? above : above + 2 * cp);
+  ad_complain(to, "data.chars",
+              "cp=%lld cuts the sequence into %lld chunks, but the sum of %lld patches and %lld characters is not a "
+              "multiple of that; %lld or %lld characters would do",
+              cp, 2 * cp, patches, chars, below >= 1 ? below : above, below >= 1 ? above : above + 2 * cp);
 }
 
 static void check_short_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const ad_complaints *to) {
   long long tp = ad_mesh_axis_size(mesh, AD_TP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
   if (ocr->decoder.sequence_parallel && patches >= 1 && chars >= 1 && patches + chars < tp)
     ad_complain(to, "data.chars",
-                "tp=%lld cuts the sequence with sequence_parallel, but it has %lld patches and %lld characters; at "
-                "least %lld together",
+                "tp=%lld cuts the sequence with sequence_parallel, but the sequence has %lld patches and %lld "
+                "characters; at least %lld together are needed",
                 tp, patches, chars, tp);
 }
 
@@ -144,7 +146,7 @@ static void check_rows(const ad_program_setting *setting, int64_t multiple, cons
     if (rows % multiple == 0) continue;
     ad_complain(
         to, "train.global_batch",
-        "of %lld samples microbatch %lld of %lld has %lld, and the bridge cuts each microbatch into %lld parts; "
+        "of %lld samples, microbatch %lld of %lld has %lld, but the bridge cuts each microbatch into %lld equal parts; "
         "%lld or %lld samples would do, or model.ragged: true",
         batch, (long long)m + 1, (long long)setting->microbatches, rows, (long long)multiple, below ? below : fits,
         below ? below + fits : 2 * fits);
