@@ -49,7 +49,7 @@ void ad_watchdog_close(ad_watchdog *dog) {
   ad_release(dog);
 }
 
-/* ---- what the kernel knows of a process ---- */
+/* ---- reading a process's state from /proc ---- */
 
 // Bytes that a process has read and written so far: a rank that writes a large checkpoint is at work.
 static uint64_t bytes_of(int pid) {
@@ -86,7 +86,7 @@ static process process_of(int pid) {
 
 static int is_stopped(int pid) { return process_of(pid).state == 'T'; }
 
-/* ---- where a rank is ---- */
+/* ---- describing where a rank is ---- */
 
 // 1: ranks are joining the world, and some have not finished.
 static int is_joining(const ad_watchdog *dog) {
@@ -305,7 +305,7 @@ static void say_when_due(ad_watchdog *dog, int64_t now) {
   say_all(dog);
 }
 
-/* ---- looking at ranks ---- */
+/* ---- looking at ranks again and again ---- */
 
 // A number that changes whenever the rank begins or ends a call, reads or writes.
 static uint64_t movement_of(shm_record *record) {

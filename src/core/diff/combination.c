@@ -166,7 +166,7 @@ ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double 
   return run(&(ad_test){parts, &part, 1, part->count, counts, factor, rounding, NULL, out, {0}});
 }
 
-/* ---- first elements ---- */
+/* ---- testing the first elements only ---- */
 
 /* A wrong combination mostly fails within the first few elements, which are one cache line of each addend. As many
  * combinations are tried on the same addends, these elements are read once and kept. */

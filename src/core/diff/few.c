@@ -123,7 +123,7 @@ static ad_status accept_if_holds(ad_few *few) {
   return AD_OK;
 }
 
-/* ---- one factor on all addends ---- */
+/* ---- trying one factor on all addends ---- */
 
 static void measure_all(ad_few *few) {
   const fit_kernels *kernels = ad_fit_kernels();
@@ -154,7 +154,7 @@ static ad_status try_factor(ad_few *few) {
   return AD_OK;
 }
 
-/* ---- another count for a few addends ---- */
+/* ---- trying other counts for a few addends ---- */
 
 /* Sets of addends that may share a wrong count: one addend, those of one rank, of one microbatch, of one position on an
  * axis (OF_PLACE + axis). */

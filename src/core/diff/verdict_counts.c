@@ -11,7 +11,7 @@ static size_t axes_of_size(const ad_case *c, double size, uint32_t sets[AD_DUMP_
   return ad_dump_axes_of_size(&c->dump->mesh, size, c->parts->param->summed, sets);
 }
 
-/* ---- one factor on all addends ---- */
+/* ---- verdicts on one factor on all addends ---- */
 
 /* The count, relative to the expected one, that all addends of the part have; NaN if they differ. */
 static double uniform(const ad_case *c, const ad_judged *judged) {
@@ -89,7 +89,7 @@ static void say_factor(ad_case *c, double factor) {
              factor);
 }
 
-/* ---- counts by microbatch ---- */
+/* ---- verdicts on counts that depend on the microbatch ---- */
 
 /* Index of the first addend of this rank or a later one; addends are sorted by rank. */
 static size_t first_from(const ad_members *members, int64_t rank) {
@@ -167,7 +167,7 @@ static int try_each_microbatch(ad_case *c) {
   return ad_case_settle(c, NAN, "");
 }
 
-/* ---- counts by rank ---- */
+/* ---- verdicts on counts that depend on the rank ---- */
 
 /* Marks the ranks whose addends have the count `value`; returns 0 unless all other ranks'
  * addends have the count `other`. */
@@ -297,7 +297,7 @@ static void say_counts(ad_case *c) {
              all.most);
 }
 
-/* ---- divisors: what losses were divided by ---- */
+/* ---- verdicts on divisors, by which losses were divided ---- */
 
 static void widen(double divisor, double *least, double *most) {
   *least = fmin(*least, divisor);

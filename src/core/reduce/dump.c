@@ -9,7 +9,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 
-/* ---- asking for one ---- */
+/* ---- asking for a dump ---- */
 
 static ad_status fill(ad_reducer *reducer, const char *folder, ad_dump *dump) {
   AD_TRY(ad_copy_string(folder, &dump->folder));
@@ -42,7 +42,7 @@ void ad_reducer_divided_by(ad_reducer *reducer, double divisor) {
   if (reducer && reducer->dump) reducer->dump->divisor = divisor;
 }
 
-/* ---- what is kept ---- */
+/* ---- keeping addends and sums for a dump ---- */
 
 static void forget(const ad_reducer *reducer, ad_dump *dump) {
   for (size_t i = 0; dump->params && i < reducer->param_count; i++) {
@@ -130,7 +130,7 @@ ad_status ad_dump_addend(ad_reducer *reducer, size_t param, const ad_array *grad
   return AD_OK;
 }
 
-/* ---- what is written ---- */
+/* ---- writing the dump of a step ---- */
 
 ad_status ad_dump_end_microbatch(ad_reducer *reducer) {
   return is_under_way(reducer) ? ad_dump_write_addends(reducer) : AD_OK;

@@ -15,7 +15,7 @@ static ad_action transfer(ad_action_kind kind, int32_t stage, int32_t peer, int3
   return (ad_action){kind, stage, m, peer - stage};
 }
 
-/* ---- each transfer has its other end ---- */
+/* ---- law: each send has its receive, and each receive has its send ---- */
 
 /* Judges that a value or gradient that must travel over edge e is sent and received. */
 static void judge_one(const ad_table_index *index, size_t e, const direction *way, int32_t m, ad_table_faults *faults) {
@@ -65,7 +65,7 @@ static void judge_edge(const ad_table_index *index, size_t e, int32_t m, ad_tabl
     judge_stays(index, e, kind, m, faults);
 }
 
-/* ---- waits ---- */
+/* ---- law: if a table waits for any send, it waits for every send ---- */
 
 /* Judges that every send is waited for; asked only if the table has any WAIT_SEND. */
 static void judge_waits(const ad_table_index *index, ad_action_kind wait, ad_action_kind send,
@@ -90,7 +90,7 @@ static int has_waits(const ad_table_index *index) {
   return 0;
 }
 
-/* ---- one order of sends and receives on each edge ---- */
+/* ---- law: on each edge, messages are received in the order of sending ---- */
 
 static int by_place(const void *a, const void *b) {
   const ad_table_spot *x = a, *y = b;

@@ -95,7 +95,7 @@ static void widen(const ad_array *to, const ad_array *from) {
   ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(from));
 }
 
-/* ---- going back to the first step ---- */
+/* ---- restoring the reference's state of the first step ---- */
 
 /* Array `number` of all that are kept of a run: the parts of each parameter in turn; NULL: the parameter lacks that
  * part. */

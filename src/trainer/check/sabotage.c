@@ -43,7 +43,7 @@ size_t ad_sabotages_effective(const ad_sabotages *sabotages) {
   return effective;
 }
 
-/* ---- the list of mistakes ---- */
+/* ---- the list of mistakes that are tried ---- */
 
 /* Keeps `take` of the derived mistakes, drawn with equal chances, in their order. Returns how many it kept. */
 static size_t draw(ad_sabotage *list, size_t count, size_t take, uint64_t seed) {
@@ -100,7 +100,7 @@ void ad_sabotages_destroy(ad_sabotages *sabotages) {
   if (sabotages) munmap(sabotages, sabotages->bytes);
 }
 
-/* ---- starting worlds of ranks ---- */
+/* ---- starting new ranks for each mistake ---- */
 
 static int try_on_rank(ad_comm *comm, void *context) {
   ad_status status = ad_trials(comm, context);

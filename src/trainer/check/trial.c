@@ -85,7 +85,7 @@ static void keep(const trials *t, int gradients, snapshot *to) {
   visit_arrays(t->prover.run, gradients, copy_out, &at);
 }
 
-/* ---- going back to the start ---- */
+/* ---- restoring the run's state, and planting a mistake ---- */
 
 /* Restores what the ranks, their optimizers and the reference had before the first step. */
 static ad_status start_again(trials *t) {
@@ -112,7 +112,7 @@ static int has_fired(const trials *t, const ad_sabotage *sabotage) {
   return sabotage->known ? t->scene.fired : sabotage->planting.fired;
 }
 
-/* ---- the clean run ---- */
+/* ---- the clean run, to which each trial is compared ---- */
 
 static ad_status take_memory(trials *t) {
   visit_arrays(t->prover.run, 0, add_bytes, &t->state_bytes);

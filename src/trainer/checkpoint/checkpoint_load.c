@@ -56,7 +56,7 @@ static ad_status verify_share(loading *l) {
   return AD_OK;
 }
 
-/* ---- reading pieces ---- */
+/* ---- reading this rank's elements from the checkpoint's pieces ---- */
 
 // Gives file number i of the index, and opens it if it is not open yet.
 static ad_status open_file(loading *l, size_t i, const ad_safetensors **out) {
@@ -186,7 +186,7 @@ static ad_status read_state(loading *l) {
   return status;
 }
 
-/* ---- the newest usable checkpoint ---- */
+/* ---- finding and loading the newest usable checkpoint ---- */
 
 // Checks one checkpoint and reads it; AD_IO if it is damaged. All ranks call this.
 static ad_status try_checkpoint(loading *l) {

@@ -11,7 +11,7 @@
 
 enum { TOKEN_WIDTHS = 2 | 4, MASK_WIDTHS = 1 };
 
-/* ---- checking files ---- */
+/* ---- checking token files and mask files ---- */
 
 /* A check that reads files from their first element to their last, and logs now and then how far it is. */
 typedef struct look {
@@ -97,7 +97,7 @@ ad_status ad_token_masks_check(const char *const *paths, size_t count, size_t *a
   return check_files(paths, count, 0, at);
 }
 
-/* ---- samples ---- */
+/* ---- drawing samples ---- */
 
 static int64_t draw(const ad_text_data *text, const ad_text_part *part, uint64_t seed, uint64_t index) {
   uint64_t windows = (uint64_t)part->windows;
@@ -201,7 +201,7 @@ static void checksums(ad_text_data *text) {
 
 static const ad_text_source source = {draw, window_at, fill, tally, checksums};
 
-/* ---- opening ---- */
+/* ---- opening token data ---- */
 
 /* Adds the windows that a file has in a part; a file that is too short for one adds none. */
 static void add_run(ad_text_part *part, const ad_token_file *file, ad_span tokens, int64_t seq) {

@@ -112,7 +112,7 @@ static ad_status check_listed(const opening *o) {
   return text.used ? ad_fail(AD_INVALID, "%s: it does not fit its files%s", o->path, words) : AD_OK;
 }
 
-/* ---- opening ---- */
+/* ---- opening and closing files of weights ---- */
 
 static ad_status read_map(const char *path, json_t **out) {
   char *text;

@@ -145,7 +145,7 @@ static ad_status add_ranks(const crossing *c, const ad_layout *side, const ad_pl
   return AD_OK;
 }
 
-/* ---- the document of a bridge ---- */
+/* ---- writing a bridge's document ---- */
 
 /* The index of the module whose mesh this is. */
 static size_t module_under(const ad_program *program, const ad_mesh *mesh) {

@@ -9,7 +9,7 @@
 #include "base/options.h"
 #include "plan/plan.h"
 
-/* ---- what is compared of one plan ---- */
+/* ---- the values that are compared, taken from one plan ---- */
 
 /* The entry with the largest integer under `key`. */
 static json_t *largest_by(const json_t *entries, const char *key) {
@@ -161,7 +161,7 @@ static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
   return status;
 }
 
-/* ---- the table ---- */
+/* ---- printing the table, one column or row for each plan ---- */
 
 enum { LABEL = 48, COLUMN = 12 };
 

@@ -149,7 +149,7 @@ static ad_status list_collectives(ad_run *run, ad_collectives *to) {
   return index_params(ad_run_param_count(run), to);
 }
 
-/* ---- documents ---- */
+/* ---- writing the document ---- */
 
 static json_t *step_document(const ad_planned *planned, size_t bytes) {
   char axes[80];

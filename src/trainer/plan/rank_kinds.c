@@ -11,7 +11,7 @@
 #include "layout/type.h"
 #include "plan/regions.h"
 
-/* ---- the kind of one rank ---- */
+/* ---- the key of one rank: ranks with equal keys are of one kind ---- */
 
 /* Distance in ranks between the first and the last rank that hold the same part of a value. */
 static int64_t span_of(const ad_held *value) {
@@ -415,7 +415,7 @@ static ad_status check_shared(const ad_kinds *kinds) {
   return AD_OK;
 }
 
-/* ---- finding the kinds ---- */
+/* ---- finding the kinds of ranks ---- */
 
 static ad_status find(ad_kinds *kinds) {
   AD_TRY(check_shared(kinds));

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "tensor/ring.h"
 
-/* ---- listing what passes the seams ---- */
+/* ---- listing collectives and transfers as they are executed ---- */
 
 /* Whether a transition belongs to a tape; those of reducers and gathers have names. */
 static int is_on_tape(const ad_transit *transit) { return !transit->what && !transit->names; }
@@ -94,7 +94,7 @@ void ad_traffic_end(ad_traffic *traffic) {
 
 void ad_traffic_release(ad_traffic *traffic) { ad_release(traffic->moved); }
 
-/* ---- the document ---- */
+/* ---- writing the document of the traffic ---- */
 
 static json_t *moved_document(const ad_moved *moved, size_t pool) {
   char axes[80];

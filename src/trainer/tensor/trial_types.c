@@ -43,7 +43,7 @@ typedef struct stage {
   ad_layout layout[AD_OPERANDS_MAX];
 } stage;
 
-/* ---- the ranks that are played ---- */
+/* ---- ranks played by this one process ---- */
 
 static void close_player(player *of) {
   ad_tape_destroy(of->tape);

@@ -10,7 +10,7 @@
 static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
 static size_t phases(const ad_run *run) { return ad_program_phase_count(run->program); }
 
-/* ---- forward ---- */
+/* ---- one phase forward ---- */
 
 /* The losses that phase `p` of this rank hands in for microbatch m; one entry for each loss of the program. */
 static ad_handed_loss *losses_of(const ad_run *run, size_t p, size_t m) {
@@ -157,7 +157,7 @@ ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m
   return p + 1 == phases(run) ? check_losses(run, m) : AD_OK;
 }
 
-/* ---- backward ---- */
+/* ---- one phase backward ---- */
 
 /* The tensors that a phase's backward starts from, with their gradients. */
 typedef struct starts {

@@ -7,7 +7,7 @@
 #include "program/program.h"
 #include "recipe/recipe.h"
 
-/* ---- the world ---- */
+/* ---- checking that the recipe fits the number of ranks ---- */
 
 ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) {
   int64_t ranks = 0, world = ad_comm_size(comm);
@@ -19,7 +19,7 @@ ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) {
                  (long long)ranks, (long long)world);
 }
 
-/* ---- making ---- */
+/* ---- creating a run ---- */
 
 static ad_status read_initial(ad_run *run) {
   if (run->recipe->from) return ad_run_read_pretrained(run, run->recipe->from);

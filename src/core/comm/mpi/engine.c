@@ -138,7 +138,7 @@ static ad_status mpi_attach(void *world, size_t bytes, const ad_shared_token *to
   return ad_shm_attach(((mpi_world *)world)->shm, bytes, token, out);
 }
 
-/* ---- leaving ---- */
+/* ---- leaving the world ---- */
 
 // Tells all ranks that this one leaves.
 static void tell_leaving(mpi_world *world) {

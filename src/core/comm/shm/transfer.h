@@ -53,7 +53,7 @@ ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) AD_CHEC
 /* Drops the messages of a list on which this rank receives nothing more. */
 void ad_shm_drop_messages(shm_world *world, uint64_t group);
 
-/* ---- transfer_wait.c ---- */
+/* ---- in transfer_wait.c: waiting for a transfer's other end ---- */
 
 /* Whether the other side of the transfer has done nothing yet, as far as this rank sees. */
 int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t);
@@ -68,7 +68,7 @@ static inline ad_told_call ad_shm_told_transfer(const shm_transfer *t, ad_signat
   return (ad_told_call){signature, call->axes, &call->shape, call->site, call->number};
 }
 
-/* ---- parcel.c ---- */
+/* ---- in parcel.c: parcels, which describe messages too long for an envelope ---- */
 
 /* Takes a free parcel, in state POSTED. */
 ad_status ad_shm_take_parcel(shm_world *world, shm_parcel **out) AD_CHECKED;

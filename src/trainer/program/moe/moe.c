@@ -61,7 +61,7 @@ static void declare_experts(void *own, const ad_decoder *decoder, ad_declaration
   if (has_bias(options)) declare_bias(to, path, options);
 }
 
-/* ---- which experts were chosen ---- */
+/* ---- reading and setting which experts were chosen ---- */
 
 static size_t decisions_of_sample(const moe *model) {
   return (size_t)(model->options->decoder.data.seq * model->options->top_k);
@@ -97,7 +97,7 @@ static void forget_decisions(moe *model) {
     model->decisions[i] = -1;
 }
 
-/* ---- computing the experts ---- */
+/* ---- the experts' forward pass ---- */
 
 static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape *t, int64_t block, ad_tensor *x) {
   moe *model = own;
@@ -122,7 +122,7 @@ static void end_microbatch(void *own, const ad_decoder *decoder, ad_phase_run *a
 
 static const ad_branch experts = {.declare = declare_experts, .forward = experts_forward, .end = end_microbatch};
 
-/* ---- the record ---- */
+/* ---- functions of the program's record ---- */
 
 static ad_status add_balance_loss(const ad_moe_options *options, ad_program *to) {
   ad_loss_spec balance = {.size = sizeof balance,

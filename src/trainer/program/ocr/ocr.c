@@ -26,7 +26,7 @@ typedef struct ocr {
 
 static const char *const images[] = {"images", NULL};
 
-/* ---- the phases ---- */
+/* ---- running the phases: encoder and decoder ---- */
 
 static ad_status encode(void *own, ad_phase_run *at) {
   ocr *model = own;
@@ -59,7 +59,7 @@ static ad_status read_line(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- the record ---- */
+/* ---- functions of the program's record ---- */
 
 static ad_status join(ocr *model, const ad_program *program) {
   ad_layout from = ad_ocr_images_layout(ad_program_mesh(program, ENCODER));

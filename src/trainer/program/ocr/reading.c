@@ -31,7 +31,7 @@ typedef struct tally {
 
 static double rate_of(tally t) { return t.characters > 0 ? t.edits / t.characters : 0; }
 
-/* ---- edits ---- */
+/* ---- counting edits between two texts ---- */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -62,7 +62,7 @@ static void count_line(const reading *r, int64_t line, tally *to) {
   to->characters += (double)r->length[line];
 }
 
-/* ---- one batch ---- */
+/* ---- reading one batch of lines ---- */
 
 static int64_t largest_microbatch(const ad_ocr_batch *batch) {
   int64_t most = 0;
@@ -167,7 +167,7 @@ static void blank_pictures(ad_ocr_batch *batch) {
   }
 }
 
-/* ---- the document ---- */
+/* ---- writing the result's document ---- */
 
 static char *base64_of(const float *picture, int64_t pixels) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
