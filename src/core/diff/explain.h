@@ -21,18 +21,18 @@ typedef struct ad_explanation {
   uint32_t untried;        /* cut axes over which a sum could not be tried: ranks along them sampled other elements */
   double *others;          /* `other_count` further lists of counts that give the part too, the simplest first */
   size_t other_count;      /* at most AD_OTHERS */
-  int more;                /* there are more than AD_OTHERS */
+  int more;                /* 1: more than AD_OTHERS lists of counts give the part */
   int unfitted;       /* counts were not fitted, since too many parts were before; nothing tried explains the part */
-  ad_fitness fitness; /* of the counts, or of the expected combination where there are none */
+  ad_fitness fitness; /* how well the counts give the part; without counts: how well the expected combination does */
 } ad_explanation;
 
 typedef struct ad_known ad_known; /* known.h */
 typedef struct ad_judged {
   ad_part *part;
   int holds;          /* the part is the expected combination */
-  ad_fitness fitness; /* of the expected combination */
+  ad_fitness fitness; /* how well the expected combination gives the part */
   int apart;          /* the part holds, and differs by more than rounding from a copy that holds as well */
-  ad_explanation why; /* if the part does not hold */
+  ad_explanation why; /* the counts that explain the part; set if the part does not hold */
 } ad_judged;
 
 /* The counts that are expected, one for each of the members' addends: 1, or, if ranks divided by different numbers,

@@ -53,7 +53,7 @@ static void forget(const ad_reducer *reducer, ad_dump *dump) {
   dump->divisor = 0;
 }
 
-/* After an error that is told anyway. */
+/* 1: the step was lost through an error that is reported anyway, so that the missing dump needs no warning. */
 static int is_lost(const ad_reducer *reducer) {
   return reducer->state == AD_SUMS_LOST || ad_comm_health(reducer->comm) != AD_OK;
 }
@@ -85,7 +85,8 @@ static ad_status copy(const void *values, size_t bytes, void **out) {
   return AD_OK;
 }
 
-/* To these a backward may add: what it added is what is there then, less what is there now. */
+/* Copies the parameter's values in its bucket if a backward may add to them in place: the addend is then the values
+ * after the backward minus this copy. */
 static ad_status keep_sum(const ad_reducer *reducer, size_t i) {
   const ad_reduced_param *param = &reducer->params[i];
   const ad_array *target = ad_bucket_target(&reducer->buckets[param->bucket]);

@@ -52,22 +52,22 @@ typedef struct ad_bucket_tally {
   int64_t unsent;   // microbatches whose addends are in what is sent next
   int64_t summed;   // microbatches whose addends are in `sum`
   int has_sum;      // `sum` holds a sum of this step
-  int has_earlier;  // `earlier` does
+  int has_earlier;  // `earlier` holds a sum of this step
 } ad_bucket_tally;
 
 /* How far a bucket that was sent is on its path; written by path.c. */
 typedef struct ad_bucket_steps {
-  ad_array input;  // what the step under way reads: `sent`; in later steps `sum`, cast where the dtypes differ
+  ad_array input;  // what the posted collective reads: first `sent`, later `sum`, cast where the dtypes differ
   ad_request request;
   int next;       // steps that were posted since the bucket was sent
-  int unsettled;  // the last of them was not waited for
+  int unsettled;  // 1: the step posted last was not waited for
 } ad_bucket_steps;
 
 /* The slot that holds the memory of `sent`, where the reducer reuses memory; written by slots.c. */
 typedef struct ad_bucket_turn {
-  int window;        // of the reducer's; -1: the bucket has memory of its own
-  size_t slot;       // of the window; AD_NO_SLOT: none
-  int is_sent_off;   // what was filled into the slot was launched
+  int window;        // index of the window in the reducer; -1: the bucket has memory of its own
+  size_t slot;       // index of the slot in the window; AD_NO_SLOT: the bucket holds none
+  int is_sent_off;   // 1: the gradients in the slot were launched
   uint64_t launch;   // the number of that launch
   uint64_t claim;    // the number of the claim, in the window, that got the bucket its slot
   size_t overtaken;  // the most buckets of its window that were begun after it and before it was sent
@@ -82,12 +82,12 @@ typedef struct ad_bucket {
   ad_layout whole, stored;  // of the packed gradients as they arrive, and as the parameters' storage wants them
   // Accumulate dtype: sums of microbatches that were not sent. Gets memory once it is needed, or has that of `sent`.
   ad_array pending;
-  ad_array sent;      // wire dtype, scaled: what the first step reads
-  ad_array sum;       // accumulate dtype: what steps write; `sent`'s memory where both are one whole array
+  ad_array sent;      // wire dtype, scaled: what the first collective reads
+  ad_array sum;       // accumulate dtype: what collectives write; in `sent`'s memory if both are one whole array
   ad_array earlier;   // reduced sums of earlier microbatches of this step; memory only once needed
-  ad_array relayed;   // wire dtype: what later steps read, where that is not `sent`'s or `sum`'s memory
-  int past_caches;    // gradients and their sums are written past the caches
-  int keeps_pending;  // some microbatch was not sent; also on engine dry, where no memory says so
+  ad_array relayed;   // wire dtype: what later collectives read, if it has memory apart from `sent` and `sum`
+  int past_caches;    // 1: gradients and their sums are written by stores that bypass the caches
+  int keeps_pending;  // 1: some microbatch was not sent, and its sum is pending (also on engine dry)
   ad_bucket_tally tally;
   ad_bucket_steps steps;
   ad_bucket_turn turn;
@@ -102,7 +102,7 @@ typedef struct ad_slot {
 typedef struct ad_window {
   ad_slot *slots;
   size_t count;
-  size_t usual_bytes;  // of a slot: the size of the largest bucket that is no larger than bucket_bytes
+  size_t usual_bytes;  // bytes of a slot: those of the largest bucket that is no larger than bucket_bytes
   uint64_t claims;
 } ad_window;
 
@@ -110,7 +110,7 @@ typedef struct ad_window {
  * part of a parameter a rank holds. */
 typedef struct ad_roster {
   ad_group group;
-  int64_t *words;  // what is compared, in comm memory; NULL on engine dry
+  int64_t *words;  // the numbers that ranks compare, in comm memory; NULL on engine dry
   ad_request request;
   int posted;
 } ad_roster;
@@ -127,10 +127,10 @@ typedef struct ad_dump ad_dump;
 struct ad_reducer {
   ad_comm *comm;
   ad_reducer_options options;
-  char *prefix;  // before parameters' names in messages; "": none
-  char *files;   // before the names of a dump's files
+  char *prefix;  // what messages put before parameters' names; "": nothing
+  char *files;   // prefix of the names of a dump's files
   ad_reduced_param *params;
-  const ad_array **results;  // of each parameter, and its name: what the norm is taken of
+  const ad_array **results;  // each parameter's summed gradient, for the norm; `names`: its name
   const char **names;
   size_t param_count;
   ad_bucket *buckets;  // in launch order

@@ -74,7 +74,7 @@ static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
     case AD_OPERATOR_OTHER_GROUP: {
       /* Along an axis on which the value is pending, the later sum would undo the shear. */
       ad_axes along = place->ranks > 1 ? others & place->large & ~place->pending : 0;
-      return along & (~along + 1); /* one axis is enough */
+      return along & (~along + 1); /* the first of these axes: one mistake is enough */
     }
     case AD_OPERATOR_FIRST_MICROBATCH_ONLY:
       return place->times > 1 ? 1 : 0;

@@ -206,8 +206,8 @@ static void release_handed_in(handed_in *all) {
 typedef struct members {
   ad_group group; /* the right group */
   int64_t own;    /* this rank's index in the right group */
-  int64_t count;  /* of members that are put together */
-  double factor;  /* by which their sum is multiplied */
+  int64_t count;  /* number of members that are put together */
+  double factor;  /* the factor by which their sum is multiplied */
   const ad_planting *planting;
   ad_group instead; /* the group that is put together: of more or fewer axes than the right one */
 } members;

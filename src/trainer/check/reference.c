@@ -159,7 +159,8 @@ void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_
   widen(state_at(reference->fed, index), whole);
 }
 
-/* Computes gradients in the fed run's dtypes, at its present values. */
+/* Takes the draws of the fed run: computes its gradients several times, in its own dtypes, from the values that its
+ * parameters have now. */
 static ad_status compute_own(ad_reference *reference, int64_t step) {
   if (!reference->draws.addends.run) return AD_OK;
   AD_TRY(ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN));

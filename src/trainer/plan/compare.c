@@ -222,7 +222,8 @@ static const json_t *bytes_of_move(const json_t *plan, const json_t *row) {
   return NULL;
 }
 
-/* One entry for each move of any plan, in the order in which they first occur. */
+/* Lists every collective or transfer that at least one of the plans has, once each, in the order of its first
+ * occurrence: the rows of the table. */
 static json_t *rows_of(const json_t *plans) {
   json_t *rows = json_array();
   const json_t *plan, *move;

@@ -138,7 +138,7 @@ enum { KERNEL_MIB = 32 };
 
 static ad_status try_kernel(void) { return ad_memory_try("matrix products by oneDNN", KERNEL_MIB); }
 
-static ad_status no_room; /* whether kernels of f32, all compiled with the first product, have no memory */
+static ad_status no_room; /* AD_MEMORY: no memory for the kernels of f32, all compiled at the first product */
 static dnnl_status_t limited;
 
 /* Once in a process; limits oneDNN to the instructions that all ranks have. */

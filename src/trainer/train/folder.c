@@ -26,7 +26,7 @@ typedef struct earlier {
   int64_t total;      /* the steps that it was to take */
   int64_t checkpoint; /* steps of its newest checkpoint; -1: it has none */
   int has_weights;
-  int takes_weights; /* the recipe may begin with model.weights, since it has no model.from */
+  int takes_weights; /* 1: weights can be named as model.weights, since the recipe has no model.from */
   int is_finished;   /* its run.json says that it is finished */
   int is_same;       /* it was made from this recipe, or from one that gives the same numbers */
 } earlier;

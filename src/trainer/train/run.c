@@ -86,7 +86,7 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   return AD_OK;
 }
 
-/* The order of the step's actions was replaced. */
+/* Makes anew what depends on the order of a step's actions, after another table of actions was put in its place. */
 static ad_status renew_by_order(ad_run *run) {
   destroy_by_order(run);
   return create_by_order(run, 1);
