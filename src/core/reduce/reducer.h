@@ -11,9 +11,9 @@ typedef struct ad_reduced_param {
   ad_layout layout, storage, gradient;  // gradient: the dual of layout
   ad_contract contract;
   int lasting;
-  size_t bucket;         // in which the gradient is packed
-  size_t offset, numel;  // of this rank's part of the whole gradient in the bucket, in elements
-  ad_segment segment;    // that part in rows
+  size_t bucket;         // index of the bucket in which the gradient is packed
+  size_t offset, numel;  // this rank's part of the whole gradient: place in the bucket, size; in elements
+  ad_segment segment;    // the same part, in rows
   int filled;            // the bucket's pending memory holds a sum of the parameter's gradients
   int arrived;           // the gradient of the present microbatch came
   int expected;          // gradients that are said to come later (ad_reducer_expect)
@@ -31,17 +31,17 @@ typedef struct ad_bucket_key {
   int scatters;  // the first step is a reduce_scatter
   int lasting;   // the bucket's parameters are `lasting`, so that it has memory of its own
   ad_contract contract;
-  ad_dtype wire;  // in which gradients travel: the reduce dtype; without a step the accumulate dtype
+  ad_dtype wire;  // dtype in which gradients travel: the reduce dtype; without a step the accumulate dtype
 } ad_bucket_key;
 
 /* The parameters whose gradients a bucket packs one after another; written by bucket.c. One entry for each
  * parameter. */
 typedef struct ad_bucket_members {
-  size_t *index;         // in reducer->params
+  size_t *index;         // indices in reducer->params
   ad_segment *segments;  // rows of this rank's part of the whole gradient
   const char **names;    // borrowed from the parameters
   size_t count;
-  size_t numel;  // elements of all of them on this rank
+  size_t numel;  // elements of all these gradients on this rank
 } ad_bucket_members;
 
 /* Which addends a bucket holds; written by tally.c. */
@@ -137,7 +137,7 @@ struct ad_reducer {
   size_t bucket_count;
   ad_window *windows;
   size_t window_count;
-  uint64_t launches;  // of buckets, in all steps
+  uint64_t launches;  // number of launches of buckets in all steps so far
   size_t needed;      // on engine dry: the window that fits, if options.window was too small; else 0
   ad_roster *rosters;
   size_t roster_count;
@@ -145,7 +145,7 @@ struct ad_reducer {
   ad_sync sync;
   size_t launched;  // buckets of the present microbatch
   uint64_t steps;   // finished steps
-  ad_dump *dump;    // of a step to come or under way; NULL: no dump was asked for
+  ad_dump *dump;    // the dump of a coming step or of this one; NULL: no dump was asked for
 };
 
 /* copy.c: whether a backward may write this gradient straight into the bucket. Engine dry, which has no memory to write
@@ -176,12 +176,12 @@ int64_t ad_bucket_ranks(const ad_bucket_key *key, int step);
 
 /* tally.c: what happens to a bucket in a step, in this order. */
 void ad_tally_begin_step(ad_bucket *bucket);
-void ad_tally_begin_sum(ad_bucket *bucket); /* what `sum` held was handed out or set aside */
+void ad_tally_begin_sum(ad_bucket *bucket); /* the sum in `sum` was handed out or set aside */
 void ad_tally_begin_microbatch(ad_bucket *bucket, ad_sync sync);
-void ad_tally_arrived(ad_bucket *bucket);                        /* one more gradient of this microbatch */
-void ad_tally_expect(ad_bucket *bucket, int count);              /* as ad_reducer_expect */
+void ad_tally_arrived(ad_bucket *bucket);                        /* one more gradient of this microbatch has come */
+void ad_tally_expect(ad_bucket *bucket, int count);              /* does what ad_reducer_expect does */
 int ad_tally_is_complete(const ad_bucket *bucket, ad_sync sync); /* all gradients are there, so that it can be sent */
-void ad_tally_sent(ad_bucket *bucket);                           /* its addends go into `sum` */
+void ad_tally_sent(ad_bucket *bucket);                           /* the bucket was sent, so its addends go into `sum` */
 void ad_tally_summed(ad_bucket *bucket);                         /* a step of the path wrote `sum` */
 void ad_tally_set_aside(ad_bucket *bucket);                      /* the sum is in `earlier`, too */
 void ad_tally_forget(ad_bucket *bucket); /* there is no sum, set aside or not: for planted mistakes */

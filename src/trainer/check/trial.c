@@ -26,10 +26,10 @@ typedef struct trials {
   const ad_trial_job *job;
   ad_prover prover;
   size_t state_bytes, all_bytes; /* sizes of a snapshot, without and with gradients */
-  snapshot start;                /* before the first step; without gradients */
-  snapshot after[STEPS];         /* after each step of the clean run */
-  ad_step_report reports[STEPS]; /* of the clean run */
-  ad_loss_scale loss_scale;      /* before the first step */
+  snapshot start;                /* the state before the first step, without gradients */
+  snapshot after[STEPS];         /* the state after each step of the clean run */
+  ad_step_report reports[STEPS]; /* reports of the clean run's steps */
+  ad_loss_scale loss_scale;      /* the loss scale before the first step */
   ad_mistake_scene scene;
 } trials;
 

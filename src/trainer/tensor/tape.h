@@ -18,7 +18,7 @@ typedef struct tape_memory {
   spare *spares;  /* blocks to use again */
   spare *records; /* unused records for `spares` */
   int is_shared;
-  size_t tapes; /* if it is shared: number of tapes that have something of it */
+  size_t tapes; /* if is_shared: number of tapes that hold some of this memory */
 } tape_memory;
 
 /* Which gradients a walk of backward computes: all, those that inputs reach, or the remaining ones. */

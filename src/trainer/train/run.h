@@ -63,7 +63,7 @@ typedef struct ad_phase_progress {
   int64_t *owed;
 } ad_phase_progress;
 
-/* How far a pass is on this rank; written by progress.c. */
+/* How far this rank is in the present pass; written by progress.c. */
 typedef struct ad_progress {
   ad_module_run *modules;    /* one for each module of the program */
   ad_phase_progress *phases; /* one for each phase of the program */
@@ -90,12 +90,12 @@ typedef struct ad_run_counts {
   int64_t **own;   /* this rank's number in each microbatch */
 } ad_run_counts;
 
-/* What crosses between modules on ranks of their own; written by crossing.c. */
+/* Values and gradients that travel between modules on different ranks; written by crossing.c. */
 typedef struct ad_crossings {
   ad_crossing *list; /* the crossings that this rank sends or receives */
   size_t count;
   int rounds; /* 1: values that cross are rounded to the dtype of their wire; 0 if a dtype is forced on all */
-  int scale;  /* exponent that gradients carry on their wires beyond the loss scale: a reference has none itself */
+  int scale;  /* exponent that gradients carry on wires in addition: the reference has no loss scale itself */
 } ad_crossings;
 
 /* Overflows of wires in the present step; written by wire_overflow.c. */
@@ -104,7 +104,7 @@ typedef struct ad_wire_overflows {
   ad_wire_overflow found; /* the overflow that all ranks agreed on; set if a step's numbers are not finite */
 } ad_wire_overflows;
 
-/* Who hears how far long work is; as ad_train_options.works. `tell` NULL: nobody. */
+/* The function that is told how far long work is, as ad_train_options.works; `tell` NULL: nobody is told. */
 typedef struct ad_listener {
   void (*tell)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
@@ -132,8 +132,8 @@ struct ad_run {
   ad_listener listener;
   ad_trace trace;
   double *sums; /* ad_comm_alloc memory for AD_RUN_SUMS doubles */
-  /* interrupted: some rank was asked to stop; asked_to_save: some rank was asked to write a checkpoint. After a step all
-   * ranks have the same. */
+  /* interrupted: some rank was asked to stop; asked_to_save: some rank was asked to write a checkpoint. After a step
+   * all ranks have the same. */
   int interrupted, asked_to_save;
 };
 enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, a count */
@@ -145,8 +145,8 @@ ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) AD_CH
  * Tapes then share memory. Sums are those of the own order, bit for bit. After an error the run can only be
  * destroyed. */
 ad_status ad_run_take_table(ad_run *run, ad_table *table) AD_CHECKED;
-/* Like ad_run_take_table, but takes a table that has its transfers and reductions already, and checks nothing: for tests
- * of wrong tables. */
+/* Like ad_run_take_table, but takes a table that has its transfers and reductions already, and checks nothing: for
+ * tests of wrong tables. */
 ad_status ad_run_take_unchecked(ad_run *run, ad_table *table) AD_CHECKED;
 
 /* group.c: the group of all ranks, and memory for sums over it. */
@@ -181,13 +181,13 @@ const ad_count *ad_run_count(const ad_run *run, size_t count); /* NULL: this ran
 int64_t *const *ad_run_counted(const ad_run *run);             /* where the program's `read` leaves its numbers */
 ad_status ad_run_counts_post(ad_run *run) AD_CHECKED;          /* starts to sum them */
 
-/* microbatches.c: makes room for the microbatches that the run's order of actions has under way at once. shares_memory 1:
- * all tapes take their memory from one pool. */
+/* microbatches.c: makes room for the microbatches that the run's order of actions has under way at once. If
+ * shares_memory is 1, all tapes take their memory from one pool. */
 ad_status ad_microbatches_create(ad_run *run, int shares_memory) AD_CHECKED;
 void ad_microbatches_destroy(ad_run *run);
 /* Called before a pass: forgets the microbatches of the pass before, and gives their tapes' memory back to the pool. */
 void ad_microbatches_begin_pass(ad_run *run);
-/* Called before an action of microbatch m: if m is new, forgets the earlier microbatch whose place in the list m takes. */
+/* Called before an action of microbatch m: if m is new, forgets the earlier microbatch whose place m takes. */
 void ad_microbatch_begin(const ad_run *run, int32_t m);
 ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m);
 size_t ad_run_own_phases(const ad_run *run);
@@ -262,8 +262,8 @@ AD_CHECKED ad_status ad_run_whole_at(ad_run *run, const ad_array *in, ad_array *
  * sees each of them whole, in memory that the next one overwrites. Collective. */
 typedef void (*ad_whole_visitor)(void *context, size_t index, const ad_array *whole);
 AD_CHECKED ad_status ad_run_visit_whole(ad_run *run, ad_whole_visitor visit, void *context);
-/* Called after somebody wrote parameters' values, or their masters, between steps: updates the other of the two, and the
- * whole copies with which ranks compute. Collective. */
+/* Called after somebody wrote parameters' values, or their masters, between steps: updates the other of the two, and
+ * the whole copies with which ranks compute. Collective. */
 AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);
 /* For proofs: computes the gradients of step `step` without reducing them. `visit` sees every microbatch's gradient of
  * every parameter on this rank, unreduced and times 2^loss_scale. report: gets the step's losses and count alone; NULL

@@ -18,10 +18,10 @@ typedef struct reading {
   int64_t wanted;        /* how many lines of this batch are read: the first ones */
   int64_t passes, all;   /* forward passes so far; forward passes of the whole reading */
   uint8_t *truth, *read; /* [lines, chars]: the true characters, and those that were read */
-  int64_t *length;       /* of each line's true text */
+  int64_t *length;       /* [lines]: length of each line's true text */
   size_t *font;
   float *pictures; /* [lines, pixels] */
-  ad_array logits; /* of one microbatch, gathered whole */
+  ad_array logits; /* logits of one microbatch, gathered whole */
 } reading;
 
 /* Edits and true characters of the lines read so far. */
