@@ -15,8 +15,8 @@ extern "C" {
 typedef enum ad_table_part {
   AD_TABLE_COMPUTE = 1,    /* forward and backward: F, B, I, W */
   AD_TABLE_TRANSFERS = 2,  /* sends and receives: SEND_F, RECV_F, SEND_B, RECV_B, WAIT_SEND_F, WAIT_SEND_B */
-  AD_TABLE_GATHERS = 4,    /* of parameters: GATHER, RELEASE */
-  AD_TABLE_REDUCTIONS = 8, /* of gradients: REDUCE, WAIT_REDUCE */
+  AD_TABLE_GATHERS = 4,    /* gathers of parameters: GATHER, RELEASE */
+  AD_TABLE_REDUCTIONS = 8, /* reductions of gradients: REDUCE, WAIT_REDUCE */
   AD_TABLE_END = 16        /* the end of a step: SUMS, NORM, UPDATE */
 } ad_table_part;
 

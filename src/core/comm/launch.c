@@ -28,9 +28,9 @@
 #include "comm/watchdog.h"
 
 enum {
-  LOOK_MILLISECONDS = 50,     // between two looks at the ranks
-  GRACE_MILLISECONDS = 2000,  // from the first error until ranks that still run are killed
-  // From a request to stop until ranks are killed: time to finish a step and write files.
+  LOOK_MILLISECONDS = 50,     // time between two looks at the ranks
+  GRACE_MILLISECONDS = 2000,  // time from the first error until ranks that still run are killed
+  // Time from a request to stop until ranks are killed, in which they finish a step and write files.
   SIGNAL_GRACE_MILLISECONDS = 10000,
   ANSWER_MILLISECONDS = 30000,    // ranks that have not moved for this long after a request to stop are killed
   ONE_SIGNAL_MILLISECONDS = 250,  // copies of one request from a terminal, a shell and `timeout` come within this time

@@ -103,9 +103,9 @@ typedef struct ad_test {
   size_t count, elements;     /* the first `elements` of each part are compared */
   const double *counts;
   double factor;
-  const ad_rounding *rounding; /* of each part; NULL: as ad_rounding_of says */
-  double *worst;               /* of each part: the largest ratio of residual to bound so far */
-  ad_fitness *out;             /* of each part */
+  const ad_rounding *rounding; /* [count]: roundings of each part; NULL: those of ad_rounding_of */
+  double *worst;               /* [count]: each part's largest ratio of residual to bound so far */
+  ad_fitness *out;             /* [count]: how well the combination gives each part */
   ad_rows rows;
 } ad_test;
 

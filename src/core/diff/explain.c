@@ -213,7 +213,7 @@ typedef struct ad_judging {
   size_t members;
   /* arrays of parts->count entries */
   const ad_part **together; /* parts of one box, which are tested at once */
-  size_t *index;            /* of each of these, its place in `list` */
+  size_t *index;            /* index in `list` of each of the parts in `together` */
   ad_fitness *fitness;
   unsigned char *tested;
   ad_judged **unknown;

@@ -9,12 +9,12 @@
 
 /* AD_KNOWN_COUNTS: explanations that are kept. A part of at most AD_KNOWN_MANY addends is always fitted. */
 enum { AD_KNOWN_COUNTS = 16, AD_KNOWN_MANY = 64 };
-enum { AD_KNOWN_OTHERS = 16 }; /* counts that may differ from the usual one */
+enum { AD_KNOWN_OTHERS = 16 }; /* at most so many counts may differ from the usual one */
 
 /* The counts that explained one part. */
 typedef struct ad_known_counts {
   double *counts; /* [rank][microbatch]; NaN: the part has no such addend */
-  int64_t holder; /* the rank whose sum the part was */
+  int64_t holder; /* the rank whose sum these counts explained */
   /* is_plain: all counts are `usual` but those at the indices `others` of `counts`. */
   int is_plain;
   double usual;

@@ -12,7 +12,7 @@ typedef struct ad_dump_file {
   ad_safetensors *tensors;
   const char *path;
   ad_dump_kind kind;
-  int64_t rank;                  /* only for kinds addend and sum */
+  int64_t rank;                  /* the rank that wrote the file; only for kinds addend and sum */
   int64_t microbatch;            /* only for kind addend; -1: the addend of the whole step */
   int64_t step;                  /* -1: not given */
   int64_t sample;                /* number of samples a parameter; 0: whole tensors */

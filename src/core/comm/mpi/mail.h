@@ -82,7 +82,7 @@ typedef struct mail_request {
   uint64_t number;
 } mail_request;
 
-/* The error of the world, for ranks of other nodes. */
+/* Tells ranks of other nodes the error of the world. */
 typedef struct mail_error {
   mail head;
   int32_t rank;
@@ -116,7 +116,7 @@ typedef struct mail_query {
   mail head;
   uint32_t origin, is_answer;
   uint64_t number;            // counts the origin's queries
-  char text[AD_MESSAGE_MAX];  // in an answer: the waits that it stands for
+  char text[AD_MESSAGE_MAX];  // in an answer: the waits, in words, because of which the sender cannot go on
 } mail_query;
 
 /* Sends one mail: a copy of head, table and values, one after another. If it cannot be sent, that becomes the world's
