@@ -116,7 +116,7 @@ typedef struct sequence {
   int64_t prompt, count, room;
   ad_cli_tokenizer tokenizer;
   int is_text;    /* a token is a byte */
-  char *told;     /* with a tokenizer, the text printed so far */
+  char *told;     /* the text printed so far, if there is a tokenizer */
   double seconds; /* time that the sampled tokens took */
   int ended;      /* the model ended its text */
   int is_mute;    /* the tokenizer gives no text any more */

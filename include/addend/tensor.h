@@ -383,10 +383,10 @@ AD_API ad_tensor *ad_cross_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, co
  * addend, and the entry's backward sums them), S(d)->V or R->V for a gradient that is V. NULL: the dual on every axis.
  * AD_TYPE for a P without a stated gradient, and if there is no such entry. */
 AD_API ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, const char *site);
-/* The way back: takes an array made by such code, with its layout, and the layout in which the code wants its gradient.
- * That gradient is the one of *leaf (ad_grad, after backward; leaf NULL: it is not wanted). The types are joined by the
- * same entries of law 2, for example I->R for a value that all ranks made alike (gradient: I) and whose users leave
- * addends. */
+/* Brings a value from code that only knows local buffers back to the tape: takes the array that the code made, with its
+ * layout, and the layout in which the code wants the value's gradient, which is that of *leaf (ad_grad, after backward;
+ * leaf NULL: no gradient is wanted). An entry of law 2 joins the two types as in ad_to_local, for example I->R for a
+ * value that all ranks made alike (gradient: I) and whose users leave addends. */
 AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gradient, ad_tensor **leaf,
                                    const char *site);
 #define ad_to_local(...) ad_to_local_at(__VA_ARGS__, AD_HERE)

@@ -173,7 +173,7 @@ static size_t key_of(const ad_few *few, int kind, size_t c) {
 typedef struct ad_set {
   int kind;
   size_t key;
-  double change; /* to be added to their counts */
+  double change; /* the number that is added to the addends' counts */
 } ad_set;
 
 /* *out = the set of this kind with the largest projection of the remainder, if it is larger than *most standard errors;

@@ -4,7 +4,7 @@
 #include "diff/fit_kernel.h"
 
 enum { LANES = 8, PART = REGISTER / sizeof(double) };
-/* as many doubles as a register holds */
+/* A vector of as many doubles as a register holds. */
 typedef double part __attribute__((vector_size(REGISTER), aligned(8), may_alias));
 #define AT(x) (*(const part *)(x))
 #define TO(x) (*(part *)(x))

@@ -129,14 +129,14 @@ enum { SUMS = -1, PAIRS = 12, SHORT = 40, MESH_TEXT = AD_DUMP_FACTORS * (AD_DUMP
 
 typedef struct dump_file {
   const ad_reducer *reducer;
-  int microbatch; /* whose addends the file holds; SUMS: it holds the sums */
+  int microbatch; /* the microbatch whose addends the file holds; SUMS: the file holds the sums */
   ad_safetensor *tensors;
   size_t count;
   described told;
   const char *metadata[2 * PAIRS + 1];
   int pairs;
   char mesh[MESH_TEXT], rank[SHORT], step[SHORT], number[SHORT], divisor[SHORT], norm[SHORT];
-  char *texts[4]; /* of `told` */
+  char *texts[4]; /* memory of the texts in `told` */
   int text_count;
 } dump_file;
 

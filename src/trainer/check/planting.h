@@ -30,8 +30,7 @@ typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP
 
 /* One transition of a program: on a tape, on a parameter's path from gradient to storage, of a count, or of a norm. */
 typedef struct ad_place {
-  char
-      what[2 * AD_PARAM_NAME_SIZE]; /* on a tape: the call site; on a path: the parameter; else "norm" or "count ..." */
+  char what[2 * AD_PARAM_NAME_SIZE]; /* its call site on a tape; its parameter on a path; else "norm" or "count ..." */
   ad_place_phase phase;
   ad_move move;
   ad_type from, to;

@@ -37,9 +37,8 @@ typedef struct ad_proof_param {
 /* Steps that were skipped because a gradient overflowed; no number of such a step is judged. */
 typedef struct ad_overflow {
   int64_t taken, skipped;
-  int scale, taken_at; /* exponents of the loss scale in the first skipped and in the last taken step */
-  char
-      param[2 * AD_PARAM_NAME_SIZE]; /* the parameter, or travelling value, that overflowed in the first skipped step */
+  int scale, taken_at;                /* exponents of the loss scale in the first skipped and in the last taken step */
+  char param[2 * AD_PARAM_NAME_SIZE]; /* the parameter or travelling value that overflowed in the first skipped step */
 } ad_overflow;
 
 typedef struct ad_proof {
@@ -108,8 +107,7 @@ void ad_compare(const void *dist, const void *ref, ad_dtype dtype, size_t numel,
                 double *max_rel_err);
 double ad_largest(const void *values, ad_dtype dtype, size_t numel);
 double ad_norm_of(const double *values, size_t numel);
-double ad_cosine(const double *a, const double *b,
-                 size_t numel); /* cosine of the angle between a and b; NaN: one is 0 */
+double ad_cosine(const double *a, const double *b, size_t numel); /* cosine of the angle from a to b; NaN: one is 0 */
 /* |a-b| / max(|a|,|b|); 0 if both are 0, NaN if one is not finite. */
 double ad_relative_difference(double a, double b);
 

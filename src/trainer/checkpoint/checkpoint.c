@@ -26,14 +26,14 @@ struct ad_checkpointer {
   ad_comm *comm;
   ad_group group; /* all ranks of the mesh */
   char *folder;
-  char token[AD_TOKEN_SIZE]; /* in the names of unfinished checkpoints, the same on all ranks */
+  char token[AD_TOKEN_SIZE]; /* part of the names of unfinished checkpoints, the same on all ranks */
   int64_t keep, step;
   phase phase;
   int runs; /* 1: the thread was started and must be joined */
   pthread_t thread;
   atomic_int done;
   ad_snapshot snapshot;
-  json_t *index; /* on the first rank */
+  json_t *index; /* index.json; only on the first rank */
   // Results of the thread, read after it was joined.
   ad_status status;
   char message[AD_MESSAGE_MAX], warning[AD_MESSAGE_MAX];

@@ -20,9 +20,9 @@ typedef struct loading {
   ad_group group;
   ad_checkpoint_state *state;
   char *folder; /* folder of the checkpoint that is tried */
-  int64_t step; /* its step, as the folder's name says */
+  int64_t step; /* the checkpoint's step, from the folder's name */
   json_t *index;
-  ad_safetensors **files; /* by their number in the index; NULL: not opened yet */
+  ad_safetensors **files; /* the open files, by their number in the index; NULL: not opened yet */
 } loading;
 
 /* ---- whether one checkpoint is complete and undamaged ---- */

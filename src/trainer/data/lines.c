@@ -10,7 +10,7 @@
 #include "data/font.h"
 #include "data/typeset.h"
 
-/* In 26.6 pixels. The margin keeps the ink inside the picture when coordinates are rounded to 1/64. */
+/* In FreeType's unit, 1/64 pixel. The margin keeps ink inside the picture when coordinates are rounded to that unit. */
 enum { PIXEL = 64, MARGIN = PIXEL / 2 };
 
 /* A text from which lines are cut: printable ASCII characters, with single spaces. */
@@ -25,7 +25,7 @@ typedef struct range {
 } range;
 
 struct ad_line_data {
-  /* in characters and pixels */
+  /* chars: characters in a line; height, width: of a picture, in pixels */
   int64_t chars, height, width;
   range sizes, weights;
   double rotation, noise;

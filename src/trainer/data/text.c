@@ -142,7 +142,7 @@ static void tally(const ad_text_data *text, const ad_text_part *part, int64_t *c
   for (int64_t i = 0; part->bytes && i < part->size; i++) counts[part->bytes[i]]++;
 }
 
-static void checksums(ad_text_data *text) {} /* they are made while the files are read */
+static void checksums(ad_text_data *text) {} /* does nothing: checksums are made as the files are read */
 
 static const ad_text_source source = {draw, window_at, fill, tally, checksums};
 

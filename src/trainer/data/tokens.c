@@ -17,7 +17,7 @@ enum { TOKEN_WIDTHS = 2 | 4, MASK_WIDTHS = 1 };
 typedef struct look {
   int64_t vocabulary; /* tokens must be below it; 0: the files are masks */
   const char *path;   /* path of the file that is being read */
-  double told;        /* when progress was logged last */
+  double told;        /* time when progress was logged last */
 } look;
 
 /* Logs how much of the file is read, at most every few seconds. */

@@ -20,7 +20,7 @@ struct ad_weights {
 /* An index and its files while they are opened. */
 typedef struct opening {
   const char *path;    /* path of the index */
-  json_t *map;         /* from tensors to names of files */
+  json_t *map;         /* the index's map from tensors to names of files */
   const char **names;  /* names of the files, sorted; the map owns them */
   ad_weights *weights; /* the files, in that order */
 } opening;

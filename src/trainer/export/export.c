@@ -25,7 +25,7 @@ static const int64_t usual_shard = 5000000000;
 typedef struct exporting {
   const char *run;
   ad_export_options options;
-  json_t *provenance; /* what run.json says */
+  json_t *provenance; /* the contents of run.json */
   ad_recipe *recipe;
   ad_paper paper;
   ad_program_params params;

@@ -7,7 +7,7 @@
 
 typedef struct ad_export_values {
   ad_weights *weights; /* the run's weights; NULL: the values are a checkpoint's */
-  ad_array *arrays;    /* if they are a checkpoint's: the parameters */
+  ad_array *arrays;    /* the parameters, if the values come from a checkpoint */
   size_t count;
   ad_mesh *mesh;
 } ad_export_values;

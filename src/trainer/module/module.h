@@ -7,10 +7,10 @@ typedef struct ad_module ad_module;
 
 typedef struct ad_module_options {
   size_t size;      /* sizeof(ad_module_options) */
-  ad_dtype compute; /* of the whole copies; 0: f32 */
+  ad_dtype compute; /* dtype of the whole copies; 0: f32 */
   int releases;     /* 1: whole copies exist only while they are used (ZeRO-3) */
   int prefetch;     /* how many units are gathered ahead of their use */
-  uint64_t seed;    /* for initial values */
+  uint64_t seed;    /* seed of the initial values */
   ad_reducer_options reducer;
   ad_adamw_options optimizer;
 } ad_module_options;

@@ -122,7 +122,7 @@ static int has_boundary(const ad_mesh *mesh, int64_t ranks) {
   return ranks == 1;
 }
 
-/* Whether that holds for all meshes of the region. */
+/* Whether every mesh of the region has such a boundary at `ranks` ranks. */
 static int is_common(const region *r, int64_t ranks) {
   for (size_t i = 0; i < r->mesh_count; i++)
     if (!has_boundary(r->meshes[i], ranks)) return 0;

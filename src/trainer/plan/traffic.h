@@ -24,7 +24,7 @@ typedef struct ad_traffic {
   ad_moved *moved;
   size_t moved_count, moved_capacity;
   ad_status status;           /* AD_MEMORY: the list is incomplete */
-  ad_seam_slot transit, ring; /* what was planted at the seams before */
+  ad_seam_slot transit, ring; /* the functions that were at the seams before */
 } ad_traffic;
 
 /* Lists everything that passes on engine dry, until ad_traffic_end. Borrows the meshes. */

@@ -22,9 +22,9 @@ typedef struct wanted {
 
 /* The tensors that the files must have, and how long the message's lists are. */
 typedef struct judging {
-  const ad_architecture *architecture; /* whose names the tensors have; NULL: addend's own */
-  wanted *wanted;                      /* in the order of the parameters */
-  wanted *sorted;                      /* by name */
+  const ad_architecture *architecture; /* whose names the tensors have; NULL: addend's own names */
+  wanted *wanted;                      /* the needed tensors, in the order of the parameters */
+  wanted *sorted;                      /* the same tensors, sorted by name */
   size_t count;
   const ad_weights *weights;
   ad_text text;

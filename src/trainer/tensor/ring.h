@@ -15,7 +15,7 @@ typedef struct ring_pair {
 typedef struct key_ring {
   ad_comm *comm;
   ad_group group;
-  ad_dtype dtype; /* of k and v */
+  ad_dtype dtype; /* dtype of k and v */
   /* this rank's index, and the number of ranks */
   int64_t index, members;
   const size_t *counts; /* [members]: elements of k, which are as many as those of v */

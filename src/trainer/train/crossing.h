@@ -45,8 +45,8 @@ ad_status ad_crossings_wait_value(ad_run *run, size_t value, size_t m) AD_CHECKE
 ad_status ad_crossings_post_values(ad_run *run, size_t from, size_t to, size_t m) AD_CHECKED;
 /* Called before the backward of phase `p` on this rank: waits for the gradients of the values that the phase gave. */
 ad_status ad_crossings_wait_gradients(ad_run *run, size_t p, size_t m) AD_CHECKED;
-/* Posts the gradients of the values that phase `from` gave to phase `to`, after the backward of `to`. Backward runs phases in reverse order, so the
- * first phase that needs a value is the last to add to its gradient. */
+/* Posts the gradients of the values that phase `from` gave to phase `to`, after the backward of `to`. Backward runs
+ * phases in reverse order, so the first phase that needs a value is the last to add to its gradient. */
 ad_status ad_crossings_post_gradients(ad_run *run, size_t from, size_t to, size_t m) AD_CHECKED;
 /* Adds the gradient that came back for a value of microbatch m to the sum of those that phases of this rank left. */
 ad_status ad_crossings_add_returned(const ad_run *run, size_t value, size_t m, ad_array *sum, int *arrived) AD_CHECKED;

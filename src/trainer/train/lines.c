@@ -19,9 +19,9 @@ ad_status ad_cannot_write(const char *path, int reason) {
 /* ---- reading the lines that an earlier training wrote ---- */
 
 typedef struct earlier_lines {
-  const char *path; /* of the file that will be written */
+  const char *path; /* path of the file that will be written */
   char *text;
-  size_t bytes; /* of the lines that are kept */
+  size_t bytes; /* size of the lines that are kept */
   int64_t lines;
 } earlier_lines;
 

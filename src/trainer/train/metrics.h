@@ -9,7 +9,7 @@ typedef struct ad_metric {
   ad_step_report report;
   ad_evaluation held_out;    /* samples 0: not measured at this step */
   ad_run_memory memory;      /* all 0: not measured at this step */
-  const ad_program *program; /* its losses, if it has several, and its measured numbers are written too */
+  const ad_program *program; /* the program, whose measured numbers are written too, and its losses if it has several */
 } ad_metric;
 
 typedef struct ad_metrics {

@@ -35,7 +35,7 @@ static ad_status create_order(ad_run *run) {
                          &run->order);
 }
 
-/* All that follows from the order of a step's actions. */
+/* Makes all parts of the run that depend on the order of a step's actions. */
 static ad_status create_by_order(ad_run *run, int shares_memory) {
   AD_TRY(ad_microbatches_create(run, shares_memory));
   AD_TRY(ad_progress_create(run));

@@ -128,8 +128,9 @@ static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_rep
   return AD_OK;
 }
 
-/* Decides whether the step is skipped. All ranks have the same norm, so they skip together, all modules or none. A
- * value that overflows on a wire is an error, since no loss scale makes it smaller. */
+/* Decides whether the step is skipped, because a gradient overflowed. All ranks have the same norm, so they skip
+ * together, all modules or none. A value (not a gradient) that overflows on a wire is an error, since no loss scale
+ * makes it smaller. */
 static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   double norm = report->norm;
   if (!isfinite(norm)) AD_TRY(ad_wire_overflow_agree(run));

@@ -8,14 +8,13 @@ enum { SHM_BUCKETS = 64 };
 
 /* One side of a transfer. */
 typedef struct shm_transfer {
-  shm_call under;             // the call, as a wait sees it: must come first, its mode is SHM_TRANSFER
-  struct shm_transfer *next;  // the next transfer in the list that has this one
-  shm_envelope envelope;      // of a send: its own; of a matched receive: that of its message
-  shm_parcel *parcel;         // a send's parcel; NULL: the envelope has all bytes
-  int64_t since, retry;       // for a send, by ad_now(): when its envelope was put; when copying is retried
-  uint8_t is_put, is_matched,
-      is_mine;     // is_put: the envelope is in the queue; is_mine: the receiver has taken the message
-  void *bringing;  // engine mpi's record of a message that comes from another node
+  shm_call under;                       // the call, as a wait sees it: must come first, its mode is SHM_TRANSFER
+  struct shm_transfer *next;            // the next transfer in the list that has this one
+  shm_envelope envelope;                // of a send: its own; of a matched receive: that of its message
+  shm_parcel *parcel;                   // a send's parcel; NULL: the envelope has all bytes
+  int64_t since, retry;                 // for a send, by ad_now(): when its envelope was put; when copying is retried
+  uint8_t is_put, is_matched, is_mine;  // its envelope is in the queue; a message was found; the receiver took it
+  void *bringing;                       // engine mpi's record of a message that comes from another node
 } shm_transfer;
 
 /* A message that came to this rank before a receive for it was posted. */

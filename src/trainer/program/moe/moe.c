@@ -12,9 +12,9 @@ typedef struct moe {
   ad_text_decoder text; /* first, so that the functions of AD_TEXT_DECODER_MEMBERS take a moe as their `own` */
   const ad_moe_options *options;
   int64_t microbatches;
-  ad_mesh **views; /* of each stage's mesh: the view on which its experts lie */
+  ad_mesh **views; /* [stage]: the view of the stage's mesh on which its experts lie */
   size_t view_count;
-  ad_experts_layer *layers; /* of each block; the bias of block i is state i */
+  ad_experts_layer *layers; /* [block]: its layer of experts; the bias of block i is state i */
   ad_tensor *balance; /* balancing losses of the stage's blocks that ran in this microbatch, summed; NULL: none ran */
   ad_moe_load load;   /* how often each expert was chosen in the present step */
   int32_t *decisions; /* chosen experts [blocks, tokens of the step, top_k]; NULL: nobody asked for them */

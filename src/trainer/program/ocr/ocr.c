@@ -21,7 +21,7 @@ typedef struct ocr {
   ad_mlp_branch mlp;
   ad_bridge *bridge;
   ad_ocr_batch batch;
-  const ad_array *logits; /* of the last microbatch's forward pass */
+  const ad_array *logits; /* logits of the last microbatch's forward pass */
 } ocr;
 
 static const char *const images[] = {"images", NULL};
