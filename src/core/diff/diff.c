@@ -85,7 +85,8 @@ static void say_unlike(ad_diff_run *run) {
   }
 }
 
-/* Replicas' parameter values differ before the step already, and the sum is wrong too. */
+/* Adds a message about parameters whose values differ between replicas before the step already, and whose sums are
+ * wrong too. */
 static void say_unequal(ad_diff_run *run) {
   const char *axes;
   json_t *names;

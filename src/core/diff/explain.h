@@ -14,7 +14,7 @@ enum { AD_OTHERS = 8 };
 typedef struct ad_explanation {
   double *counts, *errors; /* one for each addend of the part's members, relative to the expected factor; errors: of the
                               fit, infinite where only sums of counts are known */
-  int explains;            /* the counts give the part, within rounding */
+  int explains;            /* 1: the counts give the part, within rounding */
   ad_dtype rounded;        /* the counts give the part only if it was rounded to this dtype; 0: whatever the rounding */
   ad_sets groups;          /* the part is a sum over each of these sets of axes instead; empty: over none */
   int by_group;            /* nothing but `groups` explains the part, and counts are those of the first set */
@@ -29,9 +29,9 @@ typedef struct ad_explanation {
 typedef struct ad_known ad_known; /* known.h */
 typedef struct ad_judged {
   ad_part *part;
-  int holds;          /* the part is the expected combination */
+  int holds;          /* 1: the part is the expected combination of addends */
   ad_fitness fitness; /* how well the expected combination gives the part */
-  int apart;          /* the part holds, and differs by more than rounding from a copy that holds as well */
+  int apart;          /* 1: the part holds, and differs by more than rounding from a copy that holds too */
   ad_explanation why; /* the counts that explain the part; set if the part does not hold */
 } ad_judged;
 

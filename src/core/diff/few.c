@@ -95,7 +95,7 @@ static void look(ad_few *few) {
   few->is_measured = 1;
 }
 
-/* By how much addend c's count is wrong if no other count is; *error: the standard error of that number. */
+/* How far addend c's count is off, if all other counts are right; *error: the standard error of that number. */
 static double change_of(const ad_few *few, size_t c, double *error) {
   double rows = (double)few->rows, length = sqrt(few->squares[c]);
   double deviation = sqrt(few->square / fmax(rows, 1));

@@ -436,7 +436,7 @@ typedef struct reducer {
   int wide;  // 1: the result forms in f64
   double factor;
   int scales, adds;
-  int streamed;    // 1: outputs that are not sources are written past the caches
+  int streamed;    // 1: outputs that are not sources are written by stores that bypass the caches
   int sum_in_out;  // 1: the sum may form in out[0] itself
 } reducer;
 

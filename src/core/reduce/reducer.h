@@ -68,7 +68,7 @@ typedef struct ad_bucket_turn {
   int window;        // index of the window in the reducer; -1: the bucket has memory of its own
   size_t slot;       // index of the slot in the window; AD_NO_SLOT: the bucket holds none
   int is_sent_off;   // 1: the gradients in the slot were launched
-  uint64_t launch;   // the number of that launch
+  uint64_t launch;   // number of the launch that sent the slot's gradients
   uint64_t claim;    // the number of the claim, in the window, that got the bucket its slot
   size_t overtaken;  // the most buckets of its window that were begun after it and before it was sent
 } ad_bucket_turn;

@@ -79,7 +79,7 @@ void ad_window_destroy(ad_store *store) {
 
 /* ---- waiting until no rank reads a slot that is refilled ---- */
 
-/* A barrier: afterwards all ranks have released what they released before it. */
+/* A barrier: after it, every rank knows that all ranks have released the copies that they released before it. */
 static ad_status fence(ad_store *store) {
   for (size_t k = 0; k < store->kind_count; k++) {
     if (store->kinds[k].shared) AD_TRY(ad_comm_barrier(store->comm, &store->kinds[k].group));

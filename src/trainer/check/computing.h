@@ -45,7 +45,7 @@ void ad_computing_destroy(ad_computing *computing);
 /* Fills the arrays for the step that the reference took last; `ranks`: the ranks' own addends of that step. */
 void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference,
                           const ad_addends *ranks);
-/* How far a loss may be from the reference's; `losses`: those of the draws. */
+/* How far a loss may be from the reference's loss; `losses`: the losses of the draws. */
 double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference);
 
 /* The probability that a correct proof is called wrong, at most. */

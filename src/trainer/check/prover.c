@@ -204,7 +204,7 @@ static ad_status compare_replicas(ad_prover *prover) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     for (size_t i = 0; i < prover->param_count; i++) {
       const ad_array *own = ad_run_part(prover->run, i, (ad_param_part)part);
-      prover->parts[i] = own ? own : ad_run_part(prover->run, i, AD_PART_VALUE); /* a mirror's moments: nothing new */
+      prover->parts[i] = own ? own : ad_run_part(prover->run, i, AD_PART_VALUE); /* a mirror has no moments */
     }
     AD_TRY(ad_replicas_compare(prover->comm, &prover->everyone, prover->parts, prover->param_count,
                                prover->replicas[part]));

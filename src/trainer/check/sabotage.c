@@ -143,7 +143,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
     shared->clean = -1;
     ad_status status = ad_launch(&options, &result);
     if (!status) return AD_OK;
-    if (shared->clean < 0) /* the ranks ended before anything was planted */
+    if (shared->clean < 0) /* the ranks ended before any mistake was planted */
       return ad_fail(result.status ? result.status : status, "%s",
                      result.message[0] ? result.message : ad_last_error());
     AD_TRY(caught_by_end(&result, status, &shared->list[shared->next]));

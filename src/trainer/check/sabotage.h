@@ -45,7 +45,7 @@ typedef struct ad_sabotages {
   size_t bytes;           /* size of this mapping */
   size_t count, next;     /* length of the list; number of the first mistake that has not been tried */
   size_t places;          /* transitions from which mistakes were derived */
-  size_t derived;         /* derived mistakes in the list, where they come first */
+  size_t derived;         /* number of derived mistakes, which come first in the list */
   size_t derived_in_all;  /* derived mistakes that exist; more than `derived` if only some were drawn */
   uint64_t seed;          /* seed of the draw of mistakes */
   int clean;              /* whether the proof holds with nothing planted */

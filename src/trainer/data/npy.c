@@ -31,7 +31,7 @@ static void skip_spaces(header *h) {
   while (h->at < h->end && (*h->at == ' ' || *h->at == '\n' || *h->at == '\t' || *h->at == '\r')) h->at++;
 }
 
-/* Takes `text` if it comes next, after spaces; 1: it did. */
+/* Skips spaces, and `text` if it comes next. Returns 1 if it did. */
 static int take(header *h, const char *text) {
   size_t length = strlen(text);
   skip_spaces(h);

@@ -150,7 +150,8 @@ static int64_t count_targets(const ad_token_file *file, int64_t first, int64_t v
   return counted;
 }
 
-/* Fills the targets: the token after each position, which may lie in the next window of the same file. */
+/* Fills the targets of a sample. The target of a position is the token after it, which may lie in the file's next
+ * window. */
 static ad_status fill_targets(const ad_text_data *text, const ad_token_file *file, int64_t first, int64_t valid,
                               const ad_wanted *positions, int32_t *targets) {
   AD_TRY(fill_tokens(text, file, first + 1, positions, targets));

@@ -78,7 +78,7 @@ ad_reducer *ad_module_reducer(ad_module *module);
 ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: a mirror */
 /* *out: whether some contract has f16 gradients, so that the loss should be scaled. */
 AD_CHECKED ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out);
-/* After masters or values were written: updates the other from them, and the whole copies. Collective. */
+/* Called after somebody wrote masters, or values: updates the other of the two, and the whole copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
 /* Updates with AdamW from the reduced gradients times `factor`, then refreshes; a mirror is only refreshed.
  * Collective. */

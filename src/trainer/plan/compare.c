@@ -87,8 +87,8 @@ static json_t *moves_of(const json_t *plan) {
   return moves;
 }
 
-/* What a plan says of its schedule. `activations`: bytes of the rank that holds most of them.
- * NULL: there is no pipeline. */
+/* Copies from a plan what is compared of its schedule. `activations`: the most bytes of activations on one rank.
+ * NULL: the plan has no pipeline. */
 static json_t *schedule_of(const json_t *plan) {
   static const char *const keys[] = {"kind", "stages", "microbatches", "makespan", "bubble", "in_flight", "deferred"};
   const json_t *schedule = json_object_get(plan, "schedule");

@@ -185,7 +185,8 @@ static ad_status add_cuts_of(const ad_held *value, int dim, ad_axis axis, cuts *
   return AD_OK;
 }
 
-/* Adds the cuts of all values on the mesh along an axis. *apart: position 0 differs, since it writes checkpoints. */
+/* Adds the cuts along an axis of all values on the mesh. *apart 1: position 0 is a class of its own, since its rank
+ * writes the checkpoint. */
 static ad_status find_cuts(const ad_kinds *kinds, const ad_mesh *mesh, ad_axis axis, cuts *to, int *apart) {
   for (size_t i = 0; i < kinds->value_count; i++) {
     const ad_held *value = &kinds->values[i];
@@ -252,7 +253,7 @@ static ad_status block_positions(const ad_kinds *kinds, const region *r, int64_t
   return AD_OK;
 }
 
-/* Finds the first position of each class and the number of its positions. */
+/* Finds, for each class of positions, its first position and how many positions it has. */
 static ad_status count_classes(block *b) {
   const ad_positions *positions = &b->positions;
   AD_TRY(ad_new((size_t)positions->classes, &b->first));

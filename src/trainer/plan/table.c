@@ -8,7 +8,7 @@
 #include "plan/exchanges.h"
 #include "plan/schedule.h"
 
-enum { RANKS_SHOWN = 8 /* of each pool */, NODES_SHOWN = 8 };
+enum { RANKS_SHOWN = 8 /* at most so many ranks of each pool */, NODES_SHOWN = 8 };
 
 static double mib(const json_t *object, const char *key) { return (double)ad_integer_of(object, key) / (1 << 20); }
 

@@ -27,7 +27,7 @@ typedef struct ad_traffic {
   ad_seam_slot transit, ring; /* the functions that were at the seams before */
 } ad_traffic;
 
-/* Lists everything that passes on engine dry, until ad_traffic_end. Borrows the meshes. */
+/* Lists every collective and transfer of tapes that is made on engine dry, until ad_traffic_end. Borrows the meshes. */
 void ad_traffic_begin(ad_traffic *traffic);
 void ad_traffic_end(ad_traffic *traffic);
 void ad_traffic_release(ad_traffic *traffic);

@@ -4,7 +4,7 @@
 #include "addend/recipe.h"
 #include "program/keys.h"
 
-enum { AD_PROMPTS_MAX = 64, AD_PROMPT_TOKENS_MAX = 4096 /* of a prompt, or its continuation */ };
+enum { AD_PROMPTS_MAX = 64, AD_PROMPT_TOKENS_MAX = 4096 /* most tokens of a prompt, and of its continuation */ };
 enum { AD_BYTE_TOKENS = 256 }; /* the vocabulary of a model whose tokens are bytes */
 
 typedef struct ad_prompt {

@@ -8,7 +8,7 @@
 
 typedef struct ad_sample_model {
   ad_comm *comm;
-  ad_recipe alone; /* the recipe for one process */
+  ad_recipe alone; /* the recipe, changed to run in one process */
   ad_program *program;
   ad_text_decoder *text;
   ad_program_params params;

@@ -273,7 +273,7 @@ static ad_status walk_inputs(ad_tape *tape, const start *from) {
   return ad_tape_drop(tape);
 }
 
-/* The second of two walks: the remaining gradients. */
+/* Walks the tape for the second time (WALK_WEIGHTS): computes the gradients that the first walk left out. */
 static ad_status walk_weights(ad_tape *tape) {
   AD_TRY(hand_over_unreached(tape));
   for (ad_tensor *each = tape->last; each; each = each->previous) {

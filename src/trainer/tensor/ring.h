@@ -31,7 +31,7 @@ size_t ad_ring_bytes(const key_ring *ring);
 int64_t ad_ring_source(const key_ring *ring, int64_t turn);
 /* The keys and values of this turn; valid after the turn before was waited for. */
 ring_pair ad_ring_pair(const key_ring *ring, int64_t turn);
-/* The dtype of the gradients. */
+/* The dtype in which the gradients of k and v travel. */
 ad_dtype ad_ring_wide(const key_ring *ring);
 /* The buffers for this rank's addends of the gradients of this turn's k and v. */
 void *ad_ring_d_k(const key_ring *ring, int64_t turn);

@@ -25,7 +25,7 @@ static int needs(const ad_run *run, size_t p, const ad_crossing *c) {
 }
 
 /* Whether the crossing joins these phases: `from` gives the value, and `to` is the first phase of its module that
- * needs it (later phases of the module use what came then). */
+ * needs it (later phases of the module use the value that came for `to`). */
 static int joins(const ad_run *run, const ad_crossing *c, size_t from, size_t to) {
   return gives(run, from, c) && to == ad_order_first_to_need(run->program, c->value, c->spec->module);
 }

@@ -94,7 +94,7 @@ static void describe(const earlier *found, char *words, size_t size) {
              plural(found->total));
 }
 
-/* Says what --resume would do; the conditions are those of train.c. */
+/* Writes what --resume would do with the folder's earlier run; train.c decides by the same conditions. */
 static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
   if (found->checkpoint >= 0)
     snprintf(words, size, "--resume goes on from its checkpoint after %lld step%s%s", (long long)found->checkpoint,

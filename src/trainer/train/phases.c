@@ -199,8 +199,8 @@ static ad_status find_starts(const ad_run *run, size_t p, size_t m, starts *from
   return AD_OK;
 }
 
-/* Runs one backward pass of a phase's tape: from these starts, or, if `from` is NULL, the gradients of weights that are
- * left. */
+/* Runs a backward pass of a phase's tape from the starts in `from`; if `from` is NULL, computes the gradients of
+ * weights that an earlier pass left for later. */
 static ad_status run_pass(ad_run *run, size_t p, size_t m, const starts *from, ad_start start) {
   ad_tape *t = ad_run_tape(run, p, m);
   ad_store *store = ad_module_store(ad_run_module(run, ad_program_phase(run->program, p)->module));

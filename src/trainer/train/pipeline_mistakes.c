@@ -26,7 +26,7 @@ static void note_microbatch(void *context, void *passing) {
 
 static int is_pipeline(const ad_run *run) { return ad_program_stage_count(run->program) > 1; }
 
-/* The mesh of this rank's stages. */
+/* The mesh on which this rank's stages lie. */
 static const ad_mesh *own_mesh(const ad_run *run) {
   size_t m = 0;
   while (!ad_run_module(run, m)) m++;

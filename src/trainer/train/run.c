@@ -56,7 +56,7 @@ static ad_status create_program(ad_run *run) {
   return kind->open ? kind->open(ad_program_own(run->program)) : AD_OK;
 }
 
-// What was made before a failure is given back by ad_run_destroy.
+// Makes all parts of a run. After a failure ad_run_destroy frees the parts that were made.
 static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(ad_options_take(&run->options, sizeof run->options, options, "ad_run_options"));
   AD_TRY(create_program(run));

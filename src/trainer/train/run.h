@@ -198,13 +198,16 @@ ad_status ad_progress_create(ad_run *run) AD_CHECKED;
 void ad_progress_destroy(ad_run *run);
 void ad_progress_begin_pass(ad_run *run);
 int ad_progress_has_phases(const ad_run *run, size_t module); /* some phase of the program runs on the module */
-/* Before and after the addends that phase `p` leaves in microbatch m: the module's reducer begins the microbatch with
- * the first phase's, and ends it with the last one's. AD_INVALID: an earlier microbatch was not reduced. */
+/* Called before and after phase `p` leaves its addends of microbatch m: the module's reducer begins the microbatch
+ * before the addends of the first phase, and ends it after those of the last. AD_INVALID: an earlier microbatch was not
+ * reduced. */
 ad_status ad_progress_begin_addend(ad_run *run, size_t p, size_t m, int updates) AD_CHECKED;
 ad_status ad_progress_end_addend(ad_run *run, size_t p, int updates) AD_CHECKED;
-/* The microbatch that a REDUCE of phase `p` is for; m: which it names, or -1. AD_INVALID: its addend did not come. */
+/* *out: the microbatch whose addend a REDUCE of phase `p` reduces; m: the microbatch that the REDUCE names, or -1.
+ * AD_INVALID: that addend has not come. */
 ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) AD_CHECKED;
-/* Gradients of inputs came and those of weights are still to come; these come. AD_INVALID: they were not owed. */
+/* ad_progress_owe notes that phase `p` has computed the gradients of inputs of microbatch m and will compute those of
+ * weights later; ad_progress_pay notes that it has done so. AD_INVALID: none were to be computed. */
 void ad_progress_owe(ad_run *run, size_t p, int32_t m);
 ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) AD_CHECKED;
 

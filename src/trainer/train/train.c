@@ -42,7 +42,7 @@ typedef struct training {
   char *checkpoints;             /* the folder of checkpoints */
   ad_checkpointer *checkpointer; /* NULL: no checkpoint was due yet, and the recipe asks for none */
   int64_t first_step;            /* steps that earlier trainings have taken */
-  int keeps_weights;             /* the folder has the weights of the last step, which this run did not compute */
+  int keeps_weights;             /* 1: the folder has the last step's weights already, from an earlier run */
   int lock;                      /* the first rank's lock on the folder */
   int has_folder;                /* 1: the run has taken its folder already */
 } training;

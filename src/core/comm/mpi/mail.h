@@ -72,7 +72,7 @@ typedef struct mail_message_to {
   int64_t tag;
   uint64_t bytes;
   uint64_t number;              // counts the sender's large messages; 0: the bytes are in this mail
-  uint32_t message_tag, dtype;  // the tag under which the bytes move when they are asked for
+  uint32_t message_tag, dtype;  // message_tag: the tag under which the bytes are sent when the receiver asks for them
   char site[AD_SITE_MAX];
 } mail_message_to;
 

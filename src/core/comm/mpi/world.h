@@ -121,7 +121,7 @@ struct mpi_world {
   unsigned char *incoming;  // owned: the mail that is being received; NULL: none
   void *incoming_request;
   uint64_t calls_made, sends_made;
-  struct mpi_send *sends, *spent;  // large messages for other nodes; those that are complete
+  struct mpi_send *sends, *spent;  // sends: large messages for other nodes; spent: the complete ones of these
   shm_outside outside;
   mail_call **unknown;  // owned: calls that members told of lists on which this rank has made no call yet
   size_t unknown_count;

@@ -252,7 +252,7 @@ static void say_done(shm_world *world, const shm_transfer *t, shm_parcel *parcel
   ad_shm_wake_rank(world, t->envelope.sender);
 }
 
-// Reads the bytes of a message with a parcel. Returns 0 if they cannot be read yet, or at all.
+// Reads the bytes of a message that is too long for its envelope. Returns 0 if they cannot be read yet, or at all.
 static int read_parcel(shm_world *world, shm_transfer *t, shm_parcel *parcel) {
   uint32_t posted = SHM_POSTED;
   if (!t->is_mine) t->is_mine = (uint8_t)atomic_compare_exchange_strong(&parcel->state, &posted, SHM_TAKEN);
