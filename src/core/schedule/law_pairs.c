@@ -41,7 +41,7 @@ static void judge_one(const ad_table_index *index, size_t e, const direction *wa
                       ad_action_print(&receive, text, sizeof text), index->rank_of[to]);
 }
 
-/* Adds a fault if a transfer goes over an edge on which nothing travels, or carries a gradient where none comes back. */
+/* Adds a fault if a transfer goes over an edge on which nothing travels, or carries a gradient where none goes back. */
 static void judge_stays(const ad_table_index *index, size_t e, ad_action_kind kind, int32_t m,
                         ad_table_faults *faults) {
   ad_table_spot at = ad_table_find_transfer(index, kind, e, m);

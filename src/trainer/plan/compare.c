@@ -161,7 +161,7 @@ static ad_status document_of(const ad_plan_comparison *given, json_t **out) {
   return status;
 }
 
-/* ---- printing the table, one column or row for each plan ---- */
+/* ---- printing the table of memory and traffic ---- */
 
 enum { LABEL = 48, COLUMN = 12 };
 

@@ -206,8 +206,8 @@ ad_status ad_progress_end_addend(ad_run *run, size_t p, int updates) AD_CHECKED;
 /* *out: the microbatch whose addend a REDUCE of phase `p` reduces; m: the microbatch that the REDUCE names, or -1.
  * AD_INVALID: that addend has not come. */
 ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) AD_CHECKED;
-/* ad_progress_owe notes that phase `p` has computed the gradients of inputs of microbatch m and will compute those of
- * weights later; ad_progress_pay notes that it has done so. AD_INVALID: none were to be computed. */
+/* ad_progress_owe notes that phase `p` has computed the gradients of inputs of microbatch m and is still to compute
+ * those of weights; ad_progress_pay notes that it computes them now. AD_INVALID: none were still to be computed. */
 void ad_progress_owe(ad_run *run, size_t p, int32_t m);
 ad_status ad_progress_pay(ad_run *run, size_t p, int32_t m) AD_CHECKED;
 
